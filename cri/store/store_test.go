@@ -1,0 +1,107 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+type row struct {
+	Name string
+	N    int
+}
+
+func TestTableSurvivesReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := NewTable[row](db, "rows")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if err := tab.Put(fmt.Sprint(i), row{"r", i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tab.Delete("3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tab.Delete("3"); err != nil {
+		t.Fatalf("second delete: %v", err)
+	}
+	if _, err := Open(path, nil); !errors.Is(err, ErrLocked) {
+		t.Fatalf("second open: got %v, want ErrLocked", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	if db, err = Open(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if tab, err = NewTable[row](db, "rows"); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(maps.Collect(tab.All())); got != 4 {
+		t.Errorf("rows after reopen: got %d, want 4", got)
+	}
+	if _, err := tab.Get("3"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("deleted row: got %v, want ErrNotFound", err)
+	}
+	if r, err := tab.Get("4"); err != nil || r.N != 4 {
+		t.Errorf("row 4: got %+v, %v", r, err)
+	}
+}
+
+func TestMigration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := NewTable[row](db, "rows")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Put("a", row{"old", 1}); err != nil {
+		t.Fatal(err)
+	}
+	rename := func(b []byte) ([]byte, error) { return bytes.ReplaceAll(b, []byte("old"), []byte("new")), nil }
+	tab, err := NewTable[row](db, "rows", rename)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := tab.Get("a"); r.Name != "new" {
+		t.Errorf("migrated row: got %+v", r)
+	}
+	if _, err := NewTable[row](db, "rows", rename); err != nil {
+		t.Errorf("open at the same version: %v", err)
+	}
+	if _, err := NewTable[row](db, "rows"); err == nil {
+		t.Error("an older program opened newer records")
+	}
+	db.Close()
+}
+
+func TestDamagedFileIsSetAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("not a database "), 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := os.Stat(path + ".damaged"); err != nil {
+		t.Error(err)
+	}
+}
