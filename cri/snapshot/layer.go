@@ -1,0 +1,153 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// syncDelay is how long after a Commit its files are written to the disk, so that the layers of one image are written together.
+const syncDelay = 2 * time.Second
+
+// layer is a directory being filled, below new/.
+type layer struct {
+	shelf       *shelf
+	id          uint64
+	key, parent string
+	whiteouts   Whiteouts
+	done        bool
+}
+
+// begin makes the directory of a new layer. It gets no record: being in new/ says that it is unfinished.
+func (s *shelf) begin(key, parent string, w Whiteouts) (*layer, error) {
+	s.mu.Lock()
+	if _, err := s.table.Get(key); err == nil {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("begin layer %s: %w", key, ErrExists)
+	}
+	s.nextID++
+	l := &layer{shelf: s, id: s.nextID, key: key, parent: parent, whiteouts: w}
+	s.pending[l.id] = struct{}{}
+	s.mu.Unlock()
+	// 0755 is what a layer without an entry for its root gets; the mode of the pod's root directory comes from here.
+	for _, d := range []string{l.top(), l.Dir()} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, fmt.Errorf("begin layer %s: %w", key, err)
+		}
+	}
+	return l, os.Chmod(l.Dir(), 0o755) // whatever the umask
+}
+
+func (l *layer) top() string {
+	return filepath.Join(l.shelf.root, "new", strconv.FormatUint(l.id, 10))
+}
+
+// Dir is where the files of the layer go.
+func (l *layer) Dir() string { return filepath.Join(l.top(), "fs") }
+
+// Whiteouts says how deletions are written.
+func (l *layer) Whiteouts() Whiteouts { return l.whiteouts }
+
+// Commit makes the layer a snapshot.
+func (l *layer) Commit(ctx context.Context) error {
+	s := l.shelf
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("commit layer %s: %w", l.key, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.done {
+		return fmt.Errorf("commit layer %s: ended already", l.key)
+	}
+	if _, err := s.table.Get(l.key); err == nil {
+		l.end()
+		return s.discard(l.top())
+	}
+	if err := os.Rename(l.top(), s.dir(l.id)); err != nil {
+		return fmt.Errorf("commit layer %s: %w", l.key, err)
+	}
+	if err := s.table.Put(l.key, record{ID: l.id, Parent: l.parent, Kind: KindLayer, Boot: s.boot}); err != nil {
+		return fmt.Errorf("commit layer %s: %w", l.key, err)
+	}
+	s.children[l.parent]++
+	l.end()
+	if !s.syncing {
+		s.syncing = true
+		time.AfterFunc(syncDelay, func() {
+			if err := s.Sync(context.Background()); err != nil {
+				s.log.Warn("layers would not survive a power cut", "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+// end marks the layer as no longer being filled; the caller holds the shelf's mu.
+func (l *layer) end() {
+	l.done = true
+	delete(l.shelf.pending, l.id)
+}
+
+// Abort drops the layer.
+func (l *layer) Abort() error {
+	l.shelf.mu.Lock()
+	defer l.shelf.mu.Unlock()
+	if l.done {
+		return nil
+	}
+	l.end()
+	// After a Commit that failed at its record, the directory is at its last place already.
+	for _, dir := range []string{l.top(), l.shelf.dir(l.id)} {
+		if err := l.shelf.discard(dir); err != nil {
+			return fmt.Errorf("abort layer %s: %w", l.key, err)
+		}
+	}
+	return nil
+}
+
+// Sync makes all committed layers survive a power cut: first the files, then the mark in the record that says so.
+func (s *shelf) Sync(context.Context) error {
+	s.mu.Lock()
+	s.syncing = false
+	s.mu.Unlock()
+	fresh := map[string]uint64{}
+	for key, r := range s.table.All() {
+		if r.Kind == KindLayer && !r.Durable {
+			fresh[key] = r.ID
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	dir, err := os.Open(s.root)
+	if err != nil {
+		return fmt.Errorf("sync layers: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("sync layers: %w", err)
+	}
+	for key, id := range fresh {
+		if err := s.update(key, id, func(r *record) { r.Durable = true }); err != nil {
+			return fmt.Errorf("sync layers: %w", err)
+		}
+	}
+	return nil
+}
+
+// update changes the record of key if it is still the snapshot id.
+func (s *shelf) update(key string, id uint64, change func(*record)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.table.Get(key)
+	if err != nil || r.ID != id {
+		return nil //nolint:nilerr // removed meanwhile: nothing to update
+	}
+	change(&r)
+	return s.table.Put(key, r)
+}
