@@ -1,0 +1,142 @@
+package oci
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// mounts puts the runtime's own mounts first, the pod's files and the container's mounts behind, parents before children.
+// What the container mounts itself replaces the runtime's at the same place.
+func mounts(in *Input, s *specs.Spec) error {
+	own, rootPropagation, err := containerMounts(in)
+	if err != nil {
+		return err
+	}
+	s.Linux.RootfsPropagation = rootPropagation
+	taken := map[string]bool{}
+	for _, m := range own {
+		taken[m.Destination] = true
+	}
+	for _, m := range slices.Concat(systemMounts(in), podFiles(in)) {
+		if taken[m.Destination] || taken["/dev"] && strings.HasPrefix(m.Destination, "/dev/") && m.Type != "bind" {
+			continue
+		}
+		s.Mounts = append(s.Mounts, m)
+	}
+	system := len(s.Mounts)
+	s.Mounts = append(s.Mounts, own...)
+	depth := func(p string) int { return strings.Count(p, "/") }
+	slices.SortStableFunc(s.Mounts[system:], func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })
+	return nil
+}
+
+// systemMounts are the file systems every container has.
+func systemMounts(in *Input) []specs.Mount {
+	mode := "ro"
+	if security(in.Container).GetPrivileged() {
+		mode = "rw"
+	}
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{
+			Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+		},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
+	}
+}
+
+// podFiles are the files and the shared memory of the pod, as its containers see them.
+func podFiles(in *Input) []specs.Mount {
+	mode := "rw"
+	if security(in.Container).GetReadonlyRootfs() {
+		mode = "ro"
+	}
+	var out []specs.Mount
+	bind := func(src, dst, mode string) {
+		if src != "" {
+			out = append(out, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: []string{"rbind", "rprivate", mode}})
+		}
+	}
+	bind(in.Files.Hosts, "/etc/hosts", mode)
+	bind(in.Files.Hostname, "/etc/hostname", mode)
+	bind(in.Files.ResolvConf, "/etc/resolv.conf", mode)
+	bind(in.Files.Shm, "/dev/shm", "rw")
+	return out
+}
+
+// containerMounts also returns the propagation the container's root needs for them: mounts reach a place inside only
+// through a root that lets them.
+func containerMounts(in *Input) (out []specs.Mount, rootPropagation string, err error) {
+	for i, m := range in.Container.GetMounts() {
+		src := m.GetHostPath()
+		if m.GetImage() != nil {
+			if i >= len(in.ImageMounts) || in.ImageMounts[i] == "" {
+				return nil, "", fmt.Errorf("mount %s: image %s is not mounted", m.GetContainerPath(), m.GetImage().GetImage())
+			}
+			src = in.ImageMounts[i]
+		}
+		opts, err := mountOptions(m)
+		if err != nil {
+			return nil, "", err
+		}
+		switch m.GetPropagation() {
+		case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+			rootPropagation = "rshared"
+		case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+			if rootPropagation == "" {
+				rootPropagation = "rslave"
+			}
+		}
+		out = append(out, specs.Mount{
+			Destination: path.Clean("/" + m.GetContainerPath()), Type: "bind", Source: src, Options: opts,
+			UIDMappings: idMappings(m.GetUidMappings()), GIDMappings: idMappings(m.GetGidMappings()),
+		})
+	}
+	return out, rootPropagation, nil
+}
+
+func mountOptions(m *runtimeapi.Mount) ([]string, error) {
+	if m.GetContainerPath() == "" {
+		return nil, fmt.Errorf("mount of %q has no path in the container", m.GetHostPath())
+	}
+	opts := []string{"rbind"}
+	switch m.GetPropagation() {
+	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		opts = append(opts, "rshared")
+	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		opts = append(opts, "rslave")
+	default:
+		opts = append(opts, "rprivate")
+	}
+	readonly := m.GetReadonly() || m.GetImage() != nil
+	switch {
+	case m.GetRecursiveReadOnly() && !readonly:
+		return nil, fmt.Errorf("mount %s: recursively read-only, but not read-only", m.GetContainerPath())
+	case m.GetRecursiveReadOnly() && m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return nil, fmt.Errorf("mount %s: recursively read-only needs private propagation, not %s", m.GetContainerPath(), m.GetPropagation())
+	case m.GetRecursiveReadOnly():
+		opts = append(opts, "rro")
+	case readonly:
+		opts = append(opts, "ro")
+	default:
+		opts = append(opts, "rw")
+	}
+	return append(opts, m.GetMountOptions()...), nil
+}
+
+func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
+	var out []specs.LinuxIDMapping
+	for _, m := range in {
+		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
+	}
+	return out
+}
