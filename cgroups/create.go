@@ -1,0 +1,138 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Create makes the group in every hierarchy, with its parents, and writes r (nil: no settings). Doing it again only writes
+// the settings again.
+func (h *Hierarchy) Create(path string, r *specs.LinuxResources) error {
+	path, err := own(path)
+	if err != nil {
+		return err
+	}
+	for _, t := range h.trees {
+		if err := h.mkdir(t, path); err != nil {
+			return fmt.Errorf("create group %s: %w", path, err)
+		}
+	}
+	if r == nil {
+		return nil
+	}
+	return h.apply(path, r, false)
+}
+
+// Update writes r to a group that exists.
+func (h *Hierarchy) Update(path string, r *specs.LinuxResources) error {
+	path, err := own(path)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return nil
+	}
+	if !h.Exists(path) {
+		// cgroup1's writers would make the directory.
+		return fmt.Errorf("update group %s: %w", path, unix.ENOENT)
+	}
+	return h.apply(path, r, true)
+}
+
+func (h *Hierarchy) apply(path string, r *specs.LinuxResources, update bool) error {
+	if h.mode == Unified {
+		return h.applyV2(path, r)
+	}
+	if err := h.sub.apply(path, r, update); err != nil {
+		return err
+	}
+	if h.mode == Hybrid && len(r.HugepageLimits) > 0 && h.sub.hugetlb == nil {
+		return h.applyHybrid(path, r)
+	}
+	return nil
+}
+
+// applyHybrid writes the limits of controllers that a hybrid machine has only on its v2 side, hugetlb in practice. They are
+// switched on along the path only now, when somebody asks for them, since on the way they forbid processes in inner groups.
+func (h *Hierarchy) applyHybrid(path string, r *specs.LinuxResources) error {
+	if len(h.v2) == 0 {
+		return nil
+	}
+	for _, dir := range ancestors(h.unified, path) {
+		if err := enable(dir, v2Wanted(h.v2)); err != nil {
+			return err
+		}
+	}
+	return h.applyV2(path, &specs.LinuxResources{HugepageLimits: r.HugepageLimits})
+}
+
+// ancestors are the directories above the group, the mount first.
+func ancestors(root, path string) []string {
+	var out []string
+	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
+		if p == "/" {
+			out = append(out, root)
+			break
+		}
+		out = append(out, root+p)
+	}
+	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
+		out[i], out[j] = out[j], out[i]
+	}
+	return out
+}
+
+// mkdir makes the group in one hierarchy. The directory comes first and its parents only when it failed: nearly always
+// they are there, and a walk from the top would cost more than the mkdir.
+func (h *Hierarchy) mkdir(t tree, path string) error {
+	dir := t.dir + path
+	err := unix.Mkdir(dir, 0o755)
+	if errors.Is(err, unix.ENOENT) {
+		parent := filepath.Dir(path)
+		if parent == "/" {
+			return fmt.Errorf("mkdir %s: %w", dir, err)
+		}
+		if err := h.mkdir(t, parent); err != nil {
+			return err
+		}
+		err = unix.Mkdir(dir, 0o755)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("mkdir %s: %w", dir, err)
+	}
+	switch {
+	case t.unified && h.mode == Unified:
+		return enable(filepath.Dir(dir), v2Wanted(t.controllers))
+	case t.has("cpuset"):
+		return prepareCpuset(dir, filepath.Dir(dir))
+	}
+	return nil
+}
+
+// prepareCpuset gives a v1 cpuset its CPUs and memory nodes: a new one is empty, and attaching to an empty one fails with
+// ENOSPC. cgroup.clone_children makes the kernel do the copying for everything made below, so only our topmost group
+// pays for it. cpuset.cpus is written last: a group that has it was prepared completely.
+func prepareCpuset(dir, parent string) error {
+	var buf [512]byte
+	n, err := readInto(dir+"/cpuset.cpus", buf[:])
+	if err != nil || n > 1 {
+		return err
+	}
+	if err := writeFile(dir, "cgroup.clone_children", "1"); err != nil {
+		return err
+	}
+	for _, file := range []string{"cpuset.mems", "cpuset.cpus"} {
+		value, err := readString(parent + "/" + file)
+		if err != nil {
+			return err
+		}
+		if err := writeFile(dir, file, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrSelf says that the calling process is in the group it was asked to kill.
+var ErrSelf = errors.New("this process is in the group itself")
+
+// Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking. It does not wait
+// for the deaths; Remove does. A missing group is no error.
+func (h *Hierarchy) Kill(path string) error {
+	v, err := h.kill(path)
+	v.close()
+	return err
+}
+
+// victims are the processes that were sent SIGKILL, held by pidfd so that neither the wait nor the signal can hit a
+// later process of the same number.
+type victims map[int]int
+
+func (v victims) close() {
+	for _, fd := range v {
+		unix.Close(fd)
+	}
+}
+
+// freezeAfter is the round from which the group is frozen before it is listed. One round is nearly always enough; only
+// something that forks faster than we list needs more.
+const (
+	freezeAfter = 2
+	maxRounds   = 50
+)
+
+func (h *Hierarchy) kill(path string) (victims, error) {
+	v := victims{}
+	path, err := own(path)
+	if err != nil {
+		return v, err
+	}
+	if err := h.refuseSelf(path); err != nil {
+		return v, err
+	}
+	if h.unified != "" {
+		// Atomic against forks, since Linux 5.14. On hybrid machines it reaches whoever joined the v2 side too.
+		_ = writeFile(h.unified+path, "cgroup.kill", "1")
+	}
+	for round := range maxRounds {
+		thaw := func() {}
+		if round >= freezeAfter {
+			thaw = h.freeze(path)
+		}
+		fresh, err := h.signal(path, v)
+		thaw()
+		if err != nil {
+			return v, err
+		}
+		if fresh == 0 {
+			return v, nil
+		}
+	}
+	return v, fmt.Errorf("kill group %s: new processes keep appearing", path)
+}
+
+func (h *Hierarchy) refuseSelf(path string) error {
+	groups, err := h.groupsOf(0)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if g == path || strings.HasPrefix(g, path+"/") {
+			return fmt.Errorf("kill group %s: %w", path, ErrSelf)
+		}
+	}
+	return nil
+}
+
+// signal kills every process not yet in v and returns how many there were.
+func (h *Hierarchy) signal(path string, v victims) (int, error) {
+	pids, err := h.Pids(path)
+	if err != nil {
+		return 0, err
+	}
+	fresh := 0
+	for _, pid := range pids {
+		if _, done := v[pid]; done {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+			continue
+		}
+		if err != nil {
+			return fresh, fmt.Errorf("open process %d: %w", pid, err)
+		}
+		// The number may have been given to somebody else between the list and the open; what the pidfd holds now is checked.
+		if !h.inside(pid, path) {
+			unix.Close(fd)
+			continue
+		}
+		v[pid] = fd
+		fresh++
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fresh, fmt.Errorf("kill process %d: %w", pid, err)
+		}
+	}
+	return fresh, nil
+}
+
+func (h *Hierarchy) inside(pid int, path string) bool {
+	groups, err := h.groupsOf(pid)
+	if err != nil {
+		return false
+	}
+	for _, g := range groups {
+		if g == path || strings.HasPrefix(g, path+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// freeze stops the group so that it cannot fork while it is listed, and returns the undo. Frozen v1 tasks only die when
+// thawed. It is a help, not a need: errors are ignored.
+func (h *Hierarchy) freeze(path string) func() {
+	if h.mode == Unified {
+		dir := h.unified + path
+		_ = writeFile(dir, "cgroup.freeze", "1")
+		return func() { _ = writeFile(dir, "cgroup.freeze", "0") }
+	}
+	root, ok := h.byName["freezer"]
+	if !ok {
+		return func() {}
+	}
+	dir := root + path
+	for range 10 {
+		_ = writeFile(dir, "freezer.state", "FROZEN")
+		// v1 says FREEZING until each task has passed a freezing point, and tells nobody when.
+		if s, err := readString(dir + "/freezer.state"); err != nil || s == "FROZEN" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return func() { _ = writeFile(dir, "freezer.state", "THAWED") }
+}
+
+// wait returns when every victim is dead, or with the context's error.
+func (v victims) wait(ctx context.Context) error {
+	if len(v) == 0 {
+		return nil
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("make eventfd: %w", err)
+	}
+	wake := os.NewFile(uintptr(stop), "eventfd")
+	defer wake.Close()
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_, _ = wake.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0})
+	})
+	defer func() {
+		if !cancel() {
+			<-ended // it has run: let it finish before the eventfd is closed
+		}
+	}()
+	for len(v) > 0 {
+		fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}}
+		pids := []int{0}
+		for pid, fd := range v {
+			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			pids = append(pids, pid)
+		}
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for processes: %w", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for i, f := range fds[1:] {
+			if f.Revents != 0 {
+				unix.Close(v[pids[i+1]])
+				delete(v, pids[i+1])
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// setting is what cgroup1's subsystems have in common: Create writes what the resources ask for.
+type setting interface {
+	Create(path string, r *specs.LinuxResources) error
+}
+
+// updater is what the subsystems have in whose files the order of the writes depends on the values that are there.
+type updater interface {
+	Update(path string, r *specs.LinuxResources) error
+}
+
+// v1Settings writes limits into v1 hierarchies through containerd's cgroup1.
+type v1Settings struct {
+	cpu, memory, pids, blkio, devices, hugetlb setting
+	byName                                     map[string]string
+}
+
+func newV1Settings(byName map[string]string) *v1Settings {
+	s := &v1Settings{byName: byName}
+	for name := range byName {
+		root := filepath.Dir(byName[name])
+		switch name {
+		case "cpu":
+			s.cpu = cgroup1.NewCpu(root)
+		case "memory":
+			s.memory = cgroup1.NewMemory(root, cgroup1.OptionalSwap())
+		case "pids":
+			s.pids = cgroup1.NewPids(root)
+		case "blkio":
+			s.blkio = cgroup1.NewBlkio(root)
+		case "devices":
+			s.devices = cgroup1.NewDevices(root)
+		case "hugetlb":
+			if c, err := cgroup1.NewHugetlb(root); err == nil {
+				s.hugetlb = c
+			}
+		}
+	}
+	return s
+}
+
+// at is the group's path as cgroup1 wants it. cgroup1 looks for a controller in <root>/<controller>; where the kernel mounts it
+// under another name (cpu,cpuacct without the usual symlink), the way there is part of the path.
+func (s *v1Settings) at(controller, path string) string {
+	base := filepath.Base(s.byName[controller])
+	if base == controller {
+		return path
+	}
+	return "../" + base + path
+}
+
+// apply writes the settings of r. create skips the controllers that r says nothing of, update may have to order its writes.
+func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) error {
+	type step struct {
+		name string
+		s    setting
+		want bool
+	}
+	for _, st := range []step{
+		{"cpu", s.cpu, r.CPU != nil},
+		{"memory", s.memory, r.Memory != nil},
+		{"pids", s.pids, r.Pids != nil},
+		{"hugetlb", s.hugetlb, len(r.HugepageLimits) > 0},
+		{"devices", s.devices, len(r.Devices) > 0},
+	} {
+		if !st.want || st.s == nil {
+			continue
+		}
+		fn := st.s.Create
+		if u, ok := st.s.(updater); ok && update {
+			fn = u.Update
+		}
+		if err := fn(s.at(st.name, path), r); err != nil {
+			return fmt.Errorf("write %s settings of %s: %w", st.name, path, explain(st.name, err))
+		}
+	}
+	return errors.Join(s.unlimitedPids(path, r), s.cpuset(path, r), s.block(path, r), s.unified(path, r))
+}
+
+// unlimitedPids: cgroup1 skips limits below 1, but a limit that is taken away has to be written.
+func (s *v1Settings) unlimitedPids(path string, r *specs.LinuxResources) error {
+	if s.pids == nil || r.Pids == nil || r.Pids.Limit == nil || *r.Pids.Limit > 0 {
+		return nil
+	}
+	return writeFile(s.byName["pids"]+path, "pids.max", "max")
+}
+
+// cpuset is written here: cgroup1 would walk and copy every ancestor's cpus again at each call, and Create has done that.
+func (s *v1Settings) cpuset(path string, r *specs.LinuxResources) error {
+	dir, ok := s.byName["cpuset"]
+	if !ok || r.CPU == nil {
+		return nil
+	}
+	if r.CPU.Cpus != "" {
+		if err := writeFile(dir+path, "cpuset.cpus", r.CPU.Cpus); err != nil {
+			return err
+		}
+	}
+	if r.CPU.Mems != "" {
+		return writeFile(dir+path, "cpuset.mems", r.CPU.Mems)
+	}
+	return nil
+}
+
+// block writes io limits. Kernels without CFQ have blkio.bfq.weight at best, so a weight nobody can honour is left out.
+func (s *v1Settings) block(path string, r *specs.LinuxResources) error {
+	if r.BlockIO == nil || s.blkio == nil {
+		return nil
+	}
+	dir := s.byName["blkio"] + path
+	b := *r.BlockIO
+	if b.Weight != nil && !fileExists(dir+"/blkio.weight") {
+		if fileExists(dir + "/blkio.bfq.weight") {
+			if err := writeFile(dir, "blkio.bfq.weight", fmt.Sprint(*b.Weight)); err != nil {
+				return err
+			}
+		}
+		b.Weight = nil
+	}
+	if b.LeafWeight != nil && !fileExists(dir+"/blkio.leaf_weight") {
+		b.LeafWeight = nil
+	}
+	c := *r
+	c.BlockIO = &b
+	if err := s.blkio.Create(s.at("blkio", path), &c); err != nil {
+		return fmt.Errorf("write blkio settings of %s: %w", path, err)
+	}
+	return nil
+}
+
+// unified writes raw files named in the OCI spec's "unified" map: "cpu.cfs_burst_us" goes to the cpu hierarchy. v2 names
+// that v1 has no file for are left out, as they are wishes for the other interface.
+func (s *v1Settings) unified(path string, r *specs.LinuxResources) error {
+	for name, value := range r.Unified {
+		controller, _, _ := strings.Cut(name, ".")
+		dir, ok := s.byName[controller]
+		if !ok || strings.ContainsRune(name, '/') || !fileExists(dir+path+"/"+name) {
+			continue
+		}
+		if err := writeFile(dir+path, name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain adds what the bare errno of a cgroup file means.
+func explain(controller string, err error) error {
+	switch {
+	case controller == "memory" && errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("the limit is below what is in use now and cannot be reclaimed: %w", err)
+	case controller == "cpu" && errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("quota or period is out of the kernel's range (1ms to 1s) or above the parent's: %w", err)
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("this kernel has no such file or the group is gone: %w", err)
+	}
+	return err
+}

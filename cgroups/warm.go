@@ -1,0 +1,35 @@
+package cgroups
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Warm makes the attaches of the next moments cheap. Attaching takes the kernel's cgroup_threadgroup_rwsem for writing, and
+// when nobody did so for a while that waits for an RCU grace period, 6 ms or more. The wait belongs to the semaphore, not to the
+// group, so attaching the calling process to the group it is in already pays it for whoever comes next: whoever hears
+// that a pod will start calls this beside the parsing.
+func (h *Hierarchy) Warm() error {
+	dir, err := h.warmDir()
+	if err != nil {
+		return err
+	}
+	return writeFile(dir, "cgroup.procs", "0")
+}
+
+func (h *Hierarchy) warmDir() (string, error) {
+	groups, err := h.groupsOf(0)
+	if err != nil {
+		return "", err
+	}
+	for _, t := range h.trees {
+		name := "" // the v2 hierarchy
+		if !t.unified {
+			name = t.controllers[0]
+		}
+		if p, ok := groups[name]; ok {
+			return t.dir + strings.TrimSuffix(p, "/"), nil
+		}
+	}
+	return "", fmt.Errorf("find our own group: %w", ErrNoHierarchy)
+}
