@@ -1,48 +1,214 @@
-// Package source owns the set of pods this node should run. It reads them from a directory of manifests and says what changed.
+// Package source owns the set of pods this node should run. It reads them from a directory of manifests, makes static pods of
+// them, and says on one channel what the latest desired pod of each name is.
+//
+// The kernel's notifications drive it, file by file and without a delay: a file is read when its writer closes it or when it
+// is moved into place. A slow rescan only checks that the notifications told the truth. What runs is never lost to a
+// mishap: a file that turns invalid, is emptied or cannot be read keeps its pods, and so does a directory that disappears.
 package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
+const (
+	defaultRescan = 20 * time.Second
+	// While the kernel gives no notifications, reading the directory often is all there is.
+	blindRescan = time.Second
+
+	// A file that goes is given a moment to come back, because many programs save by removing the old file first, and because
+	// the files of a directory being deleted go before it does. Each further removal extends the moment, up to a limit.
+	goneQuiet = 20 * time.Millisecond
+	goneLimit = 200 * time.Millisecond
+	// A directory that comes back is usually filled one file after the other.
+	goneReturned = time.Second
+	// A file without a manifest's suffix is most often a temporary one, soon to be renamed or removed.
+	oddDelay = 500 * time.Millisecond
+)
+
 // Config says where the manifests are and whose they are.
 type Config struct {
-	Dir      string
-	NodeName string
-	Rescan   time.Duration
+	Dir      string        // need not exist yet
+	NodeName string        // becomes part of each pod's name
+	Rescan   time.Duration // 0: 20 s
 	Log      *slog.Logger
-	Report   func(Problem)
+	Report   func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
+
+	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts does not
+	// cost its pods. Empty: such pods are lost at a restart.
+	StateDir string
 }
 
-// Update is the latest desired pod of a key, or its removal.
+// Update is the latest desired pod of a key, or its removal. The pod is shared: it must not be written to.
 type Update struct {
 	Key    types.NamespacedName
-	Pod    *corev1.Pod
+	Pod    *corev1.Pod // nil: removed
 	File   string
-	Synced bool
+	Synced bool // every manifest was read once; comes once, without a key
 }
 
-// Problem is what is wrong with a file.
+// Problem is what is wrong with a manifest.
 type Problem struct {
 	File     string
-	Pod      string
+	Pod      string // namespace/name, "" when it concerns the file or cannot be told
 	Errors   []string
 	Warnings []string
 }
 
 // Source watches one directory.
-type Source struct{ cfg Config }
+type Source struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	problems map[string][]Problem // by entry of the directory, "" for the directory itself
+	missed   atomic.Int64
+
+	// What follows belongs to the goroutine of Run.
+	watch  *watcher
+	dir    string // where Dir leads now, "" when nowhere
+	dirID  identity
+	files  map[string]*file
+	claims map[types.NamespacedName][]string // files that claim a key; the first one has it
+	queue  *queue
+
+	todo    []string // entries to read
+	gone    map[string]bool
+	goneAt  time.Time
+	goneMax time.Time
+	odd     map[string]time.Time
+	busy    map[string]int  // files open for writing, and how many rescans found them so
+	unsaved map[string]bool // files whose state is to be kept or dropped
+	began   bool            // the first scan has begun
+}
 
 // New returns a Source that has not begun to watch.
-func New(cfg Config) *Source { return &Source{cfg: cfg} }
+func New(cfg Config) *Source {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Rescan <= 0 {
+		cfg.Rescan = defaultRescan
+	}
+	if cfg.Report == nil {
+		cfg.Report = func(Problem) {}
+	}
+	return &Source{
+		cfg: cfg, log: cfg.Log, problems: map[string][]Problem{},
+		files: map[string]*file{}, claims: map[types.NamespacedName][]string{}, queue: newQueue(),
+		gone: map[string]bool{}, odd: map[string]time.Time{}, busy: map[string]int{}, unsaved: map[string]bool{},
+	}
+}
 
-// Run blocks until ctx ends.
-func (s *Source) Run(ctx context.Context, out chan<- Update) error { <-ctx.Done(); return nil }
+// Missed counts the changes that a rescan found and no notification had told of.
+func (s *Source) Missed() int64 { return s.missed.Load() }
 
-// Problems returns what is wrong now.
-func (s *Source) Problems() []Problem { return nil }
+// Run reads the manifests and sends what changed to out, until ctx ends. It runs once.
+func (s *Source) Run(ctx context.Context, out chan<- Update) error {
+	if s.cfg.Dir == "" || s.cfg.NodeName == "" {
+		return errors.New("read manifests: directory and node name must be given")
+	}
+	done := make(chan struct{})
+	raw := make(chan []byte)
+	rescan := s.cfg.Rescan
+	if w, err := newWatcher(); err != nil {
+		s.log.Warn("changes of manifests are noticed a second late", "error", err)
+		rescan = min(rescan, blindRescan)
+	} else {
+		s.watch = w
+		var wait sync.WaitGroup
+		wait.Go(func() { w.read(raw, done) })
+		defer wait.Wait()
+		defer w.file.Close()
+	}
+	defer close(done)
+	s.restore()
+	s.resolve()
+	s.scan(false)
+	s.began = true
+	s.loop(ctx, out, raw, rescan)
+	return nil
+}
+
+func (s *Source) loop(ctx context.Context, out chan<- Update, raw <-chan []byte, every time.Duration) {
+	rescan := time.NewTicker(every)
+	defer rescan.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		s.settleGone(time.Now())
+		var send chan<- Update
+		next, ok := s.nextUpdate()
+		if ok {
+			send = out
+		}
+		// With work at hand nothing is waited for: what can be sent is, and then the next file is read.
+		if len(s.todo) > 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case send <- next:
+				s.queue.taken(next)
+			case data := <-raw:
+				s.handle(data)
+			default:
+				s.readNext()
+			}
+			continue
+		}
+		if !ok {
+			s.save()
+		}
+		timer.Reset(s.untilDue(time.Now()))
+		select {
+		case <-ctx.Done():
+			return
+		case send <- next:
+			s.queue.taken(next)
+		case data := <-raw:
+			s.handle(data)
+		case <-timer.C:
+		case <-rescan.C:
+			s.resolve()
+			s.scan(true)
+		}
+	}
+}
+
+// nextUpdate returns what to send next. The marker comes when nothing of the first scan is left to do.
+func (s *Source) nextUpdate() (Update, bool) {
+	if s.began && !s.queue.scanned && len(s.todo) == 0 && len(s.gone) == 0 {
+		s.queue.scanned = true
+		for key := range s.claims {
+			s.settle(key)
+		}
+	}
+	return s.queue.head()
+}
+
+func (s *Source) readNext() {
+	name := s.todo[0]
+	s.todo = s.todo[1:]
+	s.check(name)
+}
+
+// untilDue is how long nothing needs to be done if nothing happens.
+func (s *Source) untilDue(now time.Time) time.Duration {
+	due := now.Add(time.Hour)
+	if len(s.gone) > 0 {
+		due = s.goneAt
+	}
+	for _, t := range s.odd {
+		if t.Before(due) {
+			due = t
+		}
+	}
+	return max(0, due.Sub(now))
+}

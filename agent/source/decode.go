@@ -1,0 +1,333 @@
+package source
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// MaxFile is the size from which on a manifest is refused unread.
+	MaxFile = 10 << 20
+	// maxDocument bounds one document, because a parsed YAML tree takes a hundred times the room of its text. It is what an
+	// API server takes in one request.
+	maxDocument = 3 << 20
+	// maxNodes bounds the values of one document, which is what the size of the parsed tree depends on.
+	maxNodes = 300_000
+	// maxMessages bounds what is said of one pod.
+	maxMessages = 20
+	// maxMessage bounds one message: a value of a megabyte helps nobody to find it.
+	maxMessage = 400
+)
+
+// decoded is one pod of a manifest, or what is wrong with it.
+type decoded struct {
+	name     string // as the manifest has it, "" when that cannot be read
+	pod      *corev1.Pod
+	errors   []string
+	warnings []string
+	at       position
+}
+
+// position finds lines in the text a pod came from.
+type position struct {
+	text []byte
+	line int    // of the text's first line in its file
+	path string // of the pod in its document: "items[3]" in a list
+}
+
+// decode reads every pod of a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole: what
+// cannot be read is a decoded with errors.
+func decode(data []byte) []decoded {
+	if docs, ok := splitJSON(data); ok {
+		var all []decoded
+		for _, d := range docs {
+			all = append(all, decodeJSON(d.text, nil, d)...)
+		}
+		return all
+	}
+	var all []decoded
+	for _, d := range splitYAML(data) {
+		all = append(all, decodeYAML(d)...)
+	}
+	return all
+}
+
+// splitJSON splits a stream of JSON objects. It refuses what is not JSON through and through, which may still be YAML.
+func splitJSON(data []byte) ([]position, bool) {
+	if !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) {
+		return nil, false
+	}
+	var docs []position
+	d := json.NewDecoder(bytes.NewReader(data))
+	for d.More() {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, false
+		}
+		start := int(d.InputOffset()) - len(raw)
+		docs = append(docs, position{text: raw, line: 1 + bytes.Count(data[:start], []byte("\n"))})
+	}
+	if rest := data[d.InputOffset():]; len(bytes.TrimSpace(rest)) != 0 {
+		return nil, false
+	}
+	return docs, true
+}
+
+// splitYAML splits at the document markers, which YAML knows by their place at the start of a line.
+func splitYAML(data []byte) []position {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	var docs []position
+	start, startLine, line := 0, 1, 0
+	for at := 0; at < len(data); {
+		line++
+		end := len(data)
+		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		l := data[at:end]
+		if bytes.HasPrefix(l, []byte("---")) && (len(l) == 3 || strings.IndexByte(" \t\r\n", l[3]) >= 0) {
+			docs = append(docs, position{text: data[start:at], line: startLine})
+			// The marker stays with its document: content may follow on the same line.
+			start, startLine = at, line
+		}
+		at = end
+	}
+	docs = append(docs, position{text: data[start:], line: startLine})
+	return dropEmpty(docs)
+}
+
+// dropEmpty drops documents of comments and markers only.
+func dropEmpty(docs []position) []position {
+	var kept []position
+	for _, d := range docs {
+		for l := range bytes.Lines(d.text) {
+			l = bytes.TrimSpace(l)
+			l = bytes.TrimSpace(bytes.TrimPrefix(l, []byte("---")))
+			if len(l) == 0 || l[0] == '#' || bytes.Equal(l, []byte("...")) {
+				continue
+			}
+			kept = append(kept, d)
+			break
+		}
+	}
+	return kept
+}
+
+func decodeYAML(d position) []decoded {
+	if err := checkSize(d.text); err != nil {
+		return []decoded{{errors: []string{d.say("", err.Error())}, at: d}}
+	}
+	var warnings []string
+	data, err := yaml.YAMLToJSONStrict(d.text)
+	if err != nil {
+		// Strictness adds only duplicate keys, and those are no reason to refuse a pod: the last one counts.
+		strict := err
+		if data, err = yaml.YAMLToJSON(d.text); err != nil {
+			return []decoded{{errors: d.yamlErrors(err), at: d}}
+		}
+		warnings = d.yamlErrors(strict)
+	}
+	return decodeJSON(data, warnings, d)
+}
+
+// checkSize refuses what would take too much memory to parse, before it is parsed.
+func checkSize(text []byte) error {
+	if len(text) > maxDocument {
+		return fmt.Errorf("document has %d bytes, and at most %d are allowed", len(text), maxDocument)
+	}
+	nodes := 0
+	for _, c := range text {
+		switch c {
+		case '\n', ',', ':', '[', '{', '-', '?', '*':
+			nodes++
+		}
+	}
+	if nodes > maxNodes {
+		return fmt.Errorf("document has too many values (about %d)", nodes)
+	}
+	return nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// yamlErrors splits the error of the YAML parser into one message an error, with lines of the file.
+func (p position) yamlErrors(err error) []string {
+	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+	text = strings.TrimPrefix(text, "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n")
+	var out []string
+	for l := range strings.SplitSeq(text, "\n") {
+		l = strings.TrimSpace(l)
+		line := p.line
+		if m := yamlLine.FindStringSubmatchIndex(l); m != nil {
+			n, _ := strconv.Atoi(l[m[2]:m[3]])
+			line += n - 1
+			l = l[:m[0]] + l[m[1]:]
+		}
+		if strings.Contains(l, "already set in map") {
+			l = strings.Replace(l, "key ", "duplicate field ", 1)
+			l = strings.Replace(l, "already set in map", "(the last one counts)", 1)
+		} else if !strings.HasPrefix(l, "document ") {
+			l = "invalid YAML: " + l
+		}
+		out = append(out, clip(fmt.Sprintf("line %d: %s", line, l)))
+		if len(out) == maxMessages {
+			break
+		}
+	}
+	return out
+}
+
+// decodeJSON reads the pods of one document that is JSON by now; p is where its text is.
+func decodeJSON(data []byte, warnings []string, p position) []decoded {
+	if err := checkJSON(data); err != nil {
+		return []decoded{{errors: []string{p.say("", err.Error())}, at: p}}
+	}
+	var head struct {
+		metav1.TypeMeta `json:",inline"`
+		Items           []json.RawMessage `json:"items"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
+		if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+			return []decoded{{errors: []string{p.say("", "a manifest must be a map with apiVersion, kind, metadata and spec")}, at: p}}
+		}
+		var generic any
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(data, &generic)
+		return []decoded{{errors: p.mismatches(generic, &head), at: p}}
+	}
+	switch {
+	case head.APIVersion == "v1" && head.Kind == "Pod":
+		d := decodePod(data, p)
+		d.warnings = append(warnings, d.warnings...)
+		return []decoded{d}
+	case head.APIVersion == "v1" && (head.Kind == "List" || head.Kind == "PodList"):
+		return decodeItems(head.Items, head.Kind == "PodList", warnings, p)
+	}
+	return []decoded{{errors: p.kindErrors(head.TypeMeta), warnings: warnings, at: p}}
+}
+
+// checkJSON is checkSize after aliases were resolved.
+func checkJSON(data []byte) error {
+	if len(data) > 4*maxDocument {
+		return fmt.Errorf("document has %d bytes with its aliases resolved, and at most %d are allowed", len(data), 4*maxDocument)
+	}
+	return nil
+}
+
+func (p position) kindErrors(t metav1.TypeMeta) []string {
+	var errs field.ErrorList
+	if t.APIVersion == "" {
+		errs = append(errs, field.Required(field.NewPath("apiVersion"), `must be "v1"`))
+	}
+	if t.Kind == "" {
+		errs = append(errs, field.Required(field.NewPath("kind"), `must be "Pod" (or "List" of them)`))
+	}
+	if len(errs) == 0 && t.Kind == "Pod" {
+		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), t.APIVersion, []string{"v1"}))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind, `not supported yet: must be v1 "Pod" or "List"`))
+	}
+	return p.sayAll(errs)
+}
+
+func decodeItems(items []json.RawMessage, pods bool, warnings []string, p position) []decoded {
+	var out []decoded
+	for i, raw := range items {
+		at := p
+		at.path = fmt.Sprintf("items[%d]", i)
+		if p.path != "" {
+			at.path = p.path + "." + at.path
+		}
+		var head metav1.TypeMeta
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(raw, &head)
+		// The items of a PodList carry no kind of their own.
+		if pods && head.Kind == "" && head.APIVersion == "" || head.Kind == "Pod" && head.APIVersion == "v1" {
+			out = append(out, decodePod(raw, at))
+			continue
+		}
+		out = append(out, decoded{errors: at.kindErrors(head), at: at})
+	}
+	if len(out) == 0 && len(warnings) > 0 {
+		out = append(out, decoded{at: p})
+	}
+	if len(out) > 0 {
+		out[0].warnings = append(warnings, out[0].warnings...)
+	}
+	return out
+}
+
+func decodePod(data []byte, p position) decoded {
+	d := decoded{at: p}
+	var pod corev1.Pod
+	strict, err := kjson.UnmarshalStrict(data, &pod)
+	for _, s := range strict {
+		d.warnings = append(d.warnings, p.strict(s))
+		if len(d.warnings) == maxMessages {
+			d.warnings = append(d.warnings, fmt.Sprintf("and %d more", len(strict)-maxMessages))
+			break
+		}
+	}
+	if err == nil {
+		d.name, d.pod = pod.Name, &pod
+		return d
+	}
+	var generic any
+	if e := kjson.UnmarshalCaseSensitivePreserveInts(data, &generic); e == nil {
+		d.errors = p.mismatches(generic, &pod)
+	}
+	if len(d.errors) == 0 {
+		d.errors = []string{p.say("", err.Error())}
+	}
+	var head struct{ Metadata struct{ Name any } }
+	_ = json.Unmarshal(data, &head)
+	d.name, _ = head.Metadata.Name.(string)
+	return d
+}
+
+var strictPath = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
+
+// strict words what strict decoding found. The pod runs all the same.
+func (p position) strict(err error) string {
+	m := strictPath.FindStringSubmatch(err.Error())
+	if m == nil {
+		return p.say("", err.Error())
+	}
+	if m[1] == "duplicate" {
+		return p.say(m[2], fmt.Sprintf("duplicate field %q (the last one counts)", m[2]))
+	}
+	return p.say(m[2], fmt.Sprintf("unknown field %q (ignored)", m[2]))
+}
+
+func (p position) sayAll(errs field.ErrorList) []string {
+	var out []string
+	for i, e := range errs {
+		if i == maxMessages {
+			return append(out, fmt.Sprintf("and %d more", len(errs)-i))
+		}
+		out = append(out, p.say(e.Field, e.Error()))
+	}
+	return out
+}
+
+// say puts the line of a field before a message.
+func (p position) say(path, message string) string {
+	return clip(fmt.Sprintf("line %d: %s", p.lineOf(path), message))
+}
+
+func clip(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage*3/4], "") + " ... " + strings.ToValidUTF8(s[len(s)-maxMessage/4:], "")
+}

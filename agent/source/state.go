@@ -1,0 +1,124 @@
+package source
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
+type saved struct {
+	File string     `json:"file"`
+	Pods []savedPod `json:"pods"`
+}
+
+type savedPod struct {
+	Since time.Time       `json:"since"`
+	Pod   json.RawMessage `json:"pod"`
+}
+
+func (s *Source) statePath(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return filepath.Join(s.cfg.StateDir, hex.EncodeToString(sum[:16])+".json")
+}
+
+// restore takes up the claims of the last run. They are told of only after the files were read, so that what has changed
+// meanwhile changes at once.
+func (s *Source) restore() {
+	if s.cfg.StateDir == "" {
+		return
+	}
+	entries, err := os.ReadDir(s.cfg.StateDir)
+	if err != nil && !os.IsNotExist(err) {
+		s.log.Warn("last good manifests cannot be read", "error", err)
+	}
+	type restored struct {
+		name  string
+		claim claim
+	}
+	var all []restored
+	for _, e := range entries {
+		path := filepath.Join(s.cfg.StateDir, e.Name())
+		var v saved
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(data, &v)
+		}
+		if err == nil && (s.statePath(v.File) != path || strings.Contains(v.File, "/")) {
+			err = fmt.Errorf("belongs to %q", v.File)
+		}
+		if err != nil {
+			// Half written when the power went, or left by a crash before its rename.
+			s.log.Warn("kept manifest is of no use and goes", "path", path, "error", err)
+			_ = os.Remove(path)
+			continue
+		}
+		f := &file{}
+		for _, p := range v.Pods {
+			d := decodePod(p.Pod, position{})
+			if d.pod == nil {
+				continue
+			}
+			// What this version does not accept any more is judged when its file is read.
+			if c, ok := static(&d, s.cfg.NodeName, p.Since); ok {
+				f.claims = append(f.claims, c)
+				all = append(all, restored{v.File, c})
+			}
+		}
+		s.files[v.File] = f
+	}
+	slices.SortStableFunc(all, func(a, b restored) int { return a.claim.since.Compare(b.claim.since) })
+	for _, r := range all {
+		s.claims[r.claim.key] = append(s.claims[r.claim.key], r.name)
+	}
+}
+
+// save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it.
+func (s *Source) save() {
+	if len(s.unsaved) == 0 {
+		return
+	}
+	if s.cfg.StateDir == "" {
+		clear(s.unsaved)
+		return
+	}
+	for name := range s.unsaved {
+		if err := s.saveFile(name); err != nil {
+			s.log.Warn("last good manifest is not kept for a restart", "file", s.path(name), "error", err)
+		}
+		delete(s.unsaved, name)
+	}
+}
+
+func (s *Source) saveFile(name string) error {
+	path := s.statePath(name)
+	f := s.files[name]
+	if f == nil || len(f.claims) == 0 {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		return nil
+	}
+	v := saved{File: name}
+	for _, c := range f.claims {
+		v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw})
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode pods: %w", err)
+	}
+	if err := os.MkdirAll(s.cfg.StateDir, 0o700); err != nil {
+		return err
+	}
+	// A manifest may hold what others must not read.
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

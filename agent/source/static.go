@@ -1,0 +1,158 @@
+package source
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/control/api"
+)
+
+// The annotations that tell a static pod from one of an API server, under the names other tools look for.
+const (
+	AnnotationSource = "kubernetes.io/config.source"
+	AnnotationHash   = "kubernetes.io/config.hash"
+	AnnotationSeen   = "kubernetes.io/config.seen"
+	AnnotationMirror = "kubernetes.io/config.mirror"
+)
+
+// claim is one pod a file asks for, ready to run.
+type claim struct {
+	key   types.NamespacedName
+	pod   *corev1.Pod
+	hash  string
+	raw   []byte // the manifest's pod, before defaults
+	since time.Time
+}
+
+// static turns the pod of a manifest into a static pod of this node: identity, defaults, validation. The pod of d becomes part
+// of the claim.
+func static(d *decoded, node string, seen time.Time) (claim, bool) {
+	pod := d.pod
+	if pod.Name == "" {
+		d.errors = append(d.errors, d.at.say("metadata.name", "metadata.name: Required value: a static pod needs a name"))
+		return claim{}, false
+	}
+	d.warnings = append(d.warnings, ignored(d, node)...)
+	pod.Status = corev1.PodStatus{}
+	pod.GenerateName = ""
+	pod.TypeMeta.APIVersion, pod.TypeMeta.Kind = "v1", "Pod"
+	if pod.Namespace == "" {
+		pod.Namespace = "default"
+	}
+	pod.Spec.NodeName = node
+	raw, err := json.Marshal(pod)
+	if err != nil {
+		d.errors = append(d.errors, d.at.say("", err.Error()))
+		return claim{}, false
+	}
+	hash := contentHash(raw, node)
+	pod.Name += "-" + strings.ToLower(node)
+	if pod.UID == "" {
+		pod.UID = types.UID(hash)
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[AnnotationSource] = "file"
+	pod.Annotations[AnnotationHash] = hash
+	pod.Annotations[AnnotationSeen] = seen.Format(time.RFC3339Nano)
+	// No taint of the node ends a static pod: it is here because a file is.
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
+		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+	})
+	if p, ok := systemPriorities[pod.Spec.PriorityClassName]; ok && pod.Spec.Priority == nil {
+		pod.Spec.Priority = &p
+	}
+	api.SetDefaults(pod)
+	errs := api.Validate(pod)
+	errs = append(errs, checkUID(pod)...)
+	errs = append(errs, Unsupported(pod)...)
+	if len(errs) > 0 {
+		d.errors = append(d.errors, d.at.sayAll(errs)...)
+		return claim{}, false
+	}
+	pod.Status.Phase = corev1.PodPending
+	return claim{key: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod: pod, hash: hash, raw: raw, since: seen}, true
+}
+
+// key is what the pod of d will be called, as far as its manifest tells.
+func (d *decoded) key(node string) string {
+	if d.name == "" {
+		return ""
+	}
+	ns := "default"
+	if d.pod != nil && d.pod.Namespace != "" {
+		ns = d.pod.Namespace
+	}
+	name := strings.TrimSuffix(d.name, "-"+strings.ToLower(node))
+	return clip(ns + "/" + name + "-" + strings.ToLower(node))
+}
+
+// contentHash is the identity of a static pod: the same as long as node and manifest say the same, in whatever layout. It is
+// taken before defaults, and without nulls, so that an agent that knows more fields than the last one comes to the same
+// result. The name of the file is no part of it: a manifest that is renamed goes on running.
+func contentHash(raw []byte, node string) string {
+	var generic any
+	if json.Unmarshal(raw, &generic) == nil {
+		if clean, err := json.Marshal(dropNulls(generic)); err == nil {
+			raw = clean
+		}
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s", node, raw)
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func dropNulls(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if e == nil {
+				delete(v, k)
+			} else {
+				v[k] = dropNulls(e)
+			}
+		}
+	case []any:
+		for i, e := range v {
+			v[i] = dropNulls(e)
+		}
+	}
+	return v
+}
+
+// ignored names what a manifest says and a static pod cannot have.
+func ignored(d *decoded, node string) []string {
+	pod, at := d.pod, d.at
+	var out []string
+	warn := func(set bool, path, why string) {
+		if set {
+			out = append(out, at.say(path, fmt.Sprintf("%s is ignored: %s", path, why)))
+		}
+	}
+	const none = "a static pod is not stored by an API server"
+	warn(pod.Spec.NodeName != "" && pod.Spec.NodeName != node, "spec.nodeName", fmt.Sprintf("the manifest is on node %q", node))
+	warn(pod.GenerateName != "", "metadata.generateName", "the pod has a name")
+	warn(len(pod.OwnerReferences) > 0, "metadata.ownerReferences", none)
+	warn(len(pod.Finalizers) > 0, "metadata.finalizers", none)
+	warn(pod.DeletionTimestamp != nil, "metadata.deletionTimestamp", "a static pod ends when its manifest goes")
+	warn(pod.Status.Phase != "" || len(pod.Status.Conditions) > 0 || len(pod.Status.ContainerStatuses) > 0, "status", "it is observed, not wished for")
+	pod.OwnerReferences, pod.Finalizers, pod.ManagedFields = nil, nil, nil
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+	pod.ResourceVersion, pod.SelfLink, pod.Generation = "", "", 0
+	pod.CreationTimestamp = metav1.Time{}
+	for _, i := range ignoredFields {
+		for _, path := range find(pod, i.path) {
+			warn(true, path, i.reason)
+		}
+	}
+	return out
+}
