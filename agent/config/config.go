@@ -1,0 +1,237 @@
+// Package config is what an agent can be told: the settings, their defaults, their flags and what must hold between them.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Place is where an agent lives. Agents on one machine differ in every field of it and do not know of each other.
+type Place struct {
+	RootDir    string
+	RunDir     string
+	LogDir     string
+	CgroupRoot string
+	BridgeName string
+	PodCIDR    netip.Prefix
+	Helper     string
+}
+
+// Config is every setting of an agent.
+type Config struct {
+	Place
+
+	ManifestDir string
+	ImageDir    string
+	NodeName    string
+
+	CRISocket  string
+	APIAddress string
+
+	CNIConfDir        string
+	CNIBinDirs        []string
+	RegistryConfigDir string
+	PullStallTimeout  time.Duration
+	MaxParallelPulls  int
+
+	BackoffInitial time.Duration
+	BackoffMax     time.Duration
+	LogMaxSize     resource.QuantityValue
+	LogMaxFiles    int
+
+	Logging
+}
+
+// Logging is how the program itself logs.
+type Logging struct {
+	Level  slog.Level
+	Format string
+}
+
+// DefaultRunDir is the run directory of an agent that was told nothing, and the one the CLI looks into.
+const DefaultRunDir = "/run/berth"
+
+// RunDirEnv names the environment variable that the CLI finds its agent by.
+const RunDirEnv = "BERTH_RUN_DIR"
+
+// Default returns the settings of an agent that was told nothing.
+func Default() Config {
+	return Config{
+		Place: Place{
+			RootDir:    "/var/lib/berth",
+			RunDir:     DefaultRunDir,
+			LogDir:     "/var/log/pods",
+			CgroupRoot: "/",
+			BridgeName: "berth0",
+			// Away from the ranges that podman, containerd, CRI-O, flannel, k3s, kind and kubeadm's services take by default.
+			PodCIDR: netip.MustParsePrefix("10.77.0.0/16"),
+		},
+		ManifestDir:      "/etc/berth/manifests",
+		CNIConfDir:       "/etc/cni/net.d",
+		CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
+		PullStallTimeout: time.Minute,
+		MaxParallelPulls: 4,
+		BackoffInitial:   10 * time.Second,
+		BackoffMax:       5 * time.Minute,
+		LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
+		LogMaxFiles:      5,
+		Logging:          Logging{Level: slog.LevelInfo, Format: "text"},
+	}
+}
+
+// AddFlags adds the flags of the place to fs. The run directory's is not among them: every command has it.
+func (p *Place) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&p.RootDir, "root-dir", p.RootDir, "images, snapshots, records and volumes")
+	fs.StringVar(&p.LogDir, "log-dir", p.LogDir, "logs of the containers")
+	fs.StringVar(&p.CgroupRoot, "cgroup-root", p.CgroupRoot, "cgroup that the pods' groups are made under")
+	fs.StringVar(&p.BridgeName, "bridge-name", p.BridgeName, "bridge of the built-in pod network")
+	fs.TextVar(&p.PodCIDR, "pod-cidr", p.PodCIDR, "addresses of the built-in pod network")
+	fs.StringVar(&p.Helper, "helper", p.Helper, "helper program that starts containers (default berth-helper beside this program)")
+}
+
+// AddFlags adds the flags of every setting to fs, but for the run directory's.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	c.Place.AddFlags(fs)
+	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
+	fs.StringVar(&c.ImageDir, "image-dir", c.ImageDir, "image archives that are imported at start (empty: none)")
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
+	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too (empty: off)")
+	fs.StringVar(&c.APIAddress, "api-address", c.APIAddress, "serve the node's API on this address too (empty: off)")
+	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "CNI configurations; without one the built-in network is used")
+	fs.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "directories of CNI plugins")
+	fs.StringVar(&c.RegistryConfigDir, "registry-config-dir", c.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
+	fs.DurationVar(&c.PullStallTimeout, "pull-stall-timeout", c.PullStallTimeout, "give a pull up when it makes no progress for this long")
+	fs.IntVar(&c.MaxParallelPulls, "max-parallel-pulls", c.MaxParallelPulls, "layers that are downloaded at the same time")
+	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
+	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
+	fs.Var(&c.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
+	fs.IntVar(&c.LogMaxFiles, "log-max-files", c.LogMaxFiles, "log files kept for a container")
+	c.Logging.AddFlags(fs)
+}
+
+// AddFlags adds the flags of logging to fs.
+func (l *Logging) AddFlags(fs *pflag.FlagSet) {
+	fs.TextVar(&l.Level, "log-level", l.Level, "least level that is logged: debug, info, warn or error")
+	fs.StringVar(&l.Format, "log-format", l.Format, "text or json")
+}
+
+// Complete makes paths absolute, fills in what depends on the machine, and says what is wrong with the place.
+func (p *Place) Complete() error {
+	var errs []error
+	for _, d := range []struct {
+		flag  string
+		value *string
+	}{{"root-dir", &p.RootDir}, {"run-dir", &p.RunDir}, {"log-dir", &p.LogDir}} {
+		errs = append(errs, absolute(d.flag, d.value))
+	}
+	if p.RootDir == p.RunDir || p.RootDir == p.LogDir || p.RunDir == p.LogDir {
+		errs = append(errs, errors.New("--root-dir, --run-dir and --log-dir must differ"))
+	}
+	if !path.IsAbs(p.CgroupRoot) || path.Clean(p.CgroupRoot) != p.CgroupRoot {
+		errs = append(errs, fmt.Errorf("--cgroup-root %q: must be a clean path that begins with /", p.CgroupRoot))
+	}
+	// The kernel's IFNAMSIZ is 16 with the final NUL; a name with / or space cannot be addressed in sysfs.
+	if n := len(p.BridgeName); n == 0 || n > 15 || strings.ContainsAny(p.BridgeName, "/ \t") {
+		errs = append(errs, fmt.Errorf("--bridge-name %q: must have 1 to 15 characters, no / or space", p.BridgeName))
+	}
+	if !p.PodCIDR.IsValid() || p.PodCIDR.Addr().BitLen()-p.PodCIDR.Bits() < 2 {
+		errs = append(errs, fmt.Errorf("--pod-cidr %q: must be a network with at least 4 addresses", p.PodCIDR))
+	}
+	if p.Helper == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("find berth-helper: %w", err))
+		}
+		p.Helper = filepath.Join(filepath.Dir(exe), "berth-helper")
+	}
+	errs = append(errs, absolute("helper", &p.Helper))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.PodCIDR = p.PodCIDR.Masked()
+	return nil
+}
+
+// Complete is [Place.Complete] for every setting.
+func (c *Config) Complete() error {
+	errs := []error{c.Place.Complete(), absolute("manifest-dir", &c.ManifestDir)}
+	for flag, dir := range map[string]*string{
+		"image-dir": &c.ImageDir, "cni-conf-dir": &c.CNIConfDir, "registry-config-dir": &c.RegistryConfigDir,
+	} {
+		if *dir != "" {
+			errs = append(errs, absolute(flag, dir))
+		}
+	}
+	if c.NodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("find the host name: %w", err))
+		}
+		c.NodeName = strings.ToLower(host)
+	}
+	for _, m := range validation.IsDNS1123Subdomain(c.NodeName) {
+		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, m))
+	}
+	for flag, d := range map[string]time.Duration{"backoff-initial": c.BackoffInitial, "backoff-max": c.BackoffMax, "pull-stall-timeout": c.PullStallTimeout} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("--%s %s: must not be negative", flag, d))
+		}
+	}
+	if c.BackoffMax < c.BackoffInitial {
+		errs = append(errs, fmt.Errorf("--backoff-max %s is less than --backoff-initial %s", c.BackoffMax, c.BackoffInitial))
+	}
+	if c.LogMaxSize.Sign() < 0 || c.LogMaxFiles < 1 {
+		errs = append(errs, errors.New("--log-max-size must not be negative, and --log-max-files at least 1"))
+	}
+	if c.MaxParallelPulls < 1 {
+		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
+	}
+	if c.CRISocket != "" {
+		errs = append(errs, errors.New("--cri-socket: serving the CRI on a socket is not there yet"))
+	}
+	if c.APIAddress != "" {
+		errs = append(errs, errors.New("--api-address: serving the API on an address is not there yet"))
+	}
+	errs = append(errs, c.Logging.validate())
+	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
+}
+
+func (l *Logging) validate() error {
+	if l.Format != "text" && l.Format != "json" {
+		return fmt.Errorf("--log-format %q: must be text or json", l.Format)
+	}
+	return nil
+}
+
+// Logger makes the program's logger.
+func (l *Logging) Logger(w *os.File) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: l.Level}
+	if l.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+func absolute(flag string, p *string) error {
+	if *p == "" {
+		return fmt.Errorf("--%s must not be empty", flag)
+	}
+	abs, err := filepath.Abs(*p)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", flag, err)
+	}
+	*p = abs
+	return nil
+}

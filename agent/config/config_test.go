@@ -1,0 +1,66 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func parse(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	c := Default()
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	c.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	return c, c.Complete()
+}
+
+func TestDefaultsHold(t *testing.T) {
+	c, err := parse(t, "--node-name=node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(c.Helper, "/berth-helper") || c.LogMaxSize.Value() != 10<<20 {
+		t.Errorf("helper %s, log size %s", c.Helper, c.LogMaxSize.String())
+	}
+}
+
+func TestFlags(t *testing.T) {
+	c, err := parse(t, "--node-name=n", "--root-dir=here", "--pod-cidr=10.9.8.7/24", "--log-max-size=5Mi", "--log-level=debug", "--cni-bin-dir=/a,/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(c.RootDir, "/") || c.PodCIDR.String() != "10.9.8.0/24" || c.LogMaxSize.Value() != 5<<20 || c.Level.String() != "DEBUG" || len(c.CNIBinDirs) != 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--cgroup-root=a":                "--cgroup-root",
+		"--cgroup-root=/a/../b":          "--cgroup-root",
+		"--bridge-name=0123456789abcdef": "--bridge-name",
+		"--pod-cidr=10.0.0.0/31":         "--pod-cidr",
+		"--node-name=Not_A_Name":         "--node-name",
+		"--root-dir=" + DefaultRunDir:    "must differ",
+		"--backoff-max=1s":               "--backoff-max",
+		"--backoff-initial=-1s":          "negative",
+		"--log-format=xml":               "--log-format",
+		"--log-max-files=0":              "--log-max-files",
+		"--manifest-dir=":                "--manifest-dir",
+		"--cri-socket=/run/berth/x.sock": "--cri-socket",
+		"--max-parallel-pulls=0":         "--max-parallel-pulls",
+		"--log-max-size=-1":              "--log-max-size",
+		"--api-address=127.0.0.1:10250":  "--api-address",
+		"--pull-stall-timeout=-2s":       "--pull-stall-timeout",
+		"--bridge-name=a/b":              "--bridge-name",
+		"--log-dir=/var/lib/berth":       "must differ",
+	} {
+		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an error with %q", arg, err, want)
+		}
+	}
+}
