@@ -1,0 +1,195 @@
+// Command bench measures berth and its peers side by side, in one run on one machine, and prints ratios.
+//
+//	go run ./test/bench            # everything (as root, with the binaries in ./bin)
+//	go run ./test/bench -only pod,hundred -peers berth,containerd
+//
+// Every peer runs with its own defaults on directories, a socket and a bridge of its own. The image is present before a pod is
+// timed, and nothing is warmed up that a user would not have: the first pods of each peer are discarded only so that page
+// cache and lazily loaded plugins are in the state they have on a node that has run a pod before.
+//
+// "Running" is the moment at which the container's own process has made a file in a directory of the host, seen by inotify.
+// "Gone" is the moment at which the kernel has no interface on the peer's bridge and no cgroup of its pods any more.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// A peer is something that runs pods. Its methods are called from one goroutine, but for start and remove of several pods.
+type peer interface {
+	Name() string
+	// Up starts it; Down stops it and removes everything that it made.
+	Up(ctx context.Context) error
+	Down() error
+	// Apply asks for pods and returns as soon as the user would have the prompt back; Remove takes them away.
+	Apply(ctx context.Context, pods []pod) error
+	Remove(ctx context.Context, pods []pod) error
+	// Traces counts what the kernel still has of its pods.
+	Traces() int
+	// Processes are the resident processes that the peer needs for its pods, the containers' own excluded.
+	Processes() []int
+	// Pull pulls and unpacks an image of a registry on loopback; Forget removes it.
+	Pull(ctx context.Context, ref string) error
+	Forget(ctx context.Context, ref string) error
+}
+
+// pod is what each peer is asked to run: one container of the busybox image that makes the file marker and then sleeps.
+type pod struct {
+	name   string
+	marker string // directory of the host, mounted at /b
+}
+
+func (p pod) command() []string {
+	return []string{"sh", "-c", "> /b/" + p.name + "; exec sleep 1000000"}
+}
+
+const image = "berth.test/busybox:1"
+
+type bench struct {
+	dir   string
+	bin   string
+	peers []peer
+	runs  int
+	many  int
+	rows  []row
+}
+
+type row struct {
+	what   string
+	unit   string
+	values map[string]float64
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench: ")
+	only := flag.String("only", "pod,hundred,memory,cpu,pull", "measurements, separated by commas")
+	peers := flag.String("peers", "berth,containerd,podman", "peers, separated by commas")
+	b := bench{}
+	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
+	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
+	flag.IntVar(&b.many, "many", 100, "how many pods are started at once")
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		log.Fatal("needs root")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := b.run(ctx, strings.Split(*peers, ","), strings.Split(*only, ",")); err != nil {
+		stop()
+		log.Fatal(err)
+	}
+}
+
+func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
+	if b.dir, err = os.MkdirTemp("/var/tmp", "berth-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.dir)
+	before, err := saveNetfilter()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, before.restore()) }()
+	if b.bin, err = filepath.Abs(b.bin); err != nil {
+		return err
+	}
+	all := []peer{newBerth(b), newContainerd(b), newPodman(b)}
+	for _, p := range all {
+		if slices.Contains(peers, p.Name()) {
+			b.peers = append(b.peers, p)
+		}
+	}
+	for _, p := range b.peers {
+		if err := b.measure(ctx, p, only); err != nil {
+			return fmt.Errorf("%s: %w", p.Name(), err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	b.print()
+	return nil
+}
+
+// measure runs one peer, the others being down, so that none disturbs another on two cores.
+func (b *bench) measure(ctx context.Context, p peer, only []string) (err error) {
+	if err := p.Up(ctx); err != nil {
+		return fmt.Errorf("start: %w", errors.Join(err, p.Down()))
+	}
+	defer func() { err = errors.Join(err, p.Down()) }()
+	for _, m := range []struct {
+		name string
+		run  func(context.Context, peer) error
+	}{
+		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"pull", b.pull},
+	} {
+		if !slices.Contains(only, m.name) {
+			continue
+		}
+		log.Printf("%s: %s", p.Name(), m.name)
+		if err := m.run(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) record(p peer, what, unit string, v float64) {
+	for _, r := range b.rows {
+		if r.what == what {
+			r.values[p.Name()] = v
+			return
+		}
+	}
+	b.rows = append(b.rows, row{what, unit, map[string]float64{p.Name(): v}})
+}
+
+func (b *bench) print() {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "\t")
+	for _, p := range b.peers {
+		fmt.Fprintf(w, "%s\t", p.Name())
+	}
+	for _, p := range b.peers[1:] {
+		fmt.Fprintf(w, "%s / %s\t", p.Name(), b.peers[0].Name())
+	}
+	fmt.Fprintln(w)
+	for _, r := range b.rows {
+		fmt.Fprintf(w, "%s\t", r.what)
+		for _, p := range b.peers {
+			if v, ok := r.values[p.Name()]; ok {
+				fmt.Fprintf(w, "%.1f %s\t", v, r.unit)
+			} else {
+				fmt.Fprint(w, "-\t")
+			}
+		}
+		for _, p := range b.peers[1:] {
+			first := r.values[b.peers[0].Name()]
+			if v, ok := r.values[p.Name()]; ok && first > 0 {
+				fmt.Fprintf(w, "%.1f\t", v/first)
+			} else {
+				fmt.Fprint(w, "-\t")
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+}
+
+func median(d []time.Duration) float64 {
+	slices.Sort(d)
+	return float64(d[len(d)/2].Microseconds()) / 1000
+}

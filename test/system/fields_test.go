@@ -1,0 +1,315 @@
+package system
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A fieldCase is a pod that uses fields of the v1 Pod API, and what must then be true of it: inside the container, or by the
+// kernel's word.
+type fieldCase struct {
+	name   string
+	fields string // the fields that the case proves, as paths below the Pod
+	spec   string // lines of the pod's spec, from "  " on; "$HOST" is a directory of the host that the test made
+
+	// want is what the pod's main container (named main) must have printed when the pod has succeeded.
+	want []string
+	// check looks at the pod that has become ready; when nil the pod is to succeed.
+	check func(t *testing.T, n *Node, p *corev1.Pod)
+	// host prepares the host's directory.
+	host func(t *testing.T, dir string)
+}
+
+// prints is a spec of one container that runs the shell script and ends; extra are more lines of the container.
+func prints(script, extra string) string {
+	var lines strings.Builder
+	for line := range strings.Lines(extra) {
+		lines.WriteString("    " + line)
+	}
+	return `
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: ` + image + `
+    command: [sh, -c, '` + strings.ReplaceAll(script, "'", "''") + `']
+` + lines.String()
+}
+
+// runs is a spec of one container that stays.
+func runs(extra string) string {
+	return strings.Replace(prints("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done", extra), "  restartPolicy: Never\n", "", 1)
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range fieldCases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				n.runCase(t, c)
+			})
+		}
+	})
+	n.requireNoPods()
+}
+
+func (n *Node) runCase(t *testing.T, c fieldCase) {
+	sub := *n
+	sub.t = t
+	n = &sub
+	host := filepath.Join(n.Dir, "host", c.name)
+	if err := os.MkdirAll(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c.host != nil {
+		c.host(t, host)
+	}
+	file := c.name + ".yaml"
+	n.apply(file, strings.ReplaceAll(pod(c.name, c.spec), "$HOST", host))
+	t.Cleanup(func() {
+		n.remove(file)
+		n.waitGone(c.name)
+	})
+	if c.check != nil {
+		c.check(t, n, n.waitReady(c.name))
+		return
+	}
+	n.wait(c.name, "ended", func(p *corev1.Pod) bool {
+		return p != nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
+	})
+	log := n.must("logs", c.name, "-c", "main")
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for i, w := range c.want {
+		if i >= len(lines) || strings.TrimSpace(lines[i]) != w {
+			t.Errorf("%s: line %d: want %q in\n%s", c.fields, i+1, w, log)
+		}
+	}
+}
+
+var fieldCases = []fieldCase{
+	{
+		name: "command-args", fields: "spec.containers.command, args, env",
+		spec: `
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: ` + image + `
+    command: [echo, "$(GREETING)", "$$(GREETING)", "$(MISSING)"]
+    args: ["$(SECOND)"]
+    env: [{name: GREETING, value: hello}, {name: SECOND, value: "$(GREETING) again"}]`,
+		want: []string{"hello $(GREETING) $(MISSING) hello again"},
+	},
+	{
+		name: "downward-env", fields: "spec.containers.env.valueFrom.fieldRef, resourceFieldRef",
+		spec: prints(`echo $NAME $NS $NODE; test -n "$UID_" && echo uid; test -n "$IP" && echo ip; test -n "$HOSTIP" && echo hostip; echo $CPU $MEM`, `env:
+- {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: NS, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: UID_, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: HOSTIP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+- {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}
+- {name: MEM, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: 1Mi}}}
+resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
+`),
+		want: []string{"downward-env-node default node", "uid", "ip", "hostip", "250 32"},
+	},
+	{
+		name: "working-dir", fields: "spec.containers.workingDir",
+		spec: prints("pwd", "workingDir: /tmp/new/dir\n"), want: []string{"/tmp/new/dir"},
+	},
+	{
+		name: "hostname", fields: "spec.hostname, subdomain",
+		spec: "\n  hostname: named\n  subdomain: sub" + prints("hostname; cat /etc/hostname", ""), want: []string{"named", "named"},
+	},
+	{
+		name: "host-aliases", fields: "spec.hostAliases",
+		spec: "\n  hostAliases: [{ip: 10.1.2.3, hostnames: [foo.local, bar.local]}]" + prints("grep -o '10.1.2.3.*' /etc/hosts | tr '\\t' ' '", ""),
+		want: []string{"10.1.2.3 foo.local bar.local"},
+	},
+	{
+		name: "dns-none", fields: "spec.dnsPolicy, dnsConfig",
+		spec: "\n  dnsPolicy: None\n  dnsConfig: {nameservers: [192.0.2.1], searches: [a.example, b.example], options: [{name: ndots, value: '3'}]}" + prints("cat /etc/resolv.conf", ""),
+		want: []string{"search a.example b.example", "nameserver 192.0.2.1", "options ndots:3"},
+	},
+	{
+		name: "run-as", fields: "spec.securityContext.runAsUser, runAsGroup, supplementalGroups",
+		spec: "\n  securityContext: {runAsUser: 1000, runAsGroup: 3000, supplementalGroups: [4000], fsGroup: 5000}" +
+			"\n  volumes: [{name: v, emptyDir: {}}]" +
+			prints("id -u; id -g; id -G; stat -c %g /v; echo $HOME; touch /v/f && stat -c %g /v/f", "volumeMounts: [{name: v, mountPath: /v}]\n"),
+		want: []string{"1000", "3000", "3000 2000 4000 5000", "5000", "/home/app", "5000"},
+	},
+	{
+		name: "read-only-root", fields: "spec.containers.securityContext.readOnlyRootFilesystem",
+		spec: prints("touch /x 2>/dev/null || echo refused", "securityContext: {readOnlyRootFilesystem: true}\n"), want: []string{"refused"},
+	},
+	{
+		name: "caps-default", fields: "spec.containers.securityContext.capabilities (default)",
+		spec: prints("grep CapEff /proc/self/status | cut -f2", ""), want: []string{"00000000a80425fb"},
+	},
+	{
+		name: "caps-changed", fields: "spec.containers.securityContext.capabilities",
+		spec: prints("grep CapEff /proc/self/status | cut -f2", "securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}}\n"), want: []string{"0000000000000400"},
+	},
+	{
+		name: "no-new-privs", fields: "spec.containers.securityContext.allowPrivilegeEscalation",
+		spec: prints("grep NoNewPrivs /proc/self/status | cut -f2", "securityContext: {allowPrivilegeEscalation: false}\n"), want: []string{"1"},
+	},
+	{
+		name: "seccomp-default", fields: "spec.containers.securityContext.seccompProfile (RuntimeDefault)",
+		spec: prints("grep Seccomp: /proc/self/status | cut -f2; unshare -U true 2>/dev/null || echo refused", "securityContext: {seccompProfile: {type: RuntimeDefault}}\n"), want: []string{"2", "refused"},
+	},
+	{
+		name: "seccomp-unconfined", fields: "spec.containers.securityContext.seccompProfile (Unconfined)",
+		spec: prints("grep Seccomp: /proc/self/status | cut -f2", "securityContext: {seccompProfile: {type: Unconfined}}\n"), want: []string{"0"},
+	},
+	{
+		name: "masked-paths", fields: "spec.containers.securityContext.procMount (Default)",
+		spec: prints("test -s /proc/kcore && echo readable || echo masked; touch /proc/sys/kernel/hostname 2>/dev/null; echo x > /proc/sys/kernel/hostname 2>/dev/null || echo readonly", ""),
+		want: []string{"masked", "readonly"},
+	},
+	{
+		name: "privileged", fields: "spec.containers.securityContext.privileged",
+		spec: prints("test -e /dev/loop-control -o -e /dev/kmsg && echo devices; test -w /proc/sysrq-trigger && echo unmasked; mkdir /t && mount -t tmpfs t /t && echo mounted", "securityContext: {privileged: true}\n"),
+		want: []string{"devices", "unmasked", "mounted"},
+	},
+	{
+		name: "devices", fields: "default devices",
+		spec: prints("for d in null zero full random urandom tty ptmx; do test -e /dev/$d || echo missing $d; done; echo x > /dev/null; mount | grep -c ' /dev/shm '; test -e /dev/mem && echo mem; echo done", ""),
+		want: []string{"1", "done"},
+	},
+	{
+		name: "sysctl", fields: "spec.securityContext.sysctls",
+		spec: "\n  securityContext: {sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: '80'}, {name: kernel.shm_rmid_forced, value: '1'}]}" +
+			prints("cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced", ""),
+		want: []string{"80", "1"},
+	},
+	{
+		name: "empty-dir", fields: "spec.volumes.emptyDir",
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("echo x > /v/f; stat -c %a /v; cat /v/f", "volumeMounts: [{name: v, mountPath: /v}]\n"), want: []string{"777", "x"},
+	},
+	{
+		name: "empty-dir-memory", fields: "spec.volumes.emptyDir.medium, sizeLimit",
+		spec: "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]" + prints("stat -f -c %T /v; dd if=/dev/zero of=/v/f bs=1k count=2048 2>/dev/null || echo full", "volumeMounts: [{name: v, mountPath: /v}]\n"),
+		want: []string{"tmpfs", "full"},
+	},
+	{
+		name: "host-path", fields: "spec.volumes.hostPath, volumeMounts.readOnly",
+		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" + prints("cat /v/f; echo y > /w/g; touch /v/x 2>/dev/null || echo readonly", "volumeMounts: [{name: v, mountPath: /v, readOnly: true}, {name: v, mountPath: /w}]\n"),
+		host: func(t *testing.T, dir string) { write(t, dir+"/f", "from the host") },
+		want: []string{"from the host", "readonly"},
+	},
+	{
+		name: "host-path-created", fields: "spec.volumes.hostPath.type (DirectoryOrCreate, FileOrCreate)",
+		spec: "\n  volumes: [{name: d, hostPath: {path: $HOST/d, type: DirectoryOrCreate}}, {name: f, hostPath: {path: $HOST/f, type: FileOrCreate}}]" +
+			prints("touch /d/x && echo dir; echo y > /f && echo file", "volumeMounts: [{name: d, mountPath: /d}, {name: f, mountPath: /f}]\n"),
+		want: []string{"dir", "file"},
+	},
+	{
+		name: "sub-path", fields: "spec.containers.volumeMounts.subPath",
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("echo in > /sub/f; cat /v/a/b/f", "volumeMounts: [{name: v, mountPath: /sub, subPath: a/b}, {name: v, mountPath: /v}]\n"), want: []string{"in"},
+	},
+	{
+		name: "share-pid", fields: "spec.shareProcessNamespace",
+		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("sleep 0.3; ps | grep -c '[s]leep 4711'; test $$ != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; echo end", ""), "  containers:\n",
+			"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & sleep 1']}\n", 1),
+		want: []string{"1", "not-one", "end"},
+	},
+	{
+		name: "own-pid", fields: "PID namespace of a container",
+		spec: prints("echo $$", ""), want: []string{"1"},
+	},
+	{
+		name: "host-namespaces", fields: "spec.hostNetwork, hostPID, hostIPC",
+		spec: "\n  hostNetwork: true\n  hostPID: true\n  hostIPC: true" + runs(""),
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			for _, ns := range []string{"net", "pid", "ipc"} {
+				want, _ := os.Readlink("/proc/1/ns/" + ns)
+				if got := strings.TrimSpace(n.must("exec", "host-namespaces", "--", "readlink", "/proc/self/ns/"+ns)); got != want {
+					t.Errorf("%s namespace: got %s, the host's is %s", ns, got, want)
+				}
+			}
+			if p.Status.PodIP != p.Status.HostIP {
+				t.Errorf("pod IP %s is not the host's %s", p.Status.PodIP, p.Status.HostIP)
+			}
+		},
+	},
+	{
+		name: "mount-propagation", fields: "spec.containers.volumeMounts.mountPropagation (HostToContainer)",
+		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" + runs("volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]\n"),
+		host: func(t *testing.T, dir string) { bindShared(t, dir) },
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			dir := filepath.Join(n.Dir, "host", "mount-propagation", "late")
+			tmpfs(t, dir)
+			if got := n.sh("mount-propagation", "stat -f -c %T /v/late"); strings.TrimSpace(got) != "tmpfs" {
+				t.Errorf("a mount made later on the host is not seen: %s", got)
+			}
+		},
+	},
+	{
+		name: "resources", fields: "spec.containers.resources",
+		spec: runs("resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 500m, memory: 64Mi}}\n"),
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.QOSClass != corev1.PodQOSBurstable {
+				t.Errorf("QoS class: %s", p.Status.QOSClass)
+			}
+			n.requireCgroup(p, "main")
+			id := p.Status.ContainerStatuses[0].ContainerID
+			id = id[strings.LastIndex(id, "/")+1:]
+			group := fmt.Sprintf("%s/kubepods/burstable/pod%s/%s", n.CgroupRoot, p.UID, id)
+			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "67108864", "memory.max": "67108864"})
+			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "102", "cpu.weight": "*"})
+			requireOneOf(t, group, "cpu", map[string]string{"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"})
+		},
+	},
+	{
+		name: "guaranteed", fields: "status.qosClass (Guaranteed)",
+		spec: runs("resources: {limits: {cpu: 100m, memory: 64Mi}}\n"),
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.QOSClass != corev1.PodQOSGuaranteed {
+				t.Errorf("QoS class: %s", p.Status.QOSClass)
+			}
+			n.requireCgroup(p, "main")
+		},
+	},
+	{
+		name: "tty", fields: "spec.containers.tty, stdin",
+		spec: runs("tty: true\nstdin: true\n"),
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if got := n.sh("tty", "readlink /proc/1/fd/0"); !strings.HasPrefix(got, "/dev/pts/") && !strings.HasPrefix(got, "/dev/console") {
+				t.Errorf("stdin of a tty container: %s", got)
+			}
+		},
+	},
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requireOneOf checks the file of a cgroup that exists on this machine's version against its value; "*" is any.
+func requireOneOf(t *testing.T, group, controller string, values map[string]string) {
+	t.Helper()
+	for file, want := range values {
+		for _, dir := range []string{"/sys/fs/cgroup/" + controller + group, "/sys/fs/cgroup" + group} {
+			b, err := os.ReadFile(dir + "/" + file)
+			if err != nil {
+				continue
+			}
+			if got := strings.TrimSpace(string(b)); got != want && want != "*" {
+				t.Errorf("%s/%s: got %s, want %s", dir, file, got, want)
+			}
+			return
+		}
+	}
+	t.Errorf("none of %v in %s", values, group)
+}

@@ -1,0 +1,358 @@
+// Package system drives the built binaries as a user would and asks the kernel whether what they say is true.
+//
+// Every test has a node of its own, apart from every other: directories, cgroup root, bridge and addresses. The binaries are
+// taken from $BERTH_BIN (the repository's bin by default), which `make test` builds first.
+package system
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Node is one berth agent on directories of its own.
+type Node struct {
+	t    *testing.T
+	Dir  string
+	Log  string
+	args []string
+
+	CgroupRoot, Bridge, CIDR string
+
+	cmd    *exec.Cmd
+	exited chan struct{}
+	client *http.Client
+}
+
+var nodes atomic.Int32
+
+// newNode makes the directories of a node and imports the test images. At the end of the test everything is purged and the
+// kernel is asked whether anything is left.
+func newNode(t *testing.T, args ...string) *Node {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: namespaces, cgroups and mounts are made for real")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "berth-sys-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := nodes.Add(1)
+	id := fmt.Sprintf("%d-%d", os.Getpid(), i)
+	n := &Node{
+		t: t, Dir: dir, args: args, Log: filepath.Join(dir, "agent.log"),
+		CgroupRoot: "/berth-sys-" + id,
+		Bridge:     fmt.Sprintf("bs%d", (os.Getpid()*64+int(i))%1_000_000_000),
+		CIDR:       fmt.Sprintf("10.%d.%d.0/24", 180+i/250, i%250),
+	}
+	for _, d := range []string{"manifests", "images"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.client = &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "run/berth.sock"))
+		},
+	}}
+	for _, img := range testImages(t) {
+		if err := os.Link(img, filepath.Join(dir, "images", filepath.Base(img))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(n.destroy)
+	return n
+}
+
+// startNode makes a node and starts its agent.
+func startNode(t *testing.T, args ...string) *Node {
+	t.Helper()
+	n := newNode(t, args...)
+	n.start()
+	return n
+}
+
+func bin(name string) string {
+	dir := os.Getenv("BERTH_BIN")
+	if dir == "" {
+		dir = "../../bin"
+	}
+	p, err := filepath.Abs(filepath.Join(dir, name))
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func (n *Node) dirArgs() []string {
+	return []string{
+		"--root-dir=" + n.Dir + "/root", "--run-dir=" + n.Dir + "/run", "--log-dir=" + n.Dir + "/logs",
+		"--cgroup-root=" + n.CgroupRoot, "--bridge-name=" + n.Bridge, "--pod-cidr=" + n.CIDR,
+	}
+}
+
+// launch starts the agent without waiting for it.
+func (n *Node) launch() {
+	n.t.Helper()
+	args := append([]string{"agent", "--manifest-dir=" + n.Dir + "/manifests", "--image-dir=" + n.Dir + "/images",
+		"--node-name=node", "--cni-conf-dir=" + n.Dir + "/cni", "--backoff-initial=100ms", "--backoff-max=1s", "--cri-socket="}, n.dirArgs()...)
+	args = append(args, n.args...)
+	log, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(bin("berth"), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() { cmd.Wait(); close(exited) }()
+	n.cmd, n.exited = cmd, exited
+}
+
+// start starts the agent and waits until it answers.
+func (n *Node) start() {
+	n.t.Helper()
+	n.launch()
+	n.waitUp()
+}
+
+func (n *Node) waitUp() {
+	n.t.Helper()
+	n.eventually("the agent to answer", func() error {
+		select {
+		case <-n.exited:
+			n.t.Fatalf("the agent ended: %s\n%s", n.cmd.ProcessState, n.logTail())
+		default:
+		}
+		resp, err := n.client.Get("http://node/healthz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+// kill stops the agent with kill -9.
+func (n *Node) kill() {
+	n.cmd.Process.Kill()
+	<-n.exited
+}
+
+// stop stops the agent as systemd would, and requires that it went well.
+func (n *Node) stop() {
+	n.t.Helper()
+	n.cmd.Process.Signal(syscall.SIGTERM)
+	<-n.exited
+	if !n.cmd.ProcessState.Success() {
+		n.t.Errorf("the agent ended after SIGTERM with %s\n%s", n.cmd.ProcessState, n.logTail())
+	}
+}
+
+func (n *Node) destroy() {
+	if n.cmd != nil {
+		n.kill()
+	}
+	if n.t.Failed() {
+		n.t.Logf("the agent's log:\n%s", n.logTail())
+	}
+	out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput()
+	if err != nil {
+		n.t.Errorf("berth purge: %v\n%s", err, out)
+	}
+	n.eventually("nothing to be left on the machine", func() error {
+		if left := n.leftovers(); len(left) > 0 {
+			return fmt.Errorf("left behind:\n%s\npurge said:\n%s", strings.Join(left, "\n"), out)
+		}
+		return nil
+	})
+	if len(n.mounts()) == 0 {
+		os.RemoveAll(n.Dir)
+	}
+}
+
+func (n *Node) logTail() string {
+	b, _ := os.ReadFile(n.Log)
+	if len(b) > 12000 {
+		b = b[len(b)-12000:]
+	}
+	return string(b)
+}
+
+// berth runs the CLI against this node; it returns what was printed and the exit code.
+func (n *Node) berth(args ...string) (stdout, stderr string, code int) {
+	n.t.Helper()
+	return n.berthIn(nil, args...)
+}
+
+func (n *Node) berthIn(stdin io.Reader, args ...string) (stdout, stderr string, code int) {
+	n.t.Helper()
+	var o, e bytes.Buffer
+	cmd := exec.Command(bin("berth"), append([]string{"--run-dir=" + n.Dir + "/run"}, args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		n.t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// must runs the CLI and requires exit code 0.
+func (n *Node) must(args ...string) string {
+	n.t.Helper()
+	o, e, code := n.berth(args...)
+	if code != 0 {
+		n.t.Fatalf("berth %s: exit code %d\n%s%s", strings.Join(args, " "), code, o, e)
+	}
+	return o
+}
+
+// sh runs a shell command in a pod and requires exit code 0.
+func (n *Node) sh(pod, command string) string {
+	n.t.Helper()
+	return n.must("exec", pod, "--", "sh", "-c", command)
+}
+
+// apply drops a manifest into the directory the way careful tools do: a rename.
+func (n *Node) apply(file, manifest string) {
+	n.t.Helper()
+	path := filepath.Join(n.Dir, "manifests", file)
+	tmp := filepath.Join(n.Dir, file+".new")
+	if err := os.WriteFile(tmp, []byte(manifest), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *Node) remove(file string) {
+	n.t.Helper()
+	if err := os.Remove(filepath.Join(n.Dir, "manifests", file)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// pods is the agent's list of pods.
+func (n *Node) pods() []corev1.Pod {
+	n.t.Helper()
+	resp, err := n.client.Get("http://node/pods")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var list corev1.PodList
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		n.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// pod returns the pod of that name in namespace default, nil when there is none.
+func (n *Node) pod(name string) *corev1.Pod {
+	n.t.Helper()
+	for _, p := range n.pods() {
+		if p.Name == name+"-node" || p.Name == name {
+			return &p
+		}
+	}
+	return nil
+}
+
+// wait follows the agent's watch until ok says so of the pod (which is nil while there is none) and returns it.
+func (n *Node) wait(name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), limit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/pods?watch=1", nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if p := n.pod(name); ok(p) {
+		return p
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if p := n.pod(name); ok(p) {
+		return p
+	}
+	dec := json.NewDecoder(bufio.NewReader(resp.Body))
+	for {
+		var ev metav1.WatchEvent
+		if err := dec.Decode(&ev); err != nil {
+			b, _ := json.MarshalIndent(n.pod(name), "", " ")
+			n.t.Fatalf("waited for pod %s to be %s: %v\nit is %s", name, what, err, b)
+		}
+		var p corev1.Pod
+		if err := json.Unmarshal(ev.Object.Raw, &p); err != nil {
+			n.t.Fatal(err)
+		}
+		if p.Name != name+"-node" && p.Name != name {
+			continue
+		}
+		if ev.Type == "DELETED" {
+			if q := n.pod(name); ok(q) {
+				return q
+			}
+			continue
+		}
+		if ok(&p) {
+			return &p
+		}
+	}
+}
+
+func (n *Node) waitReady(name string) *corev1.Pod {
+	n.t.Helper()
+	return n.wait(name, "ready", isReady)
+}
+
+func (n *Node) waitPhase(name string, phase corev1.PodPhase) *corev1.Pod {
+	n.t.Helper()
+	return n.wait(name, string(phase), func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == phase })
+}
+
+func (n *Node) waitGone(name string) {
+	n.t.Helper()
+	n.wait(name, "gone", func(p *corev1.Pod) bool { return p == nil })
+}
+
+func isReady(p *corev1.Pod) bool {
+	if p == nil {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
