@@ -175,6 +175,11 @@ func v1Sources() []statSource {
 		{"memory", "memory.limit_in_bytes", number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
 		{"memory", "memory.max_usage_in_bytes", number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
 		{"memory", "memory.failcnt", number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
+		{"memory", "memory.memsw.failcnt", func(data []byte, u *Usage) error {
+			n, err := parseNumber(data) // without swap the sum runs into its limit first, and only this one counts
+			u.Memory.LimitHits += n
+			return err
+		}},
 		{"memory", "memory.oom_control", keyed(v1OOM)},
 		{"pids", "pids.current", number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"pids", "pids.max", number(func(u *Usage) *uint64 { return &u.Pids.Limit })},

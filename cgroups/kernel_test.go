@@ -1,0 +1,481 @@
+package cgroups
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// testGroup opens the machine's hierarchies and names a group of this test's own, which must be gone everywhere at the end.
+func testGroup(t testing.TB) (*Hierarchy, string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes control groups")
+	}
+	h, err := Open("")
+	if err != nil {
+		t.Skipf("needs a cgroup hierarchy: %v", err)
+	}
+	group := fmt.Sprintf("/berth-test-%d/%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "_"))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := h.Remove(ctx, group); err != nil {
+			t.Errorf("remove %s: %v", group, err)
+		}
+		for _, dir := range h.Dirs(group) {
+			if fileExists(dir) {
+				t.Errorf("%s was left behind", dir)
+			}
+			_ = unix.Rmdir(strings.TrimSuffix(dir, "/"+group[strings.LastIndex(group, "/")+1:]))
+		}
+	})
+	return h, group
+}
+
+func mustCreate(t testing.TB, h *Hierarchy, path string, r *specs.LinuxResources) {
+	t.Helper()
+	if err := h.Create(path, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expect compares a file of the group in a controller's hierarchy.
+func expect(t testing.TB, h *Hierarchy, path, controller, file, want string) {
+	t.Helper()
+	got, err := readString(h.Dir(controller, path) + "/" + file)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if strings.Join(strings.Fields(got), " ") != want {
+		t.Errorf("%s %s = %q, want %q", path, file, got, want)
+	}
+}
+
+// process starts a shell in the group; its output line says that it is in.
+func process(t testing.TB, h *Hierarchy, path, script string) *exec.Cmd {
+	t.Helper()
+	var join strings.Builder
+	for _, f := range h.ProcsFiles(path) {
+		fmt.Fprintf(&join, "echo $$ > %s\n", f)
+	}
+	cmd := exec.Command("/bin/sh", "-ec", join.String()+"echo in\n"+script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "in\n" {
+		t.Fatalf("process did not join %s: %q %v", path, line, err)
+	}
+	return cmd
+}
+
+func TestCreateIsIdempotentAndInEveryHierarchy(t *testing.T) {
+	h, group := testGroup(t)
+	path := group + "/a/b"
+	for range 2 {
+		mustCreate(t, h, path, nil)
+	}
+	for _, dir := range h.Dirs(path) {
+		if !fileExists(dir) {
+			t.Errorf("%s is missing", dir)
+		}
+	}
+	kids, err := h.Children(group)
+	if err != nil || len(kids) != 1 || kids[0] != "a" {
+		t.Errorf("children = %v, %v", kids, err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	h, group := testGroup(t)
+	shares, quota, period := uint64(512), int64(25_000), uint64(50_000)
+	memory, pids := int64(64<<20), int64(77)
+	r := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period},
+		Memory: &specs.LinuxMemory{Limit: &memory},
+		Pids:   &specs.LinuxPids{Limit: &pids},
+	}
+	mustCreate(t, h, group, r)
+	if h.Mode() == Unified {
+		expect(t, h, group, "cpu", "cpu.weight", "59")
+		expect(t, h, group, "cpu", "cpu.max", "25000 50000")
+		expect(t, h, group, "memory", "memory.max", "67108864")
+	} else {
+		expect(t, h, group, "cpu", "cpu.shares", "512")
+		expect(t, h, group, "cpu", "cpu.cfs_quota_us", "25000")
+		expect(t, h, group, "cpu", "cpu.cfs_period_us", "50000")
+		expect(t, h, group, "memory", "memory.limit_in_bytes", "67108864")
+	}
+	expect(t, h, group, "pids", "pids.max", "77")
+
+	unlimited, more := int64(-1), int64(128<<20)
+	r = &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: &unlimited},
+		Memory: &specs.LinuxMemory{Limit: &more},
+		Pids:   &specs.LinuxPids{Limit: &unlimited},
+	}
+	if err := h.Update(group, r); err != nil {
+		t.Fatal(err)
+	}
+	if h.Mode() == Unified {
+		expect(t, h, group, "cpu", "cpu.max", "max 100000")
+		expect(t, h, group, "memory", "memory.max", "134217728")
+	} else {
+		expect(t, h, group, "cpu", "cpu.cfs_quota_us", "-1")
+		expect(t, h, group, "memory", "memory.limit_in_bytes", "134217728")
+	}
+	expect(t, h, group, "pids", "pids.max", "max")
+
+	if err := h.Update(group, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &unlimited}}); err != nil {
+		t.Fatal(err)
+	}
+	u, err := h.Stat(group)
+	if err != nil || u.Memory.Limit != NoLimit || u.Memory.Available != NoLimit {
+		t.Errorf("limit after lifting it = %d, %v", u.Memory.Limit, err)
+	}
+}
+
+func TestUpdateOfMissingGroupMakesNothing(t *testing.T) {
+	h, group := testGroup(t)
+	shares := uint64(2)
+	err := h.Update(group, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("update of a missing group: %v", err)
+	}
+	if h.Exists(group) {
+		t.Error("update made the group")
+	}
+}
+
+func TestProcessCanJoinAndIsFound(t *testing.T) {
+	h, group := testGroup(t)
+	path := group + "/deep/er"
+	mustCreate(t, h, path, nil)
+	cmd := process(t, h, path, "sleep 1000")
+	got, err := h.FromPid(cmd.Process.Pid)
+	if err != nil || got != path {
+		t.Errorf("group of process = %q, %v, want %q", got, err, path)
+	}
+	pids, err := h.Pids(group)
+	if err != nil || !slices.Contains(pids, cmd.Process.Pid) {
+		t.Errorf("pids = %v, %v, want %d among them", pids, err, cmd.Process.Pid)
+	}
+}
+
+func TestRemoveKillsTheWholeTree(t *testing.T) {
+	h, group := testGroup(t)
+	var cmds []*exec.Cmd
+	for _, sub := range []string{"/a", "/a/b", "/c"} {
+		mustCreate(t, h, group+sub, nil)
+	}
+	// On v2 processes live in leaves only.
+	for _, sub := range []string{"/a/b", "/c"} {
+		cmds = append(cmds, process(t, h, group+sub, "sleep 1000 & sleep 1000 & trap '' TERM INT; wait"))
+	}
+	go func() {
+		for _, c := range cmds {
+			_ = c.Wait() // a zombie keeps no group busy, but must not stay either
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := h.Remove(ctx, group); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := h.Remove(ctx, group); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	}
+	if pids, err := h.Pids(group); err != nil || len(pids) != 0 {
+		t.Errorf("left: %v, %v", pids, err)
+	}
+}
+
+// A process attached in only one v1 hierarchy, as after a crash in the middle of attaching, is killed too.
+func TestRemoveFindsHalfAttachedProcess(t *testing.T) {
+	h, group := testGroup(t)
+	mustCreate(t, h, group, nil)
+	files := h.ProcsFiles(group)
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	if err := os.WriteFile(files[len(files)/2], []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Remove(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the process ended well, it should have been killed")
+	}
+}
+
+func TestRemoveOfForkingProcesses(t *testing.T) {
+	h, group := testGroup(t)
+	limit := int64(50) // keeps the bomb from hurting the machine
+	mustCreate(t, h, group, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
+	process(t, h, group, "set +e; f() { f & f & }; while :; do (f) 2>/dev/null; done")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := h.Remove(ctx, group); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRemoveGivesUpWithTheContext(t *testing.T) {
+	h, group := testGroup(t)
+	mustCreate(t, h, group, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	v := victims{}
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v[os.Getpid()] = fd
+	defer v.close()
+	if err := v.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait for a living process = %v", err)
+	}
+}
+
+func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
+	h, group := testGroup(t)
+	for _, path := range []string{"", "/", "..", "/a/../..", "/kubepods/../.."} {
+		if err := h.Remove(t.Context(), path); !errors.Is(err, ErrOutside) {
+			t.Errorf("remove %q = %v", path, err)
+		}
+		if err := h.Create(path, nil); !errors.Is(err, ErrOutside) {
+			t.Errorf("create %q = %v", path, err)
+		}
+		if err := h.Kill(path); !errors.Is(err, ErrOutside) {
+			t.Errorf("kill %q = %v", path, err)
+		}
+	}
+	mustCreate(t, h, group, nil)
+	files := h.ProcsFiles(group)
+	old, err := h.groupsOf(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := h.trees[0]
+	back := tr.dir
+	if tr.unified {
+		back += old[""]
+	} else {
+		back += old[tr.controllers[0]]
+	}
+	if err := os.WriteFile(files[0], []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	err = h.Kill(group)
+	if werr := os.WriteFile(back+"/cgroup.procs", []byte("0"), 0); werr != nil {
+		t.Fatal(werr)
+	}
+	if !errors.Is(err, ErrSelf) {
+		t.Errorf("kill of our own group = %v", err)
+	}
+}
+
+func TestStat(t *testing.T) {
+	h, group := testGroup(t)
+	quota, period, limit := int64(5_000), uint64(100_000), int64(64<<20)
+	mustCreate(t, h, group, &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+		Memory: &specs.LinuxMemory{Limit: &limit},
+	})
+	s, err := h.OpenSampler(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	process(t, h, group, "while :; do :; done")
+	var u Usage
+	deadline := time.Now().Add(30 * time.Second)
+	for u.CPU.ThrottledPeriods == 0 && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+		if err := s.Sample(&u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if u.CPU.UsageNs == 0 || u.CPU.ThrottledPeriods == 0 || u.CPU.ThrottledNs == 0 {
+		t.Errorf("cpu = %+v", u.CPU)
+	}
+	if u.Pids.Current != 1 || u.Memory.Usage == 0 || u.Memory.Limit != uint64(limit) {
+		t.Errorf("usage = %+v", u)
+	}
+	if u.Memory.WorkingSet > u.Memory.Usage || u.Memory.Available != u.Memory.Limit-u.Memory.WorkingSet {
+		t.Errorf("memory = %+v", u.Memory)
+	}
+	if fileExists("/proc/pressure") && h.unified != "" && (u.PSI == nil || u.PSI.CPU.Some.TotalUs == 0) {
+		t.Errorf("a throttled group shows no pressure: %+v", u.PSI)
+	}
+	if _, err := h.Stat(group + "/none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("stat of a missing group = %v", err)
+	}
+}
+
+func TestOOMKillIsCounted(t *testing.T) {
+	h, group := testGroup(t)
+	limit := int64(16 << 20)
+	mustCreate(t, h, group, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
+	cmd := process(t, h, group, "exec tail /dev/zero")
+	_ = cmd.Wait()
+	u, err := h.Stat(group)
+	if err != nil || u.Memory.OOMKills == 0 {
+		t.Errorf("memory after an OOM kill = %+v, %v", u.Memory, err)
+	}
+}
+
+func TestWarm(t *testing.T) {
+	h, _ := testGroup(t)
+	before, err := h.groupsOf(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Warm(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := h.groupsOf(0)
+	if err != nil || fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("we moved: %v -> %v, %v", before, after, err)
+	}
+}
+
+func BenchmarkCreateRemove(b *testing.B) {
+	h, group := testGroup(b)
+	mustCreate(b, h, group, nil)
+	shares, quota, period := uint64(512), int64(25_000), uint64(100_000)
+	memory := int64(64 << 20)
+	r := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period},
+		Memory: &specs.LinuxMemory{Limit: &memory},
+	}
+	var create, remove time.Duration
+	for i := 0; b.Loop(); i++ {
+		p := group + "/p" + strconv.Itoa(i)
+		t0 := time.Now()
+		if err := h.Create(p, r); err != nil {
+			b.Fatal(err)
+		}
+		t1 := time.Now()
+		if err := h.Remove(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+		create += t1.Sub(t0)
+		remove += time.Since(t1)
+	}
+	b.ReportMetric(float64(create.Microseconds())/float64(b.N), "create-µs")
+	b.ReportMetric(float64(remove.Microseconds())/float64(b.N), "remove-µs")
+}
+
+func BenchmarkSample(b *testing.B) {
+	h, group := testGroup(b)
+	mustCreate(b, h, group, nil)
+	process(b, h, group, "sleep 1000")
+	s, err := h.OpenSampler(group)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	var u Usage
+	for b.Loop() {
+		if err := s.Sample(&u); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// The floor of the above: the same directories with nothing but mkdir and rmdir.
+func BenchmarkFloor(b *testing.B) {
+	h, group := testGroup(b)
+	mustCreate(b, h, group, nil)
+	var create, remove time.Duration
+	for i := 0; b.Loop(); i++ {
+		dirs := h.Dirs(group + "/p" + strconv.Itoa(i))
+		t0 := time.Now()
+		for _, d := range dirs {
+			if err := unix.Mkdir(d, 0o755); err != nil {
+				b.Fatal(err)
+			}
+		}
+		t1 := time.Now()
+		for _, d := range dirs {
+			if err := unix.Rmdir(d); err != nil {
+				b.Fatal(err)
+			}
+		}
+		create += t1.Sub(t0)
+		remove += time.Since(t1)
+	}
+	b.ReportMetric(float64(create.Microseconds())/float64(b.N), "mkdir-µs")
+	b.ReportMetric(float64(remove.Microseconds())/float64(b.N), "rmdir-µs")
+}
+
+// BenchmarkAttach shows what Warm is for: the cost of the first attach after a pause, of Warm itself, and of an attach after it.
+func BenchmarkAttach(b *testing.B) {
+	h, group := testGroup(b)
+	for _, warm := range []bool{false, true} {
+		b.Run(fmt.Sprintf("warm=%t", warm), func(b *testing.B) {
+			for _, sub := range []string{"/a", "/b"} {
+				mustCreate(b, h, group+sub, nil)
+			}
+			cmd := process(b, h, group+"/a", "sleep 1000")
+			pid := strconv.Itoa(cmd.Process.Pid)
+			var warming, first, rest []time.Duration
+			for i := 0; b.Loop(); i++ {
+				time.Sleep(100 * time.Millisecond)
+				if warm {
+					t := time.Now()
+					if err := h.Warm(); err != nil {
+						b.Fatal(err)
+					}
+					warming = append(warming, time.Since(t))
+				}
+				for n, f := range h.ProcsFiles(group + []string{"/b", "/a"}[i%2]) {
+					dir, file := f[:strings.LastIndexByte(f, '/')], "cgroup.procs"
+					t := time.Now()
+					if err := writeFile(dir, file, pid); err != nil {
+						b.Fatal(err)
+					}
+					if n == 0 {
+						first = append(first, time.Since(t))
+					} else {
+						rest = append(rest, time.Since(t))
+					}
+				}
+			}
+			for name, d := range map[string][]time.Duration{"warm": warming, "first": first, "other": rest} {
+				if len(d) > 0 {
+					slices.Sort(d)
+					b.ReportMetric(float64(d[len(d)/2].Nanoseconds())/1000, name+"-µs")
+				}
+			}
+		})
+	}
+}
