@@ -8,8 +8,7 @@ import (
 
 // BenchmarkEventToUpdate measures from before the write of a manifest to its update.
 func BenchmarkEventToUpdate(b *testing.B) {
-	t := &testing.T{}
-	h := start(t, b.TempDir(), nil)
+	h := start(b, b.TempDir(), nil)
 	defer h.stop()
 	for i := 0; b.Loop(); i++ {
 		h.write("a.yaml", podYAML("web", fmt.Sprintf("nginx:%d", i)))
@@ -19,8 +18,7 @@ func BenchmarkEventToUpdate(b *testing.B) {
 
 // BenchmarkHundred measures a hundred manifests written at once.
 func BenchmarkHundred(b *testing.B) {
-	t := &testing.T{}
-	h := start(t, b.TempDir(), nil)
+	h := start(b, b.TempDir(), nil)
 	defer h.stop()
 	var first time.Duration
 	for i := 0; b.Loop(); i++ {

@@ -140,11 +140,11 @@ func (s *Source) entry(e event) {
 	switch {
 	case ignoredName(e.name):
 	case e.mask&(unix.IN_MOVED_FROM|unix.IN_DELETE) != 0:
-		delete(s.odd, e.name)
+		delete(s.later, e.name)
 		s.vanish(e.name)
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_CREATE) == 0:
 	case oddName(e.name) && s.files[e.name] == nil:
-		s.odd[e.name] = time.Now().Add(oddDelay)
+		s.later[e.name] = time.Now().Add(oddDelay)
 	default:
 		s.touch(e.name)
 	}
@@ -152,7 +152,7 @@ func (s *Source) entry(e event) {
 
 // touch puts a file on the list of those to read.
 func (s *Source) touch(name string) {
-	delete(s.odd, name)
+	delete(s.later, name)
 	if !slices.Contains(s.todo, name) {
 		s.todo = append(s.todo, name)
 	}
@@ -179,7 +179,7 @@ func (s *Source) vanish(name string) {
 
 // settleGone acts upon what is due: files that are gone for good, and odd ones that are there to stay.
 func (s *Source) settleGone(now time.Time) {
-	for name, t := range s.odd {
+	for name, t := range s.later {
 		if !now.Before(t) {
 			s.touch(name)
 		}
@@ -234,15 +234,12 @@ func (s *Source) scan(check bool) {
 			st = unix.Stat_t{}
 		}
 		known := s.files[name]
-		if check && s.busy[name] > 0 {
-			s.busy[name]++
-		}
-		if known != nil && known.id == statID(&st) && s.busy[name] == 0 {
+		if known != nil && known.id == statID(&st) || !s.later[name].IsZero() {
 			continue
 		}
-		if check && known != nil && s.busy[name] == 0 {
+		if check && known != nil {
 			s.miss("changed", name)
-		} else if check && known == nil && s.busy[name] == 0 && s.odd[name].IsZero() {
+		} else if check {
 			s.miss("new", name)
 		}
 		changed = append(changed, found{name, st.Mtim})

@@ -44,7 +44,9 @@ func (s *Source) check(name string) {
 	path := filepath.Join(s.dir, name)
 	info, err := os.Lstat(path)
 	if os.IsNotExist(err) {
+		delete(s.busy, name)
 		s.vanish(name)
+		s.refresh(name)
 		return
 	}
 	delete(s.gone, name)
@@ -105,17 +107,31 @@ func (s *Source) watchLink(name, path string, link bool) {
 	}
 }
 
-// waitForWriter leaves a file alone that somebody is writing; the rescan names the one who never ends.
+// busy is a file that is open for writing.
+type busy struct {
+	since time.Time
+	wait  time.Duration
+}
+
+// waitForWriter looks at a file again later, and names the writer who never ends.
 func (s *Source) waitForWriter(name string) {
-	s.busy[name] = max(1, s.busy[name])
-	if s.busy[name] < 3 {
+	now := time.Now()
+	b, ok := s.busy[name]
+	if !ok {
+		b = busy{since: now, wait: busyFirst}
+	}
+	s.later[name] = now.Add(b.wait)
+	b.wait = min(2*b.wait, busyMost)
+	s.busy[name] = b
+	if now.Sub(b.since) < busyTold {
 		return
 	}
+	err := errors.New("not read: another process has it open for writing")
 	if f := s.files[name]; f != nil {
-		s.fail(name, f, errors.New("not read: another process has it open for writing"))
+		s.fail(name, f, err)
 		return
 	}
-	s.setProblems(name, []Problem{{File: s.path(name), Errors: []string{"not read: another process has it open for writing"}}})
+	s.setProblems(name, []Problem{{File: s.path(name), Errors: []string{err.Error()}}})
 }
 
 // fail notes that a file cannot be read; its pods stay.
@@ -151,6 +167,9 @@ func readManifest(path string) ([]byte, identity, error) {
 	if err := checkKind(&st); err != nil {
 		return nil, id, err
 	}
+	if beingWritten(f) {
+		return nil, id, errBusy
+	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
 		return nil, id, fmt.Errorf("cannot be read: %w", err)
@@ -158,6 +177,7 @@ func readManifest(path string) ([]byte, identity, error) {
 	if len(data) > MaxFile {
 		return nil, id, fmt.Errorf("file has more than %d bytes", MaxFile)
 	}
+	// It may have been opened since.
 	if beingWritten(f) {
 		return nil, id, errBusy
 	}

@@ -31,6 +31,12 @@ const (
 	goneReturned = time.Second
 	// A file without a manifest's suffix is most often a temporary one, soon to be renamed or removed.
 	oddDelay = 500 * time.Millisecond
+
+	// The kernel tells that a writer closed a file a moment before it counts one writer less, so a file that seems to have one
+	// is looked at again, soon at first.
+	busyFirst = 50 * time.Microsecond
+	busyMost  = time.Second
+	busyTold  = 5 * time.Second // then it is said
 )
 
 // Config says where the manifests are and whose they are.
@@ -83,10 +89,10 @@ type Source struct {
 	gone    map[string]bool
 	goneAt  time.Time
 	goneMax time.Time
-	odd     map[string]time.Time
-	busy    map[string]int  // files open for writing, and how many rescans found them so
-	unsaved map[string]bool // files whose state is to be kept or dropped
-	began   bool            // the first scan has begun
+	later   map[string]time.Time // entries to read then: odd ones, and those being written
+	busy    map[string]busy      // files found open for writing
+	unsaved map[string]bool      // files whose state is to be kept or dropped
+	began   bool                 // the first scan has begun
 }
 
 // New returns a Source that has not begun to watch.
@@ -103,7 +109,7 @@ func New(cfg Config) *Source {
 	return &Source{
 		cfg: cfg, log: cfg.Log, problems: map[string][]Problem{},
 		files: map[string]*file{}, claims: map[types.NamespacedName][]string{}, queue: newQueue(),
-		gone: map[string]bool{}, odd: map[string]time.Time{}, busy: map[string]int{}, unsaved: map[string]bool{},
+		gone: map[string]bool{}, later: map[string]time.Time{}, busy: map[string]busy{}, unsaved: map[string]bool{},
 	}
 }
 
@@ -205,7 +211,7 @@ func (s *Source) untilDue(now time.Time) time.Duration {
 	if len(s.gone) > 0 {
 		due = s.goneAt
 	}
-	for _, t := range s.odd {
+	for _, t := range s.later {
 		if t.Before(due) {
 			due = t
 		}

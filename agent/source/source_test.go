@@ -22,7 +22,7 @@ const patience = 20 * time.Second
 
 // harness runs a Source and keeps what a consumer would know.
 type harness struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	src  *Source
 	stop func()
@@ -39,7 +39,7 @@ func podYAML(name, image string) string {
 }
 
 // start runs a source on dir until the test ends, or until stop is called.
-func start(t *testing.T, dir string, change func(*Config)) *harness {
+func start(t testing.TB, dir string, change func(*Config)) *harness {
 	t.Helper()
 	cfg := Config{Dir: dir, NodeName: "Node1", Rescan: time.Hour}
 	if change != nil {
@@ -176,7 +176,7 @@ func (h *harness) changes(pod string) (n int) {
 	return n
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
