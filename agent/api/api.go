@@ -1,0 +1,195 @@
+// Package api serves the agent's API: what its pods are and say, a way into them, and what the agent knows of itself. The paths
+// are kubelet's where kubelet has one. It reads; the only thing that it makes happen is in a pod's own process.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Feed is a set of objects that can be listed and followed. What it hands out is shared and must not be changed.
+type Feed[T any] interface {
+	List() []T
+	// Watch calls fn with ADDED for each object there is, then with every change in order, until ctx ends or fn returns an error,
+	// which it returns.
+	Watch(ctx context.Context, fn func(watch.EventType, T) error) error
+}
+
+// Runtime is what the API asks of the container runtime.
+type Runtime interface {
+	ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
+	ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error)
+	Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
+	Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
+	PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
+}
+
+// Problem is what is wrong with a manifest.
+type Problem struct {
+	File     string   `json:"file"`
+	Pod      string   `json:"pod,omitempty"`
+	Errors   []string `json:"errors,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Span is one step of the start of a pod, with the steps inside it.
+type Span struct {
+	Name     string            `json:"name"`
+	Start    time.Time         `json:"start"`
+	Duration time.Duration     `json:"duration"` // nanoseconds
+	Error    string            `json:"error,omitempty"`
+	Attrs    map[string]string `json:"attrs,omitempty"`
+	Children []*Span           `json:"children,omitempty"`
+}
+
+// Config is what a [Server] shows. Pods, Events and Runtime are required.
+type Config struct {
+	Pods    Feed[*corev1.Pod]
+	Events  Feed[*corev1.Event]
+	Runtime Runtime
+
+	// File returns the manifest that asks for a pod, "" when nothing does any more.
+	File     func(types.NamespacedName) string
+	Problems func() []Problem
+	// Timing returns the traces of the pod's last starts, the newest first.
+	Timing  func(types.UID) []*Span
+	Healthy func() error
+	Metrics prometheus.Gatherer
+	Images  http.Handler // serves /images
+	Log     *slog.Logger
+}
+
+// Server is the API's handler.
+type Server struct {
+	cfg Config
+	log *slog.Logger
+	mux *http.ServeMux
+}
+
+// ManifestHeader names the file that asks for the pod in an answer about one pod.
+const ManifestHeader = "Berth-Manifest"
+
+// New returns a handler.
+func New(c Config) *Server {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: c, log: c.Log, mux: http.NewServeMux()}
+	routes := map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET /healthz":            s.healthz,
+		"GET /pods":               s.pods,
+		"GET /pods/{ns}/{pod}":    s.pod,
+		"DELETE /pods/{ns}/{pod}": s.deletePod,
+		"GET /events":             s.events,
+		"GET /problems":           s.problems,
+		"GET /timing/{ns}/{pod}":  s.timing,
+		"GET /containerLogs/{ns}/{pod}/{container}": s.containerLogs,
+		"/exec/{ns}/{pod}/{container}":              s.exec,
+		"/attach/{ns}/{pod}/{container}":            s.attach,
+		"/portForward/{ns}/{pod}":                   s.portForward,
+	}
+	for pattern, h := range routes {
+		s.mux.HandleFunc(pattern, s.answer(h))
+	}
+	if c.Metrics != nil {
+		s.mux.Handle("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{}))
+	}
+	if c.Images != nil {
+		s.mux.Handle("/images", c.Images)
+		s.mux.Handle("/images/", c.Images)
+	}
+	return s
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// failure is an error with the HTTP status that it is answered with.
+type failure struct {
+	code   int
+	reason metav1.StatusReason
+	msg    string
+}
+
+func (f *failure) Error() string { return f.msg }
+
+func notFound(format string, a ...any) error {
+	return &failure{http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf(format, a...)}
+}
+
+func badRequest(format string, a ...any) error {
+	return &failure{http.StatusBadRequest, metav1.StatusReasonBadRequest, fmt.Sprintf(format, a...)}
+}
+
+// answer turns a handler's error into a metav1.Status, unless the answer has begun: then it can only be cut off.
+func (s *Server) answer(h func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		w := &response{ResponseWriter: rw}
+		err := h(w, r)
+		if err == nil || r.Context().Err() != nil {
+			return
+		}
+		if w.begun {
+			s.log.Warn("answer cut off", "path", r.URL.Path, "error", err)
+			panic(http.ErrAbortHandler)
+		}
+		f := &failure{http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error()}
+		if !errors.As(err, &f) {
+			s.log.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(f.code)
+		json.NewEncoder(w).Encode(metav1.Status{ //nolint:errchkjson // a client that is gone needs no answer
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure, Message: f.msg, Reason: f.reason, Code: int32(f.code),
+		})
+	}
+}
+
+// response knows whether the answer has begun.
+type response struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (r *response) WriteHeader(code int) {
+	r.begun = true
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *response) Write(b []byte) (int, error) {
+	r.begun = true
+	return r.ResponseWriter.Write(b)
+}
+
+// Flush sends what was written so far.
+func (r *response) Flush() {
+	r.begun = true
+	// A connection that cannot be flushed shows at the next write.
+	_ = http.NewResponseController(r.ResponseWriter).Flush()
+}
+
+// Unwrap lets http.ResponseController reach the connection, for hijacking.
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (s *Server) healthz(w http.ResponseWriter, r *http.Request) error {
+	if s.cfg.Healthy != nil {
+		if err := s.cfg.Healthy(); err != nil {
+			return &failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, err.Error()}
+		}
+	}
+	_, err := fmt.Fprintln(w, "ok")
+	return err
+}

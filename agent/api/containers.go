@@ -1,0 +1,279 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/api/logs"
+)
+
+// podUIDLabel is the label by which every sandbox says whose it is.
+const podUIDLabel = "io.kubernetes.pod.uid"
+
+// status returns the status of a container of the pod, of whichever kind it is.
+func status(p *corev1.Pod, name string) (corev1.ContainerStatus, error) {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for _, s := range list {
+			if s.Name == name {
+				return s, nil
+			}
+		}
+	}
+	specs := slices.Concat(p.Spec.Containers, p.Spec.InitContainers)
+	if slices.ContainsFunc(specs, func(c corev1.Container) bool { return c.Name == name }) {
+		return corev1.ContainerStatus{}, badRequest("container %q in pod %q has not been started yet", name, p.Name)
+	}
+	return corev1.ContainerStatus{}, notFound("container %s is not one of pod %s", name, p.Name)
+}
+
+// runtimeID strips the runtime's name from the ID of a container's status.
+func runtimeID(id string) string { return id[strings.LastIndex(id, "/")+1:] }
+
+// running returns the runtime's ID of a running container of the request's pod.
+func (s *Server) running(r *http.Request) (string, error) {
+	p, err := s.find(r)
+	if err != nil {
+		return "", err
+	}
+	name := r.PathValue("container")
+	st, err := status(p, name)
+	if err != nil {
+		return "", err
+	}
+	if st.State.Running == nil || st.ContainerID == "" {
+		return "", badRequest("container %q in pod %q is not running: %s", name, p.Name, describe(st.State))
+	}
+	return runtimeID(st.ContainerID), nil
+}
+
+func describe(s corev1.ContainerState) string {
+	switch {
+	case s.Terminated != nil:
+		return fmt.Sprintf("it ended with exit code %d (%s)", s.Terminated.ExitCode, s.Terminated.Reason)
+	case s.Waiting != nil && s.Waiting.Reason != "":
+		return "it is waiting (" + s.Waiting.Reason + ")"
+	default:
+		return "it is waiting"
+	}
+}
+
+// logged returns the ID of the instance of a container whose log is wanted.
+func logged(p *corev1.Pod, name string, previous bool) (string, error) {
+	st, err := status(p, name)
+	if err != nil {
+		return "", err
+	}
+	last := ""
+	if t := st.LastTerminationState.Terminated; t != nil {
+		last = t.ContainerID
+	}
+	switch {
+	case previous && last == "":
+		return "", badRequest("previous terminated container %q in pod %q not found", name, p.Name)
+	case previous:
+		return runtimeID(last), nil
+	case st.State.Terminated != nil && st.State.Terminated.ContainerID != "":
+		return runtimeID(st.State.Terminated.ContainerID), nil
+	case st.State.Running != nil && st.ContainerID != "":
+		return runtimeID(st.ContainerID), nil
+	case last != "": // between two tries, what people want to see is why the last one failed
+		return runtimeID(last), nil
+	default:
+		return "", badRequest("container %q in pod %q: %s to start", name, p.Name, describe(st.State))
+	}
+}
+
+func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.find(r)
+	if err != nil {
+		return err
+	}
+	o, err := logOptions(r)
+	if err != nil {
+		return err
+	}
+	name := r.PathValue("container")
+	id, err := logged(p, name, wants(r, "previous"))
+	if err != nil {
+		return err
+	}
+	st, err := s.cfg.Runtime.ContainerStatus(r.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return fmt.Errorf("find log: %w", err)
+	}
+	path := st.GetStatus().GetLogPath()
+	if path == "" {
+		return badRequest("container %q in pod %q has no log", name, p.Name)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	if wants(r, "follow") && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		ended, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			defer close(ended)
+			// It ends with ctx, or when it has seen what it waits for.
+			_ = s.cfg.Pods.Watch(ctx, func(t watch.EventType, q *corev1.Pod) error { return endOf(t, q, p, name, id) })
+		}()
+		defer func() { <-done }()
+		o.Ended = ended
+	}
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain")
+	if o.Ended != nil {
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return err
+		}
+	}
+	return logs.Read(ctx, path, o, w)
+}
+
+type ended struct{}
+
+func (ended) Error() string { return "ended" }
+
+// endOf returns an error when a change of a pod tells that the container with that ID has ended.
+func endOf(t watch.EventType, q, p *corev1.Pod, name, id string) error {
+	if q.Namespace != p.Namespace || q.Name != p.Name {
+		return nil
+	}
+	st, err := status(q, name)
+	if t == watch.Deleted || q.UID != p.UID || err != nil || runtimeID(st.ContainerID) != id || st.State.Running == nil {
+		return ended{}
+	}
+	return nil
+}
+
+func logOptions(r *http.Request) (logs.Options, error) {
+	o := logs.Options{Tail: -1, Timestamps: wants(r, "timestamps")}
+	for _, f := range []struct {
+		name string
+		set  func(int64)
+	}{
+		{"tailLines", func(n int64) { o.Tail = n }},
+		{"limitBytes", func(n int64) { o.Limit = n }},
+		{"sinceSeconds", func(n int64) { o.Since = time.Now().Add(-time.Duration(n) * time.Second) }},
+	} {
+		v := r.FormValue(f.name)
+		if v == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 0 {
+			return o, badRequest("%s: %q is not a number from 0 up", f.name, v)
+		}
+		f.set(n)
+	}
+	if v := r.FormValue("sinceTime"); v != "" {
+		t, err := time.Parse(time.RFC3339Nano, v)
+		if err != nil {
+			return o, badRequest("sinceTime: %q is not a time", v)
+		}
+		o.Since = t
+	}
+	switch v := r.FormValue("stream"); v {
+	case "", "All":
+	case "Stdout", "Stderr":
+		o.Stream = strings.ToLower(v)
+	default:
+		return o, badRequest("stream: %q is none of All, Stdout, Stderr", v)
+	}
+	return o, nil
+}
+
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
+	id, err := s.running(r)
+	if err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	if len(q["command"]) == 0 {
+		return badRequest("command: nothing to execute")
+	}
+	resp, err := s.cfg.Runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: q["command"], Tty: wants(r, "tty"),
+		Stdin: wants(r, "input"), Stdout: wants(r, "output"), Stderr: wants(r, "error") && !wants(r, "tty"),
+	})
+	if err != nil {
+		return fmt.Errorf("exec: %w", err)
+	}
+	return handOver(w, r, resp.GetUrl())
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
+	id, err := s.running(r)
+	if err != nil {
+		return err
+	}
+	resp, err := s.cfg.Runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: wants(r, "tty"),
+		Stdin: wants(r, "input"), Stdout: wants(r, "output"), Stderr: wants(r, "error") && !wants(r, "tty"),
+	})
+	if err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	return handOver(w, r, resp.GetUrl())
+}
+
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.find(r)
+	if err != nil {
+		return err
+	}
+	var ports []int32
+	for _, v := range r.URL.Query()["port"] {
+		n, err := strconv.ParseUint(v, 10, 16)
+		if err != nil || n == 0 {
+			return badRequest("port: %q is not a port", v)
+		}
+		ports = append(ports, int32(n))
+	}
+	list, err := s.cfg.Runtime.ListPodSandbox(r.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		LabelSelector: map[string]string{podUIDLabel: string(p.UID)},
+		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+	}})
+	if err != nil {
+		return fmt.Errorf("find sandbox: %w", err)
+	}
+	if len(list.GetItems()) == 0 {
+		return badRequest("pod %q has no network: it is %s", p.Name, p.Status.Phase)
+	}
+	resp, err := s.cfg.Runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: list.GetItems()[0].GetId(), Port: ports})
+	if err != nil {
+		return fmt.Errorf("port-forward: %w", err)
+	}
+	return handOver(w, r, resp.GetUrl())
+}
+
+// handOver lets the runtime's streaming server answer the request, with the connection that it upgrades.
+func handOver(w http.ResponseWriter, r *http.Request, to string) error {
+	u, err := url.Parse(to)
+	if err != nil || u.Host == "" {
+		return fmt.Errorf("runtime gave the URL %q", to)
+	}
+	if r.Header.Get("Upgrade") == "" {
+		return badRequest("an upgrade to SPDY or WebSocket is needed")
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			pr.Out.URL, pr.Out.Host = u, u.Host
+		},
+		// One connection for one request, never through a proxy of the environment: the server is on this machine.
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, "reach the runtime's streaming server: "+err.Error(), http.StatusBadGateway)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+	return nil
+}
