@@ -1,0 +1,118 @@
+package cgroups
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func testTree(t *testing.T) (*Tree, *Hierarchy, string) {
+	h, group := testGroup(t)
+	tree := NewTree(h, group, nil)
+	for range 2 {
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tree, h, group
+}
+
+// What the kernel has of every class is read back from its files.
+func TestTreeOfEachClass(t *testing.T) {
+	tree, h, group := testTree(t)
+	for _, c := range podCases() {
+		pod := c.pod
+		pod.UID = types.UID(fmt.Sprintf("uid-%p", pod))
+		for range 2 {
+			path, err := tree.EnsurePod(pod)
+			if err != nil || path != PodPath(group, pod.UID, c.class) {
+				t.Fatalf("%s: %q, %v", c.name, path, err)
+			}
+		}
+		path := tree.PodPath(pod)
+		u, err := h.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := uint64(c.memory); c.memory != 0 && u.Memory.Limit != want || c.memory == 0 && u.Memory.Limit != NoLimit {
+			t.Errorf("%s: memory limit %d, want %d", c.name, u.Memory.Limit, want)
+		}
+		if h.Mode() == Unified {
+			quota := "max 100000"
+			if c.quota != 0 {
+				quota = fmt.Sprintf("%d 100000", c.quota)
+			}
+			expect(t, h, path, "cpu", "cpu.max", quota)
+			continue
+		}
+		quota := int64(-1)
+		if c.quota != 0 {
+			quota = c.quota
+		}
+		expect(t, h, path, "cpu", "cpu.cfs_quota_us", fmt.Sprint(quota))
+		expect(t, h, path, "cpu", "cpu.shares", fmt.Sprint(c.shares))
+	}
+	besteffort := QoSPath(group, corev1.PodQOSBestEffort)
+	burstable := QoSPath(group, corev1.PodQOSBurstable)
+	pods := []*corev1.Pod{
+		podOf(container("a", list("cpu", "300m"), nil)), podOf(container("a", list("cpu", "1700m"), nil)), podOf(container("a", nil, nil)),
+	}
+	if err := tree.SyncQoS(pods); err != nil {
+		t.Fatal(err)
+	}
+	if h.Mode() == Unified {
+		expect(t, h, besteffort, "cpu", "cpu.weight", "1")
+		expect(t, h, burstable, "cpu", "cpu.weight", "174")
+	} else {
+		expect(t, h, besteffort, "cpu", "cpu.shares", "2")
+		expect(t, h, burstable, "cpu", "cpu.shares", "2048")
+	}
+}
+
+func TestTreeOfManyPodsInRandomOrder(t *testing.T) {
+	tree, h, group := testTree(t)
+	stranger := group + "/kubepods/stranger"
+	mustCreate(t, h, stranger, nil)
+	var want []types.UID
+	var pods []*corev1.Pod
+	for i, c := range podCases() {
+		for n := range 4 {
+			p := c.pod.DeepCopy()
+			p.UID = types.UID(fmt.Sprintf("%d-%d", i, n))
+			pods = append(pods, p)
+			want = append(want, p.UID)
+		}
+	}
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	for _, p := range pods {
+		path, err := tree.EnsurePod(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustCreate(t, h, path+"/container", nil)
+	}
+	slices.Sort(want)
+	if got, err := tree.Pods(); err != nil || !slices.Equal(got, want) {
+		t.Errorf("pods = %v, %v, want %v", got, err, want)
+	}
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	for i, p := range pods {
+		path := tree.PodPath(p)
+		if i%2 == 0 {
+			path = "" // the agent has forgotten where it was
+		}
+		if err := tree.RemovePod(t.Context(), p.UID, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := tree.Pods(); err != nil || len(got) != 0 {
+		t.Errorf("left: %v, %v", got, err)
+	}
+	if !h.Exists(stranger) {
+		t.Error("somebody else's group is gone")
+	}
+}
