@@ -1,0 +1,119 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/event"
+)
+
+// Cgroups are the groups of the pods. All methods are idempotent.
+type Cgroups interface {
+	// EnsurePod makes the pod's group with its limits and returns its path, the cgroup parent of the pod's sandbox.
+	EnsurePod(*corev1.Pod) (string, error)
+	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
+	RemovePod(ctx context.Context, uid types.UID, path string) error
+	// Pods lists the pods that have a group.
+	Pods() ([]types.UID, error)
+}
+
+// Volumes are the volumes of the pods. All methods are idempotent.
+type Volumes interface {
+	// Setup makes every volume of the pod and returns the host path of each by its name.
+	Setup(ctx context.Context, pod *corev1.Pod) (map[string]string, error)
+	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be mounted.
+	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
+	// Teardown takes away everything Setup and SubPath made.
+	Teardown(ctx context.Context, uid types.UID) error
+	// Pods lists the pods that have anything.
+	Pods() ([]types.UID, error)
+}
+
+// Config is what a [Manager] works with. Runtime, Cgroups, Volumes, NodeName, RootDir and LogDir are required.
+type Config struct {
+	Runtime Runtime
+	Cgroups Cgroups
+	Volumes Volumes
+
+	NodeName    string
+	NodeIPs     func() []string     // the node's addresses, the main one first
+	HostMemory  int64               // bytes, for oom_score_adj
+	Allocatable corev1.ResourceList // what resourceFieldRef says without a limit; nil: cpus and memory of the node
+
+	RootDir    string   // pods' files are under pods/<uid>
+	LogDir     string   // logs are under <namespace>_<name>_<uid>/<container>
+	ResolvConf string   // the node's resolver configuration; "" = /etc/resolv.conf
+	SeccompDir string   // profiles of type Localhost; "" = <RootDir>/seccomp
+	Sysctls    []string // sysctls allowed beyond the safe ones, "net.core.*" too
+
+	// Containers that exit are restarted after BackoffInitial, which doubles up to BackoffMax and begins anew for a container
+	// that ran for BackoffReset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With BackoffInitial alone zero there is
+	// no delay.
+	BackoffInitial, BackoffMax, BackoffReset time.Duration
+
+	// MaxParallelStarts is how many pods are started, and how many are taken down, at the same time; 0: twice the number of
+	// CPUs. Pulls, hooks and waiting for containers to end do not count.
+	MaxParallelStarts int
+	Resync            time.Duration // how often it is checked that events told the truth; 0: 5 min
+
+	Events         *event.Recorder          // nil: nobody hears
+	TracerProvider *sdktrace.TracerProvider // nil: one of its own
+	Log            *slog.Logger
+}
+
+func (c *Config) complete() error {
+	for _, missing := range []struct {
+		is   bool
+		what string
+	}{
+		{c.Runtime == nil, "runtime"}, {c.Cgroups == nil, "cgroups"}, {c.Volumes == nil, "volumes"},
+		{c.NodeName == "", "node name"}, {c.RootDir == "", "root directory"}, {c.LogDir == "", "log directory"},
+	} {
+		if missing.is {
+			return errors.New("configure pods: no " + missing.what + " given")
+		}
+	}
+	if c.NodeIPs == nil {
+		c.NodeIPs = func() []string { return nil }
+	}
+	if c.Allocatable == nil {
+		c.Allocatable = corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(c.HostMemory, resource.BinarySI),
+		}
+	}
+	setDefault(&c.ResolvConf, "/etc/resolv.conf")
+	setDefault(&c.SeccompDir, c.RootDir+"/seccomp")
+	if c.BackoffInitial == 0 && c.BackoffMax == 0 && c.BackoffReset == 0 {
+		c.BackoffInitial = 10 * time.Second
+	}
+	setDefault(&c.BackoffMax, 5*time.Minute)
+	setDefault(&c.BackoffReset, 10*time.Minute)
+	setDefault(&c.MaxParallelStarts, 2*runtime.NumCPU())
+	setDefault(&c.Resync, 5*time.Minute)
+	if c.Events == nil {
+		c.Events = event.New(event.Config{})
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = sdktrace.NewTracerProvider()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
