@@ -1,0 +1,145 @@
+package oci
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	testPasswd = "root:x:0:0:root:/root:/bin/sh\n# comment\nbroken\nweb:x:1000:1001::/home/web:/bin/sh\n7:x:2000:2000::/:/bin/sh\n"
+	testGroup  = "root:x:0:\nweb:x:1001:\nextra:x:3000:root,web\nstaff:x:3001:web\nnobody\n"
+)
+
+func TestResolveUser(t *testing.T) {
+	id := func(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: n} }
+	for _, tt := range []struct {
+		name   string
+		sc     *runtimeapi.LinuxContainerSecurityContext
+		image  string
+		uid    uint32
+		gid    uint32
+		groups []uint32
+	}{
+		{"nothing said", nil, "", 0, 0, []uint32{0, 3000}},
+		{"image name", nil, "web", 1000, 1001, []uint32{1001, 3000, 3001}},
+		{"image number", nil, "1000", 1000, 1001, []uint32{1001, 3000, 3001}},
+		{"image name and group", nil, "web:staff", 1000, 3001, []uint32{3001, 3000}},
+		{"image number and group number", nil, "1234:99", 1234, 99, []uint32{99}},
+		{"a name of digits", nil, "7", 2000, 2000, []uint32{2000}},
+		{"pod over image", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1234)}, "web:staff", 1234, 0, []uint32{0}},
+		{"pod user and group", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1000), RunAsGroup: id(5)}, "", 1000, 5, []uint32{5, 3000, 3001}},
+		{"pod name", &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "web"}, "", 1000, 1001, []uint32{1001, 3000, 3001}},
+		{"supplemental", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1000), SupplementalGroups: []int64{9, 3000}}, "", 1000, 1001, []uint32{1001, 3000, 3001, 9}},
+		{"strict", &runtimeapi.LinuxContainerSecurityContext{
+			RunAsUser: id(1000), SupplementalGroups: []int64{9}, SupplementalGroupsPolicy: runtimeapi.SupplementalGroupsPolicy_Strict,
+		}, "", 1000, 1001, []uint32{1001, 9}},
+	} {
+		u, err := ResolveUser(tt.sc, tt.image, []byte(testPasswd), []byte(testGroup))
+		if err != nil || u.UID != tt.uid || u.GID != tt.gid || !slices.Equal(u.AdditionalGids, tt.groups) {
+			t.Errorf("%s: got %+v, %v", tt.name, u, err)
+		}
+	}
+	for name, sc := range map[string]*runtimeapi.LinuxContainerSecurityContext{
+		"unknown name":         {RunAsUsername: "nobody-there"},
+		"group without a user": {RunAsGroup: id(1)},
+		"negative":             {RunAsUser: id(-1)},
+		"too large":            {RunAsUser: id(1<<32 - 1)},
+		"bad supplemental":     {SupplementalGroups: []int64{-5}},
+	} {
+		if u, err := ResolveUser(sc, "", []byte(testPasswd), []byte(testGroup)); err == nil {
+			t.Errorf("%s: got %+v", name, u)
+		}
+	}
+	if _, err := ResolveUser(nil, "web:nogroup", []byte(testPasswd), []byte(testGroup)); err == nil {
+		t.Error("an unknown group was taken")
+	}
+}
+
+func TestReadFileStaysInRoot(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	must(t, os.WriteFile(secret, []byte("outside"), 0o600))
+	must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "etc/real"), []byte("inside"), 0o600))
+	must(t, os.Symlink("/etc/real", filepath.Join(root, "etc/abs")))
+	must(t, os.Symlink("../../../../../../../../"+secret, filepath.Join(root, "etc/up")))
+	must(t, os.Symlink(secret, filepath.Join(root, "etc/out")))
+	must(t, unix.Mkfifo(filepath.Join(root, "etc/fifo"), 0o600))
+	must(t, os.Symlink("loop", filepath.Join(root, "etc/loop")))
+	for path, want := range map[string]string{
+		"/etc/real": "inside", "/etc/abs": "inside", "/etc/up": "", "/etc/out": "", "/etc/fifo": "", "/etc/none": "", "/etc": "", "/etc/loop": "",
+		"/etc/real/x": "",
+	} {
+		b, err := ReadFile(root, path)
+		if err != nil || string(b) != want {
+			t.Errorf("%s: got %q, %v", path, b, err)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for s, want := range map[string]unix.Signal{
+		"SIGTERM": unix.SIGTERM, "term": unix.SIGTERM, "15": unix.SIGTERM, "SIGRTMIN+3": 37, "rtmax-1": 63, "SIGRTMIN": 34, "SIGPOLL": unix.SIGIO, "CLD": unix.SIGCHLD,
+	} {
+		if got, err := ParseSignal(s); err != nil || got != want {
+			t.Errorf("%s: got %v, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "SIGNOPE", "0", "65", "RTMIN+31", "RTMIN+x", "-1"} {
+		if got, err := ParseSignal(s); err == nil {
+			t.Errorf("%q: got %v", s, got)
+		}
+	}
+	// Every name the CRI has is a signal, and leads back to itself or to its synonym.
+	for n, name := range runtimeapi.Signal_name {
+		if n == 0 {
+			continue
+		}
+		sig, err := StopSignal(runtimeapi.Signal(n), "")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		back, err := StopSignal(SignalOf(sig), "")
+		if err != nil || back != sig {
+			t.Errorf("%s: %v became %v, %v", name, sig, back, err)
+		}
+	}
+	if s, err := StopSignal(0, "SIGQUIT"); s != unix.SIGQUIT || err != nil {
+		t.Errorf("image's: got %v, %v", s, err)
+	}
+	if s, err := StopSignal(0, ""); s != unix.SIGTERM || err != nil {
+		t.Errorf("default: got %v, %v", s, err)
+	}
+}
+
+func FuzzResolveUser(f *testing.F) {
+	f.Add("web:staff", []byte(testPasswd), []byte(testGroup))
+	f.Fuzz(func(t *testing.T, user string, passwd, group []byte) {
+		u, err := ResolveUser(nil, user, passwd, group)
+		if err == nil && len(u.AdditionalGids) == 0 {
+			t.Error("not even the primary group")
+		}
+	})
+}
+
+func FuzzParseSignal(f *testing.F) {
+	f.Add("SIGRTMIN+3")
+	f.Fuzz(func(t *testing.T, s string) {
+		if sig, err := ParseSignal(s); err == nil && (sig < 1 || sig > sigRTMax) {
+			t.Errorf("%q: got %d", s, sig)
+		}
+	})
+}
