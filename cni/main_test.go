@@ -1,0 +1,358 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain runs the tests in a network and a mount namespace of their own: they make bridges and rules and set IP forwarding
+// on, none of which is the machine's business. This program is also the plugins built in, when started by their names.
+func TestMain(m *testing.M) {
+	if IsPlugin(os.Args[0]) {
+		PluginMain()
+	}
+	if os.Geteuid() != 0 || os.Getenv("BERTH_TEST_NAMESPACE") != "" {
+		code := m.Run()
+		if code == 0 {
+			if err := goleak.Find(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+		os.Exit(code)
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), "BERTH_TEST_NAMESPACE=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(cmd.ProcessState.ExitCode())
+}
+
+const testBridge = "btst0"
+
+var testCIDR = netip.MustParsePrefix("10.213.0.0/24")
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces and bridges")
+	}
+}
+
+func testConfig(t testing.TB, bridge string, cidr netip.Prefix) Config {
+	dir := t.TempDir()
+	return Config{
+		StateDir: dir + "/ipam", NetNSDir: dir + "/netns", ConfDir: dir + "/net.d", BinDirs: []string{"/usr/lib/cni"},
+		CacheDir: dir + "/cache", BridgeName: bridge, PodCIDR: cidr,
+	}
+}
+
+// open opens a network that is purged at the end of the test, and shown to have left nothing.
+func open(t testing.TB, c Config) *Network {
+	t.Helper()
+	n := reopen(t, c)
+	t.Cleanup(func() {
+		if err := n.Purge(context.Background()); err != nil {
+			t.Error(err)
+		}
+		checkNothingLeft(t, c)
+	})
+	return n
+}
+
+// reopen is a restart of the agent.
+func reopen(t testing.TB, c Config) *Network {
+	t.Helper()
+	needRoot(t)
+	n, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := netlink.LinkByName("lo"); err != nil || netlink.LinkSetUp(l) != nil {
+		t.Fatal("cannot set lo up", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func checkNothingLeft(t testing.TB, c Config) {
+	t.Helper()
+	// The kernel takes namespaces down in its own time, and the other ends of their veth pairs with them.
+	eventually(t, "veth pairs are left", func() bool { return len(veths(t, c.BridgeName)) == 0 })
+	if _, err := netlink.LinkByName(c.BridgeName); err == nil {
+		t.Errorf("bridge %s is left", c.BridgeName)
+	}
+	if ok, err := (table{bridge: c.BridgeName}).exists(); ok || err != nil {
+		t.Errorf("table: got %v, %v, want that it is gone", ok, err)
+	}
+	for _, d := range []string{c.NetNSDir, filepath.Join(c.StateDir, c.BridgeName)} {
+		if _, err := os.Lstat(d); err == nil {
+			t.Errorf("%s is left", d)
+		}
+	}
+	if m, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(m), c.NetNSDir) {
+		t.Errorf("mounts in %s are left (%v)", c.NetNSDir, err)
+	}
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for range 1000 {
+		if f() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error(what)
+}
+
+// veths are the IDs of the veth pairs of a bridge.
+func veths(t testing.TB, bridge string) (ids []string) {
+	t.Helper()
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if id, ok := strings.CutPrefix(l.Attrs().Alias, vethAlias(bridge, "")); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// addresses are the IDs that have one.
+func addresses(t testing.TB, n *Network) map[string]netip.Addr {
+	t.Helper()
+	p, err := n.builtin.pool(n.own.IPAM)
+	if err == nil {
+		err = p.load()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]netip.Addr{}
+	for who, a := range p.owners {
+		id, _, _ := parseOwner(who)
+		all[id] = a
+	}
+	return all
+}
+
+// hostPorts counts the elements of both maps.
+func hostPorts(t testing.TB, n *Network) int {
+	t.Helper()
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, count := table{bridge: n.own.Bridge}, 0
+	for _, m := range []*nftables.Set{tab.portMap(), tab.addrPortMap()} {
+		e, err := c.GetSetElements(m)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			t.Fatal(err)
+		}
+		count += len(e)
+	}
+	return count
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testPod is a sandbox that is set up.
+type testPod struct {
+	Pod
+	Result
+	ns *os.File
+}
+
+func (p *testPod) ip() string { return p.IPs[0].String() }
+
+func setup(t testing.TB, n *Network, id string, ports ...PortMapping) *testPod {
+	t.Helper()
+	path, err := n.NewNamespace(id)
+	must(t, err)
+	p := &testPod{Pod: Pod{ID: id, Name: id, Namespace: "default", UID: "u-" + id, NetNS: path, Ports: ports}}
+	p.Result, err = n.Setup(t.Context(), p.Pod)
+	must(t, err)
+	p.ns, err = os.Open(path)
+	must(t, err)
+	t.Cleanup(func() { p.ns.Close() })
+	return p
+}
+
+func teardown(t testing.TB, n *Network, p Pod) {
+	t.Helper()
+	must(t, n.Teardown(context.Background(), p))
+	must(t, n.RemoveNamespace(p.ID))
+}
+
+// in runs f in the network of a pod, or of the node for nil.
+func in(t testing.TB, ns *os.File, f func() error) {
+	t.Helper()
+	home, err := os.Open("/proc/self/ns/net")
+	must(t, err)
+	defer home.Close()
+	if ns == nil {
+		ns = home
+	}
+	must(t, inNetNS(home, ns, f))
+}
+
+// serve answers each TCP connection and each UDP packet to a port with name and the address it came from.
+func serve(t testing.TB, ns *os.File, name string, port int) {
+	t.Helper()
+	var l net.Listener
+	var u net.PacketConn
+	in(t, ns, func() (err error) {
+		if l, err = net.Listen("tcp4", fmt.Sprint("0.0.0.0:", port)); err != nil {
+			return err
+		}
+		u, err = net.ListenPacket("udp4", fmt.Sprint("0.0.0.0:", port))
+		return err
+	})
+	done := make(chan struct{}, 2)
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "%s %s", name, host(c.RemoteAddr()))
+			c.Close()
+		}
+	}()
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for {
+			n, from, err := u.ReadFrom(make([]byte, 10))
+			if err != nil {
+				return
+			}
+			if n > 0 {
+				u.WriteTo([]byte(name+" "+host(from)), from)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		u.Close()
+		<-done
+		<-done
+	})
+}
+
+func host(a net.Addr) string {
+	h, _, _ := net.SplitHostPort(a.String())
+	return h
+}
+
+// ask connects and returns who answered, and as whom they saw us.
+func ask(t testing.TB, ns *os.File, network, addr string) (who, saw string, err error) {
+	t.Helper()
+	var c net.Conn
+	var dialErr error
+	in(t, ns, func() error {
+		c, dialErr = net.DialTimeout(network, addr, 2*time.Second)
+		return nil
+	})
+	if dialErr != nil {
+		return "", "", dialErr
+	}
+	defer c.Close()
+	must(t, c.SetDeadline(time.Now().Add(2*time.Second)))
+	if network == "udp4" {
+		if _, err := c.Write([]byte("?")); err != nil {
+			return "", "", err
+		}
+	}
+	buf := make([]byte, 100)
+	n, err := c.Read(buf)
+	who, saw, _ = strings.Cut(string(buf[:n]), " ")
+	return who, saw, err
+}
+
+func wantAnswer(t testing.TB, ns *os.File, network, addr, who, saw string) {
+	t.Helper()
+	gotWho, gotSaw, err := ask(t, ns, network, addr)
+	if err != nil || gotWho != who || gotSaw != saw {
+		t.Errorf("ask %s %s: got %q seeing %q, %v; want %q seeing %q", network, addr, gotWho, gotSaw, err, who, saw)
+	}
+}
+
+// outside is a host beyond the node: a namespace with 198.18.0.2, by a veth pair whose end on the node has 198.18.0.1. It
+// knows no way to the pods.
+func outside(t testing.TB) *os.File {
+	t.Helper()
+	needRoot(t)
+	path := filepath.Join(t.TempDir(), "outside")
+	home, err := os.Open("/proc/self/ns/net")
+	must(t, err)
+	defer home.Close()
+	pin := &pins{dir: filepath.Dir(path), home: home}
+	_, err = pin.create("outside")
+	must(t, err)
+	ns, err := os.Open(path)
+	must(t, err)
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: "bnode0", Flags: net.FlagUp, TxQLen: -1},
+		PeerName:  "bout0", PeerNamespace: netlink.NsFd(int(ns.Fd())),
+	}
+	must(t, netlink.LinkAdd(pair))
+	t.Cleanup(func() {
+		ns.Close()
+		if err := errors.Join(netlink.LinkDel(pair), pin.remove("outside")); err != nil {
+			t.Error(err)
+		}
+	})
+	configure := func(name, addr string) error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		a, err := netlink.ParseAddr(addr)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.AddrAdd(l, a), netlink.LinkSetUp(l))
+	}
+	must(t, configure("bnode0", "198.18.0.1/24"))
+	in(t, ns, func() error { return configure("bout0", "198.18.0.2/24") })
+	return ns
+}
+
+func skelArgs(p Pod) *skel.CmdArgs {
+	return &skel.CmdArgs{ContainerID: p.ID, Netns: p.NetNS, IfName: podInterface}
+}

@@ -1,0 +1,156 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// pins is the directory where network namespaces are held by bind mounts, <dir>/<sandbox ID>.
+type pins struct {
+	dir  string
+	home *os.File // the namespace of this process
+}
+
+// openPins makes dir a shared mount of its own, as `ip netns` does with its directory: a process that copies the mount table
+// (a service with private mounts) would hold the pods' namespaces for as long as it lives, if unmounting did not reach it.
+func openPins(dir string, home *os.File) (*pins, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open namespace directory: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make namespace directory: %w", err)
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
+		return nil, fmt.Errorf("stat namespace directory: %w", err)
+	}
+	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return nil, fmt.Errorf("mount namespace directory: %w", err)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return nil, fmt.Errorf("share namespace directory: %w", err)
+	}
+	return &pins{dir: dir, home: home}, nil
+}
+
+func (p *pins) path(id string) (string, error) {
+	if id == "" || id == "." || id == ".." || strings.ContainsAny(id, "/\x00") {
+		return "", fmt.Errorf("sandbox ID %q cannot be a file name", id)
+	}
+	return filepath.Join(p.dir, id), nil
+}
+
+// create makes a new network namespace with lo up and pins it; one that is pinned already stays.
+func (p *pins) create(id string) (string, error) {
+	path, err := p.path(id)
+	if err != nil {
+		return "", fmt.Errorf("create network namespace: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	switch {
+	case err == nil:
+		f.Close()
+	case errors.Is(err, fs.ErrExist):
+		var st unix.Statfs_t
+		if err := unix.Statfs(path, &st); err == nil && st.Type == unix.NSFS_MAGIC {
+			return path, nil
+		}
+	default:
+		return "", fmt.Errorf("create network namespace: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- p.unshare(path) }()
+	if err := <-done; err != nil {
+		return "", fmt.Errorf("create network namespace %s: %w", id, errors.Join(err, p.remove(id)))
+	}
+	return path, nil
+}
+
+// unshare runs on a goroutine of its own; see inNetNS for the thread.
+func (p *pins) unshare(path string) error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("unshare: %w", err)
+	}
+	err := loopbackUp()
+	if err == nil {
+		if err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+			err = fmt.Errorf("pin: %w", err)
+		}
+	}
+	if back := unix.Setns(int(p.home.Fd()), unix.CLONE_NEWNET); back == nil {
+		runtime.UnlockOSThread()
+	}
+	return err
+}
+
+// loopbackUp sets lo of the current namespace up.
+func loopbackUp() error {
+	r, err := openRTNL()
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	q := linkRequest(0, true)
+	q.AddData(nameAttr("lo"))
+	if err := r.do(nil, q); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
+}
+
+// remove unpins a namespace. The kernel takes it down when its last process has gone, in its own time.
+func (p *pins) remove(id string) error {
+	path, err := p.path(id)
+	if err != nil {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // not mounted (any more)
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("unpin network namespace %s: %w", id, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network namespace %s: %w", id, err)
+	}
+	return nil
+}
+
+// list returns the IDs that have a pin, or what a crash left of one.
+func (p *pins) list() ([]string, error) {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		ids[i] = e.Name()
+	}
+	return ids, nil
+}
+
+// purge undoes openPins.
+func (p *pins) purge() error {
+	if err := unix.Unmount(p.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount namespace directory: %w", err)
+	}
+	if err := os.Remove(p.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove namespace directory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package cni
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// rtnl is a route netlink socket that takes several requests in one system call. The kernel carries all of them out before
+// that call returns, so they are also one step to a crash of this process. The socket belongs to the network namespace it
+// was opened in, whatever thread uses it later.
+type rtnl struct{ fd int }
+
+func openRTNL() (*rtnl, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	// An acknowledgement then has the kernel's words, and not our request again. Old kernels do without.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	return &rtnl{fd: fd}, nil
+}
+
+func (r *rtnl) close() { unix.Close(r.fd) }
+
+// do carries out the requests in order and returns the first error; requests after one that failed are carried out too. The
+// messages that answer them, acknowledgements apart, are handed to reply.
+func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
+	var out []byte
+	for i, q := range reqs {
+		q.Flags |= unix.NLM_F_REQUEST | unix.NLM_F_ACK
+		q.Seq = uint32(i + 1)
+		out = append(out, q.Serialize()...)
+	}
+	if err := unix.Sendto(r.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	var first error
+	in := make([]byte, 16<<10)
+	for left := len(reqs); left > 0; {
+		n, _, err := unix.Recvfrom(r.fd, in, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("receive netlink answer: %w", err)
+		}
+		for b := in[:n]; len(b) >= unix.NLMSG_HDRLEN; {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.NLMSG_HDRLEN || size > len(b) {
+				return errors.New("receive netlink answer: malformed")
+			}
+			data := b[unix.NLMSG_HDRLEN:size]
+			if binary.NativeEndian.Uint16(b[4:]) != unix.NLMSG_ERROR {
+				reply(data)
+			} else {
+				left--
+				if err := ackError(data, binary.NativeEndian.Uint16(b[6:])); err != nil && first == nil {
+					first = err
+				}
+			}
+			b = b[min(len(b), (size+3)&^3):]
+		}
+	}
+	return first
+}
+
+// ackError reads an acknowledgement: errno, the header of the request, attributes with the kernel's reason.
+func ackError(data []byte, flags uint16) error {
+	if len(data) < 4 {
+		return errors.New("receive netlink answer: malformed")
+	}
+	errno := unix.Errno(-int32(binary.NativeEndian.Uint32(data)))
+	if errno == 0 {
+		return nil
+	}
+	if flags&unix.NLM_F_ACK_TLVS != 0 && len(data) > 4+unix.NLMSG_HDRLEN {
+		if attrs, err := nl.ParseRouteAttr(data[4+unix.NLMSG_HDRLEN:]); err == nil {
+			for _, a := range attrs {
+				if a.Attr.Type == nl.NLMSGERR_ATTR_MSG {
+					return fmt.Errorf("%w: %s", errno, unix.ByteSliceToString(a.Value))
+				}
+			}
+		}
+	}
+	return errno
+}
+
+// rtnlPool keeps sockets of the namespace of the process open, since opening one costs as much as a request. Each is used by
+// one caller at a time: pods do not wait for each other here, only in the kernel.
+type rtnlPool struct {
+	mu   sync.Mutex
+	free []*rtnl
+}
+
+func (p *rtnlPool) do(reply func([]byte), reqs ...*nl.NetlinkRequest) error {
+	p.mu.Lock()
+	var r *rtnl
+	if n := len(p.free); n > 0 {
+		r, p.free = p.free[n-1], p.free[:n-1]
+	}
+	p.mu.Unlock()
+	if r == nil {
+		var err error
+		if r, err = openRTNL(); err != nil {
+			return err
+		}
+	}
+	err := r.do(reply, reqs...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// After any error the socket may hold answers that nobody read.
+	if err != nil || len(p.free) >= 8 {
+		r.close()
+	} else {
+		p.free = append(p.free, r)
+	}
+	return err
+}
+
+func (p *rtnlPool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.free {
+		r.close()
+	}
+	p.free = nil
+}
+
+// inNetNS calls f on a thread in the network namespace ns and brings the thread back to home. A thread that cannot be brought
+// back stays locked to this goroutine's end, and dies with it, rather than serve another goroutine in the wrong namespace;
+// f therefore runs on a goroutine of its own.
+func inNetNS(home, ns *os.File, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
+			return
+		}
+		err := f()
+		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// Requests.
+
+func linkRequest(flags int, up bool) *nl.NetlinkRequest {
+	q := nl.NewNetlinkRequest(unix.RTM_NEWLINK, flags)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	if up {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	q.AddData(msg)
+	return q
+}
+
+func nameAttr(name string) *nl.RtAttr {
+	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
+}
+
+// indexRequest asks for an interface by name.
+func indexRequest(name string) *nl.NetlinkRequest {
+	q := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	q.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	q.AddData(nameAttr(name))
+	q.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	return q
+}
+
+// indexReply stores the index of the interface in an answer to indexRequest.
+func indexReply(index *int) func([]byte) {
+	return func(data []byte) {
+		if len(data) >= unix.SizeofIfInfomsg {
+			*index = int(int32(binary.NativeEndian.Uint32(data[4:])))
+		}
+	}
+}
+
+// skipStats leaves the counters out of an answer (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+const skipStats = 1 << 3

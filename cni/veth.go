@@ -1,0 +1,261 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// connect makes the veth pair of a pod: one end on the bridge, the other born in the pod's namespace under its name there.
+func (b *builtin) connect(c bridgeConf, a *skel.CmdArgs, gateway netip.Prefix, ns *os.File, mac net.HardwareAddr) (mtu int, err error) {
+	again := false
+	for range 3 {
+		var master int
+		if master, mtu, err = b.ensureBridge(c, gateway, again); err != nil {
+			return 0, err
+		}
+		err = b.link.do(nil, vethRequests(c.Bridge, a.ContainerID, a.IfName, master, mtu, ns, mac)...)
+		switch {
+		case err == nil:
+			return mtu, nil
+		case errors.Is(err, unix.EEXIST):
+			// Left by a crash, in this namespace or an older one of the same pod.
+			if err := b.deleteLink(vethName(c.Bridge, a.ContainerID)); err != nil {
+				return 0, err
+			}
+		default:
+			again = true // somebody has deleted the bridge, perhaps
+		}
+	}
+	return 0, fmt.Errorf("make veth pair: %w", err)
+}
+
+// vethRequests are two, in one system call. The kernel makes a pair up, enslaved and with its peer elsewhere in one request,
+// but takes the alias and what concerns a port of a bridge only of a link that is there.
+func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr) []*nl.NetlinkRequest {
+	name := vethName(bridge, id)
+	add := linkRequest(unix.NLM_F_CREATE|unix.NLM_F_EXCL, true)
+	add.AddData(nameAttr(name))
+	add.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+	add.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(peerName))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, mac)
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.Fd())))
+	add.AddData(info)
+
+	mark := linkRequest(0, false)
+	mark.AddData(nameAttr(name))
+	mark.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(vethAlias(bridge, id))))
+	// Hairpin: with br_netfilter, which other software turns on, a pod's packet through a host port to itself leaves by the
+	// port it came in.
+	mark.AddData(portAttr(nl.IFLA_BRPORT_MODE, []byte{1}))
+	return []*nl.NetlinkRequest{add, mark}
+}
+
+// portAttr sets something of a bridge's port.
+func portAttr(kind int, value []byte) *nl.RtAttr {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(kind, value)
+	return info
+}
+
+// configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the namespace;
+// the rest needs no thread.
+func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
+	var r *rtnl
+	err := inNetNS(b.home, ns, func() (err error) {
+		r, err = openRTNL()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
+	quiet := linkRequest(0, false)
+	quiet.AddData(nameAttr(name))
+	family := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	const addrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
+	family.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{none})
+	quiet.AddData(family)
+	if err := r.do(nil, quiet); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("configure %s in the pod: %w", name, err)
+	}
+	up := linkRequest(0, true)
+	up.AddData(nameAttr(name))
+	lo := linkRequest(0, true)
+	lo.AddData(nameAttr("lo"))
+	var index int
+	if err := r.do(indexReply(&index), lo, up, indexRequest(name)); err != nil {
+		return fmt.Errorf("set %s up in the pod: %w", name, err)
+	}
+	reqs := []*nl.NetlinkRequest{addressRequest(index, ip.addr)}
+	for _, route := range ip.routes {
+		if q := routeRequest(route.Dst, route.GW, ip.gateway); q != nil {
+			reqs = append(reqs, q)
+		}
+	}
+	if err := r.do(nil, reqs...); err != nil {
+		return fmt.Errorf("set addresses and routes of %s in the pod: %w", name, err)
+	}
+	return nil
+}
+
+func addressRequest(index int, p netip.Prefix) *nl.NetlinkRequest {
+	q := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	msg := nl.NewIfAddrmsg(unix.AF_INET)
+	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
+	q.AddData(msg)
+	addr := p.Addr().AsSlice()
+	q.AddData(nl.NewRtAttr(unix.IFA_LOCAL, addr))
+	q.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, addr))
+	broadcast := p.Masked().Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		broadcast[i/8] |= 0x80 >> (i % 8)
+	}
+	q.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast[:]))
+	return q
+}
+
+// routeRequest is nil for a route that is not IPv4.
+func routeRequest(dst net.IPNet, via net.IP, gateway netip.Addr) *nl.NetlinkRequest {
+	to := dst.IP.To4()
+	ones, bits := dst.Mask.Size()
+	if to == nil || bits != 32 {
+		return nil
+	}
+	if via = via.To4(); via == nil {
+		via = gateway.AsSlice()
+	}
+	q := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len, msg.Protocol = unix.AF_INET, uint8(ones), unix.RTPROT_STATIC
+	q.AddData(msg)
+	if ones > 0 {
+		q.AddData(nl.NewRtAttr(unix.RTA_DST, to))
+	}
+	q.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, via))
+	return q
+}
+
+// disablePort stops all traffic of a bridge's port and forgets who is behind it; no error when there is no such port.
+func (b *builtin) disablePort(name string) error {
+	off := linkRequest(0, false)
+	off.AddData(nameAttr(name))
+	const disabled = 0 // BR_STATE_DISABLED
+	off.AddData(portAttr(nl.IFLA_BRPORT_STATE, []byte{disabled}))
+	forget := linkRequest(0, false)
+	forget.AddData(nameAttr(name))
+	forget.AddData(portAttr(nl.IFLA_BRPORT_FLUSH, nil))
+	err := b.link.do(nil, off, forget)
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("disable port %s: %w", name, err)
+	}
+	return nil
+}
+
+func (b *builtin) hasLink(name string) bool {
+	var index int
+	return b.link.do(indexReply(&index), indexRequest(name)) == nil
+}
+
+// deleteLink deletes a link and waits for it; no error when there is none.
+func (b *builtin) deleteLink(name string) error {
+	q := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
+	q.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	q.AddData(nameAttr(name))
+	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// collectVeths deletes the veth pairs of a bridge whose sandboxes are not live, all in one go: put into a group of links, they
+// share one grace period, where each by itself would wait 20 ms.
+func (b *builtin) collectVeths(bridge string, live func(id string) bool) error {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	group := 0xbe000000 | rand.Uint32()>>8
+	var move []*nl.NetlinkRequest
+	for _, l := range links {
+		id, ours := strings.CutPrefix(l.Attrs().Alias, vethAlias(bridge, ""))
+		if !ours || l.Type() != "veth" || live(id) {
+			continue
+		}
+		q := linkRequest(0, false)
+		q.AddData(nameAttr(l.Attrs().Name))
+		q.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)))
+		move = append(move, q)
+	}
+	if len(move) == 0 {
+		return nil
+	}
+	for _, q := range move {
+		// One that went by itself meanwhile is no error.
+		if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("group interfaces: %w", err)
+		}
+	}
+	q := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
+	q.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	q.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)))
+	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete interfaces: %w", err)
+	}
+	return nil
+}
+
+// collect removes what sandboxes that are not live have left on a bridge.
+func (b *builtin) collect(c bridgeConf, live func(id string) bool) error {
+	errs := []error{b.collectVeths(c.Bridge, live)}
+	if c.IPAM.Type == pluginIPAM {
+		p, err := b.pool(c.IPAM)
+		if err == nil {
+			err = p.collect(live)
+		}
+		errs = append(errs, err)
+	}
+	if t := (table{bridge: c.Bridge}); b.hasTable(t) {
+		errs = append(errs, t.removePorts(func(id string) bool { return !live(id) }))
+	}
+	return errors.Join(errs...)
+}
+
+func (b *builtin) hasTable(t table) bool {
+	ok, err := t.exists()
+	return ok && err == nil
+}
+
+// purgeBridge deletes the bridge, if it is ours, and its table.
+func (b *builtin) purgeBridge(name string) error {
+	b.mu.Lock()
+	delete(b.tables, name)
+	delete(b.bridges, name)
+	b.mu.Unlock()
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+		err = nil
+	case err == nil && link.Type() == "bridge" && link.Attrs().Alias == bridgeAlias(name):
+		err = b.deleteLink(name)
+	}
+	return errors.Join(err, table{bridge: name}.remove())
+}
