@@ -197,16 +197,24 @@ func (b *builtin) ensureForwarding() error {
 func (b *builtin) ensureTable(t table) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.tables[t.bridge] == t {
+	if _, ok := b.tables[t]; ok {
 		return nil
 	}
-	if err := t.ensure(); errors.Is(err, errNoNFT) {
+	err := t.ensure()
+	if errors.Is(err, errNoNFT) {
 		b.log.Warn("pods cannot leave the node", "bridge", t.bridge, "error", err)
 	} else if err != nil {
 		return err
 	}
-	b.tables[t.bridge] = t
+	b.tables[t] = err == nil
 	return nil
+}
+
+// ensured says that the table was made by this process.
+func (b *builtin) ensured(t table) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tables[t]
 }
 
 // bridgeAdd connects a pod: address, veth pair, the pod's side.
@@ -330,7 +338,7 @@ func (b *builtin) bridgeDel(ctx context.Context, a *skel.CmdArgs) error {
 		err = b.deleteLink(name)
 	case a.Netns == "" || nsErr != nil:
 		// The namespace is unpinned, and so the pair most likely on its way out; or something else holds on to it.
-		if err = b.disablePort(name); err == nil && b.hasLink(name) {
+		if err = b.silence(name); err == nil && b.hasLink(name) {
 			b.later.Go(func() {
 				if err := b.deleteLink(name); err != nil {
 					b.log.Warn("veth pair is left until the next start", "error", err)
@@ -338,7 +346,7 @@ func (b *builtin) bridgeDel(ctx context.Context, a *skel.CmdArgs) error {
 			})
 		}
 	default:
-		err = b.disablePort(name)
+		err = b.silence(name)
 	}
 	if err != nil {
 		return err

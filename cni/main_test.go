@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -231,7 +232,7 @@ func in(t testing.TB, ns *os.File, f func() error) {
 }
 
 // serve answers each TCP connection and each UDP packet to a port with name and the address it came from.
-func serve(t testing.TB, ns *os.File, name string, port int) {
+func serve(t testing.TB, ns *os.File, name string, port int) (stop func()) {
 	t.Helper()
 	var l net.Listener
 	var u net.PacketConn
@@ -266,12 +267,14 @@ func serve(t testing.TB, ns *os.File, name string, port int) {
 			}
 		}
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		l.Close()
 		u.Close()
 		<-done
 		<-done
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 func host(a net.Addr) string {

@@ -134,6 +134,9 @@ func (p *pins) remove(id string) error {
 // list returns the IDs that have a pin, or what a crash left of one.
 func (p *pins) list() ([]string, error) {
 	entries, err := os.ReadDir(p.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}

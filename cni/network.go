@@ -36,6 +36,8 @@ type Network struct {
 	plain    *libcni.NetworkConfigList // it as a list, for pods without host ports
 	withPort *libcni.NetworkConfigList // and for those with
 
+	repairing sync.Mutex
+
 	mu   sync.Mutex
 	mine map[string]struct{} // sandboxes made by this process and not removed yet
 }
@@ -145,7 +147,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if errors.Is(err, errNoConf) {
 		// Annotations and the cgroup are nothing to it, and would only be written to the record of the result.
 		p.Annotations, p.CgroupParent = nil, ""
-		list, err = n.ownList(p), nil
+		list, err = n.ownList(p), n.repair()
 	} else if err == nil {
 		rt := n.runtimeConf(p)
 		err = n.records.put(p.ID, record{Conf: list.Bytes, NetNS: p.NetNS, Args: rt.Args, Capabilities: rt.CapabilityArgs})
@@ -289,6 +291,51 @@ func (n *Network) Teardown(ctx context.Context, p Pod) error {
 	return nil
 }
 
+// repair makes the rules of the network built in again if somebody has flushed the whole ruleset, as firewalls do when they
+// start, and maps the host ports of all pods anew.
+func (n *Network) repair() error {
+	n.repairing.Lock()
+	defer n.repairing.Unlock()
+	t := table{bridge: n.own.Bridge, subnet: n.own.IPAM.Subnet, masq: n.own.IPMasq}
+	if !n.builtin.ensured(t) {
+		return nil // the first pod makes them
+	}
+	if ok, err := t.exists(); ok || err != nil {
+		return err
+	}
+	n.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
+	if err := t.ensure(); err != nil {
+		return err
+	}
+	all, err := n.cni.GetCachedAttachments("")
+	if err != nil {
+		return fmt.Errorf("map host ports anew: %w", err)
+	}
+	pool, err := n.builtin.pool(n.own.IPAM)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		addr, ok := pool.find(owner(a.ContainerID, a.IfName))
+		if a.Network != n.own.Bridge || !ok {
+			continue
+		}
+		var c portMapConf
+		data, err := json.Marshal(a.CapabilityArgs["portMappings"])
+		if err == nil {
+			err = json.Unmarshal(data, &c.Runtime.Ports)
+		}
+		ports, portErr := c.ports(addr)
+		if err = errors.Join(err, portErr); err == nil && len(ports) > 0 {
+			err = n.builtin.mapPorts(t, a.ContainerID, ports)
+		}
+		if err != nil {
+			return fmt.Errorf("map host ports of %s anew: %w", a.ContainerID, err)
+		}
+	}
+	return nil
+}
+
 // hadPorts looks at libcni's record. There is none after a crash within ADD: then Collect removes host ports that are left.
 func (n *Network) hadPorts(id string) bool {
 	data, err := os.ReadFile(n.resultPath(id))
@@ -322,7 +369,7 @@ func (n *Network) teardownForeign(ctx context.Context, id, netns string, rec *re
 func (n *Network) Status() error {
 	list, err := n.foreign.get()
 	if errors.Is(err, errNoConf) {
-		return nil
+		return n.repair()
 	}
 	if err != nil {
 		return err

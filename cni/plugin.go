@@ -50,7 +50,7 @@ type builtin struct {
 	mu      sync.Mutex
 	pools   map[string]*pool   // by directory
 	bridges map[string]*bridge // by name
-	tables  map[string]table   // by bridge: as ensured
+	tables  map[table]bool     // made by this process, or (false) not possible
 	later   sync.WaitGroup     // veths that are deleted in the background
 }
 
@@ -65,7 +65,7 @@ func openBuiltin(log *slog.Logger) (*builtin, error) {
 	}
 	return &builtin{
 		log: log, boot: strings.TrimSpace(string(boot)), home: home,
-		pools: map[string]*pool{}, bridges: map[string]*bridge{}, tables: map[string]table{},
+		pools: map[string]*pool{}, bridges: map[string]*bridge{}, tables: map[table]bool{},
 	}, nil
 }
 

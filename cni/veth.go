@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -62,16 +63,11 @@ func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac
 	mark.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(vethAlias(bridge, id))))
 	// Hairpin: with br_netfilter, which other software turns on, a pod's packet through a host port to itself leaves by the
 	// port it came in.
-	mark.AddData(portAttr(nl.IFLA_BRPORT_MODE, []byte{1}))
-	return []*nl.NetlinkRequest{add, mark}
-}
-
-// portAttr sets something of a bridge's port.
-func portAttr(kind int, value []byte) *nl.RtAttr {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(kind, value)
-	return info
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
+	mark.AddData(info)
+	return []*nl.NetlinkRequest{add, mark}
 }
 
 // configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the namespace;
@@ -153,18 +149,26 @@ func routeRequest(dst net.IPNet, via net.IP, gateway netip.Addr) *nl.NetlinkRequ
 	return q
 }
 
-// disablePort stops all traffic of a bridge's port and forgets who is behind it; no error when there is no such port.
-func (b *builtin) disablePort(name string) error {
-	off := linkRequest(0, false)
-	off.AddData(nameAttr(name))
-	const disabled = 0 // BR_STATE_DISABLED
-	off.AddData(portAttr(nl.IFLA_BRPORT_STATE, []byte{disabled}))
-	forget := linkRequest(0, false)
-	forget.AddData(nameAttr(name))
-	forget.AddData(portAttr(nl.IFLA_BRPORT_FLUSH, nil))
-	err := b.link.do(nil, off, forget)
-	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("disable port %s: %w", name, err)
+// silence stops all traffic of a bridge's port and forgets who is behind it; no error when there is no such port. Setting its
+// state is not enough: the event that a new link has a carrier comes up to a second late, and enables the port again. So it
+// learns nothing, is flooded with nothing, and is locked, which drops what comes in from a sender that is not known.
+func (b *builtin) silence(name string) error {
+	q := linkRequest(0, false)
+	q.AddData(nameAttr(name))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+	for _, off := range []int{
+		nl.IFLA_BRPORT_STATE, nl.IFLA_BRPORT_LEARNING,
+		nl.IFLA_BRPORT_UNICAST_FLOOD, nl.IFLA_BRPORT_MCAST_FLOOD, nl.IFLA_BRPORT_BCAST_FLOOD,
+	} {
+		port.AddRtAttr(off, []byte{0})
+	}
+	port.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
+	port.AddRtAttr(nl.IFLA_BRPORT_FLUSH, nil)
+	q.AddData(info)
+	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("silence port %s: %w", name, err)
 	}
 	return nil
 }
@@ -246,7 +250,7 @@ func (b *builtin) hasTable(t table) bool {
 // purgeBridge deletes the bridge, if it is ours, and its table.
 func (b *builtin) purgeBridge(name string) error {
 	b.mu.Lock()
-	delete(b.tables, name)
+	maps.DeleteFunc(b.tables, func(t table, _ bool) bool { return t.bridge == name })
 	delete(b.bridges, name)
 	b.mu.Unlock()
 	link, err := netlink.LinkByName(name)
