@@ -337,7 +337,7 @@ func (s *Source) conflicts(name string, f *file) []Problem {
 		}
 		out = append(out, Problem{File: s.path(name), Pod: c.key.String(), Errors: []string{fmt.Sprintf(
 			"metadata.name: Duplicate value: %q: pod of %s already, so that of %s waits until the other one goes",
-			strings.TrimSuffix(c.pod.Name, "-"+strings.ToLower(s.cfg.NodeName)), s.path(holder), s.path(name))}})
+			strings.TrimSuffix(c.pod.Name, "-"+s.cfg.NodeName), s.path(holder), s.path(name))}})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,8 @@ func New(cfg Config) *Source {
 	if cfg.Report == nil {
 		cfg.Report = func(Problem) {}
 	}
+	// Names of nodes are in lower case, those of hosts need not be.
+	cfg.NodeName = strings.ToLower(cfg.NodeName)
 	return &Source{
 		cfg: cfg, log: cfg.Log, problems: map[string][]Problem{},
 		files: map[string]*file{}, claims: map[types.NamespacedName][]string{}, queue: newQueue(),

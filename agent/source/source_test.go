@@ -213,7 +213,7 @@ func TestIdentity(t *testing.T) {
 	h.write("a.yaml", podYAML("web", "nginx:1"))
 	h.waitImage("web", "nginx:1")
 	p := h.pods["default/web-node1"]
-	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "Node1" || len(p.UID) != 32 {
+	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "node1" || len(p.UID) != 32 {
 		t.Errorf("identity: %s/%s on %s, uid %s", p.Namespace, p.Name, p.Spec.NodeName, p.UID)
 	}
 	if p.Annotations[AnnotationSource] != "file" || p.Annotations[AnnotationHash] != string(p.UID) || p.Annotations[AnnotationSeen] == "" {

@@ -20,7 +20,6 @@ const (
 	AnnotationSource = "kubernetes.io/config.source"
 	AnnotationHash   = "kubernetes.io/config.hash"
 	AnnotationSeen   = "kubernetes.io/config.seen"
-	AnnotationMirror = "kubernetes.io/config.mirror"
 )
 
 // claim is one pod a file asks for, ready to run.
@@ -54,7 +53,7 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 		return claim{}, false
 	}
 	hash := contentHash(raw, node)
-	pod.Name += "-" + strings.ToLower(node)
+	pod.Name += "-" + node
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
 	}
@@ -92,8 +91,8 @@ func (d *decoded) key(node string) string {
 	if d.pod != nil && d.pod.Namespace != "" {
 		ns = d.pod.Namespace
 	}
-	name := strings.TrimSuffix(d.name, "-"+strings.ToLower(node))
-	return clip(ns + "/" + name + "-" + strings.ToLower(node))
+	name := strings.TrimSuffix(d.name, "-"+node)
+	return clip(ns + "/" + name + "-" + node)
 }
 
 // contentHash is the identity of a static pod: the same as long as node and manifest say the same, in whatever layout. It is

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validateVolumes returns the volumes by name, with what is wrong with them.
+func validateVolumes(volumes []corev1.Volume, path *field.Path) (map[string]*corev1.Volume, field.ErrorList) {
+	var errs field.ErrorList
+	byName := map[string]*corev1.Volume{}
+	names := sets.New[string]()
+	for i := range volumes {
+		v := &volumes[i]
+		at := path.Index(i)
+		errs = append(errs, requiredLabel(at.Child("name"), v.Name, names)...)
+		errs = append(errs, oneSource(v, at)...)
+		errs = append(errs, validateSource(v, at)...)
+		if v.Name != "" && byName[v.Name] == nil {
+			byName[v.Name] = v
+		}
+	}
+	return byName, errs
+}
+
+// oneSource wants exactly one of the many.
+func oneSource(v *corev1.Volume, path *field.Path) field.ErrorList {
+	var set []string
+	s := reflect.ValueOf(v.VolumeSource)
+	for i := range s.NumField() {
+		if !s.Field(i).IsNil() {
+			name, _, _ := strings.Cut(s.Type().Field(i).Tag.Get("json"), ",")
+			set = append(set, name)
+		}
+	}
+	if len(set) == 0 {
+		return field.ErrorList{field.Required(path, "must specify a volume type")}
+	}
+	var errs field.ErrorList
+	for _, name := range set[1:] {
+		errs = append(errs, field.Forbidden(path.Child(name), fmt.Sprintf("may not specify more than 1 volume type (%s is one)", set[0])))
+	}
+	return errs
+}
+
+func validateSource(v *corev1.Volume, path *field.Path) field.ErrorList {
+	switch s := &v.VolumeSource; {
+	case s.EmptyDir != nil:
+		return validateEmptyDir(s.EmptyDir, path.Child("emptyDir"))
+	case s.HostPath != nil:
+		return validateHostPath(s.HostPath, path.Child("hostPath"))
+	case s.Secret != nil:
+		at := path.Child("secret")
+		errs := required(at.Child("secretName"), s.Secret.SecretName)
+		errs = append(errs, fileMode(at.Child("defaultMode"), s.Secret.DefaultMode, true)...)
+		return append(errs, keysToPaths(s.Secret.Items, at.Child("items"))...)
+	case s.ConfigMap != nil:
+		at := path.Child("configMap")
+		errs := required(at.Child("name"), s.ConfigMap.Name)
+		errs = append(errs, fileMode(at.Child("defaultMode"), s.ConfigMap.DefaultMode, true)...)
+		return append(errs, keysToPaths(s.ConfigMap.Items, at.Child("items"))...)
+	case s.DownwardAPI != nil:
+		at := path.Child("downwardAPI")
+		errs := fileMode(at.Child("defaultMode"), s.DownwardAPI.DefaultMode, true)
+		return append(errs, downwardFiles(s.DownwardAPI.Items, at.Child("items"))...)
+	case s.Projected != nil:
+		return validateProjected(s.Projected, path.Child("projected"))
+	case s.PersistentVolumeClaim != nil:
+		return required(path.Child("persistentVolumeClaim", "claimName"), s.PersistentVolumeClaim.ClaimName)
+	case s.Ephemeral != nil:
+		return validateTemplate(s.Ephemeral, path.Child("ephemeral"))
+	case s.CSI != nil:
+		return validateCSI(s.CSI, path.Child("csi"))
+	case s.Image != nil:
+		errs := required(path.Child("image", "reference"), s.Image.Reference)
+		return append(errs, oneOfOrNone(path.Child("image", "pullPolicy"), s.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	}
+	return validateNetworkSource(&v.VolumeSource, path)
+}
+
+func validateEmptyDir(e *corev1.EmptyDirVolumeSource, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if e.SizeLimit != nil && e.SizeLimit.Sign() < 0 {
+		errs = append(errs, field.Forbidden(path.Child("sizeLimit"), "must be a valid resource quantity: greater than or equal to 0"))
+	}
+	switch {
+	case e.Medium == corev1.StorageMediumDefault, e.Medium == corev1.StorageMediumMemory, e.Medium == corev1.StorageMediumHugePages:
+	case strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePagesPrefix)):
+		if _, err := pageSize(strings.TrimPrefix(string(e.Medium), string(corev1.StorageMediumHugePagesPrefix))); err != nil {
+			errs = append(errs, field.Invalid(path.Child("medium"), e.Medium, err.Error()))
+		}
+	default:
+		errs = append(errs, field.NotSupported(path.Child("medium"), e.Medium,
+			[]corev1.StorageMedium{corev1.StorageMediumDefault, corev1.StorageMediumMemory, corev1.StorageMediumHugePages, "HugePages-<size>"}))
+	}
+	if m := e.Mode; m != nil && (*m < 0 || *m > 0o1777) {
+		errs = append(errs, field.Invalid(path.Child("mode"), *m, "must be a number between 0 and 01777 (octal), both inclusive"))
+	}
+	return errs
+}
+
+func validateHostPath(h *corev1.HostPathVolumeSource, path *field.Path) field.ErrorList {
+	if h.Path == "" {
+		return field.ErrorList{field.Required(path.Child("path"), "")}
+	}
+	errs := noBackstep(path.Child("path"), h.Path)
+	if h.Type == nil {
+		return errs
+	}
+	return append(errs, oneOfOrNone(path.Child("type"), *h.Type, corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
+		corev1.HostPathFileOrCreate, corev1.HostPathFile, corev1.HostPathSocket, corev1.HostPathCharDev, corev1.HostPathBlockDev)...)
+}
+
+func fileMode(path *field.Path, mode *int32, must bool) field.ErrorList {
+	switch {
+	case mode == nil && must:
+		return field.ErrorList{field.Required(path, "")}
+	case mode != nil && (*mode < 0 || *mode > 0o777):
+		return field.ErrorList{field.Invalid(path, *mode, "must be a number between 0 and 0777 (octal), both inclusive")}
+	}
+	return nil
+}
+
+func keysToPaths(items []corev1.KeyToPath, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, k := range items {
+		at := path.Index(i)
+		errs = append(errs, required(at.Child("key"), k.Key)...)
+		errs = append(errs, localPath(at.Child("path"), k.Path)...)
+		errs = append(errs, fileMode(at.Child("mode"), k.Mode, false)...)
+	}
+	return errs
+}
+
+func downwardFiles(items []corev1.DownwardAPIVolumeFile, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, f := range items {
+		at := path.Index(i)
+		errs = append(errs, localPath(at.Child("path"), f.Path)...)
+		switch {
+		case f.FieldRef != nil && f.ResourceFieldRef != nil:
+			errs = append(errs, field.Invalid(at, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"))
+		case f.FieldRef != nil:
+			errs = append(errs, fieldRef(f.FieldRef, volumeFields, at.Child("fieldRef"))...)
+		case f.ResourceFieldRef != nil:
+			errs = append(errs, resourceRef(f.ResourceFieldRef, true, at.Child("resourceFieldRef"))...)
+		default:
+			errs = append(errs, field.Required(at, "one of fieldRef and resourceFieldRef is required"))
+		}
+		errs = append(errs, fileMode(at.Child("mode"), f.Mode, false)...)
+	}
+	return errs
+}
+
+func validateCSI(c *corev1.CSIVolumeSource, path *field.Path) field.ErrorList {
+	if c.Driver == "" {
+		return field.ErrorList{field.Required(path.Child("driver"), "")}
+	}
+	var errs field.ErrorList
+	if len(c.Driver) > 63 {
+		errs = append(errs, field.TooLong(path.Child("driver"), c.Driver, 63))
+	}
+	errs = append(errs, invalid(path.Child("driver"), c.Driver, validation.IsDNS1123Subdomain(strings.ToLower(c.Driver)))...)
+	if r := c.NodePublishSecretRef; r != nil {
+		errs = append(errs, objectName(path.Child("nodePublishSecretRef", "name"), r.Name)...)
+	}
+	return errs
+}
+
+func validateTemplate(e *corev1.EphemeralVolumeSource, path *field.Path) field.ErrorList {
+	at := path.Child("volumeClaimTemplate")
+	if e.VolumeClaimTemplate == nil {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	s := &e.VolumeClaimTemplate.Spec
+	var errs field.ErrorList
+	if len(s.AccessModes) == 0 {
+		errs = append(errs, field.Required(at.Child("spec", "accessModes"), "at least 1 access mode is required"))
+	}
+	for i, m := range s.AccessModes {
+		errs = append(errs, oneOf(at.Child("spec", "accessModes").Index(i), m,
+			corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
+	}
+	q, ok := s.Resources.Requests[corev1.ResourceStorage]
+	switch storage := at.Child("spec", "resources").Key("storage"); {
+	case !ok:
+		errs = append(errs, field.Required(storage, ""))
+	case q.Sign() <= 0:
+		errs = append(errs, field.Invalid(storage, q.String(), "must be greater than zero"))
+	}
+	return errs
+}
