@@ -1,0 +1,235 @@
+package probes
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const (
+	// maxBody is how much of an answer is read, and quoted in a message.
+	maxBody = 10 << 10
+	// maxRedirects is how many redirections are followed.
+	maxRedirects = 10
+	userAgent    = "kube-probe/1.37 (berth)"
+)
+
+// dialer closes a connection with a reset: thousands of probes a minute would otherwise leave as many sockets in TIME_WAIT.
+var dialer = net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+	var err error
+	if e := c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+	}); e != nil {
+		return e
+	}
+	return err
+}}
+
+func execQuestion(a *corev1.ExecAction, run Exec) Question {
+	return func(ctx context.Context) (Outcome, string) {
+		code, output, err := run(ctx, a.Command)
+		switch {
+		case ctx.Err() != nil:
+			return Failure, fmt.Sprintf("command timed out: %q", strings.Join(a.Command, " "))
+		case err != nil:
+			return Unknown, err.Error()
+		case code != 0:
+			return Failure, string(output[:min(len(output), maxBody)])
+		}
+		return Success, string(output[:min(len(output), maxBody)])
+	}
+}
+
+func tcpQuestion(a *corev1.TCPSocketAction, t Target) (Question, error) {
+	addr, err := address(a.Host, a.Port, t)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (Outcome, string) {
+		conn, err := dialer.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return Failure, err.Error()
+		}
+		conn.Close()
+		return Success, ""
+	}, nil
+}
+
+func grpcQuestion(a *corev1.GRPCAction, t Target) Question {
+	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(a.Port)))
+	return func(ctx context.Context) (Outcome, string) {
+		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithUserAgent(userAgent), grpc.WithNoProxy(),
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", a) }))
+		if err != nil {
+			return Failure, err.Error()
+		}
+		defer conn.Close()
+		var service string
+		if a.Service != nil {
+			service = *a.Service
+		}
+		resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
+		switch {
+		case status.Code(err) == codes.Unimplemented:
+			return Failure, "this server does not implement the grpc health protocol (grpc.health.v1.Health)"
+		case err != nil:
+			return Failure, err.Error()
+		case resp.Status != grpc_health_v1.HealthCheckResponse_SERVING:
+			return Failure, fmt.Sprintf("service unhealthy (responded with %q)", resp.Status)
+		}
+		return Success, "service healthy"
+	}
+}
+
+func httpQuestion(a *corev1.HTTPGetAction, t Target) (Question, error) {
+	addr, err := address(a.Host, a.Port, t)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(a.Path)
+	if err != nil {
+		// The API takes any string as a path; what cannot be parsed is sent as it is.
+		u = &url.URL{Path: a.Path}
+	}
+	u.Scheme, u.Host = strings.ToLower(string(a.Scheme)), addr
+	if u.Scheme == "" {
+		u.Scheme = "http"
+	}
+	header := http.Header{}
+	for _, h := range a.HTTPHeaders {
+		header.Add(h.Name, h.Value)
+	}
+	host := header.Get("Host")
+	header.Del("Host")
+	if _, ok := header["Accept"]; !ok {
+		header.Set("Accept", "*/*")
+	}
+	if _, ok := header["User-Agent"]; !ok {
+		header.Set("User-Agent", userAgent)
+	}
+	return func(ctx context.Context) (Outcome, string) {
+		return get(ctx, &http.Request{Method: http.MethodGet, URL: u, Host: host, Header: header, Close: true})
+	}, nil
+}
+
+// get sends the request on a connection of its own and follows redirections on the same host. It does without http.Transport,
+// whose two goroutines and pools a connection cost more than the question.
+func get(ctx context.Context, req *http.Request) (Outcome, string) {
+	first := req.URL.Hostname()
+	for range maxRedirects {
+		code, location, body, err := roundTrip(ctx, req)
+		if err != nil {
+			return Failure, fmt.Sprintf("Get %q: %v", req.URL, err)
+		}
+		if location == "" || code < 300 || code >= 400 {
+			if code < 200 || code >= 400 {
+				return Failure, fmt.Sprintf("HTTP probe failed with statuscode: %d", code)
+			}
+			return Success, body
+		}
+		next, err := req.URL.Parse(location)
+		if err != nil {
+			return Failure, fmt.Sprintf("Get %q: redirect to %q: %v", req.URL, location, err)
+		}
+		if next.Hostname() != first {
+			// As under kubelet: the server answers, and where else it points is not its health.
+			return Success, "Probe terminated redirects, Response body: " + body
+		}
+		req.URL, req.Host = next, ""
+	}
+	return Failure, fmt.Sprintf("stopped after %d redirects", maxRedirects)
+}
+
+func roundTrip(ctx context.Context, req *http.Request) (code int, location, body string, err error) {
+	addr := req.URL.Host
+	if req.URL.Port() == "" {
+		addr = net.JoinHostPort(req.URL.Hostname(), map[string]string{"http": "80", "https": "443"}[req.URL.Scheme])
+	}
+	tcp, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return 0, "", "", err
+	}
+	defer tcp.Close()
+	// The context also ends when the container does; a deadline alone would let the probe outlive it.
+	defer context.AfterFunc(ctx, func() { tcp.Close() })()
+	conn := tcp
+	if req.URL.Scheme == "https" {
+		// A probe asks whether the server answers, not who it is: certificates are not verified, as under kubelet.
+		conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) //nolint:gosec // see above
+	}
+	if err := req.Write(conn); err != nil {
+		return 0, "", "", cause(ctx, err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 4096), req)
+	if err != nil {
+		return 0, "", "", cause(ctx, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return 0, "", "", cause(ctx, err)
+	}
+	return resp.StatusCode, resp.Header.Get("Location"), string(b), nil
+}
+
+// cause is why a connection that the context's end has closed has failed.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func serverName(req *http.Request) string {
+	if req.Host != "" {
+		host, _, err := net.SplitHostPort(req.Host)
+		if err != nil {
+			return req.Host
+		}
+		return host
+	}
+	return req.URL.Hostname()
+}
+
+// address is where a probe connects to: the pod, unless the probe names a host.
+func address(host string, port intstr.IntOrString, t Target) (string, error) {
+	if host == "" {
+		host = t.PodIP
+	}
+	n := port.IntValue()
+	if port.Type == intstr.String {
+		n = 0
+		for _, p := range t.Container.Ports {
+			if p.Name == port.StrVal {
+				n = int(p.ContainerPort)
+			}
+		}
+		if n == 0 {
+			if i, err := strconv.Atoi(port.StrVal); err == nil {
+				n = i
+			}
+		}
+	}
+	if n < 1 || n > 65535 {
+		return "", fmt.Errorf("make probe: container %s has no port %s", t.Container.Name, port.String())
+	}
+	return net.JoinHostPort(host, strconv.Itoa(n)), nil
+}
