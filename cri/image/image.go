@@ -6,18 +6,16 @@
 package image
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-node/berth/cri/image/registry"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/cri/store"
 )
@@ -30,13 +28,13 @@ type Config struct {
 	Root              string // directory of its own, for content by digest
 	DB                *store.DB
 	Snapshots         snapshot.Snapshotter
-	RegistryConfigDir string        // hosts.toml files in containerd's layout; "" = none
-	MaxParallel       int           // layers fetched at a time, of all pulls; 0 = 6
-	MaxPerRegistry    int           // and from one registry; 0 = MaxParallel
-	StallTimeout      time.Duration // a connection without a byte for so long is given up; 0 = 1 minute
-	MaxFill           float64       // share of the free space (and inodes) one pull or import may fill; 0 = 0.9
-	KeepPartial       time.Duration // how long Collect leaves what a failed pull got, for its retry; 0 = 10 minutes
-	Platform          *ocispec.Platform
+	RegistryConfigDir string            // hosts.toml files in containerd's layout; "" = none
+	MaxParallel       int               // layers fetched at a time, of all pulls; 0 = 6
+	MaxPerRegistry    int               // and from one registry; 0 = MaxParallel
+	StallTimeout      time.Duration     // a connection without a byte for so long is given up; 0 = 1 minute
+	MaxFill           float64           // share of the free space (and inodes) one pull or import may fill; 0 = 0.9
+	KeepPartial       time.Duration     // how long Collect leaves what a failed pull got, for its retry; 0 = 10 minutes
+	Platform          *ocispec.Platform // nil = this machine's
 	Log               *slog.Logger
 }
 
@@ -103,29 +101,5 @@ type Progress struct {
 	Total int64 // bytes; 0 = not known
 }
 
-// Auth is what a registry is shown. A RegistryToken is sent as it is; an IdentityToken is exchanged for one.
-type Auth struct {
-	Username, Password string
-	IdentityToken      string
-	RegistryToken      string
-	ServerAddress      string // the only registry it is for; "" = the one of the image
-}
-
-// Open opens the store.
-func Open(c Config) (*Store, error) {
-	if c.Root == "" || c.DB == nil || c.Snapshots == nil {
-		return nil, errors.New("open images: directory, records and snapshots are required")
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	c.MaxParallel = cmp.Or(c.MaxParallel, 6)
-	c.MaxPerRegistry = cmp.Or(c.MaxPerRegistry, c.MaxParallel)
-	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
-	c.MaxFill = cmp.Or(c.MaxFill, 0.9)
-	c.KeepPartial = cmp.Or(c.KeepPartial, 10*time.Minute)
-	if err := os.MkdirAll(c.Root, 0o700); err != nil {
-		return nil, fmt.Errorf("open images: %w", err)
-	}
-	return &Store{cfg: c, log: c.Log}, nil
-}
+// Auth is what a registry is shown.
+type Auth = registry.Auth

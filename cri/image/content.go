@@ -1,0 +1,284 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// content is files by digest: blobs/<algorithm>/<hex> that are whole, and ingest/<algorithm>-<hex> that are beginnings of
+// such. A rename makes one of the other, so there is nothing to record.
+//
+// Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and it
+// would add a third to what an image takes of the disk.
+type content struct {
+	dir string
+
+	mu    sync.Mutex
+	locks map[digest.Digest]*contentLock
+}
+
+type contentLock struct {
+	held  chan struct{}
+	users int
+}
+
+func openContent(dir string) (*content, error) {
+	c := &content{dir: dir, locks: map[digest.Digest]*contentLock{}}
+	for _, d := range []string{"blobs", "ingest"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return nil, fmt.Errorf("open content: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// The digests have been validated, so they hold no slash.
+func (c *content) blob(d digest.Digest) string {
+	return filepath.Join(c.dir, "blobs", d.Algorithm().String(), d.Encoded())
+}
+
+func (c *content) partial(d digest.Digest) string {
+	return filepath.Join(c.dir, "ingest", d.Algorithm().String()+"-"+d.Encoded())
+}
+
+// lock keeps others from fetching the same content.
+func (c *content) lock(ctx context.Context, d digest.Digest) (unlock func(), err error) {
+	c.mu.Lock()
+	l := c.locks[d]
+	if l == nil {
+		l = &contentLock{held: make(chan struct{}, 1)}
+		c.locks[d] = l
+	}
+	l.users++
+	c.mu.Unlock()
+	leave := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(c.locks, d)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// read returns small content, or [os.ErrNotExist]. What a power cut has damaged is not there.
+func (c *content) read(d digest.Digest) ([]byte, error) {
+	b, err := os.ReadFile(c.blob(d))
+	if err != nil {
+		return nil, err
+	}
+	if d.Algorithm().FromBytes(b) != d {
+		if err := os.Remove(c.blob(d)); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("content %s is damaged: %w", d, os.ErrNotExist)
+	}
+	return b, nil
+}
+
+// write keeps small content.
+func (c *content) write(d digest.Digest, b []byte) error {
+	if _, err := c.read(d); err == nil {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), "new-")
+	if err != nil {
+		return fmt.Errorf("keep content %s: %w", d, err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = c.keep(f.Name(), d)
+	}
+	if err != nil {
+		return fmt.Errorf("keep content %s: %w", d, err)
+	}
+	return nil
+}
+
+func (c *content) keep(file string, d digest.Digest) error {
+	err := os.Rename(file, c.blob(d))
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(c.blob(d)), 0o700); err != nil {
+			return err
+		}
+		err = os.Rename(file, c.blob(d))
+	}
+	return err
+}
+
+// size is how many bytes of that content are here.
+func (c *content) size(ds []digest.Digest) (n int64) {
+	for _, d := range ds {
+		if info, err := os.Stat(c.blob(d)); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+func (c *content) remove(d digest.Digest) error {
+	return errors.Join(ignoreNotExist(os.Remove(c.blob(d))), ignoreNotExist(os.Remove(c.partial(d))))
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// collect deletes whole content that keep is false for, and beginnings that are older than that.
+func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error {
+	var errs []error
+	algorithms, err := os.ReadDir(filepath.Join(c.dir, "blobs"))
+	errs = append(errs, err)
+	for _, a := range algorithms {
+		names, err := os.ReadDir(filepath.Join(c.dir, "blobs", a.Name()))
+		errs = append(errs, err)
+		for _, n := range names {
+			if d := digest.NewDigestFromEncoded(digest.Algorithm(a.Name()), n.Name()); !keep(d) {
+				errs = append(errs, ignoreNotExist(os.Remove(filepath.Join(c.dir, "blobs", a.Name(), n.Name()))))
+			}
+		}
+	}
+	partials, err := os.ReadDir(filepath.Join(c.dir, "ingest"))
+	errs = append(errs, err)
+	for _, p := range partials {
+		a, hex, _ := strings.Cut(p.Name(), "-")
+		if keep(digest.NewDigestFromEncoded(digest.Algorithm(a), hex)) {
+			continue
+		}
+		if info, err := p.Info(); err == nil && info.ModTime().Before(old) {
+			errs = append(errs, ignoreNotExist(os.Remove(filepath.Join(c.dir, "ingest", p.Name()))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stream reads content that is partly or wholly here and partly still elsewhere, keeps what arrives, and hashes all of it.
+type stream struct {
+	desc    ocispec.Descriptor
+	have    int64 // bytes of file that were here before
+	file    *os.File
+	fetch   func(offset int64) io.ReadCloser
+	rest    io.ReadCloser
+	hash    hash.Hash
+	offset  int64
+	failed  error // of reading or keeping, not of the content
+	whole   bool  // file is a blob already
+	content *content
+	unlock  func()
+	count   func(n int)
+}
+
+// open begins to read desc. Only one at a time does, so what others fetched meanwhile is not fetched again.
+func (c *content) open(ctx context.Context, desc ocispec.Descriptor, fetch func(offset int64) io.ReadCloser, count func(int)) (*stream, error) {
+	unlock, err := c.lock(ctx, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{desc: desc, fetch: fetch, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count, whole: true}
+	s.file, err = os.Open(c.blob(desc.Digest))
+	if errors.Is(err, os.ErrNotExist) {
+		s.whole = false
+		s.file, err = os.OpenFile(c.partial(desc.Digest), os.O_RDWR|os.O_CREATE, 0o600)
+	}
+	if err == nil {
+		s.have, err = s.file.Seek(0, io.SeekEnd)
+	}
+	if err == nil && s.have > desc.Size {
+		s.have = 0
+		if !s.whole {
+			err = s.file.Truncate(0)
+		}
+	}
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("keep content %s: %w", desc.Digest, err)
+	}
+	return s, nil
+}
+
+func (s *stream) Read(p []byte) (n int, err error) {
+	switch {
+	case s.offset < s.have:
+		n, err = s.file.ReadAt(p[:min(int64(len(p)), s.have-s.offset)], s.offset)
+		if n > 0 {
+			err = nil
+		}
+	default:
+		if s.rest == nil {
+			s.rest = s.fetch(s.offset)
+		}
+		n, err = s.rest.Read(p)
+		if n > 0 && !s.whole {
+			if _, werr := s.file.WriteAt(p[:n], s.offset); werr != nil {
+				n, err = 0, fmt.Errorf("keep content %s: %w", s.desc.Digest, werr)
+			}
+		}
+	}
+	s.hash.Write(p[:n])
+	s.offset += int64(n)
+	if n > 0 {
+		s.count(n)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.failed = err
+	}
+	return n, err
+}
+
+// resumed says that some of the content was here before, maybe damaged.
+func (s *stream) resumed() bool { return s.have > 0 }
+
+// trouble is what went wrong with reading or keeping, as opposed to with what was read.
+func (s *stream) trouble() error { return s.failed }
+
+// verify checks what was read, to its end, and makes it a blob.
+func (s *stream) verify() error {
+	if s.offset != s.desc.Size {
+		return fmt.Errorf("content %s has %d bytes, its descriptor says %d", s.desc.Digest, s.offset, s.desc.Size)
+	}
+	if got := digest.NewDigest(s.desc.Digest.Algorithm(), s.hash); got != s.desc.Digest {
+		return fmt.Errorf("content %s has another digest: %s", s.desc.Digest, got)
+	}
+	if s.whole {
+		return nil
+	}
+	if err := s.content.keep(s.file.Name(), s.desc.Digest); err != nil {
+		return fmt.Errorf("keep content %s: %w", s.desc.Digest, err)
+	}
+	s.whole = true
+	return nil
+}
+
+// discard forgets what is here of the content.
+func (s *stream) discard() error { return s.content.remove(s.desc.Digest) }
+
+// Close keeps what arrived, for the next time.
+func (s *stream) Close() error {
+	defer s.unlock()
+	var err error
+	if s.rest != nil {
+		err = s.rest.Close()
+	}
+	return errors.Join(err, s.file.Close())
+}

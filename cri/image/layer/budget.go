@@ -1,0 +1,48 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrTooBig says that an archive wants more of the disk than it may have.
+var ErrTooBig = errors.New("more than this image may take of the disk")
+
+// Budget is what all layers of one image may take together. It is safe for concurrent use.
+type Budget struct {
+	bytes, inodes       atomic.Int64
+	maxBytes, maxInodes int64
+}
+
+// NewBudget allows so many bytes and inodes.
+func NewBudget(bytes, inodes int64) *Budget { return &Budget{maxBytes: bytes, maxInodes: inodes} }
+
+// BudgetOf allows a share of what is free on the filesystem of dir, because a few kilobytes of archive can ask for
+// terabytes.
+func BudgetOf(dir string, share float64) (*Budget, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, fmt.Errorf("look for free space of %s: %w", dir, err)
+	}
+	inodes := int64(share * float64(st.Ffree))
+	if st.Files == 0 { // btrfs and others make inodes as they need them
+		inodes = 1 << 40
+	}
+	return NewBudget(int64(share*float64(st.Bavail)*float64(st.Bsize)), inodes), nil
+}
+
+// Bytes is how much it allows in all.
+func (b *Budget) Bytes() int64 { return b.maxBytes }
+
+func (b *Budget) take(bytes, inodes int64) error {
+	if bytes < 0 || bytes > b.maxBytes || b.bytes.Add(bytes) > b.maxBytes {
+		return fmt.Errorf("%w: %d bytes are allowed", ErrTooBig, b.maxBytes)
+	}
+	if b.inodes.Add(inodes) > b.maxInodes {
+		return fmt.Errorf("%w: %d files are allowed", ErrTooBig, b.maxInodes)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/snapshot"
+)
+
+const (
+	whPrefix  = ".wh."
+	whMeta    = ".wh..wh."
+	whOpaque  = ".wh..wh..opq"
+	ovlOpaque = "trusted.overlay.opaque"
+)
+
+// whiteout does a deletion that an archive asks for. It concerns the layers below only: what this archive brings itself
+// stays, in whatever order the two come.
+func (a *applier) whiteout(dir handle, parent, base string) error {
+	overlay := a.opt.Whiteouts == snapshot.WhiteoutsOverlay
+	if base == whOpaque {
+		if overlay {
+			return opaque(a.openat(parent, unix.O_RDONLY|unix.O_DIRECTORY))
+		}
+		return a.emptyOld(parent)
+	}
+	if strings.HasPrefix(base, whMeta) {
+		return nil // bookkeeping of aufs
+	}
+	base = strings.TrimPrefix(base, whPrefix)
+	if base == "" || base == "." || base == ".." {
+		return fmt.Errorf("deletion of %q: %w", base, errEscapes)
+	}
+	if !overlay {
+		name := base
+		if parent != "" {
+			name = parent + "/" + base
+		}
+		if _, ok := a.made[name]; !ok {
+			return a.remove(dir.fd, base)
+		}
+		if st, err := stat(dir.fd, base); err != nil || !isDir(st) {
+			return err
+		}
+		return a.emptyOld(name)
+	}
+	err := unix.Mknodat(dir.fd, base, unix.S_IFCHR, 0)
+	if !errors.Is(err, unix.EEXIST) {
+		if err == nil {
+			a.added(0)
+		}
+		return err
+	}
+	st, err := stat(dir.fd, base)
+	if err != nil || !isDir(st) {
+		return err
+	}
+	return opaque(openDir(dir.fd, base))
+}
+
+// opaque hides what lower layers have in a directory, and closes it.
+func opaque(fd int, err error) error {
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Fsetxattr(fd, ovlOpaque, []byte("y"), 0); err != nil {
+		return fmt.Errorf("set %s: %w", ovlOpaque, err)
+	}
+	return nil
+}
+
+// remember notes that this archive brings name, and so the directories it is in.
+func (a *applier) remember(name string) {
+	for a.made != nil && name != "" {
+		if _, ok := a.made[name]; ok {
+			return
+		}
+		a.made[name] = struct{}{}
+		name, _ = split(name)
+	}
+}
+
+// emptyOld deletes what lower layers brought into the directory name.
+func (a *applier) emptyOld(name string) error {
+	if err := a.ctx.Err(); err != nil {
+		return context.Cause(a.ctx)
+	}
+	fd, err := a.openat(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	names, err := list(fd, name)
+	if err != nil {
+		return err
+	}
+	for _, base := range names {
+		n := base
+		if name != "" {
+			n = name + "/" + base
+		}
+		if _, ok := a.made[n]; !ok {
+			err = a.remove(fd, base)
+		} else if st, serr := stat(fd, base); serr == nil && isDir(st) {
+			err = a.emptyOld(n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

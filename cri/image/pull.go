@@ -1,0 +1,225 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/berth-node/berth/cri/image/registry"
+)
+
+// Pull brings the image ref here. Pulls of one name with the same credentials are one; it goes on as long as one of its
+// callers waits. progress may be nil; it is called a few times a second at most, never twice at once, and must not block.
+func (s *Store) Pull(ctx context.Context, ref string, auth *Auth, progress func(Progress)) (Image, error) {
+	named, err := ParseName(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	key := named.String()
+	if auth != nil {
+		key = strings.Join([]string{key, auth.ServerAddress, auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken}, "\x00")
+	}
+	return s.pulls.do(ctx, key, progress, func(ctx context.Context, tell func(Progress)) (Image, error) {
+		ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "pull image")
+		defer span.End()
+		img, err := s.pull(ctx, named, auth, tell)
+		if err != nil {
+			return img, fmt.Errorf("pull %s: %w", reference.FamiliarString(named), err)
+		}
+		tell(Progress{Ref: named.String(), Phase: Done})
+		return img, nil
+	})
+}
+
+func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth, tell func(Progress)) (Image, error) {
+	tell(Progress{Ref: named.String(), Phase: Resolving})
+	repo, err := s.registry.Repository(ctx, named, auth)
+	if err != nil {
+		return Image{}, err
+	}
+	defer repo.Close()
+	if img, ok, err := s.unchanged(ctx, repo, named); err != nil || ok {
+		return img, err
+	}
+	p := &puller{store: s, repo: repo, named: named, tell: tell}
+	defer p.release()
+	return p.run(ctx)
+}
+
+// unchanged looks whether the registry still has under that name what is here already.
+func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named reference.Named) (Image, bool, error) {
+	n, err := s.names.Get(named.String())
+	if err != nil || n.Target == "" {
+		return Image{}, false, nil //nolint:nilerr // not here
+	}
+	object := n.Target.String()
+	if tagged, ok := named.(reference.Tagged); ok {
+		object = tagged.Tag()
+	}
+	target, err := repo.Head(ctx, object)
+	if err != nil || target != n.Target {
+		return Image{}, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.images.Get(n.ID)
+	if err != nil || topLayer(r) != "" && !s.cfg.Snapshots.Exists(topLayer(r)) {
+		return Image{}, false, nil //nolint:nilerr // removed meanwhile
+	}
+	return s.image(n.ID, r, s.namesOf(n.ID)), true, nil
+}
+
+// puller is one pull.
+type puller struct {
+	store *Store
+	repo  *registry.Repository
+	named reference.Named
+	tell  func(Progress)
+
+	kept     []digest.Digest
+	releases []func()
+}
+
+func (p *puller) release() {
+	for _, r := range p.releases {
+		r()
+	}
+}
+
+func (p *puller) lease(keys ...string) { p.releases = append(p.releases, p.store.lease(keys...)) }
+
+func (p *puller) run(ctx context.Context) (Image, error) {
+	m, err := p.top(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	target := m.Digest
+	m, doc, err := p.descend(ctx, m)
+	if err != nil {
+		return Image{}, err
+	}
+	body, err := p.config(ctx, *doc.Config)
+	if err != nil {
+		return Image{}, err
+	}
+	config, chain, err := parseConfig(body, len(doc.Layers))
+	if err != nil {
+		return Image{}, err
+	}
+	p.store.warnPlatform(p.named.String(), config)
+	u := &unpacker{store: p.store, ref: p.named.String(), registry: reference.Domain(p.named), tell: p.tell}
+	p.lease(chain...)
+	for i, l := range doc.Layers {
+		u.add(chain[:i+1], config.RootFS.DiffIDs[i], l, func(ctx context.Context, count func(int)) (packed, error) {
+			return p.store.content.open(ctx, l, func(offset int64) rc { return p.repo.Blob(ctx, l, offset) }, count)
+		})
+	}
+	if err := u.run(ctx); err != nil {
+		return Image{}, err
+	}
+	names := map[string]digest.Digest{reference.TrimNamed(p.named).String() + "@" + target.String(): target}
+	if _, ok := p.named.(reference.Tagged); ok {
+		names[p.named.String()] = target
+	}
+	img, err := p.store.record(doc.Config.Digest.String(), imageRecord{
+		Manifest: m.Digest, Content: p.kept, Layers: chain, Config: config, PulledAt: time.Now(),
+	}, names)
+	if err != nil {
+		return img, err
+	}
+	return img, p.store.finish(doc.Layers)
+}
+
+// finish drops packed layers that were needed only to unpack them.
+func (s *Store) finish(layers []ocispec.Descriptor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.kept()
+	var errs []error
+	for _, l := range layers {
+		if _, ok := kept[l.Digest.String()]; !ok {
+			errs = append(errs, s.content.remove(l.Digest))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// top fetches what the name names: a manifest or an index.
+func (p *puller) top(ctx context.Context) (registry.Manifest, error) {
+	if tagged, ok := p.named.(reference.Tagged); ok {
+		return p.repo.Tag(ctx, tagged.Tag())
+	}
+	return p.manifest(ctx, ocispec.Descriptor{Digest: p.named.(reference.Canonical).Digest()})
+}
+
+// manifest fetches by digest, or finds it here.
+func (p *puller) manifest(ctx context.Context, d ocispec.Descriptor) (registry.Manifest, error) {
+	if body, err := p.store.content.read(d.Digest); err == nil {
+		return registry.Manifest{MediaType: d.MediaType, Digest: d.Digest, Body: body}, nil
+	}
+	m, err := p.repo.Digest(ctx, d.Digest)
+	if err == nil && d.Size > 0 && int64(len(m.Body)) != d.Size {
+		return m, invalid("manifest %s has %d bytes, its index says %d", d.Digest, len(m.Body), d.Size)
+	}
+	return m, err
+}
+
+// descend goes from an index to the manifest for this machine, and keeps both.
+func (p *puller) descend(ctx context.Context, m registry.Manifest) (registry.Manifest, document, error) {
+	for range maxNested {
+		if err := p.keep(m.Digest, m.Body); err != nil {
+			return m, document{}, err
+		}
+		doc, err := parseDocument(m.MediaType, m.Body)
+		if err != nil || !doc.isIndex() {
+			return m, doc, err
+		}
+		d, err := choose(*doc.Manifests, p.store.platform)
+		if err != nil {
+			return m, doc, err
+		}
+		if m, err = p.manifest(ctx, d); err != nil {
+			return m, doc, err
+		}
+	}
+	return m, document{}, invalid("more than %d indexes in each other", maxNested)
+}
+
+func (p *puller) keep(d digest.Digest, body []byte) error {
+	p.lease(d.String())
+	p.kept = append(p.kept, d)
+	return p.store.content.write(d, body)
+}
+
+// config fetches the configuration.
+func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+	p.lease(d.Digest.String())
+	p.kept = append(p.kept, d.Digest)
+	if body, err := p.store.content.read(d.Digest); err == nil {
+		return body, nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	r, err := p.store.content.open(ctx, d, func(offset int64) rc { return p.repo.Blob(ctx, d, offset) }, func(int) {})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return readAll(r, d)
+}
+
+// warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in their
+// configuration, and some machines run others' programs.
+func (s *Store) warnPlatform(ref string, c ocispec.Image) {
+	if c.Architecture != "" && !s.platform.Match(c.Platform) {
+		s.log.Warn("image is made for another kind of machine", "image", ref, "architecture", c.Architecture, "variant", c.Variant)
+	}
+}

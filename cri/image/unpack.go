@@ -1,0 +1,276 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/image/layer"
+	"github.com/berth-node/berth/cri/snapshot"
+)
+
+type rc = io.ReadCloser
+
+// packed is a layer as it comes. After its end, verify says whether it is what it should be.
+type packed interface {
+	io.ReadCloser
+	verify() error
+	resumed() bool  // some of it was here before, maybe damaged
+	discard() error // do not use that again
+	trouble() error // what went wrong with reading it, if that is what went wrong
+}
+
+// task is one layer to be made.
+type task struct {
+	chain  string
+	below  []string // chain IDs under it, the nearest first
+	diffID digest.Digest
+	desc   ocispec.Descriptor
+	open   func(ctx context.Context, count func(int)) (packed, error)
+}
+
+func (t *task) parent() string {
+	if len(t.below) == 0 {
+		return ""
+	}
+	return t.below[0]
+}
+
+// unpacker makes the layers of one image: all at once where the snapshotter lets it, because nothing of a layer depends on
+// those below it but the metadata of directories it does not describe.
+type unpacker struct {
+	store    *Store
+	ref      string
+	registry string
+	tell     func(Progress)
+	tasks    []*task
+
+	once   sync.Once
+	budget *layer.Budget
+	broke  error
+}
+
+// add the next layer; chain are the chain IDs of the layers so far and its own.
+func (u *unpacker) add(chain []string, diffID digest.Digest, desc ocispec.Descriptor, open func(context.Context, func(int)) (packed, error)) {
+	n := len(chain) - 1
+	t := &task{chain: chain[n], diffID: diffID, desc: desc, open: open}
+	t.below = slices.Clone(chain[:n])
+	slices.Reverse(t.below)
+	u.tasks = append(u.tasks, t)
+}
+
+func (u *unpacker) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, t := range u.tasks {
+		g.Go(func() error {
+			_, err := u.store.unpacks.do(ctx, t.chain, u.tell, func(ctx context.Context, tell func(Progress)) (struct{}, error) {
+				m := newMeter(tell, u.ref, t.desc.Digest.String(), t.desc.Size)
+				err := u.layer(ctx, t, m)
+				if err == nil {
+					m.done()
+				}
+				return struct{}{}, err
+			})
+			if err != nil {
+				return fmt.Errorf("layer %s: %w", t.desc.Digest, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// layer makes one layer, unless it is there.
+func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
+	s := u.store
+	defer s.lease(t.chain, t.desc.Digest.String())()
+	if s.cfg.Snapshots.Exists(t.chain) {
+		return nil
+	}
+	if !s.cfg.Snapshots.Independent() {
+		if err := s.awaitLayer(ctx, t.parent()); err != nil {
+			return err
+		}
+	}
+	release, err := s.slots.take(ctx, u.registry)
+	if err != nil {
+		return err
+	}
+	release = sync.OnceFunc(release)
+	defer release()
+	into, err := s.cfg.Snapshots.Begin(ctx, t.chain, t.parent())
+	if errors.Is(err, snapshot.ErrExists) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer into.Abort() //nolint:errcheck // nothing after Commit; else the snapshotter's Clean gets it
+	res, err := u.fill(ctx, t, into, m)
+	if err != nil {
+		return err
+	}
+	release()
+	// In order, so that a layer is there only with all it stands on.
+	if err := s.awaitLayer(ctx, t.parent()); err != nil {
+		return err
+	}
+	if s.cfg.Snapshots.Independent() {
+		if err := layer.Adopt(into.Dir(), res.Implied, s.dirs(t.below)); err != nil {
+			return err
+		}
+	}
+	if err := into.Commit(ctx); err != nil {
+		return err
+	}
+	return s.layerMade(ctx, t.chain, res.Usage)
+}
+
+// fill unpacks a layer into its directory. What was here of it before may have been damaged by a power cut, so then it gets
+// a second chance.
+func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (layer.Unpacked, error) {
+	res, again, err := u.try(ctx, t, into, m)
+	if err == nil || !again {
+		return res, err
+	}
+	u.store.log.Warn("layer was damaged on disk and is fetched again", "layer", t.desc.Digest, "error", err)
+	if err := layer.Empty(into.Dir()); err != nil {
+		return res, err
+	}
+	m.restart()
+	res, _, err = u.try(ctx, t, into, m)
+	return res, err
+}
+
+// try unpacks once; again says that another try would read other bytes.
+func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *meter) (res layer.Unpacked, again bool, err error) {
+	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "unpack layer")
+	defer span.End()
+	u.once.Do(func() { u.budget, u.broke = layer.BudgetOf(into.Dir(), u.store.cfg.MaxFill) })
+	if u.broke != nil {
+		return res, false, u.broke
+	}
+	r, err := t.open(ctx, m.add)
+	if err != nil {
+		return res, false, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	res, err = layer.Unpack(ctx, r, into.Dir(), layer.Options{Whiteouts: into.Whiteouts(), Budget: u.budget, Log: u.store.log})
+	switch {
+	case err == nil:
+		err = r.verify()
+	case r.trouble() != nil:
+		err = r.trouble()
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case blameless(err):
+	default:
+		// Whether these are the bytes that were asked for is worth knowing before the archive is called bad.
+		if _, rerr := io.Copy(io.Discard, r); rerr == nil {
+			if verr := r.verify(); verr != nil {
+				err = verr
+			}
+		}
+	}
+	if err == nil && res.DiffID != t.diffID {
+		err = invalid("unpacked it has the digest %s, the configuration says %s", res.DiffID, t.diffID)
+	}
+	if err == nil {
+		return res, false, nil
+	}
+	// On a full disk, what was kept for a retry is in the way of everybody else.
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	if full || r.trouble() == nil && ctx.Err() == nil {
+		again = r.resumed() && !full && r.trouble() == nil
+		err = errors.Join(err, r.discard())
+	}
+	return res, again, err
+}
+
+// blameless says that an error has nothing to do with what the archive holds.
+func blameless(err error) bool {
+	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
+}
+
+// dirs are the directories of layers that are there.
+func (s *Store) dirs(chain []string) []string {
+	if len(chain) == 0 {
+		return nil
+	}
+	all := map[string]string{}
+	for _, i := range s.cfg.Snapshots.List() {
+		all[i.Key] = i.Dir
+	}
+	var dirs []string
+	for _, c := range chain {
+		dirs = append(dirs, all[c])
+	}
+	return dirs
+}
+
+// awaitLayer waits until somebody has made a layer.
+func (s *Store) awaitLayer(ctx context.Context, chain string) error {
+	if chain == "" {
+		return nil
+	}
+	s.mu.Lock()
+	if s.cfg.Snapshots.Exists(chain) {
+		s.mu.Unlock()
+		return nil
+	}
+	made := s.awaited[chain]
+	if made == nil {
+		made = make(chan struct{})
+		s.awaited[chain] = made
+	}
+	s.mu.Unlock()
+	select {
+	case <-made:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// layerMade records what a layer takes and tells those who wait for it.
+func (s *Store) layerMade(ctx context.Context, chain string, u layer.Usage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if made := s.awaited[chain]; made != nil {
+		close(made)
+		delete(s.awaited, chain)
+	}
+	if !s.cfg.Snapshots.Independent() {
+		all, err := s.cfg.Snapshots.Usage(ctx, chain) // each layer holds a copy of what is below
+		if err != nil {
+			return err
+		}
+		u = layer.Usage(all)
+	}
+	return s.layers.Put(chain, layerRecord{Bytes: u.Bytes, Inodes: u.Inodes, Made: time.Now()})
+}
+
+// readAll reads small content.
+func readAll(r packed, d ocispec.Descriptor) ([]byte, error) {
+	body := make([]byte, d.Size)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
+	}
+	if err := r.verify(); err != nil {
+		return nil, errors.Join(err, r.discard())
+	}
+	return body, nil
+}
