@@ -174,7 +174,7 @@ func (h *Hierarchy) Controllers() []string {
 func (h *Hierarchy) Dir(controller, path string) string {
 	if controller != "" {
 		if root, ok := h.byName[controller]; ok {
-			return root + clean(path)
+			return join(root, path)
 		}
 		if !slices.Contains(h.v2, v2Name(controller)) {
 			return ""
@@ -183,7 +183,14 @@ func (h *Hierarchy) Dir(controller, path string) string {
 	if h.unified == "" {
 		return ""
 	}
-	return h.unified + clean(path)
+	return join(h.unified, path)
+}
+
+func join(root, path string) string {
+	if path = clean(path); path == "/" {
+		return root
+	}
+	return root + path
 }
 
 // v2Name maps the v1 names of controllers that were renamed or became part of the core in v2.
@@ -199,10 +206,9 @@ func v2Name(controller string) string {
 
 // Dirs are the group's directories, one a hierarchy.
 func (h *Hierarchy) Dirs(path string) []string {
-	path = clean(path)
 	out := make([]string, len(h.trees))
 	for i, t := range h.trees {
-		out[i] = t.dir + path
+		out[i] = join(t.dir, path)
 	}
 	return out
 }

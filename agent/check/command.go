@@ -1,0 +1,47 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// ErrUnable is the command's error when something required is missing; the report was printed already.
+var ErrUnable = errors.New("this machine cannot run pods")
+
+// Command is `berth check`. It succeeds when everything required is there.
+func Command() *cobra.Command {
+	var c Config
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Find out whether this machine can run pods, and what is missing",
+		Long: "Tries every kernel feature that pods need, in throwaway namespaces, groups and directories, and says what a missing one costs.\n" +
+			"Exits with 0 when all that is required is there, else with 1.",
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "table" && output != "json" {
+				return fmt.Errorf("output %q is not table or json", output)
+			}
+			r := Run(cmd.Context(), c)
+			print := r.Print
+			if output == "json" {
+				print = r.PrintJSON
+			}
+			if err := print(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if !r.OK() {
+				cmd.SilenceErrors = true
+				return ErrUnable
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&c.RootDir, "root-dir", "/var/lib/berth", "where the node will keep its data")
+	cmd.Flags().StringVar(&c.CgroupMount, "cgroup-mount", "/sys/fs/cgroup", "where control groups are mounted")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
+}
