@@ -25,6 +25,8 @@ const (
 // ErrInvalid says that an image is not as the specification wants it.
 var ErrInvalid = errors.New("invalid image")
 
+var errPlatform = errors.New("image is not made for this machine")
+
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
@@ -126,7 +128,7 @@ func choose(manifests []ocispec.Descriptor, want platforms.MatchComparer) (ocisp
 		}
 	}
 	if best == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("image is not made for this machine, but for %s", strings.Join(offered, ", "))
+		return ocispec.Descriptor{}, fmt.Errorf("%w, but for %s", errPlatform, strings.Join(offered, ", "))
 	}
 	return *best, nil
 }

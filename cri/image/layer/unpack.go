@@ -86,14 +86,13 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 		return nil, err
 	}
 	switch {
-	case len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b:
+	case isGzip(magic):
 		z, err := gzip.NewReader(b)
 		if err != nil {
 			return nil, fmt.Errorf("read gzip: %w", err)
 		}
 		return z, nil
-	// A frame, or one that is to be skipped.
-	case len(magic) == 4 && (string(magic) == "\x28\xb5\x2f\xfd" || magic[0]&0xf0 == 0x50 && string(magic[1:]) == "\x2a\x4d\x18"):
+	case isZstd(magic):
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, fmt.Errorf("read zstd: %w", err)
@@ -101,4 +100,14 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 		return z.IOReadCloser(), nil
 	}
 	return io.NopCloser(b), nil
+}
+
+// IsPacked says whether the first four bytes of a stream are those of something [Decompress] undoes.
+func IsPacked(magic []byte) bool { return isGzip(magic) || isZstd(magic) }
+
+func isGzip(magic []byte) bool { return len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b }
+
+// isZstd knows a frame, and one that is to be skipped.
+func isZstd(magic []byte) bool {
+	return len(magic) >= 4 && (string(magic[:4]) == "\x28\xb5\x2f\xfd" || magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18")
 }
