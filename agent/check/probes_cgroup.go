@@ -100,7 +100,7 @@ func probeDevices(ctx context.Context, e *env) answer {
 		return missing("%v", err)
 	}
 	defer e.h.Remove(context.WithoutCancel(ctx), path)
-	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}})
+	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Type: "a", Access: "rwm"}})
 	if err != nil {
 		return missing("%v", err)
 	}
