@@ -7,19 +7,30 @@
 package cri
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/cri/store"
 )
 
-// Config says where a [Server] lives. RootDir, RunDir, LogDir, Helper, BridgeName and PodCIDR are required.
+// Config says where a [Server] lives. RootDir, RunDir, Helper, BridgeName and PodCIDR are required.
 type Config struct {
 	RootDir    string // images, snapshots, records
-	RunDir     string // what a boot outlives nothing of; may be on disk nevertheless
+	RunDir     string // what is of no use after a boot; may be on disk nevertheless
 	LogDir     string // logs of pods, for Purge; the paths themselves come with each pod
 	CgroupRoot string // pods without a cgroup parent of their own go under it
 
@@ -40,13 +51,25 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Server is the runtime. It is safe for concurrent use.
+// Server is the runtime. It is safe for concurrent use. What its methods return shares parts with what it keeps, so it is for
+// reading only.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
-	cfg Config
-	log *slog.Logger
+	cfg     Config
+	log     *slog.Logger
+	db      *store.DB
+	machine *machine
+	images  *image.Store
+	pods    *pods
+	ctrs    *containers
+	hub     *hub
+	streams *streams
+	life    *life
+	closers []func() error // in reverse order
+
+	imported chan struct{} // closed when the image directory was read
 }
 
 var (
@@ -60,23 +83,184 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: c, log: c.Log}, nil
+	if c.RootDir == "" || c.RunDir == "" || c.Helper == "" || c.BridgeName == "" || !c.PodCIDR.IsValid() {
+		return nil, errors.New("open runtime: root and run directory, helper, bridge and pod addresses are required")
+	}
+	s := &Server{cfg: c, log: c.Log, life: newLife(), hub: &hub{}, imported: make(chan struct{})}
+	if err := s.open(ctx); err != nil {
+		return nil, fmt.Errorf("open runtime: %w", errors.Join(err, s.Close()))
+	}
+	return s, nil
 }
 
-// Run serves until ctx ends and everything it started has ended. Pods go on running.
-func (s *Server) Run(ctx context.Context) error {
-	<-ctx.Done()
+func (s *Server) open(ctx context.Context) error {
+	m, err := s.openMachine()
+	if err != nil {
+		return err
+	}
+	s.machine = m
+	if err := s.openTables(); err != nil {
+		return err
+	}
+	if s.streams, err = newStreams(s.ctrs, s.pods); err != nil {
+		return err
+	}
+	s.closers = append(s.closers, s.streams.listener.Close)
+	if err := s.recover(ctx); err != nil {
+		return err
+	}
+	s.life.start(func(ctx context.Context) {
+		if err := s.streams.serve(ctx); err != nil {
+			s.log.Error("exec, attach and port-forward do not work any more", "error", err)
+		}
+	})
+	s.life.start(s.importDir)
 	return nil
 }
 
-// Events calls fn with every container event until ctx ends.
-func (s *Server) Events(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
-	<-ctx.Done()
-	return ctx.Err()
+// openMachine opens all that sandboxes and containers are made of.
+func (s *Server) openMachine() (*machine, error) {
+	c := s.cfg
+	m := &machine{
+		paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
+	}
+	for _, dir := range []string{c.RootDir, c.RunDir, m.paths.sandboxes(), m.paths.containers(), m.paths.state()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if m.bootID, err = bootID(); err != nil {
+		return nil, err
+	}
+	if s.db, err = store.Open(m.paths.db(), s.log); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, s.db.Close)
+	if m.snaps, err = snapshot.New(m.paths.snapshots(), s.db, s.log); err != nil {
+		return nil, err
+	}
+	s.images, err = image.Open(image.Config{
+		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, MaxParallel: c.MaxParallelPulls, Log: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.images, m.mounts = s.images, kernelMounts{}
+	h, err := cgroups.Open("")
+	if err != nil {
+		return nil, err
+	}
+	m.cgroups = h
+	if m.host, err = oci.ReadHost(); err != nil {
+		return nil, err
+	}
+	m.host.Unified = h.Mode() == cgroups.Unified
+	m.host.Hugetlb = slices.Contains(h.Controllers(), "hugetlb")
+	m.host.Swap = swapAccounted(h)
+	if err := h.Create(m.launchCgroup(), nil); err != nil {
+		return nil, err
+	}
+	helper, err := keeper.OpenHelper(c.Helper)
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, helper.Close)
+	m.keepers = realKeepers{helper}
+	return m, s.openNetwork(m)
 }
 
-// ImageHandler serves /images/... for the CLI.
-func (s *Server) ImageHandler() http.Handler { return http.NotFoundHandler() }
+func (s *Server) openNetwork(m *machine) error {
+	n, err := cni.New(cni.Config{
+		StateDir: m.paths.ipam(), NetNSDir: m.paths.netns(), CacheDir: m.paths.cniCache(), ConfDir: s.cfg.CNIConfDir, BinDirs: s.cfg.CNIBinDirs,
+		BridgeName: s.cfg.BridgeName, PodCIDR: s.cfg.PodCIDR, Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	m.net = n
+	s.closers = append(s.closers, n.Close)
+	return nil
+}
 
-// Purge removes everything of this root and run directory.
-func (s *Server) Purge(ctx context.Context) error { return errors.ErrUnsupported }
+func (s *Server) openTables() error {
+	sandboxes, err := store.NewTable[sandboxRecord](s.db, "sandboxes")
+	if err != nil {
+		return err
+	}
+	ctrs, err := store.NewTable[containerRecord](s.db, "containers")
+	if err != nil {
+		return err
+	}
+	s.pods, s.ctrs = newManagers(s.machine, sandboxes, ctrs, s.hub, s.life)
+	return nil
+}
+
+// newManagers makes the two that know each other.
+func newManagers(m *machine, sandboxes *store.Table[sandboxRecord], ctrs *store.Table[containerRecord], h *hub, l *life) (*pods, *containers) {
+	ps := &pods{machine: m, table: sandboxes, byID: newIndex[*sandbox]("sandbox"), events: h, life: l}
+	cs := &containers{machine: m, table: ctrs, byID: newIndex[*container]("container"), events: h, life: l, pods: ps}
+	ps.containers = cs
+	return ps, cs
+}
+
+// Run serves until ctx ends, and returns when everything it started has ended. Pods go on running.
+func (s *Server) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return s.Close()
+}
+
+// Close ends the server without touching any pod.
+func (s *Server) Close() error {
+	s.life.end()
+	var errs []error
+	for _, c := range slices.Backward(s.closers) {
+		if err := c(); err != nil && !errors.Is(err, os.ErrClosed) && !isClosedListener(err) {
+			errs = append(errs, err)
+		}
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+// importDir imports the archives in the image directory. It runs beside everything else: pods whose images are here start at
+// once, the others' wait in getImage.
+func (s *Server) importDir(ctx context.Context) {
+	defer close(s.imported)
+	if s.cfg.ImageDir == "" {
+		return
+	}
+	if err := s.images.ImportDir(ctx, s.cfg.ImageDir); err != nil && ctx.Err() == nil {
+		s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
+	}
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(b)), err
+}
+
+// swapAccounted says whether a limit of memory and swap together can be set. On v2 the kernel shows the file for it when swap
+// is accounted.
+func swapAccounted(h *cgroups.Hierarchy) bool {
+	dir := h.MemoryDir("/")
+	if dir == "" {
+		return false
+	}
+	if h.Mode() != cgroups.Unified {
+		_, err := os.Stat(dir + "/memory.memsw.limit_in_bytes")
+		return err == nil
+	}
+	// The root group has no limits; the runtime's own shows.
+	groups, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(groups, func(d os.DirEntry) bool {
+		if !d.IsDir() {
+			return false
+		}
+		_, err := os.Stat(dir + "/" + d.Name() + "/memory.swap.max")
+		return err == nil
+	})
+}

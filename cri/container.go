@@ -1,0 +1,186 @@
+package cri
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/store"
+)
+
+// containerState is where a container is in its life:
+//
+//	          create             start               the process runs             the process ends
+//	creating ───────> created ─────────> starting ───────────────────> running ──────────────────> exited
+//	    │                                    │                                                        ^
+//	    │ a step fails, or a crash           └── it cannot be started, or has ended by then ──────────┘
+//	    └──────────────────> (no record)
+//
+// From created and exited, remove leads to no record. A container never starts twice.
+type containerState string
+
+const (
+	containerCreating containerState = "creating"
+	containerCreated  containerState = "created"
+	containerStarting containerState = "starting"
+	containerRunning  containerState = "running"
+	containerExited   containerState = "exited"
+)
+
+// cri is the state as clients know it: a container that is being started is still only created to them.
+func (s containerState) cri() runtimeapi.ContainerState {
+	switch s {
+	case containerRunning:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	case containerExited:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	default:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	}
+}
+
+// Why a container ended, as CRI clients know it.
+const (
+	reasonCompleted  = "Completed"
+	reasonError      = "Error"
+	reasonOOMKilled  = "OOMKilled"
+	reasonStartError = "StartError"
+	reasonUnknown    = "Unknown"
+
+	codeStartError = 128
+	codeUnknown    = 255
+)
+
+// container is one container.
+type container struct {
+	id        string
+	createdAt int64
+	sandbox   *sandbox
+	cfg       *runtimeapi.ContainerConfig // never changes
+	op        oplock                      // held by what changes the state
+	done      chan struct{}               // closed when it has exited and nothing of it runs any more
+	signalled atomic.Bool                 // its stop signal was sent
+
+	mu   sync.RWMutex
+	rec  containerRecord
+	gone bool
+	exec *execBase // what an exec inherits, once one was asked for
+}
+
+func newContainer(rec containerRecord, cfg *runtimeapi.ContainerConfig, sb *sandbox) *container {
+	c := &container{
+		id: rec.ID, createdAt: rec.CreatedAt, sandbox: sb, cfg: cfg, op: newOplock(), done: make(chan struct{}), rec: rec,
+	}
+	if rec.State == containerExited {
+		close(c.done)
+	}
+	return c
+}
+
+func (c *container) record() containerRecord {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.rec
+}
+
+func (c *container) removed() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.gone
+}
+
+// ownPIDs says whether the container's processes end with its first one, because the kernel ends a PID namespace with it.
+func (c *container) ownPIDs() bool {
+	return c.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_CONTAINER
+}
+
+// logAttrs name the container in the log.
+func (c *container) logAttrs() []any {
+	meta := c.sandbox.cfg.GetMetadata()
+	return []any{"pod", meta.GetNamespace() + "/" + meta.GetName(), "uid", meta.GetUid(), "container", c.cfg.GetMetadata().GetName(), "id", c.id}
+}
+
+// logPath is "" when the container has no log.
+func logPath(sb *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) string {
+	if sb.GetLogDirectory() == "" || c.GetLogPath() == "" {
+		return ""
+	}
+	return filepath.Join(sb.GetLogDirectory(), c.GetLogPath())
+}
+
+// containers are the containers of all sandboxes.
+type containers struct {
+	*machine
+	table *store.Table[containerRecord]
+	byID  *index[*container]
+	names names
+
+	pods   *pods
+	events *hub
+	life   *life
+	warned sync.Map // what was said already, once is enough
+}
+
+// update changes the container's record, on disk first.
+func (cs *containers) update(c *container, change func(*containerRecord)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rec := c.rec
+	change(&rec)
+	if err := cs.table.Put(c.id, rec); err != nil {
+		return err
+	}
+	c.rec = rec
+	return nil
+}
+
+// drop ends the container's record.
+func (cs *containers) drop(c *container) error {
+	if err := cs.table.Delete(c.id); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.gone = true
+	c.mu.Unlock()
+	cs.byID.delete(c.id)
+	cs.names.release(c.id)
+	c.sandbox.remove(c)
+	return nil
+}
+
+// running finds a container that runs, for what only a running one can do.
+func (cs *containers) running(id string) (*container, podKeeper, error) {
+	c, err := cs.byID.get(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s := c.record().State; s != containerRunning {
+		return nil, nil, fmt.Errorf("%w: container is in %s state", errPrecondition, s.cri())
+	}
+	k, err := c.sandbox.live()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, k, nil
+}
+
+// execBase is what an exec takes over from its container.
+type execBase struct {
+	process *specs.Process
+	seccomp []byte
+}
+
+// sorted is the order of lists: the newest first.
+func newestContainer(a, b *container) int {
+	switch {
+	case a.createdAt > b.createdAt:
+		return -1
+	case a.createdAt < b.createdAt:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,295 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/oci"
+)
+
+// create makes a container in a sandbox, up to its root file system being mounted and its specification written.
+func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig) (string, error) {
+	if cfg.GetMetadata().GetName() == "" {
+		return "", invalidf("container metadata must include a name")
+	}
+	sb, err := cs.pods.byID.get(sandboxID)
+	if err != nil {
+		return "", err
+	}
+	img, err := cs.images.Get(cfg.GetImage().GetImage())
+	if err != nil {
+		return "", fmt.Errorf("create container: image %q: %w", cfg.GetImage().GetImage(), err)
+	}
+	c, err := cs.begin(sb, cfg, img)
+	if err != nil {
+		return "", fmt.Errorf("create container: %w", err)
+	}
+	if err := c.op.lock(ctx); err != nil {
+		return "", errors.Join(err, cs.drop(c))
+	}
+	defer c.op.unlock()
+	undone := true
+	// Only now that the sandbox knows the container: a stop of it either finds the container or is seen here.
+	if _, err = sb.live(); err == nil {
+		undone, err = cs.runner.run(ctx, "create container", cs.plan(c, img))
+	}
+	if err == nil {
+		err = cs.update(c, func(r *containerRecord) { r.State = containerCreated })
+	}
+	if err != nil {
+		if undone {
+			err = errors.Join(err, cs.drop(c))
+		}
+		return "", fmt.Errorf("create container: %w", err)
+	}
+	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c)
+	return c.id, nil
+}
+
+// begin reserves the name and writes the record of a container to be.
+func (cs *containers) begin(sb *sandbox, cfg *runtimeapi.ContainerConfig, img image.Image) (*container, error) {
+	raw, err := encode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	resources, err := encode(cfg.GetLinux().GetResources())
+	if err != nil {
+		return nil, err
+	}
+	sig, err := oci.StopSignal(cfg.GetStopSignal(), img.StopSignal())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	id := newID()
+	rec := containerRecord{
+		ID: id, SandboxID: sb.id, Name: containerName(cfg.GetMetadata(), sb.cfg.GetMetadata()), State: containerCreating, Config: raw,
+		CreatedAt: time.Now().UnixNano(), ImageID: img.ID, ImageRef: img.ID, Layer: img.TopLayer, StopSignal: int(sig), Resources: resources,
+		LogPath: logPath(sb.cfg, cfg), Cgroup: cs.cgroupOf(sb.cfg.GetLinux().GetCgroupParent(), id),
+	}
+	if len(img.Digests) > 0 {
+		rec.ImageRef = img.Digests[0]
+	}
+	if len(img.Tags) > 0 {
+		rec.ImageName = img.Tags[0]
+	}
+	if err := cs.names.reserve(rec.Name, id); err != nil {
+		return nil, fmt.Errorf("reserve container name: %w", err)
+	}
+	if err := cs.table.Put(id, rec); err != nil {
+		cs.names.release(id)
+		return nil, err
+	}
+	c := newContainer(rec, cfg, sb)
+	cs.byID.put(id, c)
+	sb.add(c)
+	return c, nil
+}
+
+// plan is what a container is made of before it is started. img is not looked at by the undos.
+func (cs *containers) plan(c *container, img image.Image) plan {
+	return plan{
+		{{"bundle", cs.makeBundle(c), cs.removeBundle(c)}},
+		{{"snapshot", cs.prepare(c), cs.removeSnapshot(c)}},
+		{{"rootfs", cs.mountRootfs(c), cs.unmountRootfs(c)}},
+		{{"images", cs.mountImages(c), cs.unmountImages(c)}},
+		{{"specification", cs.writeSpec(c, img), nil}},
+	}
+}
+
+func (cs *containers) makeBundle(c *container) act {
+	return func(context.Context) error {
+		if p := c.record().LogPath; p != "" {
+			if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+				return err
+			}
+		}
+		return os.MkdirAll(cs.paths.rootfs(c.id), 0o700)
+	}
+}
+
+// removeBundle removes file by file, so that a mount that is still there stops it instead of being emptied.
+func (cs *containers) removeBundle(c *container) act {
+	return func(context.Context) error { return removeContainerDir(cs.paths, c.id) }
+}
+
+func removeContainerDir(l layout, id string) error {
+	if err := os.RemoveAll(filepath.Join(l.state(), id)); err != nil {
+		return err
+	}
+	dirs, err := os.ReadDir(l.imageMounts(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, d := range dirs {
+		if err := remove(filepath.Join(l.imageMounts(id), d.Name())); err != nil {
+			return err
+		}
+	}
+	for _, p := range []string{l.imageMounts(id), l.rootfs(id), l.spec(id), l.filter(id), l.container(id)} {
+		if err := remove(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (cs *containers) prepare(c *container) act {
+	return func(ctx context.Context) error {
+		_, err := cs.snaps.Prepare(ctx, c.id, c.record().Layer)
+		return err
+	}
+}
+
+func (cs *containers) removeSnapshot(c *container) act {
+	return func(ctx context.Context) error { return cs.snaps.Remove(ctx, c.id) }
+}
+
+func (cs *containers) mountRootfs(c *container) act {
+	return func(ctx context.Context) error {
+		mounts, err := cs.snaps.Prepare(ctx, c.id, c.record().Layer) // gives the same again
+		if err != nil {
+			return err
+		}
+		return cs.mounts.mount(mounts, cs.paths.rootfs(c.id))
+	}
+}
+
+func (cs *containers) unmountRootfs(c *container) act {
+	return func(context.Context) error { return cs.mounts.unmount(cs.paths.rootfs(c.id)) }
+}
+
+// writeSpec reads the image's users from the mounted root, builds the specification and writes it.
+func (cs *containers) writeSpec(c *container, img image.Image) act {
+	return func(context.Context) error {
+		in, err := cs.specInput(c, img)
+		if err != nil {
+			return err
+		}
+		spec, err := oci.Spec(in)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errInvalid, err)
+		}
+		c.mu.Lock()
+		c.rec.User = in.User
+		c.mu.Unlock()
+		return writeSpec(cs.paths.spec(c.id), spec)
+	}
+}
+
+func writeSpec(path string, spec *specs.Spec) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode specification: %w", err)
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error) {
+	rootfs := cs.paths.rootfs(c.id)
+	in := oci.Input{
+		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Container: c.cfg, Image: img.Config.Config,
+		Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host, ImageMounts: cs.imageMountPaths(c),
+	}
+	sc := c.cfg.GetLinux().GetSecurityContext()
+	passwd, err := oci.ReadFile(rootfs, "/etc/passwd")
+	if err != nil {
+		return in, err
+	}
+	group, err := oci.ReadFile(rootfs, "/etc/group")
+	if err != nil {
+		return in, err
+	}
+	if in.User, err = oci.ResolveUser(sc, img.Config.Config.User, passwd, group); err != nil {
+		return in, fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	if in.Namespaces, err = cs.namespacesFor(c); err != nil {
+		return in, err
+	}
+	if in.Files, err = cs.pods.filesFor(c.sandbox, c.cfg); err != nil {
+		return in, err
+	}
+	if path, err := oci.LocalhostProfile(c.cfg); err != nil {
+		return in, fmt.Errorf("%w: %w", errInvalid, err)
+	} else if path != "" {
+		if in.Seccomp, err = os.ReadFile(path); err != nil {
+			return in, fmt.Errorf("seccomp profile: %w", err)
+		}
+	}
+	for _, d := range c.cfg.GetDevices() {
+		nodes, err := oci.LoadDevice(d.GetHostPath(), d.GetContainerPath())
+		if err != nil {
+			return in, err
+		}
+		in.Devices = append(in.Devices, nodes)
+	}
+	if sc.GetPrivileged() {
+		if in.Host.Devices, err = oci.HostDevices(); err != nil {
+			return in, err
+		}
+	}
+	if err := checkMounts(c.cfg.GetMounts()); err != nil {
+		return in, err
+	}
+	cs.warn(c, in)
+	return in, nil
+}
+
+// namespacesFor are the namespaces a container joins.
+func (cs *containers) namespacesFor(c *container) (oci.Namespaces, error) {
+	var ns oci.Namespaces
+	k, err := c.sandbox.live()
+	if err != nil {
+		return ns, err
+	}
+	opts := c.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	pod := c.sandbox.namespaceOptions()
+	if !c.sandbox.hostNetwork() && opts.GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		ns.Network, ns.UTS = c.sandbox.record().NetNS, k.NSPath("uts")
+	}
+	if pod.GetIpc() != runtimeapi.NamespaceMode_NODE && opts.GetIpc() != runtimeapi.NamespaceMode_NODE {
+		ns.IPC = k.NSPath("ipc")
+	}
+	switch opts.GetPid() {
+	case runtimeapi.NamespaceMode_POD:
+		if pod.GetPid() == runtimeapi.NamespaceMode_POD {
+			ns.PID = k.NSPath("pid")
+		}
+	case runtimeapi.NamespaceMode_TARGET:
+		target, _, err := cs.running(opts.GetTargetId())
+		if err != nil {
+			return ns, fmt.Errorf("target container: %w", err)
+		}
+		if target.sandbox != c.sandbox {
+			return ns, invalidf("target container %q is not in the same sandbox", opts.GetTargetId())
+		}
+		ns.PID = fmt.Sprintf("/proc/%d/ns/pid", target.record().Pid)
+	}
+	return ns, nil
+}
+
+// warn says once what containers ask for and this machine cannot give.
+func (cs *containers) warn(c *container, in oci.Input) {
+	once := func(key string, msg string, args ...any) {
+		if _, said := cs.warned.LoadOrStore(key, true); !said {
+			cs.log.Warn(msg, append(args, c.logAttrs()...)...)
+		}
+	}
+	if want := int(c.cfg.GetLinux().GetResources().GetOomScoreAdj()); want < cs.host.OOMScoreAdjMin {
+		once("oom", "oom_score_adj cannot be lowered without CAP_SYS_RESOURCE, so containers run with this process's own",
+			"wanted", want, "given", cs.host.OOMScoreAdjMin)
+	}
+	if missing := oci.Ungranted(&in); len(missing) > 0 {
+		once("caps "+strings.Join(missing, ","), "capabilities are left out that this process does not have itself", "capabilities", missing)
+	}
+}

@@ -1,0 +1,171 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// checkMounts makes missing host paths, as CRI clients are used to, and refuses propagation the host's mount does not give.
+func checkMounts(mounts []*runtimeapi.Mount) error {
+	for _, m := range mounts {
+		src := m.GetHostPath()
+		if m.GetImage() != nil {
+			if src != "" {
+				return invalidf("mount %s: both an image and a host path", m.GetContainerPath())
+			}
+			continue
+		}
+		if src == "" {
+			return invalidf("mount %s: no host path", m.GetContainerPath())
+		}
+		if _, err := os.Stat(src); errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(src, 0o755); err != nil {
+				return fmt.Errorf("make host path of mount %s: %w", m.GetContainerPath(), err)
+			}
+		} else if err != nil {
+			return fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
+		}
+		if m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
+			if err := checkPropagation(src, m.GetPropagation()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkPropagation(src string, want runtimeapi.MountPropagation) error {
+	real, err := filepath.EvalSymlinks(src)
+	if err != nil {
+		return err
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(real))
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	var at *mountinfo.Info
+	for _, m := range mounts {
+		// Of mounts at one place the last is on top.
+		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
+			at = m
+		}
+	}
+	if at == nil {
+		return fmt.Errorf("no mount found for %q", src)
+	}
+	shared, slave := strings.Contains(at.Optional, "shared:"), strings.Contains(at.Optional, "master:")
+	if shared || slave && want == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER {
+		return nil
+	}
+	kind := "shared"
+	if want == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER {
+		kind = "shared or slave"
+	}
+	return fmt.Errorf("path %q is mounted on %q but it is not a %s mount", src, at.Mountpoint, kind)
+}
+
+func (cs *containers) imageMountPaths(c *container) []string {
+	var out []string
+	for i, m := range c.cfg.GetMounts() {
+		path := ""
+		if m.GetImage() != nil {
+			path = filepath.Join(cs.paths.imageMounts(c.id), strconv.Itoa(i), filepath.Clean("/"+m.GetImageSubPath()))
+		}
+		out = append(out, path)
+	}
+	return out
+}
+
+func hasImageMounts(cfg *runtimeapi.ContainerConfig) bool {
+	for _, m := range cfg.GetMounts() {
+		if m.GetImage() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// mountImages mounts the images that are volumes of the container, each from a view of its own.
+func (cs *containers) mountImages(c *container) act {
+	if !hasImageMounts(c.cfg) {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		for i, m := range c.cfg.GetMounts() {
+			if m.GetImage() == nil {
+				continue
+			}
+			if err := cs.mountImage(ctx, c, i, m); err != nil {
+				return fmt.Errorf("image volume %s: %w", m.GetContainerPath(), err)
+			}
+		}
+		return nil
+	}
+}
+
+func (cs *containers) mountImage(ctx context.Context, c *container, i int, m *runtimeapi.Mount) error {
+	img, err := cs.images.Get(m.GetImage().GetImage())
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(cs.paths.imageMounts(c.id), strconv.Itoa(i))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	mounts, err := cs.snaps.View(ctx, viewKey(c.id, i), img.TopLayer)
+	if err != nil {
+		return err
+	}
+	if err := cs.mounts.mount(mounts, dir); err != nil {
+		return err
+	}
+	if m.GetImageSubPath() == "" {
+		return nil
+	}
+	// The path is taken as the image has it: no link in it may lead anywhere else.
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, filepath.Clean("./"+m.GetImageSubPath()), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return fmt.Errorf("sub path %q: %w", m.GetImageSubPath(), err)
+	}
+	return unix.Close(fd)
+}
+
+func viewKey(id string, i int) string { return id + "-" + strconv.Itoa(i) }
+
+func (cs *containers) unmountImages(c *container) act {
+	if !hasImageMounts(c.cfg) {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		var errs []error
+		for i, m := range c.cfg.GetMounts() {
+			if m.GetImage() == nil {
+				continue
+			}
+			dir := filepath.Join(cs.paths.imageMounts(c.id), strconv.Itoa(i))
+			if err := cs.mounts.unmount(dir); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, cs.snaps.Remove(ctx, viewKey(c.id, i)))
+		}
+		return errors.Join(errs...)
+	}
+}

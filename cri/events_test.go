@@ -1,0 +1,89 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+func TestEvents(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s := fakeServer(t, w, dir)
+		defer s.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		var last *runtimeapi.ContainerEventResponse
+		name := map[string]string{}
+		done := make(chan error)
+		go func() {
+			done <- s.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
+				got = append(got, name[e.ContainerId]+" "+strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"), "_EVENT"))
+				last = e
+			})
+		}()
+		synctest.Wait()
+		pod := runPod(t, s, "a")
+		id := createContainer(t, s, pod, "c")
+		name[pod], name[id] = "pod", "c"
+		startContainer(t, s, id)
+		w.keeper(pod).exit(keeper.Exit{ContainerID: id, Code: 7})
+		synctest.Wait()
+		if last.ContainersStatuses[0].ExitCode != 7 || last.PodSandboxStatus.Id != pod {
+			t.Errorf("the event does not say what happened: %v", last)
+		}
+		if err := removePod(t, s, pod); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		want := " CREATED, STARTED,c CREATED,c STARTED,c STOPPED,pod STOPPED,c DELETED,pod DELETED"
+		// The first two came before this test knew the ID.
+		if s := strings.Join(got, ","); strings.ReplaceAll(s, "pod CREATED,pod STARTED", " CREATED, STARTED") != want {
+			t.Errorf("got %s", s)
+		}
+	})
+}
+
+func TestSubscriberThatDoesNotReadIsLetGo(t *testing.T) {
+	h := &hub{}
+	sb := newSandbox(sandboxRecord{ID: "x"}, podConfig("a"))
+	block, entered := make(chan struct{}), make(chan struct{})
+	done := make(chan error)
+	n := 0
+	go func() {
+		done <- h.subscribe(t.Context(), func(*runtimeapi.ContainerEventResponse) error {
+			if n++; n == 1 {
+				close(entered)
+				<-block
+			}
+			return nil
+		})
+	}()
+	for {
+		h.sandbox(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb)
+		select {
+		case <-entered:
+		default:
+			continue
+		}
+		break
+	}
+	for range backlog + 10 {
+		h.sandbox(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb)
+	}
+	close(block)
+	if err := <-done; !errors.Is(err, errBehind) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,275 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+const (
+	// maxOutput is what an answer of ExecSync holds of each stream. The rest is read and dropped, so that the command ends.
+	maxOutput = 16 << 20
+	// drain is how long output is waited for when the command has ended, but somebody it left behind holds the pipe.
+	drain = time.Second
+)
+
+// execCommand is what an exec runs.
+type execCommand struct {
+	id  string
+	cmd []string
+	tty bool
+}
+
+// execInput builds an exec from the container's own process: same user, capabilities, filter and cgroup.
+func (cs *containers) execInput(c *container, x execCommand) (keeper.Exec, error) {
+	base, err := cs.execBase(c)
+	if err != nil {
+		return keeper.Exec{}, err
+	}
+	p := *base.process
+	p.Args, p.Terminal = x.cmd, x.tty
+	if x.tty && !slices.ContainsFunc(p.Env, func(kv string) bool { return len(kv) > 5 && kv[:5] == "TERM=" }) {
+		p.Env = append(slices.Clone(p.Env), "TERM=xterm")
+	}
+	rec := c.record()
+	return keeper.Exec{
+		ContainerID: c.id, Pid: rec.Pid, Process: &p, SeccompBPF: base.seccomp, CgroupProcs: cs.cgroups.ProcsFiles(rec.Cgroup),
+	}, nil
+}
+
+// execBase is read when the first exec is asked for: most containers never see one.
+func (cs *containers) execBase(c *container) (*execBase, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.exec != nil {
+		return c.exec, nil
+	}
+	spec, err := readSpec(cs.paths.spec(c.id))
+	if err != nil {
+		return nil, err
+	}
+	b := &execBase{process: spec.Process}
+	if spec.Linux.Seccomp != nil {
+		// The launcher has compiled it for the container. Without it the exec would run with fewer limits than asked for.
+		if b.seccomp, err = os.ReadFile(cs.paths.filter(c.id)); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("container %s has a seccomp profile, but its filter is not there", c.id)
+		} else if err != nil {
+			return nil, fmt.Errorf("read seccomp filter: %w", err)
+		}
+	}
+	c.exec = b
+	return b, nil
+}
+
+// execSync runs a command in a container and returns its output and exit code.
+func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if len(r.GetCmd()) == 0 {
+		return nil, invalidf("exec: command is empty")
+	}
+	c, k, err := cs.running(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if t := seconds(r.GetTimeout()); t > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, t, status.Errorf(codes.DeadlineExceeded, "command %q timed out after %v", r.GetCmd(), t))
+		defer cancel()
+	}
+	in, err := cs.execInput(c, execCommand{id: c.id, cmd: r.GetCmd()})
+	if err != nil {
+		return nil, fmt.Errorf("exec: %w", err)
+	}
+	stdout, stderr := &capped{}, &capped{}
+	code, err := runExec(ctx, k, in, nil, stdout, stderr, nil)
+	if err != nil {
+		return nil, fmt.Errorf("exec in container %s: %w", c.id, err)
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: stdout.b, Stderr: stderr.b, ExitCode: code}, nil
+}
+
+// capped keeps the first maxOutput bytes.
+type capped struct{ b []byte }
+
+func (c *capped) Write(p []byte) (int, error) {
+	c.b = append(c.b, p[:min(len(p), maxOutput-len(c.b))]...)
+	return len(p), nil
+}
+
+// runExec runs a process and copies its streams, nil ones being /dev/null. When ctx ends, the whole process group is killed and
+// the cause returned.
+func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, stdout, stderr io.Writer, resize <-chan remotecommand.TerminalSize) (int32, error) {
+	var s stdio
+	defer s.close()
+	if !x.Process.Terminal {
+		if err := s.pipes(&x, stdin, stdout, stderr); err != nil {
+			return 0, err
+		}
+	}
+	p, err := k.Exec(ctx, x)
+	s.closeTheirs()
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		return 0, err
+	}
+	defer p.Close()
+	if x.Process.Terminal {
+		s.console(p.Console, stdin, stdout)
+		go resizeAll(ctx, p, resize)
+	}
+	s.start()
+	exit, err := p.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		killed := p.Kill(unix.SIGKILL)
+		// So that no zombie is left: the group is dead, this does not take long.
+		_, _ = p.Wait(context.WithoutCancel(ctx))
+		return 0, errors.Join(context.Cause(ctx), killed)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.finish()
+	return int32(exit.Code), nil
+}
+
+func resizeAll(ctx context.Context, p *keeper.Process, sizes <-chan remotecommand.TerminalSize) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s, ok := <-sizes:
+			if !ok {
+				return
+			}
+			if p.Resize(s.Width, s.Height) != nil {
+				return // the terminal is gone
+			}
+		}
+	}
+}
+
+// stdio is our ends of the streams of an exec, and the copying between them and the client.
+type stdio struct {
+	ours, theirs []*os.File
+	readers      []*os.File // which output comes from
+	copies       []func()
+	running      chan struct{}
+	left         int
+}
+
+func (s *stdio) pipes(x *keeper.Exec, stdin io.Reader, stdout, stderr io.Writer) error {
+	if stdin != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		x.Stdin = r
+		s.theirs, s.ours = append(s.theirs, r), append(s.ours, w)
+		// Not waited for: the client may keep its end open for as long as it likes.
+		go func() {
+			_, _ = io.Copy(w, stdin)
+			w.Close() // the command sees the end of its input, and may go on writing
+		}()
+	}
+	for _, o := range []struct {
+		to   io.Writer
+		file **os.File
+	}{{stdout, &x.Stdout}, {stderr, &x.Stderr}} {
+		if o.to == nil {
+			continue
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		*o.file = w
+		s.theirs, s.ours = append(s.theirs, w), append(s.ours, r)
+		s.output(r, o.to)
+	}
+	return nil
+}
+
+func (s *stdio) console(c *os.File, stdin io.Reader, stdout io.Writer) {
+	s.ours = append(s.ours, c)
+	if stdin != nil {
+		go func() { _, _ = io.Copy(c, stdin) }()
+	}
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	s.output(c, stdout)
+}
+
+func (s *stdio) output(from *os.File, to io.Writer) {
+	s.readers = append(s.readers, from)
+	s.copies = append(s.copies, func() {
+		if _, err := io.Copy(to, from); err != nil {
+			// The client is gone. Without a reader the command is told by SIGPIPE.
+			from.Close()
+		}
+	})
+}
+
+func (s *stdio) start() {
+	s.running, s.left = make(chan struct{}, len(s.copies)), len(s.copies)
+	for _, c := range s.copies {
+		go func() {
+			c()
+			s.running <- struct{}{}
+		}()
+	}
+}
+
+// finish waits for the output there is. Processes the command has left behind may hold its pipes open for ever.
+func (s *stdio) finish() {
+	timeout := time.After(drain)
+	for s.left > 0 {
+		select {
+		case <-s.running:
+			s.left--
+		case <-timeout:
+			return
+		}
+	}
+}
+
+func (s *stdio) closeTheirs() {
+	for _, f := range s.theirs {
+		f.Close()
+	}
+	s.theirs = nil
+}
+
+// close ends the copies, and waits for them: what they write to is the caller's again.
+func (s *stdio) close() {
+	s.closeTheirs()
+	for _, f := range s.ours {
+		f.Close()
+	}
+	for ; s.left > 0; s.left-- {
+		<-s.running
+	}
+}
+
+// exitError is how the streaming server wants to be told a code that is not 0.
+func exitError(code int32) error {
+	if code == 0 {
+		return nil
+	}
+	return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: int(code)}
+}

@@ -1,0 +1,411 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/cri/store"
+)
+
+// fakeWorld stands in for the kernel: it remembers what exists, and fails where it is told to.
+type fakeWorld struct {
+	mu    sync.Mutex
+	have  map[string]bool // "netns ID", "network ID", "cgroup PATH", "keeper ID", "mount PATH", "snapshot KEY"
+	fail  map[string]error
+	kept  map[string]*fakeKeeper
+	image image.Image
+}
+
+func newWorld() *fakeWorld {
+	return &fakeWorld{
+		have: map[string]bool{}, fail: map[string]error{}, kept: map[string]*fakeKeeper{},
+		image: image.Image{ID: "sha256:1", Tags: []string{"img:1"}, Digests: []string{"img@sha256:2"}, Config: ocispec.Image{Config: ocispec.ImageConfig{Cmd: []string{"/app"}}}},
+	}
+}
+
+// do makes or removes a thing, unless "verb kind" is to fail.
+func (w *fakeWorld) do(verb, kind, id string, exists bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.fail[verb+" "+kind]; err != nil {
+		return err
+	}
+	if exists {
+		w.have[kind+" "+id] = true
+	} else {
+		delete(w.have, kind+" "+id)
+	}
+	return nil
+}
+
+func (w *fakeWorld) failing(what string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail[what] = err
+}
+
+// left lists what exists.
+func (w *fakeWorld) left() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for k := range w.have {
+		out = append(out, k)
+	}
+	return out
+}
+
+func (w *fakeWorld) keeper(id string) *fakeKeeper {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kept[id]
+}
+
+type fakeNet struct{ *fakeWorld }
+
+func (n fakeNet) NewNamespace(id string) (string, error) {
+	return "/netns/" + id, n.do("make", "netns", id, true)
+}
+func (n fakeNet) RemoveNamespace(id string) error { return n.do("remove", "netns", id, false) }
+func (n fakeNet) Setup(_ context.Context, p cni.Pod) (cni.Result, error) {
+	return cni.Result{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}, n.do("make", "network", p.ID, true)
+}
+func (n fakeNet) Teardown(_ context.Context, p cni.Pod) error {
+	return n.do("remove", "network", p.ID, false)
+}
+func (n fakeNet) Status() error                           { return n.fail["status network"] }
+func (n fakeNet) Collect(context.Context, []string) error { return nil }
+func (n fakeNet) Purge(context.Context) error             { return nil }
+func (n fakeNet) Close() error                            { return nil }
+
+type fakeGroups struct{ *fakeWorld }
+
+func (g fakeGroups) Create(path string, _ *specs.LinuxResources) error {
+	return g.do("make", "cgroup", path, true)
+}
+func (g fakeGroups) Update(path string, _ *specs.LinuxResources) error {
+	return g.do("update", "cgroup", path, true)
+}
+func (g fakeGroups) ProcsFiles(path string) []string { return []string{path + "/cgroup.procs"} }
+func (g fakeGroups) Kill(string) error               { return nil }
+func (g fakeGroups) Remove(_ context.Context, path string) error {
+	return g.do("remove", "cgroup", path, false)
+}
+func (g fakeGroups) Stat(string) (cgroups.Usage, error) {
+	return cgroups.Usage{Time: time.Unix(1, 0)}, nil
+}
+func (g fakeGroups) MemoryDir(path string) string { return path }
+
+type fakeMounts struct{ *fakeWorld }
+
+func (m fakeMounts) mount(_ []snapshot.Mount, target string) error {
+	return m.do("make", "mount", target, true)
+}
+func (m fakeMounts) mountShm(target string) error { return m.do("make", "mount", target, true) }
+func (m fakeMounts) unmount(target string) error  { return m.do("remove", "mount", target, false) }
+
+type fakeSnaps struct {
+	snapshot.Snapshotter
+	*fakeWorld
+}
+
+func (s fakeSnaps) Prepare(_ context.Context, key, _ string) ([]snapshot.Mount, error) {
+	return nil, s.do("make", "snapshot", key, true)
+}
+func (s fakeSnaps) Remove(_ context.Context, key string) error {
+	return s.do("remove", "snapshot", key, false)
+}
+func (s fakeSnaps) Clean(context.Context) error { return nil }
+func (s fakeSnaps) List() []snapshot.Info       { return nil }
+func (s fakeSnaps) Name() string                { return "fake" }
+
+type fakeImages struct{ *fakeWorld }
+
+func (i fakeImages) Get(ref string) (image.Image, error) {
+	if ref != "img" {
+		return image.Image{}, image.ErrNotFound
+	}
+	return i.image, nil
+}
+
+type fakeKeepers struct{ *fakeWorld }
+
+func (f fakeKeepers) Start(_ context.Context, c keeper.Config) (podKeeper, error) {
+	if err := f.do("make", "keeper", c.ID, true); err != nil {
+		return nil, err
+	}
+	k := &fakeKeeper{world: f.fakeWorld, id: c.ID, gone: make(chan struct{}), exits: make(chan keeper.Exit, 100), running: map[string]bool{}, started: map[string]bool{}}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept[c.ID] = k
+	return k, nil
+}
+
+func (f fakeKeepers) Open(_ context.Context, id, _ string) (podKeeper, error) {
+	if k := f.keeper(id); k != nil {
+		return k, nil
+	}
+	return nil, keeper.ErrGone
+}
+
+func (f fakeKeepers) Kill(dir string) error {
+	id := filepath.Base(filepath.Dir(dir))
+	if k := f.keeper(id); k != nil {
+		return k.Stop(context.Background())
+	}
+	return f.do("remove", "keeper", id, false)
+}
+
+// fakeKeeper runs containers that do nothing until they are signalled.
+type fakeKeeper struct {
+	world *fakeWorld
+	id    string
+	gone  chan struct{}
+	exits chan keeper.Exit
+
+	mu       sync.Mutex
+	running  map[string]bool
+	started  map[string]bool
+	recorded []keeper.Exit
+	signals  []unix.Signal
+	runErr   error
+	stubborn bool            // only SIGKILL ends a container
+	early    func(id string) // called before Run answers
+}
+
+func (k *fakeKeeper) Pid() int                  { return 4242 }
+func (k *fakeKeeper) NSPath(kind string) string { return "/proc/4242/ns/" + kind }
+
+func (k *fakeKeeper) Run(_ context.Context, c keeper.Container) (int, error) {
+	k.mu.Lock()
+	err, early := k.runErr, k.early
+	again := k.started[c.ID]
+	if err == nil && !again {
+		k.running[c.ID], k.started[c.ID] = true, true
+	}
+	k.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if again {
+		return 4243, nil
+	}
+	if early != nil {
+		early(c.ID)
+	}
+	return 4243, nil
+}
+
+// exit ends a container.
+func (k *fakeKeeper) exit(e keeper.Exit) {
+	k.mu.Lock()
+	if !k.running[e.ContainerID] {
+		k.mu.Unlock()
+		return
+	}
+	k.running[e.ContainerID] = false
+	e.FinishedAt = time.Now()
+	k.recorded = append(k.recorded, e)
+	k.mu.Unlock()
+	k.exits <- e
+}
+
+func (k *fakeKeeper) Signal(_ context.Context, id string, sig unix.Signal) error {
+	k.mu.Lock()
+	k.signals = append(k.signals, sig)
+	run, stubborn := k.running[id], k.stubborn
+	k.mu.Unlock()
+	if !run {
+		return keeper.ErrNotFound
+	}
+	if sig == unix.SIGKILL || !stubborn {
+		k.exit(keeper.Exit{ContainerID: id, Code: 128 + int(sig), Signal: int(sig)})
+	}
+	return nil
+}
+
+func (k *fakeKeeper) sent() []unix.Signal {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]unix.Signal(nil), k.signals...)
+}
+
+func (k *fakeKeeper) Exits() ([]keeper.Exit, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]keeper.Exit(nil), k.recorded...), nil
+}
+
+func (k *fakeKeeper) Watch(ctx context.Context, fn func(keeper.Exit)) error {
+	told := map[string]bool{}
+	tell := func(e keeper.Exit) {
+		if !told[e.ContainerID] {
+			told[e.ContainerID] = true
+			fn(e)
+		}
+	}
+	recorded, _ := k.Exits()
+	for _, e := range recorded {
+		tell(e)
+	}
+	for {
+		select {
+		case e := <-k.exits:
+			tell(e)
+		case <-k.gone:
+			return keeper.ErrGone
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (k *fakeKeeper) Forget(string) error                 { return nil }
+func (k *fakeKeeper) ReopenLog(string) error              { return nil }
+func (k *fakeKeeper) Resize(string, uint16, uint16) error { return nil }
+func (k *fakeKeeper) Attach(context.Context, string) (*keeper.Stream, error) {
+	return nil, errors.ErrUnsupported
+}
+func (k *fakeKeeper) Exec(context.Context, keeper.Exec) (*keeper.Process, error) {
+	return nil, errors.ErrUnsupported
+}
+func (k *fakeKeeper) Stop(context.Context) error {
+	if err := k.world.do("remove", "keeper", k.id, false); err != nil {
+		return err
+	}
+	k.die()
+	return nil
+}
+
+func (k *fakeKeeper) die() {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.world.kept[k.id] == k {
+		delete(k.world.kept, k.id)
+		close(k.gone)
+	}
+}
+
+// fakeServer is a Server whose kernel is w. dir keeps its records, for another one to take over.
+func fakeServer(t *testing.T, w *fakeWorld, dir string) *Server {
+	t.Helper()
+	db, err := store.Open(filepath.Join(dir, "runtime.db"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{life: newLife(), hub: &hub{}, db: db, imported: make(chan struct{})}
+	s.log = discard()
+	s.closers = append(s.closers, db.Close)
+	s.machine = &machine{
+		paths: layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
+		images: fakeImages{w}, mounts: fakeMounts{w}, bootID: "boot", log: s.log, host: oci.Host{Hostname: "node"},
+	}
+	if err := s.openTables(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// closing ends the server when the test ends.
+func closing(t *testing.T, s *Server) *Server {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func podConfig(name string) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: "uid-" + name}, Hostname: name,
+		Labels: map[string]string{"app": name},
+		Linux:  &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/pods/" + name},
+	}
+}
+
+func containerConfig(name string) *runtimeapi.ContainerConfig {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "img"},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+// runPod runs a sandbox.
+func runPod(t *testing.T, s *Server, name string) string {
+	t.Helper()
+	r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.PodSandboxId
+}
+
+// createContainer makes a container in a sandbox.
+func createContainer(t *testing.T, s *Server, sandbox, name string) string {
+	t.Helper()
+	r, err := s.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: containerConfig(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.ContainerId
+}
+
+func startContainer(t *testing.T, s *Server, id string) {
+	t.Helper()
+	if _, err := s.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func statusOf(t *testing.T, s *Server, id string) *runtimeapi.ContainerStatus {
+	t.Helper()
+	r, err := s.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status
+}
+
+// waitExited waits until the container has ended.
+func waitExited(t *testing.T, s *Server, id string) *runtimeapi.ContainerStatus {
+	t.Helper()
+	c, err := s.ctrs.byID.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.done
+	return statusOf(t, s, id)
+}
+
+func hasPrefix(list []string, prefix string) bool {
+	for _, s := range list {
+		if strings.HasPrefix(s, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,154 @@
+package cri
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/snapshot"
+)
+
+// machine is what sandboxes and containers are made of.
+type machine struct {
+	runner
+	paths   layout
+	net     network
+	cgroups groups
+	keepers keepers
+	snaps   snapshot.Snapshotter
+	images  images
+	mounts  mounts
+	host    oci.Host
+	bootID  string
+	log     *slog.Logger
+
+	cgroupRoot  string
+	logMaxSize  int64
+	logMaxFiles int
+}
+
+// network is the part of [cni.Network] that sandboxes use.
+type network interface {
+	NewNamespace(id string) (string, error)
+	RemoveNamespace(id string) error
+	Setup(ctx context.Context, p cni.Pod) (cni.Result, error)
+	Teardown(ctx context.Context, p cni.Pod) error
+	Status() error
+	Collect(ctx context.Context, live []string) error
+	Purge(ctx context.Context) error
+	Close() error
+}
+
+// groups is the part of [cgroups.Hierarchy] that sandboxes and containers use.
+type groups interface {
+	Create(path string, r *specs.LinuxResources) error
+	Update(path string, r *specs.LinuxResources) error
+	ProcsFiles(path string) []string
+	Kill(path string) error
+	Remove(ctx context.Context, path string) error
+	Stat(path string) (cgroups.Usage, error)
+	MemoryDir(path string) string
+}
+
+// images is the part of [image.Store] that containers use.
+type images interface {
+	Get(ref string) (image.Image, error)
+}
+
+// mounts is what sandboxes and containers ask of the kernel's mount table.
+type mounts interface {
+	mount(m []snapshot.Mount, target string) error
+	mountShm(target string) error // an existing one is left alone
+	unmount(target string) error  // no error when nothing is mounted
+}
+
+// keepers starts and finds the processes that hold sandboxes.
+type keepers interface {
+	Start(ctx context.Context, c keeper.Config) (podKeeper, error)
+	Open(ctx context.Context, id, dir string) (podKeeper, error)
+	Kill(dir string) error
+}
+
+// podKeeper is a live [keeper.Keeper].
+type podKeeper interface {
+	Pid() int
+	NSPath(kind string) string
+	Run(ctx context.Context, c keeper.Container) (int, error)
+	Signal(ctx context.Context, containerID string, sig unix.Signal) error
+	Exits() ([]keeper.Exit, error)
+	Watch(ctx context.Context, fn func(keeper.Exit)) error
+	Forget(containerID string) error
+	Exec(ctx context.Context, e keeper.Exec) (*keeper.Process, error)
+	Attach(ctx context.Context, containerID string) (*keeper.Stream, error)
+	ReopenLog(containerID string) error
+	Resize(containerID string, w, h uint16) error
+	Stop(ctx context.Context) error
+}
+
+// realKeepers are processes of the helper binary.
+type realKeepers struct{ helper *os.File }
+
+func (r realKeepers) Start(ctx context.Context, c keeper.Config) (podKeeper, error) {
+	c.Helper = r.helper
+	k, err := keeper.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (r realKeepers) Open(ctx context.Context, id, dir string) (podKeeper, error) {
+	k, err := keeper.Open(ctx, id, dir)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (r realKeepers) Kill(dir string) error { return keeper.Kill(dir) }
+
+// layout says where things are.
+type layout struct{ root, run string }
+
+func (l layout) db() string                   { return filepath.Join(l.root, "runtime.db") }
+func (l layout) content() string              { return filepath.Join(l.root, "content") }
+func (l layout) snapshots() string            { return filepath.Join(l.root, "snapshots") }
+func (l layout) netns() string                { return filepath.Join(l.run, "netns") }
+func (l layout) ipam() string                 { return filepath.Join(l.run, "ipam") }
+func (l layout) cniCache() string             { return filepath.Join(l.run, "cni") }
+func (l layout) sandboxes() string            { return filepath.Join(l.run, "sandboxes") }
+func (l layout) containers() string           { return filepath.Join(l.run, "containers") }
+func (l layout) state() string                { return filepath.Join(l.run, "libcontainer") }
+func (l layout) sandbox(id string) string     { return filepath.Join(l.sandboxes(), id) }
+func (l layout) keeper(id string) string      { return filepath.Join(l.sandbox(id), "keeper") }
+func (l layout) shm(id string) string         { return filepath.Join(l.sandbox(id), "shm") }
+func (l layout) container(id string) string   { return filepath.Join(l.containers(), id) }
+func (l layout) rootfs(id string) string      { return filepath.Join(l.container(id), "rootfs") }
+func (l layout) spec(id string) string        { return filepath.Join(l.container(id), "config.json") }
+func (l layout) filter(id string) string      { return filepath.Join(l.container(id), "seccomp.bpf") } // written by the launcher
+func (l layout) imageMounts(id string) string { return filepath.Join(l.container(id), "images") }
+
+// defaultParent is the cgroup parent of pods that name none; beside them launchers start containers, so that a start is not
+// charged to the pod, whose limit may be smaller than the launcher.
+func (m *machine) defaultParent() string { return path.Join("/", m.cgroupRoot, "berth") }
+func (m *machine) launchCgroup() string  { return path.Join(m.defaultParent(), "launch") }
+
+func (m *machine) cgroupOf(parent, id string) string {
+	if parent == "" {
+		parent = m.defaultParent()
+	}
+	return oci.CgroupPath(parent, id)
+}
+
+// oomScore is the wanted value, or the lowest this process may set.
+func (m *machine) oomScore(want int) int { return max(want, m.host.OOMScoreAdjMin) }

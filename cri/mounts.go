@@ -1,0 +1,50 @@
+package cri
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/snapshot"
+)
+
+// kernelMounts is the real mount table.
+type kernelMounts struct{}
+
+func (kernelMounts) mount(mounts []snapshot.Mount, target string) error {
+	for _, m := range mounts {
+		if err := m.Mount(target); err != nil {
+			return errors.Join(err, snapshot.Unmount(target))
+		}
+	}
+	return nil
+}
+
+func (kernelMounts) unmount(target string) error { return snapshot.Unmount(target) }
+
+// shmSize is what a pod may put into its shared memory. It is charged to the memory of the container that does.
+const shmSize = "size=67108864"
+
+func (kernelMounts) mountShm(path string) error {
+	// The directory is there only when the mount was at least tried; which of both, its type says.
+	var st unix.Statfs_t
+	switch err := unix.Statfs(path, &st); {
+	case err == nil && st.Type == unix.TMPFS_MAGIC && isMountpoint(path):
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+	return unix.Mount("shm", path, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,"+shmSize)
+}
+
+// isMountpoint compares with the directory above, which may be a tmpfs too.
+func isMountpoint(path string) bool {
+	var a, b unix.Stat_t
+	return unix.Lstat(path, &a) == nil && unix.Lstat(filepath.Dir(path), &b) == nil && a.Dev != b.Dev
+}

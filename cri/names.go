@@ -1,0 +1,34 @@
+package cri
+
+import (
+	"fmt"
+	"sync"
+)
+
+// names keeps each name for one ID at a time.
+type names struct {
+	mu   sync.Mutex
+	byID map[string]string
+	ids  map[string]string
+}
+
+// reserve takes name for id. Taking it twice for the same ID is one reservation.
+func (n *names) reserve(name, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ids == nil {
+		n.ids, n.byID = map[string]string{}, map[string]string{}
+	}
+	if have, ok := n.ids[name]; ok && have != id {
+		return fmt.Errorf("name %q is reserved for %q: %w", name, have, errExists)
+	}
+	n.ids[name], n.byID[id] = id, name
+	return nil
+}
+
+func (n *names) release(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.ids, n.byID[id])
+	delete(n.byID, id)
+}

@@ -1,0 +1,107 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const dialTimeout = 30 * time.Second
+
+// PortForward copies between a client's stream and a port on the pod's own loopback.
+func (s *streams) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	defer stream.Close()
+	sb, err := s.pods.byID.get(id)
+	if err != nil {
+		return asStatus(err)
+	}
+	if _, err := sb.live(); err != nil {
+		return asStatus(err)
+	}
+	conn, err := dialIn(ctx, sb.record().NetNS, port)
+	if err != nil {
+		return asStatus(fmt.Errorf("forward port %d of sandbox %s: %w", port, id, err))
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	// The client ending its half is told to the pod, which may go on answering; the pod ending its half ends it all.
+	go func() {
+		if _, err := io.Copy(conn, stream); err != nil {
+			conn.Close()
+			return
+		}
+		if t, ok := conn.(*net.TCPConn); ok {
+			_ = t.CloseWrite()
+		}
+	}()
+	if _, err := io.Copy(stream, conn); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+		return fmt.Errorf("forward port %d of sandbox %s: %w", port, id, err)
+	}
+	return nil
+}
+
+// dialIn connects to localhost in a network namespace, "" being this one: first over IPv4, then over IPv6.
+func dialIn(ctx context.Context, netns string, port int32) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var conn net.Conn
+	dial := func() error {
+		var errs []error
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			// For one literal address, Dial makes the socket on this very thread.
+			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+			if err == nil {
+				conn = c
+				return nil
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+	if netns == "" {
+		return conn, dial()
+	}
+	err := inNetNS(netns, dial)
+	return conn, err
+}
+
+// inNetNS calls f on a thread that is in another network namespace. The thread goes back afterwards; one that cannot is left
+// locked, so that the runtime ends it with its goroutine.
+func inNetNS(path string, f func() error) error {
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		defer home.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		err = f()
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}

@@ -1,0 +1,304 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/snapshot"
+)
+
+// recover makes of what the last run left behind something that holds: it reads the records, finishes or undoes what was
+// going on, takes live keepers up again, and removes what no record explains.
+func (s *Server) recover(ctx context.Context) error {
+	if err := s.machine.snaps.Clean(ctx); err != nil {
+		return fmt.Errorf("clean snapshots: %w", err)
+	}
+	if err := s.load(); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, sb := range s.pods.byID.all(newestSandbox) {
+		g.Go(func() error { return s.recoverSandbox(ctx, sb) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return s.collect(ctx)
+}
+
+// load reads the records into memory.
+func (s *Server) load() error {
+	for id, rec := range s.pods.table.All() {
+		cfg := &runtimeapi.PodSandboxConfig{}
+		if err := decode(rec.Config, cfg); err != nil {
+			return fmt.Errorf("sandbox %s: %w", id, err)
+		}
+		if err := s.pods.names.reserve(rec.Name, id); err != nil {
+			return err
+		}
+		s.pods.byID.put(id, newSandbox(rec, cfg))
+	}
+	for id, rec := range s.ctrs.table.All() {
+		cfg := &runtimeapi.ContainerConfig{}
+		if err := decode(rec.Config, cfg); err != nil {
+			return fmt.Errorf("container %s: %w", id, err)
+		}
+		sb, err := s.pods.byID.get(rec.SandboxID)
+		if err != nil {
+			// Containers go before their sandbox, so this is damage. What it has is found below like that of anybody.
+			s.log.Warn("container without a sandbox is removed", "container", id, "sandbox", rec.SandboxID)
+			if err := s.ctrs.table.Delete(id); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.ctrs.names.reserve(rec.Name, id); err != nil {
+			return err
+		}
+		c := newContainer(rec, cfg, sb)
+		s.ctrs.byID.put(id, c)
+		sb.add(c)
+	}
+	return nil
+}
+
+// recoverSandbox brings one sandbox and its containers to a state that holds.
+func (s *Server) recoverSandbox(ctx context.Context, sb *sandbox) error {
+	rec := sb.record()
+	switch rec.State {
+	case sandboxCreating:
+		return s.undoSandbox(ctx, sb)
+	case sandboxReady:
+		if rec.BootID == s.machine.bootID {
+			k, err := s.machine.keepers.Open(ctx, sb.id, s.machine.paths.keeper(sb.id))
+			if err == nil {
+				sb.setKeeper(k)
+				return s.resume(ctx, sb, k)
+			}
+			if !errors.Is(err, keeper.ErrGone) {
+				return err
+			}
+		}
+		meta := sb.cfg.GetMetadata()
+		s.log.Warn("sandbox has ended while nobody looked", "pod", meta.GetNamespace()+"/"+meta.GetName(), "uid", meta.GetUid(), "sandbox", sb.id)
+		if err := s.pods.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady }); err != nil {
+			return err
+		}
+	}
+	return s.settle(ctx, sb)
+}
+
+// undoSandbox takes back a sandbox that was never ready. Nobody was told its ID.
+func (s *Server) undoSandbox(ctx context.Context, sb *sandbox) error {
+	if err := s.pods.undo(ctx, "recover sandbox", s.pods.plan(sb)); err != nil {
+		s.log.Warn("half-made sandbox cannot be taken back yet", "sandbox", sb.id, "error", err)
+		return s.pods.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
+	}
+	return s.pods.drop(sb)
+}
+
+// resume goes on with a sandbox whose keeper lives.
+func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
+	for _, c := range sb.containers() {
+		switch c.record().State {
+		case containerCreating:
+			if err := s.undoContainer(ctx, c); err != nil {
+				return err
+			}
+		case containerStarting:
+			if err := s.resumeStart(ctx, c, k); err != nil {
+				return err
+			}
+		case containerExited:
+			s.resweep(ctx, c)
+		}
+	}
+	// Exits that happened meanwhile come first.
+	s.pods.watch(sb)
+	return nil
+}
+
+// resumeStart asks for the start again: a keeper that was asked before answers with what became of it.
+func (s *Server) resumeStart(ctx context.Context, c *container, k podKeeper) error {
+	pid, err := k.Run(ctx, s.ctrs.keeperContainer(c))
+	if err != nil {
+		s.ctrs.finish(ctx, c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
+		return nil
+	}
+	return s.ctrs.update(c, func(r *containerRecord) { r.State, r.Pid, r.StartedAt = containerRunning, pid, time.Now().UnixNano() })
+}
+
+// settle ends the containers of a sandbox that is not ready any more and takes down what it still has in the kernel.
+func (s *Server) settle(ctx context.Context, sb *sandbox) error {
+	exits, err := keeper.ReadExits(s.machine.paths.keeper(sb.id))
+	if err != nil {
+		s.log.Warn("exit records cannot be read", "sandbox", sb.id, "error", err)
+	}
+	for _, c := range sb.containers() {
+		switch c.record().State {
+		case containerCreating:
+			if err := s.undoContainer(ctx, c); err != nil {
+				return err
+			}
+		case containerExited, containerCreated:
+			s.resweep(ctx, c)
+		default:
+			if err := s.ctrs.abandon(ctx, c, exits); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.pods.undo(ctx, "recover sandbox", s.pods.plan(sb)[1:]); err != nil {
+		s.log.Warn("sandbox is not taken down completely, its stop tries again", "sandbox", sb.id, "error", err)
+		return nil
+	}
+	sb.mu.Lock()
+	sb.torndown = true
+	sb.mu.Unlock()
+	return nil
+}
+
+func (s *Server) undoContainer(ctx context.Context, c *container) error {
+	if err := s.ctrs.undo(ctx, "recover container", s.ctrs.plan(c, noImage)); err != nil {
+		return fmt.Errorf("take back half-made container %s: %w", c.id, err)
+	}
+	return s.ctrs.drop(c)
+}
+
+// resweep repeats what follows an exit, which a crash may have cut off.
+func (s *Server) resweep(ctx context.Context, c *container) {
+	if err := s.ctrs.sweep(ctx, c); err != nil {
+		s.log.Warn("remains of a container are not removed", append(c.logAttrs(), "error", err)...)
+	}
+}
+
+// collect removes what has our marks and no record: our directories, and what they say was made.
+func (s *Server) collect(ctx context.Context) error {
+	m := s.machine
+	var live []string
+	for _, sb := range s.pods.byID.all(newestSandbox) {
+		live = append(live, sb.id)
+	}
+	var errs []error
+	errs = append(errs, orphans(m.paths.sandboxes(), func(id string) bool { _, ok := s.pods.byID.exact(id); return ok }, func(id string) error {
+		s.log.Warn("sandbox without a record is removed", "sandbox", id)
+		return removeOrphanSandbox(ctx, m, id)
+	}))
+	errs = append(errs, orphans(m.paths.containers(), func(id string) bool { _, ok := s.ctrs.byID.exact(id); return ok }, func(id string) error {
+		s.log.Warn("container without a record is removed", "container", id)
+		return removeOrphanContainer(ctx, m, id)
+	}))
+	for _, snap := range m.snaps.List() {
+		owner, _, _ := strings.Cut(snap.Key, "-") // views of a container are ID-number
+		if _, ok := s.ctrs.byID.exact(owner); snap.Kind == snapshot.KindLayer || ok {
+			continue
+		}
+		if err := m.snaps.Remove(ctx, snap.Key); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, m.net.Collect(ctx, live))
+	if err := errors.Join(errs...); err != nil {
+		// Not a reason not to run: what is left now is tried again by the next start.
+		s.log.Warn("leftovers are not removed completely", "error", err)
+	}
+	return nil
+}
+
+// orphans calls remove for every entry of dir that is not known.
+func orphans(dir string, known func(string) bool, remove func(string) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !known(e.Name()) {
+			errs = append(errs, remove(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeOrphanSandbox(ctx context.Context, m *machine, id string) error {
+	if err := m.keepers.Kill(m.paths.keeper(id)); err != nil {
+		return err
+	}
+	if err := m.mounts.unmount(m.paths.shm(id)); err != nil {
+		return err
+	}
+	if group, err := os.ReadFile(filepath.Join(m.paths.sandbox(id), "cgroup")); err == nil && strings.Contains(string(group), id) {
+		if err := m.cgroups.Remove(ctx, string(group)); err != nil {
+			return err
+		}
+	}
+	return removeSandboxDir(m.paths, id)
+}
+
+func removeOrphanContainer(ctx context.Context, m *machine, id string) error {
+	if spec, err := readSpec(m.paths.spec(id)); err == nil && strings.Contains(spec.Linux.CgroupsPath, id) {
+		if err := m.cgroups.Remove(ctx, spec.Linux.CgroupsPath); err != nil {
+			return err
+		}
+	}
+	views, err := os.ReadDir(m.paths.imageMounts(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, v := range views {
+		if err := m.mounts.unmount(filepath.Join(m.paths.imageMounts(id), v.Name())); err != nil {
+			return err
+		}
+	}
+	if err := m.mounts.unmount(m.paths.rootfs(id)); err != nil {
+		return err
+	}
+	return removeContainerDir(m.paths, id)
+}
+
+// Purge removes every pod, and everything in the root and run directory and in the machine that was made for them.
+func (s *Server) Purge(ctx context.Context) error {
+	var errs []error
+	var g errgroup.Group
+	g.SetLimit(8)
+	logs := filepath.Clean(s.cfg.LogDir) + "/"
+	for _, sb := range s.pods.byID.all(newestSandbox) {
+		g.Go(func() error {
+			if err := s.pods.remove(ctx, sb.id); err != nil {
+				return err
+			}
+			// Others may have logs in the same directory.
+			if dir := filepath.Clean(sb.cfg.GetLogDirectory()); s.cfg.LogDir != "" && strings.HasPrefix(dir, logs) {
+				return os.RemoveAll(dir)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		// Directories of pods that still run must stay.
+		return fmt.Errorf("purge: %w", err)
+	}
+	errs = append(errs, s.machine.net.Purge(ctx), s.machine.cgroups.Remove(ctx, s.machine.defaultParent()), s.Close())
+	for _, dir := range []string{s.machine.paths.content(), s.machine.paths.snapshots(), s.machine.paths.db(), s.machine.paths.netns(), s.machine.paths.ipam(),
+		s.machine.paths.cniCache(), s.machine.paths.sandboxes(), s.machine.paths.containers(), s.machine.paths.state()} {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	return nil
+}
+
+func isClosedListener(err error) bool { return errors.Is(err, net.ErrClosed) }

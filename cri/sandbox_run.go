@@ -1,0 +1,209 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+// run makes a sandbox. What fails leaves nothing behind, or a sandbox that is not ready, where even undoing failed.
+func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	if err := checkSandbox(cfg, handler); err != nil {
+		return "", err
+	}
+	sb, err := p.begin(cfg, handler)
+	if err != nil {
+		return "", err
+	}
+	if err := sb.op.lock(ctx); err != nil {
+		return "", err
+	}
+	defer sb.op.unlock()
+	undone, err := p.runner.run(ctx, "run sandbox", p.plan(sb))
+	if err == nil {
+		p.point("run sandbox", "record", "ready", "before")
+		err = p.update(sb, func(r *sandboxRecord) {
+			r.State = sandboxReady
+			r.Pid = sb.keeper.Pid()
+		})
+		if err != nil {
+			undoErr := p.undo(context.WithoutCancel(ctx), "run sandbox", p.plan(sb))
+			undone = undoErr == nil
+		}
+	}
+	if err != nil {
+		return "", p.giveUp(sb, undone, err)
+	}
+	p.point("run sandbox", "record", "ready", "after")
+	p.watch(sb)
+	p.events.sandbox(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb)
+	p.events.sandbox(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb)
+	return sb.id, nil
+}
+
+// begin reserves the name and writes the record of a sandbox to be.
+func (p *pods) begin(cfg *runtimeapi.PodSandboxConfig, handler string) (*sandbox, error) {
+	raw, err := encode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	id := newID()
+	rec := sandboxRecord{
+		ID: id, Name: sandboxName(cfg.GetMetadata()), State: sandboxCreating, BootID: p.bootID, CreatedAt: time.Now().UnixNano(),
+		Handler: handler, Config: raw, Cgroup: p.cgroupOf(cfg.GetLinux().GetCgroupParent(), id),
+	}
+	if err := p.names.reserve(rec.Name, id); err != nil {
+		return nil, fmt.Errorf("reserve sandbox name: %w", err)
+	}
+	if err := p.table.Put(id, rec); err != nil {
+		p.names.release(id)
+		return nil, err
+	}
+	sb := newSandbox(rec, cfg)
+	p.byID.put(id, sb)
+	return sb, nil
+}
+
+// giveUp ends a sandbox that could not be run. Where something could not be undone it stays, not ready, for stop and remove.
+func (p *pods) giveUp(sb *sandbox, undone bool, cause error) error {
+	var err error
+	if undone {
+		err = p.drop(sb)
+	} else {
+		err = p.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
+	}
+	if err != nil {
+		return fmt.Errorf("run sandbox: %w (and then: %w)", cause, err)
+	}
+	return fmt.Errorf("run sandbox: %w", cause)
+}
+
+// plan is what a sandbox is made of. All but the first stage is taken down when it is stopped, the first when it is removed.
+func (p *pods) plan(sb *sandbox) plan {
+	return plan{
+		{{"directory", p.makeDir(sb), p.removeDir(sb)}},
+		{{"namespace", p.pinNetNS(sb), p.unpinNetNS(sb)}, {"cgroup", p.makeCgroup(sb), p.removeCgroup(sb)}},
+		{{"keeper", p.startKeeper(sb), p.stopKeeper(sb)}, {"network", p.setupNetwork(sb), p.teardownNetwork(sb)}, {"files", p.writeFiles(sb), p.removeShm(sb)}},
+	}
+}
+
+type act = func(context.Context) error
+
+func (p *pods) makeDir(sb *sandbox) act {
+	return func(context.Context) error {
+		if err := os.MkdirAll(p.paths.keeper(sb.id), 0o700); err != nil {
+			return err
+		}
+		// Should the records be lost, this still says which cgroup is to be removed.
+		return os.WriteFile(filepath.Join(p.paths.sandbox(sb.id), "cgroup"), []byte(sb.record().Cgroup), 0o600)
+	}
+}
+
+func (p *pods) removeDir(sb *sandbox) act {
+	return func(context.Context) error { return removeSandboxDir(p.paths, sb.id) }
+}
+
+func (p *pods) pinNetNS(sb *sandbox) act {
+	if sb.hostNetwork() {
+		return nil
+	}
+	return func(context.Context) error {
+		path, err := p.net.NewNamespace(sb.id)
+		if err != nil {
+			return err
+		}
+		sb.mu.Lock()
+		defer sb.mu.Unlock()
+		sb.rec.NetNS = path
+		return nil
+	}
+}
+
+func (p *pods) unpinNetNS(sb *sandbox) act {
+	if sb.hostNetwork() {
+		return nil
+	}
+	return func(context.Context) error { return p.net.RemoveNamespace(sb.id) }
+}
+
+func (p *pods) makeCgroup(sb *sandbox) act {
+	return func(context.Context) error { return p.cgroups.Create(sb.record().Cgroup, nil) }
+}
+
+func (p *pods) removeCgroup(sb *sandbox) act {
+	return func(ctx context.Context) error { return p.cgroups.Remove(ctx, sb.record().Cgroup) }
+}
+
+func (p *pods) setupNetwork(sb *sandbox) act {
+	if sb.hostNetwork() {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		res, err := p.net.Setup(ctx, sb.network())
+		if err != nil {
+			return err
+		}
+		sb.mu.Lock()
+		defer sb.mu.Unlock()
+		sb.rec.IPs = res.IPs
+		return nil
+	}
+}
+
+func (p *pods) teardownNetwork(sb *sandbox) act {
+	if sb.hostNetwork() {
+		return nil
+	}
+	return func(ctx context.Context) error { return p.net.Teardown(ctx, sb.network()) }
+}
+
+// keeperOOMScore makes the keeper one of the last to be killed: with it all its containers would go.
+const keeperOOMScore = -998
+
+func (p *pods) startKeeper(sb *sandbox) act {
+	return func(ctx context.Context) error {
+		ns := sb.namespaceOptions()
+		rec := sb.record()
+		k, err := p.keepers.Start(ctx, keeper.Config{
+			ID: sb.id, Dir: p.paths.keeper(sb.id), NetNS: rec.NetNS,
+			IPC:         ns.GetIpc() != runtimeapi.NamespaceMode_NODE,
+			UTS:         !sb.hostNetwork(),
+			PID:         ns.GetPid() == runtimeapi.NamespaceMode_POD,
+			Hostname:    p.hostnameOf(sb),
+			Sysctls:     sysctlsOf(sb.cfg),
+			CgroupProcs: p.cgroups.ProcsFiles(rec.Cgroup),
+			LaunchProcs: p.cgroups.ProcsFiles(p.launchCgroup()),
+			OOMScoreAdj: p.oomScore(keeperOOMScore),
+		})
+		if err != nil {
+			return err
+		}
+		sb.setKeeper(k)
+		return nil
+	}
+}
+
+func (p *pods) stopKeeper(sb *sandbox) act {
+	return func(ctx context.Context) error {
+		if k := sb.takeKeeper(); k != nil {
+			if err := k.Stop(ctx); err == nil {
+				return nil
+			}
+		}
+		return p.keepers.Kill(p.paths.keeper(sb.id))
+	}
+}
+
+// hostnameOf is the name a pod has on the inside; one in the host's network has the host's.
+func (p *pods) hostnameOf(sb *sandbox) string {
+	if h := sb.cfg.GetHostname(); h != "" && !sb.hostNetwork() {
+		return h
+	}
+	return p.host.Hostname
+}

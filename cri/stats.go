@@ -1,0 +1,215 @@
+package cri
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// ContainerStats returns what a container uses.
+func (s *Server) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	return call(ctx, "ContainerStats", func(ctx context.Context) (*runtimeapi.ContainerStatsResponse, error) {
+		c, err := s.ctrs.byID.get(r.GetContainerId())
+		if err != nil {
+			return nil, err
+		}
+		st, err := s.ctrs.stats(ctx, c)
+		return &runtimeapi.ContainerStatsResponse{Stats: st}, err
+	})
+}
+
+// ListContainerStats returns what the containers that run use.
+func (s *Server) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+	return call(ctx, "ListContainerStats", func(ctx context.Context) (*runtimeapi.ListContainerStatsResponse, error) {
+		f := r.GetFilter()
+		out := &runtimeapi.ListContainerStatsResponse{}
+		for _, c := range s.ctrs.match(f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()) {
+			if c.record().State != containerRunning {
+				continue
+			}
+			// It may have ended just now; then it is one that does not run.
+			if st, err := s.ctrs.stats(ctx, c); err == nil {
+				out.Stats = append(out.Stats, st)
+			}
+		}
+		return out, nil
+	})
+}
+
+// PodSandboxStats returns what a sandbox uses.
+func (s *Server) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	return call(ctx, "PodSandboxStats", func(ctx context.Context) (*runtimeapi.PodSandboxStatsResponse, error) {
+		sb, err := s.pods.byID.get(r.GetPodSandboxId())
+		if err != nil {
+			return nil, err
+		}
+		if _, err := sb.live(); err != nil {
+			return nil, err
+		}
+		st, err := s.pods.stats(ctx, sb)
+		return &runtimeapi.PodSandboxStatsResponse{Stats: st}, err
+	})
+}
+
+// ListPodSandboxStats returns what the sandboxes that are ready use.
+func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return call(ctx, "ListPodSandboxStats", func(ctx context.Context) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+		f := r.GetFilter()
+		out := &runtimeapi.ListPodSandboxStatsResponse{}
+		for _, item := range s.pods.list(&runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}) {
+			sb, err := s.pods.byID.get(item.GetId())
+			if err != nil || sb.state() != sandboxReady {
+				continue
+			}
+			if st, err := s.pods.stats(ctx, sb); err == nil {
+				out.Stats = append(out.Stats, st)
+			}
+		}
+		return out, nil
+	})
+}
+
+func (cs *containers) stats(ctx context.Context, c *container) (*runtimeapi.ContainerStats, error) {
+	st := &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{
+		Id: c.id, Metadata: c.cfg.GetMetadata(), Labels: c.cfg.GetLabels(), Annotations: c.cfg.GetAnnotations(),
+	}}
+	rec := c.record()
+	if rec.State == containerRunning {
+		u, err := cs.cgroups.Stat(rec.Cgroup)
+		if err != nil {
+			return nil, err
+		}
+		st.Cpu, st.Memory, st.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
+		st.Swap = &runtimeapi.SwapUsage{Timestamp: u.Time.UnixNano(), SwapUsageBytes: value(u.Memory.Swap)}
+	}
+	if layer, err := cs.snaps.Usage(ctx, c.id); err == nil {
+		st.WritableLayer = &runtimeapi.FilesystemUsage{
+			Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: cs.paths.snapshots()},
+			UsedBytes: value(layer.Bytes), InodesUsed: value(layer.Inodes),
+		}
+	}
+	return st, nil
+}
+
+func value(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
+
+func cpuUsage(u cgroups.Usage) *runtimeapi.CpuUsage {
+	out := &runtimeapi.CpuUsage{Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.UsageNs)}
+	if u.PSI != nil {
+		out.Psi = psi(u.PSI.CPU)
+	}
+	return out
+}
+
+func memoryUsage(u cgroups.Usage) *runtimeapi.MemoryUsage {
+	m := u.Memory
+	out := &runtimeapi.MemoryUsage{
+		Timestamp: u.Time.UnixNano(), WorkingSetBytes: value(m.WorkingSet), UsageBytes: value(m.Usage), RssBytes: value(m.RSS),
+		PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorFaults),
+	}
+	// Nothing is said about what is available where there is no limit.
+	out.AvailableBytes = value(0)
+	if m.Limit != cgroups.NoLimit && m.Limit > m.WorkingSet {
+		out.AvailableBytes = value(m.Limit - m.WorkingSet)
+	}
+	if u.PSI != nil {
+		out.Psi = psi(u.PSI.Memory)
+	}
+	return out
+}
+
+func ioUsage(u cgroups.Usage) *runtimeapi.IoUsage {
+	if u.PSI == nil {
+		return nil
+	}
+	return &runtimeapi.IoUsage{Timestamp: u.Time.UnixNano(), Psi: psi(u.PSI.IO)}
+}
+
+func psi(p cgroups.Pressure) *runtimeapi.PsiStats {
+	return &runtimeapi.PsiStats{Some: psiData(p.Some), Full: psiData(p.Full)}
+}
+
+func psiData(s cgroups.Stall) *runtimeapi.PsiData {
+	return &runtimeapi.PsiData{Total: s.TotalUs * 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
+}
+
+// stats of a pod are those of its cgroup parent when that is the pod's own, else the sum over its containers.
+func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxStats, error) {
+	rec := sb.record()
+	linux := &runtimeapi.LinuxPodSandboxStats{}
+	for _, c := range sb.containers() {
+		if c.record().State != containerRunning {
+			continue
+		}
+		if st, err := p.containers.stats(ctx, c); err == nil {
+			linux.Containers = append(linux.Containers, st)
+		}
+	}
+	group := filepath.Dir(rec.Cgroup)
+	if sb.cfg.GetLinux().GetCgroupParent() == "" {
+		group = rec.Cgroup
+	}
+	u, err := p.cgroups.Stat(group)
+	if err != nil {
+		return nil, err
+	}
+	linux.Cpu, linux.Memory, linux.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
+	linux.Process = &runtimeapi.ProcessUsage{Timestamp: u.Time.UnixNano(), ProcessCount: value(u.Pids.Current)}
+	linux.Network = networkUsage(rec.Pid, rec.NetNS)
+	return &runtimeapi.PodSandboxStats{
+		Attributes: &runtimeapi.PodSandboxAttributes{
+			Id: sb.id, Metadata: sb.cfg.GetMetadata(), Labels: sb.cfg.GetLabels(), Annotations: sb.cfg.GetAnnotations(),
+		},
+		Linux: linux,
+	}, nil
+}
+
+// networkUsage reads the counters of the pod's interfaces through its keeper, which is in the pod's network: that needs no
+// thread to enter it.
+func networkUsage(keeperPid int, netns string) *runtimeapi.NetworkUsage {
+	if netns == "" || keeperPid == 0 {
+		return nil
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(keeperPid) + "/net/dev")
+	if err != nil {
+		return nil
+	}
+	out := &runtimeapi.NetworkUsage{Timestamp: time.Now().UnixNano()}
+	for _, u := range parseNetDev(string(b)) {
+		switch {
+		case u.Name == "lo":
+		case u.Name == "eth0":
+			out.DefaultInterface = u
+		default:
+			out.Interfaces = append(out.Interfaces, u)
+		}
+	}
+	return out
+}
+
+// parseNetDev reads /proc/net/dev: "name: rx bytes, packets, errors, and five more, tx bytes, packets, errors, ...".
+func parseNetDev(s string) []*runtimeapi.NetworkInterfaceUsage {
+	var out []*runtimeapi.NetworkInterfaceUsage
+	for line := range strings.Lines(s) {
+		name, rest, ok := strings.Cut(line, ":")
+		f := strings.Fields(rest)
+		if !ok || len(f) < 11 {
+			continue
+		}
+		n := func(i int) *runtimeapi.UInt64Value {
+			v, _ := strconv.ParseUint(f[i], 10, 64)
+			return value(v)
+		}
+		out = append(out, &runtimeapi.NetworkInterfaceUsage{
+			Name: strings.TrimSpace(name), RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10),
+		})
+	}
+	return out
+}
