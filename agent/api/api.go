@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -18,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod"
 )
 
 // Feed is a set of objects that can be listed and followed. What it hands out is shared and must not be changed.
@@ -45,16 +46,6 @@ type Problem struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Span is one step of the start of a pod, with the steps inside it.
-type Span struct {
-	Name     string            `json:"name"`
-	Start    time.Time         `json:"start"`
-	Duration time.Duration     `json:"duration"` // nanoseconds
-	Error    string            `json:"error,omitempty"`
-	Attrs    map[string]string `json:"attrs,omitempty"`
-	Children []*Span           `json:"children,omitempty"`
-}
-
 // Config is what a [Server] shows. Pods, Events and Runtime are required.
 type Config struct {
 	Pods    Feed[*corev1.Pod]
@@ -64,8 +55,8 @@ type Config struct {
 	// File returns the manifest that asks for a pod, "" when nothing does any more.
 	File     func(types.NamespacedName) string
 	Problems func() []Problem
-	// Timing returns the traces of the pod's last starts, the newest first.
-	Timing  func(types.UID) []*Span
+	// Timing returns what the pod's last start was spent on; nil when that is not known.
+	Timing  func(types.UID) *pod.Span
 	Healthy func() error
 	Metrics prometheus.Gatherer
 	Images  http.Handler // serves /images
@@ -90,8 +81,8 @@ func New(c Config) *Server {
 	s := &Server{cfg: c, log: c.Log, mux: http.NewServeMux()}
 	routes := map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET /healthz":            s.healthz,
-		"GET /pods":               s.pods,
-		"GET /pods/{ns}/{pod}":    s.pod,
+		"GET /pods":               s.listPods,
+		"GET /pods/{ns}/{pod}":    s.getPod,
 		"DELETE /pods/{ns}/{pod}": s.deletePod,
 		"GET /events":             s.events,
 		"GET /problems":           s.problems,

@@ -30,6 +30,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
+	berthpod "github.com/berth-node/berth/agent/pod"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -200,8 +201,12 @@ func start(t *testing.T) *fixture {
 	go func() { defer close(stopped); ss.Start(true) }()
 	f.pods.set(watch.Added, pod("1", true))
 
-	dir := t.TempDir()
-	l, err := net.Listen("unix", dir+"/berth.sock")
+	// Longer than an address of a socket can be.
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 25))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := api.Listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +215,8 @@ func start(t *testing.T) *fixture {
 		File:     func(k types.NamespacedName) string { return "/m/" + k.Name + ".yaml" },
 		Healthy:  func() error { return f.ill },
 		Problems: func() []api.Problem { return []api.Problem{{File: "x", Errors: []string{"bad"}}} },
-		Timing: func(types.UID) []*api.Span {
-			return []*api.Span{{Name: "pod", Duration: time.Millisecond, Children: []*api.Span{{Name: "sandbox"}}}}
+		Timing: func(types.UID) *berthpod.Span {
+			return &berthpod.Span{Name: "pod", Duration: time.Millisecond, Children: []*berthpod.Span{{Name: "sandbox"}}}
 		},
 		Images: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }),
 	}))
@@ -248,8 +253,8 @@ func TestObjects(t *testing.T) {
 	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict || !strings.Contains(err.Error(), "/m/web-node.yaml") {
 		t.Errorf("delete: %v", err)
 	}
-	if spans, err := f.client.Timing(ctx, key); err != nil || len(spans) != 1 || spans[0].Children[0].Name != "sandbox" {
-		t.Errorf("timing: %v, %v", spans, err)
+	if span, err := f.client.Timing(ctx, key); err != nil || span.Children[0].Name != "sandbox" {
+		t.Errorf("timing: %v, %v", span, err)
 	}
 	if ps, err := f.client.Problems(ctx); err != nil || len(ps) != 1 {
 		t.Errorf("problems: %v, %v", ps, err)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-func (s *Server) pods(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) listPods(w http.ResponseWriter, r *http.Request) error {
 	ns := r.FormValue("namespace")
 	if wants(r, "watch") {
 		return stream(w, r, s.cfg.Pods, func(p *corev1.Pod) any {
@@ -59,7 +59,7 @@ func (s *Server) file(p *corev1.Pod) string {
 	return s.cfg.File(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 }
 
-func (s *Server) pod(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) getPod(w http.ResponseWriter, r *http.Request) error {
 	p, err := s.find(r)
 	if err != nil {
 		return err
@@ -122,11 +122,12 @@ func (s *Server) timing(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	spans := []*Span{}
 	if s.cfg.Timing != nil {
-		spans = append(spans, s.cfg.Timing(p.UID)...)
+		if span := s.cfg.Timing(p.UID); span != nil {
+			return writeJSON(w, span)
+		}
 	}
-	return writeJSON(w, spans)
+	return notFound("the start of pod %s is not on record: it was before this agent's", p.Name)
 }
 
 // stream writes the feed as JSON lines, each a watch event with what object makes of it; nil leaves it out.

@@ -26,6 +26,7 @@ import (
 	streamspdy "k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/pod"
 )
 
 // ErrNoAgent says that no agent answers in the run directory.
@@ -58,8 +59,13 @@ func New(runDir string) *Client {
 }
 
 func dial(ctx context.Context, runDir string) (net.Conn, error) {
-	path := filepath.Join(runDir, "berth.sock")
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	path := filepath.Join(runDir, api.SocketName)
+	addr, done, err := api.Address(runDir)
+	var conn net.Conn
+	if err == nil {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", addr)
+		done()
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w in %s (is 'berth agent' running? --run-dir or BERTH_RUN_DIR says where)", ErrNoAgent, runDir)
@@ -169,11 +175,11 @@ func (c *Client) Events(ctx context.Context, ns string, uid types.UID) ([]corev1
 	return list.Items, err
 }
 
-// Timing returns the traces of a pod's starts, the newest first.
-func (c *Client) Timing(ctx context.Context, key types.NamespacedName) ([]*api.Span, error) {
-	var spans []*api.Span
-	_, err := c.get(ctx, podPath("timing", key), nil, &spans)
-	return spans, err
+// Timing returns what the pod's last start was spent on.
+func (c *Client) Timing(ctx context.Context, key types.NamespacedName) (*pod.Span, error) {
+	s := &pod.Span{}
+	_, err := c.get(ctx, podPath("timing", key), nil, s)
+	return s, err
 }
 
 // Problems returns what is wrong with manifests.

@@ -1,0 +1,267 @@
+// Package agent is the node's agent: it has the parts of a kubelet, and this file puts them together. What runs the containers
+// is handed in.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Config is what an [Agent] works with.
+type Config struct {
+	config.Config
+
+	Runtime pod.Runtime
+	Images  http.Handler // serves /images of the API
+	Version string
+	// Ready is called once, when the agent answers and has read every manifest.
+	Ready func()
+	Log   *slog.Logger
+}
+
+// Agent is one node's agent.
+type Agent struct {
+	cfg    Config
+	log    *slog.Logger
+	source *source.Source
+	pods   *pod.Manager
+	events *event.Recorder
+	tree   *cgroups.Tree
+	files  files
+	synced atomic.Bool
+	warm   func() error
+}
+
+// New puts the parts together. Nothing runs before [Agent.Run].
+func New(c Config) (*Agent, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Agent{cfg: c, log: c.Log, files: files{of: map[types.NamespacedName]string{}}}
+	h, err := cgroups.Open("/sys/fs/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("open cgroups: %w", err)
+	}
+	a.warm = h.Warm
+	a.tree = cgroups.NewTree(h, c.CgroupRoot, c.Log)
+	if err := a.tree.Setup(); err != nil {
+		return nil, err
+	}
+	memory, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
+	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
+	a.pods, err = pod.New(pod.Config{
+		Runtime: c.Runtime, Cgroups: a.tree, Volumes: volume.New(volume.Config{Root: c.RootDir, Log: c.Log}),
+		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
+		RootDir: c.RootDir, LogDir: c.LogDir,
+		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
+		Events: a.events, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.source = source.New(source.Config{
+		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
+	})
+	return a, nil
+}
+
+// Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.
+func (a *Agent) Run(ctx context.Context) error {
+	listener, err := api.Listen(a.cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: api.New(a.api()), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	g, ctx := errgroup.WithContext(ctx)
+	found, wanted := make(chan source.Update), make(chan source.Update)
+	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
+	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
+	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
+	g.Go(func() error { a.shareCPU(ctx); return nil })
+	g.Go(func() error {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve API: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		// Whoever follows a log or has a shell is cut off: waiting for them would be waiting for ever.
+		return srv.Close()
+	})
+	return g.Wait()
+}
+
+// ended is the error of a part that has ended: none when it was told to.
+func ended(ctx context.Context, what string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s: ended by itself", what)
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// pass hands on what the manifests ask for and keeps which file asks for what.
+func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- source.Update) {
+	for {
+		var u source.Update
+		select {
+		case <-ctx.Done():
+			return
+		case u = <-in:
+		}
+		if u.Pod != nil {
+			// A pod is about to start: what its first attach to a cgroup would wait for is waited for meanwhile.
+			go a.warmUp()
+		}
+		if !u.Synced {
+			a.files.set(u)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case out <- u:
+		}
+		if u.Synced && !a.synced.Swap(true) {
+			a.log.Info("agent is ready", "manifests", a.cfg.ManifestDir, "api", filepath.Join(a.cfg.RunDir, "berth.sock"))
+			if a.cfg.Ready != nil {
+				a.cfg.Ready()
+			}
+		}
+	}
+}
+
+func (a *Agent) warmUp() {
+	if err := a.warm(); err != nil {
+		a.log.Debug("cgroup attaches are not warmed up", "error", err)
+	}
+}
+
+// shareDelay gathers the pods that come and go together.
+const shareDelay = 200 * time.Millisecond
+
+// shareCPU keeps the CPU share of the Burstable pods as a whole the sum of their requests.
+func (a *Agent) shareCPU(ctx context.Context) {
+	changed := make(chan struct{}, 1)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() {
+		// It ends with ctx.
+		_ = a.pods.Watch(ctx, func(t watch.EventType, _ *corev1.Pod) error {
+			if t != watch.Modified {
+				select {
+				case changed <- struct{}{}:
+				default:
+				}
+			}
+			return nil
+		})
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(shareDelay):
+		}
+		if err := a.tree.SyncQoS(a.pods.List()); err != nil {
+			a.log.Warn("CPU shares of the pod classes are not up to date", "error", err)
+		}
+	}
+}
+
+func (a *Agent) api() api.Config {
+	return api.Config{
+		Pods: a.pods, Events: a.events, Runtime: a.cfg.Runtime,
+		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
+		Healthy: a.healthy, Metrics: a.metrics(), Images: a.cfg.Images, Log: a.log,
+	}
+}
+
+func (a *Agent) problems() []api.Problem {
+	var out []api.Problem
+	for _, p := range a.source.Problems() {
+		out = append(out, api.Problem(p))
+	}
+	return out
+}
+
+// healthy is an error until the manifests have been read, and while the runtime says that it is not ready. That the network
+// is not ready is not the agent's illness: pods on the host's network run, and the others wait for it.
+func (a *Agent) healthy() error {
+	if !a.synced.Load() {
+		return errors.New("the manifests are being read")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	resp, err := a.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("ask the runtime: %w", err)
+	}
+	for _, c := range resp.GetStatus().GetConditions() {
+		if c.GetType() == runtimeapi.RuntimeReady && !c.GetStatus() {
+			return fmt.Errorf("the runtime is not ready: %s", c.GetMessage())
+		}
+	}
+	return nil
+}
+
+// Alive is nil as long as the agent's parts answer. It hangs when they do, which is as telling.
+func (a *Agent) Alive(context.Context) error {
+	a.pods.List()
+	a.source.Problems()
+	return nil
+}
+
+// files knows which manifest asks for a pod.
+type files struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]string
+}
+
+func (f *files) set(u source.Update) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if u.Pod == nil {
+		delete(f.of, u.Key)
+		return
+	}
+	f.of[u.Key] = u.File
+}
+
+func (f *files) get(key types.NamespacedName) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.of[key]
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+func (c *commands) events() *cobra.Command {
+	var t target
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "events [POD]", Short: "Show what happened to pods",
+		Example: "  berth events -w\n  berth events web",
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: c.onePod,
+		RunE: func(cmd *cobra.Command, args []string) error { return c.runEvents(cmd, t, follow, args) },
+	}
+	t.addFlags(cmd)
+	cmd.Flags().BoolVarP(&t.all, "all-namespaces", "A", false, "events of every namespace")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with what happens")
+	return cmd
+}
+
+func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, args []string) error {
+	cl := c.client()
+	ns, uid := t.namespace, types.UID("")
+	if t.all {
+		ns = ""
+	}
+	if len(args) == 1 {
+		p, err := t.find(cmd.Context(), cl, args[0])
+		if err != nil {
+			return err
+		}
+		ns, uid = p.Namespace, p.UID
+	}
+	w := printers.GetNewTabWriter(cmd.OutOrStdout())
+	head := "LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE"
+	if t.all {
+		head = "NAMESPACE\t" + head
+	}
+	if !follow {
+		events, err := cl.Events(cmd.Context(), ns, uid)
+		if err != nil {
+			return err
+		}
+		if len(events) == 0 {
+			fmt.Fprintln(cmd.ErrOrStderr(), "No events.")
+			return nil
+		}
+		fmt.Fprintln(w, head)
+		for i := range events {
+			printEvent(w, &events[i], t.all)
+		}
+		return w.Flush()
+	}
+	fmt.Fprintln(w, head)
+	err := cl.WatchEvents(cmd.Context(), ns, uid, func(et watch.EventType, e *corev1.Event) error {
+		if et == watch.Deleted {
+			return nil
+		}
+		printEvent(w, e, t.all)
+		return w.Flush()
+	})
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func printEvent(w io.Writer, e *corev1.Event, ns bool) {
+	if ns {
+		fmt.Fprintf(w, "%s\t", e.Namespace)
+	}
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s/%s\t%s\n", seen(e, time.Now()), e.Type, e.Reason,
+		strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, strings.TrimSpace(e.Message))
+}
+
+// seen says when an event was last seen, and how often.
+func seen(e *corev1.Event, now time.Time) string {
+	last := e.LastTimestamp
+	if last.IsZero() {
+		last.Time = e.EventTime.Time
+	}
+	if e.Count > 1 && !e.FirstTimestamp.IsZero() {
+		return fmt.Sprintf("%s (x%d over %s)", age(last, now), e.Count, age(e.FirstTimestamp, now))
+	}
+	return age(last, now)
+}
+
+// from says who told of an event.
+func from(e *corev1.Event) string { return cmp.Or(e.Source.Component, e.ReportingController) }

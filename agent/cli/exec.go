@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+type execOptions struct {
+	target
+	container  string
+	stdin, tty bool
+	quiet      bool
+}
+
+func (c *commands) exec() *cobra.Command {
+	var o execOptions
+	cmd := &cobra.Command{
+		Use: "exec POD [-it] [-c CONTAINER] -- COMMAND [ARG...]", Short: "Run a command in a container",
+		Long:    "Run a command in a container. The exit code is the command's.",
+		Example: "  berth exec web -- ls /\n  berth exec -it web -- sh",
+		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: c.onePod,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usagef("what to run must follow: berth exec %s -- COMMAND", args[0])
+			}
+			return c.stream(cmd, o, args[0], args[1:])
+		},
+	}
+	o.flags(c, cmd)
+	return cmd
+}
+
+func (o *execOptions) flags(c *commands, cmd *cobra.Command) {
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.container, "container", "c", "", "container of the pod")
+	f.BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input on")
+	f.BoolVarP(&o.tty, "tty", "t", false, "with a terminal")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only what comes from the container")
+	_ = cmd.RegisterFlagCompletionFunc("container", c.containers(&o.target))
+}
+
+func (c *commands) attach() *cobra.Command {
+	var o execOptions
+	cmd := &cobra.Command{
+		Use: "attach POD", Short: "Be the terminal of a running container",
+		Long:    "Connect to the process that a container runs, as far as its manifest gives it standard input (stdin: true) and a terminal (tty: true).",
+		Example: "  berth attach -it shell",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: c.onePod,
+		RunE: func(cmd *cobra.Command, args []string) error { return c.stream(cmd, o, args[0], nil) },
+	}
+	o.flags(c, cmd)
+	return cmd
+}
+
+// stream runs command in the container, or attaches to it without one.
+func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command []string) error {
+	notes := cmd.ErrOrStderr()
+	if o.quiet {
+		notes = io.Discard
+	}
+	cl := c.client()
+	p, err := o.find(cmd.Context(), cl, arg)
+	if err != nil {
+		return err
+	}
+	name, err := container(p, o.container, notes)
+	if err != nil {
+		return err
+	}
+	if command == nil {
+		// A container that has no terminal cannot be given one, and one that has tells its two streams as one.
+		has := false
+		for _, ct := range p.Spec.Containers {
+			has = has || ct.Name == name && ct.TTY
+		}
+		if o.tty && !has {
+			fmt.Fprintf(notes, "container %s has no terminal (tty: true in its manifest): going on without one\n", name)
+		}
+		o.tty = has
+		if o.stdin && o.tty {
+			fmt.Fprintln(notes, "If you don't see a command prompt, try pressing enter.")
+		}
+	}
+	so := remotecommand.StreamOptions{Stdout: cmd.OutOrStdout(), Tty: o.tty}
+	if !o.tty {
+		so.Stderr = cmd.ErrOrStderr()
+	}
+	if o.stdin {
+		so.Stdin = cmd.InOrStdin()
+	}
+	ctx, restore, err := o.terminal(cmd, &so, notes)
+	if err != nil {
+		return err
+	}
+	defer restore()
+	return cl.Exec(ctx, keyOf(p), name, command, so)
+}
+
+// terminal puts ours into raw mode when the container's process has one, and lets the window's size follow.
+func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptions, notes io.Writer) (context.Context, func(), error) {
+	ctx, none := cmd.Context(), func() {}
+	if !o.tty {
+		return ctx, none, nil
+	}
+	f, ok := cmd.InOrStdin().(*os.File)
+	if !o.stdin || !ok || !term.IsTerminal(int(f.Fd())) {
+		if o.stdin {
+			fmt.Fprintln(notes, "Unable to use a TTY - input is not a terminal or the right kind of file")
+		}
+		return ctx, none, nil
+	}
+	old, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return ctx, none, fmt.Errorf("put the terminal into raw mode: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	q := &windowSizes{fd: int(f.Fd()), changed: make(chan os.Signal, 1), ctx: ctx}
+	q.changed <- syscall.SIGWINCH // the size there is now
+	signal.Notify(q.changed, syscall.SIGWINCH)
+	so.TerminalSizeQueue = q
+	return ctx, func() {
+		signal.Stop(q.changed)
+		cancel()
+		// Whether it is restored or not, there is nothing left to do about it.
+		_ = term.Restore(int(f.Fd()), old)
+	}, nil
+}
+
+// windowSizes tells the size of the terminal each time that it changes.
+type windowSizes struct {
+	fd      int
+	changed chan os.Signal
+	ctx     context.Context //nolint:containedctx // TerminalSizeQueue.Next has no argument to pass it in
+}
+
+func (q *windowSizes) Next() *remotecommand.TerminalSize {
+	for {
+		select {
+		case <-q.ctx.Done():
+			return nil
+		case <-q.changed:
+			if w, h, err := term.GetSize(q.fd); err == nil {
+				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)} //nolint:gosec // the kernel has them in 16 bits
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Purge removes what agents of this place have made beside what the runtime has: groups of pods, volumes, and the files that
+// were kept. The runtime is purged first, so that no container uses any of it. It can be run again after it failed.
+func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
+	volumes := volume.New(volume.Config{Root: p.RootDir, Log: log})
+	h, err := cgroups.Open("/sys/fs/cgroup")
+	if err != nil {
+		return fmt.Errorf("open cgroups: %w", err)
+	}
+	tree := cgroups.NewTree(h, p.CgroupRoot, log)
+	errs := []error{purgeGroups(ctx, h, tree, p.CgroupRoot)}
+	uids, err := volumes.Pods()
+	errs = append(errs, err)
+	for _, uid := range uids {
+		errs = append(errs, volumes.Teardown(ctx, uid))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RunDir, "berth.sock")} {
+		errs = append(errs, os.RemoveAll(d))
+	}
+	// Only empty directories are removed here: what else is in them is not known, and may be anybody's.
+	for _, d := range []string{filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir} {
+		errs = append(errs, rmdir(d))
+	}
+	return errors.Join(errs...)
+}
+
+func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
+	uids, err := tree.Pods()
+	if err != nil {
+		return fmt.Errorf("list groups of pods: %w", err)
+	}
+	var errs []error
+	for _, uid := range uids {
+		errs = append(errs, tree.RemovePod(ctx, types.UID(uid), ""))
+	}
+	errs = append(errs, h.Remove(ctx, filepath.Join(root, "kubepods")))
+	if root != "/" {
+		// The root may be somebody else's group as well, so that nothing in it is touched.
+		for _, d := range h.Dirs(root) {
+			errs = append(errs, rmdir(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rmdir removes a directory if it is there and empty.
+func rmdir(dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	return fmt.Errorf("remove %s: %w", dir, err)
+}

@@ -1,0 +1,287 @@
+// Package cli has the commands that show and change the images of a node. They talk to the agent that has the runtime.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/berth-node/berth/cri"
+)
+
+// Error is an answer of the agent that is a failure.
+type Error struct {
+	Status  int
+	Message string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// NotFound says whether the image is not there.
+func (e *Error) NotFound() bool { return e.Status == http.StatusNotFound }
+
+// Commands returns the commands. client returns one that reaches the agent whatever the host, once flags have been read.
+func Commands(client func() *http.Client) []*cobra.Command {
+	c := &commands{client: client}
+	list := c.list()
+	images := &cobra.Command{
+		Use: "images", Aliases: []string{"image"}, Short: "List, pull, import and remove images",
+		Example: "  berth images\n  berth images pull docker.io/library/nginx:1.29\n  berth images import nginx.tar",
+		Args:    cobra.NoArgs, RunE: list.RunE,
+	}
+	images.Flags().AddFlagSet(list.Flags())
+	images.AddCommand(list, c.pull(), c.importArchive(), c.rm())
+	return []*cobra.Command{images}
+}
+
+type commands struct{ client func() *http.Client }
+
+// do sends a request to the agent and turns failures into an [Error].
+func (c *commands) do(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "berth", Path: "/images/" + path, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.client().Do(req)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) { // the URL tells nothing to people
+			err = ue.Err
+		}
+		return nil, err
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	msg := strings.TrimSpace(string(b))
+	if msg == "" {
+		msg = resp.Status
+	}
+	return nil, &Error{Status: resp.StatusCode, Message: msg}
+}
+
+func (c *commands) all(ctx context.Context) ([]cri.ImageInfo, error) {
+	resp, err := c.do(ctx, http.MethodGet, "", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var images []cri.ImageInfo
+	if err := json.NewDecoder(resp.Body).Decode(&images); err != nil {
+		return nil, fmt.Errorf("decode answer: %w", err)
+	}
+	return images, nil
+}
+
+func (c *commands) list() *cobra.Command {
+	var output string
+	var digests, quiet bool
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the images", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			images, err := c.all(cmd.Context())
+			if err != nil {
+				return err
+			}
+			switch {
+			case output == "json":
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "    ")
+				return enc.Encode(images)
+			case output != "":
+				return fmt.Errorf("-o %s: must be json", output)
+			case quiet:
+				for _, i := range images {
+					fmt.Fprintln(cmd.OutOrStdout(), i.ID)
+				}
+				return nil
+			}
+			return table(cmd.OutOrStdout(), images, digests, time.Now())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&output, "output", "o", "", "json")
+	f.BoolVar(&digests, "digests", false, "show the digests of manifests")
+	f.BoolVarP(&quiet, "quiet", "q", false, "print only IDs")
+	return cmd
+}
+
+// table prints one line for each name of each image.
+func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) error {
+	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
+	head := "IMAGE\tTAG\tIMAGE ID\tSIZE\tPULLED"
+	if digests {
+		head = "IMAGE\tTAG\tDIGEST\tIMAGE ID\tSIZE\tPULLED"
+	}
+	fmt.Fprintln(w, head)
+	var rows []string
+	for _, i := range images {
+		tags := i.Tags
+		if len(tags) == 0 {
+			tags = []string{"<none>:<none>"}
+			if len(i.Digests) > 0 {
+				repo, _, _ := strings.Cut(i.Digests[0], "@")
+				tags = []string{repo + ":<none>"}
+			}
+		}
+		for _, t := range tags {
+			repo, tag := split(t)
+			cells := []string{repo, tag, short(i.ID), units.HumanSize(float64(i.Size)), duration.HumanDuration(now.Sub(i.PulledAt)) + " ago"}
+			if digests {
+				cells = slices.Insert(cells, 2, digestOf(i, repo))
+			}
+			rows = append(rows, strings.Join(cells, "\t"))
+		}
+	}
+	slices.Sort(rows)
+	for _, r := range rows {
+		fmt.Fprintln(w, r)
+	}
+	return w.Flush()
+}
+
+// split takes a name apart at its tag: the colon of a registry's port comes before a slash.
+func split(name string) (repo, tag string) {
+	i := strings.LastIndexByte(name, ':')
+	if i < 0 || strings.Contains(name[i:], "/") {
+		return name, "<none>"
+	}
+	return name[:i], name[i+1:]
+}
+
+func digestOf(i cri.ImageInfo, repo string) string {
+	for _, d := range i.Digests {
+		if r, digest, _ := strings.Cut(d, "@"); r == repo {
+			return short(digest)
+		}
+	}
+	return "<none>"
+}
+
+func short(digest string) string {
+	hex := strings.TrimPrefix(digest, "sha256:")
+	return hex[:min(len(hex), 13)]
+}
+
+func (c *commands) pull() *cobra.Command {
+	return &cobra.Command{
+		Use: "pull IMAGE", Short: "Pull an image from its registry", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resp, err := c.do(cmd.Context(), http.MethodPost, "pull", url.Values{"ref": {args[0]}}, nil)
+			if err != nil {
+				return err
+			}
+			return report(cmd, resp, "pulled")
+		},
+	}
+}
+
+func (c *commands) importArchive() *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE", Short: "Import the images of an archive",
+		Long: "Import the images of an archive: what 'docker save' writes, or an OCI layout in a tar file, compressed or not. FILE may be - for standard input.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := cmd.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return fmt.Errorf("import image: %w", err)
+				}
+				defer f.Close()
+				in = f
+			}
+			resp, err := c.do(cmd.Context(), http.MethodPost, "import", nil, in)
+			if err != nil {
+				return err
+			}
+			return report(cmd, resp, "imported")
+		},
+	}
+}
+
+func (c *commands) rm() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images, by name or ID", Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, ref := range args {
+				resp, err := c.do(cmd.Context(), http.MethodDelete, "", url.Values{"ref": {ref}}, nil)
+				if err != nil {
+					return err
+				}
+				resp.Body.Close()
+				fmt.Fprintln(cmd.OutOrStdout(), "removed", ref)
+			}
+			return nil
+		},
+	}
+}
+
+func (c *commands) names(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	images, err := c.all(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, i := range images {
+		names = append(names, i.Tags...)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// report shows the progress that the answer tells of and ends with the images' names.
+func report(cmd *cobra.Command, resp *http.Response, done string) error {
+	defer resp.Body.Close()
+	p := newProgress(cmd.ErrOrStderr())
+	defer p.end()
+	for dec := json.NewDecoder(resp.Body); ; {
+		var line cri.ImageLine
+		switch err := dec.Decode(&line); {
+		case errors.Is(err, io.EOF):
+			return errors.New("the agent has ended the connection")
+		case err != nil:
+			return fmt.Errorf("read answer: %w", err)
+		case line.Progress != nil:
+			p.show(*line.Progress)
+		case line.Error != "":
+			return errors.New(line.Error)
+		default:
+			p.end()
+			for _, i := range line.Images {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s %s (%s, %s)\n", done, strings.Join(names(i), " "), short(i.ID), units.HumanSize(float64(i.Size)))
+			}
+			return nil
+		}
+	}
+}
+
+func names(i cri.ImageInfo) []string {
+	switch {
+	case len(i.Tags) > 0:
+		return i.Tags
+	case len(i.Digests) > 0:
+		return i.Digests
+	default:
+		return []string{i.ID}
+	}
+}

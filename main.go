@@ -1,0 +1,90 @@
+// Command berth is a node agent for Linux with a container runtime in it, and the commands that show what it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/agent/check"
+	"github.com/berth-node/berth/agent/cli"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cni"
+	cricli "github.com/berth-node/berth/cri/cli"
+)
+
+// version is set by the build.
+var version = "0.1.0-dev"
+
+func main() {
+	if cni.IsPlugin(os.Args[0]) {
+		cni.PluginMain()
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := command()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	interrupted := ctx.Err() != nil && errors.Is(err, context.Canceled)
+	if !interrupted && !cmd.SilenceErrors {
+		fmt.Fprintln(os.Stderr, "berth: "+err.Error())
+	}
+	var image *cricli.Error
+	switch {
+	case interrupted:
+		return 128 + int(syscall.SIGINT)
+	case errors.As(err, &image) && image.NotFound():
+		return cli.ExitNotFound
+	}
+	return cli.ExitCode(err)
+}
+
+// command puts the commands together.
+func command() *cobra.Command {
+	runDir := os.Getenv(config.RunDirEnv)
+	if runDir == "" {
+		runDir = config.DefaultRunDir
+	}
+	root := &cobra.Command{
+		Use: "berth", Short: "Run the pods of this machine",
+		Long:         "berth runs the pods of this machine, out of a directory of manifests or under an API server, and shows what they do.\n\n" + cli.ExitHelp,
+		SilenceUsage: true, SilenceErrors: true, Version: version,
+	}
+	root.PersistentFlags().StringVar(&runDir, "run-dir", runDir, "run directory, by which an agent is found; also $"+config.RunDirEnv)
+	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods:"}, &cobra.Group{ID: "node", Title: "The node:"})
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	dir := func() string { return runDir }
+	add("pods", cli.Commands(dir)...)
+	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() })...)
+	add("node", agentCommand(dir), purgeCommand(dir), check.Command(), versionCommand())
+	root.SetHelpCommandGroupID("node")
+	root.SetCompletionCommandGroupID("node")
+	cli.MarkUsage(root)
+	return root
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "berth "+version) },
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/berth-node/berth/agent"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/systemd"
+)
+
+// gcPercent trades time for memory: the agent's heap is small and it is idle nearly always, so that it may collect more often
+// than a server would.
+const gcPercent = 50
+
+func agentCommand(runDir func() string) *cobra.Command {
+	c := config.Default()
+	cmd := &cobra.Command{
+		Use: "agent", Short: "Run the node's agent",
+		Long: `Run the pods whose manifests are in a directory, until SIGTERM or SIGINT. Pods go on running when the agent ends, however it ends;
+the next agent on the same directories takes them over.
+
+Several agents can run on one machine when they differ in --root-dir, --run-dir, --log-dir, --cgroup-root, --bridge-name and --pod-cidr.`,
+		Example: "  berth agent --manifest-dir /etc/kubernetes/manifests\n  berth agent --image-dir /var/lib/images",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.RunDir = runDir()
+			if err := c.Complete(); err != nil {
+				return err
+			}
+			return runAgent(cmd.Context(), c)
+		},
+	}
+	c.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func runAgent(ctx context.Context, c config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the agent makes namespaces, cgroups and mounts, and must run as root")
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	log := c.Logger(os.Stderr)
+	lock, err := agent.Lock(c.RunDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	notify := systemd.NewNotifier(log)
+
+	runtime, err := cri.New(ctx, runtimeConfig(c, log))
+	if err != nil {
+		return err
+	}
+	// It outlives the agent, which uses it to the end.
+	runtimeCtx, stopRuntime := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRuntime()
+	var runtimeEnd errgroup.Group
+	runtimeEnd.Go(func() error { return runtime.Run(runtimeCtx) })
+
+	a, err := agent.New(agent.Config{
+		Config: c, Runtime: runtime, Images: runtime.ImageHandler(), Version: version, Log: log,
+		Ready: func() {
+			notify.Ready("running pods")
+			// What starting has used is not used again.
+			debug.FreeOSMemory()
+		},
+	})
+	if err == nil {
+		err = runBoth(ctx, a, notify)
+	}
+	notify.Stopping()
+	stopRuntime()
+	log.Info("agent ends, its pods go on running")
+	return errors.Join(err, runtimeEnd.Wait())
+}
+
+// runBoth runs the agent and, where systemd asks for it, its watchdog.
+func runBoth(ctx context.Context, a *agent.Agent, notify *systemd.Notifier) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Run(ctx) })
+	g.Go(func() error { return notify.Watchdog(ctx, a.Alive) })
+	return g.Wait()
+}
+
+func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
+	r := placeConfig(c.Place, log)
+	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
+	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
+	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
+	return r
+}
+
+func placeConfig(p config.Place, log *slog.Logger) cri.Config {
+	return cri.Config{
+		RootDir: p.RootDir, RunDir: p.RunDir, LogDir: p.LogDir, CgroupRoot: p.CgroupRoot, Helper: p.Helper,
+		BridgeName: p.BridgeName, PodCIDR: p.PodCIDR, Log: log,
+	}
+}
+
+func purgeCommand(runDir func() string) *cobra.Command {
+	p := config.Default().Place
+	logging := config.Default().Logging
+	logging.Level = slog.LevelWarn
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "purge", Short: "Stop every pod and remove everything this node has made",
+		Long: "Stop every pod of the node on these directories and remove everything that it has made: containers, images, volumes, logs, cgroups, the bridge. " +
+			"Manifests stay. The agent must have been stopped.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.RunDir = runDir()
+			if err := p.Complete(); err != nil {
+				return err
+			}
+			if !yes && term.IsTerminal(int(os.Stdin.Fd())) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Every pod of %s is stopped and removed, with its images and volumes in %s. Go on? [y/N] ", p.RunDir, p.RootDir)
+				answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+				if err != nil || !strings.HasPrefix(strings.ToLower(answer), "y") {
+					return errors.New("nothing was removed")
+				}
+			}
+			return purge(cmd.Context(), p, logging.Logger(os.Stderr))
+		},
+	}
+	p.AddFlags(cmd.Flags())
+	logging.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func purge(ctx context.Context, p config.Place, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can remove pods")
+	}
+	lock, err := agent.Lock(p.RunDir)
+	if errors.Is(err, agent.ErrRunning) {
+		return fmt.Errorf("%w: stop it first", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	runtime, err := cri.New(ctx, placeConfig(p, log))
+	if err != nil {
+		return err
+	}
+	if err := runtime.Purge(ctx); err != nil {
+		return err
+	}
+	if err := agent.Purge(ctx, p, log); err != nil {
+		return err
+	}
+	// The run directory goes last, and stays when there is something in it that nobody here has made.
+	if err := os.Remove(filepath.Join(p.RunDir, "lock")); err != nil {
+		return fmt.Errorf("remove lock: %w", err)
+	}
+	if err := os.Remove(p.RunDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("run directory stays", "dir", p.RunDir, "error", err)
+	}
+	return nil
+}
