@@ -233,6 +233,7 @@ func (b *builtin) bridgeAdd(ctx context.Context, a *skel.CmdArgs) (types.Result,
 			return nil, err
 		}
 	}
+	defer b.slot()()
 	ns, err := os.Open(a.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
@@ -331,6 +332,7 @@ func (b *builtin) bridgeDel(ctx context.Context, a *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	defer b.slot()()
 	name := vethName(c.Bridge, a.ContainerID)
 	_, nsErr := os.Lstat(a.Netns)
 	switch {

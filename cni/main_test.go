@@ -109,16 +109,16 @@ func checkNothingLeft(t testing.TB, c Config) {
 	if _, err := netlink.LinkByName(c.BridgeName); err == nil {
 		t.Errorf("bridge %s is left", c.BridgeName)
 	}
-	if ok, err := (table{bridge: c.BridgeName}).exists(); ok || err != nil {
+	if ok, err := (table{bridge: c.BridgeName}).exists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}); ok || err != nil {
 		t.Errorf("table: got %v, %v, want that it is gone", ok, err)
 	}
-	for _, d := range []string{c.NetNSDir, filepath.Join(c.StateDir, c.BridgeName)} {
+	for _, d := range []string{c.NetNSDir, c.StateDir} {
 		if _, err := os.Lstat(d); err == nil {
 			t.Errorf("%s is left", d)
 		}
 	}
-	if m, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(m), c.NetNSDir) {
-		t.Errorf("mounts in %s are left (%v)", c.NetNSDir, err)
+	if m, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(m), filepath.Dir(c.NetNSDir)) {
+		t.Errorf("mounts in %s are left (%v)", filepath.Dir(c.NetNSDir), err)
 	}
 }
 

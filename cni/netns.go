@@ -21,26 +21,54 @@ type pins struct {
 // openPins makes dir a shared mount of its own, as `ip netns` does with its directory: a process that copies the mount table
 // (a service with private mounts) would hold the pods' namespaces for as long as it lives, if unmounting did not reach it.
 func openPins(dir string, home *os.File) (*pins, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open namespace directory: %w", err)
+	if err := ownMount(dir); err != nil {
+		return nil, err
 	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return nil, fmt.Errorf("share %s: %w", dir, err)
+	}
+	return &pins{dir: dir, home: home}, nil
+}
+
+// ownMount makes dir a mount point: of a tmpfs, unless it is on one already. What is kept there means nothing after a boot, and
+// new files on a disk are slow just when pods come and go: ext4 does not use the inode of a deleted file again for a minute,
+// and searches past all of those for each new one, up to a millisecond.
+func ownMount(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make namespace directory: %w", err)
+		return fmt.Errorf("make directory: %w", err)
 	}
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
-		return nil, fmt.Errorf("stat namespace directory: %w", err)
+		return fmt.Errorf("stat %s: %w", dir, err)
 	}
-	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("stat filesystem of %s: %w", dir, err)
+	}
+	if fs.Type == unix.TMPFS_MAGIC {
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-			return nil, fmt.Errorf("mount namespace directory: %w", err)
+			return fmt.Errorf("mount %s: %w", dir, err)
 		}
+		return nil
 	}
-	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
-		return nil, fmt.Errorf("share namespace directory: %w", err)
+	if err := unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755"); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
 	}
-	return &pins{dir: dir, home: home}, nil
+	return nil
+}
+
+// dropMount undoes ownMount.
+func dropMount(dir string) error {
+	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
 }
 
 func (p *pins) path(id string) (string, error) {
@@ -97,7 +125,7 @@ func (p *pins) unshare(path string) error {
 
 // loopbackUp sets lo of the current namespace up.
 func loopbackUp() error {
-	r, err := openRTNL()
+	r, err := openRTNL(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
@@ -145,15 +173,4 @@ func (p *pins) list() ([]string, error) {
 		ids[i] = e.Name()
 	}
 	return ids, nil
-}
-
-// purge undoes openPins.
-func (p *pins) purge() error {
-	if err := unix.Unmount(p.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount namespace directory: %w", err)
-	}
-	if err := os.Remove(p.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove namespace directory: %w", err)
-	}
-	return nil
 }

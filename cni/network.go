@@ -28,7 +28,8 @@ type Network struct {
 	log     *slog.Logger
 	pins    *pins
 	builtin *builtin
-	cni     *libcni.CNIConfig
+	cni     *libcni.CNIConfig // for foreign networks: what they keep may outlive a boot, so results do
+	ownCNI  *libcni.CNIConfig // for the one built in: results are in the state directory
 	foreign confDir
 	records records
 
@@ -67,10 +68,14 @@ func New(c Config) (*Network, error) {
 	n := &Network{
 		conf: c, log: c.Log, builtin: b,
 		cni:     libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, newSeam(b)),
+		ownCNI:  libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.StateDir, newSeam(b)),
 		foreign: confDir{dir: c.ConfDir}, records: records{dir: filepath.Join(c.CacheDir, "adds")},
 		mine: map[string]struct{}{},
 	}
-	if n.pins, err = openPins(c.NetNSDir, b.home); err == nil {
+	if err = ownMount(c.StateDir); err == nil {
+		n.pins, err = openPins(c.NetNSDir, b.home)
+	}
+	if err == nil {
 		err = n.ownLists()
 	}
 	if err != nil {
@@ -112,11 +117,13 @@ func (n *Network) Close() error { return n.builtin.close() }
 // already, it stays as it is.
 func (n *Network) NewNamespace(id string) (path string, err error) {
 	n.claim(id)
+	defer n.builtin.slot()()
 	return n.pins.create(id)
 }
 
 // RemoveNamespace unpins the namespace of a sandbox. The kernel takes it down, and its veth pair, in its own time.
 func (n *Network) RemoveNamespace(id string) error {
+	defer n.builtin.slot()()
 	if err := n.pins.remove(id); err != nil {
 		return err
 	}
@@ -143,8 +150,10 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 			return Result{}, fmt.Errorf("set up network of %s: clear an earlier try: %w", p.ID, err)
 		}
 	}
+	cni := n.cni
 	list, err := n.foreign.get()
 	if errors.Is(err, errNoConf) {
+		cni = n.ownCNI
 		// Annotations and the cgroup are nothing to it, and would only be written to the record of the result.
 		p.Annotations, p.CgroupParent = nil, ""
 		list, err = n.ownList(p), n.repair()
@@ -155,7 +164,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("set up network of %s: %w", p.ID, err)
 	}
-	raw, err := n.cni.AddNetworkList(ctx, list, n.runtimeConf(p))
+	raw, err := cni.AddNetworkList(ctx, list, n.runtimeConf(p))
 	var result Result
 	if err == nil {
 		result, err = convert(raw)
@@ -193,7 +202,7 @@ func (n *Network) begun(id string) bool {
 
 // resultPath is where libcni keeps the result of the network built in.
 func (n *Network) resultPath(id string) string {
-	return filepath.Join(n.conf.CacheDir, "results", n.own.Bridge+"-"+id+"-"+podInterface)
+	return filepath.Join(n.conf.StateDir, "results", n.own.Bridge+"-"+id+"-"+podInterface)
 }
 
 func (n *Network) runtimeConf(p Pod) *libcni.RuntimeConf {
@@ -285,7 +294,7 @@ func (n *Network) Teardown(ctx context.Context, p Pod) error {
 		list = n.withPort
 	}
 	rt := n.runtimeConf(p)
-	if err := n.cni.DelNetworkList(ctx, list, rt); err != nil {
+	if err := n.ownCNI.DelNetworkList(ctx, list, rt); err != nil {
 		return fmt.Errorf("tear down network of %s: %w", p.ID, err)
 	}
 	return nil
@@ -300,14 +309,14 @@ func (n *Network) repair() error {
 	if !n.builtin.ensured(t) {
 		return nil // the first pod makes them
 	}
-	if ok, err := t.exists(); ok || err != nil {
+	if ok, err := t.exists(&n.builtin.nft); ok || err != nil {
 		return err
 	}
 	n.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
 	if err := t.ensure(); err != nil {
 		return err
 	}
-	all, err := n.cni.GetCachedAttachments("")
+	all, err := n.ownCNI.GetCachedAttachments("")
 	if err != nil {
 		return fmt.Errorf("map host ports anew: %w", err)
 	}
@@ -433,7 +442,7 @@ func (n *Network) collect(ctx context.Context, live func(id string) bool) error 
 
 // collectResults removes libcni's records of the network built in.
 func (n *Network) collectResults(live func(id string) bool) error {
-	all, err := n.cni.GetCachedAttachments("")
+	all, err := n.ownCNI.GetCachedAttachments("")
 	if err != nil {
 		return err
 	}
@@ -457,9 +466,9 @@ func (n *Network) Purge(ctx context.Context) error {
 	n.builtin.later.Wait()
 	errs := []error{
 		n.builtin.purgeBridge(n.own.Bridge),
-		n.pins.purge(),
+		dropMount(n.conf.NetNSDir),
 		n.builtin.closePool(n.own.IPAM.DataDir),
-		os.RemoveAll(n.own.IPAM.DataDir),
+		dropMount(n.conf.StateDir),
 		os.RemoveAll(n.records.dir),
 	}
 	if err := errors.Join(errs...); err != nil {

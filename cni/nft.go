@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -106,13 +107,13 @@ func (t table) postrouting() [][]expr.Any {
 	return rules
 }
 
-// exists says that the table is there: others may flush the whole ruleset.
-func (t table) exists() (bool, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return false, fmt.Errorf("open nftables: %w", err)
-	}
-	_, err = c.ListTableOfFamily(t.table().Name, nftables.TableFamilyIPv4)
+// exists says that the table is there: others may flush the whole ruleset. It is asked for each pod, so it is one message on
+// a socket that is open.
+func (t table) exists(nft *rtnlPool) (bool, error) {
+	q := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0)
+	q.AddRawData([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0})
+	q.AddRawData(nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(t.table().Name)).Serialize())
+	err := nft.do(nil, q)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -123,8 +124,8 @@ func (t table) exists() (bool, error) {
 }
 
 // remove deletes the table with all that is in it.
-func (t table) remove() error {
-	if ok, err := t.exists(); err != nil || !ok {
+func (t table) remove(nft *rtnlPool) error {
+	if ok, err := t.exists(nft); err != nil || !ok {
 		if errors.Is(err, errNoNFT) {
 			return nil
 		}

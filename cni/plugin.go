@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 )
 
 // Names of the plugins built in.
@@ -42,7 +44,12 @@ type builtin struct {
 	log  *slog.Logger
 	boot string
 	home *os.File // the network namespace of the process
+	ipv6 bool     // the kernel has it
 	link rtnlPool
+	nft  rtnlPool
+	// slots bounds how many pods are worked on in the kernel at once. More than there are processors only wait for the
+	// kernel's own locks there, each of them on a thread that the Go runtime never gives back.
+	slots chan struct{}
 	// executed: one call a process, by a runtime that may not drop the namespace afterwards. So a veth pair is deleted
 	// and waited for.
 	executed bool
@@ -63,15 +70,25 @@ func openBuiltin(log *slog.Logger) (*builtin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
+	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
 	return &builtin{
-		log: log, boot: strings.TrimSpace(string(boot)), home: home,
+		log: log, boot: strings.TrimSpace(string(boot)), home: home, ipv6: noIPv6 == nil,
+		slots: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+		link:  rtnlPool{protocol: unix.NETLINK_ROUTE}, nft: rtnlPool{protocol: unix.NETLINK_NETFILTER},
 		pools: map[string]*pool{}, bridges: map[string]*bridge{}, tables: map[table]bool{},
 	}, nil
+}
+
+// slot waits for a slot and returns what gives it back.
+func (b *builtin) slot() (done func()) {
+	b.slots <- struct{}{}
+	return func() { <-b.slots }
 }
 
 func (b *builtin) close() error {
 	b.later.Wait()
 	b.link.close()
+	b.nft.close()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error

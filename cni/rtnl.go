@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rtnl is a route netlink socket that takes several requests in one system call. The kernel carries all of them out before
+// rtnl is a netlink socket that takes several requests in one system call. The kernel carries all of them out before
 // that call returns, so they are also one step to a crash of this process. The socket belongs to the network namespace it
 // was opened in, whatever thread uses it later.
 type rtnl struct{ fd int }
 
-func openRTNL() (*rtnl, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func openRTNL(protocol int) (*rtnl, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
@@ -31,7 +31,7 @@ func openRTNL() (*rtnl, error) {
 func (r *rtnl) close() { unix.Close(r.fd) }
 
 // do carries out the requests in order and returns the first error; requests after one that failed are carried out too. The
-// messages that answer them, acknowledgements apart, are handed to reply.
+// messages that answer them, acknowledgements apart, are handed to reply, which may be nil.
 func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	var out []byte
 	for i, q := range reqs {
@@ -59,7 +59,9 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 			}
 			data := b[unix.NLMSG_HDRLEN:size]
 			if binary.NativeEndian.Uint16(b[4:]) != unix.NLMSG_ERROR {
-				reply(data)
+				if reply != nil {
+					reply(data)
+				}
 			} else {
 				left--
 				if err := ackError(data, binary.NativeEndian.Uint16(b[6:])); err != nil && first == nil {
@@ -96,6 +98,8 @@ func ackError(data []byte, flags uint16) error {
 // rtnlPool keeps sockets of the namespace of the process open, since opening one costs as much as a request. Each is used by
 // one caller at a time: pods do not wait for each other here, only in the kernel.
 type rtnlPool struct {
+	protocol int // unix.NETLINK_...
+
 	mu   sync.Mutex
 	free []*rtnl
 }
@@ -109,7 +113,7 @@ func (p *rtnlPool) do(reply func([]byte), reqs ...*nl.NetlinkRequest) error {
 	p.mu.Unlock()
 	if r == nil {
 		var err error
-		if r, err = openRTNL(); err != nil {
+		if r, err = openRTNL(p.protocol); err != nil {
 			return err
 		}
 	}

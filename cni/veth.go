@@ -75,32 +75,34 @@ func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac
 func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
 	var r *rtnl
 	err := inNetNS(b.home, ns, func() (err error) {
-		r, err = openRTNL()
+		r, err = openRTNL(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
-	quiet := linkRequest(0, false)
-	quiet.AddData(nameAttr(name))
-	family := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	const addrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
-	family.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{none})
-	quiet.AddData(family)
-	if err := r.do(nil, quiet); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("configure %s in the pod: %w", name, err)
+	var reqs []*nl.NetlinkRequest
+	if b.ipv6 {
+		// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
+		quiet := linkRequest(0, false)
+		quiet.AddData(nameAttr(name))
+		family := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		const addrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
+		family.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{none})
+		quiet.AddData(family)
+		reqs = append(reqs, quiet)
 	}
-	up := linkRequest(0, true)
-	up.AddData(nameAttr(name))
-	lo := linkRequest(0, true)
-	lo.AddData(nameAttr("lo"))
+	for _, link := range []string{"lo", name} {
+		up := linkRequest(0, true)
+		up.AddData(nameAttr(link))
+		reqs = append(reqs, up)
+	}
 	var index int
-	if err := r.do(indexReply(&index), lo, up, indexRequest(name)); err != nil {
+	if err := r.do(indexReply(&index), append(reqs, indexRequest(name))...); err != nil {
 		return fmt.Errorf("set %s up in the pod: %w", name, err)
 	}
-	reqs := []*nl.NetlinkRequest{addressRequest(index, ip.addr)}
+	reqs = []*nl.NetlinkRequest{addressRequest(index, ip.addr)}
 	for _, route := range ip.routes {
 		if q := routeRequest(route.Dst, route.GW, ip.gateway); q != nil {
 			reqs = append(reqs, q)
@@ -243,7 +245,7 @@ func (b *builtin) collect(c bridgeConf, live func(id string) bool) error {
 }
 
 func (b *builtin) hasTable(t table) bool {
-	ok, err := t.exists()
+	ok, err := t.exists(&b.nft)
 	return ok && err == nil
 }
 
@@ -261,5 +263,5 @@ func (b *builtin) purgeBridge(name string) error {
 	case err == nil && link.Type() == "bridge" && link.Attrs().Alias == bridgeAlias(name):
 		err = b.deleteLink(name)
 	}
-	return errors.Join(err, table{bridge: name}.remove())
+	return errors.Join(err, table{bridge: name}.remove(&b.nft))
 }
