@@ -100,7 +100,8 @@ func probeDevices(ctx context.Context, e *env) answer {
 		return missing("%v", err)
 	}
 	defer e.h.Remove(context.WithoutCancel(ctx), path)
-	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Type: "a", Access: "rwm"}})
+	every := int64(-1)
+	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Type: "a", Major: &every, Minor: &every, Access: "rwm"}})
 	if err != nil {
 		return missing("%v", err)
 	}
