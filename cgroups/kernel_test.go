@@ -393,22 +393,45 @@ func BenchmarkCreateRemove(b *testing.B) {
 	b.ReportMetric(float64(remove.Microseconds())/float64(b.N), "remove-µs")
 }
 
-func BenchmarkSample(b *testing.B) {
+// BenchmarkSample100 measures a hundred pods of one container each, pod and container group, in CPU time, since that is what the
+// agent takes from its pods.
+func BenchmarkSample100(b *testing.B) {
 	h, group := testGroup(b)
-	mustCreate(b, h, group, nil)
-	process(b, h, group, "sleep 1000")
-	s, err := h.OpenSampler(group)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	b.ReportAllocs()
-	var u Usage
-	for b.Loop() {
-		if err := s.Sample(&u); err != nil {
-			b.Fatal(err)
+	var all []*Sampler
+	for i := range 100 {
+		pod := group + "/pod" + strconv.Itoa(i)
+		for _, p := range []string{pod, pod + "/c"} {
+			mustCreate(b, h, p, nil)
+			s, err := h.OpenSampler(p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			all = append(all, s)
+		}
+		if i%10 == 0 {
+			process(b, h, pod+"/c", "sleep 1000")
 		}
 	}
+	b.ReportAllocs()
+	var u Usage
+	t0 := cpuTime(b)
+	for b.Loop() {
+		for _, s := range all {
+			if err := s.Sample(&u); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64((cpuTime(b)-t0).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // The floor of the above: the same directories with nothing but mkdir and rmdir.
@@ -477,5 +500,37 @@ func BenchmarkAttach(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkSampleFiles tells what each file of a sample costs in CPU time.
+func BenchmarkSampleFiles(b *testing.B) {
+	h, group := testGroup(b)
+	mustCreate(b, h, group, nil)
+	process(b, h, group, "sleep 1000")
+	s := Sampler{}
+	sources := v1Sources()
+	if h.Mode() == Unified {
+		sources = v2Sources()
+	}
+	buf := make([]byte, 16<<10)
+	for _, src := range append(sources, s.pressureSources()...) {
+		fd, err := unix.Open(h.Dir(src.controller, group)+"/"+src.name, unix.O_RDONLY, 0)
+		if err != nil {
+			continue
+		}
+		b.Run(src.name, func(b *testing.B) {
+			var u Usage
+			for b.Loop() {
+				n, err := unix.Pread(fd, buf, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := src.read(buf[:n], &u); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		unix.Close(fd)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 )
 
 // The parsers take the bytes of a kernel file and allocate nothing on the way, as they run for every pod at every sample.
@@ -90,22 +88,25 @@ func field(data []byte, key string) (uint64, bool) {
 // Kernels before 5.13 have no "full" line for the CPU.
 func parsePressure(data []byte, p *Pressure) error {
 	*p = Pressure{}
-	for line := range bytes.Lines(data) {
-		words := strings.Fields(string(line))
-		if len(words) == 0 {
-			continue
+	var s *Stall
+	for len(data) > 0 {
+		word := data
+		if i := bytes.IndexAny(data, " \n"); i >= 0 {
+			word, data = data[:i], data[i+1:]
+		} else {
+			data = nil
 		}
-		var s *Stall
-		switch words[0] {
+		switch string(word) {
+		case "":
 		case "some":
 			s = &p.Some
 		case "full":
 			s = &p.Full
 		default:
-			continue
-		}
-		for _, w := range words[1:] {
-			if err := s.set(w); err != nil {
+			if s == nil {
+				return fmt.Errorf("pressure %q: %w", word, errFormat)
+			}
+			if err := s.set(word); err != nil {
 				return err
 			}
 		}
@@ -113,35 +114,52 @@ func parsePressure(data []byte, p *Pressure) error {
 	return nil
 }
 
-func (s *Stall) set(word string) error {
-	key, value, ok := strings.Cut(word, "=")
+func (s *Stall) set(word []byte) error {
+	i := bytes.IndexByte(word, '=')
+	if i < 0 {
+		return fmt.Errorf("pressure %q: %w", word, errFormat)
+	}
+	key, value := word[:i], word[i+1:]
+	ok := true
+	switch string(key) {
+	case "avg10":
+		s.Avg10, ok = atof(value)
+	case "avg60":
+		s.Avg60, ok = atof(value)
+	case "avg300":
+		s.Avg300, ok = atof(value)
+	case "total":
+		s.TotalUs, ok = atou(value)
+	}
 	if !ok {
 		return fmt.Errorf("pressure %q: %w", word, errFormat)
 	}
-	var dst *float64
-	switch key {
-	case "avg10":
-		dst = &s.Avg10
-	case "avg60":
-		dst = &s.Avg60
-	case "avg300":
-		dst = &s.Avg300
-	case "total":
-		us, err := strconv.ParseUint(value, 10, 64)
-		if err != nil {
-			return fmt.Errorf("pressure %q: %w", word, errFormat)
-		}
-		s.TotalUs = us
-		return nil
-	default:
-		return nil
-	}
-	f, err := strconv.ParseFloat(value, 64)
-	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Errorf("pressure %q: %w", word, errFormat)
-	}
-	*dst = f
 	return nil
+}
+
+// atof reads the kernel's fixed point numbers: digits, a dot, two digits.
+func atof(b []byte) (float64, bool) {
+	whole, frac := b, []byte(nil)
+	if i := bytes.IndexByte(b, '.'); i >= 0 {
+		whole, frac = b[:i], b[i+1:]
+		if len(frac) == 0 || len(frac) > 9 {
+			return 0, false
+		}
+	}
+	n, ok := atou(whole)
+	if !ok {
+		return 0, false
+	}
+	f := float64(n)
+	scale := 1.0
+	for _, c := range frac {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		scale /= 10
+		f += float64(c-'0') * scale
+	}
+	return f, true
 }
 
 // parseIOStat sums v2's io.stat over the devices: "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".

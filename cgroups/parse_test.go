@@ -66,6 +66,11 @@ func TestParsePressure(t *testing.T) {
 	if err != nil || p != want {
 		t.Errorf("got %+v, %v", p, err)
 	}
+	for _, in := range []string{"avg10=1", "some avg10", "some avg10=1.", "some avg10=-1", "some avg10=NaN", "some total=1.5"} {
+		if err := parsePressure([]byte(in), &p); err == nil {
+			t.Errorf("%q was taken", in)
+		}
+	}
 }
 
 func TestParseIO(t *testing.T) {

@@ -27,16 +27,35 @@ type Sampler struct {
 	files []statFile
 	buf   []byte
 	psi   *PSI
+	last  Usage     // the sample before
+	rare  time.Time // when every file was read
 }
+
+// rarely is how often every file is read whatever happens.
+const rarely = 10 * time.Second
+
+// when says in which samples a file is read.
+type when int
+
+const (
+	// first files are read at every sample and tell whether the group lives: as long as neither CPU time nor memory moved, no task
+	// of it ran and nothing else can have changed, so that an idle pod costs a few microseconds.
+	first   when = iota
+	always       // changes without the group running: pressure of waiting tasks, writeback
+	ifMoved      // changes only when the group runs
+	rare         // limits and high-water marks
+)
 
 // statFile is one open kernel file and what to do with its contents.
 type statFile struct {
 	fd   int
+	when when
 	read func(data []byte, u *Usage) error
 }
 
 type statSource struct {
 	controller, name string // controller "" is the v2 hierarchy
+	when             when
 	read             func(data []byte, u *Usage) error
 }
 
@@ -47,6 +66,7 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 		return nil, fmt.Errorf("measure group %s: %w", path, unix.ENOENT)
 	}
 	s := &Sampler{path: path, buf: make([]byte, 16<<10)}
+	s.last.Memory.Limit, s.last.Pids.Limit = NoLimit, NoLimit // where the kernel has no such files
 	sources := v1Sources()
 	if h.mode == Unified {
 		sources = v2Sources()
@@ -67,7 +87,7 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 			s.Close()
 			return nil, fmt.Errorf("open %s/%s: %w", dir, src.name, err)
 		}
-		s.files = append(s.files, statFile{fd: fd, read: src.read})
+		s.files = append(s.files, statFile{fd: fd, when: src.when, read: src.read})
 	}
 	return s, nil
 }
@@ -80,35 +100,74 @@ func (s *Sampler) Close() {
 	s.files = nil
 }
 
+// Refresh makes the next Sample read the limits again, for those who have just changed them.
+func (s *Sampler) Refresh() { s.rare = time.Time{} }
+
 // Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it.
 func (s *Sampler) Sample(u *Usage) error {
-	*u = Usage{Time: time.Now(), Memory: Memory{Limit: NoLimit}, Pids: Pids{Limit: NoLimit}}
-	s.psi = nil
+	now := time.Now()
+	upTo := ifMoved
+	if now.Sub(s.rare) >= rarely {
+		upTo = rare
+	}
+	*u = s.last
+	u.Time, s.psi = now, nil
+	if err := s.read(u, first, first); err != nil {
+		return err
+	}
+	if upTo == rare {
+		s.rare = now
+	} else if u.CPU.UsageNs == s.last.CPU.UsageNs && u.Memory.Usage == s.last.Memory.Usage {
+		upTo = always
+	}
+	if err := s.read(u, always, upTo); err != nil {
+		return err
+	}
+	u.PSI = s.psi
+	u.Memory.derive()
+	s.last = *u
+	s.last.PSI = nil
+	return nil
+}
+
+// read reads the files whose turn is between from and to.
+func (s *Sampler) read(u *Usage, from, to when) error {
 	for _, f := range s.files {
-		n, err := pread(f.fd, s.buf)
+		if f.when < from || f.when > to {
+			continue
+		}
+		data, err := s.pread(f.fd)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			continue // PSI switched off for this group (cgroup.pressure) or on the command line
+		}
+		if err == nil {
+			err = f.read(data, u)
 		}
 		if err != nil {
 			return fmt.Errorf("measure group %s: %w", s.path, err)
 		}
-		if n == len(s.buf) {
-			s.buf = make([]byte, 2*len(s.buf)) // io.stat has a line for each device
-			if n, err = pread(f.fd, s.buf); err != nil {
-				return fmt.Errorf("measure group %s: %w", s.path, err)
-			}
-		}
-		if err := f.read(s.buf[:n], u); err != nil {
-			return fmt.Errorf("measure group %s: %w", s.path, err)
-		}
 	}
-	u.PSI = s.psi
-	u.Memory.derive()
 	return nil
+}
+
+// pread reads a whole file with one system call. Asking again for an end of file would make the kernel render everything a
+// second time, which for memory.stat is most of the cost of a sample; these files come in one piece if it fits.
+func (s *Sampler) pread(fd int) ([]byte, error) {
+	for {
+		n, err := retryInt(func() (int, error) { return unix.Pread(fd, s.buf, 0) })
+		if err != nil {
+			return nil, err
+		}
+		if n < len(s.buf) {
+			return s.buf[:n], nil
+		}
+		s.buf = make([]byte, 2*len(s.buf)) // io.stat has a line for each device
+	}
 }
 
 // derive computes what kubelet computes. inactive_file may exceed usage for a moment, as the two are not read together.
 func (m *Memory) derive() {
+	m.WorkingSet = 0
 	if m.InactiveFile < m.Usage {
 		m.WorkingSet = m.Usage - m.InactiveFile
 	}
@@ -134,9 +193,9 @@ func (s *Sampler) pressureSources() []statSource {
 		}
 	}
 	return []statSource{
-		{"", "cpu.pressure", at(func(p *PSI) *Pressure { return &p.CPU })},
-		{"", "memory.pressure", at(func(p *PSI) *Pressure { return &p.Memory })},
-		{"", "io.pressure", at(func(p *PSI) *Pressure { return &p.IO })},
+		{"", "cpu.pressure", always, at(func(p *PSI) *Pressure { return &p.CPU })},
+		{"", "memory.pressure", always, at(func(p *PSI) *Pressure { return &p.Memory })},
+		{"", "io.pressure", always, at(func(p *PSI) *Pressure { return &p.IO })},
 	}
 }
 
@@ -166,28 +225,28 @@ func keyed(pick func(key string, u *Usage) (dst *uint64, scale uint64)) func([]b
 
 func v1Sources() []statSource {
 	return []statSource{
-		{"cpuacct", "cpuacct.usage", number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
-		{"cpuacct", "cpuacct.usage_user", number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
-		{"cpuacct", "cpuacct.usage_sys", number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
-		{"cpu", "cpu.stat", keyed(v1CPUStat)},
-		{"memory", "memory.stat", keyed(v1MemoryStat)},
-		{"memory", "memory.usage_in_bytes", number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
-		{"memory", "memory.limit_in_bytes", number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
-		{"memory", "memory.max_usage_in_bytes", number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
-		{"memory", "memory.failcnt", number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
-		{"memory", "memory.memsw.failcnt", func(data []byte, u *Usage) error {
+		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
+		{"cpuacct", "cpuacct.usage_user", ifMoved, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
+		{"cpuacct", "cpuacct.usage_sys", ifMoved, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
+		{"cpu", "cpu.stat", ifMoved, keyed(v1CPUStat)},
+		{"memory", "memory.stat", ifMoved, keyed(v1MemoryStat)},
+		{"memory", "memory.usage_in_bytes", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
+		{"memory", "memory.limit_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"memory", "memory.max_usage_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"memory", "memory.failcnt", rare, number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
+		{"memory", "memory.memsw.failcnt", rare, func(data []byte, u *Usage) error {
 			n, err := parseNumber(data) // without swap the sum runs into its limit first, and only this one counts
 			u.Memory.LimitHits += n
 			return err
 		}},
-		{"memory", "memory.oom_control", keyed(v1OOM)},
-		{"pids", "pids.current", number(func(u *Usage) *uint64 { return &u.Pids.Current })},
-		{"pids", "pids.max", number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
-		{"blkio", "blkio.throttle.io_service_bytes_recursive", func(data []byte, u *Usage) error {
+		{"memory", "memory.oom_control", ifMoved, keyed(v1OOM)},
+		{"pids", "pids.current", always, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"pids", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
+		{"blkio", "blkio.throttle.io_service_bytes_recursive", always, func(data []byte, u *Usage) error {
 			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
 			return nil
 		}},
-		{"blkio", "blkio.throttle.io_serviced_recursive", func(data []byte, u *Usage) error {
+		{"blkio", "blkio.throttle.io_serviced_recursive", always, func(data []byte, u *Usage) error {
 			u.IO.ReadOps, u.IO.WriteOps = parseBlkio(data)
 			return nil
 		}},
@@ -196,16 +255,16 @@ func v1Sources() []statSource {
 
 func v2Sources() []statSource {
 	return []statSource{
-		{"", "cpu.stat", keyed(v2CPUStat)},
-		{"", "memory.stat", keyed(v2MemoryStat)},
-		{"", "memory.current", number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
-		{"", "memory.max", number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
-		{"", "memory.peak", number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
-		{"", "memory.swap.current", number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
-		{"", "memory.events", keyed(v2MemoryEvents)},
-		{"", "pids.current", number(func(u *Usage) *uint64 { return &u.Pids.Current })},
-		{"", "pids.max", number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
-		{"", "io.stat", func(data []byte, u *Usage) error {
+		{"", "cpu.stat", first, keyed(v2CPUStat)},
+		{"", "memory.stat", ifMoved, keyed(v2MemoryStat)},
+		{"", "memory.current", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
+		{"", "memory.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"", "memory.peak", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"", "memory.swap.current", ifMoved, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
+		{"", "memory.events", ifMoved, keyed(v2MemoryEvents)},
+		{"", "pids.current", always, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
+		{"", "io.stat", always, func(data []byte, u *Usage) error {
 			parseIOStat(data, &u.IO)
 			return nil
 		}},
