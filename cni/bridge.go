@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -298,9 +299,9 @@ func ipamArgs(command string, a *skel.CmdArgs) *invoke.Args {
 
 // ipFromResult takes the first IPv4 address out of the result of a foreign IPAM plugin.
 func ipFromResult(raw types.Result) (podIP, error) {
-	r, err := types100.NewResultFromResult(raw)
+	r, err := current(raw)
 	if err != nil {
-		return podIP{}, fmt.Errorf("read addresses: %w", err)
+		return podIP{}, err
 	}
 	for _, ip := range r.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP.To4())
@@ -423,7 +424,19 @@ func previous(stdin []byte) (*types100.Result, error) {
 	if err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "read prevResult: "+err.Error(), "")
 	}
-	return types100.NewResultFromResult(raw)
+	return current(raw)
+}
+
+// current converts a result to the version we work with, without the nulls that JSON allows in its lists.
+func current(raw types.Result) (*types100.Result, error) {
+	r, err := types100.NewResultFromResult(raw)
+	if err != nil {
+		return nil, fmt.Errorf("read result: %w", err)
+	}
+	r.Interfaces = slices.DeleteFunc(r.Interfaces, func(i *types100.Interface) bool { return i == nil })
+	r.IPs = slices.DeleteFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip == nil })
+	r.Routes = slices.DeleteFunc(r.Routes, func(r *types.Route) bool { return r == nil })
+	return r, nil
 }
 
 func (b *builtin) bridgeGC(_ context.Context, a *skel.CmdArgs) error {

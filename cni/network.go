@@ -15,7 +15,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -157,7 +156,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		// Annotations and the cgroup are nothing to it, and would only be written to the record of the result.
 		p.Annotations, p.CgroupParent = nil, ""
 		list, err = n.ownList(p), n.repair()
-	} else if err == nil {
+	} else if err = errors.Join(err, n.findPlugins(list)); err == nil {
 		rt := n.runtimeConf(p)
 		err = n.records.put(p.ID, record{Conf: list.Bytes, NetNS: p.NetNS, Args: rt.Args, Capabilities: rt.CapabilityArgs})
 	}
@@ -232,14 +231,14 @@ func (n *Network) runtimeConf(p Pod) *libcni.RuntimeConf {
 
 // convert reads a result of any version of the specification.
 func convert(raw types.Result) (Result, error) {
-	r, err := types100.NewResultFromResult(raw)
+	r, err := current(raw)
 	if err != nil {
-		return Result{}, fmt.Errorf("read result: %w", err)
+		return Result{}, err
 	}
 	var out Result
 	at := map[int]int{} // interfaces of the result that are the pod's
 	for i, in := range r.Interfaces {
-		if in == nil || in.Sandbox == "" || in.Name == "lo" {
+		if in.Sandbox == "" || in.Name == "lo" {
 			continue
 		}
 		mac, _ := net.ParseMAC(in.Mac) // it need not have one
@@ -247,9 +246,6 @@ func convert(raw types.Result) (Result, error) {
 		out.Interfaces = append(out.Interfaces, Interface{Name: in.Name, MAC: mac, MTU: in.Mtu})
 	}
 	for _, ip := range r.IPs {
-		if ip == nil {
-			continue
-		}
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {
 			continue
@@ -383,13 +379,25 @@ func (n *Network) Status() error {
 	if err != nil {
 		return err
 	}
+	if err := n.findPlugins(list); err != nil {
+		return err
+	}
+	if err := n.cni.GetStatusNetworkList(context.Background(), list); err != nil {
+		return fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	return nil
+}
+
+// findPlugins says which plugin of a network is not there. It is asked before anything is recorded: a chain with a plugin
+// missing cannot be undone either.
+func (n *Network) findPlugins(list *libcni.NetworkConfigList) error {
+	if list == nil {
+		return nil
+	}
 	for _, p := range list.Plugins {
 		if _, err := newSeam(n.builtin).FindInPath(p.Network.Type, n.conf.BinDirs); err != nil {
 			return fmt.Errorf("network %s: %w", list.Name, err)
 		}
-	}
-	if err := n.cni.GetStatusNetworkList(context.Background(), list); err != nil {
-		return fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	return nil
 }
@@ -460,11 +468,10 @@ func (n *Network) collectResults(live func(id string) bool) error {
 
 // Purge removes everything: all that sandboxes have, the bridge, the rules, the directories.
 func (n *Network) Purge(ctx context.Context) error {
-	if err := n.collect(ctx, func(string) bool { return false }); err != nil {
-		return err
-	}
+	err := n.collect(ctx, func(string) bool { return false })
 	n.builtin.later.Wait()
 	errs := []error{
+		err,
 		n.builtin.purgeBridge(n.own.Bridge),
 		dropMount(n.conf.NetNSDir),
 		n.builtin.closePool(n.own.IPAM.DataDir),
