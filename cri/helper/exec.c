@@ -1,0 +1,297 @@
+/*
+ * Exec as the keeper sees it. The keeper forks an entry process straight into
+ * the container's PID namespace; that one joins the rest (enter.c), starts the
+ * program, and stays its parent as a subreaper. So whatever the program starts
+ * stays below the entry process, also what daemonises, and can be found and
+ * killed. Over a socket the entry process says "S" (its credentials carry the
+ * program's pid, a terminal's master may come along), "E<why not>", and in the
+ * end "X" with the status.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <linux/sched.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+struct exec {
+	struct source s; /* from the entry process */
+	struct exec *next;
+	struct conn *conn; /* NULL when the agent hung up */
+	pid_t entry, pid;
+	int ended; /* the program has */
+	int64_t started_at;
+};
+
+static struct exec *execs;
+
+static void exec_free(struct exec *x)
+{
+	for (struct exec **p = &execs; *p; p = &(*p)->next)
+		if (*p == x) {
+			*p = x->next;
+			break;
+		}
+	if (x->conn)
+		x->conn->exec = NULL;
+	source_del(&x->s);
+	free(x);
+}
+
+static void tell_exit(struct exec *x, int status)
+{
+	struct reply r;
+	x->ended = 1;
+	if (!x->conn)
+		return;
+	reply_start(&r, MSG_EXIT);
+	reply_u32(&r, TAG_PID, (uint32_t)x->pid);
+	reply_u32(&r, TAG_STATUS, (uint32_t)status);
+	reply_u64(&r, TAG_STARTED, (uint64_t)x->started_at);
+	reply_u64(&r, TAG_FINISHED, (uint64_t)now_ns());
+	reply_send(&r, x->conn->s.fd, -1);
+}
+
+static void tell_started(struct exec *x, int master)
+{
+	struct reply r;
+	x->started_at = now_ns();
+	if (!x->conn)
+		return;
+	reply_start(&r, MSG_OK);
+	reply_u32(&r, TAG_PID, (uint32_t)x->pid);
+	reply_send(&r, x->conn->s.fd, master);
+}
+
+static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int master)
+{
+	int status;
+	switch (p[0]) {
+	case 'S':
+		x->pid = pid;
+		tell_started(x, master);
+		break;
+	case 'E':
+		if (x->conn)
+			reply_error(x->conn->s.fd, 0, "%.*s", (int)n - 1, p + 1);
+		x->ended = 1;
+		break;
+	case 'X':
+		memcpy(&status, p + 1, sizeof status);
+		tell_exit(x, status);
+		/*
+		 * What the program left behind keeps the entry process there, as
+		 * long as the agent wants to know; after that it is the container's.
+		 */
+		if (!x->conn)
+			kill(x->entry, SIGKILL);
+		break;
+	}
+}
+
+static void entry_read(struct exec *x)
+{
+	char buf[1024];
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
+	} ctl;
+	for (;;) {
+		struct iovec v = { buf, sizeof buf };
+		struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &ctl, .msg_controllen = sizeof ctl };
+		pid_t pid = 0;
+		int master = -1;
+		ssize_t n = recvmsg(x->s.fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n < 0)
+			return;
+		for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c)) {
+			if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
+				pid = ((struct ucred *)CMSG_DATA(c))->pid;
+			if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+				memcpy(&master, CMSG_DATA(c), sizeof master);
+		}
+		if (n > 0)
+			entry_said(x, buf, n, pid, master);
+		if (master >= 0)
+			close(master);
+		if (n == 0) {
+			source_pause(&x->s);
+			return;
+		}
+	}
+}
+
+static void entry_ready(struct source *s, uint32_t events)
+{
+	(void)events;
+	entry_read((struct exec *)s);
+}
+
+/* exec_reaped says whether the pid was that of an entry process. */
+int exec_reaped(pid_t pid, int status)
+{
+	for (struct exec *x = execs; x; x = x->next) {
+		if (x->entry != pid)
+			continue;
+		entry_read(x);
+		/* Somebody in the container killed it. */
+		if (!x->ended && x->pid == 0 && x->conn)
+			reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
+		else if (!x->ended)
+			tell_exit(x, SIGKILL);
+		exec_free(x);
+		return 1;
+	}
+	return 0;
+}
+
+void exec_gone(struct conn *c)
+{
+	struct exec *x = c->exec;
+	if (!x)
+		return;
+	x->conn = NULL;
+	if (x->ended)
+		kill(x->entry, SIGKILL);
+}
+
+/* exec_message is the agent's word on a program that runs: a signal for it. */
+void exec_message(struct conn *c, struct msg *m)
+{
+	struct exec *x = c->exec;
+	uint32_t sig = tag_u32(m, TAG_SIGNAL);
+	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x || !x->pid)
+		return;
+	if (sig == SIGKILL)
+		kill_tree(x->entry, 0);
+	else if (!x->ended)
+		kill(-x->pid, (int)sig);
+}
+
+/* same_user says whether a process is in the keeper's user namespace. */
+static int same_user(pid_t pid)
+{
+	char path[64];
+	struct stat a, b;
+	snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+	return stat(path, &a) == 0 && stat("/proc/self/ns/user", &b) == 0 && a.st_ino == b.st_ino;
+}
+
+/*
+ * fork_into forks a child into the PID namespace of a process: its own
+ * namespace is for the children the keeper has next, so it is set, and set
+ * back. On cgroup v2 the child is born in its cgroup, which spares the kernel a
+ * wait for all CPUs that moving a process costs.
+ */
+static pid_t fork_into(int pidfd, int cgroup)
+{
+	struct clone_args a = { .exit_signal = SIGCHLD };
+	if (setns(pidfd, CLONE_NEWPID) < 0)
+		return -1;
+	if (cgroup >= 0) {
+		a.flags = CLONE_INTO_CGROUP;
+		a.cgroup = (uint64_t)cgroup;
+	}
+	pid_t pid = (pid_t)syscall(SYS_clone3, &a, sizeof a);
+	int e = errno;
+	if (pid != 0 && setns(pidns_self, CLONE_NEWPID) < 0)
+		_exit(1); /* all later children would be in the wrong one */
+	errno = e;
+	return pid;
+}
+
+#define CGROUP2_MAGIC 0x63677270
+
+/* cgroup2_open opens the directory of the one cgroup.procs when it is of v2. */
+static int cgroup2_open(const struct msg *m)
+{
+	size_t at = 0;
+	struct span v, more;
+	struct statfs fs;
+	char path[4096];
+	const char *name = "/cgroup.procs";
+	if (!tag_next(m, &at, TAG_CGROUP, &v) || tag_next(m, &at, TAG_CGROUP, &more))
+		return -1;
+	if (v.n >= sizeof path || v.n <= strlen(name) || memcmp(v.p + v.n - strlen(name), name, strlen(name)) != 0)
+		return -1;
+	memcpy(path, v.p, v.n);
+	path[v.n - strlen(name)] = 0;
+	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fd >= 0 && (fstatfs(fd, &fs) < 0 || fs.f_type != CGROUP2_MAGIC)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* take_stdio sorts the files passed along by TAG_FILES. */
+static int take_stdio(struct entry *e, struct msg *m)
+{
+	uint32_t mask = tag_u32(m, TAG_FILES);
+	int n = 0;
+	for (int i = 0; i < 3; i++)
+		e->stdio[i] = mask & (1u << i) && n < m->nfds ? m->fds[n++] : -1;
+	return n == m->nfds && n == __builtin_popcount(mask);
+}
+
+void exec_request(struct conn *c, struct msg *m)
+{
+	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
+	struct entry e = { .m = m };
+	int p[2], on = 1, cgroup = -1;
+
+	if (!k || k->phase != RUNNING) {
+		reply_error(c->s.fd, ESRCH, "container is not running");
+		return;
+	}
+	if (!take_stdio(&e, m) || !tag_has(m, TAG_ARG)) {
+		reply_error(c->s.fd, EINVAL, "message is not valid");
+		return;
+	}
+	struct exec *x = calloc(1, sizeof *x);
+	if (!x || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0) {
+		reply_error(c->s.fd, errno, "start entry process: %s", strerror(errno));
+		free(x);
+		return;
+	}
+	setsockopt(p[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+	e.pid = k->pid;
+	e.user = !same_user(k->pid);
+	e.sock = p[1];
+	e.pidfd = (int)syscall(SYS_pidfd_open, k->pid, 0);
+	cgroup = cgroup2_open(m);
+	e.born = cgroup >= 0;
+	if (e.pidfd >= 0)
+		x->entry = fork_into(e.pidfd, cgroup);
+	if (e.pidfd >= 0 && x->entry == 0)
+		enter(&e);
+	int err = errno;
+	close(p[1]);
+	if (e.pidfd >= 0)
+		close(e.pidfd);
+	if (cgroup >= 0)
+		close(cgroup);
+	if (x->entry <= 0) {
+		reply_error(c->s.fd, err, "start entry process: %s", strerror(err));
+		close(p[0]);
+		free(x);
+		return;
+	}
+	x->conn = c;
+	x->next = execs;
+	execs = x;
+	c->kind = EXECUTOR;
+	c->exec = x;
+	source_add(&x->s, p[0], EPOLLIN, entry_ready);
+}

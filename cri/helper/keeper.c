@@ -1,0 +1,372 @@
+/* The loop of the keeper: its descriptors, its connections, its children. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+int dirfd_ = -1;
+struct ctr *ctrs;
+static int epfd = -1;
+static char *scratch;
+static int stopping;
+
+void source_add(struct source *s, int fd, uint32_t events, void (*ready)(struct source *, uint32_t))
+{
+	struct epoll_event ev = { .events = events, .data.ptr = s };
+	s->fd = fd;
+	s->events = events;
+	s->ready = ready;
+	epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev);
+}
+
+/* source_pause keeps the descriptor, out of the loop, until source_resume. */
+void source_pause(struct source *s)
+{
+	if (s->events && s->fd >= 0)
+		epoll_ctl(epfd, EPOLL_CTL_DEL, s->fd, NULL);
+	s->events = 0;
+}
+
+void source_resume(struct source *s, uint32_t events)
+{
+	if (s->events == 0 && s->fd >= 0)
+		source_add(s, s->fd, events, s->ready);
+}
+
+/*
+ * source_del takes a descriptor out of the loop before it closes it: a child
+ * that was just forked may still hold a copy, and epoll would go on telling of
+ * it, with a pointer to what is freed.
+ */
+void source_del(struct source *s)
+{
+	if (s->fd < 0)
+		return;
+	source_pause(s);
+	close(s->fd);
+	s->fd = -1;
+}
+
+/* The buffers for input and output. An idle keeper gives their pages back. */
+static void scratch_get(void)
+{
+	if (scratch)
+		return;
+	void *p = mmap(NULL, 2 * SCRATCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		_exit(1);
+	scratch = p;
+}
+
+char *scratch_in(void)
+{
+	scratch_get();
+	return scratch;
+}
+
+char *scratch_out(void)
+{
+	scratch_get();
+	return scratch + SCRATCH;
+}
+
+void scratch_free(void)
+{
+	if (scratch)
+		munmap(scratch, 2 * SCRATCH);
+	scratch = NULL;
+}
+
+struct ctr *ctr_find(struct span id)
+{
+	for (struct ctr *k = ctrs; k; k = k->next)
+		if (strlen(k->id) == id.n && memcmp(k->id, id.p, id.n) == 0)
+			return k;
+	return NULL;
+}
+
+/* child_reset gives a forked child the signals a program expects. */
+void child_reset(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void unlist(struct conn **list, struct conn *c)
+{
+	for (; *list; list = &(*list)->next)
+		if (*list == c) {
+			*list = c->next;
+			return;
+		}
+}
+
+void conn_close(struct conn *c)
+{
+	switch (c->kind) {
+	case FRESH:
+		break;
+	case WAITER:
+		unlist(&c->ctr->waiters, c);
+		break;
+	case WATCHER:
+		watch_gone(c);
+		break;
+	case EXECUTOR:
+		exec_gone(c);
+		break;
+	case ATTACHER:
+		attach_gone(c);
+		unlist(&c->ctr->attached, c);
+		break;
+	}
+	source_del(&c->s);
+	free(c->pending);
+	free(c);
+}
+
+static void signal_request(struct conn *c, struct msg *m)
+{
+	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
+	uint32_t sig = tag_u32(m, TAG_SIGNAL);
+	struct reply r;
+	if (!k || k->phase != RUNNING) {
+		reply_error(c->s.fd, ESRCH, "container is not running");
+		return;
+	}
+	if (sig > 64 || kill(k->pid, (int)sig) < 0) {
+		reply_error(c->s.fd, EINVAL, "signal %u: %s", sig, sig > 64 ? strerror(EINVAL) : strerror(errno));
+		return;
+	}
+	reply_start(&r, MSG_OK);
+	reply_send(&r, c->s.fd, -1);
+}
+
+static void small_request(struct conn *c, struct msg *m)
+{
+	struct reply r;
+	struct ctr *k = NULL;
+	int err = 0;
+	if (m->h.op == MSG_REOPEN || m->h.op == MSG_RESIZE) {
+		k = ctr_find(tag_str(m, TAG_ID));
+		if (!k) {
+			reply_error(c->s.fd, ESRCH, "container is not known");
+			return;
+		}
+	}
+	reply_start(&r, MSG_OK);
+	switch (m->h.op) {
+	case MSG_HELLO:
+		reply_u32(&r, TAG_VERSION, PROTO_VERSION);
+		reply_u32(&r, TAG_PID, (uint32_t)getpid());
+		reply_u32(&r, TAG_PID1, (uint32_t)pid1);
+		break;
+	case MSG_REOPEN:
+		log_close(&k->log);
+		err = log_open(&k->log);
+		break;
+	case MSG_RESIZE:
+		err = ctr_resize(k, tag_u32(m, TAG_WIDTH), tag_u32(m, TAG_HEIGHT));
+		break;
+	case MSG_STOP:
+		stopping = 1;
+		break;
+	default:
+		reply_error(c->s.fd, ENOSYS, "operation %u is not known", m->h.op);
+		return;
+	}
+	if (err)
+		reply_error(c->s.fd, -err, "%s", strerror(-err));
+	else
+		reply_send(&r, c->s.fd, -1);
+}
+
+static void request(struct conn *c, struct msg *m)
+{
+	switch (m->h.op) {
+	case MSG_RUN:
+		run_request(c, m);
+		return;
+	case MSG_WATCH:
+		watch_request(c);
+		return;
+	case MSG_FORGET:
+		forget_request(c, m);
+		return;
+	case MSG_EXEC:
+		exec_request(c, m);
+		return;
+	case MSG_ATTACH:
+		attach_request(c, m);
+		return;
+	case MSG_SIGNAL:
+		signal_request(c, m);
+		return;
+	default:
+		small_request(c, m);
+	}
+}
+
+static void conn_ready(struct source *s, uint32_t events)
+{
+	struct conn *c = (struct conn *)s;
+	struct msg m;
+	(void)events;
+	int got = msg_recv(s->fd, &m);
+	if (got == 0 && errno == EAGAIN)
+		return;
+	if (got < 0)
+		reply_error(s->fd, -got, "message cannot be read: %s", strerror(-got));
+	if (got <= 0) {
+		conn_close(c);
+		return;
+	}
+	switch (c->kind) {
+	case FRESH:
+		request(c, &m);
+		break;
+	case EXECUTOR:
+		exec_message(c, &m);
+		break;
+	case ATTACHER:
+		attach_message(c, &m);
+		break;
+	default:
+		break;
+	}
+	msg_free(&m);
+}
+
+static void accept_ready(struct source *s, uint32_t events)
+{
+	struct ucred who;
+	socklen_t n = sizeof who;
+	(void)events;
+	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return;
+	struct conn *c = NULL;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == 0)
+		c = calloc(1, sizeof *c);
+	if (!c) {
+		close(fd);
+		return;
+	}
+	source_add(&c->s, fd, EPOLLIN, conn_ready);
+}
+
+static void reaped(pid_t pid, int status)
+{
+	for (int again = 0; again < 2; again++) {
+		for (struct ctr *k = ctrs; k; k = k->next) {
+			if (k->launcher == pid) {
+				run_reaped_launcher(k, status);
+				return;
+			}
+			if (k->pid == pid && k->phase != EXITED) {
+				ctr_exited(k, status);
+				return;
+			}
+		}
+		if (exec_reaped(pid, status))
+			return;
+		/*
+		 * A container that was over before its launcher's word was
+		 * read: the launcher wrote it before it died, and only its
+		 * death made the container our child.
+		 */
+		run_reports();
+	}
+	if (pid == pid1)
+		pid1 = 0;
+}
+
+void reap(void)
+{
+	int status;
+	pid_t pid;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		reaped(pid, status);
+}
+
+static void signal_ready(struct source *s, uint32_t events)
+{
+	struct signalfd_siginfo si;
+	(void)events;
+	int term = 0;
+	while (read(s->fd, &si, sizeof si) == sizeof si)
+		if (si.ssi_signo == SIGTERM)
+			term = 1;
+	reap();
+	/* The machine goes down: a keeper with nothing to keep need not stay. */
+	if (term) {
+		for (struct ctr *k = ctrs; k; k = k->next)
+			if (k->phase != EXITED)
+				return;
+		stopping = 1;
+	}
+}
+
+/* stop_all kills what is left, which by now may be anybody's orphans. */
+void stop_all(void)
+{
+	struct timespec pause = { 0, 2000000 };
+	for (int i = 0; i < 1000; i++) {
+		kill_tree(getpid(), 0);
+		reap();
+		siginfo_t si;
+		if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD)
+			return;
+		nanosleep(&pause, NULL);
+	}
+}
+
+int keeper_loop(int sock)
+{
+	static struct source listener, signals;
+	sigset_t set;
+	int idle = -1;
+
+	epfd = epoll_create1(EPOLL_CLOEXEC);
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTERM);
+	int sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (epfd < 0 || sfd < 0)
+		return -1;
+	source_add(&listener, sock, EPOLLIN, accept_ready);
+	source_add(&signals, sfd, EPOLLIN, signal_ready);
+	while (!stopping) {
+		struct epoll_event ev;
+		/* One event at a time: a handler may free any other source. */
+		int n = epoll_wait(epfd, &ev, 1, idle);
+		if (n < 0 && errno != EINTR)
+			break;
+		if (n == 0) {
+			scratch_free();
+			idle = -1;
+		}
+		if (n > 0) {
+			struct source *s = ev.data.ptr;
+			s->ready(s, ev.events);
+			idle = scratch ? 250 : -1;
+		}
+	}
+	stop_all();
+	unlinkat(dirfd_, "keeper.sock", 0);
+	return 0;
+}

@@ -1,0 +1,235 @@
+/*
+ * What the parts of the keeper share. The keeper is one thread in one loop over
+ * epoll; it never starts the Go runtime of the binary it is in. See
+ * docs/architecture.md for its place, proto.h for how it is spoken to.
+ */
+#ifndef BERTH_KEEPER_H
+#define BERTH_KEEPER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include "proto.h"
+
+#define IDMAX 128
+#define SCRATCH (64 * 1024)
+#define LINEMAX (16 * 1024) /* what the CRI log format has in one line */
+
+/* A descriptor in the loop. It is the first member of what it belongs to. */
+struct source {
+	int fd;
+	uint32_t events;
+	void (*ready)(struct source *, uint32_t events);
+};
+
+/* A string inside a message. */
+struct span {
+	const char *p;
+	uint32_t n;
+};
+
+/* A message that was received, with the files that came with it. */
+struct msg {
+	struct header h;
+	const char *p; /* payload */
+	size_t n;
+	void *map; /* where the payload is when it came in a memfd */
+	int fds[4];
+	int nfds;
+};
+
+struct log {
+	char *path;
+	int fd;
+	int64_t size, max;
+	uint32_t files;
+	int64_t rotated; /* second of the last rotation */
+	int seq;	 /* rotations in that second */
+	uint64_t lost;	 /* lines there was no room for */
+	size_t buffered; /* bytes of ours in the shared output buffer */
+	uint32_t lines;	 /* lines of ours in there */
+};
+
+struct ctr;
+
+/* One output of a container. */
+struct stream {
+	struct source s;
+	struct ctr *ctr;
+	int num; /* STREAM_* */
+	char *part; /* the beginning of a line, up to LINEMAX */
+	uint32_t npart;
+};
+
+enum phase { LAUNCHING, RUNNING, EXITED };
+
+struct report {
+	struct source s;
+	struct ctr *ctr;
+};
+
+struct input {
+	struct source s;
+	struct ctr *ctr;
+};
+
+struct ctr {
+	struct ctr *next;
+	char id[IDMAX + 1];
+	enum phase phase;
+	pid_t launcher, pid;
+	uint32_t flags;
+	int failed; /* the launcher gave up; waits to be reaped */
+	int started; /* the launcher said so */
+	int64_t started_at, finished_at;
+	int status, oom;
+	char *memcg;
+	struct log log;
+	struct stream out[2];
+	struct input in; /* stdin, or the terminal's master when it is to be written */
+	struct report report, console;
+	char *error;
+	struct conn *waiters; /* who asked for it to run */
+	struct conn *attached;
+};
+
+enum kind { FRESH, WAITER, WATCHER, EXECUTOR, ATTACHER };
+
+struct conn {
+	struct source s;
+	enum kind kind;
+	struct conn *next; /* in the list of its kind */
+	struct ctr *ctr;
+	struct exec *exec;
+	char *pending; /* stdin the container has not taken yet */
+	uint32_t npending, opending;
+};
+
+/* keeper.c */
+extern int dirfd_;
+extern struct ctr *ctrs;
+void source_add(struct source *s, int fd, uint32_t events, void (*ready)(struct source *, uint32_t));
+void source_pause(struct source *s);
+void source_resume(struct source *s, uint32_t events);
+void source_del(struct source *s);
+struct ctr *ctr_find(struct span id);
+void conn_close(struct conn *c);
+void child_reset(void);
+char *scratch_in(void);
+char *scratch_out(void);
+void scratch_free(void);
+void stop_all(void);
+int keeper_loop(int sock);
+void reap(void);
+
+/* wire.c */
+int msg_recv(int fd, struct msg *m);
+void msg_free(struct msg *m);
+int msg_valid(const char *p, size_t n);
+int tag_next(const struct msg *m, size_t *at, enum tag t, struct span *v);
+struct span tag_str(const struct msg *m, enum tag t);
+uint32_t tag_u32(const struct msg *m, enum tag t);
+uint64_t tag_u64(const struct msg *m, enum tag t);
+int tag_has(const struct msg *m, enum tag t);
+char *span_dup(struct span s);
+struct reply {
+	char buf[2048];
+	size_t n;
+};
+void reply_start(struct reply *r, enum op op);
+void reply_bytes(struct reply *r, enum tag t, const void *p, size_t n);
+void reply_u32(struct reply *r, enum tag t, uint32_t v);
+void reply_u64(struct reply *r, enum tag t, uint64_t v);
+int reply_send(struct reply *r, int fd, int pass);
+void reply_error(int fd, int err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* sys.c */
+int64_t now_ns(void);
+int write_path(const char *path, const char *data, size_t n);
+int write_record(const char *dir, const char *id, const char *data, size_t n);
+uint64_t start_time(pid_t pid);
+ssize_t read_path(int dir, const char *path, char *buf, size_t size);
+int join_cgroup(struct span path);
+int kill_tree(pid_t root, int self);
+ssize_t write_all(int fd, const char *p, size_t n);
+
+/* sandbox.c */
+extern pid_t pid1;
+extern int pidns_self;
+extern const char *launchcg; /* launchers' cgroup.procs, NUL after each, empty at the end */
+int sandbox_setup(const struct msg *conf, char *err, size_t size);
+int sandbox_listen(void);
+void set_title(const char *title);
+extern char **main_argv;
+
+/* run.c */
+void run_request(struct conn *c, struct msg *m);
+void run_reaped_launcher(struct ctr *k, int status);
+void run_reports(void);
+void ctr_free(struct ctr *k);
+void reply_pid(struct conn *c, struct ctr *k);
+
+/* log.c */
+int log_open(struct log *l);
+void log_close(struct log *l);
+void log_data(struct stream *s, const char *p, size_t n);
+void log_end(struct stream *s);
+void log_flush(struct log *l);
+
+/* stdio.c */
+void stdio_watch(struct ctr *k, int in, int out, int err);
+void stdio_drain(struct ctr *k);
+void stdio_close(struct ctr *k);
+void attach_request(struct conn *c, struct msg *m);
+void attach_message(struct conn *c, struct msg *m);
+void attach_gone(struct conn *c);
+int ctr_resize(struct ctr *k, uint32_t w, uint32_t h);
+
+/* exit.c */
+void ctr_exited(struct ctr *k, int status);
+void watch_request(struct conn *c);
+void watch_gone(struct conn *c);
+int record_state(struct ctr *k, const char *phase);
+void forget_request(struct conn *c, struct msg *m);
+
+/* exec.c */
+struct exec;
+void exec_request(struct conn *c, struct msg *m);
+void exec_message(struct conn *c, struct msg *m);
+void exec_gone(struct conn *c);
+int exec_reaped(pid_t pid, int status);
+
+/* enter.c */
+struct entry {
+	const struct msg *m;
+	pid_t pid;	  /* the container's init */
+	int pidfd;	  /* and a pidfd of it */
+	int user;	  /* it is in a user namespace of its own */
+	int sock;	  /* to the keeper */
+	int born;	  /* in its cgroup, already */
+	int stdio[3];	  /* -1 is /dev/null, unless there is a terminal */
+};
+void enter(struct entry *e) __attribute__((noreturn));
+
+/* program.c */
+struct program {
+	char **argv, **envp;
+	const char *cwd;
+	uint32_t uid, gid, umask, *groups;
+	size_t ngroups;
+	int has_umask, nnp, tty, user;
+	uint64_t caps[5];
+	int has_caps;
+	const char *apparmor, *selinux, *id;
+	const char *seccomp;
+	uint32_t nseccomp;
+	const struct msg *m;
+	int proc; /* the host's /proc */
+	int slave; /* the terminal */
+	char err[512];
+};
+int program_parse(struct program *p, const struct msg *m);
+int program_exec(void *program);
+#endif

@@ -1,0 +1,99 @@
+/*
+ * The constructor that decides which life this process leads. It runs before
+ * the Go runtime does; for a keeper the Go runtime never starts, which is what
+ * makes it small.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+/* Descriptors that cri/keeper passes. */
+enum { FD_CONFIG = 3, FD_DIR, FD_LOCK, FD_READY, FD_END };
+
+static void give_up(const char *what)
+{
+	dprintf(FD_READY, "-%s", what);
+	_exit(1);
+}
+
+static void read_config(struct msg *m)
+{
+	struct stat st;
+	memset(m, 0, sizeof *m);
+	if (fstat(FD_CONFIG, &st) < 0 || st.st_size < (off_t)sizeof m->h)
+		give_up("no configuration");
+	void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, FD_CONFIG, 0);
+	if (map == MAP_FAILED)
+		give_up("configuration cannot be read");
+	memcpy(&m->h, map, sizeof m->h);
+	m->map = map;
+	m->p = (char *)map + sizeof m->h;
+	m->n = (size_t)st.st_size - sizeof m->h;
+	if (m->h.magic != PROTO_MAGIC || m->h.len != m->n || !msg_valid(m->p, m->n))
+		give_up("configuration is not valid");
+}
+
+static void __attribute__((noreturn)) keeper(void)
+{
+	struct msg m;
+	char err[512];
+	sigset_t all;
+
+	for (int fd = FD_CONFIG; fd < FD_END; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	close_range(FD_END, ~0u, 0);
+	umask(077);
+	prctl(PR_SET_NAME, "berth-keeper", 0, 0, 0);
+	/* Signals are read from a descriptor; none may end a keeper but SIGKILL. */
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	dirfd_ = FD_DIR;
+	read_config(&m);
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
+		give_up("cannot become a subreaper");
+	if (sandbox_setup(&m, err, sizeof err) < 0) {
+		if (pid1 > 0)
+			kill(pid1, SIGKILL);
+		give_up(err);
+	}
+	munmap(m.map, m.n + sizeof m.h);
+	close(FD_CONFIG);
+	/*
+	 * Children that enter a container start as copies of the keeper: what
+	 * is in the container must not trace them. (exec sets it back.)
+	 */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	int sock = sandbox_listen();
+	if (sock < 0) {
+		snprintf(err, sizeof err, "listen: %s", strerror(errno));
+		if (pid1 > 0)
+			kill(pid1, SIGKILL);
+		give_up(err);
+	}
+	dprintf(FD_READY, "+%d", pid1);
+	close(FD_READY);
+	_exit(keeper_loop(sock) < 0);
+}
+
+/*
+ * The priority puts it before the constructor of libcontainer's nsenter, which
+ * in turn only acts on what libcontainer itself started.
+ */
+static void __attribute__((constructor(200))) choose_life(int argc, char **argv, char **envp)
+{
+	(void)envp;
+	if (argc > 0 && strcmp(argv[0], "berth-keeper") == 0) {
+		main_argv = argv;
+		keeper();
+	}
+}

@@ -1,0 +1,34 @@
+// Command berth-helper is the small binary beside berth, with three lives that
+// its arguments choose. As "berth-keeper" it is the keeper of a pod: that life
+// is C (keeper.c and beside it) and is led in a constructor, before the Go
+// runtime would start. "start" launches one container through libcontainer and
+// exits. "init" is libcontainer's own first step inside a container, which it
+// starts by executing this binary again.
+package main
+
+/*
+#cgo CFLAGS: -std=gnu11 -Os -Wall -Wextra -Wno-missing-field-initializers
+#cgo LDFLAGS: -static
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+
+	_ "github.com/opencontainers/cgroups/devices" // writes device rules
+	"github.com/opencontainers/runc/libcontainer"
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // joins namespaces in a constructor
+)
+
+func main() {
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "init":
+		libcontainer.Init()
+	case len(os.Args) == 6 && os.Args[1] == "start":
+		os.Exit(start(launch{id: os.Args[2], bundle: os.Args[3], state: os.Args[4], tty: os.Args[5] == "tty"}))
+	default:
+		fmt.Fprintln(os.Stderr, "berth-helper is started by berth, not by hand")
+		os.Exit(2)
+	}
+}

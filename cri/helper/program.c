@@ -1,0 +1,338 @@
+/*
+ * The last steps before a program of exec: its session and terminal, user,
+ * privileges and filters, and the search for its binary. This runs on borrowed
+ * memory (see enter), so it calls the kernel itself where the C library would
+ * keep books on it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/keyctl.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+static int bad(struct program *p, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(p->err, sizeof p->err, fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+/* gather makes a NULL-ended list of all strings of a tag, with room for one more. */
+static char **gather(const struct msg *m, enum tag t)
+{
+	size_t at = 0, n = 0, bytes = 0;
+	struct span v;
+	while (tag_next(m, &at, t, &v)) {
+		n++;
+		bytes += v.n + 1;
+	}
+	char **list = calloc(n + 2, sizeof *list), *p = malloc(bytes + 1);
+	if (!list || !p)
+		return NULL;
+	n = 0;
+	for (at = 0; tag_next(m, &at, t, &v); p += v.n + 1) {
+		memcpy(p, v.p, v.n);
+		p[v.n] = 0;
+		list[n++] = p;
+	}
+	return list;
+}
+
+int program_parse(struct program *p, const struct msg *m)
+{
+	p->m = m;
+	p->argv = gather(m, TAG_ARG);
+	p->envp = gather(m, TAG_ENV);
+	if (!p->argv || !p->envp || !p->argv[0])
+		return bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
+	p->cwd = span_dup(tag_str(m, TAG_CWD));
+	p->id = span_dup(tag_str(m, TAG_ID));
+	p->apparmor = span_dup(tag_str(m, TAG_APPARMOR));
+	p->selinux = span_dup(tag_str(m, TAG_SELINUX));
+	p->uid = tag_u32(m, TAG_UID);
+	p->gid = tag_u32(m, TAG_GID);
+	struct span v = tag_str(m, TAG_GROUPS);
+	p->ngroups = v.n / sizeof *p->groups;
+	if (p->ngroups && !(p->groups = malloc(v.n)))
+		return bad(p, "read groups: %s", strerror(ENOMEM));
+	if (p->ngroups)
+		memcpy(p->groups, v.p, p->ngroups * sizeof *p->groups);
+	p->has_umask = tag_has(m, TAG_UMASK);
+	p->umask = tag_u32(m, TAG_UMASK);
+	p->nnp = tag_u32(m, TAG_NNP) != 0;
+	p->tty = (tag_u32(m, TAG_FLAGS) & FLAG_TTY) != 0;
+	v = tag_str(m, TAG_CAPS);
+	p->has_caps = v.n == sizeof p->caps;
+	if (p->has_caps)
+		memcpy(p->caps, v.p, sizeof p->caps);
+	v = tag_str(m, TAG_SECCOMP);
+	if (v.n && (v.n < 16 || (v.n - 8) % sizeof(struct sock_filter) || (v.n - 8) / sizeof(struct sock_filter) > BPF_MAXINSNS))
+		return bad(p, "seccomp filter is not valid");
+	p->seccomp = v.p;
+	p->nseccomp = v.n;
+	return 0;
+}
+
+static int write_proc(struct program *p, const char *path, const char *data, size_t n)
+{
+	int fd = openat(p->proc, path, O_WRONLY | O_CLOEXEC);
+	int ok = fd >= 0 && write(fd, data, n) == (ssize_t)n;
+	int e = errno;
+	if (fd >= 0)
+		close(fd);
+	errno = e;
+	return ok ? 0 : -1;
+}
+
+/* set_labels says which profile and label the execve that follows brings. */
+static int set_labels(struct program *p)
+{
+	char buf[512];
+	if (p->apparmor && strcmp(p->apparmor, "unconfined") != 0) {
+		int n = snprintf(buf, sizeof buf, "exec %s", p->apparmor);
+		if (write_proc(p, "self/attr/apparmor/exec", buf, (size_t)n) < 0 &&
+		    (errno != ENOENT || write_proc(p, "self/attr/exec", buf, (size_t)n) < 0))
+			return bad(p, "apply apparmor profile %s: %s", p->apparmor, strerror(errno));
+	}
+	if (p->selinux && write_proc(p, "self/attr/exec", p->selinux, strlen(p->selinux)) < 0)
+		return bad(p, "apply selinux label %s: %s", p->selinux, strerror(errno));
+	return 0;
+}
+
+/*
+ * set_stdio gives the program's user what it is to read and write, so that
+ * opening /dev/stdout again works, and makes a terminal the controlling one.
+ */
+static int set_stdio(struct program *p)
+{
+	if (setsid() < 0)
+		return bad(p, "setsid: %s", strerror(errno));
+	if (p->slave >= 0) {
+		for (int i = 0; i < 3; i++)
+			if (dup2(p->slave, i) < 0)
+				return bad(p, "dup terminal: %s", strerror(errno));
+		if (ioctl(0, TIOCSCTTY, 0) < 0)
+			return bad(p, "set controlling terminal: %s", strerror(errno));
+		if (fchown(0, p->uid, (gid_t)-1) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
+			return bad(p, "change owner of terminal: %s", strerror(errno));
+		return 0;
+	}
+	for (int i = 0; i < 3; i++) {
+		struct stat st;
+		if (fstat(i, &st) < 0 || !S_ISFIFO(st.st_mode) || st.st_uid == p->uid)
+			continue;
+		if (fchown(i, p->uid, (gid_t)-1) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
+			return bad(p, "change owner of stdio: %s", strerror(errno));
+	}
+	return 0;
+}
+
+/* A session keyring is shared by the processes of a container only. */
+static int join_keyring(struct program *p)
+{
+	char name[IDMAX + 8];
+	snprintf(name, sizeof name, "_ses.%s", p->id);
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, name) < 0 && errno != ENOSYS && errno != EPERM &&
+	    errno != EACCES)
+		return bad(p, "join session keyring: %s", strerror(errno));
+	return 0;
+}
+
+static int filter(struct program *p)
+{
+	uint32_t flags;
+	if (p->nseccomp == 0)
+		return 0;
+	memcpy(&flags, p->seccomp, sizeof flags);
+	struct sock_fprog prog = { .len = (unsigned short)((p->nseccomp - 8) / sizeof(struct sock_filter)),
+				   .filter = (struct sock_filter *)(uintptr_t)(p->seccomp + 8) };
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog) < 0)
+		return bad(p, "load seccomp filter: %s", strerror(errno));
+	return 0;
+}
+
+/*
+ * go_to enters the working directory and makes sure that it is below the
+ * container's root: one that was opened outside would lead out of it, and
+ * getcwd(2) marks it with "(unreachable)" (CVE-2024-21626).
+ */
+static int go_to(struct program *p)
+{
+	char buf[PATH_MAX];
+	if (p->cwd && chdir(p->cwd) < 0)
+		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, strerror(errno));
+	if (syscall(SYS_getcwd, buf, sizeof buf) < 0)
+		return errno == ENOENT || errno == ERANGE ? 0 : bad(p, "getcwd: %s", strerror(errno));
+	if (buf[0] != '/')
+		return bad(p, "current working directory is outside of container mount namespace root");
+	return 0;
+}
+
+/*
+ * set_home sets HOME as the container's /etc/passwd has it, when it is not set.
+ */
+static int set_home(struct program *p)
+{
+	static char text[64 * 1024], home[PATH_MAX + 8];
+	const char *dir = NULL;
+	char **e;
+	for (e = p->envp; *e; e++)
+		if (strncmp(*e, "HOME=", 5) == 0)
+			return 0;
+	int fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+	ssize_t n = 0, r;
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+		while (n < (ssize_t)sizeof text - 1 && (r = read(fd, text + n, sizeof text - 1 - (size_t)n)) > 0)
+			n += r;
+	if (fd >= 0)
+		close(fd);
+	text[n] = 0;
+	for (char *line = text; line && *line && !dir;) {
+		char *end = strchr(line, '\n'), *f[6] = { 0 };
+		if (end)
+			*end++ = 0;
+		f[0] = line;
+		for (int i = 1; i < 6 && f[i - 1]; i++)
+			if ((f[i] = strchr(f[i - 1], ':')))
+				*f[i]++ = 0;
+		if (f[5] && f[2][0] >= '0' && f[2][0] <= '9' && strtoul(f[2], NULL, 10) == p->uid) {
+			dir = f[5];
+			((char *)f[5])[strcspn(f[5], ":")] = 0;
+		}
+		line = end;
+	}
+	snprintf(home, sizeof home, "HOME=%s", dir && *dir ? dir : "/");
+	*e = home;
+	return 0;
+}
+
+static int set_caps(struct program *p)
+{
+	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct d[2];
+	for (int i = 0; i < 2; i++) {
+		d[i].effective = (uint32_t)(p->caps[1] >> (32 * i));
+		d[i].permitted = (uint32_t)(p->caps[2] >> (32 * i));
+		d[i].inheritable = (uint32_t)(p->caps[3] >> (32 * i));
+	}
+	if (syscall(SYS_capset, &h, d) < 0)
+		return bad(p, "set capabilities: %s", strerror(errno));
+	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	for (int c = 0; c < 64; c++)
+		if (p->caps[4] & (1ull << c) && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0) < 0)
+			return bad(p, "raise ambient capability %d: %s", c, strerror(errno));
+	return 0;
+}
+
+static int set_user(struct program *p)
+{
+	/* The bounding set first: it takes a capability that may be dropped next. */
+	for (int c = 0; p->has_caps && c < 64; c++) {
+		if (p->caps[0] & (1ull << c))
+			continue;
+		if (prctl(PR_CAPBSET_DROP, c, 0, 0, 0) < 0) {
+			if (errno == EINVAL) /* the kernel's last one is behind us */
+				break;
+			return bad(p, "drop bounding capability %d: %s", c, strerror(errno));
+		}
+	}
+	if (p->has_caps && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0)
+		return bad(p, "keep capabilities: %s", strerror(errno));
+	if (syscall(SYS_setgroups, p->ngroups, p->groups) < 0 && !(p->user && p->ngroups == 0 && errno == EPERM))
+		return bad(p, "setgroups: %s", strerror(errno));
+	if (syscall(SYS_setresgid, p->gid, p->gid, p->gid) < 0)
+		return bad(p, "setgid %u: %s", p->gid, strerror(errno));
+	if (syscall(SYS_setresuid, p->uid, p->uid, p->uid) < 0)
+		return bad(p, "setuid %u: %s", p->uid, strerror(errno));
+	return 0;
+}
+
+/* usable says with 0 whether a path is a file this user may execute. */
+static int usable(const char *path)
+{
+	struct stat st;
+	if (stat(path, &st) < 0)
+		return errno;
+	if (S_ISDIR(st.st_mode))
+		return EISDIR;
+	return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) < 0 ? errno : 0;
+}
+
+/* look_up finds the binary, with the words of Go's exec.LookPath if it cannot. */
+static int look_up(struct program *p, char *path, size_t size)
+{
+	const char *name = p->argv[0], *dirs = "";
+	if (strchr(name, '/')) {
+		int e = usable(name);
+		if (e == ENOENT || e == ENOTDIR || e == ELOOP)
+			return bad(p, "exec: \"%s\": stat %s: %s", name, name, e == ENOENT ? "no such file or directory" : strerror(e));
+		if (e)
+			return bad(p, "exec: \"%s\": %s", name, e == EISDIR ? "is a directory" : e == EACCES ? "permission denied" : strerror(e));
+		return snprintf(path, size, "%s", name) < (int)size ? 0 : bad(p, "exec: \"%s\": file name too long", name);
+	}
+	for (char **e = p->envp; *e; e++)
+		if (strncmp(*e, "PATH=", 5) == 0)
+			dirs = *e + 5;
+	while (*name && *dirs) {
+		size_t n = strcspn(dirs, ":");
+		int len = snprintf(path, size, "%.*s/%s", (int)n, dirs, name);
+		/* A relative directory would be searched where the cwd leads. */
+		if (n > 0 && dirs[0] == '/' && len < (int)size && usable(path) == 0)
+			return 0;
+		dirs += n + (dirs[n] == ':');
+	}
+	return bad(p, "exec: \"%s\": executable file not found in $PATH", name);
+}
+
+int program_exec(void *arg)
+{
+	struct program *p = arg;
+	static char path[PATH_MAX];
+	int late = 0;
+
+	if (set_stdio(p) < 0 || join_keyring(p) < 0 || set_home(p) < 0 || set_labels(p) < 0)
+		_exit(1);
+	umask(p->has_umask ? p->umask : 022);
+	/* Root may enter where the user may not, and on some mounts the other way. */
+	if (p->cwd && chdir(p->cwd) < 0 && (late = errno == EACCES || errno == EPERM) == 0) {
+		bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd,
+		    errno == ENOENT ? "no such file or directory" : strerror(errno));
+		_exit(1);
+	}
+	if (!late)
+		p->cwd = NULL;
+	if (p->nnp && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) {
+		bad(p, "set no_new_privs: %s", strerror(errno));
+		_exit(1);
+	}
+	/* Without no_new_privs a filter needs privilege, so it comes before the drop. */
+	if ((!p->nnp && filter(p) < 0) || set_user(p) < 0 || go_to(p) < 0 || (p->has_caps && set_caps(p) < 0) ||
+	    look_up(p, path, sizeof path) < 0)
+		_exit(1);
+	if (p->nnp && filter(p) < 0)
+		_exit(1);
+	child_reset();
+	close_range(3, ~0u, 0);
+	execve(path, p->argv, p->envp);
+	bad(p, "exec %s: %s", path, strerror(errno));
+	_exit(1);
+}

@@ -1,0 +1,115 @@
+/*
+ * The wire format between the agent and a keeper, mirrored by
+ * cri/keeper/wire.go.
+ *
+ * A keeper listens on a SOCK_SEQPACKET unix socket, keeper.sock in its
+ * directory, and answers root only. Each packet is one message: a header of 16
+ * bytes, and as much payload as the header says. All numbers are of the
+ * machine's byte order (both ends are on one machine).
+ *
+ * A payload is a run of fields: u16 tag, u16 zero, u32 length, value. Numbers
+ * are u32 or u64, strings have no NUL at their end, and a tag may repeat where
+ * the list below says so. A payload over 60 KiB is in a memfd, sealed against
+ * changes, that is the first file passed along (SCM_RIGHTS) with MSG_MEMFD set
+ * in the header's flags. MSG_DATA alone has raw bytes as its payload and the
+ * number of the stream in its flags.
+ *
+ * An upgraded agent speaks to keepers of the version before. So numbers are
+ * never given a new meaning, both ends skip tags they do not know, and an
+ * unknown operation is answered with MSG_ERROR.
+ *
+ * One connection carries one request. After the answer (MSG_OK or MSG_ERROR):
+ *   MSG_WATCH   a MSG_EXIT follows for every container that ends
+ *   MSG_EXEC    one MSG_EXIT follows; the agent may send MSG_SIGNAL meanwhile,
+ *               and hangs up when it has no more interest in what was started
+ *   MSG_ATTACH  MSG_DATA goes both ways; the agent may send MSG_RESIZE and
+ *               MSG_STDINEOF; hanging up detaches
+ *   others      nothing
+ */
+#ifndef BERTH_PROTO_H
+#define BERTH_PROTO_H
+
+#include <stdint.h>
+
+#define PROTO_MAGIC 0x314b5242u /* "BRK1" */
+#define PROTO_VERSION 1
+#define PROTO_INLINE (60 * 1024)
+#define PROTO_PAYLOAD (16 * 1024 * 1024)
+#define MSG_MEMFD (1u << 31)
+
+struct header {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t op;
+	uint32_t flags;
+	uint32_t len;
+};
+
+enum op {
+	MSG_HELLO = 1,	/* -> VERSION PID PID1 */
+	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG -> PID */
+	MSG_WATCH = 3,
+	MSG_FORGET = 4,	/* ID */
+	MSG_EXEC = 5,	/* ID and the fields from ARG on -> PID, the terminal's master */
+	MSG_SIGNAL = 6,	/* ID SIGNAL; after MSG_EXEC: SIGNAL */
+	MSG_ATTACH = 7,	/* ID */
+	MSG_DATA = 8,
+	MSG_RESIZE = 9,	/* ID WIDTH HEIGHT */
+	MSG_REOPEN = 10, /* ID */
+	MSG_STOP = 11,
+	MSG_STDINEOF = 12,
+	MSG_OK = 64,
+	MSG_ERROR = 65,	/* TEXT, STATUS is the errno where there is one */
+	MSG_EXIT = 66,	/* ID PID STATUS OOM STARTED FINISHED */
+};
+
+enum tag {
+	TAG_ID = 1,
+	TAG_BUNDLE = 2,
+	TAG_STATE = 3,
+	TAG_LOGPATH = 4,
+	TAG_LOGMAX = 5,	  /* u64, 0 is no limit */
+	TAG_LOGFILES = 6,
+	TAG_FLAGS = 7,	  /* FLAG_* */
+	TAG_MEMCG = 8,
+	TAG_PID = 9,
+	TAG_PID1 = 10,
+	TAG_STATUS = 11,  /* as of wait(2) */
+	TAG_OOM = 12,
+	TAG_STARTED = 13, /* u64, nanoseconds since the epoch */
+	TAG_FINISHED = 14,
+	TAG_TEXT = 15,
+	TAG_SIGNAL = 18,
+	TAG_WIDTH = 19,
+	TAG_HEIGHT = 20,
+	TAG_VERSION = 21,
+	/* the configuration a keeper is started with, on descriptor 3 */
+	TAG_NETNS = 30,
+	TAG_HOSTNAME = 31,
+	TAG_SYSCTL = 32,   /* "path below /proc/sys=value", repeats */
+	TAG_CGROUP = 33,   /* a cgroup.procs file, repeats */
+	TAG_LAUNCHCG = 34, /* the same for launchers */
+	TAG_OOMADJ = 35,   /* i32 */
+	TAG_NAMESPACES = 36, /* NS_* */
+	/* MSG_EXEC */
+	TAG_ARG = 50, /* repeats */
+	TAG_ENV = 51, /* repeats */
+	TAG_CWD = 52,
+	TAG_UID = 53,
+	TAG_GID = 54,
+	TAG_GROUPS = 55, /* u32s */
+	TAG_UMASK = 56,
+	TAG_CAPS = 57,	 /* u64s: bounding effective permitted inheritable ambient */
+	TAG_RLIMIT = 58, /* u32 resource, u64 soft, u64 hard; repeats */
+	TAG_NNP = 59,
+	TAG_APPARMOR = 60,
+	TAG_SELINUX = 61,
+	TAG_SECCOMP = 62, /* u32 SECCOMP_FILTER_FLAG_*, u32 zero, sock_filters */
+	TAG_FILES = 63,	  /* which of stdin 1, stdout 2, stderr 4 are passed */
+};
+
+enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };
+enum { NS_IPC = 1, NS_UTS = 2, NS_PID = 4 };
+enum { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2 };
+
+#endif

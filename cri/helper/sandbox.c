@@ -1,0 +1,243 @@
+/*
+ * What a keeper does before it listens: it records itself, joins its cgroups,
+ * and makes or joins the namespaces of its pod.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+pid_t pid1;
+int pidns_self = -1;
+const char *launchcg = "";
+char **main_argv;
+
+/* set_title writes over the arguments, which is what ps shows. */
+void set_title(const char *title)
+{
+	char *start = main_argv[0], *end = start;
+	for (char **a = main_argv; *a && *a == end; a++)
+		end = *a + strlen(*a) + 1;
+	size_t room = (size_t)(end - start);
+	if (room == 0)
+		return;
+	memset(start, 0, room);
+	strncpy(start, title, room - 1);
+}
+
+static int fail(char *err, size_t size, int e, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(err, size, fmt, ap);
+	va_end(ap);
+	if (n >= 0 && (size_t)n < size)
+		snprintf(err + n, size - (size_t)n, ": %s", strerror(e));
+	return -1;
+}
+
+/* record_self writes keeper.pid before anything else is done. */
+static int record_self(char *err, size_t size)
+{
+	char boot[64], line[160];
+	if (read_path(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof boot) <= 0)
+		strcpy(boot, "-");
+	boot[strcspn(boot, "\n")] = 0;
+	int n = snprintf(line, sizeof line, "%d %llu %s\n", getpid(),
+			 (unsigned long long)start_time(getpid()), boot);
+	int e = write_record("", "keeper.pid", line, (size_t)n);
+	if (e < 0)
+		return fail(err, size, -e, "write keeper.pid");
+	if (mkdirat(dirfd_, "c", 0700) < 0 && errno != EEXIST)
+		return fail(err, size, errno, "make directory c");
+	if (mkdirat(dirfd_, "exit", 0700) < 0 && errno != EEXIST)
+		return fail(err, size, errno, "make directory exit");
+	return 0;
+}
+
+static int join_cgroups(const struct msg *m, char *err, size_t size)
+{
+	size_t at = 0, n = 0;
+	struct span v;
+	while (tag_next(m, &at, TAG_CGROUP, &v)) {
+		int e = join_cgroup(v);
+		if (e < 0)
+			return fail(err, size, -e, "join %.*s", (int)v.n, v.p);
+	}
+	for (at = 0; tag_next(m, &at, TAG_LAUNCHCG, &v);)
+		n += v.n + 1;
+	if (n == 0)
+		return 0;
+	char *p = calloc(1, n + 1);
+	if (!p)
+		return fail(err, size, ENOMEM, "read configuration");
+	launchcg = p;
+	for (at = 0; tag_next(m, &at, TAG_LAUNCHCG, &v); p += v.n + 1)
+		memcpy(p, v.p, v.n);
+	return 0;
+}
+
+static int join_net(const struct msg *m, char *err, size_t size)
+{
+	char *path = span_dup(tag_str(m, TAG_NETNS));
+	if (!path)
+		return 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int e = fd < 0 || setns(fd, CLONE_NEWNET) < 0 ? errno : 0;
+	if (fd >= 0)
+		close(fd);
+	if (e)
+		fail(err, size, e, "join network namespace %s", path);
+	free(path);
+	return e ? -1 : 0;
+}
+
+static int set_sysctls(const struct msg *m, char *err, size_t size)
+{
+	size_t at = 0;
+	struct span v;
+	char path[PATH_MAX];
+	while (tag_next(m, &at, TAG_SYSCTL, &v)) {
+		const char *eq = memchr(v.p, '=', v.n);
+		size_t n = eq ? (size_t)(eq - v.p) : 0;
+		if (n == 0 || n > sizeof path - 16)
+			return fail(err, size, EINVAL, "set sysctl");
+		snprintf(path, sizeof path, "/proc/sys/%.*s", (int)n, v.p);
+		int e = write_path(path, eq + 1, v.n - n - 1);
+		if (e < 0)
+			return fail(err, size, -e, "set sysctl %s", path + strlen("/proc/sys/"));
+	}
+	return 0;
+}
+
+/*
+ * pod_init is process 1 of the pod's shared PID namespace. The containers see
+ * it, so it holds nothing: an empty root in a mount namespace of its own, no
+ * descriptor, no privilege. It only has to be there, and to be the parent of
+ * orphans: with SIGCHLD ignored the kernel reaps them by itself.
+ */
+static void pod_init(int done)
+{
+	sigset_t none;
+	const char *step = "make mounts private";
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		goto bad;
+	step = "mount an empty root";
+	if (mount("berth", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") < 0 ||
+	    chdir("/proc") < 0)
+		goto bad;
+	step = "change root";
+	if (syscall(SYS_pivot_root, ".", ".") == 0) {
+		if (umount2(".", MNT_DETACH) < 0)
+			goto bad;
+	} else if (mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0) {
+		/* An initramfs cannot be pivoted away from. */
+		goto bad;
+	}
+	step = "drop privileges";
+	if (chdir("/") < 0 || syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, 65534, 65534, 65534) < 0 ||
+	    syscall(SYS_setresuid, 65534, 65534, 65534) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		goto bad;
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	prctl(PR_SET_NAME, "pause", 0, 0, 0);
+	set_title("/pause");
+	signal(SIGCHLD, SIG_IGN);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	write_all(done, "+", 1);
+	close_range(0, ~0u, 0);
+	for (;;)
+		pause();
+bad:
+	dprintf(done, "%s: %s", step, strerror(errno));
+	_exit(1);
+}
+
+static int make_pid1(char *err, size_t size)
+{
+	int p[2];
+	char buf[128];
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return fail(err, size, errno, "make pipe");
+	pid1 = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
+	if (pid1 == 0)
+		pod_init(p[1]);
+	int e = errno;
+	close(p[1]);
+	ssize_t n = pid1 < 0 ? 0 : read(p[0], buf, sizeof buf - 1);
+	close(p[0]);
+	if (pid1 < 0)
+		return fail(err, size, e, "make PID namespace");
+	buf[n > 0 ? n : 0] = 0;
+	if (n > 0 && buf[0] == '+')
+		return 0;
+	snprintf(err, size, "start process 1 of the pod: %s", n > 0 ? buf : "it died");
+	return -1;
+}
+
+int sandbox_setup(const struct msg *m, char *err, size_t size)
+{
+	char num[16];
+	uint32_t ns = tag_u32(m, TAG_NAMESPACES);
+	int flags = (ns & NS_IPC ? CLONE_NEWIPC : 0) | (ns & NS_UTS ? CLONE_NEWUTS : 0);
+	struct span host = tag_str(m, TAG_HOSTNAME);
+
+	if (record_self(err, size) < 0)
+		return -1;
+	if (tag_has(m, TAG_OOMADJ)) {
+		int n = snprintf(num, sizeof num, "%d", (int32_t)tag_u32(m, TAG_OOMADJ));
+		int e = write_path("/proc/self/oom_score_adj", num, (size_t)n);
+		/* Lowering it needs CAP_SYS_RESOURCE, which not every root has. */
+		if (e < 0 && e != -EACCES && e != -EPERM)
+			return fail(err, size, -e, "set oom_score_adj");
+	}
+	if (join_cgroups(m, err, size) < 0 || join_net(m, err, size) < 0)
+		return -1;
+	if (flags && unshare(flags) < 0)
+		return fail(err, size, errno, "make namespaces");
+	if (host.n && sethostname(host.p, host.n) < 0)
+		return fail(err, size, errno, "set hostname");
+	if (set_sysctls(m, err, size) < 0)
+		return -1;
+	pidns_self = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	if (pidns_self < 0)
+		return fail(err, size, errno, "open PID namespace");
+	if (ns & NS_PID)
+		return make_pid1(err, size);
+	return 0;
+}
+
+/* sandbox_listen binds through /proc: the directory may be longer than an address. */
+int sandbox_listen(void)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	unlinkat(dirfd_, "keeper.sock", 0);
+	snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/keeper.sock", dirfd_);
+	if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 128) < 0) {
+		int e = errno;
+		close(fd);
+		errno = e;
+		return -1;
+	}
+	return fd;
+}

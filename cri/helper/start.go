@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors a keeper passes to its launcher, see run.c.
+const (
+	reportFd  = 3
+	consoleFd = 4
+)
+
+type launch struct {
+	id, bundle, state string
+	tty               bool
+}
+
+// start creates and starts the container and tells the keeper how far it came.
+// What it says is one packet each: "P<pid>" when the init process is there but
+// the program does not run yet, "S" when it does, "E<error>".
+func start(l launch) int {
+	report := os.NewFile(reportFd, "report")
+	unix.CloseOnExec(reportFd)
+	if l.tty {
+		unix.CloseOnExec(consoleFd)
+	}
+	if err := l.run(report); err != nil {
+		text := err.Error()
+		fmt.Fprint(report, "E"+text[:min(len(text), 3500)])
+		return 1
+	}
+	return 0
+}
+
+func (l launch) run(report *os.File) (err error) {
+	spec, err := l.spec()
+	if err != nil {
+		return err
+	}
+	container, err := l.create(spec)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = container.Destroy()
+		}
+	}()
+	process, err := newProcess(spec.Process)
+	if err != nil {
+		return err
+	}
+	if l.tty {
+		process.ConsoleSocket = os.NewFile(consoleFd, "console")
+	} else {
+		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
+	}
+	if err := container.Start(process); err != nil {
+		return err
+	}
+	pid, err := process.Pid()
+	if err != nil {
+		return err
+	}
+	// The keeper records the pid before the program can run.
+	if _, err := fmt.Fprint(report, "P"+strconv.Itoa(pid)); err != nil {
+		return kill(process, fmt.Errorf("tell keeper of process %d: %w", pid, err))
+	}
+	if err := container.Exec(); err != nil {
+		return kill(process, err)
+	}
+	_, err = fmt.Fprint(report, "S")
+	return err
+}
+
+// kill ends an init process that shall not become a container, so that its
+// cgroup can be removed.
+func kill(p *libcontainer.Process, err error) error {
+	_ = p.Signal(unix.SIGKILL)
+	_, _ = p.Wait()
+	return err
+}
+
+func (l launch) spec() (*specs.Spec, error) {
+	b, err := os.ReadFile(filepath.Join(l.bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return nil, fmt.Errorf("read config.json: %w", err)
+	}
+	p := spec.Process
+	switch {
+	case p == nil:
+		return nil, errors.New("config.json has no process")
+	case len(p.Args) == 0:
+		return nil, errors.New("process has no arguments")
+	case !filepath.IsAbs(p.Cwd):
+		return nil, fmt.Errorf("process has a cwd that is not absolute: %q", p.Cwd)
+	case spec.Root == nil:
+		return nil, errors.New("config.json has no root")
+	case p.Terminal != l.tty:
+		return nil, errors.New("config.json and the keeper disagree about a terminal")
+	}
+	return &spec, nil
+}
+
+func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
+	// The config's root is relative to the bundle, which specconv takes to be
+	// the working directory.
+	if err := os.Chdir(l.bundle); err != nil {
+		return nil, err
+	}
+	systemd := false
+	if spec.Linux != nil {
+		// slice:prefix:name is the form a systemd cgroup has.
+		systemd = strings.Count(spec.Linux.CgroupsPath, ":") == 2 && !strings.HasPrefix(spec.Linux.CgroupsPath, "/")
+	}
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+		CgroupName:       l.id,
+		UseSystemdCgroup: systemd,
+		Spec:             spec,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if config.Seccomp != nil {
+		if err := l.exportSeccomp(spec.Linux.Seccomp); err != nil {
+			return nil, fmt.Errorf("compile seccomp profile: %w", err)
+		}
+	}
+	c, err := libcontainer.Create(l.state, l.id, config)
+	if !errors.Is(err, libcontainer.ErrExist) {
+		return c, err
+	}
+	// A launcher before us was killed half way: the keeper runs one at a time
+	// for an id, so nobody else is using it.
+	old, lerr := libcontainer.Load(l.state, l.id)
+	if lerr == nil {
+		_ = old.Signal(unix.SIGKILL)
+		_ = old.Destroy()
+	}
+	if err := os.RemoveAll(filepath.Join(l.state, l.id)); err != nil {
+		return nil, err
+	}
+	return libcontainer.Create(l.state, l.id, config)
+}
+
+func newProcess(p *specs.Process) (*libcontainer.Process, error) {
+	lp := &libcontainer.Process{
+		Init:            true,
+		Args:            p.Args,
+		Env:             p.Env,
+		UID:             int(p.User.UID),
+		GID:             int(p.User.GID),
+		Cwd:             p.Cwd,
+		Label:           p.SelinuxLabel,
+		AppArmorProfile: p.ApparmorProfile,
+		NoNewPrivileges: &p.NoNewPrivileges,
+		Scheduler:       p.Scheduler,
+		IOPriority:      p.IOPriority,
+		LogLevel:        "3", // warnings: what is below is dropped anyhow
+	}
+	for _, g := range p.User.AdditionalGids {
+		lp.AdditionalGroups = append(lp.AdditionalGroups, int(g))
+	}
+	if s := p.ConsoleSize; s != nil {
+		lp.ConsoleWidth, lp.ConsoleHeight = uint16(s.Width), uint16(s.Height)
+	}
+	if c := p.Capabilities; c != nil {
+		lp.Capabilities = &configs.Capabilities{
+			Bounding: c.Bounding, Effective: c.Effective, Permitted: c.Permitted,
+			Inheritable: c.Inheritable, Ambient: c.Ambient,
+		}
+	}
+	for _, r := range p.Rlimits {
+		n, ok := rlimits[r.Type]
+		if !ok {
+			return nil, fmt.Errorf("rlimit %q is not known", r.Type)
+		}
+		lp.Rlimits = append(lp.Rlimits, configs.Rlimit{Type: n, Soft: r.Soft, Hard: r.Hard})
+	}
+	return lp, nil
+}
+
+var rlimits = map[string]int{
+	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU,
+	"RLIMIT_DATA": unix.RLIMIT_DATA, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE,
+	"RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
+	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE,
+	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_NPROC": unix.RLIMIT_NPROC,
+	"RLIMIT_RSS": unix.RLIMIT_RSS, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO,
+	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING,
+	"RLIMIT_STACK": unix.RLIMIT_STACK,
+}

@@ -1,0 +1,202 @@
+/* Small things the other parts ask of the kernel. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+int64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+ssize_t write_all(int fd, const char *p, size_t n)
+{
+	size_t done = 0;
+	while (done < n) {
+		ssize_t w = write(fd, p + done, n - done);
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			return -1;
+		done += (size_t)w;
+	}
+	return (ssize_t)done;
+}
+
+/* write_path writes a kernel file in one write, as they want it. */
+int write_path(const char *path, const char *data, size_t n)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int err = write(fd, data, n) == (ssize_t)n ? 0 : -errno;
+	close(fd);
+	return err;
+}
+
+ssize_t read_path(int dir, const char *path, char *buf, size_t size)
+{
+	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	size_t n = 0;
+	while (n < size - 1) {
+		ssize_t r = read(fd, buf + n, size - 1 - n);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			break;
+		n += (size_t)r;
+	}
+	close(fd);
+	buf[n] = 0;
+	return (ssize_t)n;
+}
+
+/*
+ * write_record replaces <dir>/<id> of the keeper's directory at once: whoever
+ * reads sees the old one or the whole new one, also after a kill -9. There is
+ * no fsync: what a record describes does not survive a power cut either.
+ */
+int write_record(const char *dir, const char *id, const char *data, size_t n)
+{
+	char path[IDMAX + 16], tmp[IDMAX + 16];
+	snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", id);
+	snprintf(tmp, sizeof tmp, "%s%s.%s", dir, *dir ? "/" : "", id);
+	int fd = openat(dirfd_, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	ssize_t w = write_all(fd, data, n);
+	int err = w < 0 ? -errno : 0;
+	close(fd);
+	if (!err && renameat(dirfd_, tmp, dirfd_, path) < 0)
+		err = -errno;
+	if (err)
+		unlinkat(dirfd_, tmp, 0);
+	return err;
+}
+
+/* start_time is the 22nd field of /proc/<pid>/stat, 0 when there is none. */
+uint64_t start_time(pid_t pid)
+{
+	char path[32], buf[1024];
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	if (read_path(AT_FDCWD, path, buf, sizeof buf) <= 0)
+		return 0;
+	/* The name before it, in parentheses, may itself hold anything. */
+	char *p = strrchr(buf, ')');
+	for (int i = 0; p && i < 20; i++)
+		p = strchr(p + 1, ' ');
+	return p ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+int join_cgroup(struct span path)
+{
+	char buf[PATH_MAX];
+	if (path.n == 0 || path.n >= sizeof buf)
+		return -ENAMETOOLONG;
+	memcpy(buf, path.p, path.n);
+	buf[path.n] = 0;
+	return write_path(buf, "0", 1);
+}
+
+struct pids {
+	pid_t *p;
+	size_t n, max;
+};
+
+static int pids_has(const struct pids *l, pid_t pid)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (l->p[i] == pid)
+			return 1;
+	return 0;
+}
+
+static int pids_add(struct pids *l, pid_t pid)
+{
+	if (l->n == l->max) {
+		size_t max = l->max ? l->max * 2 : 64;
+		pid_t *p = realloc(l->p, max * sizeof *p);
+		if (!p)
+			return 0;
+		l->p = p;
+		l->max = max;
+	}
+	l->p[l->n++] = pid;
+	return 1;
+}
+
+/* children_of adds the children of all threads of a process. */
+static void children_of(pid_t pid, struct pids *l)
+{
+	char path[64], buf[4096];
+	snprintf(path, sizeof path, "/proc/%d/task", pid);
+	DIR *d = opendir(path);
+	struct dirent *e;
+	while (d && (e = readdir(d))) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", pid, e->d_name);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		ssize_t n;
+		pid_t num = 0;
+		/* A number may be cut by the end of the buffer. */
+		while ((n = read(fd, buf, sizeof buf)) > 0)
+			for (ssize_t i = 0; i < n; i++) {
+				if (buf[i] >= '0' && buf[i] <= '9') {
+					num = num * 10 + (buf[i] - '0');
+				} else if (num) {
+					if (!pids_has(l, num))
+						pids_add(l, num);
+					num = 0;
+				}
+			}
+		close(fd);
+	}
+	if (d)
+		closedir(d);
+}
+
+/*
+ * kill_tree kills what descends from a process, and that itself when self is
+ * set. All are stopped before the first is killed, and looked for again until
+ * no new one is found: a process that is stopped cannot fork away from us, and
+ * one whose parent was killed would not be found under it.
+ */
+int kill_tree(pid_t root, int self)
+{
+	struct pids l = { 0 };
+	if (self) {
+		kill(root, SIGSTOP);
+		pids_add(&l, root);
+	}
+	for (int round = 0; round < 64; round++) {
+		size_t before = l.n;
+		children_of(root, &l);
+		for (size_t i = 0; i < l.n; i++)
+			children_of(l.p[i], &l);
+		for (size_t i = before; i < l.n; i++)
+			kill(l.p[i], SIGSTOP);
+		if (l.n == before && round > 0)
+			break;
+	}
+	for (size_t i = 0; i < l.n; i++)
+		kill(l.p[i], SIGKILL);
+	int n = (int)l.n;
+	free(l.p);
+	return n;
+}
