@@ -126,7 +126,7 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 		return err
 	}
 	if s.cfg.Snapshots.Independent() {
-		if err := layer.Adopt(into.Dir(), res.Implied, s.dirs(t.below)); err != nil {
+		if err := layer.Adopt(into.Dir(), res.Result, s.dirs(t.below)); err != nil {
 			return err
 		}
 	}

@@ -35,10 +35,13 @@ type Options struct {
 // Usage is what was written.
 type Usage struct{ Bytes, Inodes uint64 }
 
-// Result of writing a layer. Implied are the directories no entry described, which have only default metadata: see [Adopt].
+// Result of writing a layer, for [Adopt]: Implied are the directories no entry described, which have only default metadata;
+// Whiteouts are those made; OpaqueRoot says that nothing of the layers below shall be seen.
 type Result struct {
 	Usage
-	Implied []string
+	Implied    []string
+	Whiteouts  []string
+	OpaqueRoot bool
 }
 
 // Apply writes the tar archive r into dir, which is as the snapshotter made it. The archive's end is not read: what follows
@@ -66,7 +69,7 @@ func Apply(ctx context.Context, r io.Reader, dir string, o Options) (Result, err
 	if err := a.finish(); err != nil {
 		return Result{}, err
 	}
-	return Result{Usage: t.usage, Implied: slices.Sorted(maps.Keys(a.implied))}, nil
+	return Result{Usage: t.usage, Implied: slices.Sorted(maps.Keys(a.implied)), Whiteouts: a.hidden, OpaqueRoot: a.opaqueRoot}, nil
 }
 
 type applier struct {
@@ -77,10 +80,12 @@ type applier struct {
 	umask uint32
 	buf   []byte
 
-	implied map[string]struct{}    // directories without an entry so far
-	later   map[string]*tar.Header // directories whose times are set last, since every file in them changes those
-	made    map[string]struct{}    // names of this archive; only where deletions are done in place
-	lacking bool                   // the filesystem has no xattrs, and it was said
+	implied    map[string]struct{}    // directories without an entry so far
+	later      map[string]*tar.Header // directories whose times are set last, since every file in them changes those
+	made       map[string]struct{}    // names of this archive; only where deletions are done in place
+	hidden     []string               // whiteouts
+	opaqueRoot bool
+	lacking    bool // the filesystem has no xattrs, and it was said
 }
 
 // umask of this process: where it does not interfere, a file gets its mode when it is made.
@@ -182,6 +187,13 @@ func (a *applier) mkdirAll(name string) (handle, error) {
 		return h, err
 	}
 	fresh, err := a.mkdir(up, base, 0o755)
+	if _, ours := a.made[name]; errors.Is(err, unix.ENOTDIR) && a.made != nil && !ours {
+		// A file of the layers below, which an overlay would hide.
+		if err := a.remove(up.fd, base); err != nil {
+			return h, err
+		}
+		fresh, err = a.mkdir(up, base, 0o755)
+	}
 	if err != nil {
 		return h, fmt.Errorf("make directory %q: %w", name, err)
 	}

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -21,9 +20,11 @@ const (
 // whiteout does a deletion that an archive asks for. It concerns the layers below only: what this archive brings itself
 // stays, in whatever order the two come.
 func (a *applier) whiteout(dir handle, parent, base string) error {
+	a.remember(parent)
 	overlay := a.opt.Whiteouts == snapshot.WhiteoutsOverlay
 	if base == whOpaque {
 		if overlay {
+			a.opaqueRoot = a.opaqueRoot || parent == ""
 			return opaque(a.openat(parent, unix.O_RDONLY|unix.O_DIRECTORY))
 		}
 		return a.emptyOld(parent)
@@ -35,11 +36,11 @@ func (a *applier) whiteout(dir handle, parent, base string) error {
 	if base == "" || base == "." || base == ".." {
 		return fmt.Errorf("deletion of %q: %w", base, errEscapes)
 	}
+	name := base
+	if parent != "" {
+		name = parent + "/" + base
+	}
 	if !overlay {
-		name := base
-		if parent != "" {
-			name = parent + "/" + base
-		}
 		if _, ok := a.made[name]; !ok {
 			return a.remove(dir.fd, base)
 		}
@@ -48,18 +49,8 @@ func (a *applier) whiteout(dir handle, parent, base string) error {
 		}
 		return a.emptyOld(name)
 	}
-	err := unix.Mknodat(dir.fd, base, unix.S_IFCHR, 0)
-	if !errors.Is(err, unix.EEXIST) {
-		if err == nil {
-			a.added(0)
-		}
-		return err
-	}
-	st, err := stat(dir.fd, base)
-	if err != nil || !isDir(st) {
-		return err
-	}
-	return opaque(openDir(dir.fd, base))
+	a.hidden = append(a.hidden, name)
+	return a.cover(dir.fd, base)
 }
 
 // opaque hides what lower layers have in a directory, and closes it.
