@@ -66,7 +66,6 @@ var unsupported = []entry{
 	{"spec.volumes[*].secret", volumeYet},
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
-	{"spec.volumes[*].emptyDir.mode", "the mode of an emptyDir cannot be set yet"},
 	{"spec.containers[*].volumeDevices", "block volumes are not there yet"},
 	{"spec.containers[*].volumeMounts[*].bindMountOptions", "mount options of a container are not there yet"},
 

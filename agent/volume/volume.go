@@ -1,44 +1,141 @@
-// Package volume makes a pod's volumes on this node and takes them away again.
+// Package volume makes the volumes of a pod on this node and takes them away again.
+//
+// A pod's files are under <root>/pods/<uid>, in the layout other node tools know: volumes/kubernetes.io~empty-dir/<name>,
+// volume-subpaths/<volume>/<container>/<index>, containers/, etc-hosts. There are no records: the tree and the kernel's
+// list of mounts are the truth, so every step can be repeated, after a crash too.
+//
+// Nothing of the user's is ever deleted. Taking a pod away first unmounts everything under its directory, refuses to go on
+// while a mount is left, and then removes only what this package made or the pod wrote into it, without
+// crossing from one mount into another and without following a link.
 package volume
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	emptyDirPlugin = "kubernetes.io~empty-dir"
+
+	volumesDir  = "volumes"
+	subPathsDir = "volume-subpaths"
+
+	// containersDir holds what there is of each container, such as its termination message.
+	containersDir = "containers"
+	// stagingPrefix begins the name of what is being made; names of volumes are DNS labels, so none begins so.
+	stagingPrefix = ".new-"
 )
 
 // Config says where the pods' directories are.
 type Config struct {
-	Root string // the agent's root directory
+	Root string   // the agent's root directory; must exist when the first pod comes
+	Own  []string // further directories of the agent, which no pod may have as a hostPath
 	Log  *slog.Logger
 }
 
-// Manager makes and removes volumes.
-type Manager struct{ cfg Config }
-
-// New returns a Manager.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
-
-var errTODO = errors.New("not there yet")
-
-// Setup makes every volume of the pod and returns the host path of each by name.
-func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
-	return nil, errTODO
+// Manager makes and removes volumes. It has no state and is safe for concurrent use for different pods.
+type Manager struct {
+	cfg Config
+	log *slog.Logger
 }
 
-// Teardown unmounts and removes what Setup made.
-func (m *Manager) Teardown(ctx context.Context, uid types.UID) error { return errTODO }
+// New returns a Manager.
+func New(cfg Config) *Manager {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if abs, err := filepath.Abs(cfg.Root); err == nil {
+		cfg.Root = abs
+	}
+	return &Manager{cfg: cfg, log: cfg.Log}
+}
 
-// SubPath pins a path inside a volume for one mount of one container.
-func (m *Manager) SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error) {
-	return "", errTODO
+// errUID says that a UID would lead elsewhere when it became part of a path.
+var errUID = errors.New("pod UID is no name of a directory")
+
+// podDir is where everything of a pod is.
+func (m *Manager) podDir(uid types.UID) (string, error) {
+	name := string(uid)
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
+		return "", fmt.Errorf("%w: %q", errUID, name)
+	}
+	// The kernel's list of mounts has no links in its paths, so ours have none either.
+	root, err := filepath.EvalSymlinks(m.cfg.Root)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(root, "pods", name), nil
 }
 
 // Pods returns the pods that have a directory.
-func (m *Manager) Pods() ([]types.UID, error) { return nil, errTODO }
+func (m *Manager) Pods() ([]types.UID, error) {
+	entries, err := os.ReadDir(filepath.Join(m.cfg.Root, "pods"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list pods' directories: %w", err)
+	}
+	var out []types.UID
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, types.UID(e.Name()))
+		}
+	}
+	return out, nil
+}
 
-// HostsFile is the content of a pod's /etc/hosts.
-func HostsFile(pod *corev1.Pod, ips []string, node []byte) []byte { return nil }
+// Setup makes every volume of the pod that is not there yet and returns the host path of each by name. What is there already
+// stays as it is, since containers may be using it.
+func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
+	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "volumes")
+	defer span.End()
+	dir, err := m.podDir(pod.UID)
+	if err != nil {
+		return nil, fmt.Errorf("set up volumes: %w", err)
+	}
+	// Other users of the machine have no business in here, whatever the modes further down.
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("set up volumes: %w", err)
+	}
+	paths := make(map[string]string, len(pod.Spec.Volumes))
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
+		}
+		path, err := m.setup(dir, pod, v)
+		if err != nil {
+			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
+		}
+		paths[v.Name] = path
+	}
+	return paths, nil
+}
+
+func (m *Manager) setup(dir string, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	if v.Name == "" || strings.HasPrefix(v.Name, ".") || strings.Contains(v.Name, "/") {
+		return "", fmt.Errorf("%q is no name of a volume", v.Name)
+	}
+	switch {
+	case v.EmptyDir != nil:
+		parent := filepath.Join(dir, volumesDir, emptyDirPlugin)
+		if err := os.MkdirAll(parent, 0o750); err != nil {
+			return "", err
+		}
+		return filepath.Join(parent, v.Name), setupEmptyDir(parent, pod, v)
+	case v.HostPath != nil:
+		return v.HostPath.Path, m.setupHostPath(v.HostPath)
+	}
+	return "", errors.New("this kind of volume is not there yet")
+}

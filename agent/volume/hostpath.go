@@ -1,0 +1,144 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// hostPathMode is that of what a pod has made on the host, which stays when the pod goes.
+const (
+	hostDirMode  = 0o755
+	hostFileMode = 0o644
+)
+
+// setupHostPath holds the path to its type, and makes what is to be made.
+func (m *Manager) setupHostPath(h *corev1.HostPathVolumeSource) error {
+	if !filepath.IsAbs(h.Path) {
+		return fmt.Errorf("host path %q is not absolute", h.Path)
+	}
+	if err := m.refuseOwn(h.Path); err != nil {
+		return err
+	}
+	kind := corev1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	info, err := os.Stat(h.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return createHostPath(h.Path, kind)
+	}
+	if err != nil {
+		return fmt.Errorf("host path %s: %w", h.Path, errors.Unwrap(err))
+	}
+	mode := info.Mode()
+	ok, want := true, ""
+	switch kind {
+	case corev1.HostPathUnset:
+	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
+		ok, want = mode.IsDir(), "a directory"
+	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
+		ok, want = mode.IsRegular(), "a file"
+	case corev1.HostPathSocket:
+		ok, want = mode&os.ModeSocket != 0, "a socket"
+	case corev1.HostPathCharDev:
+		ok, want = mode&os.ModeCharDevice != 0, "a character device"
+	case corev1.HostPathBlockDev:
+		ok, want = mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0, "a block device"
+	default:
+		return fmt.Errorf("host path %s: unknown type %q", h.Path, kind)
+	}
+	if !ok {
+		return fmt.Errorf("host path %s is %s, but its type says %s: it must be %s", h.Path, describe(mode), kind, want)
+	}
+	return nil
+}
+
+func createHostPath(path string, kind corev1.HostPathType) error {
+	switch kind {
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate:
+		if err := os.MkdirAll(path, hostDirMode); err != nil {
+			return fmt.Errorf("create host path: %w", err)
+		}
+		return nil
+	case corev1.HostPathFileOrCreate:
+		if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("host path %s: its directory does not exist, and type %s makes only the file", path, kind)
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, hostFileMode)
+		if err != nil {
+			return fmt.Errorf("create host path: %w", err)
+		}
+		return f.Close()
+	}
+	return fmt.Errorf("host path %s does not exist, and type %s does not make it", path, kind)
+}
+
+func describe(mode os.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode.IsRegular():
+		return "a file"
+	case mode&os.ModeSocket != 0:
+		return "a socket"
+	case mode&os.ModeNamedPipe != 0:
+		return "a pipe"
+	case mode&os.ModeCharDevice != 0:
+		return "a character device"
+	case mode&os.ModeDevice != 0:
+		return "a block device"
+	}
+	return "of no known kind"
+}
+
+// refuseOwn refuses the agent's own directories and what is in them: a pod that writes there could break every other one.
+func (m *Manager) refuseOwn(path string) error {
+	real := realPath(path)
+	for _, own := range append([]string{m.cfg.Root}, m.cfg.Own...) {
+		if own == "" {
+			continue
+		}
+		dir := realPath(own)
+		if real == dir || strings.HasPrefix(real, dir+"/") {
+			return fmt.Errorf("host path %s is in %s, which is the agent's own", path, own)
+		}
+	}
+	return nil
+}
+
+// realPath resolves the links of what exists of a path.
+func realPath(path string) string {
+	path = filepath.Clean(path)
+	rest := ""
+	for at := path; ; {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if at == "/" || at == "." {
+			return path
+		}
+		rest = filepath.Join(filepath.Base(at), rest)
+		at = filepath.Dir(at)
+	}
+}
+
+func parseSize(text string) (int64, error) {
+	// Names of huge pages are in lower case when they come from the name of a medium.
+	if n := len(text); n > 1 && text[n-1] == 'i' {
+		text = text[:n-2] + strings.ToUpper(text[n-2:n-1]) + "i"
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("parse page size %q: %w", text, err)
+	}
+	if q.Value() <= 0 {
+		return 0, fmt.Errorf("page size %q is not positive", text)
+	}
+	return q.Value(), nil
+}
