@@ -1,0 +1,62 @@
+# make help lists what there is to do.
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# The node of `make run` has directories, a cgroup root, a bridge and addresses of its own.
+RUN     ?= run
+# How long each fuzz target of `make fuzz` runs.
+FUZZTIME ?= 30s
+GOLANGCI := bin/tools/golangci-lint
+GOLANGCI_VERSION := v2.15.0
+
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: help build build-test deps run clean-node test test-unit test-system lint bench fuzz fmt clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
+
+build: ## bin/berth and bin/berth-helper
+	@.ci/deps build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '-s -w' -o bin/berth-helper ./cri/helper
+
+bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go examples/hello/image
+	@.ci/deps run
+	examples/hello/image $@
+
+run: build bin/example/hello.tar ## a node with an example pod, in the foreground, on directories under ./run
+	@examples/hello/run $(RUN)
+
+clean-node: build ## remove the node of make run with its pods
+	@examples/hello/clean $(RUN)
+
+build-test: build ## what the system tests run
+	@.ci/deps test
+	@mkdir -p bin/test
+	test/busybox.sh bin/test/busybox.tar
+
+test: build-test ## every test; as root also those on the real kernel
+	$(GO) vet -tags seccomp ./...
+	$(GO) test -tags seccomp -timeout 20m ./...
+
+lint: $(GOLANGCI) ## gofumpt and the linters
+	$(GOLANGCI) run --build-tags seccomp ./...
+
+$(GOLANGCI): Makefile
+	GOBIN=$(CURDIR)/bin/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+fmt: $(GOLANGCI) ## format
+	$(GOLANGCI) fmt ./...
+
+bench: build-test ## berth beside containerd and podman, as ratios
+	@.ci/deps bench
+	$(GO) run ./test/bench
+
+fuzz: ## every fuzz target for FUZZTIME
+	.ci/fuzz $(FUZZTIME)
+
+deps: ## Debian packages for all of this
+	.ci/deps build run test bench
+
+clean: ## remove what was built
+	rm -rf bin

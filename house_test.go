@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/berth-node/berth"
+
+// mayImport says what of this module the packages below a folder may import, beside each other. What is not here has no say.
+var mayImport = map[string][]string{
+	"cgroups":  {},
+	"cni":      {},
+	"csi":      {},
+	"probes":   {},
+	"eviction": {},
+	"systemd":  {},
+	"cri":      {"cgroups", "cni"},
+	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api"},
+	"control":  {},
+	"examples": {},
+	"test":     nil, // tests and benchmarks look at everything
+}
+
+type pkg struct {
+	ImportPath, Dir, Name                        string
+	Imports, TestImports, XTestImports           []string
+	GoFiles, CgoFiles, TestGoFiles, XTestGoFiles []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json", "-tags", "seccomp", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// TestImportTable holds the packages to who may know whom: the shape of the house is what the imports make it.
+func TestImportTable(t *testing.T) {
+	for _, p := range packages(t) {
+		rel := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		if rel == "" {
+			continue // main knows everybody
+		}
+		folder, _, _ := strings.Cut(rel, "/")
+		allowed, known := mayImport[folder]
+		if !known {
+			t.Errorf("%s: the house has no folder %s", rel, folder)
+			continue
+		}
+		for _, imp := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if imp == module {
+				t.Errorf("%s imports main", rel)
+			}
+			to, ours := strings.CutPrefix(imp, module+"/")
+			if !ours || folder == "test" || within(to, folder) || slices.ContainsFunc(allowed, func(a string) bool { return within(to, a) }) {
+				continue
+			}
+			t.Errorf("%s imports %s, which %s may not", rel, to, folder)
+		}
+	}
+}
+
+func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
+
+// TestPackages wants a comment in each package that says what it is for, a name that says so too, and no work at import.
+func TestPackages(t *testing.T) {
+	for _, p := range packages(t) {
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if slices.Contains([]string{"util", "utils", "common", "helpers", "interfaces", "misc"}, path.Base(rel)) {
+			t.Errorf("%s: the name says nothing", rel)
+		}
+		documented := false
+		files := slices.Concat(p.GoFiles, p.CgoFiles)
+		if len(files) == 0 {
+			files = slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+		}
+		for _, name := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			documented = documented || f.Doc != nil
+			for _, d := range f.Decls {
+				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+					t.Errorf("%s/%s: init runs for everybody who imports it", rel, name)
+				}
+			}
+		}
+		if !documented {
+			t.Errorf("%s: no package comment", rel)
+		}
+	}
+}
