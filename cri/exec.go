@@ -174,7 +174,7 @@ type stdio struct {
 
 func (s *stdio) pipes(x *keeper.Exec, stdin io.Reader, stdout, stderr io.Writer) error {
 	if stdin != nil {
-		r, w, err := os.Pipe()
+		r, w, err := pipe(false)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (s *stdio) pipes(x *keeper.Exec, stdin io.Reader, stdout, stderr io.Writer)
 		if o.to == nil {
 			continue
 		}
-		r, w, err := os.Pipe()
+		r, w, err := pipe(true)
 		if err != nil {
 			return err
 		}
@@ -202,6 +202,25 @@ func (s *stdio) pipes(x *keeper.Exec, stdin io.Reader, stdout, stderr io.Writer)
 		s.output(r, o.to)
 	}
 	return nil
+}
+
+// pipe makes a pipe of which only our end does not block. The other end goes to a program, and few are made for output that
+// fails because a reader is slow; os.Pipe makes both ends alike.
+func pipe(readIsOurs bool) (r, w *os.File, err error) {
+	var fd [2]int
+	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	ours := fd[1]
+	if readIsOurs {
+		ours = fd[0]
+	}
+	if err := unix.SetNonblock(ours, true); err != nil {
+		unix.Close(fd[0])
+		unix.Close(fd[1])
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd[0]), "|0"), os.NewFile(uintptr(fd[1]), "|1"), nil
 }
 
 func (s *stdio) console(c *os.File, stdin io.Reader, stdout io.Writer) {

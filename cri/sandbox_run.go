@@ -175,7 +175,7 @@ func (p *pods) startKeeper(sb *sandbox) act {
 			IPC:         ns.GetIpc() != runtimeapi.NamespaceMode_NODE,
 			UTS:         !sb.hostNetwork(),
 			PID:         ns.GetPid() == runtimeapi.NamespaceMode_POD,
-			Hostname:    p.hostnameOf(sb),
+			Hostname:    ownHostname(sb),
 			Sysctls:     sysctlsOf(sb.cfg),
 			CgroupProcs: p.cgroups.ProcsFiles(rec.Cgroup),
 			LaunchProcs: p.cgroups.ProcsFiles(p.launchCgroup()),
@@ -198,6 +198,14 @@ func (p *pods) stopKeeper(sb *sandbox) act {
 		}
 		return p.keepers.Kill(p.paths.keeper(sb.id))
 	}
+}
+
+// ownHostname is what a pod's own UTS namespace is told. One without leaves it with the host's name.
+func ownHostname(sb *sandbox) string {
+	if sb.hostNetwork() {
+		return ""
+	}
+	return sb.cfg.GetHostname()
 }
 
 // hostnameOf is the name a pod has on the inside; one in the host's network has the host's.
