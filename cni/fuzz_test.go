@@ -69,5 +69,8 @@ func FuzzRecord(f *testing.F) {
 
 func FuzzAck(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff}, uint16(0x200))
-	f.Fuzz(func(t *testing.T, data []byte, flags uint16) { _ = ackError(data, flags) })
+	f.Fuzz(func(t *testing.T, data []byte, flags uint16) {
+		_ = ackError(data, flags)
+		_ = parseElements(data)
+	})
 }

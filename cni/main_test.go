@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if IsPlugin(os.Args[0]) {
 		PluginMain()
 	}
+	if dir := os.Getenv("BERTH_TEST_CHURN"); dir != "" {
+		churn(dir)
+	}
 	if os.Geteuid() != 0 || os.Getenv("BERTH_TEST_NAMESPACE") != "" {
 		code := m.Run()
 		if code == 0 {
@@ -167,19 +170,13 @@ func addresses(t testing.TB, n *Network) map[string]netip.Addr {
 }
 
 // hostPorts counts the elements of both maps.
-func hostPorts(t testing.TB, n *Network) int {
+func hostPorts(t testing.TB, n *Network) (count int) {
 	t.Helper()
-	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tab, count := table{bridge: n.own.Bridge}, 0
+	tab := table{bridge: n.own.Bridge}
 	for _, m := range []*nftables.Set{tab.portMap(), tab.addrPortMap()} {
-		e, err := c.GetSetElements(m)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			t.Fatal(err)
-		}
-		count += len(e)
+		all, err := tab.elements(&n.builtin.nft, m, nil)
+		must(t, err)
+		count += len(all)
 	}
 	return count
 }

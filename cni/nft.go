@@ -52,6 +52,8 @@ func (t table) addrPortMap() *nftables.Set {
 func (t table) set(name string, key ...nftables.SetDatatype) *nftables.Set {
 	return &nftables.Set{
 		Table: t.table(), Name: name, IsMap: true, Concatenation: true,
+		// With a size, the kernel takes a hash table that never grows: one that grows while it is listed, lists not all.
+		Size:     4096,
 		KeyType:  nftables.MustConcatSetType(key...),
 		DataType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService),
 	}
@@ -150,96 +152,6 @@ func noNFT(err error) error {
 		}
 	}
 	return err
-}
-
-// port is one host port of a pod.
-type port struct {
-	proto         byte
-	addr          netip.Addr // of the host; not valid = all
-	host, podPort uint16
-	pod           netip.Addr
-	protoName     string
-}
-
-func (p port) String() string {
-	if p.addr.IsValid() {
-		return fmt.Sprintf("%s:%d/%s", p.addr, p.host, p.protoName)
-	}
-	return fmt.Sprintf("%d/%s", p.host, p.protoName)
-}
-
-// element is the port in its map. Each part of a key fills four bytes.
-func (p port) element(id string) nftables.SetElement {
-	var key []byte
-	if p.addr.IsValid() {
-		key = append(key, p.addr.AsSlice()...)
-	}
-	key = append(key, p.proto, 0, 0, 0)
-	key = append(binary.BigEndian.AppendUint16(key, p.host), 0, 0)
-	val := append(binary.BigEndian.AppendUint16(p.pod.AsSlice(), p.podPort), 0, 0)
-	return nftables.SetElement{Key: key, Val: val, Comment: id}
-}
-
-// addPorts maps the host ports of a sandbox, all or none.
-func (t table) addPorts(id string, ports []port) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	for _, p := range ports {
-		m := t.portMap()
-		if p.addr.IsValid() {
-			m = t.addrPortMap()
-		}
-		if err := c.SetAddElements(m, []nftables.SetElement{p.element(id)}); err != nil {
-			return fmt.Errorf("map host port %s: %w", p, err)
-		}
-	}
-	if err := c.Flush(); err != nil {
-		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("map host ports %v: one is taken by another pod: %w", ports, err)
-		}
-		return fmt.Errorf("map host ports %v: %w", ports, noNFT(err))
-	}
-	return nil
-}
-
-// removePorts unmaps the host ports of the sandboxes that dead says. Elements are found by their comment: a sandbox whose
-// port was refused, since another has it, must not take it away when it ends.
-func (t table) removePorts(dead func(id string) bool) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	found := false
-	for _, m := range []*nftables.Set{t.portMap(), t.addrPortMap()} {
-		all, err := c.GetSetElements(m)
-		if errors.Is(err, unix.ENOENT) {
-			continue // no table, no ports
-		}
-		if err != nil {
-			return fmt.Errorf("list host ports: %w", noNFT(err))
-		}
-		var gone []nftables.SetElement
-		for _, e := range all {
-			if dead(e.Comment) {
-				gone = append(gone, nftables.SetElement{Key: e.Key})
-			}
-		}
-		if len(gone) > 0 {
-			found = true
-			if err := c.SetDeleteElements(m, gone); err != nil {
-				return fmt.Errorf("unmap host ports: %w", err)
-			}
-		}
-	}
-	if !found {
-		return nil
-	}
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmap host ports: %w", err)
-	}
-	return nil
 }
 
 // Parts of rules. Registers from 8 on are four bytes each, as the parts of a key are; 1 covers 8 to 11.

@@ -178,10 +178,17 @@ func (b *builtin) portMapDel(_ context.Context, a *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := c.table().removePorts(func(id string) bool { return id == a.ContainerID }); err != nil && !errors.Is(err, errNoNFT) {
-		return err
+	ports, err := c.ports(netip.IPv4Unspecified())
+	if err == nil && len(ports) > 0 {
+		err = c.table().removePorts(&b.nft, a.ContainerID, ports)
+	} else {
+		// Whoever calls does not know the ports.
+		err = c.table().collectPorts(&b.nft, func(id string) bool { return id == a.ContainerID })
 	}
-	return nil
+	if errors.Is(err, errNoNFT) {
+		return nil
+	}
+	return err
 }
 
 func (b *builtin) portMapCheck(_ context.Context, a *skel.CmdArgs) error {
@@ -198,7 +205,7 @@ func (b *builtin) portMapGC(_ context.Context, a *skel.CmdArgs) error {
 	for _, l := range c.Live {
 		live[l.ContainerID] = true
 	}
-	return c.table().removePorts(func(id string) bool { return !live[id] })
+	return c.table().collectPorts(&b.nft, func(id string) bool { return !live[id] })
 }
 
 func (b *builtin) portMapStatus(_ context.Context, a *skel.CmdArgs) error {

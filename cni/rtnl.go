@@ -28,6 +28,9 @@ func openRTNL(protocol int) (*rtnl, error) {
 	return &rtnl{fd: fd}, nil
 }
 
+// errInterrupted: what was listed changed meanwhile, and something may be missing.
+var errInterrupted = errors.New("list changed while it was read")
+
 func (r *rtnl) close() { unix.Close(r.fd) }
 
 // do carries out the requests in order and returns the first error; requests after one that failed are carried out too. The
@@ -43,7 +46,7 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
 	var first error
-	in := make([]byte, 16<<10)
+	in := make([]byte, 32<<10) // as much as the kernel sends at once
 	for left := len(reqs); left > 0; {
 		n, _, err := unix.Recvfrom(r.fd, in, 0)
 		if errors.Is(err, unix.EINTR) {
@@ -57,15 +60,19 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 			if size < unix.NLMSG_HDRLEN || size > len(b) {
 				return errors.New("receive netlink answer: malformed")
 			}
-			data := b[unix.NLMSG_HDRLEN:size]
-			if binary.NativeEndian.Uint16(b[4:]) != unix.NLMSG_ERROR {
+			data, flags := b[unix.NLMSG_HDRLEN:size], binary.NativeEndian.Uint16(b[6:])
+			if flags&unix.NLM_F_DUMP_INTR != 0 && first == nil {
+				first = errInterrupted
+			}
+			switch binary.NativeEndian.Uint16(b[4:]) {
+			case unix.NLMSG_ERROR, unix.NLMSG_DONE: // the latter ends a list, and carries an errno too
+				left--
+				if err := ackError(data, flags); err != nil && first == nil {
+					first = err
+				}
+			default:
 				if reply != nil {
 					reply(data)
-				}
-			} else {
-				left--
-				if err := ackError(data, binary.NativeEndian.Uint16(b[6:])); err != nil && first == nil {
-					first = err
 				}
 			}
 			b = b[min(len(b), (size+3)&^3):]

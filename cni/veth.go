@@ -239,7 +239,7 @@ func (b *builtin) collect(c bridgeConf, live func(id string) bool) error {
 		errs = append(errs, err)
 	}
 	if t := (table{bridge: c.Bridge}); b.hasTable(t) {
-		errs = append(errs, t.removePorts(func(id string) bool { return !live(id) }))
+		errs = append(errs, t.collectPorts(&b.nft, func(id string) bool { return !live(id) }))
 	}
 	return errors.Join(errs...)
 }
