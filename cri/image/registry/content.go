@@ -138,7 +138,8 @@ type blob struct {
 	open    bool // whether the body's end is not known
 	breaks  int  // in a row without progress
 	since   int64
-	total   int // breaks in all
+	whole   bool // the registry refuses to send parts
+	total   int  // breaks in all
 	verdict error
 }
 
@@ -229,10 +230,19 @@ func (b *blob) distrust(resp *http.Response, err error) error {
 }
 
 func (b *blob) connect() error {
-	resp, err := b.repo.do(b.ctx, query{
+	q := query{
 		method: http.MethodGet, path: "blobs/" + b.desc.Digest.String(), accept: "*/*",
-		offset: b.offset, needs: docker.HostCapabilityPull, first: b.total,
-	})
+		offset: b.offset, end: b.desc.Size, needs: docker.HostCapabilityPull, first: b.total,
+	}
+	if b.whole {
+		q.offset = 0
+	}
+	resp, err := b.repo.do(b.ctx, q)
+	var status *statusError
+	if errors.As(err, &status) && status.status == http.StatusRequestedRangeNotSatisfiable && !b.whole {
+		b.whole = true
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func (r *Repository) configure(client *http.Client) error {
 	if t, ok := client.Transport.(*http.Transport); ok {
 		t.MaxIdleConnsPerHost = 8
 		t.DisableCompression = true // a blob's digest is that of what is stored, not of what was meant
-		t.ResponseHeaderTimeout = r.client.cfg.StallTimeout
+		t.ResponseHeaderTimeout = 0 // the watchdog's business
 		r.transports = append(r.transports, t)
 	}
 	return nil

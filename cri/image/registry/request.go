@@ -59,7 +59,8 @@ type query struct {
 	method string
 	path   string // below the repository
 	accept string
-	offset int64 // > 0: Range
+	offset int64 // > 0: only what is from there to end, which some servers want to hear too
+	end    int64
 	needs  docker.HostCapabilities
 	first  int // host to begin with, so that one that failed halfway is not the first again
 }
@@ -204,7 +205,7 @@ func (r *Repository) send(w *watchdog, h *host, q query, auth docker.Authorizer)
 		req.Header.Set("Accept", q.accept)
 	}
 	if q.offset > 0 {
-		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", q.offset))
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", q.offset, q.end-1))
 	}
 	if h.token != "" {
 		req.Header.Set("Authorization", "Bearer "+h.token)
