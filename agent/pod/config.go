@@ -54,6 +54,9 @@ type Config struct {
 	SeccompDir string   // profiles of type Localhost; "" = <RootDir>/seccomp
 	Sysctls    []string // sysctls allowed beyond the safe ones, "net.core.*" too
 
+	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
+	ClusterDomain string   // "" = cluster.local
+
 	// Containers that exit are restarted after BackoffInitial, which doubles up to BackoffMax and begins anew for a container
 	// that ran for BackoffReset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With BackoffInitial alone zero there is
 	// no delay.
@@ -91,6 +94,7 @@ func (c *Config) complete() error {
 		}
 	}
 	setDefault(&c.ResolvConf, "/etc/resolv.conf")
+	setDefault(&c.ClusterDomain, "cluster.local")
 	setDefault(&c.SeccompDir, c.RootDir+"/seccomp")
 	if c.BackoffInitial == 0 && c.BackoffMax == 0 && c.BackoffReset == 0 {
 		c.BackoffInitial = 10 * time.Second

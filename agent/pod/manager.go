@@ -1,22 +1,43 @@
 // Package pod runs the pods of this node: it takes the latest desired pods from a channel and makes the runtime, the cgroups and
 // the volumes be what they say.
+//
+// The [Manager] decides which pods there are, and has one worker for each. A worker looks at what the runtime has of its pod,
+// lets a pure function plan the next steps, and takes them. Nothing is remembered that can be found again in the runtime, so a
+// restart of the agent is no event in a pod's life.
 package pod
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/status"
 )
 
-// Manager has one worker for each pod.
+// Manager has one worker for each pod. Its methods can be called at any time.
 type Manager struct {
-	cfg    Config
-	status *status.Writer
+	*node
+	log     *slog.Logger
+	workers sync.Map // types.UID -> *worker, for those who are not the manager's goroutine
+	ended   chan *worker
+	wait    sync.WaitGroup
+
+	// What follows belongs to the goroutine of Run.
+	desired map[types.NamespacedName]*corev1.Pod
+	live    map[types.NamespacedName]map[types.UID]*worker
+	held    map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
+	found   map[types.UID]*corev1.Pod               // what was there at the start and nobody has asked for yet
 }
 
 // New returns a Manager that does nothing before [Manager.Run].
@@ -24,13 +45,248 @@ func New(c Config) (*Manager, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{cfg: c, status: status.NewWriter()}, nil
+	t := newTraces()
+	c.TracerProvider.RegisterSpanProcessor(t)
+	return &Manager{
+		node: &node{
+			cfg: c, status: status.NewWriter(), traces: t,
+			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts),
+		},
+		log: c.Log, ended: make(chan *worker),
+		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
+		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
+	}, nil
 }
 
-// Run makes the node run the pods that updates tell of, until ctx ends and everything it started has ended. The pods go on.
+// Run makes the node run the pods that updates tell of, until ctx ends and everything it started has ended. The pods go on. It
+// runs once.
 func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
-	<-ctx.Done()
-	return nil
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.wait.Wait()
+	defer m.drain()
+	defer cancel()
+	if !m.survey(ctx) {
+		return nil
+	}
+	m.wait.Go(func() { m.listen(ctx) })
+	resync := time.NewTicker(m.cfg.Resync)
+	defer resync.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case u := <-updates:
+			m.update(ctx, u)
+		case w := <-m.ended:
+			m.bury(ctx, w)
+		case <-resync.C:
+			m.lookAll()
+		}
+	}
+}
+
+// drain waits for the workers, who tell their end even when nobody is interested any more.
+func (m *Manager) drain() {
+	for _, workers := range m.live {
+		for range workers {
+			<-m.ended
+		}
+	}
+}
+
+// survey learns what the runtime is and what it has. It tries until it knows, and is false when ctx ends before.
+func (m *Manager) survey(ctx context.Context) bool {
+	for try := 0; ; try++ {
+		err := m.ask(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		m.log.Warn("runtime does not answer", "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(double(100*time.Millisecond, 10*time.Second, try+1)):
+		}
+	}
+}
+
+func (m *Manager) ask(ctx context.Context) error {
+	v, err := m.cfg.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return fmt.Errorf("ask for the runtime's version: %w", err)
+	}
+	m.runtimeName = v.GetRuntimeName()
+	s, err := m.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("ask for the runtime's status: %w", err)
+	}
+	for _, h := range s.GetRuntimeHandlers() {
+		if h.GetName() == "" {
+			m.recursiveRO = h.GetFeatures().GetRecursiveReadOnlyMounts()
+		}
+	}
+	return m.findAll(ctx)
+}
+
+// listen routes the runtime's events to the workers.
+func (m *Manager) listen(ctx context.Context) {
+	for try := 0; ctx.Err() == nil; try++ {
+		// What happened before the runtime began to tell is looked for once it does.
+		settled := time.AfterFunc(time.Second, m.lookAll)
+		began := time.Now()
+		err := m.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
+			uid := types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid())
+			if w, ok := m.workers.Load(uid); ok {
+				w.(*worker).mail.putEvent(e) //nolint:forcetypeassert // nothing else is in there
+			}
+		})
+		settled.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			try = 0
+		}
+		wait := double(time.Second, 30*time.Second, try+1)
+		if grpcstatus.Code(err) == codes.Unimplemented {
+			wait = time.Second // without events it has to be asked
+		} else {
+			m.log.Warn("runtime has stopped telling events", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// lookAll makes every worker look at its pod, whatever it was told.
+func (m *Manager) lookAll() {
+	m.workers.Range(func(_, w any) bool {
+		w.(*worker).mail.putLook() //nolint:forcetypeassert // nothing else is in there
+		return true
+	})
+}
+
+func (m *Manager) update(ctx context.Context, u source.Update) {
+	if u.Synced {
+		m.adoptNone(ctx)
+		return
+	}
+	if u.Pod == nil {
+		delete(m.desired, u.Key)
+	} else {
+		m.desired[u.Key] = u.Pod
+	}
+	m.reconcile(ctx, u.Key)
+}
+
+// reconcile makes the workers of a name be what is desired: the one of the desired pod, once all others of that name have ended.
+func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
+	want := m.desired[key]
+	delete(m.held, key)
+	for uid, pod := range m.found {
+		if pod.Namespace != key.Namespace || pod.Name != key.Name {
+			continue
+		}
+		if want != nil && want.UID == uid {
+			delete(m.found, uid) // its worker will find it
+		} else if want != nil {
+			m.endFound(ctx, uid)
+		}
+	}
+	waits := false
+	for uid, w := range m.live[key] {
+		if want != nil && want.UID == uid && !w.leaving {
+			w.mail.putOrder(order{pod: want})
+			return
+		}
+		m.endWorker(w)
+		waits = true
+	}
+	if want == nil {
+		m.status.Delete(&corev1.Pod{ObjectMeta: metaOf(key, m.shown(key))})
+		return
+	}
+	if !waits {
+		m.tryStart(ctx, key, want)
+	}
+}
+
+// tryStart starts a pod unless the node has something against it.
+func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) {
+	v, ok := admit(pod, m.here(), m.cfg.Sysctls)
+	if ok {
+		m.startWorker(ctx, pod)
+		return
+	}
+	if !v.final {
+		m.held[key] = v.Waiting
+	}
+	shown := *pod
+	shown.Status = status.Build(status.Input{
+		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.cfg.NodeIPs(),
+		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final,
+	})
+	m.status.Put(&shown)
+	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
+}
+
+// here are the pods that have something of the node.
+func (m *Manager) here() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, workers := range m.live {
+		for _, w := range workers {
+			out = append(out, w.admitted)
+		}
+	}
+	return out
+}
+
+func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
+	w := newWorker(m.node, pod)
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if m.live[key] == nil {
+		m.live[key] = map[types.UID]*worker{}
+	}
+	m.live[key][pod.UID] = w
+	m.workers.Store(pod.UID, w)
+	m.wait.Go(func() {
+		w.gone = w.run(ctx)
+		m.ended <- w
+	})
+	return w
+}
+
+// endWorker makes the worker's pod end. Told twice it is told once.
+func (m *Manager) endWorker(w *worker) {
+	if w.leaving {
+		return
+	}
+	w.leaving = true
+	w.mail.putOrder(order{end: &ending{since: time.Now(), grace: graceOf(w.admitted)}})
+}
+
+// bury forgets a worker that has ended, and lets those come who have waited for it.
+func (m *Manager) bury(ctx context.Context, w *worker) {
+	key := types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name}
+	delete(m.live[key], w.uid)
+	if len(m.live[key]) == 0 {
+		delete(m.live, key)
+	}
+	m.workers.CompareAndDelete(w.uid, w)
+	if ctx.Err() != nil {
+		return
+	}
+	m.traces.forget(w.uid)
+	m.status.Delete(w.admitted)
+	m.reconcile(ctx, key)
+	for key := range m.held {
+		m.reconcile(ctx, key)
+	}
 }
 
 // List returns all pods with their status, in the order of their names. They are shared and must not be changed.
@@ -45,4 +301,26 @@ func (m *Manager) Get(namespace, name string) (*corev1.Pod, bool) {
 // it returns.
 func (m *Manager) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
 	return m.status.Watch(ctx, fn)
+}
+
+// Missed counts the changes in the runtime that a look has found and no event had told of.
+func (m *Manager) Missed() int64 { return m.missed.Load() }
+
+var errNoPod = errors.New("no such pod")
+
+// Evict makes a pod end that is wanted. It stays known, as failed, until it is not wanted any more.
+func (m *Manager) Evict(uid types.UID, e Eviction) error {
+	w, ok := m.workers.Load(uid)
+	if !ok {
+		return fmt.Errorf("evict %s: %w", uid, errNoPod)
+	}
+	w.(*worker).mail.putEviction(e) //nolint:forcetypeassert // nothing else is in there
+	return nil
+}
+
+// Probed tells what the probes of a container have come to.
+func (m *Manager) Probed(uid types.UID, containerID string, r ProbeResults) {
+	if w, ok := m.workers.Load(uid); ok {
+		w.(*worker).mail.putProbes(containerID, r) //nolint:forcetypeassert // nothing else is in there
+	}
 }

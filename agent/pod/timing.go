@@ -1,8 +1,15 @@
 package pod
 
 import (
+	"context"
+	"slices"
+	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -10,11 +17,157 @@ import (
 type Span struct {
 	Name     string            `json:"name"`
 	Start    time.Time         `json:"start"`
-	Duration time.Duration     `json:"duration"`
+	Duration time.Duration     `json:"duration"` // nanoseconds
 	Error    string            `json:"error,omitempty"`
 	Attrs    map[string]string `json:"attrs,omitempty"`
 	Children []*Span           `json:"children,omitempty"`
 }
 
 // Timing returns what the last start of the pod was spent on; nil when it was not started by this process.
-func (m *Manager) Timing(uid types.UID) *Span { return nil }
+func (m *Manager) Timing(uid types.UID) *Span { return m.node.traces.tree(uid) }
+
+// maxSpans bounds what is kept of one start: one that pulls for minutes must not fill the memory.
+const maxSpans = 500
+
+const seenAnnotation = "kubernetes.io/config.seen"
+
+// traces keeps the spans of the last start of each pod. It hears of all spans of the process as an OpenTelemetry processor and
+// takes those whose trace began with a pod's start.
+type traces struct {
+	mu    sync.Mutex
+	spans map[trace.TraceID][]sdktrace.ReadOnlySpan
+	byUID map[types.UID]trace.TraceID
+}
+
+var _ sdktrace.SpanProcessor = (*traces)(nil)
+
+func newTraces() *traces {
+	return &traces{spans: map[trace.TraceID][]sdktrace.ReadOnlySpan{}, byUID: map[types.UID]trace.TraceID{}}
+}
+
+// OnStart is part of sdktrace.SpanProcessor.
+func (t *traces) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+
+// OnEnd keeps the span if it is part of a pod's start.
+func (t *traces) OnEnd(s sdktrace.ReadOnlySpan) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := s.SpanContext().TraceID()
+	if list, ok := t.spans[id]; ok && len(list) < maxSpans {
+		t.spans[id] = append(list, s)
+	}
+}
+
+// Shutdown is part of sdktrace.SpanProcessor.
+func (t *traces) Shutdown(context.Context) error { return nil }
+
+// ForceFlush is part of sdktrace.SpanProcessor.
+func (t *traces) ForceFlush(context.Context) error { return nil }
+
+func (t *traces) begin(uid types.UID, id trace.TraceID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.spans, t.byUID[uid])
+	t.byUID[uid], t.spans[id] = id, nil
+}
+
+func (t *traces) forget(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.spans, t.byUID[uid])
+	delete(t.byUID, uid)
+}
+
+// tree puts the spans into each other. The root is there only when the start is over.
+func (t *traces) tree(uid types.UID) *Span {
+	t.mu.Lock()
+	list := slices.Clone(t.spans[t.byUID[uid]])
+	t.mu.Unlock()
+	slices.SortStableFunc(list, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+	nodes := map[trace.SpanID]*Span{}
+	for _, s := range list {
+		nodes[s.SpanContext().SpanID()] = newSpan(s)
+	}
+	var root *Span
+	for _, s := range list {
+		n := nodes[s.SpanContext().SpanID()]
+		if parent := nodes[s.Parent().SpanID()]; parent != nil {
+			parent.Children = append(parent.Children, n)
+		} else if !s.Parent().IsValid() {
+			root = n
+		}
+	}
+	return root
+}
+
+func newSpan(s sdktrace.ReadOnlySpan) *Span {
+	out := &Span{Name: s.Name(), Start: s.StartTime(), Duration: s.EndTime().Sub(s.StartTime())}
+	for _, a := range s.Attributes() {
+		if out.Attrs == nil {
+			out.Attrs = map[string]string{}
+		}
+		out.Attrs[string(a.Key)] = a.Value.Emit()
+	}
+	if s.Status().Code == codes.Error {
+		out.Error = s.Status().Description
+	}
+	return out
+}
+
+// startSpan begins a span inside that of ctx; where there is none, none is begun.
+func startSpan(ctx context.Context, name string) (context.Context, trace.Span) {
+	return trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/pod").Start(ctx, name)
+}
+
+func endSpan(s trace.Span, err error) {
+	if err != nil {
+		s.SetStatus(codes.Error, err.Error())
+	}
+	s.End()
+}
+
+// span is that of a step.
+func (w *worker) span(ctx context.Context, s step) (context.Context, trace.Span) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx, trace.SpanFromContext(ctx)
+	}
+	ctx, span := startSpan(ctx, string(s.kind))
+	if s.container != "" {
+		span.SetAttributes(attribute.String("container", s.container))
+	}
+	return ctx, span
+}
+
+// beginTrace begins the trace of the pod's start, at the time its manifest was seen when that is known.
+func (w *worker) beginTrace() {
+	began := time.Now()
+	if t, err := time.Parse(time.RFC3339Nano, w.pod.Annotations[seenAnnotation]); err == nil && began.Sub(t) < time.Minute {
+		began = t
+	}
+	_, span := w.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), "pod", trace.WithTimestamp(began), trace.WithNewRoot(),
+		trace.WithAttributes(attribute.String("pod", w.pod.Namespace+"/"+w.pod.Name)))
+	w.traces.begin(w.uid, span.SpanContext().TraceID())
+	w.trace = span
+}
+
+// traced says whether the pod's start, if it is being traced, is over: each of its containers runs or has run.
+func (w *worker) traced() bool {
+	if w.trace == nil || len(w.tasks) > 0 {
+		return false
+	}
+	for i := range w.pod.Spec.Containers {
+		c := w.seen.latest(w.pod.Spec.Containers[i].Name)
+		if c == nil || c.GetState() == created {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *worker) endTrace() {
+	if w.trace == nil {
+		return
+	}
+	w.trace.End()
+	w.trace = nil
+}

@@ -1,0 +1,86 @@
+package pod
+
+import (
+	"maps"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// order is what a worker is asked for. The last order of a kind is the one that counts.
+type order struct {
+	pod *corev1.Pod // its latest definition
+	end *ending     // not nil: it is to end
+}
+
+// Eviction is the order of the node that a pod end, though it is wanted. It stays known, as failed.
+type Eviction struct {
+	Reason, Message string
+	GraceSeconds    int64
+	Conditions      []corev1.PodCondition
+}
+
+// mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and a worker
+// that was busy finds one answer, not a queue of questions.
+type mailbox struct {
+	wake   chan struct{}
+	order  atomic.Pointer[order]
+	evict  atomic.Pointer[Eviction]
+	events atomic.Pointer[[]*runtimeapi.ContainerEventResponse]
+	probes atomic.Pointer[map[string]ProbeResults] // by container ID
+	look   atomic.Bool                             // look at everything, whatever was told
+}
+
+func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
+
+func (m *mailbox) ring() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *mailbox) putOrder(o order) {
+	m.order.Store(&o)
+	m.ring()
+}
+
+func (m *mailbox) putEviction(e Eviction) {
+	m.evict.Store(&e)
+	m.ring()
+}
+
+func (m *mailbox) putLook() {
+	m.look.Store(true)
+	m.ring()
+}
+
+func (m *mailbox) putEvent(e *runtimeapi.ContainerEventResponse) {
+	for {
+		had := m.events.Load()
+		list := []*runtimeapi.ContainerEventResponse{e}
+		if had != nil {
+			list = append((*had)[:len(*had):len(*had)], e)
+		}
+		if m.events.CompareAndSwap(had, &list) {
+			break
+		}
+	}
+	m.ring()
+}
+
+func (m *mailbox) putProbes(container string, r ProbeResults) {
+	for {
+		had := m.probes.Load()
+		all := map[string]ProbeResults{}
+		if had != nil {
+			all = maps.Clone(*had)
+		}
+		all[container] = r
+		if m.probes.CompareAndSwap(had, &all) {
+			break
+		}
+	}
+	m.ring()
+}

@@ -1,0 +1,65 @@
+package pod
+
+import (
+	"os"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// node is what all workers share.
+type node struct {
+	cfg    Config
+	status *status.Writer
+	traces *traces
+
+	starting, stopping *gate
+	missed             atomic.Int64 // changes that no event has told of
+
+	// Set before the first worker begins.
+	runtimeName string
+	recursiveRO bool // the runtime mounts recursively read-only
+}
+
+func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {
+	n.cfg.Events.Event(pod, typ, reason, format, args...)
+}
+
+func (n *node) containerEvent(pod *corev1.Pod, container, typ, reason, format string, args ...any) {
+	n.cfg.Events.Container(pod, container, typ, reason, format, args...)
+}
+
+// uplink has the resolvers that systemd-resolved forwards to. A pod cannot reach the node's loopback, where it listens itself.
+const uplink = "/run/systemd/resolve/resolv.conf"
+
+// specNode is the node as it is now: addresses and resolvers come and go.
+func (n *node) specNode() *spec.Node {
+	return &spec.Node{
+		Name: n.cfg.NodeName, IPs: n.cfg.NodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable,
+		LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir,
+		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS, Resolver: n.resolver(),
+	}
+}
+
+func (n *node) resolver() spec.Resolver {
+	r := readResolver(n.cfg.ResolvConf)
+	if !r.OnlyLoopback() {
+		return r
+	}
+	if up := readResolver(uplink); len(up.Servers) > 0 && !up.OnlyLoopback() {
+		return up
+	}
+	return r
+}
+
+// readResolver reads what there is. A node without resolvers is one all the same.
+func readResolver(path string) spec.Resolver {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return spec.Resolver{}
+	}
+	return spec.ParseResolvConf(data)
+}

@@ -1,0 +1,266 @@
+package pod
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// kind is what a step does.
+type kind string
+
+const (
+	stepPrepare  kind = "prepare"  // directories, volumes, cgroup, sandbox
+	stepImage    kind = "image"    // have the image of a container's next start
+	stepStart    kind = "start"    // create and start a container, run its postStart hook
+	stepKill     kind = "kill"     // preStop hook, then the stop signal
+	stepRemove   kind = "remove"   // remove a dead container
+	stepForget   kind = "forget"   // remove a dead sandbox
+	stepFinish   kind = "finish"   // give back what a pod that is over does not need
+	stepTeardown kind = "teardown" // remove everything of the pod
+)
+
+// step is one thing to be done now. Steps that are planned together do not depend on each other.
+type step struct {
+	kind      kind
+	container string // name
+	id        string // of the container or sandbox
+	attempt   uint32
+	backoff   time.Duration // start: the delay its container will carry
+	deadline  time.Time     // kill: when grace ends
+	why       string        // kill: what people are told
+}
+
+// key is what no two running steps have in common.
+func (s step) key() string {
+	switch {
+	case s.kind == stepKill || s.kind == stepRemove || s.kind == stepForget:
+		return string(s.kind) + "/" + s.id
+	case s.container != "":
+		return string(s.kind) + "/" + s.container
+	}
+	return string(s.kind)
+}
+
+// failure is what became of a step, and when it may be tried again.
+type failure struct {
+	reason, message string
+	at, until       time.Time
+	count           int
+}
+
+// ending is the order that a pod end.
+type ending struct {
+	since time.Time
+	grace time.Duration
+	keep  bool // it stays known afterwards: it is over, but still wanted
+}
+
+// view is all that a plan depends on.
+type view struct {
+	pod      *corev1.Pod
+	now      time.Time
+	seen     *observed
+	prepared bool                    // what a start needs beside the sandbox is there
+	finished bool                    // what a pod that is over does not need was given back
+	torn     bool                    // nothing is left of the pod
+	busy     map[string]bool         // keys of the steps that run
+	images   map[string]spec.Image   // by container name: for its next start
+	failed   map[string]failure      // by key of the step
+	refused  map[string]failure      // by container ID: those that could not be started
+	probes   map[string]ProbeResults // by container ID
+	end      *ending                 // nil: the pod runs
+	delays   delays
+}
+
+// decision is what a plan comes to.
+type decision struct {
+	steps   []step
+	waiting map[string]status.Waiting // by container name: why those do not run that should
+	wake    time.Time                 // when to plan again though nothing happens; zero: never
+	over    bool                      // nothing runs or will again
+	gone    bool                      // nothing is left
+}
+
+// planner makes one decision.
+type planner struct {
+	*view
+	decision
+	sandboxOK bool
+	starts    bool // something of the pod is being started, or waits for it
+}
+
+// plan decides what is to be done next. It is pure.
+func plan(v *view) decision {
+	p := &planner{view: v, sandboxOK: v.seen.ready(v.pod.Spec.HostNetwork)}
+	p.waiting = map[string]status.Waiting{}
+	switch {
+	case v.end != nil:
+		p.ending()
+	case p.complete():
+		p.finish()
+	default:
+		p.run()
+	}
+	return p.decision
+}
+
+func (p *planner) add(s step) {
+	if !p.busy[s.key()] {
+		p.steps = append(p.steps, s)
+	}
+}
+
+// at asks to be woken.
+func (p *planner) at(t time.Time) {
+	if p.wake.IsZero() || t.Before(p.wake) {
+		p.wake = t
+	}
+}
+
+// blocked says whether a step has failed too recently to be tried again.
+func (p *planner) blocked(key string) (failure, bool) {
+	f, ok := p.failed[key]
+	if !ok || !p.now.Before(f.until) {
+		return f, false
+	}
+	p.at(f.until)
+	return f, true
+}
+
+// run plans for a pod that is to run.
+func (p *planner) run() {
+	if !p.sandboxOK {
+		if p.killAll("Pod sandbox changed, it will be killed and re-created.") {
+			return // first end what runs in the sandbox that is no good any more
+		}
+	}
+	p.unwanted()
+	if p.initialize() {
+		p.regular()
+	}
+	if p.needsPrepare() {
+		if _, wait := p.blocked(string(stepPrepare)); !wait {
+			p.add(p.prepare())
+		}
+	}
+	if !p.starts {
+		p.collect()
+	}
+}
+
+// needsPrepare: a sandbox is needed in any case, the rest only when something is to be started.
+func (p *planner) needsPrepare() bool { return !p.sandboxOK || p.starts && !p.prepared }
+
+func (p *planner) prepare() step {
+	s := step{kind: stepPrepare}
+	if old := p.seen.sandbox(); old != nil {
+		s.attempt = old.GetMetadata().GetAttempt()
+		if !p.sandboxOK {
+			s.attempt++
+			s.id = old.GetId() // to be ended first
+		}
+	}
+	return s
+}
+
+// killAll ends whatever runs, and says whether there is anything left to wait for.
+func (p *planner) killAll(why string) bool {
+	any := false
+	for _, list := range p.seen.containers {
+		for i := range list {
+			if alive(&list[i]) {
+				any = true
+				p.kill(&list[i], p.now.Add(p.grace()), why)
+			}
+		}
+	}
+	return any
+}
+
+// alive says whether the container has to be stopped before it can be forgotten.
+func alive(c *container) bool {
+	return c.GetState() == running || c.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+func (p *planner) kill(c *container, deadline time.Time, why string) {
+	s := step{kind: stepKill, container: c.GetMetadata().GetName(), id: c.GetId(), deadline: deadline, why: why}
+	if _, wait := p.blocked(s.key()); !wait {
+		p.add(s)
+	}
+}
+
+func (p *planner) grace() time.Duration { return graceOf(p.pod) }
+
+// graceOf is the time that a pod's spec gives its containers to end.
+func graceOf(pod *corev1.Pod) time.Duration {
+	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		return time.Duration(*g) * time.Second
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// unwanted ends containers that run and should not: their definition has changed, or a probe has failed.
+func (p *planner) unwanted() {
+	for _, list := range [][]corev1.Container{p.pod.Spec.InitContainers, p.pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			now := p.seen.latest(c.Name)
+			if now == nil || now.GetState() != running {
+				continue
+			}
+			if spec.Changed(c, now.GetAnnotations()) {
+				p.kill(now, p.now.Add(p.grace()), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+				continue
+			}
+			if why, grace := p.probes[now.GetId()].verdict(c, p.grace()); why != "" {
+				p.kill(now, p.now.Add(grace), why)
+			}
+		}
+	}
+}
+
+// collect removes what nobody will ask for any more: of each name one dead container is kept, for its log and its last state.
+func (p *planner) collect() {
+	for name, list := range p.seen.containers {
+		kept := false
+		for i := range list {
+			c := &list[i]
+			switch {
+			case alive(c), i == 0:
+				kept = kept || c.GetState() == exited
+			case c.GetState() == exited && !kept:
+				kept = true
+			default:
+				p.tidy(step{kind: stepRemove, container: name, id: c.GetId(), attempt: c.GetMetadata().GetAttempt()})
+			}
+		}
+	}
+	for _, s := range p.seen.sandboxes[min(1, len(p.seen.sandboxes)):] {
+		if !p.holds(s.GetId()) {
+			p.tidy(step{kind: stepForget, id: s.GetId()})
+		}
+	}
+}
+
+func (p *planner) tidy(s step) {
+	if _, wait := p.blocked(s.key()); !wait {
+		p.add(s)
+	}
+}
+
+func (p *planner) holds(sandbox string) bool {
+	for _, list := range p.seen.containers {
+		for i := range list {
+			if list[i].sandbox == sandbox {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,40 @@
+package pod
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ProbeState is what a probe has come to by its thresholds.
+type ProbeState int
+
+// The states of a probe.
+const (
+	Unknown ProbeState = iota // not asked often enough yet
+	Passed
+	Failed
+)
+
+// ProbeResults are the states of the probes of one container. They count for that container only: its successor begins anew.
+type ProbeResults struct {
+	Startup, Liveness, Readiness ProbeState
+}
+
+// verdict says why a running container has to be restarted, "" when it has not, and how much grace it has.
+func (r ProbeResults) verdict(c *corev1.Container, grace time.Duration) (string, time.Duration) {
+	kind, probe := "", (*corev1.Probe)(nil)
+	switch {
+	case c.LivenessProbe != nil && r.Liveness == Failed:
+		kind, probe = "liveness", c.LivenessProbe
+	case c.StartupProbe != nil && r.Startup == Failed:
+		kind, probe = "startup", c.StartupProbe
+	default:
+		return "", 0
+	}
+	if g := probe.TerminationGracePeriodSeconds; g != nil {
+		grace = time.Duration(*g) * time.Second
+	}
+	return fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, kind), grace
+}

@@ -1,0 +1,250 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/agent/volume"
+)
+
+// site is what a pod has on the node beside its containers.
+type site struct {
+	*node
+	pod *corev1.Pod
+
+	attempt uint32 // of the sandbox
+	old     string // sandbox to be ended first
+	have    bool   // the sandbox is there
+
+	sandbox string // its ID
+	config  *runtimeapi.PodSandboxConfig
+	ips     []string
+	cgroup  string
+	volumes map[string]string
+	known   []string // all sandboxes, for their removal
+}
+
+// hook is one thing that a pod has on the node. Both of its verbs can be repeated; undo is safe when do never ran.
+type hook struct {
+	name     string
+	do, undo func(context.Context) error
+}
+
+// hooks are in the order of making; what is in one stage does not depend on each other. Undoing goes the other way. The
+// directory is the record: it comes first and goes last, so that whatever is left of a pod is found by it.
+func (s *site) hooks() [][]hook {
+	return [][]hook{
+		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
+		{{"logs", nil, s.removeLogs}},
+		{{"cgroup", s.makeCgroup, s.removeCgroup}},
+		{{"volumes", s.makeVolumes, nil}, {"sandbox", s.makeSandbox, s.removeSandboxes}},
+	}
+}
+
+// stageError says which hook has failed.
+type stageError struct {
+	hook string
+	err  error
+}
+
+func (e *stageError) Error() string { return e.hook + ": " + e.err.Error() }
+func (e *stageError) Unwrap() error { return e.err }
+
+// make does all of hooks. What it has made when it fails stays for the next try.
+func (s *site) make(ctx context.Context) error {
+	for _, stage := range s.hooks() {
+		g, ctx := errgroup.WithContext(ctx)
+		for i, h := range stage {
+			if h.do == nil {
+				continue
+			}
+			do := func() error {
+				ctx, span := startSpan(ctx, h.name)
+				err := h.do(ctx)
+				endSpan(span, err)
+				if err != nil {
+					return &stageError{h.name, err}
+				}
+				return nil
+			}
+			if i < len(stage)-1 {
+				g.Go(do)
+			} else if err := do(); err != nil {
+				return errors.Join(err, g.Wait())
+			}
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+	}
+	return s.writeHosts()
+}
+
+// unmake undoes hooks, the last first. It stops at the first error: what comes before may be in use by what is left.
+func (s *site) unmake(ctx context.Context) error {
+	stages := s.hooks()
+	for i := len(stages) - 1; i >= 0; i-- {
+		for j := len(stages[i]) - 1; j >= 0; j-- {
+			h := stages[i][j]
+			if h.undo == nil {
+				continue
+			}
+			ctx, span := startSpan(ctx, "remove "+h.name)
+			err := h.undo(ctx)
+			endSpan(span, err)
+			if err != nil {
+				return &stageError{h.name, err}
+			}
+		}
+	}
+	return nil
+}
+
+func (s *site) directory() string { return filepath.Join(s.cfg.RootDir, "pods", string(s.pod.UID)) }
+
+const dirMode = 0o750
+
+func (s *site) makeDirectory(context.Context) error {
+	return os.MkdirAll(s.directory(), dirMode)
+}
+
+func (s *site) makeVolumes(ctx context.Context) (err error) {
+	s.volumes, err = s.cfg.Volumes.Setup(ctx, s.pod)
+	return err
+}
+
+func (s *site) removeVolumes(ctx context.Context) error {
+	if err := s.cfg.Volumes.Teardown(ctx, s.pod.UID); err != nil {
+		return err
+	}
+	// What else there may be is files of ours; a directory that is not empty then is somebody's and stays.
+	err := os.Remove(s.directory())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// removeLogs finds the directory by the uid: of what is left of a pod the name may not be known.
+func (s *site) removeLogs(context.Context) error {
+	dirs, err := filepath.Glob(filepath.Join(s.cfg.LogDir, "*_"+string(s.pod.UID)))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range dirs {
+		errs = append(errs, os.RemoveAll(d))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *site) makeCgroup(context.Context) (err error) {
+	s.cgroup, err = s.cfg.Cgroups.EnsurePod(s.pod)
+	return err
+}
+
+func (s *site) removeCgroup(ctx context.Context) error {
+	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cgroup)
+}
+
+// makeSandbox makes the sandbox unless it is there, after ending the one before it.
+func (s *site) makeSandbox(ctx context.Context) error {
+	config, warnings, err := spec.Sandbox(s.pod, s.specNode(), s.attempt, s.cgroup)
+	if err != nil {
+		return err
+	}
+	s.config = config
+	if !s.have {
+		if s.old != "" {
+			s.event(s.pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			if err := s.stopSandbox(ctx, s.old); err != nil {
+				return fmt.Errorf("stop the sandbox before it: %w", err)
+			}
+		}
+		for _, text := range warnings {
+			s.event(s.pod, corev1.EventTypeWarning, "DNSConfigForming", "%s", text)
+		}
+		if err := os.MkdirAll(config.GetLogDirectory(), 0o755); err != nil {
+			return fmt.Errorf("make log directory: %w", err)
+		}
+		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handler()})
+		if err != nil {
+			return err
+		}
+		s.sandbox = r.GetPodSandboxId()
+	}
+	r, err := s.cfg.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.sandbox})
+	if err != nil {
+		return fmt.Errorf("look at the sandbox: %w", err)
+	}
+	s.ips = status.PodIPs(s.pod, r.GetStatus(), s.cfg.NodeIPs())
+	return nil
+}
+
+// handler is the runtime handler of the pod's runtime class, of which there is only the default one yet.
+func (s *site) handler() string { return "" }
+
+func (s *site) stopSandbox(ctx context.Context, id string) error {
+	_, err := s.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// removeSandboxes removes every sandbox of the pod, also one whose making was cut off before anybody knew of it.
+func (s *site) removeSandboxes(ctx context.Context) error {
+	all := map[string]bool{}
+	for _, id := range s.known {
+		all[id] = true
+	}
+	list, err := s.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		LabelSelector: map[string]string{spec.PodUIDLabel: string(s.pod.UID)},
+	}})
+	if err != nil {
+		return err
+	}
+	for _, one := range list.GetItems() {
+		all[one.GetId()] = true
+	}
+	for id := range all {
+		if err := s.stopSandbox(ctx, id); err != nil {
+			return err
+		}
+		_, err := s.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+		if err != nil && !isNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *site) hostsFile() string { return filepath.Join(s.directory(), "etc-hosts") }
+
+// writeHosts writes the pod's /etc/hosts. It is written in place, because containers have it mounted.
+func (s *site) writeHosts() error {
+	hostname, err := spec.Hostname(s.pod, s.cfg.ClusterDomain)
+	if err != nil {
+		return err
+	}
+	var host []byte
+	if s.pod.Spec.HostNetwork {
+		if host, err = os.ReadFile("/etc/hosts"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("read the node's hosts: %w", err)
+		}
+	}
+	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.cfg.ClusterDomain), s.ips, host)
+	if err := os.WriteFile(s.hostsFile(), content, 0o644); err != nil {
+		return fmt.Errorf("write the pod's hosts: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package spec
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Image is what is known of a container's image.
+type Image struct {
+	ID       string // by which the runtime has it
+	UID      *int64 // the user it runs as; with neither UID nor Username root
+	Username string
+}
+
+// Input is all that a container's configuration depends on.
+type Input struct {
+	Pod       *corev1.Pod
+	Container *corev1.Container
+	Node      *Node
+	Attempt   uint32 // how many there were before it
+	Backoff   time.Duration
+	Image     Image
+	PodIPs    []string
+
+	Mounts      []string // for each of the container's volumeMounts: what is mounted there
+	HostsFile   string   // "" = the runtime's
+	MessageFile string   // becomes the file at terminationMessagePath; "" = none
+	RecursiveRO bool     // the runtime can mount recursively read-only
+}
+
+const hostsPath = "/etc/hosts"
+
+// Container is the configuration of a container. Its errors are the user's to mend: CreateContainerConfigError.
+func Container(in Input) (*runtimeapi.ContainerConfig, error) {
+	c := in.Container
+	if err := VerifyNonRoot(in.Pod, c, in.Image); err != nil {
+		return nil, err
+	}
+	e, err := env(&in)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := mounts(&in)
+	if err != nil {
+		return nil, err
+	}
+	annotations, err := containerAnnotations(&in)
+	if err != nil {
+		return nil, err
+	}
+	res := resources(cgroups.ContainerResources(in.Pod, c))
+	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(in.Pod, c, in.Node.Memory))
+	return &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
+		Image:       &runtimeapi.ImageSpec{Image: in.Image.ID, UserSpecifiedImage: c.Image},
+		Command:     expandAll(c.Command, e.lookup),
+		Args:        expandAll(c.Args, e.lookup),
+		WorkingDir:  c.WorkingDir,
+		Envs:        e.message(),
+		Mounts:      mounts,
+		Labels:      containerLabels(in.Pod, c),
+		Annotations: annotations,
+		LogPath:     LogPath(c.Name, in.Attempt),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: security(&in)},
+	}, nil
+}
+
+func mounts(in *Input) ([]*runtimeapi.Mount, error) {
+	var out []*runtimeapi.Mount
+	taken := map[string]bool{}
+	for i := range in.Container.VolumeMounts {
+		m := &in.Container.VolumeMounts[i]
+		if i >= len(in.Mounts) || in.Mounts[i] == "" {
+			return nil, fmt.Errorf("volume %q is not there", m.Name)
+		}
+		at := m.MountPath
+		if !path.IsAbs(at) {
+			at = path.Join("/", at)
+		}
+		taken[path.Clean(at)] = true
+		recursive, err := recursiveReadOnly(m, in.RecursiveRO)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &runtimeapi.Mount{
+			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly, RecursiveReadOnly: recursive,
+			Propagation: propagation(m.MountPropagation),
+		})
+	}
+	if in.HostsFile != "" && !taken[hostsPath] {
+		// Who has a read-only root does not write to the hosts file either, which is the whole pod's.
+		sc := in.Container.SecurityContext
+		out = append(out, &runtimeapi.Mount{
+			ContainerPath: hostsPath, HostPath: in.HostsFile, Readonly: sc != nil && isTrue(sc.ReadOnlyRootFilesystem),
+		})
+	}
+	if p := in.Container.TerminationMessagePath; in.MessageFile != "" && p != "" && !taken[path.Clean(p)] {
+		out = append(out, &runtimeapi.Mount{ContainerPath: path.Join("/", p), HostPath: in.MessageFile})
+	}
+	return out, nil
+}
+
+// recursiveReadOnly resolves the API's three modes into what the runtime does.
+func recursiveReadOnly(m *corev1.VolumeMount, able bool) (bool, error) {
+	if !m.ReadOnly || m.RecursiveReadOnly == nil {
+		return false, nil
+	}
+	switch *m.RecursiveReadOnly {
+	case corev1.RecursiveReadOnlyEnabled:
+		if !able {
+			return false, fmt.Errorf("volume %q is to be read-only recursively, which the runtime cannot do", m.Name)
+		}
+		return true, nil
+	case corev1.RecursiveReadOnlyIfPossible:
+		return able, nil
+	}
+	return false, nil
+}
+
+func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation {
+	if mode == nil {
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+	}
+	switch *mode {
+	case corev1.MountPropagationHostToContainer:
+		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+	case corev1.MountPropagationBidirectional:
+		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	}
+	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+}
+
+// MessageFile is where the node keeps the termination message of one container of a pod.
+func MessageFile(rootDir string, uid, container string, attempt uint32) string {
+	return filepath.Join(rootDir, "pods", uid, "containers", container, fmt.Sprint(attempt))
+}

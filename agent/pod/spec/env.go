@@ -1,0 +1,208 @@
+package spec
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// environment is the container's own, in the order it was given. A name that comes twice has its last value.
+type environment struct {
+	names  []string
+	values map[string]string
+}
+
+func (e *environment) set(name, value string) {
+	if _, ok := e.values[name]; !ok {
+		e.names = append(e.names, name)
+	}
+	e.values[name] = value
+}
+
+func (e *environment) lookup(name string) (string, bool) {
+	v, ok := e.values[name]
+	return v, ok
+}
+
+func (e *environment) message() []*runtimeapi.KeyValue {
+	var out []*runtimeapi.KeyValue
+	for _, n := range e.names {
+		out = append(out, &runtimeapi.KeyValue{Key: n, Value: []byte(e.values[n])})
+	}
+	return out
+}
+
+// env gathers the container's environment. A value can refer to those before it.
+func env(in *Input) (*environment, error) {
+	e := &environment{values: make(map[string]string, len(in.Container.Env))}
+	for i := range in.Container.Env {
+		v := &in.Container.Env[i]
+		if v.ValueFrom == nil {
+			e.set(v.Name, expand(v.Value, e.lookup))
+			continue
+		}
+		value, ok, err := valueFrom(in, v.ValueFrom)
+		if err != nil {
+			return nil, fmt.Errorf("environment variable %s: %w", v.Name, err)
+		}
+		if ok {
+			e.set(v.Name, value)
+		}
+	}
+	return e, nil
+}
+
+// valueFrom is false for what is optional and not there.
+func valueFrom(in *Input, from *corev1.EnvVarSource) (string, bool, error) {
+	switch {
+	case from.FieldRef != nil:
+		v, err := Field(in.Pod, from.FieldRef.FieldPath, in.Node, in.PodIPs)
+		return v, err == nil, err
+	case from.ResourceFieldRef != nil:
+		v, err := Resource(in.Pod, in.Container, from.ResourceFieldRef, in.Node.Allocatable)
+		return v, err == nil, err
+	case from.ConfigMapKeyRef != nil:
+		optional := from.ConfigMapKeyRef.Optional != nil && *from.ConfigMapKeyRef.Optional
+		return "", false, missing(optional, "configmap", from.ConfigMapKeyRef.Name)
+	case from.SecretKeyRef != nil:
+		optional := from.SecretKeyRef.Optional != nil && *from.SecretKeyRef.Optional
+		return "", false, missing(optional, "secret", from.SecretKeyRef.Name)
+	}
+	return "", false, fmt.Errorf("its source is not known")
+}
+
+func missing(optional bool, kind, name string) error {
+	if optional {
+		return nil
+	}
+	return fmt.Errorf("%s %q not found", kind, name)
+}
+
+// Field is the value of a field of the pod, as fieldRef names it.
+func Field(pod *corev1.Pod, path string, node *Node, podIPs []string) (string, error) {
+	if name, key, ok := subscript(path); ok {
+		switch name {
+		case "metadata.annotations":
+			return pod.Annotations[key], nil
+		case "metadata.labels":
+			return pod.Labels[key], nil
+		}
+		return "", fmt.Errorf("field path %q has no keys", path)
+	}
+	switch path {
+	case "metadata.name":
+		return pod.Name, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.uid":
+		return string(pod.UID), nil
+	case "metadata.labels":
+		return pairs(pod.Labels), nil
+	case "metadata.annotations":
+		return pairs(pod.Annotations), nil
+	case "spec.nodeName":
+		return node.Name, nil
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, nil
+	case "status.hostIP":
+		return first(node.IPs), nil
+	case "status.hostIPs":
+		return strings.Join(node.IPs, ","), nil
+	case "status.podIP":
+		return first(podIPs), nil
+	case "status.podIPs":
+		return strings.Join(podIPs, ","), nil
+	}
+	return "", fmt.Errorf("field path %q is not known", path)
+}
+
+// subscript takes a path like metadata.labels['key'] apart.
+func subscript(path string) (name, key string, ok bool) {
+	name, rest, ok := strings.Cut(path, "['")
+	if !ok || !strings.HasSuffix(rest, "']") {
+		return "", "", false
+	}
+	return name, strings.TrimSuffix(rest, "']"), true
+}
+
+// pairs writes a map as a downward API volume has it.
+func pairs(m map[string]string) string {
+	var out []string
+	for k, v := range m {
+		out = append(out, k+"="+strconv.Quote(v))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// Resource is the value of a container's request or limit, as resourceFieldRef names it, in units of its divisor and rounded up.
+// A limit that is not set is what the node has to give.
+func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+	if ref.ContainerName != "" {
+		if c = container(pod, ref.ContainerName); c == nil {
+			return "", fmt.Errorf("container %q is not one of the pod", ref.ContainerName)
+		}
+	}
+	kind, name, ok := strings.Cut(ref.Resource, ".")
+	if !ok || kind != "limits" && kind != "requests" {
+		return "", fmt.Errorf("resource %q is neither limits.NAME nor requests.NAME", ref.Resource)
+	}
+	res := corev1.ResourceName(name)
+	q, ok := c.Resources.Requests[res]
+	if kind == "limits" {
+		if q, ok = c.Resources.Limits[res]; !ok || q.IsZero() {
+			q = allocatable[res]
+		}
+	} else if limit, has := c.Resources.Limits[res]; !ok && has {
+		q = limit
+	}
+	divisor := ref.Divisor
+	if divisor.IsZero() {
+		divisor = resource.MustParse("1")
+	}
+	if res == corev1.ResourceCPU {
+		return strconv.FormatInt(int64(math.Ceil(float64(q.MilliValue())/float64(divisor.MilliValue()))), 10), nil
+	}
+	return strconv.FormatInt(int64(math.Ceil(float64(q.Value())/float64(divisor.Value()))), 10), nil
+}
+
+func container(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// ExpandSubPath fills in a subPathExpr from the container's environment. What it refers to must be there.
+func ExpandSubPath(expr string, in *Input) (string, error) {
+	e, err := env(in)
+	if err != nil {
+		return "", err
+	}
+	var gone error
+	path := expand(expr, func(name string) (string, bool) {
+		v, ok := e.lookup(name)
+		if !ok {
+			gone = fmt.Errorf("subPathExpr %q: environment variable %s is not set", expr, name)
+		}
+		return v, ok
+	})
+	return path, gone
+}

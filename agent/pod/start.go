@@ -1,0 +1,293 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+func (w *worker) podIPs() []string {
+	if w.seen == nil {
+		return nil
+	}
+	return status.PodIPs(w.pod, w.seen.sandbox(), w.cfg.NodeIPs())
+}
+
+// image sees to the image of a container's next start.
+func (w *worker) image(s step) act {
+	pod, c := w.pod, findContainer(w.pod, s.container)
+	return func(ctx context.Context) (func(), error) {
+		img, err := w.haveImage(ctx, pod, c)
+		if err != nil {
+			return nil, err
+		}
+		return func() { w.images[c.Name] = img }, nil
+	}
+}
+
+// pullPolicy is the container's, or what it is by default for its image.
+func pullPolicy(c *corev1.Container, ref string) corev1.PullPolicy {
+	switch {
+	case c.ImagePullPolicy != "":
+		return c.ImagePullPolicy
+	case strings.HasSuffix(ref, ":latest"):
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (spec.Image, error) {
+	ref, err := tagged(c.Image)
+	if err != nil {
+		w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
+		return spec.Image{}, &reasoned{reasonInvalidImageName, err}
+	}
+	policy := pullPolicy(c, ref)
+	if policy != corev1.PullAlways {
+		img, ok, err := w.findImage(ctx, ref)
+		if err != nil {
+			return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+		}
+		if ok {
+			w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine", c.Image)
+			return img, nil
+		}
+		if policy == corev1.PullNever {
+			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
+			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, reasonErrImageNeverPull, "%v", err)
+			return spec.Image{}, &reasoned{reasonErrImageNeverPull, err}
+		}
+	}
+	return w.pullImage(ctx, pod, c, ref)
+}
+
+// tagged is the image's name with the tag that it has by default.
+func tagged(image string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return "", fmt.Errorf("Failed to apply default image tag %q: couldn't parse image name %q: %w", image, image, err)
+	}
+	if reference.IsNameOnly(named) {
+		return image + ":latest", nil
+	}
+	return image, nil
+}
+
+func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ref string) (spec.Image, error) {
+	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
+	began := time.Now()
+	config, _, err := spec.Sandbox(pod, w.specNode(), 0, "")
+	if err != nil {
+		return spec.Image{}, &reasoned{reasonErrImagePull, err}
+	}
+	r, err := w.cfg.Runtime.PullImage(ctx, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
+	if err != nil {
+		if ctx.Err() == nil {
+			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
+		}
+		return spec.Image{}, &reasoned{reasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	img, ok, err := w.findImage(ctx, r.GetImageRef())
+	if err == nil && !ok {
+		err = fmt.Errorf("image %q is not there after it was pulled", c.Image)
+	}
+	if err != nil {
+		return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+	}
+	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
+	return img, nil
+}
+
+func imageSpec(ref string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}
+}
+
+func (w *worker) findImage(ctx context.Context, ref string) (spec.Image, bool, error) {
+	r, err := w.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: imageSpec(ref)})
+	if err != nil || r.GetImage() == nil {
+		return spec.Image{}, false, err
+	}
+	img := spec.Image{ID: r.GetImage().GetId(), Username: r.GetImage().GetUsername()}
+	if u := r.GetImage().GetUid(); u != nil {
+		img.UID = &u.Value
+	}
+	return img, true, nil
+}
+
+// launch is all that the start of one container needs.
+type launch struct {
+	*worker
+	step  step
+	pod   *corev1.Pod
+	c     *corev1.Container
+	site  *site
+	image spec.Image
+	ips   []string
+}
+
+// start creates and starts a container, and runs its postStart hook.
+func (w *worker) start(s step) act {
+	l := &launch{worker: w, step: s, pod: w.pod, c: findContainer(w.pod, s.container), site: w.site, image: w.images[s.container], ips: w.podIPs()}
+	delete(w.images, s.container) // the next start asks again
+	return func(ctx context.Context) (func(), error) {
+		id, err := l.run(ctx)
+		if err == nil && l.c.Lifecycle != nil && l.c.Lifecycle.PostStart != nil {
+			err = l.postStart(ctx, id)
+		}
+		var r *reasoned
+		if id == "" || !errors.As(err, &r) {
+			return nil, err
+		}
+		// The container is there, so the delays of its restarts apply.
+		f := failure{reason: r.reason, message: err.Error(), at: time.Now()}
+		return func() { w.refused[id] = f }, nil
+	}
+}
+
+// run creates and starts the container. It returns the ID when there is a container, also with an error.
+func (l *launch) run(ctx context.Context) (string, error) {
+	if err := l.starting.enter(ctx, false); err != nil {
+		return "", err
+	}
+	defer l.starting.leave()
+	id := l.step.id
+	if id == "" {
+		var err error
+		if id, err = l.create(ctx); err != nil {
+			return "", err
+		}
+	}
+	if _, err := l.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		if ctx.Err() == nil {
+			l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
+		}
+		return id, &reasoned{reasonRun, err}
+	}
+	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
+	return id, nil
+}
+
+func (l *launch) create(ctx context.Context) (string, error) {
+	ctx, span := startSpan(ctx, "create")
+	config, err := l.config(ctx)
+	if err != nil {
+		endSpan(span, err)
+		return "", &reasoned{reasonConfig, err}
+	}
+	r, err := l.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.site.config,
+	})
+	endSpan(span, err)
+	if err != nil {
+		return "", &reasoned{reasonCreate, err}
+	}
+	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Created", "Created container: %s", l.c.Name)
+	return r.GetContainerId(), nil
+}
+
+func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
+	in := spec.Input{
+		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
+		PodIPs: l.ips, HostsFile: l.site.hostsFile(), RecursiveRO: l.recursiveRO,
+	}
+	if in.Attempt == 0 {
+		in.Attempt = l.attemptByLogs()
+	}
+	for i := range l.c.VolumeMounts {
+		path, err := l.mount(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		in.Mounts = append(in.Mounts, path)
+	}
+	if l.c.TerminationMessagePath != "" {
+		in.MessageFile = spec.MessageFile(l.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)
+		if err := makeMessageFile(in.MessageFile); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(l.site.config.GetLogDirectory(), l.c.Name), 0o755); err != nil {
+		return nil, fmt.Errorf("make log directory: %w", err)
+	}
+	return spec.Container(in)
+}
+
+// mount is what one of the container's mounts shows.
+func (l *launch) mount(ctx context.Context, i int) (string, error) {
+	m := &l.c.VolumeMounts[i]
+	path, ok := l.site.volumes[m.Name]
+	if !ok {
+		return "", fmt.Errorf("volume %q is not there", m.Name)
+	}
+	sub := m.SubPath
+	if m.SubPathExpr != "" {
+		var err error
+		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips}); err != nil {
+			return "", err
+		}
+	}
+	if sub == "" {
+		return path, nil
+	}
+	return l.cfg.Volumes.SubPath(ctx, l.pod, l.c.Name, i, path, sub)
+}
+
+// attemptByLogs is the attempt after those that have left logs, for when the runtime has lost its records of them.
+func (l *launch) attemptByLogs() uint32 {
+	entries, err := os.ReadDir(filepath.Join(l.site.config.GetLogDirectory(), l.c.Name))
+	if err != nil {
+		return 0
+	}
+	next := uint32(0)
+	for _, e := range entries {
+		name, _, _ := strings.Cut(e.Name(), ".")
+		if n, err := strconv.ParseUint(name, 10, 32); err == nil {
+			next = max(next, uint32(n)+1)
+		}
+	}
+	return next
+}
+
+// postStart runs the hook; a container whose hook fails is ended.
+func (l *launch) postStart(ctx context.Context, id string) error {
+	err := runHook(ctx, l.cfg.Runtime, l.c.Lifecycle.PostStart, target{id, l.c, l.ips})
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
+	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+	if stopErr := l.stopContainer(ctx, id, int64(graceOf(l.pod)/time.Second)); stopErr != nil {
+		err = errors.Join(err, stopErr)
+	}
+	return &reasoned{reasonPostStart, err}
+}
+
+// makeMessageFile makes the file that the container writes its last words to. Whoever runs in it may write: it is not known here
+// which user that is.
+func makeMessageFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+		return fmt.Errorf("make termination message: %w", err)
+	}
+	err := os.WriteFile(path, nil, 0o666)
+	if err == nil {
+		err = os.Chmod(path, fs.FileMode(0o666))
+	}
+	if err != nil {
+		return fmt.Errorf("make termination message: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+)
+
+// The reasons of a container that waits because something has failed.
+const (
+	reasonErrImagePull      = "ErrImagePull"
+	reasonImagePullBackOff  = "ImagePullBackOff"
+	reasonErrImageNeverPull = "ErrImageNeverPull"
+	reasonInvalidImageName  = "InvalidImageName"
+	reasonImageInspect      = "ImageInspectError"
+	reasonConfig            = "CreateContainerConfigError"
+	reasonCreate            = "CreateContainerError"
+	reasonRun               = "RunContainerError"
+	reasonPostStart         = "PostStartHookError"
+)
+
+// reasoned is an error with the reason that the API has for it.
+type reasoned struct {
+	reason string
+	err    error
+}
+
+func (e *reasoned) Error() string { return e.err.Error() }
+func (e *reasoned) Unwrap() error { return e.err }
+
+func kindOf(key string) kind {
+	k, _, _ := strings.Cut(key, "/")
+	return kind(k)
+}
+
+// act is what does the step.
+func (w *worker) act(s step) act {
+	switch s.kind {
+	case stepPrepare:
+		return w.prepare(s)
+	case stepImage:
+		return w.image(s)
+	case stepStart:
+		return w.start(s)
+	case stepKill:
+		return w.kill(s)
+	case stepRemove:
+		return w.remove(s)
+	case stepForget:
+		return w.forget(s)
+	case stepFinish:
+		return w.finish()
+	default:
+		return w.teardown()
+	}
+}
+
+// fail keeps what a step has failed with, and tells.
+func (w *worker) fail(s step, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // it was cut off by an order, or by the end of the agent
+	}
+	key := s.key()
+	f := failure{message: err.Error(), at: time.Now(), count: w.failed[key].count + 1}
+	d := w.view().delays
+	f.until = f.at.Add(d.retry(f.count))
+	var r *reasoned
+	if errors.As(err, &r) {
+		f.reason = r.reason
+	}
+	if s.kind == stepImage {
+		f.until = f.at.Add(d.pull(f.count))
+	}
+	w.failed[key] = f
+	w.log.Warn("step failed", "step", string(s.kind), "container", s.container, "error", err, "again", f.until.Sub(f.at))
+	switch s.kind {
+	case stepPrepare:
+		w.tellPrepare(err)
+	case stepImage, stepStart:
+		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s", f.reason)
+	case stepKill, stepFinish, stepTeardown:
+		w.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
+	}
+}
+
+func (w *worker) tellPrepare(err error) {
+	var stage *stageError
+	if !errors.As(err, &stage) {
+		return
+	}
+	switch stage.hook {
+	case "volumes":
+		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", stage.err)
+	case "sandbox":
+		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", stage.err)
+	default:
+		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", stage.err)
+	}
+}
+
+// newSite is the pod's site as far as the worker knows it.
+func (w *worker) newSite() *site {
+	s := &site{node: w.node, pod: w.pod, known: w.observer.known}
+	if w.site != nil {
+		s.cgroup = w.site.cgroup
+	}
+	return s
+}
+
+func (w *worker) prepare(s step) act {
+	place := w.newSite()
+	place.attempt, place.old = s.attempt, s.id
+	if now := w.seen.sandbox(); now != nil && s.id == "" {
+		place.have, place.sandbox = true, now.GetId()
+	}
+	return func(ctx context.Context) (func(), error) {
+		if err := w.starting.enter(ctx, true); err != nil {
+			return nil, err
+		}
+		defer w.starting.leave()
+		err := place.make(ctx)
+		return func() {
+			w.observer.add(place.sandbox)
+			if place.sandbox == "" {
+				w.observer.list() // it may be there nevertheless
+			}
+			w.site = nil
+			if err == nil {
+				w.site = place
+			}
+		}, err
+	}
+}
+
+// kill ends a container: its preStop hook, then the stop signal, all within the grace it has.
+func (w *worker) kill(s step) act {
+	c, pod, ips := findContainer(w.pod, s.container), w.pod, w.podIPs()
+	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.id]
+	w.hooked[s.id] = true
+	w.containerEvent(pod, s.container, corev1.EventTypeNormal, "Killing", "%s", s.why)
+	return func(ctx context.Context) (func(), error) {
+		none := time.Until(s.deadline) <= 0
+		if hook && !none {
+			hookCtx, cancel := context.WithDeadline(ctx, s.deadline)
+			err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.id, c, ips})
+			cancel()
+			if err != nil && ctx.Err() == nil {
+				w.containerEvent(pod, s.container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
+			}
+		}
+		return nil, w.stopContainer(ctx, s.id, stopTimeout(s.deadline, none))
+	}
+}
+
+const (
+	// minStop is what a container has to answer its stop signal when its preStop hook has taken all of the grace.
+	minStop = 2
+	// stopSlack is how long the runtime may take beyond the time it was given, before it is asked again.
+	stopSlack = 2 * time.Minute
+)
+
+// stopTimeout is the rest of the grace in whole seconds, as the CRI wants it. Who gives no grace means none.
+func stopTimeout(deadline time.Time, none bool) int64 {
+	if none {
+		return 0
+	}
+	return max(int64(time.Until(deadline).Round(time.Second)/time.Second), minStop)
+}
+
+func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+stopSlack)
+	defer cancel()
+	_, err := w.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	if err != nil && !isNotFound(err) {
+		return fmt.Errorf("stop container: %w", err)
+	}
+	return nil
+}
+
+// remove removes a dead container with its log and its last words.
+func (w *worker) remove(s step) act {
+	pod := w.pod
+	return func(ctx context.Context) (func(), error) {
+		_, err := w.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.id})
+		if err != nil && !isNotFound(err) {
+			return nil, fmt.Errorf("remove container: %w", err)
+		}
+		// With a rotated log's names in the directory of the container there are few.
+		log := filepath.Join(spec.LogDirectory(w.cfg.LogDir, pod), spec.LogPath(s.container, s.attempt))
+		files, err := filepath.Glob(log + "*")
+		files = append(files, spec.MessageFile(w.cfg.RootDir, string(pod.UID), s.container, s.attempt))
+		for _, f := range files {
+			if rmErr := os.Remove(f); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
+				err = errors.Join(err, rmErr)
+			}
+		}
+		return nil, err
+	}
+}
+
+// forget removes a dead sandbox that holds no containers any more.
+func (w *worker) forget(s step) act {
+	place := w.newSite()
+	return func(ctx context.Context) (func(), error) {
+		if err := place.stopSandbox(ctx, s.id); err != nil {
+			return nil, fmt.Errorf("stop sandbox: %w", err)
+		}
+		_, err := w.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.id})
+		if err != nil && !isNotFound(err) {
+			return nil, fmt.Errorf("remove sandbox: %w", err)
+		}
+		return nil, nil
+	}
+}
+
+// finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
+// last words of its containers.
+func (w *worker) finish() act {
+	place := w.newSite()
+	return func(ctx context.Context) (func(), error) {
+		if err := w.stopping.enter(ctx, false); err != nil {
+			return nil, err
+		}
+		defer w.stopping.leave()
+		for _, id := range place.known {
+			if err := place.stopSandbox(ctx, id); err != nil {
+				return nil, fmt.Errorf("stop sandbox: %w", err)
+			}
+		}
+		if err := place.removeCgroup(ctx); err != nil {
+			return nil, err
+		}
+		if err := place.cfg.Volumes.Teardown(ctx, place.pod.UID); err != nil {
+			return nil, err
+		}
+		// The record that there is more of this pod.
+		if err := place.makeDirectory(ctx); err != nil {
+			return nil, err
+		}
+		return func() { w.finished, w.site = true, nil }, nil
+	}
+}
+
+// teardown removes everything of the pod.
+func (w *worker) teardown() act {
+	place := w.newSite()
+	return func(ctx context.Context) (func(), error) {
+		if err := w.stopping.enter(ctx, false); err != nil {
+			return nil, err
+		}
+		defer w.stopping.leave()
+		if err := place.unmake(ctx); err != nil {
+			return nil, err
+		}
+		return func() { w.torn, w.site = true, nil }, nil
+	}
+}
+
+func findContainer(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

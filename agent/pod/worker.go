@@ -1,0 +1,336 @@
+package pod
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// worker runs one pod. One goroutine has all of its state: it reads the mailbox, plans, begins the steps of the plan, and publishes
+// the status. A step runs in a goroutine of its own, because a pull or a hook can take minutes, with copies of what it needs; what
+// it came to is applied by the worker.
+//
+//	mailbox, results, timer ─> look at the runtime ─> plan ─> publish ─> begin steps ─> wait
+type worker struct {
+	*node
+	uid      types.UID
+	mail     *mailbox
+	log      *slog.Logger
+	admitted *corev1.Pod // as it came
+
+	// What follows belongs to the manager.
+	leaving bool // it was told to end
+	gone    bool // it has ended because nothing is left of the pod
+
+	// What follows belongs to the goroutine of run.
+	pod     *corev1.Pod
+	hidden  bool // what is left of a pod of which nothing more is known: not published
+	end     *ending
+	evicted *Eviction
+
+	observer observer
+	seen     *observed
+	stale    bool              // seen may not be what is
+	said     map[string]string // termination messages by container ID
+
+	site     *site // nil: not prepared
+	finished bool
+	torn     bool
+	images   map[string]spec.Image
+	failed   map[string]failure
+	refused  map[string]failure
+	hooked   map[string]bool // containers whose preStop hook has begun, by ID
+	probes   map[string]ProbeResults
+
+	tasks   map[string]context.CancelFunc // running steps by key
+	results chan result
+
+	last  *corev1.Pod // as published
+	trace trace.Span  // of the pod's start, until it has started
+}
+
+// result is what a step came to.
+type result struct {
+	step  step
+	err   error
+	apply func() // nil: nothing to apply
+}
+
+// act does a step. It must not touch the worker; what it returns is run by the worker, also when there is an error.
+type act func(ctx context.Context) (apply func(), err error)
+
+func newWorker(n *node, pod *corev1.Pod) *worker {
+	return &worker{
+		node: n, uid: pod.UID, mail: newMailbox(), admitted: pod, pod: pod, hidden: pod.Name == "",
+		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
+		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
+		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
+		probes: map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
+	}
+}
+
+// run works until nothing is left of the pod, or until ctx ends; then the pod stays as it is. It reports whether the pod is gone.
+func (w *worker) run(ctx context.Context) (gone bool) {
+	defer w.settle()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		w.read()
+		wake := time.Time{}
+		if w.look(ctx) {
+			d := plan(w.view())
+			w.publish(&d)
+			if d.gone {
+				return true
+			}
+			for _, s := range d.steps {
+				w.begin(ctx, s)
+			}
+			wake = d.wake
+			if w.traced() && len(d.steps) == 0 {
+				w.endTrace()
+			}
+		} else {
+			wake = time.Now().Add(retryInitial)
+		}
+		w.wait(ctx, timer, wake)
+	}
+	return false
+}
+
+// wait returns when there is something new.
+func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
+	var due <-chan time.Time
+	if !wake.IsZero() {
+		timer.Reset(max(time.Until(wake), 0))
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-w.mail.wake:
+	case <-due:
+	case r := <-w.results:
+		w.take(r)
+	}
+}
+
+// settle ends what the worker has begun and waits for its end.
+func (w *worker) settle() {
+	w.endTrace()
+	for _, cancel := range w.tasks {
+		cancel()
+	}
+	for len(w.tasks) > 0 {
+		r := <-w.results
+		delete(w.tasks, r.step.key())
+	}
+}
+
+// read takes what is in the mailbox.
+func (w *worker) read() {
+	if o := w.mail.order.Swap(nil); o != nil {
+		if o.pod != nil && w.end == nil {
+			w.pod = o.pod
+		}
+		if o.end != nil {
+			w.stop(*o.end)
+		}
+	}
+	if e := w.mail.evict.Swap(nil); e != nil && (w.end == nil || w.end.keep) {
+		w.evicted = e
+		w.stop(ending{since: time.Now(), grace: time.Duration(e.GraceSeconds) * time.Second, keep: true})
+	}
+	if events := w.mail.events.Swap(nil); events != nil {
+		for _, e := range *events {
+			w.stale = w.stale || w.seen == nil || w.seen.tells(e)
+		}
+	}
+	if all := w.mail.probes.Load(); all != nil {
+		w.probes = *all
+	}
+	if w.mail.look.Swap(false) {
+		w.observer.list()
+		w.check()
+	}
+}
+
+// stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in more of a
+// hurry.
+func (w *worker) stop(e ending) {
+	hurry := w.end == nil || e.since.Add(e.grace).Before(w.end.since.Add(w.end.grace))
+	if w.end != nil {
+		keep := e.keep && w.end.keep
+		if !hurry {
+			e = *w.end
+		}
+		e.keep = keep
+	}
+	w.end = &e
+	w.endTrace()
+	for key, cancel := range w.tasks {
+		if k := kindOf(key); k == stepPrepare || k == stepImage || k == stepStart || k == stepKill && hurry {
+			cancel()
+		}
+	}
+}
+
+// check looks at everything, and counts when events have not told of what there is.
+func (w *worker) check() {
+	w.stale = true
+	if w.seen == nil || len(w.tasks) > 0 {
+		return
+	}
+	before := w.seen
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	now, err := w.observer.look(ctx)
+	if err != nil {
+		return // the look that follows tells
+	}
+	if !before.same(now) && w.mail.events.Load() == nil {
+		w.missed.Add(1)
+		w.log.Warn("the runtime's events have not told of a change")
+	}
+	w.see(now)
+}
+
+const checkTimeout = 30 * time.Second
+
+// look brings what is seen up to date, and says whether it is.
+func (w *worker) look(ctx context.Context) bool {
+	if !w.stale {
+		return true
+	}
+	now, err := w.observer.look(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.log.Warn("runtime does not tell what the pod does", "error", err)
+		}
+		return false
+	}
+	w.see(now)
+	return true
+}
+
+func (w *worker) see(now *observed) {
+	w.seen, w.stale = now, false
+	said := map[string]string{}
+	for _, list := range now.containers {
+		for i := range list {
+			c := &list[i]
+			if c.GetState() != exited {
+				continue
+			}
+			text, known := w.said[c.GetId()]
+			if !known {
+				text = w.lastWords(c)
+			}
+			said[c.GetId()] = text
+		}
+	}
+	w.said = said
+}
+
+func (w *worker) view() *view {
+	busy := make(map[string]bool, len(w.tasks))
+	for key := range w.tasks {
+		busy[key] = true
+	}
+	return &view{
+		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, finished: w.finished, torn: w.torn,
+		busy: busy, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
+		delays: delays{w.cfg.BackoffInitial, w.cfg.BackoffMax, w.cfg.BackoffReset},
+	}
+}
+
+// begin runs a step.
+func (w *worker) begin(ctx context.Context, s step) {
+	do := w.act(s)
+	ctx, cancel := context.WithCancel(ctx)
+	w.tasks[s.key()] = cancel
+	if s.kind == stepPrepare && w.trace == nil && w.seen.sandbox() == nil && w.end == nil {
+		w.beginTrace()
+	}
+	if w.trace != nil {
+		ctx = trace.ContextWithSpan(ctx, w.trace)
+	}
+	go func() {
+		ctx, span := w.span(ctx, s)
+		apply, err := do(ctx)
+		endSpan(span, err)
+		cancel()
+		w.results <- result{s, err, apply}
+	}()
+}
+
+// take applies what a step came to.
+func (w *worker) take(r result) {
+	key := r.step.key()
+	delete(w.tasks, key)
+	w.stale = true
+	if r.apply != nil {
+		r.apply()
+	}
+	if r.err == nil {
+		delete(w.failed, key)
+		return
+	}
+	w.fail(r.step, r.err)
+}
+
+// publish tells what the pod does, when it is not what was told last.
+func (w *worker) publish(d *decision) {
+	if w.hidden {
+		return
+	}
+	starting := map[string]bool{}
+	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
+		for i := range list {
+			if c := &list[i]; c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+				_, starting[c.Name] = w.tasks[step{kind: stepStart, container: c.Name}.key()]
+			}
+		}
+	}
+	in := status.Input{
+		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.cfg.NodeIPs(),
+		Sandbox: w.seen.sandbox(), Containers: w.seen.statuses(), Messages: w.said,
+		Waiting: d.waiting, Starting: starting, Probes: w.probeStates(), Ended: d.over,
+	}
+	if w.last != nil {
+		in.Old = &w.last.Status
+	}
+	if e := w.evicted; e != nil {
+		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
+	}
+	pod := *w.pod
+	pod.Status = status.Build(in)
+	if w.end != nil && !w.end.keep {
+		seconds := int64(w.end.grace / time.Second)
+		pod.DeletionTimestamp = new(metav1.NewTime(w.end.since.Add(w.end.grace).Truncate(time.Second)))
+		pod.DeletionGracePeriodSeconds = &seconds
+	}
+	if w.last != nil && w.last.ObjectMeta.Generation == pod.Generation && w.last.DeletionTimestamp.Equal(pod.DeletionTimestamp) &&
+		equality.Semantic.DeepEqual(&w.last.Status, &pod.Status) {
+		return
+	}
+	w.last = &pod
+	w.status.Put(&pod)
+}
+
+func (w *worker) probeStates() map[string]status.Probes {
+	out := map[string]status.Probes{}
+	for name := range w.seen.containers {
+		r := w.probes[w.seen.latest(name).GetId()]
+		out[name] = status.Probes{StartupOK: r.Startup == Passed, ReadinessOK: r.Readiness == Passed}
+	}
+	return out
+}
