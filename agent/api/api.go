@@ -134,7 +134,7 @@ func (s *Server) answer(h func(http.ResponseWriter, *http.Request) error) http.H
 		}
 		if w.begun {
 			s.log.Warn("answer cut off", "path", r.URL.Path, "error", err)
-			panic(http.ErrAbortHandler)
+			panic(http.ErrAbortHandler) //nolint:forbidigo // how net/http is told to cut the connection
 		}
 		f := &failure{http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error()}
 		if !errors.As(err, &f) {
@@ -142,7 +142,8 @@ func (s *Server) answer(h func(http.ResponseWriter, *http.Request) error) http.H
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(f.code)
-		json.NewEncoder(w).Encode(metav1.Status{ //nolint:errchkjson // a client that is gone needs no answer
+		// A client that is gone needs no answer.
+		_ = json.NewEncoder(w).Encode(metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 			Status:   metav1.StatusFailure, Message: f.msg, Reason: f.reason, Code: int32(f.code),
 		})

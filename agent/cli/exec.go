@@ -139,7 +139,7 @@ func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptio
 type windowSizes struct {
 	fd      int
 	changed chan os.Signal
-	ctx     context.Context //nolint:containedctx // TerminalSizeQueue.Next has no argument to pass it in
+	ctx     context.Context // TerminalSizeQueue.Next has no argument to pass it in
 }
 
 func (q *windowSizes) Next() *remotecommand.TerminalSize {
@@ -149,7 +149,7 @@ func (q *windowSizes) Next() *remotecommand.TerminalSize {
 			return nil
 		case <-q.changed:
 			if w, h, err := term.GetSize(q.fd); err == nil {
-				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)} //nolint:gosec // the kernel has them in 16 bits
+				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)} // the kernel has them in 16 bits
 			}
 		}
 	}

@@ -19,7 +19,6 @@ type logsOptions struct {
 	container string
 	every     bool
 	prefix    bool
-	sinceTime string
 }
 
 func (c *commands) logs() *cobra.Command {

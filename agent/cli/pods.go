@@ -149,7 +149,7 @@ func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOption
 	err := cl.WatchPods(cmd.Context(), ns, func(et watch.EventType, p *corev1.Pod) error {
 		if len(names) > 0 {
 			if chosen, err := o.choose([]corev1.Pod{*p}, ns, names); err != nil || len(chosen) == 0 {
-				return nil //nolint:nilerr // another pod
+				return nil // another pod
 			}
 		}
 		key, now := p.Namespace+"/"+p.Name, o.essence(p)

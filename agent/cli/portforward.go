@@ -2,12 +2,12 @@ package cli
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
-	"strconv"
-	"strings"
 )
 
 func (c *commands) portForward() *cobra.Command {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,8 +96,7 @@ func initialized(p *corev1.Pod) bool {
 func (r *row) main(p *corev1.Pod) {
 	running := false
 	status := r.status
-	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
-		s := p.Status.ContainerStatuses[i]
+	for _, s := range slices.Backward(p.Status.ContainerStatuses) {
 		r.restarts += s.RestartCount
 		r.lastRestart = later(r.lastRestart, s)
 		switch {

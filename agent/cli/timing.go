@@ -34,12 +34,8 @@ func printTrace(w io.Writer, root *pod.Span) error {
 	total := spanEnd(root)
 	var walk func(s *pod.Span, depth int)
 	walk = func(s *pod.Span, depth int) {
-		name := strings.Repeat("  ", depth) + s.Name
-		for _, k := range []string{"container", "image"} {
-			if v := s.Attrs[k]; v != "" {
-				name += " " + v
-			}
-		}
+		name := strings.Join([]string{strings.Repeat("  ", depth) + s.Name, s.Attrs["container"], s.Attrs["image"]}, " ")
+		name = strings.TrimRight(name, " ")
 		if s.Error != "" {
 			name += " (failed: " + s.Error + ")"
 		}

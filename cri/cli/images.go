@@ -58,8 +58,7 @@ func (c *commands) do(ctx context.Context, method, path string, q url.Values, bo
 	}
 	resp, err := c.client().Do(req)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) { // the URL tells nothing to people
+		if ue, ok := errors.AsType[*url.Error](err); ok { // the URL tells nothing to people
 			err = ue.Err
 		}
 		return nil, err

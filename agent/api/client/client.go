@@ -93,8 +93,7 @@ func (c *Client) Do(ctx context.Context, method, path string, q url.Values) (*ht
 	resp, err := c.http.Do(req)
 	if err != nil {
 		// Whatever the URL was, it tells nothing to people.
-		var ue *url.Error
-		if errors.As(err, &ue) {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err
 		}
 		return nil, err

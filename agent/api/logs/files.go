@@ -106,10 +106,10 @@ const tailBlock = 64 << 10
 // writer cut are one, and returns the files from that one on; those before it are closed.
 func tail(files []*os.File, n int64) ([]*os.File, error) {
 	left := n
-	for i := len(files) - 1; i >= 0; i-- {
-		off, err := tailOffset(files[i], &left, i == len(files)-1)
+	for i, f := range slices.Backward(files) {
+		off, err := tailOffset(f, &left, i == len(files)-1)
 		if err == nil && left < 0 {
-			_, err = files[i].Seek(off, io.SeekStart)
+			_, err = f.Seek(off, io.SeekStart)
 		}
 		if err != nil {
 			closeAll(files)
