@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -297,30 +295,6 @@ func ipamArgs(command string, a *skel.CmdArgs) *invoke.Args {
 	}
 }
 
-// ipFromResult takes the first IPv4 address out of the result of a foreign IPAM plugin.
-func ipFromResult(raw types.Result) (podIP, error) {
-	r, err := current(raw)
-	if err != nil {
-		return podIP{}, err
-	}
-	for _, ip := range r.IPs {
-		addr, ok := netip.AddrFromSlice(ip.Address.IP.To4())
-		ones, bits := ip.Address.Mask.Size()
-		if !ok || bits != 32 || ones == 0 {
-			continue
-		}
-		p := podIP{addr: netip.PrefixFrom(addr, ones), routes: r.Routes, dns: r.DNS}
-		if p.gateway, ok = netip.AddrFromSlice(ip.Gateway.To4()); !ok {
-			p.gateway = p.addr.Masked().Addr().Next()
-		}
-		if len(p.routes) == 0 {
-			p.routes = defaultRoute(p.gateway)
-		}
-		return p, nil
-	}
-	return podIP{}, errors.New("read addresses: the IPAM plugin gave no IPv4 address")
-}
-
 func defaultRoute(gateway netip.Addr) []*types.Route {
 	return []*types.Route{{Dst: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, GW: gateway.AsSlice()}}
 }
@@ -406,37 +380,6 @@ func (b *builtin) bridgeCheck(_ context.Context, a *skel.CmdArgs) error {
 		}
 		return nil
 	})
-}
-
-// previous reads the result of the plugins before, or of ADD.
-func previous(stdin []byte) (*types100.Result, error) {
-	var c struct {
-		CNIVersion string          `json:"cniVersion"`
-		Prev       json.RawMessage `json:"prevResult"`
-	}
-	if err := json.Unmarshal(stdin, &c); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "read configuration: "+err.Error(), "")
-	}
-	if len(c.Prev) == 0 || string(c.Prev) == "null" {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing", "")
-	}
-	raw, err := create.Create(c.CNIVersion, c.Prev)
-	if err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "read prevResult: "+err.Error(), "")
-	}
-	return current(raw)
-}
-
-// current converts a result to the version we work with, without the nulls that JSON allows in its lists.
-func current(raw types.Result) (*types100.Result, error) {
-	r, err := types100.NewResultFromResult(raw)
-	if err != nil {
-		return nil, fmt.Errorf("read result: %w", err)
-	}
-	r.Interfaces = slices.DeleteFunc(r.Interfaces, func(i *types100.Interface) bool { return i == nil })
-	r.IPs = slices.DeleteFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip == nil })
-	r.Routes = slices.DeleteFunc(r.Routes, func(r *types.Route) bool { return r == nil })
-	return r, nil
 }
 
 func (b *builtin) bridgeGC(_ context.Context, a *skel.CmdArgs) error {
