@@ -96,7 +96,7 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	stdout, stderr := &capped{}, &capped{}
 	code, err := runExec(ctx, k, in, nil, stdout, stderr, nil)
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", c.id, err)
+		return nil, err
 	}
 	return &runtimeapi.ExecSyncResponse{Stdout: stdout.b, Stderr: stderr.b, ExitCode: code}, nil
 }

@@ -62,7 +62,7 @@ func (s *streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}
 	code, err := runExec(ctx, k, x, in, writer(out), writer(errOut), resize)
 	if err != nil {
-		return asStatus(fmt.Errorf("exec in container %s: %w", c.id, err))
+		return asStatus(err)
 	}
 	return exitError(code)
 }
@@ -83,7 +83,7 @@ func (s *streams) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	}
 	at, err := k.Attach(ctx, c.id)
 	if err != nil {
-		return asStatus(fmt.Errorf("attach to container %s: %w", c.id, err))
+		return asStatus(err)
 	}
 	defer at.Close()
 	stop := context.AfterFunc(ctx, func() { at.Close() })
