@@ -127,8 +127,7 @@ func (br *bridge) ensure(h *netlink.Handle, c bridgeConf, gateway netip.Prefix) 
 		mtu = defaultMTU(h)
 	}
 	link, err := h.LinkByName(br.name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = br.name, mtu
 		if gateway.IsValid() {

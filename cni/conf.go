@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -89,18 +90,21 @@ func readConf(path string) (*libcni.NetworkConfigList, error) {
 // parseConf reads a list of plugins, or a single plugin as a list of one.
 func parseConf(data []byte) (*libcni.NetworkConfigList, error) {
 	var kind struct {
-		Type    string          `json:"type"`
+		Name    string          `json:"name"`
+		Version string          `json:"cniVersion,omitempty"`
+		Type    string          `json:"type,omitempty"`
 		Plugins json.RawMessage `json:"plugins"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
 		return nil, err
 	}
 	if kind.Type != "" && kind.Plugins == nil {
-		one, err := libcni.NetworkPluginConfFromBytes(data)
+		kind.Type, kind.Plugins = "", slices.Concat([]byte{'['}, data, []byte{']'})
+		list, err := json.Marshal(kind)
 		if err != nil {
 			return nil, err
 		}
-		return libcni.ConfListFromConf(one)
+		data = list
 	}
 	return libcni.NetworkConfFromBytes(data)
 }

@@ -205,8 +205,11 @@ func (n *Network) runtimeConf(p Pod) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: p.ID, NetNS: p.NetNS, IfName: podInterface,
 		Args: [][2]string{
-			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
-			{"K8S_POD_INFRA_CONTAINER_ID", p.ID}, {"K8S_POD_UID", p.UID},
+			{"IgnoreUnknown", "1"},
+			{"K8S_POD_NAMESPACE", p.Namespace},
+			{"K8S_POD_NAME", p.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", p.ID},
+			{"K8S_POD_UID", p.UID},
 		},
 		CapabilityArgs: map[string]any{},
 	}
@@ -313,4 +316,3 @@ func (n *Network) findPlugins(list *libcni.NetworkConfigList) error {
 	}
 	return nil
 }
-

@@ -256,9 +256,9 @@ func (b *builtin) purgeBridge(name string) error {
 	delete(b.bridges, name)
 	b.mu.Unlock()
 	link, err := netlink.LinkByName(name)
-	var missing netlink.LinkNotFoundError
+	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
 	switch {
-	case errors.As(err, &missing):
+	case missing:
 		err = nil
 	case err == nil && link.Type() == "bridge" && link.Attrs().Alias == bridgeAlias(name):
 		err = b.deleteLink(name)
