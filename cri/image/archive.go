@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
 	"path"
 	"strings"
 
@@ -384,13 +383,4 @@ func archiveName(d ocispec.Descriptor) string {
 		return n
 	}
 	return ""
-}
-
-// temporary makes a file that is gone when it is closed, however that comes about.
-func (s *Store) temporary() (*os.File, error) {
-	f, err := os.CreateTemp(s.content.dir, "import-")
-	if err != nil {
-		return nil, err
-	}
-	return f, os.Remove(f.Name())
 }

@@ -40,7 +40,27 @@ func openContent(dir string) (*content, error) {
 			return nil, fmt.Errorf("open content: %w", err)
 		}
 	}
+	// Unfinished files of a process that is gone; nobody else works in this directory.
+	left, err := filepath.Glob(filepath.Join(dir, "ingest", temporary+"*"))
+	for _, f := range left {
+		err = errors.Join(err, os.Remove(f))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open content: %w", err)
+	}
 	return c, nil
+}
+
+// temporary begins the names of files in ingest that are no beginnings of content.
+const temporary = "tmp-"
+
+// unnamed makes a file that is gone when it is closed, however that comes about.
+func (c *content) unnamed() (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), temporary)
+	if err != nil {
+		return nil, err
+	}
+	return f, os.Remove(f.Name())
 }
 
 // The digests have been validated, so they hold no slash.
@@ -98,7 +118,7 @@ func (c *content) write(d digest.Digest, b []byte) error {
 	if _, err := c.read(d); err == nil {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), "new-")
+	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), temporary)
 	if err != nil {
 		return fmt.Errorf("keep content %s: %w", d, err)
 	}
@@ -163,7 +183,7 @@ func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error 
 	errs = append(errs, err)
 	for _, p := range partials {
 		a, hex, _ := strings.Cut(p.Name(), "-")
-		if keep(digest.NewDigestFromEncoded(digest.Algorithm(a), hex)) {
+		if strings.HasPrefix(p.Name(), temporary) || keep(digest.NewDigestFromEncoded(digest.Algorithm(a), hex)) {
 			continue
 		}
 		if info, err := p.Info(); err == nil && info.ModTime().Before(old) {

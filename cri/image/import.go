@@ -84,7 +84,7 @@ func (s *Store) take(ctx context.Context, a *archive, f archived, tell func(Prog
 		return Image{}, err
 	}
 	s.warnPlatform(label(f), config)
-	defer s.lease(chain...)()
+	defer s.lease(layerKeys(chain)...)()
 	for d, body := range f.keep {
 		defer s.lease(d.String())()
 		if err := s.content.write(d, body); err != nil {
@@ -138,7 +138,7 @@ func (s *Store) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, si
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	f, err := s.temporary()
+	f, err := s.content.unnamed()
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("make room for the archive: %w", err)
 	}

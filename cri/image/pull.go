@@ -116,7 +116,7 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 	}
 	p.store.warnPlatform(p.named.String(), config)
 	u := &unpacker{store: p.store, ref: p.named.String(), registry: reference.Domain(p.named), tell: p.tell}
-	p.lease(chain...)
+	p.lease(layerKeys(chain)...)
 	for i, l := range doc.Layers {
 		u.add(chain[:i+1], config.RootFS.DiffIDs[i], l, func(ctx context.Context, count func(int)) (packed, error) {
 			return p.store.content.open(ctx, l, func(offset int64) rc { return p.repo.Blob(ctx, l, offset) }, count)
@@ -213,7 +213,11 @@ func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, erro
 		return nil, err
 	}
 	defer r.Close()
-	return readAll(r, d)
+	body, err := readAll(r, d)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", d.Digest, err)
+	}
+	return body, nil
 }
 
 // warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in their

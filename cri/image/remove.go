@@ -12,6 +12,16 @@ import (
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
+// layerKey is a layer among leased and kept things; by itself, its chain ID may be the digest of a blob too.
+func layerKey(chain string) string { return "layer " + chain }
+
+func layerKeys(chain []string) (keys []string) {
+	for _, c := range chain {
+		keys = append(keys, layerKey(c))
+	}
+	return keys
+}
+
 // lease keeps content and layers from being collected until release is called. To be taken before they are looked for.
 func (s *Store) lease(keys ...string) (release func()) {
 	s.mu.Lock()
@@ -71,7 +81,7 @@ func (s *Store) kept() map[string]struct{} {
 	kept := map[string]struct{}{}
 	for _, r := range s.images.All() {
 		for _, l := range r.Layers {
-			kept[l] = struct{}{}
+			kept[layerKey(l)] = struct{}{}
 		}
 		for _, d := range r.Content {
 			kept[d.String()] = struct{}{}
@@ -87,7 +97,7 @@ func (s *Store) kept() map[string]struct{} {
 // below it, until Collect finds it free.
 func (s *Store) dropLayers(ctx context.Context, chain []string, kept map[string]struct{}) error {
 	for _, l := range slices.Backward(chain) {
-		if _, ok := kept[l]; ok {
+		if _, ok := kept[layerKey(l)]; ok {
 			continue
 		}
 		err := s.cfg.Snapshots.Remove(ctx, l)
@@ -122,7 +132,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	for key := range parents {
 		if l, err := s.layers.Get(key); err == nil && l.Made.After(old) {
 			for k := key; k != ""; k = parents[k] {
-				kept[k] = struct{}{}
+				kept[layerKey(k)] = struct{}{}
 			}
 		}
 	}

@@ -93,7 +93,7 @@ func (u *unpacker) run(ctx context.Context) error {
 // layer makes one layer, unless it is there.
 func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	s := u.store
-	defer s.lease(t.chain, t.desc.Digest.String())()
+	defer s.lease(layerKey(t.chain), t.desc.Digest.String())()
 	if s.cfg.Snapshots.Exists(t.chain) {
 		return nil
 	}

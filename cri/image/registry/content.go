@@ -158,7 +158,7 @@ func (b *blob) Read(p []byte) (int, error) {
 	n, err := b.read(p)
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
-			err = fmt.Errorf("get %s from %s: %w", b.desc.Digest, reference.Domain(b.repo.name), err)
+			err = fmt.Errorf("fetch from %s: %w", reference.Domain(b.repo.name), err)
 		}
 		b.verdict = err
 	}

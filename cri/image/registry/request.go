@@ -89,7 +89,11 @@ func (r *Repository) do(ctx context.Context, q query) (*http.Response, error) {
 				return nil, context.Cause(ctx)
 			}
 			r.client.log.Debug("registry did not answer", "host", h.Host, "path", q.path, "error", err)
-			failed = join(failed, fmt.Errorf("%s: %w", h.Host, err))
+			if len(hosts) > 1 || h.mirror {
+				failed = join(failed, fmt.Errorf("%s: %w", h.Host, err))
+			} else {
+				failed = err
+			}
 			more, after := retryable(err)
 			again, wait = again || more, max(wait, after)
 		}
