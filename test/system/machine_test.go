@@ -100,7 +100,7 @@ func (n *Node) podLeftovers() []string {
 		switch {
 		case strings.HasPrefix(l, "cgroup ") && !strings.Contains(name, "/pod"):
 		case l == "link "+n.Bridge:
-		case strings.HasPrefix(l, "mount ") && (strings.HasSuffix(l, "/netns") || strings.HasSuffix(l, "/run")):
+		case strings.HasPrefix(l, "mount ") && (strings.HasSuffix(l, "/run/netns") || strings.HasSuffix(l, "/run/ipam")):
 		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):
 		default:
 			out = append(out, l)
@@ -128,7 +128,7 @@ func (n *Node) requireNoPods() {
 }
 
 // limit is how long a condition may take before a test is called failed.
-const limit = 90 * time.Second
+const limit = 60 * time.Second
 
 // eventually runs check until it returns nil.
 func (n *Node) eventually(what string, check func() error) {
