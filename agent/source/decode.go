@@ -7,7 +7,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -23,6 +25,8 @@ const (
 	maxDocument = 3 << 20
 	// maxNodes bounds the values of one document, which is what the size of the parsed tree depends on.
 	maxNodes = 300_000
+	// maxPods bounds the documents of a file, and the items of a list.
+	maxPods = 5000
 	// maxMessages bounds what is said of one pod.
 	maxMessages = 20
 	// maxMessage bounds one message: a value of a megabyte helps nobody to find it.
@@ -40,24 +44,41 @@ type decoded struct {
 
 // position finds lines in the text a pod came from.
 type position struct {
-	text []byte
-	line int    // of the text's first line in its file
+	*document
 	path string // of the pod in its document: "items[3]" in a list
+}
+
+// document is one of a file.
+type document struct {
+	text []byte
+	line int // of the text's first line in its file
+	tree func() *yamlv3.Node
+}
+
+func newDocument(text []byte, line int) position {
+	return position{document: &document{text: text, line: line, tree: sync.OnceValue(func() *yamlv3.Node { return parseTree(text) })}}
 }
 
 // decode reads every pod of a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole: what
 // cannot be read is a decoded with errors.
 func decode(data []byte) []decoded {
-	if docs, ok := splitJSON(data); ok {
-		var all []decoded
-		for _, d := range docs {
-			all = append(all, decodeJSON(d.text, nil, d)...)
-		}
-		return all
+	docs, isJSON := splitJSON(data)
+	if !isJSON {
+		docs = splitYAML(data)
 	}
 	var all []decoded
-	for _, d := range splitYAML(data) {
-		all = append(all, decodeYAML(d)...)
+	for _, d := range docs {
+		if len(all) >= maxPods {
+			return append(all, decoded{errors: []string{d.say("", fmt.Sprintf("what follows is not read: a manifest may have at most %d pods", maxPods))}, at: d})
+		}
+		switch err := checkSize(d.text); {
+		case err != nil:
+			all = append(all, decoded{errors: []string{d.say("", err.Error())}, at: d})
+		case isJSON:
+			all = append(all, decodeJSON(d.text, nil, d)...)
+		default:
+			all = append(all, decodeYAML(d)...)
+		}
 	}
 	return all
 }
@@ -68,6 +89,7 @@ func splitJSON(data []byte) ([]position, bool) {
 		return nil, false
 	}
 	var docs []position
+	lines, counted := 0, 0
 	d := json.NewDecoder(bytes.NewReader(data))
 	for d.More() {
 		var raw json.RawMessage
@@ -75,7 +97,8 @@ func splitJSON(data []byte) ([]position, bool) {
 			return nil, false
 		}
 		start := int(d.InputOffset()) - len(raw)
-		docs = append(docs, position{text: raw, line: 1 + bytes.Count(data[:start], []byte("\n"))})
+		docs = append(docs, newDocument(raw, 1+bytes.Count(data[counted:start], []byte("\n"))+lines))
+		lines, counted = docs[len(docs)-1].line-1, start
 	}
 	if rest := data[d.InputOffset():]; len(bytes.TrimSpace(rest)) != 0 {
 		return nil, false
@@ -96,13 +119,13 @@ func splitYAML(data []byte) []position {
 		}
 		l := data[at:end]
 		if bytes.HasPrefix(l, []byte("---")) && (len(l) == 3 || strings.IndexByte(" \t\r\n", l[3]) >= 0) {
-			docs = append(docs, position{text: data[start:at], line: startLine})
+			docs = append(docs, newDocument(data[start:at], startLine))
 			// The marker stays with its document: content may follow on the same line.
 			start, startLine = at, line
 		}
 		at = end
 	}
-	docs = append(docs, position{text: data[start:], line: startLine})
+	docs = append(docs, newDocument(data[start:], startLine))
 	return dropEmpty(docs)
 }
 
@@ -124,9 +147,6 @@ func dropEmpty(docs []position) []position {
 }
 
 func decodeYAML(d position) []decoded {
-	if err := checkSize(d.text); err != nil {
-		return []decoded{{errors: []string{d.say("", err.Error())}, at: d}}
-	}
 	var warnings []string
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -135,7 +155,10 @@ func decodeYAML(d position) []decoded {
 		if data, err = yaml.YAMLToJSON(d.text); err != nil {
 			return []decoded{{errors: d.yamlErrors(err), at: d}}
 		}
-		warnings = d.yamlErrors(strict)
+		// To strictness a key that overrides a merged one is a duplicate, and to YAML it is what merging is for.
+		if !bytes.Contains(d.text, []byte("<<")) {
+			warnings = d.yamlErrors(strict)
+		}
 	}
 	return decodeJSON(data, warnings, d)
 }
@@ -245,6 +268,9 @@ func decodeItems(items []json.RawMessage, pods bool, warnings []string, p positi
 	var out []decoded
 	for i, raw := range items {
 		at := p
+		if i == maxPods {
+			return append(out, decoded{errors: []string{p.say("items", fmt.Sprintf("items after the %dth are not read: a manifest may have no more pods", maxPods))}, at: p})
+		}
 		at.path = fmt.Sprintf("items[%d]", i)
 		if p.path != "" {
 			at.path = p.path + "." + at.path
@@ -252,7 +278,7 @@ func decodeItems(items []json.RawMessage, pods bool, warnings []string, p positi
 		var head metav1.TypeMeta
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(raw, &head)
 		// The items of a PodList carry no kind of their own.
-		if pods && head.Kind == "" && head.APIVersion == "" || head.Kind == "Pod" && head.APIVersion == "v1" {
+		if pods && head.Kind == "" && (head.APIVersion == "" || head.APIVersion == "v1") || head.Kind == "Pod" && head.APIVersion == "v1" {
 			out = append(out, decodePod(raw, at))
 			continue
 		}

@@ -119,6 +119,9 @@ func wants(t reflect.Type, v any) string {
 		switch v.(type) {
 		case map[string]any, []any:
 			return "must be a string"
+		case bool:
+			// It may have been written as yes, on or y.
+			return "must be a string: put quotes around it"
 		}
 		return fmt.Sprintf("must be a string: put quotes around it, as in %q", fmt.Sprint(v))
 	case reflect.Bool:
@@ -140,14 +143,10 @@ func wants(t reflect.Type, v any) string {
 
 // lineOf finds the line of a field, or of the nearest thing around it that the text has.
 func (p position) lineOf(path string) int {
-	if len(p.text) > maxLocate {
+	n := p.tree()
+	if n == nil {
 		return p.line
 	}
-	var root yamlv3.Node
-	if yamlv3.NewDecoder(bytes.NewReader(p.text)).Decode(&root) != nil || len(root.Content) == 0 {
-		return p.line
-	}
-	n := root.Content[0]
 	line := n.Line
 	for _, step := range append(steps(p.path), steps(path)...) {
 		next, l := descend(n, step)
@@ -159,9 +158,18 @@ func (p position) lineOf(path string) int {
 	return p.line + line - 1
 }
 
+// parseTree parses a document for its lines only; nil when there is nothing to find.
+func parseTree(text []byte) *yamlv3.Node {
+	var root yamlv3.Node
+	if len(text) > maxLocate || yamlv3.NewDecoder(bytes.NewReader(text)).Decode(&root) != nil || len(root.Content) == 0 {
+		return nil
+	}
+	return root.Content[0]
+}
+
 // descend returns the child of n that step names, and the line it begins at: a key's own line, not that of its value.
 func descend(n *yamlv3.Node, step string) (*yamlv3.Node, int) {
-	for n.Kind == yamlv3.AliasNode {
+	if n.Kind == yamlv3.AliasNode {
 		n = n.Alias
 	}
 	switch n.Kind {

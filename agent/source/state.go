@@ -61,7 +61,7 @@ func (s *Source) restore() {
 		}
 		f := &file{}
 		for _, p := range v.Pods {
-			d := decodePod(p.Pod, position{})
+			d := decodePod(p.Pod, newDocument(nil, 0))
 			if d.pod == nil {
 				continue
 			}
