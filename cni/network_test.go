@@ -460,3 +460,31 @@ func BenchmarkNamespace(b *testing.B) {
 		b.StartTimer()
 	}
 }
+
+// BenchmarkKernel is the floor of BenchmarkSetup: only what the kernel does for a pod, by the same requests.
+func BenchmarkKernel(b *testing.B) {
+	n := open(b, testConfig(b, testBridge, netip.MustParsePrefix("10.213.0.0/16")))
+	gateway := netip.MustParsePrefix("10.213.0.1/16")
+	ip := podIP{addr: netip.MustParsePrefix("10.213.0.2/16"), gateway: gateway.Addr(), routes: defaultRoute(gateway.Addr())}
+	i := 0
+	for b.Loop() {
+		i++
+		b.StopTimer()
+		p := Pod{ID: fmt.Sprint("pod", i)}
+		var err error
+		p.NetNS, err = n.NewNamespace(p.ID)
+		must(b, err)
+		ns, err := os.Open(p.NetNS)
+		must(b, err)
+		b.StartTimer()
+		_, err = n.builtin.connect(n.own, skelArgs(p), gateway, ns, macOf(ip.addr.Addr()))
+		if err == nil {
+			err = n.builtin.configure(ns, podInterface, ip)
+		}
+		b.StopTimer()
+		must(b, err)
+		must(b, ns.Close())
+		teardown(b, n, p)
+		b.StartTimer()
+	}
+}

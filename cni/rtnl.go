@@ -37,7 +37,11 @@ func (r *rtnl) close() { unix.Close(r.fd) }
 // messages that answer them, acknowledgements apart, are handed to reply, which may be nil.
 func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	var out []byte
+	room := 8 << 10 // more than the kernel says of one interface
 	for i, q := range reqs {
+		if q.Flags&unix.NLM_F_DUMP != 0 {
+			room = 32 << 10 // as much of a list as the kernel sends at once
+		}
 		q.Flags |= unix.NLM_F_REQUEST | unix.NLM_F_ACK
 		q.Seq = uint32(i + 1)
 		out = append(out, q.Serialize()...)
@@ -46,7 +50,7 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
 	var first error
-	in := make([]byte, 32<<10) // as much as the kernel sends at once
+	in := make([]byte, room)
 	for left := len(reqs); left > 0; {
 		n, _, err := unix.Recvfrom(r.fd, in, 0)
 		if errors.Is(err, unix.EINTR) {
