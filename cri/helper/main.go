@@ -24,6 +24,10 @@ import (
 func main() {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "init":
+		if err := awaitFilter(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		libcontainer.Init()
 	case len(os.Args) == 6 && os.Args[1] == "start":
 		os.Exit(start(launch{id: os.Args[2], bundle: os.Args[3], state: os.Args[4], tty: os.Args[5] == "tty"}))

@@ -49,6 +49,10 @@ func (l launch) run(report *os.File) (err error) {
 	if err != nil {
 		return err
 	}
+	filter, err := l.loader(spec)
+	if err != nil {
+		return err
+	}
 	container, err := l.create(spec)
 	if err != nil {
 		return err
@@ -67,6 +71,9 @@ func (l launch) run(report *os.File) (err error) {
 	} else {
 		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
+	if filter != nil {
+		process.PidfdSocket = filter.theirs
+	}
 	if err := container.Start(process); err != nil {
 		return err
 	}
@@ -77,6 +84,11 @@ func (l launch) run(report *os.File) (err error) {
 	// The keeper records the pid before the program can run.
 	if _, err := fmt.Fprint(report, "P"+strconv.Itoa(pid)); err != nil {
 		return kill(process, fmt.Errorf("tell keeper of process %d: %w", pid, err))
+	}
+	if filter != nil {
+		if err := filter.load(); err != nil {
+			return kill(process, err)
+		}
 	}
 	if err := container.Exec(); err != nil {
 		return kill(process, err)
@@ -118,6 +130,24 @@ func (l launch) spec() (*specs.Spec, error) {
 	return &spec, nil
 }
 
+// loader takes the seccomp profile out of the spec, so that libcontainer does
+// not compile it, and returns what loads it compiled; nil without a profile.
+func (l launch) loader(spec *specs.Spec) (*loader, error) {
+	if spec.Linux == nil || spec.Linux.Seccomp == nil {
+		return nil, nil
+	}
+	p := spec.Linux.Seccomp
+	if native(p) || p.DefaultAction == "" && len(p.Syscalls) == 0 {
+		return nil, nil
+	}
+	filter, err := l.filter(p)
+	if err != nil {
+		return nil, fmt.Errorf("compile seccomp profile: %w", err)
+	}
+	spec.Linux.Seccomp = nil
+	return newLoader(filter)
+}
+
 func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 	// The config's root is relative to the bundle, which specconv takes to be
 	// the working directory.
@@ -136,11 +166,6 @@ func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 	})
 	if err != nil {
 		return nil, err
-	}
-	if config.Seccomp != nil {
-		if err := l.exportSeccomp(spec.Linux.Seccomp); err != nil {
-			return nil, fmt.Errorf("compile seccomp profile: %w", err)
-		}
 	}
 	c, err := libcontainer.Create(l.state, l.id, config)
 	if !errors.Is(err, libcontainer.ErrExist) {

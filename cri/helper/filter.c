@@ -1,0 +1,86 @@
+/*
+ * The seccomp filter of a container's first process, loaded from what was
+ * compiled before. libcontainer can only compile a profile itself, in each
+ * container's init, which takes longer than all the rest. So its init life is
+ * given a thread more, that waits on a socket until libcontainer's init is done
+ * and only waits to execute the program, and then loads the filter for all
+ * threads at once. Having been made before libcontainer drops privileges, it
+ * has those that loading takes.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "filter.h"
+
+#define STACK (32 * 1024)
+
+static struct {
+	int sock;
+	uint32_t flags;
+	struct sock_fprog prog;
+} want;
+
+/*
+ * The C library does not know of this thread, and its thread-local storage is
+ * another's: it only makes system calls. When it has loaded the filter it is
+ * under it as well, so what follows is what any profile allows that lets
+ * libcontainer get to the execve.
+ */
+static int __attribute__((noreturn)) filter_thread(void *arg)
+{
+	static int never;
+	char c;
+	(void)arg;
+	if (syscall(SYS_read, want.sock, &c, 1) == 1) {
+		char answer = 0;
+		if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, want.flags | SECCOMP_FILTER_FLAG_TSYNC, &want.prog) != 0)
+			answer = 1;
+		syscall(SYS_write, want.sock, &answer, 1);
+	}
+	for (;;)
+		syscall(SYS_futex, &never, FUTEX_WAIT, 0, NULL, NULL, 0);
+}
+
+/*
+ * filter_wait takes the filter from the socket and starts the thread; 0 when
+ * that is done. The socket is libcontainer's from then on, the thread has a
+ * copy.
+ */
+int filter_wait(int sock)
+{
+	size_t max = 8 + BPF_MAXINSNS * sizeof(struct sock_filter);
+	char *buf = malloc(max);
+	sigset_t all, old;
+	if (!buf)
+		return -1;
+	ssize_t n = recv(sock, buf, max, MSG_DONTWAIT);
+	if (n < 16 || (size_t)(n - 8) % sizeof(struct sock_filter) != 0)
+		return -1;
+	memcpy(&want.flags, buf, sizeof want.flags);
+	want.prog.len = (unsigned short)((size_t)(n - 8) / sizeof(struct sock_filter));
+	want.prog.filter = (struct sock_filter *)(void *)(buf + 8);
+	want.sock = fcntl(sock, F_DUPFD_CLOEXEC, 3);
+	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (want.sock < 0 || stack == MAP_FAILED)
+		return -1;
+	/* No signal may be handled on it: Go's handlers expect a thread of Go's. */
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &old);
+	int tid = clone(filter_thread, stack + STACK,
+			CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM, NULL);
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	return tid < 0 ? -1 : 0;
+}

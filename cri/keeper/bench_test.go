@@ -1,0 +1,99 @@
+package keeper_test
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+func BenchmarkStart(b *testing.B) {
+	p := newPod(b)
+	var all []*keeper.Keeper
+	stop := func() {
+		for _, k := range all {
+			if err := k.Stop(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		all = nil
+	}
+	for i := 0; b.Loop(); i++ {
+		c := p.config
+		c.Dir = p.dir + "/k" + strconv.Itoa(i)
+		if err := os.Mkdir(c.Dir, 0o700); err != nil {
+			b.Fatal(err)
+		}
+		k, err := keeper.Start(b.Context(), c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if all = append(all, k); len(all) == 100 {
+			b.StopTimer()
+			b.ReportMetric(pss(b, all), "PSS-KiB/keeper")
+			stop()
+			b.StartTimer()
+		}
+	}
+	stop()
+}
+
+// pss is the mean of what each of the keepers adds to the memory in use.
+func pss(b *testing.B, all []*keeper.Keeper) float64 {
+	total := 0.0
+	for _, k := range all {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(k.Pid()) + "/smaps_rollup")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, line := range bytes.Split(text, []byte("\n")) {
+			f := bytes.Fields(line)
+			if len(f) == 3 && string(f[0]) == "Pss:" {
+				n, _ := strconv.Atoi(string(f[1]))
+				total += float64(n)
+			}
+		}
+	}
+	return total / float64(max(len(all), 1))
+}
+
+func BenchmarkRun(b *testing.B) {
+	p := newPod(b)
+	for b.Loop() {
+		b.StopTimer()
+		c := p.container(p.spec("c", "/bin/sleep", "1000"))
+		b.StartTimer()
+		if _, err := p.Run(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := p.Signal(b.Context(), c.ID, unix.SIGKILL); err != nil {
+			b.Fatal(err)
+		}
+		p.exit(c.ID)
+		if err := p.Forget(c.ID); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+func BenchmarkExec(b *testing.B) {
+	p := newPod(b)
+	id, pid := p.sh("sleep 1000")
+	e := keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/true").Process}
+	for b.Loop() {
+		proc, err := p.Exec(b.Context(), e)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if exit, err := proc.Wait(b.Context()); err != nil || exit.Code != 0 {
+			b.Fatal(exit, err)
+		}
+		proc.Close()
+	}
+}
