@@ -75,11 +75,7 @@ func runAgent(ctx context.Context, c config.Config) error {
 
 	a, err := agent.New(agent.Config{
 		Config: c, Runtime: runtime, Images: runtime.ImageHandler(), Version: version, Log: log,
-		Ready: func() {
-			notify.Ready("running pods")
-			// What starting has used is not used again.
-			debug.FreeOSMemory()
-		},
+		Ready: func() { notify.Ready("running pods") },
 	})
 	if err == nil {
 		err = runBoth(ctx, a, notify)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,6 +103,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	g.Go(func() error { a.shareCPU(ctx); return nil })
+	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error {
 		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve API: %w", err)
@@ -197,6 +199,32 @@ func (a *Agent) shareCPU(ctx context.Context) {
 		}
 		if err := a.tree.SyncQoS(a.pods.List()); err != nil {
 			a.log.Warn("CPU shares of the pod classes are not up to date", "error", err)
+		}
+	}
+}
+
+// settleAfter is how long after the last change of a pod a burst is over.
+const settleAfter = 5 * time.Second
+
+// settle gives the memory that a burst of pods took back to the machine. The Go runtime would do so too, but only in part, and
+// for an agent that idles nearly always the rest would be most of its size.
+func (a *Agent) settle(ctx context.Context) {
+	quiet := time.NewTimer(settleAfter)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() {
+		// It ends with ctx.
+		_ = a.pods.Watch(ctx, func(watch.EventType, *corev1.Pod) error {
+			quiet.Reset(settleAfter)
+			return nil
+		})
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-quiet.C:
+			debug.FreeOSMemory()
 		}
 	}
 }

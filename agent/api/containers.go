@@ -58,14 +58,18 @@ func (s *Server) running(r *http.Request) (string, error) {
 }
 
 func describe(s corev1.ContainerState) string {
-	switch {
-	case s.Terminated != nil:
+	if s.Terminated != nil {
 		return fmt.Sprintf("it ended with exit code %d (%s)", s.Terminated.ExitCode, s.Terminated.Reason)
-	case s.Waiting != nil && s.Waiting.Reason != "":
-		return "it is waiting (" + s.Waiting.Reason + ")"
-	default:
-		return "it is waiting"
 	}
+	return "it is waiting" + because(s)
+}
+
+// because is the reason of a container that waits, where there is one.
+func because(s corev1.ContainerState) string {
+	if s.Waiting == nil || s.Waiting.Reason == "" {
+		return ""
+	}
+	return ": " + s.Waiting.Reason
 }
 
 // logged returns the ID of the instance of a container whose log is wanted.
@@ -90,7 +94,7 @@ func logged(p *corev1.Pod, name string, previous bool) (string, error) {
 	case last != "": // between two tries, what people want to see is why the last one failed
 		return runtimeID(last), nil
 	default:
-		return "", badRequest("container %q in pod %q: %s to start", name, p.Name, describe(st.State))
+		return "", badRequest("container %q in pod %q is waiting to start%s", name, p.Name, because(st.State))
 	}
 }
 

@@ -59,7 +59,7 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 		return err
 	}
 	for _, pr := range problems {
-		if file == "" || pr.File != file {
+		if file == "" || pr.File != file || pr.Pod != "" && pr.Pod != p.Namespace+"/"+p.Name {
 			continue
 		}
 		for _, e := range pr.Errors {
