@@ -1,0 +1,260 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/volume"
+)
+
+// testNode is a node in memory with a clock of its own. Its agent can be restarted.
+type testNode struct {
+	t       *testing.T
+	rt      *fake
+	cgroups *fakeCgroups
+	cfg     Config
+	events  *event.Recorder
+
+	m       *Manager
+	updates chan source.Update
+	stop    func()
+	want    map[types.NamespacedName]*corev1.Pod
+}
+
+// onNode runs a test on a node, with time that passes only when everybody waits.
+func onNode(t *testing.T, test func(n *testNode)) {
+	t.Helper()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := &testNode{t: t, rt: newFake(), cgroups: &fakeCgroups{pods: map[types.UID]bool{}}, want: map[types.NamespacedName]*corev1.Pod{}}
+		n.cfg = Config{
+			Runtime: n.rt, Cgroups: n.cgroups, Volumes: volume.New(volume.Config{Root: root}),
+			NodeName: "node", NodeIPs: func() []string { return []string{"192.0.2.1"} }, HostMemory: 8 << 30,
+			RootDir: root, LogDir: filepath.Join(root, "logs"), ResolvConf: filepath.Join(root, "resolv.conf"),
+		}
+		if testing.Verbose() && os.Getenv("BERTH_TEST_LOG") != "" {
+			n.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		}
+		n.start()
+		defer func() { n.stop() }()
+		test(n)
+	})
+}
+
+// start starts the agent, with what is wanted now.
+func (n *testNode) start() {
+	n.t.Helper()
+	n.events = event.New(event.Config{})
+	n.cfg.Events, n.cfg.TracerProvider = n.events, nil
+	m, err := New(n.cfg)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	updates, done := make(chan source.Update), make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := m.Run(ctx, updates); err != nil {
+			n.t.Error(err)
+		}
+	}()
+	n.m, n.updates = m, updates
+	n.stop = sync.OnceFunc(func() { cancel(); <-done })
+	for key, pod := range n.want {
+		n.updates <- source.Update{Key: key, Pod: pod}
+	}
+	n.updates <- source.Update{Synced: true}
+	synctest.Wait()
+}
+
+func (n *testNode) restart() {
+	n.t.Helper()
+	n.stop()
+	n.start()
+}
+
+func (n *testNode) apply(pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		n.want[key] = pod
+		n.updates <- source.Update{Key: key, Pod: pod}
+	}
+	synctest.Wait()
+}
+
+func (n *testNode) remove(pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		delete(n.want, key)
+		n.updates <- source.Update{Key: key}
+	}
+	synctest.Wait()
+}
+
+// pass lets time pass.
+func (n *testNode) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// pod is what the agent says of a pod.
+func (n *testNode) pod(name string) *corev1.Pod {
+	n.t.Helper()
+	p, ok := n.m.Get("default", name)
+	if !ok {
+		n.t.Fatalf("pod %s is not known", name)
+	}
+	return p
+}
+
+// gone fails unless nothing is left of the pods.
+func (n *testNode) gone(pods ...*corev1.Pod) {
+	n.t.Helper()
+	for _, p := range pods {
+		if got, ok := n.m.Get(p.Namespace, p.Name); ok && got.UID == p.UID {
+			n.t.Errorf("pod %s is still known: %s", p.Name, describe(got))
+		}
+		n.rt.mu.Lock()
+		for _, s := range n.rt.sandboxes {
+			if s.GetMetadata().GetUid() == string(p.UID) {
+				n.t.Errorf("pod %s still has sandbox %s", p.Name, s.GetId())
+			}
+		}
+		n.rt.mu.Unlock()
+		if n.cgroups.pods[p.UID] {
+			n.t.Errorf("pod %s still has a cgroup", p.Name)
+		}
+		if _, err := os.Stat(filepath.Join(n.cfg.RootDir, "pods", string(p.UID))); !errors.Is(err, os.ErrNotExist) {
+			n.t.Errorf("pod %s still has a directory: %v", p.Name, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(n.cfg.LogDir, "*_"+string(p.UID))); len(left) > 0 {
+			n.t.Errorf("pod %s still has logs: %v", p.Name, left)
+		}
+	}
+}
+
+// is fails unless the agent says that of the pod.
+func (n *testNode) is(name, want string) {
+	n.t.Helper()
+	if got := describe(n.pod(name)); got != want {
+		n.t.Errorf("pod %s is\n\t%s\nnot\n\t%s", name, got, want)
+	}
+}
+
+// describe is a status in one line: the phase, then each container with its restarts and its state.
+func describe(p *corev1.Pod) string {
+	out := []string{string(p.Status.Phase)}
+	if p.Status.Reason != "" {
+		out[0] += "(" + p.Status.Reason + ")"
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, s := range list {
+			out = append(out, fmt.Sprintf("%s:%d:%s", s.Name, s.RestartCount, state(s.State)))
+			if s.LastTerminationState.Terminated != nil {
+				out[len(out)-1] += "<" + state(s.LastTerminationState)
+			}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func state(s corev1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("%s(%d)", s.Terminated.Reason, s.Terminated.ExitCode)
+	case s.Waiting != nil:
+		return s.Waiting.Reason
+	}
+	return "none"
+}
+
+// happened are the reasons of the events of a pod, in order.
+func (n *testNode) happened(name string) string {
+	var out []string
+	for _, e := range n.events.List() {
+		if e.InvolvedObject.Name == name {
+			out = append(out, e.Reason)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func (n *testNode) message(name, reason string) string {
+	for _, e := range n.events.List() {
+		if e.InvolvedObject.Name == name && e.Reason == reason {
+			return e.Message
+		}
+	}
+	return ""
+}
+
+// newPod is a pod as the source hands it out.
+func newPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid")},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSDefault,
+			TerminationGracePeriodSeconds: new(int64(30)),
+			Containers:                    []corev1.Container{newContainer("main")},
+		},
+	}
+	for _, f := range change {
+		f(pod)
+	}
+	return pod
+}
+
+func newContainer(name string) corev1.Container {
+	return corev1.Container{
+		Name: name, Image: "app:1", ImagePullPolicy: corev1.PullIfNotPresent,
+		TerminationMessagePath: corev1.TerminationMessagePathDefault, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}
+}
+
+func policy(p corev1.RestartPolicy) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.RestartPolicy = p }
+}
+
+func withUID(uid string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.UID = types.UID(uid) }
+}
+
+func containers(names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers = nil
+		for _, n := range names {
+			pod.Spec.Containers = append(pod.Spec.Containers, newContainer(n))
+		}
+	}
+}
+
+// inits are init containers; a name with a star is a sidecar.
+func inits(names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		for _, n := range names {
+			name, sidecar := strings.CutSuffix(n, "*")
+			c := newContainer(name)
+			if sidecar {
+				c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+			}
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+		}
+	}
+}
