@@ -27,7 +27,10 @@ bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go exam
 run: build bin/example/hello.tar ## a node with an example pod, in the foreground, on directories under ./run
 	@examples/hello/run $(RUN)
 
-clean-node: build ## remove the node of make run with its pods
+bin/berth:
+	@$(MAKE) build
+
+clean-node: bin/berth ## remove the node of make run with its pods
 	@examples/hello/clean $(RUN)
 
 build-test: build ## what the system tests run
