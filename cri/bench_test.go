@@ -2,10 +2,14 @@ package cri
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -20,7 +24,10 @@ func BenchmarkPod(b *testing.B) {
 		}
 		times[name] = append(times[name], time.Since(start))
 	}
+	steps := newStopwatch()
+	n.machine.at = steps.point
 	ctx := context.Background()
+	own0, groups0 := n.cpuTime(b)
 	for i := 0; b.Loop(); i++ {
 		var pod, id string
 		cfg := podConfig("bench")
@@ -74,9 +81,57 @@ func BenchmarkPod(b *testing.B) {
 		})
 	}
 	b.ReportMetric(0, "ns/op")
+	own, groups := n.cpuTime(b)
+	pods := float64(len(times["run"]))
+	b.ReportMetric((own-own0).Seconds()*1000/pods, "cpu-ms/pod-server")
+	b.ReportMetric((groups-groups0).Seconds()*1000/pods, "cpu-ms/pod-processes")
 	for name, t := range times {
 		slices.Sort(t)
 		b.ReportMetric(float64(t[len(t)/2].Microseconds())/1000, name2unit(name))
+	}
+	steps.log(b)
+}
+
+// cpuTime is what this process, and what the processes of its pods and of their starts have used.
+func (n *node) cpuTime(b *testing.B) (own, groups time.Duration) {
+	b.Helper()
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+		b.Fatal(err)
+	}
+	u, err := n.machine.cgroups.Stat(n.cfg.CgroupRoot)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), time.Duration(u.CPU.UsageNs)
+}
+
+// stopwatch takes the time of every step.
+type stopwatch struct {
+	mu    sync.Mutex
+	begun map[string]time.Time
+	took  map[string][]time.Duration
+}
+
+func newStopwatch() *stopwatch {
+	return &stopwatch{begun: map[string]time.Time{}, took: map[string][]time.Duration{}}
+}
+
+func (s *stopwatch) point(p string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name, ok := strings.CutSuffix(p, "/before"); ok {
+		s.begun[name] = time.Now()
+	} else if name, ok := strings.CutSuffix(p, "/after"); ok {
+		s.took[name] = append(s.took[name], time.Since(s.begun[name]))
+	}
+}
+
+func (s *stopwatch) log(b *testing.B) {
+	for _, name := range slices.Sorted(maps.Keys(s.took)) {
+		t := s.took[name]
+		slices.Sort(t)
+		b.Logf("%-40s %8.3f ms", name, float64(t[len(t)/2].Microseconds())/1000)
 	}
 }
 

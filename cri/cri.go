@@ -151,7 +151,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cgroups = h
+	m.cgroups = newGroups(h)
 	if m.host, err = oci.ReadHost(); err != nil {
 		return nil, err
 	}

@@ -104,7 +104,8 @@ func (g fakeGroups) Update(path string, _ *specs.LinuxResources) error {
 	return g.do("update", "cgroup", path, true)
 }
 func (g fakeGroups) ProcsFiles(path string) []string { return []string{path + "/cgroup.procs"} }
-func (g fakeGroups) Kill(string) error               { return nil }
+func (g fakeGroups) Attach(string, int) error        { return nil }
+func (g fakeGroups) Warm()                           {}
 func (g fakeGroups) Remove(_ context.Context, path string) error {
 	return g.do("remove", "cgroup", path, false)
 }

@@ -49,12 +49,13 @@ type network interface {
 	Close() error
 }
 
-// groups is the part of [cgroups.Hierarchy] that sandboxes and containers use.
+// groups is what sandboxes and containers ask of the cgroup hierarchy.
 type groups interface {
 	Create(path string, r *specs.LinuxResources) error
 	Update(path string, r *specs.LinuxResources) error
 	ProcsFiles(path string) []string
-	Kill(path string) error
+	Attach(path string, pid int) error
+	Warm()
 	Remove(ctx context.Context, path string) error
 	Stat(path string) (cgroups.Usage, error)
 	MemoryDir(path string) string

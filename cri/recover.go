@@ -125,6 +125,7 @@ func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
 			s.resweep(ctx, c)
 		}
 	}
+	s.pods.join(sb, k) // it may have been killed before that
 	// Exits that happened meanwhile come first.
 	s.pods.watch(sb)
 	return nil

@@ -39,7 +39,8 @@ type sandbox struct {
 
 	mu       sync.RWMutex
 	rec      sandboxRecord
-	keeper   podKeeper // nil when there is none
+	keeper   podKeeper     // nil when there is none
+	joined   chan struct{} // closed when the keeper is in its cgroup
 	members  map[string]*container
 	torndown bool // nothing but the directory and the record is left
 	gone     bool // nor these

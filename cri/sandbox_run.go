@@ -133,7 +133,14 @@ func (p *pods) unpinNetNS(sb *sandbox) act {
 }
 
 func (p *pods) makeCgroup(sb *sandbox) act {
-	return func(context.Context) error { return p.cgroups.Create(sb.record().Cgroup, nil) }
+	return func(context.Context) error {
+		if err := p.cgroups.Create(sb.record().Cgroup, nil); err != nil {
+			return err
+		}
+		// Not before: no group can be made while an attachment waits.
+		p.life.start(func(context.Context) { p.cgroups.Warm() })
+		return nil
+	}
 }
 
 func (p *pods) removeCgroup(sb *sandbox) act {
@@ -177,7 +184,6 @@ func (p *pods) startKeeper(sb *sandbox) act {
 			PID:         ns.GetPid() == runtimeapi.NamespaceMode_POD,
 			Hostname:    ownHostname(sb),
 			Sysctls:     sysctlsOf(sb.cfg),
-			CgroupProcs: p.cgroups.ProcsFiles(rec.Cgroup),
 			LaunchProcs: p.cgroups.ProcsFiles(p.launchCgroup()),
 			OOMScoreAdj: p.oomScore(keeperOOMScore),
 		})
@@ -185,12 +191,37 @@ func (p *pods) startKeeper(sb *sandbox) act {
 			return err
 		}
 		sb.setKeeper(k)
+		p.join(sb, k)
 		return nil
+	}
+}
+
+// join puts the keeper into the sandbox's cgroup. That may take longer than all of the rest, and nothing depends on it, so
+// nobody waits for it but who stops the keeper.
+func (p *pods) join(sb *sandbox, k podKeeper) {
+	joined := make(chan struct{})
+	sb.mu.Lock()
+	sb.joined = joined
+	sb.mu.Unlock()
+	attach := func(context.Context) {
+		defer close(joined)
+		if err := p.cgroups.Attach(sb.record().Cgroup, k.Pid()); err != nil {
+			p.log.Warn("keeper runs outside its pod's cgroup", "sandbox", sb.id, "error", err)
+		}
+	}
+	if !p.life.start(attach) {
+		close(joined) // the next server does it
 	}
 }
 
 func (p *pods) stopKeeper(sb *sandbox) act {
 	return func(ctx context.Context) error {
+		sb.mu.RLock()
+		joined := sb.joined
+		sb.mu.RUnlock()
+		if joined != nil {
+			<-joined // else the number of a keeper that is gone could be attached
+		}
 		if k := sb.takeKeeper(); k != nil {
 			if err := k.Stop(ctx); err == nil {
 				return nil
