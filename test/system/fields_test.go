@@ -171,12 +171,12 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "masked-paths", fields: "spec.containers.securityContext.procMount (Default)",
-		spec: prints("test -s /proc/kcore && echo readable || echo masked; touch /proc/sys/kernel/hostname 2>/dev/null; echo x > /proc/sys/kernel/hostname 2>/dev/null || echo readonly", ""),
+		spec: prints("test -s /proc/kcore && echo readable || echo masked; { echo x > /proc/sys/kernel/hostname; } 2>/dev/null || echo readonly", ""),
 		want: []string{"masked", "readonly"},
 	},
 	{
 		name: "privileged", fields: "spec.containers.securityContext.privileged",
-		spec: prints("test -e /dev/loop-control -o -e /dev/kmsg && echo devices; test -w /proc/sysrq-trigger && echo unmasked; mkdir /t && mount -t tmpfs t /t && echo mounted", "securityContext: {privileged: true}\n"),
+		spec: prints("test -e /dev/loop-control -o -e /dev/kmsg && echo devices; test -w /proc/sys/kernel/hostname && echo unmasked; mkdir /t && mount -t tmpfs t /t && echo mounted", "securityContext: {privileged: true}\n"),
 		want: []string{"devices", "unmasked", "mounted"},
 	},
 	{
@@ -202,7 +202,7 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	{
 		name: "host-path", fields: "spec.volumes.hostPath, volumeMounts.readOnly",
 		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" + prints("cat /v/f; echo y > /w/g; touch /v/x 2>/dev/null || echo readonly", "volumeMounts: [{name: v, mountPath: /v, readOnly: true}, {name: v, mountPath: /w}]\n"),
-		host: func(t *testing.T, dir string) { write(t, dir+"/f", "from the host") },
+		host: func(t *testing.T, dir string) { write(t, dir+"/f", "from the host\n") },
 		want: []string{"from the host", "readonly"},
 	},
 	{
@@ -217,20 +217,20 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "share-pid", fields: "spec.shareProcessNamespace",
-		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("sleep 0.3; ps | grep -c '[s]leep 4711'; test $$ != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; echo end", ""), "  containers:\n",
+		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("sleep 0.3; ps | grep -c '[s]leep 4711'; test $(cut -d' ' -f4 /proc/self/stat) != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; echo end", ""), "  containers:\n",
 			"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & sleep 1']}\n", 1),
 		want: []string{"1", "not-one", "end"},
 	},
 	{
 		name: "own-pid", fields: "PID namespace of a container",
-		spec: prints("echo $$", ""), want: []string{"1"},
+		spec: prints("cut -d' ' -f1 /proc/self/stat", ""), want: []string{"1"},
 	},
 	{
 		name: "host-namespaces", fields: "spec.hostNetwork, hostPID, hostIPC",
 		spec: "\n  hostNetwork: true\n  hostPID: true\n  hostIPC: true" + runs(""),
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			for _, ns := range []string{"net", "pid", "ipc"} {
-				want, _ := os.Readlink("/proc/1/ns/" + ns)
+				want, _ := os.Readlink("/proc/self/ns/" + ns)
 				if got := strings.TrimSpace(n.must("exec", "host-namespaces", "--", "readlink", "/proc/self/ns/"+ns)); got != want {
 					t.Errorf("%s namespace: got %s, the host's is %s", ns, got, want)
 				}

@@ -152,7 +152,7 @@ func oomKilled(n *Node) {
 func signalled(n *Node) {
 	n.with("signal", `
   restartPolicy: Never
-  containers: [{name: main, image: `+image+`, command: [sh, -c, 'sh -c "kill -9 \$\$"']}]`)
+  containers: [{name: main, image: `+image+`, command: [sh, -c, 'sleep 100 & kill -9 $!; wait $!']}]`)
 	p := n.waitPhase("signal", corev1.PodFailed)
 	if s := terminated(p, "main"); s == nil || s.ExitCode != 137 || s.Reason != "Error" {
 		n.t.Errorf("main: %+v", s)

@@ -287,7 +287,7 @@ func (n *Node) pod(name string) *corev1.Pod {
 // wait follows the agent's watch until ok says so of the pod (which is nil while there is none) and returns it.
 func (n *Node) wait(name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // also for cleaning up, when the test's context has ended
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/pods?watch=1", nil)
 	if err != nil {
