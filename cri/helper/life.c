@@ -55,6 +55,8 @@ static void __attribute__((noreturn)) keeper(void)
 	umask(077);
 	prctl(PR_SET_NAME, "berth-keeper", 0, 0, 0);
 	/* Signals are read from a descriptor; none may end a keeper but SIGKILL. */
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* an ignored one would stay so in containers */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	dirfd_ = FD_DIR;

@@ -55,9 +55,3 @@ func TestLogIsInTheCRIFormat(t *testing.T) {
 	}
 }
 
-func TestExecRunsInTheContainer(t *testing.T) {
-	p := newPod(t)
-	id, pid := p.sh("sleep 1000")
-	out, e, err := p.execIn(id, pid, nil, "sh", "-c", "echo hello; hostname; exit 3")
-	t.Log(out, e, err)
-}
