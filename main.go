@@ -75,7 +75,7 @@ func command() *cobra.Command {
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
 	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() })...)
-	add("node", agentCommand(dir), purgeCommand(dir), check.Command(), versionCommand())
+	add("node", agentCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

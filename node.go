@@ -109,6 +109,21 @@ func placeConfig(p config.Place, log *slog.Logger) cri.Config {
 	}
 }
 
+func unitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "unit [-- AGENT-FLAG...]", Short: "Print a systemd unit for the agent",
+		Example: "  berth unit > /etc/systemd/system/berth.service\n  berth unit -- --manifest-dir /etc/kubernetes/manifests",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			exe, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), systemd.AgentUnit(exe, args...))
+			return err
+		},
+	}
+}
+
 func purgeCommand(runDir func() string) *cobra.Command {
 	p := config.Default().Place
 	logging := config.Default().Logging

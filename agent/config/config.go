@@ -82,7 +82,7 @@ func Default() Config {
 		CNIConfDir:       "/etc/cni/net.d",
 		CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
 		PullStallTimeout: time.Minute,
-		MaxParallelPulls: 4,
+		MaxParallelPulls: 6,
 		BackoffInitial:   10 * time.Second,
 		BackoffMax:       5 * time.Minute,
 		LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
