@@ -148,9 +148,9 @@ func ignored(d *decoded, node string) []string {
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.ResourceVersion, pod.SelfLink, pod.Generation = "", "", 0
 	pod.CreationTimestamp = metav1.Time{}
-	for _, i := range ignoredFields {
-		for _, path := range find(pod, i.path) {
-			warn(true, path, i.reason)
+	for _, r := range ignoredRules() {
+		for _, path := range r.find(pod) {
+			warn(true, path, r.reason)
 		}
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,15 +112,20 @@ var ignoredFields = []entry{
 	{"spec.containers[*].resizePolicy", "the resources of a static pod change by replacing it"},
 }
 
+var (
+	unsupportedRules = sync.OnceValue(func() []rule { return rules(unsupported) })
+	ignoredRules     = sync.OnceValue(func() []rule { return rules(ignoredFields) })
+)
+
 // systemPriorities are the two priority classes that exist without an API server.
 var systemPriorities = map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
 // Unsupported names every field of a pod that this version of the agent does not act upon.
 func Unsupported(pod *corev1.Pod) field.ErrorList {
 	var errs field.ErrorList
-	for _, e := range unsupported {
-		for _, path := range find(pod, e.path) {
-			errs = append(errs, field.Forbidden(at(path), e.reason))
+	for _, r := range unsupportedRules() {
+		for _, path := range r.find(pod) {
+			errs = append(errs, field.Forbidden(at(path), r.reason))
 		}
 	}
 	if c := pod.Spec.PriorityClassName; c != "" && systemPriorities[c] == 0 {
@@ -144,33 +150,84 @@ func checkUID(pod *corev1.Pod) field.ErrorList {
 	return field.ErrorList{field.Invalid(at("metadata.uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
 }
 
-// find returns the paths in pod that pattern fits and that are set.
-func find(pod *corev1.Pod, pattern string) []string {
-	rest, ok := strings.CutPrefix(pattern, "spec.")
-	if !ok {
-		return nil
-	}
-	spec := reflect.ValueOf(&pod.Spec).Elem()
-	out := match(spec, "spec", rest)
-	if after, ok := strings.CutPrefix(rest, "containers[*]"); ok {
-		out = append(match(spec, "spec", "initContainers[*]"+after), out...)
+// rule is an entry whose path is resolved to fields of the types, once, since every manifest is held to all of them.
+type rule struct {
+	steps  []member
+	want   string // "" = any value but the empty one
+	reason string
+}
+
+// member is one name of a path.
+type member struct {
+	name  string
+	index []int
+	each  bool // every element of the list
+}
+
+// rules resolves a table. A path that names no field is a mistake in the table, which a test finds.
+func rules(table []entry) []rule {
+	var out []rule
+	for _, e := range table {
+		path, want, _ := strings.Cut(e.path, "=")
+		rest := strings.TrimPrefix(path, "spec.")
+		if after, ok := strings.CutPrefix(rest, "containers[*]"); ok {
+			if steps, ok := resolve("initContainers[*]" + after); ok {
+				out = append(out, rule{steps, want, e.reason})
+			}
+		}
+		if steps, ok := resolve(rest); ok {
+			out = append(out, rule{steps, want, e.reason})
+		}
 	}
 	return out
 }
 
-func match(v reflect.Value, path, pattern string) []string {
-	step, rest, _ := strings.Cut(pattern, ".")
-	step, want, hasWant := strings.Cut(step, "=")
-	name, each := strings.CutSuffix(step, "[*]")
-	v = fieldOf(v, name)
-	if !v.IsValid() || v.IsZero() {
+func resolve(path string) ([]member, bool) {
+	t := reflect.TypeFor[corev1.PodSpec]()
+	var out []member
+	for part := range strings.SplitSeq(path, ".") {
+		name, each := strings.CutSuffix(part, "[*]")
+		if t.Kind() != reflect.Struct {
+			return nil, false
+		}
+		f, ok := fieldNamed(t, name)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, member{name, f.Index, each})
+		t = f.Type
+		for t.Kind() == reflect.Pointer || each && t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+	}
+	return out, true
+}
+
+// fieldNamed finds the field of a struct by its JSON name, also in inlined structs.
+func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	for _, f := range reflect.VisibleFields(t) {
+		if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// find returns the paths in pod that the rule fits and that are set.
+func (r *rule) find(pod *corev1.Pod) []string {
+	return r.match(reflect.ValueOf(&pod.Spec).Elem(), "spec", r.steps)
+}
+
+func (r *rule) match(v reflect.Value, path string, steps []member) []string {
+	s := &steps[0]
+	v = v.FieldByIndex(s.index)
+	if v.IsZero() {
 		return nil
 	}
-	path += "." + name
-	if each {
+	if s.each {
 		var out []string
 		for i := range v.Len() {
-			out = append(out, match(v.Index(i), fmt.Sprintf("%s[%d]", path, i), rest)...)
+			out = append(out, r.match(v.Index(i), fmt.Sprintf("%s.%s[%d]", path, s.name, i), steps[1:])...)
 		}
 		return out
 	}
@@ -178,30 +235,12 @@ func match(v reflect.Value, path, pattern string) []string {
 		v = v.Elem()
 	}
 	switch {
-	case rest != "":
-		return match(v, path, rest)
-	case hasWant && fmt.Sprint(v.Interface()) != want:
+	case len(steps) > 1:
+		return r.match(v, path+"."+s.name, steps[1:])
+	case r.want != "" && fmt.Sprint(v.Interface()) != r.want:
 		return nil
 	case (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0:
 		return nil
 	}
-	return []string{path}
-}
-
-// fieldOf returns the field of a struct by its JSON name, through inlined structs.
-func fieldOf(v reflect.Value, name string) reflect.Value {
-	t := v.Type()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if tag == name {
-			return v.Field(i)
-		}
-		if tag == "" && f.Anonymous {
-			if in := fieldOf(v.Field(i), name); in.IsValid() {
-				return in
-			}
-		}
-	}
-	return reflect.Value{}
+	return []string{path + "." + s.name}
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
 )
 
@@ -180,4 +183,36 @@ func FuzzValidate(f *testing.F) {
 			_ = e.Error()
 		}
 	})
+}
+
+// Pods of random content in every field reach rules that random text does not.
+func TestRandomPods(t *testing.T) {
+	n := 300
+	if testing.Short() {
+		n = 30
+	}
+	for seed := range n {
+		fill := randfill.NewWithSeed(int64(seed)).NilChance(0.5).NumElements(1, 2).MaxDepth(12).Funcs(
+			func(q *resource.Quantity, c randfill.Continue) {
+				*q = *resource.NewMilliQuantity(c.Int63n(5000)-1000, resource.DecimalSI)
+			},
+			func(s *string, c randfill.Continue) {
+				words := []string{"", "a", "b", "a/b", "..", "../x", "/", "A_b", "10.0.0.1", "hugepages-2Mi", "metadata.labels['a']", "metadata.name", "Always", "x['"}
+				*s = words[c.Intn(len(words))]
+			},
+			func(t *metav1.Time, _ randfill.Continue) { *t = metav1.Time{} },
+			func(f *metav1.FieldsV1, _ randfill.Continue) {},
+		)
+		var pod corev1.Pod
+		fill.Fill(&pod.Spec)
+		SetDefaults(&pod)
+		again := pod.DeepCopy()
+		SetDefaults(again)
+		if a, b := asYAML(t, &pod), asYAML(t, again); a != b {
+			t.Fatalf("seed %d: defaulting twice changes\n%s\ninto\n%s", seed, a, b)
+		}
+		for _, e := range Validate(&pod) {
+			_ = e.Error()
+		}
+	}
 }
