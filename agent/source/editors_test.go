@@ -65,6 +65,7 @@ func TestEditors(t *testing.T) {
 	}
 	for name, save := range editors {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := start(t, t.TempDir(), nil)
 			h.write("a.yaml", podYAML("web", "nginx:0"))
 			h.waitImage("web", "nginx:0")
