@@ -9,8 +9,9 @@ import (
 )
 
 // Stream is an attachment to the stdio of a running container. It ends when
-// the container's output does, or when it is closed; a Stream that is not read
-// for too long is cut off, since it must not stall the container.
+// the container's output does, or when it is closed. Both outputs have to be
+// read, as they share a connection; a Stream that is not read for too long is
+// cut off, since it must not stall the container.
 type Stream struct {
 	Stdin          io.WriteCloser
 	Stdout, Stderr io.Reader // Stderr stays empty with a terminal
@@ -37,7 +38,7 @@ func (k *Keeper) Attach(ctx context.Context, containerID string) (*Stream, error
 		err := s.copy(outW, errW)
 		_ = outW.CloseWithError(err)
 		_ = errW.CloseWithError(err)
-		s.Close()
+		c.Close()
 	}()
 	return s, nil
 }
@@ -81,10 +82,10 @@ func (s *Stream) Close() error {
 	s.once.Do(func() {
 		s.conn.Close()
 		if r, ok := s.Stdout.(*io.PipeReader); ok {
-			r.CloseWithError(io.EOF)
+			r.Close()
 		}
 		if r, ok := s.Stderr.(*io.PipeReader); ok {
-			r.CloseWithError(io.EOF)
+			r.Close()
 		}
 	})
 	return nil

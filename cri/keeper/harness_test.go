@@ -164,6 +164,17 @@ func (p *pod) spec(id string, args ...string) *specs.Spec {
 	return s
 }
 
+func mountTmpfs(t testing.TB, dir, options string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("test", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
 func cgroupRoot() string { return fmt.Sprintf("/berth-test-%d", os.Getpid()) }
 
 // removeCgroups removes the test's cgroups in every hierarchy, and says what

@@ -1,7 +1,6 @@
 package keeper_test
 
 import (
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -40,18 +39,6 @@ func TestSignalEndsAContainer(t *testing.T) {
 	e := p.exit(id)
 	if e.Code != 137 || e.Signal != 9 || e.Pid != pid || e.StartedAt.After(e.FinishedAt) {
 		t.Errorf("ended with %+v", e)
-	}
-}
-
-func TestLogIsInTheCRIFormat(t *testing.T) {
-	p := newPod(t)
-	id, _ := p.sh("echo one; echo two >&2; printf three")
-	p.exit(id)
-	got := p.log(id)
-	slices.Sort(got)
-	want := []string{"stderr F two", "stdout F one", "stdout P three"}
-	if !slices.Equal(got, want) {
-		t.Errorf("log is %q, want %q", got, want)
 	}
 }
 
