@@ -230,7 +230,8 @@ func TestFullDisk(t *testing.T) {
 	n.apply("a.yaml", pod("a", sleeping))
 	before := n.waitReady("a")
 	out, e, code := n.berth("images", "pull", addr+"/large:1")
-	if code == 0 || !strings.Contains(out+e, "no space left") {
+	// The limit on what an image may unpack to is a share of the free disk, so it may be what is met first.
+	if code == 0 || !strings.Contains(out+e, "no space left") && !strings.Contains(out+e, "of the disk") {
 		t.Errorf("full disk: code %d, %s%s", code, out, e)
 	}
 	n.requireSame(before, n.waitReady("a"))

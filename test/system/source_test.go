@@ -45,7 +45,7 @@ func TestBadManifestsHarmNothing(t *testing.T) {
 		{"{{{", []string{"a.yaml"}},
 		{pod("a", "\n  hostUsers: maybe"+sleeping), []string{"a.yaml", "hostUsers"}},
 		{strings.Replace(pod("a", sleeping), "name: a", "name: '../../etc'", 1), []string{"a.yaml", "metadata.name"}},
-		{strings.Repeat("# ten megabytes\n", 11<<20/16) + pod("a", sleeping), []string{"a.yaml", "MiB"}},
+		{strings.Repeat("# ten megabytes\n", 11<<20/16) + pod("a", sleeping), []string{"a.yaml", "10485760"}},
 		{"", nil},
 	} {
 		n.apply("a.yaml", bad.manifest)
