@@ -98,6 +98,7 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r := placeConfig(c.Place, log)
 	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
+	r.PullStallTimeout = c.PullStallTimeout
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
 	return r
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -44,6 +45,7 @@ type Config struct {
 	RegistryConfigDir string // hosts.toml files, one directory a registry
 	ImageDir          string // archives imported at start
 	MaxParallelPulls  int
+	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
 
 	LogMaxSize  int64 // a container's log rotates at this size; 0 = never
 	LogMaxFiles int
@@ -124,10 +126,8 @@ func (s *Server) openMachine() (*machine, error) {
 	m := &machine{
 		paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
 	}
-	for _, dir := range []string{c.RootDir, c.RunDir, m.paths.sandboxes(), m.paths.containers(), m.paths.state()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, err
-		}
+	if err := makeDirs(m.paths); err != nil {
+		return nil, err
 	}
 	var err error
 	if m.bootID, err = bootID(); err != nil {
@@ -141,7 +141,7 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	s.images, err = image.Open(image.Config{
-		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, MaxParallel: c.MaxParallelPulls, Log: s.log,
+		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, MaxParallel: c.MaxParallelPulls, StallTimeout: c.PullStallTimeout, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -168,6 +168,25 @@ func (s *Server) openMachine() (*machine, error) {
 	s.closers = append(s.closers, helper.Close)
 	m.keepers = realKeepers{helper}
 	return m, s.openNetwork(m)
+}
+
+// makeDirs makes the directories. Those whose content a boot ends are on tmpfs, wherever the run directory is: each pod makes and
+// removes a dozen small files there, and a filesystem on a disk takes ten times as long for that.
+func makeDirs(l layout) error {
+	for _, dir := range []string{l.root, l.run} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	for _, dir := range l.volatile() {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		if err := mountVolatile(dir); err != nil {
+			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+	}
+	return nil
 }
 
 func (s *Server) openNetwork(m *machine) error {
