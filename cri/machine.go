@@ -139,6 +139,9 @@ func (l layout) spec(id string) string        { return filepath.Join(l.container
 func (l layout) filter(id string) string      { return filepath.Join(l.container(id), "seccomp.bpf") } // written by the launcher
 func (l layout) imageMounts(id string) string { return filepath.Join(l.container(id), "images") }
 
+// volatile are the directories whose content means nothing after a boot.
+func (l layout) volatile() []string { return []string{l.sandboxes(), l.containers(), l.state()} }
+
 // defaultParent is the cgroup parent of pods that name none; beside them launchers start containers, so that a start is not
 // charged to the pod, whose limit may be smaller than the launcher.
 func (m *machine) defaultParent() string { return path.Join("/", m.cgroupRoot, "berth") }

@@ -48,3 +48,16 @@ func isMountpoint(path string) bool {
 	var a, b unix.Stat_t
 	return unix.Lstat(path, &a) == nil && unix.Lstat(filepath.Dir(path), &b) == nil && a.Dev != b.Dev
 }
+
+// mountVolatile puts a tmpfs at dir, unless it is on one already. What a run before the last boot left on the disk below is
+// covered by it, and of no use to anybody.
+func mountVolatile(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	if st.Type == unix.TMPFS_MAGIC {
+		return nil
+	}
+	return unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+}

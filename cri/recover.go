@@ -292,8 +292,11 @@ func (s *Server) Purge(ctx context.Context) error {
 		return fmt.Errorf("purge: %w", err)
 	}
 	errs = append(errs, s.machine.net.Purge(ctx), s.machine.cgroups.Remove(ctx, s.machine.defaultParent()), s.Close())
-	for _, dir := range []string{s.machine.paths.content(), s.machine.paths.snapshots(), s.machine.paths.db(), s.machine.paths.netns(), s.machine.paths.ipam(),
-		s.machine.paths.cniCache(), s.machine.paths.sandboxes(), s.machine.paths.containers(), s.machine.paths.state()} {
+	l := s.machine.paths
+	for _, dir := range l.volatile() {
+		errs = append(errs, s.machine.mounts.unmount(dir))
+	}
+	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.db(), l.netns(), l.ipam(), l.cniCache()) {
 		errs = append(errs, os.RemoveAll(dir))
 	}
 	if err := errors.Join(errs...); err != nil {
