@@ -1,0 +1,521 @@
+package keeper_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+func TestOpenFindsTheKeeperAfterACrash(t *testing.T) {
+	p := newPod(t)
+	quick, _ := p.sh("exit 3")
+	p.exit(quick)
+	slow := p.interactive(false, false, "read x; exit 4")
+	// The new agent has nothing but the directory.
+	k, err := keeper.Open(t.Context(), "pod", p.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Pid() != p.Pid() || k.NSPath("ipc") != p.NSPath("ipc") {
+		t.Errorf("found keeper %d, want %d", k.Pid(), p.Pid())
+	}
+	p.Keeper = k
+	say(t, p.attach(slow), "\n")
+	if e := p.exit(slow); e.Code != 4 {
+		t.Errorf("ended with %+v", e)
+	}
+	if e := p.exit(quick); e.Code != 3 {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func TestStartFindsALiveKeeper(t *testing.T) {
+	p := newPod(t)
+	k, err := keeper.Start(t.Context(), p.config)
+	if err != nil || k.Pid() != p.Pid() {
+		t.Fatalf("second start: %v, %v", k, err)
+	}
+	// Many at once make one.
+	c := p.config
+	c.Dir = t.TempDir()
+	pids := make([]int, 8)
+	var wg sync.WaitGroup
+	for i := range pids {
+		wg.Go(func() {
+			if k, err := keeper.Start(t.Context(), c); err != nil {
+				t.Error(err)
+			} else {
+				pids[i] = k.Pid()
+			}
+		})
+	}
+	wg.Wait()
+	if len(slices.Compact(pids)) != 1 {
+		t.Errorf("keepers are %v", pids)
+	}
+	k, err = keeper.Open(t.Context(), "pod", c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := k.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := keeper.Open(t.Context(), "pod", c.Dir); !errors.Is(err, keeper.ErrGone) {
+		t.Errorf("open after stop: %v", err)
+	}
+	// And it can be started anew in the same directory.
+	if k, err = keeper.Start(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartSaysWhatWentWrong(t *testing.T) {
+	needRoot(t)
+	for want, change := range map[string]func(*keeper.Config){
+		"join network namespace /nowhere": func(c *keeper.Config) { c.NetNS = "/nowhere" },
+		"set sysctl kernel/nothing":       func(c *keeper.Config) { c.Sysctls = map[string]string{"kernel.nothing": "1"} },
+		"join /nowhere/cgroup.procs":      func(c *keeper.Config) { c.CgroupProcs = []string{"/nowhere/cgroup.procs"} },
+		"UTS namespace":                   func(c *keeper.Config) { c.UTS = false },
+		"is not valid":                    func(c *keeper.Config) { c.Sysctls = map[string]string{"kernel/../../x": "1"} },
+	} {
+		c := keeper.Config{ID: "x", Dir: t.TempDir(), Helper: openHelper(t), UTS: true, Hostname: "x", PID: true}
+		change(&c)
+		if k, err := keeper.Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want %q", err, want)
+			if k != nil {
+				_ = k.Stop(t.Context())
+			}
+		}
+	}
+	eventually(t, func() bool { return len(processes("berth-keeper\x00x")) == 0 })
+}
+
+func TestStartInADirectoryLongerThanAnAddress(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 200))
+	p := newPod(t, func(c *keeper.Config) { c.Dir = dir })
+	id, _ := p.sh("exit 2")
+	if e := p.exit(id); e.Code != 2 {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func TestPodHasItsNamespaces(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) {
+		c.Hostname = "some-pod"
+		c.Sysctls = map[string]string{"kernel.msgmax": "9000", "kernel/shm_rmid_forced": "1"}
+		c.OOMScoreAdj = 100
+	})
+	for _, ns := range []string{"ipc", "uts"} {
+		own, _ := os.Readlink("/proc/self/ns/" + ns)
+		if pod, err := os.Readlink(p.NSPath(ns)); err != nil || pod == own {
+			t.Errorf("%s namespace is the host's: %v", ns, err)
+		}
+	}
+	for _, ns := range []string{"net", "pid", "mnt"} {
+		own, _ := os.Readlink("/proc/self/ns/" + ns)
+		if pod, err := os.Readlink(p.NSPath(ns)); err != nil || pod != own {
+			t.Errorf("%s namespace is not the host's: %v", ns, err)
+		}
+	}
+	id, _ := p.sh("hostname; cat /proc/sys/kernel/msgmax /proc/sys/kernel/shm_rmid_forced")
+	p.exit(id)
+	if l := p.log(id); !slices.Equal(l, []string{"stdout F some-pod", "stdout F 9000", "stdout F 1"}) {
+		t.Errorf("container sees %q", l)
+	}
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.Pid())); string(b) != "100\n" {
+		t.Errorf("oom_score_adj is %q, %v", b, err)
+	}
+}
+
+func TestContainersShareThePodsPIDNamespace(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	run := func(args ...string) (string, int) {
+		spec := p.spec("c", args...)
+		spec.Linux.Namespaces[1].Path = p.NSPath("pid")
+		c := p.container(spec)
+		pid, err := p.Run(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.ID, pid
+	}
+	first, _ := run("/bin/sleep", "5001")
+	second, _ := run("/bin/sh", "-c", "ps; ls -l /proc/1/root /proc/1/fd; cat /proc/1/status; (sleep 0.1 &); exit 6")
+	if e := p.exit(second); e.Code != 6 {
+		t.Errorf("ended with %+v", e)
+	}
+	text := strings.Join(p.log(second), "\n")
+	if !strings.Contains(text, "/pause") || !strings.Contains(text, "sleep 5001") {
+		t.Errorf("second container sees %s", text)
+	}
+	pid1 := strings.Split(p.NSPath("pid"), "/")[2]
+	root, err := os.ReadDir("/proc/" + pid1 + "/root")
+	if err != nil || len(root) != 0 {
+		t.Errorf("process 1 has a root with %d entries, %v", len(root), err)
+	}
+	n, _ := strconv.Atoi(pid1)
+	if f := files(t, n); len(f) != 0 {
+		t.Errorf("process 1 has files %v", f)
+	}
+	if m, err := os.ReadFile("/proc/" + pid1 + "/mountinfo"); err != nil || strings.Count(string(m), "\n") != 1 {
+		t.Errorf("process 1 has mounts %s, %v", m, err)
+	}
+	status, _ := os.ReadFile("/proc/" + pid1 + "/status")
+	if !strings.Contains(string(status), "Uid:\t65534\t65534\t65534\t65534") || !strings.Contains(string(status), "CapPrm:\t0000000000000000") {
+		t.Errorf("process 1 is %s", status)
+	}
+	// A container's end does not end its neighbours; their orphans are reaped.
+	if e, err := p.Exits(); err != nil || len(e) != 1 {
+		t.Errorf("exits are %+v, %v", e, err)
+	}
+	if err := p.Signal(t.Context(), first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.exit(first)
+	eventually(t, func() bool {
+		b, _ := os.ReadFile("/proc/" + pid1 + "/task/" + pid1 + "/children")
+		return len(b) == 0
+	})
+}
+
+func TestRunIsIdempotent(t *testing.T) {
+	p := newPod(t)
+	c := p.container(p.spec("c", "/bin/sh", "-c", "echo once; sleep 1000"))
+	pids := make([]int, 6)
+	var wg sync.WaitGroup
+	for i := range pids {
+		wg.Go(func() {
+			var err error
+			if pids[i], err = p.Run(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if pids[0] == 0 || len(slices.Compact(pids)) != 1 {
+		t.Errorf("pids are %v", pids)
+	}
+	if err := p.Forget(c.ID); err == nil {
+		t.Error("a running container was forgotten")
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil && !errors.Is(err, keeper.ErrNotFound) {
+		t.Fatal(err)
+	}
+	e := p.exit(c.ID)
+	if pid, err := p.Run(t.Context(), c); err != nil || pid != e.Pid {
+		t.Errorf("run of a container that has ended: %d, %v", pid, err)
+	}
+	for range 2 {
+		if err := p.Forget(c.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if s, err := keeper.ReadStates(p.Dir()); err != nil || len(s) != 0 {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+}
+
+func TestRunThatFailsCanBeTriedAgain(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/nothing")
+	c := p.container(spec)
+	for range 2 {
+		_, err := p.Run(t.Context(), c)
+		if err == nil || !strings.Contains(err.Error(), `exec: "/bin/nothing": stat /bin/nothing: no such file or directory`) {
+			t.Fatalf("error is %v", err)
+		}
+	}
+	s, err := keeper.ReadStates(p.Dir())
+	if err != nil || len(s) != 1 || s[0].Phase != "failed" || !strings.Contains(s[0].Error, "no such file") {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+	if e, err := p.Exits(); err != nil || len(e) != 0 {
+		t.Errorf("exits are %+v, %v", e, err)
+	}
+	spec.Process.Args = []string{"/bin/true"}
+	b, _ := json.Marshal(spec)
+	write(t, filepath.Join(c.Bundle, "config.json"), string(b), 0o600)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); e.Code != 0 {
+		t.Errorf("ended with %+v", e)
+	}
+	if err := p.Forget("never-there"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInstantExitIsToldOnce runs containers that are over before anybody looks.
+func TestInstantExitIsToldOnce(t *testing.T) {
+	p := newPod(t)
+	told := map[string]int{}
+	var mu sync.Mutex
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- p.Watch(ctx, func(e keeper.Exit) {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Code == 17 && e.Pid > 0 && !e.StartedAt.After(e.FinishedAt) {
+				told[e.ContainerID]++
+			}
+		})
+	}()
+	var ids []string
+	for range 20 {
+		id, pid := p.sh("exit 17")
+		ids = append(ids, id)
+		if pid <= 0 {
+			t.Errorf("pid is %d", pid)
+		}
+	}
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(told) == len(ids) })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("watch ended with %v", err)
+	}
+	for id, n := range told {
+		if n != 1 {
+			t.Errorf("exit of %s was told %d times", id, n)
+		}
+	}
+	exits, err := p.Exits()
+	if err != nil || len(exits) != len(ids) {
+		t.Errorf("%d exits on record, %v", len(exits), err)
+	}
+}
+
+// TestRunWhoseAgentDies hangs up in the middle.
+func TestRunWhoseAgentDies(t *testing.T) {
+	p := newPod(t)
+	for i := range 20 {
+		c := p.container(p.spec("c", "/bin/sh", "-c", "exit 8"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
+		_, err := p.Run(ctx, c)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := p.Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if e := p.exit(c.ID); e.Code != 8 {
+			t.Errorf("ended with %+v", e)
+		}
+	}
+}
+
+func TestKillEndsWhatADeadKeeperLeft(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 6001")
+	done := make(chan error)
+	go func() { done <- p.Watch(t.Context(), func(keeper.Exit) {}) }()
+	if err := unix.Kill(p.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, keeper.ErrGone) {
+		t.Errorf("watch ended with %v", err)
+	}
+	eventually(t, func() bool {
+		_, err := keeper.Open(t.Context(), "pod", p.Dir())
+		return errors.Is(err, keeper.ErrGone)
+	})
+	if _, err := p.Run(t.Context(), p.container(p.spec("c", "/bin/true"))); !errors.Is(err, keeper.ErrGone) {
+		t.Errorf("run on a dead keeper: %v", err)
+	}
+	s, err := keeper.ReadStates(p.Dir())
+	if err != nil || len(s) != 1 || s[0].ContainerID != id || s[0].Pid != pid || s[0].Phase != "running" {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+	for range 2 {
+		if err := keeper.Kill(p.Dir()); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, func() bool { return len(processes("sleep\x006001")) == 0 })
+	if err := p.Forget(id); err != nil {
+		t.Error(err)
+	}
+	if err := p.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKillEndsALiveKeeperAndItsPod(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	id, pid := p.sh("sleep 7001")
+	if _, _, err := p.execIn(id, pid, nil, "sh", "-c", "setsid sleep 7002 >/dev/null 2>&1 & true"); err != nil {
+		t.Fatal(err)
+	}
+	if err := keeper.Kill(p.Dir()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00700")) == 0 && len(processes("/pause")) == 0 })
+}
+
+// TestKillLeavesStrangersAlone gives it records whose pids are others' now.
+func TestKillLeavesStrangersAlone(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	self := os.Getpid()
+	write(t, filepath.Join(dir, "keeper.pid"), fmt.Sprintf("%d 1 %s", self, boot), 0o600)
+	write(t, filepath.Join(dir, "c", "x"), fmt.Sprintf("1 running %d 1 1\n", self), 0o600)
+	if err := keeper.Kill(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := keeper.Open(t.Context(), "x", dir); !errors.Is(err, keeper.ErrGone) {
+		t.Errorf("open: %v", err)
+	}
+}
+
+func TestStopEndsWhatIsLeft(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	// In the host's PID namespace, with an orphan, so nothing ends by itself.
+	spec := p.spec("c", "/bin/sh", "-c", "trap '' TERM HUP; (setsid sleep 8001 &); sleep 8002; true")
+	spec.Linux.Namespaces = slices.Delete(spec.Linux.Namespaces, 1, 2)
+	c := p.container(spec)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00800")) == 2 })
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := processes("sleep\x00800"); len(left) != 0 {
+		t.Errorf("left running: %v", left)
+	}
+	exits, err := keeper.ReadExits(p.Dir())
+	if err != nil || len(exits) != 1 || exits[0].Signal != 9 {
+		t.Errorf("exits are %+v, %v", exits, err)
+	}
+}
+
+// TestOutputHeldOpenDoesNotHideAnExit leaves a process in the pod's PID
+// namespace that has the container's stdout.
+func TestOutputHeldOpenDoesNotHideAnExit(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	spec := p.spec("c", "/bin/sh", "-c", "echo first; (yes line &) ; exit 5")
+	spec.Linux.Namespaces[1].Path = p.NSPath("pid")
+	c := p.container(spec)
+	c.LogMaxSize, c.LogMaxFiles = 1<<20, 2
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); e.Code != 5 {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func TestOOMKillIsTold(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/sh", "-c", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}")
+	c := p.container(spec)
+	limit := int64(20 << 20)
+	memory := "/sys/fs/cgroup/memory"
+	c.MemoryCgroup = memory + spec.Linux.CgroupsPath
+	if _, err := os.Stat(memory); err != nil {
+		c.MemoryCgroup = "/sys/fs/cgroup" + spec.Linux.CgroupsPath
+	}
+	setMemory(t, c.Bundle, limit)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); !e.OOMKilled || e.Code == 0 {
+		t.Errorf("ended with %+v", e)
+	}
+	id, _ := p.sh("exit 1")
+	if e := p.exit(id); e.OOMKilled {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func setMemory(t *testing.T, bundle string, limit int64) {
+	t.Helper()
+	path := filepath.Join(bundle, "config.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(b, &spec); err != nil {
+		t.Fatal(err)
+	}
+	spec["linux"].(map[string]any)["resources"] = map[string]any{"memory": map[string]any{"limit": limit}}
+	if b, err = json.Marshal(spec); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, string(b), 0o600)
+}
+
+func TestAKeeperCanKeepManyContainers(t *testing.T) {
+	p := newPod(t)
+	if _, err := keeper.Open(t.Context(), "pod", p.Dir()); err != nil { // it is in its loop now
+		t.Fatal(err)
+	}
+	before := files(t, p.Pid())
+	var wg sync.WaitGroup
+	codes := map[string]int{}
+	var cs []keeper.Container
+	for i := range 12 {
+		c := p.container(p.spec("c", "/bin/sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i)))
+		codes[c.ID] = i
+		cs = append(cs, c)
+	}
+	for _, c := range cs {
+		wg.Go(func() {
+			if _, err := p.Run(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for id, code := range codes {
+		if e := p.exit(id); e.Code != code {
+			t.Errorf("%s ended with %+v", id, e)
+		}
+		if l := p.log(id); len(l) != 1 || l[0] != fmt.Sprintf("stdout F %d", code) {
+			t.Errorf("%s has log %q", id, l)
+		}
+		if err := p.Forget(id); err != nil {
+			t.Error(err)
+		}
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("files are %q, were %q", files(t, p.Pid()), before)
+		}
+	}()
+	eventually(t, func() bool { return len(files(t, p.Pid())) <= len(before) })
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Pid(), p.Pid())); err != nil || len(b) != 0 {
+		t.Errorf("children of the keeper are %q, %v", b, err)
+	}
+}
