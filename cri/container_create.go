@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/image"
@@ -136,12 +138,33 @@ func removeContainerDir(l layout, id string) error {
 			return err
 		}
 	}
-	for _, p := range []string{l.imageMounts(id), l.rootfs(id), l.spec(id), l.filter(id), l.container(id)} {
+	if err := removeRootfs(l.rootfs(id)); err != nil {
+		return err
+	}
+	for _, p := range []string{l.imageMounts(id), l.spec(id), l.filter(id), l.container(id)} {
 		if err := remove(p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removeRootfs removes the place a container's root file system was mounted at. A launcher that was killed together with its
+// keeper may leave an init behind that goes on for a moment: what it makes after the unmount lands in the bare directory. It
+// is removed only when the kernel has no mount there, so that nothing of a container or a volume can ever be reached.
+func removeRootfs(dir string) error {
+	err := remove(dir)
+	if !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("remove %s: %w", dir, unix.EBUSY)
+	}
+	return os.RemoveAll(dir)
 }
 
 func (cs *containers) prepare(c *container) act {

@@ -100,7 +100,7 @@ func (n *Node) podLeftovers() []string {
 		switch {
 		case strings.HasPrefix(l, "cgroup ") && !strings.Contains(name, "/pod"):
 		case l == "link "+n.Bridge:
-		case strings.HasPrefix(l, "mount ") && (strings.HasSuffix(l, "/run/netns") || strings.HasSuffix(l, "/run/ipam")):
+		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run": // tmpfs of the node's own
 		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):
 		default:
 			out = append(out, l)
