@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,8 +56,9 @@ func oddName(name string) bool {
 func (s *Source) resolve() {
 	steps, dir, ok := trail(s.cfg.Dir, maskEntries|maskSelf)
 	// Watching comes after looking, so a change between the two would go unseen: look again until nothing changed.
+	fresh := false
 	for range 10 {
-		s.watchPath(steps, ok)
+		fresh = s.watchPath(steps, ok) || fresh
 		again, dir2, ok2 := trail(s.cfg.Dir, maskEntries|maskSelf)
 		same := dir2 == dir && ok2 == ok && slices.Equal(again, steps)
 		steps, dir, ok = again, dir2, ok2
@@ -78,7 +80,8 @@ func (s *Source) resolve() {
 		return
 	}
 	id := identity{dev: st.Dev, ino: st.Ino}
-	if s.dir == dir && s.dirID == id {
+	// A new directory may have the inode number of the one that went, but not its watch.
+	if s.dir == dir && s.dirID == id && !fresh {
 		return
 	}
 	s.dir, s.dirID = dir, id
@@ -89,21 +92,21 @@ func (s *Source) resolve() {
 	}
 }
 
-func (s *Source) watchPath(steps []step, ok bool) {
+// watchPath watches the way to the directory, and says whether the directory itself is one that was not watched before.
+func (s *Source) watchPath(steps []step, ok bool) bool {
 	if s.watch == nil {
-		return
+		return false
 	}
 	way, end := steps, []step(nil)
 	if ok {
 		way, end = steps[:len(steps)-1], steps[len(steps)-1:]
 	}
-	err := s.watch.set(tagPath, way)
-	if e := s.watch.set(tagDir, end); e != nil {
-		err = e
-	}
-	if err != nil {
+	_, err := s.watch.set(tagPath, way)
+	fresh, e := s.watch.set(tagDir, end)
+	if err = errors.Join(err, e); err != nil {
 		s.log.Warn("changes of manifests are noticed only by the rescan", "dir", s.cfg.Dir, "error", err)
 	}
+	return fresh
 }
 
 // handle acts upon one read of the watcher.
@@ -117,10 +120,6 @@ func (s *Source) handle(data []byte) {
 		case e.tag != tagDir:
 			s.touch(e.tag)
 		case e.name == "":
-			if e.mask&unix.IN_ATTRIB == 0 {
-				// A new directory may get the inode number of the one that went.
-				s.dirID = identity{}
-			}
 			resolve = true
 		default:
 			s.entry(e)

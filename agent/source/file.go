@@ -89,13 +89,13 @@ func (s *Source) check(name string) {
 func (s *Source) watchLink(name, path string, link bool) {
 	if !link {
 		if s.files[name] != nil {
-			_ = s.watch.set(name, nil)
+			_, _ = s.watch.set(name, nil)
 		}
 		return
 	}
 	steps, _, ok := trail(path, maskContent)
 	for range 10 {
-		if err := s.watch.set(name, steps); err != nil {
+		if _, err := s.watch.set(name, steps); err != nil {
 			s.log.Warn("changes of a symlinked manifest are noticed only by the rescan", "file", path, "error", err)
 			return
 		}
@@ -254,7 +254,7 @@ func (s *Source) drop(name string) {
 	delete(s.files, name)
 	delete(s.busy, name)
 	if s.watch != nil {
-		_ = s.watch.set(name, nil)
+		_, _ = s.watch.set(name, nil)
 	}
 	s.reclaim(name, f.claims, nil)
 	s.setProblems(name, nil)

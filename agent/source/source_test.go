@@ -92,10 +92,18 @@ func (h *harness) wait(what string, ok func() bool) {
 	defer h.mu.Unlock()
 	for !ok() {
 		if time.Now().After(end) {
-			h.t.Fatalf("never %s; pods %v, history %v, problems %+v", what, h.pods, h.history, h.src.Problems())
+			h.t.Fatalf("never %s; pods %v, history %v, problems %+v", what, h.images(), h.history, h.src.Problems())
 		}
 		h.cond.Wait()
 	}
+}
+
+func (h *harness) images() map[string]string {
+	out := map[string]string{}
+	for k, p := range h.pods {
+		out[k] = p.Spec.Containers[0].Image
+	}
+	return out
 }
 
 func (h *harness) image(pod string) string {

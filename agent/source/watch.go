@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,9 +58,10 @@ func newWatcher() (*watcher, error) {
 }
 
 // set makes steps all that is watched under tag. Steps that are gone by now are left out: who called looks at the path again.
-func (w *watcher) set(tag string, steps []step) error {
+// fresh says that there is an inode among them that was not watched under it before; numbers of watches are not used again,
+// as those of inodes are.
+func (w *watcher) set(tag string, steps []step) (fresh bool, failed error) {
 	want := map[int32]uint32{}
-	var failed error
 	for _, s := range steps {
 		wd, err := w.add(s.path, s.mask)
 		if err != nil {
@@ -84,9 +84,10 @@ func (w *watcher) set(tag string, steps []step) error {
 		if w.byWD[wd] == nil {
 			w.byWD[wd] = map[string]uint32{}
 		}
+		fresh = fresh || w.byWD[wd][tag] == 0
 		w.byWD[wd][tag] = mask
 	}
-	return failed
+	return fresh, failed
 }
 
 func (w *watcher) add(path string, mask uint32) (wd int32, err error) {
@@ -142,16 +143,6 @@ func (w *watcher) parse(data []byte) (events []event, overflow bool) {
 		}
 	}
 	return events, overflow
-}
-
-func (w *watcher) tags() map[string]bool {
-	out := map[string]bool{}
-	for _, tags := range w.byWD {
-		for t := range maps.Keys(tags) {
-			out[t] = true
-		}
-	}
-	return out
 }
 
 // maxLinks is how many symlinks the kernel follows before it gives up.
