@@ -57,7 +57,7 @@ static void settle(struct entry *e)
 			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
 	for (int i = 0; i < FD_LAST; i++)
 		if (fds[i] >= 0)
-			dup2(fds[i], i);
+			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
 	close_range(FD_LAST, ~0u, 0);
 	if (fds[FD_PROC] < 0)
 		fail("open /proc: %s", strerror(errno));

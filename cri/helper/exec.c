@@ -213,6 +213,27 @@ static pid_t fork_into(int pidfd, int cgroup)
 
 #define CGROUP2_MAGIC 0x63677270
 
+/*
+ * cgroup2_of opens the cgroup a process is in. A container that manages cgroups
+ * of its own has left the one it was given, and that one then takes no process.
+ */
+static int cgroup2_of(pid_t pid)
+{
+	char path[64], text[4096], dir[4200];
+	snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+	if (read_path(AT_FDCWD, path, text, sizeof text) <= 0)
+		return -1;
+	char *p = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
+	if (!p)
+		return -1;
+	p = strchr(p, '/');
+	if (!p)
+		return -1;
+	p[strcspn(p, "\n")] = 0;
+	snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", p);
+	return open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 /* cgroup2_open opens the directory of the one cgroup.procs when it is of v2. */
 static int cgroup2_open(const struct msg *m)
 {
@@ -274,6 +295,11 @@ void exec_request(struct conn *c, struct msg *m)
 	e.born = cgroup >= 0;
 	if (e.pidfd >= 0)
 		x->entry = fork_into(e.pidfd, cgroup);
+	if (x->entry < 0 && errno == EBUSY && cgroup >= 0) {
+		close(cgroup);
+		cgroup = cgroup2_of(k->pid);
+		x->entry = fork_into(e.pidfd, cgroup);
+	}
 	if (e.pidfd >= 0 && x->entry == 0)
 		enter(&e);
 	int err = errno;

@@ -257,8 +257,12 @@ static void accept_ready(struct source *s, uint32_t events)
 	socklen_t n = sizeof who;
 	(void)events;
 	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (fd < 0)
+	if (fd < 0) {
+		/* Out of descriptors, the one that waits would be told of at once again. */
+		if (errno == EMFILE || errno == ENFILE)
+			nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
 		return;
+	}
 	struct conn *c = NULL;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == 0)
 		c = calloc(1, sizeof *c);

@@ -35,6 +35,24 @@ static int bad(struct program *p, const char *fmt, ...)
 	return -1;
 }
 
+/* text words the errors that users see often as Go does. */
+static const char *text(int e)
+{
+	switch (e) {
+	case ENOENT:
+		return "no such file or directory";
+	case EACCES:
+		return "permission denied";
+	case EISDIR:
+		return "is a directory";
+	case ENOTDIR:
+		return "not a directory";
+	case ENOEXEC:
+		return "exec format error";
+	}
+	return strerror(e);
+}
+
 /* gather makes a NULL-ended list of all strings of a tag, with room for one more. */
 static char **gather(const struct msg *m, enum tag t)
 {
@@ -178,9 +196,9 @@ static int go_to(struct program *p)
 {
 	char buf[PATH_MAX];
 	if (p->cwd && chdir(p->cwd) < 0)
-		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, strerror(errno));
+		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, text(errno));
 	if (syscall(SYS_getcwd, buf, sizeof buf) < 0)
-		return errno == ENOENT || errno == ERANGE ? 0 : bad(p, "getcwd: %s", strerror(errno));
+		return bad(p, "getcwd: %s", strerror(errno));
 	if (buf[0] != '/')
 		return bad(p, "current working directory is outside of container mount namespace root");
 	return 0;
@@ -284,9 +302,9 @@ static int look_up(struct program *p, char *path, size_t size)
 	if (strchr(name, '/')) {
 		int e = usable(name);
 		if (e == ENOENT || e == ENOTDIR || e == ELOOP)
-			return bad(p, "exec: \"%s\": stat %s: %s", name, name, e == ENOENT ? "no such file or directory" : strerror(e));
+			return bad(p, "exec: \"%s\": stat %s: %s", name, name, text(e));
 		if (e)
-			return bad(p, "exec: \"%s\": %s", name, e == EISDIR ? "is a directory" : e == EACCES ? "permission denied" : strerror(e));
+			return bad(p, "exec: \"%s\": %s", name, text(e));
 		return snprintf(path, size, "%s", name) < (int)size ? 0 : bad(p, "exec: \"%s\": file name too long", name);
 	}
 	for (char **e = p->envp; *e; e++)
@@ -303,36 +321,35 @@ static int look_up(struct program *p, char *path, size_t size)
 	return bad(p, "exec: \"%s\": executable file not found in $PATH", name);
 }
 
+/* prepare is what is done with all privileges still there. */
+static int prepare(struct program *p)
+{
+	if (set_stdio(p) < 0 || join_keyring(p) < 0 || set_home(p) < 0 || set_labels(p) < 0)
+		return -1;
+	/* Before a filter could forbid it: nothing but stdio may be left. */
+	if (close_range(3, ~0u, 0) < 0)
+		return bad(p, "close descriptors: %s", strerror(errno));
+	umask(p->has_umask ? p->umask : 022);
+	/* Root may enter where the user may not, and on some mounts the other way. */
+	if (p->cwd && chdir(p->cwd) == 0)
+		p->cwd = NULL;
+	else if (p->cwd && errno != EACCES && errno != EPERM)
+		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, text(errno));
+	if (p->nnp && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return bad(p, "set no_new_privs: %s", strerror(errno));
+	return 0;
+}
+
 int program_exec(void *arg)
 {
 	struct program *p = arg;
 	static char path[PATH_MAX];
-	int late = 0;
-
-	if (set_stdio(p) < 0 || join_keyring(p) < 0 || set_home(p) < 0 || set_labels(p) < 0)
-		_exit(1);
-	umask(p->has_umask ? p->umask : 022);
-	/* Root may enter where the user may not, and on some mounts the other way. */
-	if (p->cwd && chdir(p->cwd) < 0 && (late = errno == EACCES || errno == EPERM) == 0) {
-		bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd,
-		    errno == ENOENT ? "no such file or directory" : strerror(errno));
-		_exit(1);
-	}
-	if (!late)
-		p->cwd = NULL;
-	if (p->nnp && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) {
-		bad(p, "set no_new_privs: %s", strerror(errno));
-		_exit(1);
-	}
 	/* Without no_new_privs a filter needs privilege, so it comes before the drop. */
-	if ((!p->nnp && filter(p) < 0) || set_user(p) < 0 || go_to(p) < 0 || (p->has_caps && set_caps(p) < 0) ||
-	    look_up(p, path, sizeof path) < 0)
-		_exit(1);
-	if (p->nnp && filter(p) < 0)
+	if (prepare(p) < 0 || (!p->nnp && filter(p) < 0) || set_user(p) < 0 || go_to(p) < 0 ||
+	    (p->has_caps && set_caps(p) < 0) || look_up(p, path, sizeof path) < 0 || (p->nnp && filter(p) < 0))
 		_exit(1);
 	child_reset();
-	close_range(3, ~0u, 0);
 	execve(path, p->argv, p->envp);
-	bad(p, "exec %s: %s", path, strerror(errno));
+	bad(p, "exec %s: %s", path, text(errno));
 	_exit(1);
 }

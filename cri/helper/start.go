@@ -93,8 +93,10 @@ func (l launch) run(report *os.File) (err error) {
 	if err := container.Exec(); err != nil {
 		return kill(process, err)
 	}
-	_, err = fmt.Fprint(report, "S")
-	return err
+	if _, err := fmt.Fprint(report, "S"); err != nil {
+		return kill(process, fmt.Errorf("tell keeper of the start: %w", err))
+	}
+	return nil
 }
 
 // kill ends an init process that shall not become a container, so that its

@@ -118,7 +118,7 @@ func TestExecTellsWhyItCannot(t *testing.T) {
 		{"/", `exec: "/bin/nothing": stat /bin/nothing: no such file or directory`, []string{"/bin/nothing"}},
 		{"/", `exec: "/bin/text": permission denied`, []string{"/bin/text"}},
 		{"/", `exec: "/bin": is a directory`, []string{"/bin"}},
-		{"/", `exec /bin/garbage: Exec format error`, []string{"/bin/garbage"}},
+		{"/", `exec /bin/garbage: exec format error`, []string{"/bin/garbage"}},
 		{"/nowhere", `chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, []string{"true"}},
 		{"/bin/text", `chdir to cwd`, []string{"true"}},
 	} {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +33,36 @@ func readIdentity(dir string) (identity, error) {
 		return identity{}, err
 	}
 	return parseIdentity(string(b))
+}
+
+// findIdentity returns the identity of the live keeper of a directory. One that
+// was started by an agent that died at once may not have written its own yet,
+// but holds its lock: that one is waited for.
+func findIdentity(dir string) (identity, error) {
+	for range 1000 {
+		ident, err := readIdentity(dir)
+		if err != nil && !errors.Is(err, ErrGone) {
+			return ident, err
+		}
+		if err == nil && ident.alive() {
+			return ident, nil
+		}
+		if !lockHeld(dir) {
+			return ident, ErrGone
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return identity{}, errors.New("a keeper holds its lock but does not come up")
+}
+
+// lockHeld says whether a keeper lives in the directory.
+func lockHeld(dir string) bool {
+	f, err := os.OpenFile(filepath.Join(dir, "keeper.lock"), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 func parseIdentity(s string) (identity, error) {

@@ -44,12 +44,9 @@ type Keeper struct {
 // Open finds the live keeper of a directory, after the agent was restarted.
 // It returns ErrGone when there is none.
 func Open(ctx context.Context, id, dir string) (*Keeper, error) {
-	ident, err := readIdentity(dir)
+	ident, err := findIdentity(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
-	}
-	if !ident.alive() {
-		return nil, fmt.Errorf("open keeper %s: %w", id, ErrGone)
 	}
 	k := &Keeper{id: id, dir: dir, ident: ident}
 	m, err := k.call(ctx, opHello, nil)
@@ -190,7 +187,7 @@ func (k *Keeper) Resize(containerID string, w, h uint16) error {
 func (k *Keeper) Stop(ctx context.Context) error {
 	pidfd, err := k.ident.open()
 	if errors.Is(err, ErrGone) {
-		return nil
+		return Kill(k.dir) // what it left behind
 	}
 	if err != nil {
 		return fmt.Errorf("stop keeper %s: %w", k.id, err)

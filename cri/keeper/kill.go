@@ -3,7 +3,6 @@ package keeper
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +14,7 @@ import (
 // last process has been reaped.
 func Kill(dir string) error {
 	var left []identity
-	ident, err := readIdentity(dir)
+	ident, err := findIdentity(dir)
 	switch {
 	case errors.Is(err, ErrGone):
 	case err != nil:
@@ -68,15 +67,4 @@ func descendants(pid int, found []identity) []identity {
 		found = descendants(c, found)
 	}
 	return found
-}
-
-// lockHeld says whether a keeper lives in the directory, also one that has not
-// written its pid yet.
-func lockHeld(dir string) bool {
-	f, err := os.OpenFile(dir+"/keeper.lock", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }

@@ -41,4 +41,3 @@ func TestSignalEndsAContainer(t *testing.T) {
 		t.Errorf("ended with %+v", e)
 	}
 }
-
