@@ -20,6 +20,9 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "remove volumes")
 	defer span.End()
 	dir, err := m.podDir(uid)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
