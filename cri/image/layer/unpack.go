@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-node/berth/cri/image/inflate"
 )
 
 // maxWindow is what a zstd stream may make us remember: all that its command line makes without --ultra.
@@ -87,7 +88,7 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 	}
 	switch {
 	case isGzip(magic):
-		z, err := gzip.NewReader(b)
+		z, err := inflate.NewReader(b)
 		if err != nil {
 			return nil, fmt.Errorf("read gzip: %w", err)
 		}
