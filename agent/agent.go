@@ -75,7 +75,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
 	a.pods, err = pod.New(pod.Config{
-		Runtime: c.Runtime, Cgroups: a.tree, Volumes: volume.New(volume.Config{Root: c.RootDir, Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: a.tree, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
 		RootDir: c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
