@@ -39,7 +39,6 @@ build-test: build ## what the system tests run
 	test/busybox.sh bin/test/busybox.tar
 
 test: build-test ## every test; as root also those on the real kernel
-	$(GO) vet -tags seccomp ./...
 	$(GO) test -tags seccomp -timeout 20m ./...
 
 lint: $(GOLANGCI) ## gofumpt and the linters
