@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -29,8 +31,7 @@ func (w *worker) lastWords(c *container) string {
 	path, orLogs := spec.MessagePath(c.GetAnnotations())
 	text := ""
 	if path != "" {
-		file := spec.MessageFile(w.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
-		data, err := readTail(file, limit)
+		data, err := readTail(w.messageFile(c), limit)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			w.log.Warn("termination message cannot be read", "container", c.GetMetadata().GetName(), "error", err)
 		}
@@ -60,4 +61,35 @@ func readTail(path string, limit int) ([]byte, error) {
 	}
 	at := max(0, fi.Size()-int64(limit))
 	return io.ReadAll(io.NewSectionReader(f, at, int64(limit)))
+}
+
+// messages are the files of all messages that were left, with what they say.
+func (w *worker) messages() map[string]string {
+	out := map[string]string{}
+	for _, list := range w.seen.containers {
+		for i := range list {
+			c := &list[i]
+			if path, _ := spec.MessagePath(c.GetAnnotations()); path != "" && w.said[c.GetId()] != "" {
+				out[w.messageFile(c)] = w.said[c.GetId()]
+			}
+		}
+	}
+	return out
+}
+
+func (w *worker) messageFile(c *container) string {
+	return spec.MessageFile(w.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
+}
+
+// keepMessages writes messages again after everything else of the pod's files went.
+func keepMessages(said map[string]string) error {
+	for path, text := range said {
+		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+			return fmt.Errorf("keep termination message: %w", err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("keep termination message: %w", err)
+		}
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ type step struct {
 	attempt   uint32
 	backoff   time.Duration // start: the delay its container will carry
 	deadline  time.Time     // kill: when grace ends
+	force     bool          // kill: there is no grace at all
 	why       string        // kill: what people are told
 }
 
@@ -145,8 +147,8 @@ func (p *planner) run() {
 		p.regular()
 	}
 	if p.needsPrepare() {
-		if _, wait := p.blocked(string(stepPrepare)); !wait {
-			p.add(p.prepare())
+		if _, wait := p.blocked(string(stepPrepare)); !wait && !p.busy[string(stepPrepare)] {
+			p.steps = slices.Insert(p.steps, 0, p.prepare()) // it takes longest
 		}
 	}
 	if !p.starts {
@@ -176,7 +178,7 @@ func (p *planner) killAll(why string) bool {
 		for i := range list {
 			if alive(&list[i]) {
 				any = true
-				p.kill(&list[i], p.now.Add(p.grace()), why)
+				p.kill(&list[i], p.grace(), why)
 			}
 		}
 	}
@@ -188,8 +190,13 @@ func alive(c *container) bool {
 	return c.GetState() == running || c.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
-func (p *planner) kill(c *container, deadline time.Time, why string) {
-	s := step{kind: stepKill, container: c.GetMetadata().GetName(), id: c.GetId(), deadline: deadline, why: why}
+// kill ends a container with that much grace from now on.
+func (p *planner) kill(c *container, grace time.Duration, why string) {
+	p.killBy(c, p.now.Add(grace), grace == 0, why)
+}
+
+func (p *planner) killBy(c *container, deadline time.Time, force bool, why string) {
+	s := step{kind: stepKill, container: c.GetMetadata().GetName(), id: c.GetId(), deadline: deadline, force: force, why: why}
 	if _, wait := p.blocked(s.key()); !wait {
 		p.add(s)
 	}
@@ -215,17 +222,18 @@ func (p *planner) unwanted() {
 				continue
 			}
 			if spec.Changed(c, now.GetAnnotations()) {
-				p.kill(now, p.now.Add(p.grace()), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+				p.kill(now, p.grace(), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
 				continue
 			}
 			if why, grace := p.probes[now.GetId()].verdict(c, p.grace()); why != "" {
-				p.kill(now, p.now.Add(grace), why)
+				p.kill(now, grace, why)
 			}
 		}
 	}
 }
 
-// collect removes what nobody will ask for any more: of each name one dead container is kept, for its log and its last state.
+// collect removes what nobody will ask for any more: of each name one dead container is kept beside the newest, for its log and
+// its state.
 func (p *planner) collect() {
 	for name, list := range p.seen.containers {
 		kept := false
@@ -233,7 +241,6 @@ func (p *planner) collect() {
 			c := &list[i]
 			switch {
 			case alive(c), i == 0:
-				kept = kept || c.GetState() == exited
 			case c.GetState() == exited && !kept:
 				kept = true
 			default:

@@ -9,7 +9,7 @@ import (
 // finish plans for a pod that is over by itself: its sidecars end, then what it does not need any more is given back. Its dead
 // containers stay, for their logs.
 func (p *planner) finish() {
-	if p.endContainers(p.now.Add(p.grace())) {
+	if p.endContainers(p.now, p.grace()) {
 		return
 	}
 	p.over = true
@@ -22,7 +22,7 @@ func (p *planner) finish() {
 
 // ending plans for a pod that is to end.
 func (p *planner) ending() {
-	if p.endContainers(p.end.since.Add(p.end.grace)) {
+	if p.endContainers(p.end.since, p.end.grace) {
 		return
 	}
 	// What is being started is cut off, and may still turn out to run.
@@ -52,7 +52,7 @@ func (p *planner) once(k kind) {
 
 // endContainers ends what runs: first all but the sidecars at once, then the sidecars in reverse order of their start. It says
 // whether anything still runs.
-func (p *planner) endContainers(deadline time.Time) bool {
+func (p *planner) endContainers(since time.Time, grace time.Duration) bool {
 	sidecars := map[string]bool{}
 	for i := range p.pod.Spec.InitContainers {
 		if c := &p.pod.Spec.InitContainers[i]; status.IsSidecar(c) {
@@ -64,22 +64,22 @@ func (p *planner) endContainers(deadline time.Time) bool {
 		for i := range list {
 			if !sidecars[name] && alive(&list[i]) {
 				any = true
-				p.kill(&list[i], deadline, "Stopping container "+name)
+				p.killBy(&list[i], since.Add(grace), grace == 0, "Stopping container "+name)
 			}
 		}
 	}
 	if any || len(sidecars) == 0 {
 		return any
 	}
-	return p.endSidecars(deadline)
+	return p.endSidecars(since, grace)
 }
 
-func (p *planner) endSidecars(deadline time.Time) bool {
+func (p *planner) endSidecars(since time.Time, grace time.Duration) bool {
 	for i := len(p.pod.Spec.InitContainers) - 1; i >= 0; i-- {
 		c := &p.pod.Spec.InitContainers[i]
 		for j := range p.seen.containers[c.Name] {
 			if one := &p.seen.containers[c.Name][j]; alive(one) {
-				p.kill(one, deadline, "Stopping container "+c.Name)
+				p.killBy(one, since.Add(grace), grace == 0, "Stopping container "+c.Name)
 				return true
 			}
 		}

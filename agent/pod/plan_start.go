@@ -230,7 +230,7 @@ func (p *planner) statusesOf(name string) []*runtimeapi.ContainerStatus {
 // resume starts a container that was made, but not started before the agent died, or one that is still to be killed.
 func (p *planner) resume(c *corev1.Container, now *container, s *step) bool {
 	if alive(now) {
-		p.kill(now, p.now.Add(p.grace()), fmt.Sprintf("Container %s is in an unknown state, try killing it before restart", c.Name))
+		p.kill(now, p.grace(), fmt.Sprintf("Container %s is in an unknown state, try killing it before restart", c.Name))
 		return true
 	}
 	if _, over := p.exitCode(now); over || !p.inSandbox(now) {

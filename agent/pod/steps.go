@@ -148,8 +148,7 @@ func (w *worker) kill(s step) act {
 	w.hooked[s.id] = true
 	w.containerEvent(pod, s.container, corev1.EventTypeNormal, "Killing", "%s", s.why)
 	return func(ctx context.Context) (func(), error) {
-		none := time.Until(s.deadline) <= 0
-		if hook && !none {
+		if hook && time.Until(s.deadline) > 0 {
 			hookCtx, cancel := context.WithDeadline(ctx, s.deadline)
 			err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.id, c, ips})
 			cancel()
@@ -157,23 +156,23 @@ func (w *worker) kill(s step) act {
 				w.containerEvent(pod, s.container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 			}
 		}
-		return nil, w.stopContainer(ctx, s.id, stopTimeout(s.deadline, none))
+		return nil, w.stopContainer(ctx, s.id, stopTimeout(s))
 	}
 }
 
 const (
-	// minStop is what a container has to answer its stop signal when its preStop hook has taken all of the grace.
+	// minStop is what a container has to answer its stop signal when those before it have taken all of the grace.
 	minStop = 2
 	// stopSlack is how long the runtime may take beyond the time it was given, before it is asked again.
 	stopSlack = 2 * time.Minute
 )
 
 // stopTimeout is the rest of the grace in whole seconds, as the CRI wants it. Who gives no grace means none.
-func stopTimeout(deadline time.Time, none bool) int64 {
-	if none {
+func stopTimeout(s step) int64 {
+	if s.force {
 		return 0
 	}
-	return max(int64(time.Until(deadline).Round(time.Second)/time.Second), minStop)
+	return max(int64(time.Until(s.deadline).Round(time.Second)/time.Second), minStop)
 }
 
 func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) error {
@@ -225,7 +224,7 @@ func (w *worker) forget(s step) act {
 // finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
 // last words of its containers.
 func (w *worker) finish() act {
-	place := w.newSite()
+	place, said := w.newSite(), w.messages()
 	return func(ctx context.Context) (func(), error) {
 		if err := w.stopping.enter(ctx, false); err != nil {
 			return nil, err
@@ -242,8 +241,11 @@ func (w *worker) finish() act {
 		if err := place.cfg.Volumes.Teardown(ctx, place.pod.UID); err != nil {
 			return nil, err
 		}
-		// The record that there is more of this pod.
+		// The record that there is more of this pod, and what the next agent will want to know of it.
 		if err := place.makeDirectory(ctx); err != nil {
+			return nil, err
+		}
+		if err := keepMessages(said); err != nil {
 			return nil, err
 		}
 		return func() { w.finished, w.site = true, nil }, nil

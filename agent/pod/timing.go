@@ -150,18 +150,24 @@ func (w *worker) beginTrace() {
 	w.trace = span
 }
 
-// traced says whether the pod's start, if it is being traced, is over: each of its containers runs or has run.
-func (w *worker) traced() bool {
-	if w.trace == nil || len(w.tasks) > 0 {
-		return false
+// traceStart begins the trace when the pod's start begins, and ends it when each of its containers runs or has run.
+func (w *worker) traceStart(d *decision) {
+	if w.trace == nil {
+		if len(d.steps) > 0 && w.end == nil && w.last == nil && w.seen.sandbox() == nil {
+			w.beginTrace()
+		}
+		return
+	}
+	if len(d.steps)+len(w.tasks) > 0 {
+		return
 	}
 	for i := range w.pod.Spec.Containers {
 		c := w.seen.latest(w.pod.Spec.Containers[i].Name)
 		if c == nil || c.GetState() == created {
-			return false
+			return
 		}
 	}
-	return true
+	w.endTrace()
 }
 
 func (w *worker) endTrace() {

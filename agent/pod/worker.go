@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -19,7 +20,7 @@ import (
 // the status. A step runs in a goroutine of its own, because a pull or a hook can take minutes, with copies of what it needs; what
 // it came to is applied by the worker.
 //
-//	mailbox, results, timer ─> look at the runtime ─> plan ─> publish ─> begin steps ─> wait
+//	mailbox, results, timer ─> look at the runtime ─> plan ─> begin steps ─> publish ─> wait
 type worker struct {
 	*node
 	uid      types.UID
@@ -54,8 +55,9 @@ type worker struct {
 	tasks   map[string]context.CancelFunc // running steps by key
 	results chan result
 
-	last  *corev1.Pod // as published
-	trace trace.Span  // of the pod's start, until it has started
+	last   *corev1.Pod               // as published
+	waited map[string]status.Waiting // as planned last
+	trace  trace.Span                // of the pod's start, until it has started
 }
 
 // result is what a step came to.
@@ -88,17 +90,15 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		wake := time.Time{}
 		if w.look(ctx) {
 			d := plan(w.view())
-			w.publish(&d)
 			if d.gone {
 				return true
 			}
+			w.traceStart(&d)
 			for _, s := range d.steps {
 				w.begin(ctx, s)
 			}
+			w.publish(&d) // while the steps are being taken
 			wake = d.wake
-			if w.traced() && len(d.steps) == 0 {
-				w.endTrace()
-			}
 		} else {
 			wake = time.Now().Add(retryInitial)
 		}
@@ -238,6 +238,9 @@ func (w *worker) see(now *observed) {
 		}
 	}
 	w.said = said
+	gone := func(id string, _ bool) bool { return now.find(id) == nil }
+	maps.DeleteFunc(w.hooked, gone)
+	maps.DeleteFunc(w.refused, func(id string, _ failure) bool { return gone(id, true) })
 }
 
 func (w *worker) view() *view {
@@ -257,9 +260,6 @@ func (w *worker) begin(ctx context.Context, s step) {
 	do := w.act(s)
 	ctx, cancel := context.WithCancel(ctx)
 	w.tasks[s.key()] = cancel
-	if s.kind == stepPrepare && w.trace == nil && w.seen.sandbox() == nil && w.end == nil {
-		w.beginTrace()
-	}
 	if w.trace != nil {
 		ctx = trace.ContextWithSpan(ctx, w.trace)
 	}
@@ -287,11 +287,30 @@ func (w *worker) take(r result) {
 	w.fail(r.step, r.err)
 }
 
+// tellWaiting tells of back-offs that have begun.
+func (w *worker) tellWaiting(d *decision) {
+	for name, why := range d.waiting {
+		if w.waited[name] == why {
+			continue
+		}
+		switch why.Reason {
+		case "CrashLoopBackOff":
+			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s", name, spec.PodName(w.pod))
+		case reasonImagePullBackOff:
+			c := findContainer(w.pod, name)
+			w.containerEvent(w.pod, name, corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.Image)
+			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "Failed", "Error: %s", why.Reason)
+		}
+	}
+	w.waited = d.waiting
+}
+
 // publish tells what the pod does, when it is not what was told last.
 func (w *worker) publish(d *decision) {
 	if w.hidden {
 		return
 	}
+	w.tellWaiting(d)
 	starting := map[string]bool{}
 	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
 		for i := range list {
