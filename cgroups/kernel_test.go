@@ -351,6 +351,8 @@ func TestOOMKillIsCounted(t *testing.T) {
 	}
 }
 
+func waitALittle() { time.Sleep(20 * time.Millisecond) }
+
 func TestWarm(t *testing.T) {
 	h, _ := testGroup(t)
 	before, err := h.groupsOf(0)

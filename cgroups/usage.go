@@ -5,56 +5,83 @@ import "time"
 // Usage is what a group used, everything the kernel tells at one instant. Counters count since the group was made; on v1
 // OOMKills counts the group alone, on v2 also what is below it.
 type Usage struct {
-	Time   time.Time
-	CPU    CPU
-	Memory Memory
-	Pids   Pids
-	IO     IO
+	Time   time.Time `json:"time"`
+	CPU    CPU       `json:"cpu"`
+	Memory Memory    `json:"memory"`
+	Pids   Pids      `json:"pids"`
+	IO     IO        `json:"io"`
 	// PSI is nil where the kernel keeps no pressure for groups: v1 without a v2 hierarchy beside it, or psi=0.
-	PSI *PSI
+	PSI *PSI `json:"psi,omitempty"`
 }
 
 // CPU is time in nanoseconds, and how often the quota stopped the group.
 type CPU struct {
-	UsageNs, UserNs, SystemNs uint64
-	Periods, ThrottledPeriods uint64
-	ThrottledNs               uint64
-	Bursts, BurstNs           uint64
+	UsageNs          uint64 `json:"usageNs"`
+	UserNs           uint64 `json:"userNs"`
+	SystemNs         uint64 `json:"systemNs"`
+	Periods          uint64 `json:"periods"`
+	ThrottledPeriods uint64 `json:"throttledPeriods"`
+	ThrottledNs      uint64 `json:"throttledNs"`
+	Bursts           uint64 `json:"bursts"`
+	BurstNs          uint64 `json:"burstNs"`
 }
 
 // Memory is in bytes.
 type Memory struct {
-	Usage uint64
+	Usage uint64 `json:"usage"`
 	// WorkingSet is usage without the file cache the kernel would drop first, kubelet's measure for eviction.
-	WorkingSet uint64
+	WorkingSet uint64 `json:"workingSet"`
 	// Available is what the group could still take: its limit less what cannot be reclaimed at once. NoLimit without one.
-	Available                uint64
-	Limit                    uint64
-	RSS, Cache, MappedFile   uint64
-	InactiveFile, ActiveFile uint64
-	Slab, KernelStack, Shmem uint64
-	Swap                     uint64
-	PageFaults, MajorFaults  uint64
-	OOMKills                 uint64
-	LimitHits                uint64 // how often usage ran into the limit
-	HighHits                 uint64 // v2: how often memory.high slowed the group
-	Peak                     uint64
+	Available    uint64 `json:"available"`
+	Limit        uint64 `json:"limit"`
+	RSS          uint64 `json:"rss"`
+	Cache        uint64 `json:"cache"`
+	MappedFile   uint64 `json:"mappedFile"`
+	InactiveFile uint64 `json:"inactiveFile"`
+	ActiveFile   uint64 `json:"activeFile"`
+	Slab         uint64 `json:"slab"`
+	KernelStack  uint64 `json:"kernelStack"`
+	Shmem        uint64 `json:"shmem"`
+	Swap         uint64 `json:"swap"`
+	PageFaults   uint64 `json:"pageFaults"`
+	MajorFaults  uint64 `json:"majorFaults"`
+	OOMKills     uint64 `json:"oomKills"`
+	LimitHits    uint64 `json:"limitHits"` // how often usage ran into the limit
+	HighHits     uint64 `json:"highHits"`  // v2: how often memory.high slowed the group
+	Peak         uint64 `json:"peak"`
 }
 
 // Pids counts tasks, threads included.
-type Pids struct{ Current, Limit uint64 }
+type Pids struct {
+	Current uint64 `json:"current"`
+	Limit   uint64 `json:"limit"`
+}
 
 // IO is summed over all devices.
-type IO struct{ ReadBytes, WriteBytes, ReadOps, WriteOps uint64 }
+type IO struct {
+	ReadBytes  uint64 `json:"readBytes"`
+	WriteBytes uint64 `json:"writeBytes"`
+	ReadOps    uint64 `json:"readOps"`
+	WriteOps   uint64 `json:"writeOps"`
+}
 
 // PSI is the time tasks of the group stood waiting for a resource.
-type PSI struct{ CPU, Memory, IO Pressure }
+type PSI struct {
+	CPU    Pressure `json:"cpu"`
+	Memory Pressure `json:"memory"`
+	IO     Pressure `json:"io"`
+}
 
 // Pressure has a line for "at least one task waited" and one for "all of them did".
-type Pressure struct{ Some, Full Stall }
+type Pressure struct {
+	Some Stall `json:"some"`
+	Full Stall `json:"full"`
+}
 
 // Stall is in percent over 10, 60 and 300 seconds, and in total microseconds.
 type Stall struct {
-	Avg10, Avg60, Avg300 float64
-	TotalUs              uint64
+	Avg10   float64 `json:"avg10"`
+	Avg60   float64 `json:"avg60"`
+	Avg300  float64 `json:"avg300"`
+	TotalUs uint64  `json:"totalUs"`
 }

@@ -1,0 +1,86 @@
+package inspect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Problem is something about the groups that is not as the pods say.
+type Problem struct {
+	Kind string `json:"kind"` // orphan, missing, drift, misplaced, partial, stranger, inner
+	Path string `json:"path"`
+	Pod  string `json:"pod,omitempty"`
+	Text string `json:"text"`
+}
+
+// check compares the whole hierarchy with the pods.
+func (s *Snapshot) check(o cgroups.Options) []Problem {
+	var out []Problem
+	groups := map[string][]*Node{}
+	for _, n := range s.all() {
+		if len(n.files.Missing) > 0 {
+			out = append(out, Problem{"partial", n.Path, n.Title, "does not exist in " + strings.Join(n.files.Missing, ", ")})
+		}
+		switch n.Kind {
+		case kindPod:
+			groups[n.UID] = append(groups[n.UID], n)
+			out = append(out, s.checkPod(n, o)...)
+		case kindOther:
+			if n.UID == "" {
+				out = append(out, Problem{"stranger", n.Path, "", "is not a pod's group"})
+			}
+		}
+	}
+	out = append(out, s.missing(groups)...)
+	for uid, list := range groups {
+		if len(list) > 1 {
+			out = append(out, Problem{"misplaced", list[0].Path, list[0].Title, fmt.Sprintf("pod %s has %d groups", uid, len(list))})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Problem) int { return strings.Compare(a.Path+a.Kind, b.Path+b.Kind) })
+	return out
+}
+
+func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
+	var out []Problem
+	if s.PodsFrom != "" && n.pod == nil {
+		text := "no pod has this uid"
+		if pids := n.pids(); len(pids) > 0 {
+			text += fmt.Sprintf(", but %d processes run in it", len(pids))
+		}
+		return append(out, Problem{"orphan", n.Path, n.Title, text})
+	}
+	if s.Machine.Mode == cgroups.Unified && len(n.files.Pids) > 0 && len(n.Children) > 0 {
+		out = append(out, Problem{"inner", n.Path, n.Title, "has processes beside its containers' groups, which cgroup v2 does not account to any"})
+	}
+	if n.pod == nil {
+		return out
+	}
+	if q := cgroups.QoS(n.pod); q != n.Class {
+		out = append(out, Problem{"misplaced", n.Path, n.Title, fmt.Sprintf("is among %s pods, its class is %s", n.Class, q)})
+	}
+	for _, v := range n.values(o) {
+		if v.Differs {
+			out = append(out, Problem{"drift", v.Path, n.Title, fmt.Sprintf("%s is %q, should be %q (%s)", v.File, v.Found, v.Want, v.Field)})
+		}
+	}
+	return out
+}
+
+// missing are running pods without a group.
+func (s *Snapshot) missing(groups map[string][]*Node) []Problem {
+	var out []Problem
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if p.Status.Phase != corev1.PodRunning || len(groups[string(p.UID)]) > 0 {
+			continue
+		}
+		out = append(out, Problem{"missing", cgroups.PodPath(s.Machine.Root, p.UID, cgroups.QoS(p)), p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
+	}
+	return out
+}

@@ -1,0 +1,312 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// ErrProblems is the error of `check` when it found some; they were printed already.
+var ErrProblems = errors.New("the groups are not as the pods say")
+
+// app is what the commands share.
+type app struct {
+	live    Live
+	from    string
+	capture string
+	output  string
+	opts    cgroups.Options
+	runDir  func() string
+}
+
+// Command is `berth cgroups`. runDir is where the agent of this machine is found.
+func Command(runDir func() string) *cobra.Command {
+	a := &app{runDir: runDir}
+	cmd := &cobra.Command{
+		Use:   "cgroups",
+		Short: "Show and explain the control groups of pods",
+		Long: "Shows what each pod and container may use, uses, and why it was slowed or killed. Works on the live machine with or without an\n" +
+			"agent, on a node that a kubelet runs, and with --from on a tree that --capture wrote elsewhere.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.capture == "" {
+				return cmd.Help()
+			}
+			_, err := a.snapshot(cmd)
+			return err
+		},
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&a.from, "from", "", "read this capture instead of the machine")
+	f.StringVar(&a.capture, "capture", "", "write what was read to this file (.gz: compressed)")
+	f.StringVar(&a.live.PodsFile, "pods", "", "file with the pods' specifications (kubectl get pods -A -o json); default: ask the agent")
+	f.StringVar(&a.live.CgroupMount, "cgroup-mount", cgroups.DefaultMount, "where control groups are mounted")
+	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/", "group below which kubepods is")
+	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods", "logs of pods, whose directory names tell the pods' names")
+	f.StringVarP(&a.output, "output", "o", "", "json, yaml or wide")
+	cmd.AddCommand(a.treeCommand(), a.topCommand(), a.showCommand(), a.explainCommand(), a.findCommand(), a.checkCommand(), a.watchCommand())
+	return cmd
+}
+
+// snapshot reads the machine or the capture, and writes the capture that was asked for.
+func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
+	if !slices.Contains([]string{"", "json", "yaml", "wide"}, a.output) {
+		return nil, fmt.Errorf("output %q is not json, yaml or wide", a.output)
+	}
+	var s *Snapshot
+	var err error
+	if a.from != "" {
+		s, err = Load(a.from)
+	} else {
+		a.live.RunDir = a.runDir()
+		s, err = a.live.Capture(cmd.Context())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.capture != "" {
+		if err := s.Save(a.capture); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// print writes a value in the machine-readable form that was asked for, or calls plain.
+func (a *app) print(cmd *cobra.Command, v any, plain func(io.Writer) error) error {
+	w := cmd.OutOrStdout()
+	switch a.output {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	case "yaml":
+		data, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode: %w", err)
+		}
+		_, err = w.Write(data)
+		return err
+	}
+	return plain(w)
+}
+
+func (a *app) treeCommand() *cobra.Command {
+	var preset, columns, file string
+	cmd := &cobra.Command{
+		Use: "tree", Short: "The groups of all pods with what they use", Args: cobra.NoArgs,
+		Long: "Presets: cpu, memory, io, psi, pids, cpuset, swap. --columns takes names (--columns help lists them) and files of the\n" +
+			"group, such as memory.stat:anon=bytes. --columns-file adds columns and presets in the format of the built-in ones.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cols, all, err := a.columns(preset, columns, file)
+			if err != nil {
+				return err
+			}
+			if columns == "help" {
+				return printHelp(cmd.OutOrStdout(), all)
+			}
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			if err := mustHaveGroups(s); err != nil {
+				return err
+			}
+			tops := s.nodes()
+			return a.print(cmd, tops, func(w io.Writer) error { return printTree(w, tops, cols) })
+		},
+	}
+	cmd.Flags().StringVarP(&preset, "preset", "p", "", "columns by purpose")
+	cmd.Flags().StringVar(&columns, "columns", "", "columns by name, with commas between")
+	cmd.Flags().StringVar(&file, "columns-file", "", "file with more columns and presets")
+	_ = cmd.RegisterFlagCompletionFunc("preset", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"cpu", "memory", "io", "psi", "pids", "cpuset", "swap", "wide"}, cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
+}
+
+// columns picks the columns: those named, those of the preset, or the default ones.
+func (a *app) columns(preset, columns, file string) ([]Column, *Columns, error) {
+	var extra [][]byte
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read columns: %w", err)
+		}
+		extra = append(extra, data)
+	}
+	all, err := loadColumns(extra...)
+	if err != nil || columns == "help" {
+		return nil, all, err
+	}
+	if preset == "" {
+		preset = "default"
+		if a.output == "wide" {
+			preset = "wide"
+		}
+	}
+	names, ok := all.Presets[preset]
+	if !ok {
+		return nil, nil, fmt.Errorf("there is no preset %q", preset)
+	}
+	if columns != "" {
+		names = strings.Split(columns, ",")
+	}
+	cols, err := all.list(names)
+	return cols, all, err
+}
+
+func printHelp(w io.Writer, all *Columns) error {
+	rows := [][]string{{"COLUMN", "TITLE", "UNIT", "MEANING"}}
+	for _, n := range sortedKeys(all.Columns) {
+		c := all.Columns[n]
+		rows = append(rows, []string{n, c.Title, c.Unit, c.Help})
+	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	rows = [][]string{{"", ""}, {"PRESET", "COLUMNS"}}
+	for _, n := range sortedKeys(all.Presets) {
+		rows = append(rows, []string{n, strings.Join(all.Presets[n], ",")})
+	}
+	return printTable(w, rows)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show POD[/CONTAINER]", Short: "Every setting and where it comes from", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			n, err := s.lookup(args[0])
+			if err != nil {
+				return err
+			}
+			values := n.values(a.opts)
+			return a.print(cmd, values, func(w io.Writer) error { return printValues(w, n, values) })
+		},
+	}
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain POD", Short: "Why a pod was throttled or killed, and whether it is next", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			n, err := s.lookup(args[0])
+			if err != nil {
+				return err
+			}
+			e := explain(n)
+			return a.print(cmd, e, e.print)
+		},
+	}
+}
+
+func (a *app) findCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "find PID|PATH|INODE", Short: "Which pod and container is this?", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			f, err := s.find(args[0])
+			if err != nil && a.from == "" {
+				if p := liveGroup(args[0], a.live.CgroupMount); p != "" {
+					f, err = s.find(p)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return a.print(cmd, f, func(w io.Writer) error {
+				rows := [][]string{{"POD", "CONTAINER", "UID", "GROUP"}, {dash(f.Pod), dash(f.Container), dash(f.UID), f.Path}}
+				return printTable(w, rows)
+			})
+		},
+	}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Compare all groups with the pods", Args: cobra.NoArgs,
+		Long: "Finds orphans, missing and half-made groups, pods in the wrong class and values that somebody changed. Exits with 1 when\n" +
+			"there are any.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			problems := s.check(a.opts)
+			err = a.print(cmd, problems, func(w io.Writer) error { return printProblems(w, s, problems) })
+			if err != nil || len(problems) == 0 {
+				return err
+			}
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			return ErrProblems
+		},
+	}
+}
+
+func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
+	if s.PodsFrom == "" {
+		fmt.Fprintln(w, "note: no agent answered, so orphans, missing groups and drift cannot be told (--pods FILE)")
+	}
+	if len(problems) == 0 {
+		_, err := fmt.Fprintf(w, "%d groups, all as they should be\n", len(s.Groups))
+		return err
+	}
+	rows := [][]string{{"PROBLEM", "POD", "GROUP", "WHAT"}}
+	for _, p := range problems {
+		rows = append(rows, []string{p.Kind, dash(p.Pod), p.Path, p.Text})
+	}
+	return printTable(w, rows)
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use: "watch", Short: "Tell OOM kills, throttling, pressure and changed limits as they happen", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.from != "" {
+				return errors.New("a capture does not change: watch needs the live machine")
+			}
+			a.live.RunDir = a.runDir()
+			return a.watch(cmd.Context(), cmd.OutOrStdout(), max(every, 100*time.Millisecond))
+		},
+	}
+	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
+	return cmd
+}

@@ -1,0 +1,249 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Explanation tells why a pod was slowed or killed, and whether it is next.
+type Explanation struct {
+	Pod    string   `json:"pod"`
+	CPU    []string `json:"cpu"`
+	Memory []string `json:"memory"`
+	Other  []string `json:"other,omitempty"`
+	OOM    []string `json:"oom"`
+	Evict  []string `json:"eviction"`
+}
+
+func explain(n *Node) Explanation {
+	e := Explanation{Pod: n.Title}
+	for _, g := range append([]*Node{n}, n.Children...) {
+		e.CPU = append(e.CPU, g.explainCPU()...)
+		e.Memory = append(e.Memory, g.explainMemory()...)
+		e.Other = append(e.Other, g.explainOther()...)
+	}
+	e.OOM = n.explainOOM()
+	e.Evict = n.explainEviction()
+	return e
+}
+
+func (n *Node) who() string {
+	if n.Kind == kindPod {
+		return "the pod"
+	}
+	return "container " + n.Title
+}
+
+func (n *Node) explainCPU() []string {
+	var out []string
+	c := n.Usage.CPU
+	quota, limited := n.quota()
+	switch {
+	case limited && c.Periods > 0 && c.ThrottledPeriods > 0:
+		share, _ := n.throttled()
+		out = append(out, fmt.Sprintf("%s may use %.4g cores and was throttled in %d of the %d periods it ran in (%d / %d = %.1f%%), %s in all.",
+			n.who(), quota, c.ThrottledPeriods, c.Periods, c.ThrottledPeriods, c.Periods, share, durationText(time.Duration(c.ThrottledNs))))
+	case limited:
+		out = append(out, fmt.Sprintf("%s may use %.4g cores and was never throttled.", n.who(), quota))
+	case c.ThrottledPeriods > 0:
+		out = append(out, fmt.Sprintf("%s has no limit now, but was throttled in %d periods before.", n.who(), c.ThrottledPeriods))
+	default:
+		out = append(out, fmt.Sprintf("%s has no CPU limit: only its share against the others holds it back.", n.who()))
+	}
+	if p := n.Usage.PSI; p != nil && p.CPU.Some.Avg60 >= 1 {
+		out = append(out, fmt.Sprintf("%s waited for CPU in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.CPU.Some.Avg10, p.CPU.Some.Avg60))
+	}
+	return out
+}
+
+func (n *Node) explainMemory() []string {
+	var out []string
+	m := n.Usage.Memory
+	if m.Limit == cgroups.NoLimit {
+		out = append(out, fmt.Sprintf("%s has no memory limit; it uses %s, of which the kernel could drop %s of file cache first (working set %s).",
+			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet)))
+	} else {
+		out = append(out, fmt.Sprintf("%s uses %s - %s inactive cache = %s of %s (%.0f%%); %s are left, the peak was %s (%.0f%%).",
+			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
+	}
+	if kills := n.oomKills(); kills > 0 {
+		out = append(out, fmt.Sprintf("%s: the OOM killer took %d processes. Its limit of %s was reached, the peak was %s.", n.who(), kills, limitText(m.Limit), b(m.Peak)))
+	}
+	if m.LimitHits > 0 {
+		out = append(out, fmt.Sprintf("%s ran into its limit %d times and the kernel had to reclaim.", n.who(), m.LimitHits))
+	}
+	if m.HighHits > 0 {
+		out = append(out, fmt.Sprintf("%s was slowed down above memory.high %d times.", n.who(), m.HighHits))
+	}
+	if p := n.Usage.PSI; p != nil && p.Memory.Some.Avg60 >= 1 {
+		out = append(out, fmt.Sprintf("%s waited for memory in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.Memory.Some.Avg10, p.Memory.Some.Avg60))
+	}
+	return out
+}
+
+func (n *Node) explainOther() []string {
+	var out []string
+	if p := n.Usage.Pids; p.Limit != cgroups.NoLimit && p.Current*10 >= p.Limit*9 {
+		out = append(out, fmt.Sprintf("%s has %d of %d tasks; forks will fail.", n.who(), p.Current, p.Limit))
+	}
+	if v := n.files.value("pids.events:max"); v != "" && v != "0" {
+		out = append(out, fmt.Sprintf("%s could not fork %s times, its limit of tasks was reached.", n.who(), v))
+	}
+	if p := n.Usage.PSI; p != nil && p.IO.Some.Avg60 >= 1 {
+		out = append(out, fmt.Sprintf("%s waited for disks in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.IO.Some.Avg10, p.IO.Some.Avg60))
+	}
+	if s := n.files.setting("freezer.state"); s == "FROZEN" || n.files.file("cgroup.freeze") == "1" {
+		out = append(out, n.who()+" is frozen.")
+	}
+	return out
+}
+
+// candidate is a process in the order of the OOM killer.
+type candidate struct {
+	pid  int
+	node *Node
+	p    Process
+}
+
+// oomOrder lists the processes of all pods, the next victim first.
+func (s *Snapshot) oomOrder() []candidate {
+	var out []candidate
+	for _, n := range s.all() {
+		for _, pid := range n.files.Pids {
+			if p, ok := s.Processes[pid]; ok {
+				out = append(out, candidate{pid, n, p})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.p.OOMScore, a.p.OOMScore), cmp.Compare(b.p.RSS, a.p.RSS), cmp.Compare(a.pid, b.pid))
+	})
+	return out
+}
+
+func (n *Node) explainOOM() []string {
+	order := n.snap.oomOrder()
+	var out []string
+	for i, c := range order {
+		if c.node.Path != n.Path && !strings.HasPrefix(c.node.Path, n.Path+"/") {
+			continue
+		}
+		out = append(out, fmt.Sprintf("process %d (%s) in %s: oom_score %d, adjusted by %d; when the node runs out of memory it is number %d of %d to be killed.",
+			c.pid, c.p.Comm, c.node.Title, c.p.OOMScore, c.p.OOMScoreAdj, i+1, len(order)))
+	}
+	for _, c := range n.Children {
+		if c.spec == nil || n.snap.Machine.Memory <= 0 {
+			continue
+		}
+		want := cgroups.OOMScoreAdj(n.pod, c.spec, n.snap.Machine.Memory)
+		out = append(out, fmt.Sprintf("container %s should have oom_score_adj %d: %s", c.Title, want, oomArithmetic(n, c, want)))
+	}
+	if len(out) == 0 {
+		out = append(out, "the pod has no processes that were seen.")
+	}
+	return out
+}
+
+func oomArithmetic(pod, c *Node, want int) string {
+	request := c.spec.Resources.Requests.Memory().Value()
+	switch {
+	case pod.Class != corev1.PodQOSBurstable || want < 0:
+		return fmt.Sprintf("its pod is %s.", pod.Class)
+	default:
+		return fmt.Sprintf("1000 - 1000 * %s requested / %s of the node, kept within 3..999.", b(uint64(request)), b(uint64(pod.snap.Machine.Memory)))
+	}
+}
+
+// evictee is a pod in the order in which memory pressure evicts.
+type evictee struct {
+	node     *Node
+	request  int64
+	priority int32
+	over     int64 // working set above the request
+}
+
+// evictionOrder ranks as kubelet does: pods above their request first, then by priority, then by how much they are above it.
+func (s *Snapshot) evictionOrder() []evictee {
+	var out []evictee
+	for _, n := range s.all() {
+		if n.Kind != kindPod || n.pod == nil {
+			continue
+		}
+		requests := resourcehelper.PodRequests(n.pod, resourcehelper.PodResourcesOptions{})
+		e := evictee{node: n, request: requests.Memory().Value()}
+		if n.pod.Spec.Priority != nil {
+			e.priority = *n.pod.Spec.Priority
+		}
+		e.over = int64(n.Usage.Memory.WorkingSet) - e.request
+		out = append(out, e)
+	}
+	slices.SortStableFunc(out, func(a, b evictee) int {
+		above := func(e evictee) int {
+			if e.over > 0 {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(above(a), above(b)), cmp.Compare(a.priority, b.priority), cmp.Compare(b.over, a.over))
+	})
+	return out
+}
+
+func (n *Node) explainEviction() []string {
+	order := n.snap.evictionOrder()
+	for i, e := range order {
+		if e.node.Path != n.Path {
+			continue
+		}
+		sign, over := "above", e.over
+		if over <= 0 {
+			sign, over = "below", -over
+		}
+		return []string{fmt.Sprintf("under memory pressure it is number %d of %d: working set %s - request %s = %s %s it, priority %d.",
+			i+1, len(order), b(n.Usage.Memory.WorkingSet), b(uint64(e.request)), b(uint64(over)), sign, e.priority)}
+	}
+	return []string{"its rank is not known without its specification."}
+}
+
+func b(v uint64) string { return bytesText(float64(v)) }
+
+func pct(a, of uint64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return 100 * float64(a) / float64(of)
+}
+
+func limitText(v uint64) string {
+	if v == cgroups.NoLimit {
+		return "the node"
+	}
+	return b(v)
+}
+
+func (e Explanation) print(w io.Writer) error {
+	for _, s := range []struct {
+		title string
+		lines []string
+	}{{"CPU", e.CPU}, {"Memory", e.Memory}, {"Other", e.Other}, {"OOM killer", e.OOM}, {"Eviction", e.Evict}} {
+		if len(s.lines) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, s.title); err != nil {
+			return err
+		}
+		for _, l := range s.lines {
+			fmt.Fprintln(w, "  "+l)
+		}
+	}
+	return nil
+}

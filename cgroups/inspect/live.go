@@ -1,0 +1,192 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Live says where to look on this machine.
+type Live struct {
+	CgroupMount string
+	CgroupRoot  string
+	RunDir      string // of the agent: its socket, and the containers' directories
+	LogDir      string // /var/log/pods, whose directory names tell the pods' names
+	PodsFile    string // specifications, as `kubectl get pods -o json` prints them
+}
+
+// Capture reads the machine.
+func (l Live) Capture(ctx context.Context) (*Snapshot, error) {
+	h, err := cgroups.Open(l.CgroupMount)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{
+		Version: snapshotVersion, Time: time.Now(), Groups: map[string]Group{}, Processes: map[int]Process{},
+		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root()},
+	}
+	s.Machine.Host, _ = os.Hostname()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err == nil {
+		s.Machine.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	for _, top := range tops(l.root()) {
+		if err := l.walk(ctx, h, top, s); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.name(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (l Live) root() string { return filepath.Clean("/" + l.CgroupRoot) }
+
+// tops are the groups of all pods with the cgroupfs driver and with the systemd driver.
+func tops(root string) []string {
+	root = strings.TrimSuffix(root, "/")
+	return []string{root + "/kubepods", root + "/kubepods.slice"}
+}
+
+func totalMemory() int64 {
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err != nil {
+		return 0
+	}
+	return int64(si.Totalram) * int64(si.Unit)
+}
+
+// walk reads a group and those below. Groups come and go meanwhile; what is gone is left out.
+func (l Live) walk(ctx context.Context, h *cgroups.Hierarchy, path string, s *Snapshot) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	g, ok := readGroup(h, path)
+	if !ok {
+		return nil
+	}
+	s.Groups[path] = g
+	for _, pid := range g.Pids {
+		if p, ok := readProcess(pid); ok {
+			s.Processes[pid] = p
+		}
+	}
+	kids, err := h.Children(path)
+	if err != nil {
+		return err
+	}
+	for _, k := range kids {
+		if err := l.walk(ctx, h, path+"/"+k, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readGroup(h *cgroups.Hierarchy, path string) (Group, bool) {
+	g := Group{Files: map[string]string{}}
+	dirs := h.Dirs(path)
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			g.Missing = append(g.Missing, strings.TrimSuffix(dir, path))
+			continue
+		}
+		if g.Inode == 0 || dir == h.MemoryDir(path) {
+			g.Inode = st.Ino
+		}
+		prefix := ""
+		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
+			prefix = "unified/"
+		}
+		readFiles(dir, prefix, &g)
+	}
+	slices.Sort(g.Pids)
+	g.Pids = slices.Compact(g.Pids)
+	return g, len(g.Missing) < len(dirs)
+}
+
+// skipped files are large, of no use for the columns, or act when they are read.
+func skipped(name string) bool {
+	switch name {
+	case "tasks", "cgroup.procs", "cgroup.threads", "cgroup.event_control", "memory.numa_stat", "memory.kmem.slabinfo",
+		"memory.force_empty", "memory.pressure_level", "cgroup.kill", "memory.reclaim", "cpuacct.usage_percpu",
+		"cpuacct.usage_percpu_user", "cpuacct.usage_percpu_sys", "cpuacct.usage_all", "notify_on_release", "irq.pressure":
+		return true
+	}
+	return strings.HasPrefix(name, "devices.") || strings.HasPrefix(name, "memory.kmem.tcp") || strings.HasPrefix(name, "rdma.") ||
+		strings.HasPrefix(name, "net_") || strings.HasPrefix(name, "perf_event")
+}
+
+func readFiles(dir, prefix string, g *Group) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.IsDir() || skipped(e.Name()) {
+			continue
+		}
+		data, err := os.ReadFile(dir + "/" + e.Name())
+		if err != nil {
+			continue // write-only, or switched off
+		}
+		g.Files[prefix+e.Name()] = string(data)
+	}
+	data, err := os.ReadFile(dir + "/cgroup.procs")
+	if err != nil {
+		return
+	}
+	for f := range strings.FieldsSeq(string(data)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
+			g.Pids = append(g.Pids, pid)
+		}
+	}
+}
+
+func readProcess(pid int) (Process, bool) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/"
+	comm, err := os.ReadFile(dir + "comm")
+	if err != nil {
+		return Process{}, false
+	}
+	p := Process{Comm: strings.TrimSpace(string(comm)), OOMScore: readInt(dir + "oom_score"), OOMScoreAdj: readInt(dir + "oom_score_adj")}
+	if data, err := os.ReadFile(dir + "statm"); err == nil {
+		if f := strings.Fields(string(data)); len(f) > 1 {
+			pages, _ := strconv.ParseInt(f[1], 10, 64)
+			p.RSS = pages * int64(os.Getpagesize())
+		}
+	}
+	return p, true
+}
+
+func readInt(path string) int {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	return n
+}
+
+var errNoPods = errors.New("no pods' groups are on this machine")
+
+// mustHaveGroups tells the reader of an empty answer why it is empty.
+func mustHaveGroups(s *Snapshot) error {
+	if len(s.Groups) > 0 {
+		return nil
+	}
+	return fmt.Errorf("looked for %s: %w", strings.Join(tops(s.Machine.Root), " and "), errNoPods)
+}

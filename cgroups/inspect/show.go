@@ -1,0 +1,171 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// ErrNotFound says that no pod or container goes by that name.
+var ErrNotFound = errors.New("not found")
+
+// Value is one setting with its whole way: what the spec says, what it computes to, the file, what is found there.
+type Value struct {
+	Group    string `json:"group"`
+	Path     string `json:"path"`
+	Field    string `json:"field,omitempty"`
+	Computed string `json:"computed,omitempty"`
+	File     string `json:"file"`
+	Want     string `json:"want,omitempty"`
+	Found    string `json:"found"`
+	Differs  bool   `json:"differs,omitempty"`
+}
+
+// lookup finds a pod by name, namespace/name or uid (or the beginning of one), and in it a container.
+func (s *Snapshot) lookup(what string) (*Node, error) {
+	name, container := what, ""
+	var pods []*Node
+	match := func(name string) {
+		for _, n := range s.all() {
+			if n.Kind != kindPod {
+				continue
+			}
+			_, short, _ := strings.Cut(n.Title, "/")
+			if n.Title == name || short == name || n.UID == name || len(name) >= 8 && strings.HasPrefix(n.UID, name) {
+				pods = append(pods, n)
+			}
+		}
+	}
+	match(name)
+	if i := strings.LastIndexByte(what, '/'); len(pods) == 0 && i > 0 {
+		name, container = what[:i], what[i+1:]
+		match(name)
+	}
+	switch {
+	case len(pods) == 0:
+		return nil, fmt.Errorf("pod %s: %w", what, ErrNotFound)
+	case len(pods) > 1:
+		var all []string
+		for _, p := range pods {
+			all = append(all, p.Title+" ("+p.UID+")")
+		}
+		return nil, fmt.Errorf("pod %s: several match: %s", name, strings.Join(all, ", "))
+	case container == "":
+		return pods[0], nil
+	}
+	for _, c := range pods[0].Children {
+		if c.Title == container || strings.HasPrefix(c.ID, container) {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("container %s in pod %s: %w", container, pods[0].Title, ErrNotFound)
+}
+
+// values are the settings of a group and, for a pod, of its containers.
+func (n *Node) values(o cgroups.Options) []Value {
+	var want []cgroups.Setting
+	m := n.snap.Machine.Mode
+	switch {
+	case n.Kind == kindPod && n.pod != nil:
+		want = cgroups.PodSettings(m, n.pod, o)
+	case n.Kind == kindContainer && n.spec != nil:
+		want = cgroups.ContainerSettings(m, n.pod, n.spec, o)
+	}
+	var out []Value
+	told := map[string]bool{}
+	for _, s := range want {
+		found := n.files.setting(s.File)
+		told[s.File] = true
+		out = append(out, Value{n.Title, n.Path, s.Field, s.Computed, s.File, s.Want, found, !s.Matches(found)})
+	}
+	for _, f := range settingFiles(m) {
+		if v := n.files.setting(f); v != "" && !told[f] {
+			out = append(out, Value{Group: n.Title, Path: n.Path, File: f, Found: v})
+		}
+	}
+	if n.Kind == kindPod {
+		for _, c := range n.Children {
+			out = append(out, c.values(o)...)
+		}
+	}
+	return out
+}
+
+// setting is the value of a file that may be on the v2 side of a hybrid machine.
+func (g Group) setting(file string) string {
+	if v := g.file(file); v != "" {
+		return oneLine(v)
+	}
+	return oneLine(g.file("unified/" + file))
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// settingFiles are the files that hold settings, not figures.
+func settingFiles(m cgroups.Mode) []string {
+	if m == cgroups.Unified {
+		return []string{
+			"cpu.weight", "cpu.max", "cpu.max.burst", "cpu.idle", "cpuset.cpus", "cpuset.cpus.effective", "cpuset.mems", "cpuset.mems.effective",
+			"memory.min", "memory.low", "memory.high", "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "io.weight", "io.max",
+			"hugetlb.2MB.max", "hugetlb.1GB.max", "cgroup.freeze", "cgroup.subtree_control",
+		}
+	}
+	return []string{
+		"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us", "cpu.idle", "cpuset.cpus", "cpuset.effective_cpus", "cpuset.mems",
+		"cpuset.effective_mems", "memory.limit_in_bytes", "memory.soft_limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness",
+		"pids.max", "blkio.bfq.weight", "hugetlb.2MB.limit_in_bytes", "hugetlb.1GB.limit_in_bytes", "hugetlb.2MB.max", "freezer.state",
+	}
+}
+
+func printValues(w io.Writer, n *Node, values []Value) error {
+	fmt.Fprintf(w, "%s %s, %s, uid %s\n", n.Kind, n.Title, n.Class, n.UID)
+	if n.pod == nil {
+		fmt.Fprintln(w, "its specification is not known (no agent answers; --pods FILE gives one), so values are shown without their origin")
+	}
+	group := ""
+	var rows [][]string
+	flush := func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		err := printTable(w, rows)
+		rows = nil
+		return err
+	}
+	for _, v := range values {
+		if v.Path != group {
+			if err := flush(); err != nil {
+				return err
+			}
+			group = v.Path
+			fmt.Fprintf(w, "\n%s  %s\n", v.Group, v.Path)
+			rows = [][]string{{"  FILE", "FOUND", "WANTED", "FROM", "COMPUTED"}}
+		}
+		mark := "  "
+		if v.Differs {
+			mark = "! "
+		}
+		rows = append(rows, []string{mark + v.File, human(v.File, v.Found), human(v.File, v.Want), v.Field, v.Computed})
+	}
+	return flush()
+}
+
+// human adds the readable form of large byte counts.
+func human(file, v string) string {
+	s := cgroups.Setting{File: file, Want: "max"}
+	switch {
+	case v == "":
+		return ""
+	case strings.HasPrefix(file, "memory.") && s.Matches(v):
+		return "max"
+	case strings.HasPrefix(file, "memory.") || strings.HasPrefix(file, "hugetlb."):
+		var n float64
+		if _, err := fmt.Sscanf(v, "%g", &n); err == nil && n >= 1024 {
+			return v + " (" + bytesText(n) + ")"
+		}
+	}
+	return v
+}

@@ -1,0 +1,100 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// printTree draws the groups with their columns.
+func printTree(w io.Writer, tops []*Node, cols []Column) error {
+	rows := [][]string{{"GROUP"}}
+	for _, c := range cols {
+		rows[0] = append(rows[0], c.Title)
+	}
+	var add func(n *Node, first, rest string)
+	add = func(n *Node, first, rest string) {
+		row := []string{first + n.label()}
+		for _, c := range cols {
+			row = append(row, c.cell(n))
+		}
+		rows = append(rows, row)
+		for i, c := range n.Children {
+			if i == len(n.Children)-1 {
+				add(c, rest+"└─", rest+"  ")
+			} else {
+				add(c, rest+"├─", rest+"│ ")
+			}
+		}
+	}
+	for _, t := range tops {
+		add(t, "", "")
+	}
+	return printRows(w, rows)
+}
+
+// label marks what the name alone does not say.
+func (n *Node) label() string {
+	switch {
+	case n.Kind == kindPod && n.Title == n.UID:
+		return n.Title + " (unknown pod)"
+	case n.Kind == kindOther:
+		return n.Title + " (?)"
+	}
+	return n.Title
+}
+
+// printRows aligns the first column left and figures right.
+func printRows(w io.Writer, rows [][]string) error {
+	var width []int
+	for _, r := range rows {
+		for i, c := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	for _, r := range rows {
+		var b strings.Builder
+		for i, c := range r {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if i == 0 {
+				b.WriteString(c + pad)
+			} else {
+				b.WriteString("  " + pad + c)
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printTable aligns every column left, for text.
+func printTable(w io.Writer, rows [][]string) error {
+	var width []int
+	for _, r := range rows {
+		for i, c := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	for _, r := range rows {
+		var b strings.Builder
+		for i, c := range r {
+			b.WriteString(c)
+			if i < len(r)-1 {
+				b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(c)+3))
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ErrInUse says that a memory limit was asked for that is below what the group uses now.
+var ErrInUse = errors.New("the limit is below what is in use")
+
+// Target is a group and what its settings shall be.
+type Target struct {
+	Path      string
+	Resources *specs.LinuxResources
+}
+
+// Resize changes a running pod and its containers together. The order matters: in v1 no group may have a quota above its
+// parent's at any moment, so what shrinks is written from the containers up and what grows from the pod down, for CPU and
+// memory apart. Memory is refused before anything is written when somebody uses more than the new limit.
+func (h *Hierarchy) Resize(pod Target, containers []Target) error {
+	all := append([]Target{pod}, containers...)
+	for _, t := range all {
+		if err := h.fits(t); err != nil {
+			return fmt.Errorf("resize %s: %w", t.Path, err)
+		}
+	}
+	up := make([]Target, 0, len(all))
+	up = append(append(up, containers...), pod)
+	for _, section := range []struct {
+		pick func(*specs.LinuxResources) *specs.LinuxResources
+		grow bool
+	}{
+		{pickCPU, cores(pod.Resources) >= h.cores(pod.Path)},
+		{pickMemory, memoryLimit(pod.Resources) >= h.memoryLimit(pod.Path)},
+		{pickRest, true},
+	} {
+		order := up
+		if section.grow {
+			order = all
+		}
+		for _, t := range order {
+			if r := section.pick(t.Resources); r != nil {
+				if err := h.Update(t.Path, r); err != nil {
+					return fmt.Errorf("resize %s: %w", t.Path, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// fits compares with the working set: the kernel drops the rest of the file cache when the limit falls.
+func (h *Hierarchy) fits(t Target) error {
+	if t.Resources == nil || t.Resources.Memory == nil || t.Resources.Memory.Limit == nil || *t.Resources.Memory.Limit <= 0 {
+		return nil
+	}
+	u, err := h.Stat(t.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if limit := uint64(*t.Resources.Memory.Limit); u.Memory.WorkingSet > limit {
+		return fmt.Errorf("%d bytes are used (%d less %d of inactive cache), the limit would be %d: %w",
+			u.Memory.WorkingSet, u.Memory.Usage, u.Memory.InactiveFile, limit, ErrInUse)
+	}
+	return nil
+}
+
+// pickCPU returns the CPU settings, with the quota lifted in words where there is none, as the old one must go.
+func pickCPU(r *specs.LinuxResources) *specs.LinuxResources {
+	if r == nil || r.CPU == nil {
+		return nil
+	}
+	c := *r.CPU
+	if c.Quota == nil {
+		none := int64(-1)
+		c.Quota = &none
+	}
+	return &specs.LinuxResources{CPU: &c}
+}
+
+func pickMemory(r *specs.LinuxResources) *specs.LinuxResources {
+	if r == nil {
+		return nil
+	}
+	if r.Memory == nil || r.Memory.Limit == nil {
+		none := int64(-1)
+		return &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &none}}
+	}
+	return &specs.LinuxResources{Memory: r.Memory}
+}
+
+func pickRest(r *specs.LinuxResources) *specs.LinuxResources {
+	if r == nil || r.Pids == nil && len(r.HugepageLimits) == 0 && len(r.Unified) == 0 {
+		return nil
+	}
+	return &specs.LinuxResources{Pids: r.Pids, HugepageLimits: r.HugepageLimits, Unified: r.Unified}
+}
+
+func cores(r *specs.LinuxResources) float64 {
+	if r == nil || r.CPU == nil || r.CPU.Quota == nil || *r.CPU.Quota <= 0 {
+		return math.Inf(1)
+	}
+	period := float64(defaultPeriod)
+	if r.CPU.Period != nil && *r.CPU.Period > 0 {
+		period = float64(*r.CPU.Period)
+	}
+	return float64(*r.CPU.Quota) / period
+}
+
+// cores is the group's CPU limit now, infinite without one.
+func (h *Hierarchy) cores(path string) float64 {
+	dir := h.Dir("cpu", path)
+	var text string
+	if h.mode == Unified {
+		text, _ = readString(dir + "/cpu.max")
+	} else {
+		quota, _ := readString(dir + "/cpu.cfs_quota_us")
+		period, _ := readString(dir + "/cpu.cfs_period_us")
+		text = quota + " " + period
+	}
+	words := strings.Fields(text)
+	if len(words) != 2 {
+		return math.Inf(1)
+	}
+	quota, err1 := strconv.ParseFloat(words[0], 64)
+	period, err2 := strconv.ParseFloat(words[1], 64)
+	if err1 != nil || err2 != nil || quota <= 0 || period <= 0 {
+		return math.Inf(1)
+	}
+	return quota / period
+}
+
+func memoryLimit(r *specs.LinuxResources) uint64 {
+	if r == nil || r.Memory == nil || r.Memory.Limit == nil || *r.Memory.Limit <= 0 {
+		return NoLimit
+	}
+	return uint64(*r.Memory.Limit)
+}
+
+func (h *Hierarchy) memoryLimit(path string) uint64 {
+	file := "/memory.limit_in_bytes"
+	if h.mode == Unified {
+		file = "/memory.max"
+	}
+	text, err := readString(h.MemoryDir(path) + file)
+	if err != nil {
+		return NoLimit
+	}
+	n, err := parseNumber([]byte(text))
+	if err != nil {
+		return NoLimit
+	}
+	return n
+}

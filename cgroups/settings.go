@@ -1,0 +1,199 @@
+package cgroups
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/cgroups/v3/cgroup2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// Setting is one value a pod's spec leads to, and the way it came: the field of the spec, what was computed from it, the kernel
+// file it is in.
+type Setting struct {
+	Field    string `json:"field"`    // "requests.cpu=250m"; where several add up, how
+	Computed string `json:"computed"` // "250m * 1024 / 1000 = 256 shares"
+	File     string `json:"file"`     // "cpu.shares"
+	Want     string `json:"want"`     // "256"
+}
+
+// Matches compares a value found in the file with what is wanted. The kernel rounds memory limits down to whole pages and
+// spells "no limit" in v1 as a large number.
+func (s Setting) Matches(found string) bool {
+	a, b := strings.Fields(s.Want), strings.Fields(found)
+	if strings.Join(a, " ") == strings.Join(b, " ") {
+		return true
+	}
+	if len(a) != 1 || len(b) != 1 {
+		return false
+	}
+	want, err1 := parseNumber([]byte(s.Want))
+	got, err2 := parseNumber([]byte(b[0]))
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	if want == got {
+		return true
+	}
+	page := uint64(os.Getpagesize())
+	return strings.HasPrefix(s.File, "memory.") && want != NoLimit && got == want/page*page
+}
+
+// PodSettings are the settings of the pod's own group with their origin.
+func PodSettings(m Mode, pod *corev1.Pod, o Options) []Setting {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	how := "sum of containers"
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		how = "pod"
+	}
+	if len(pod.Spec.Overhead) > 0 {
+		how += " + overhead"
+	}
+	return settings(m, PodResourcesWith(pod, o), origin{
+		cpuRequest: name(how, "requests.cpu", requests, corev1.ResourceCPU),
+		cpuLimit:   limitName(pod, how, "limits.cpu", limits, corev1.ResourceCPU),
+		memory:     limitName(pod, how, "limits.memory", limits, corev1.ResourceMemory),
+		milli:      requests.Cpu().MilliValue(),
+	})
+}
+
+// ContainerSettings are the settings of a container's group with their origin.
+func ContainerSettings(m Mode, pod *corev1.Pod, c *corev1.Container, o Options) []Setting {
+	r := ContainerResourcesWith(pod, c, o)
+	request, limit := c.Resources.Requests, c.Resources.Limits
+	or := origin{
+		cpuRequest: name("", "requests.cpu", request, corev1.ResourceCPU), cpuLimit: name("", "limits.cpu", limit, corev1.ResourceCPU),
+		memory: name("", "limits.memory", limit, corev1.ResourceMemory), milli: request.Cpu().MilliValue(),
+	}
+	if _, ok := request[corev1.ResourceCPU]; !ok && positive(limit, corev1.ResourceCPU) {
+		or.cpuRequest, or.milli = or.cpuLimit+" (no request)", limit.Cpu().MilliValue()
+	}
+	if pod.Spec.Resources != nil {
+		if !positive(limit, corev1.ResourceCPU) && positive(pod.Spec.Resources.Limits, corev1.ResourceCPU) {
+			or.cpuLimit = name("pod", "limits.cpu", pod.Spec.Resources.Limits, corev1.ResourceCPU)
+		}
+		if !positive(limit, corev1.ResourceMemory) && positive(pod.Spec.Resources.Limits, corev1.ResourceMemory) {
+			or.memory = name("pod", "limits.memory", pod.Spec.Resources.Limits, corev1.ResourceMemory)
+		}
+	}
+	return settings(m, r, or)
+}
+
+type origin struct {
+	cpuRequest, cpuLimit, memory string
+	milli                        int64
+}
+
+func name(how, field string, l corev1.ResourceList, r corev1.ResourceName) string {
+	q, ok := l[r]
+	if !ok || q.IsZero() {
+		return "no " + field
+	}
+	if how != "" {
+		how = " (" + how + ")"
+	}
+	return field + "=" + q.String() + how
+}
+
+// limitName tells why a sum is not enforced where some container has no limit.
+func limitName(pod *corev1.Pod, how, field string, l corev1.ResourceList, r corev1.ResourceName) string {
+	if !everyLimit(pod, r) {
+		return "no " + field + " in every container"
+	}
+	return name(how, field, l, r)
+}
+
+func settings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+	return append(append(cpuSettings(m, r, o), memorySettings(m, r, o)...), otherSettings(m, r)...)
+}
+
+func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+	var out []Setting
+	shares := *r.CPU.Shares
+	computed := fmt.Sprintf("%d * 1024 / 1000 = %d shares", o.milli, o.milli*1024/1000)
+	if raw := o.milli * 1024 / 1000; raw != int64(shares) {
+		computed = fmt.Sprintf("%s, kept within %d..%d: %d", computed, minShares, maxShares, shares)
+	}
+	if m == Unified {
+		w := cgroup2.ConvertCPUSharesToCgroupV2Value(shares)
+		out = append(out, Setting{o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10)})
+	} else {
+		out = append(out, Setting{o.cpuRequest, computed, "cpu.shares", strconv.FormatUint(shares, 10)})
+	}
+	quota, period := int64(-1), uint64(defaultPeriod)
+	computed = "no quota"
+	if r.CPU.Quota != nil {
+		quota, period = *r.CPU.Quota, *r.CPU.Period
+		computed = fmt.Sprintf("%d µs every %d µs", quota, period)
+	}
+	if m != Unified {
+		out = append(out, Setting{o.cpuLimit, computed, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10)})
+		if quota >= 0 {
+			out = append(out, Setting{o.cpuLimit, computed, "cpu.cfs_period_us", strconv.FormatUint(period, 10)})
+		}
+		return out
+	}
+	want := "max"
+	if quota >= 0 {
+		want = strconv.FormatInt(quota, 10)
+	}
+	return append(out, Setting{o.cpuLimit, computed, "cpu.max", want + " " + strconv.FormatUint(period, 10)})
+}
+
+func memorySettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+	file := "memory.limit_in_bytes"
+	if m == Unified {
+		file = "memory.max"
+	}
+	if r.Memory == nil || r.Memory.Limit == nil {
+		return []Setting{{o.memory, "no limit", file, "max"}}
+	}
+	v := strconv.FormatInt(*r.Memory.Limit, 10)
+	return []Setting{{o.memory, v + " bytes", file, v}}
+}
+
+func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
+	var out []Setting
+	if r.Pids != nil && r.Pids.Limit != nil {
+		v := strconv.FormatInt(*r.Pids.Limit, 10)
+		out = append(out, Setting{"node's limit of tasks a pod", v, "pids.max", v})
+	}
+	for _, h := range r.HugepageLimits {
+		file := "hugetlb." + h.Pagesize + ".limit_in_bytes"
+		if m != Legacy {
+			file = "hugetlb." + h.Pagesize + ".max"
+		}
+		v := strconv.FormatUint(h.Limit, 10)
+		out = append(out, Setting{"limits.hugepages of " + h.Pagesize, v + " bytes", file, v})
+	}
+	return out
+}
+
+// ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are
+// not there; controller "" is the v2 hierarchy.
+func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
+	s := Sampler{}
+	u := Usage{Memory: Memory{Limit: NoLimit}, Pids: Pids{Limit: NoLimit}}
+	sources := v1Sources()
+	if m == Unified {
+		sources = v2Sources()
+	}
+	for _, src := range append(sources, s.pressureSources()...) {
+		data := read(src.controller, src.name)
+		if len(bytes.TrimSpace(data)) == 0 {
+			continue
+		}
+		if err := src.read(data, &u); err != nil {
+			return u, fmt.Errorf("read %s: %w", src.name, err)
+		}
+	}
+	u.PSI = s.psi
+	u.Memory.derive()
+	return u, nil
+}
