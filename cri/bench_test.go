@@ -45,7 +45,7 @@ func BenchmarkPod(b *testing.B) {
 		timed("create", func() error {
 			c := containerConfig("main")
 			c.Image.Image, c.Command, c.LogPath = boxImage, []string{"sleep", "1000"}, "main/0.log"
-			// c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{}
+			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{}
 			r, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c})
 			id = r.GetContainerId()
 			return err

@@ -264,9 +264,8 @@ func TestNamespacesOnTheRealKernel(t *testing.T) {
 	if cc, err := n.ctrs.byID.get(id); err == nil {
 		pid = cc.record().Pid
 	}
-	if got := n.sh(t, id, "cat /proc/"+itoa(pid)+"/comm"); got != "sleep" {
-		t.Errorf("host's processes: got %q", got)
-	}
+	// A start is over when the program is about to be executed.
+	eventually(t, func() bool { return n.sh(t, id, "cat /proc/"+itoa(pid)+"/comm") == "sleep" })
 	// What it leaves behind in the host's PID namespace ends with it.
 	n.sh(t, id, "sleep 4713 >/dev/null 2>&1 &")
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
@@ -279,9 +278,7 @@ func TestNamespacesOnTheRealKernel(t *testing.T) {
 	if x, y := n.sh(t, a, all), n.sh(t, b, all); x != y || strings.Contains(x, host("pid")) {
 		t.Errorf("shared: got %q and %q", x, y)
 	}
-	if got := n.sh(t, a, "ps"); !strings.Contains(got, "4715") {
-		t.Errorf("shared processes: got %q", got)
-	}
+	eventually(t, func() bool { return strings.Contains(n.sh(t, a, "ps"), "4715") })
 	n.sh(t, a, "echo x > /dev/shm/f")
 	if got := n.sh(t, b, "cat /dev/shm/f"); got != "x" {
 		t.Errorf("shared memory: got %q", got)

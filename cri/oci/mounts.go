@@ -37,9 +37,11 @@ func mounts(in *Input, s *specs.Spec) error {
 
 // systemMounts are the file systems every container has.
 func systemMounts(in *Input) []specs.Mount {
-	mode := "ro"
+	// There is one sysfs for all mounts of a network namespace. With "ro" the first container of a pod would make it read-only
+	// for all of them, privileged ones too; "rro" is an attribute of the mount alone.
+	sys, mode := "rro", "ro"
 	if security(in.Container).GetPrivileged() {
-		mode = "rw"
+		sys, mode = "rw", "rw"
 	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -49,7 +51,7 @@ func systemMounts(in *Input) []specs.Mount {
 			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
 		},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
 	}
 }
