@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -192,13 +193,16 @@ func pod(rev string, running bool) *corev1.Pod {
 func start(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{rt: &runtime{log: filepath.Join(t.TempDir(), "0.log")}}
-	ss, err := streaming.NewServer(func() streaming.Config { c := streaming.DefaultConfig; c.Addr = "127.0.0.1:0"; return c }(), process{})
+	streams := httptest.NewUnstartedServer(nil)
+	c := streaming.DefaultConfig
+	c.BaseURL = &url.URL{Scheme: "http", Host: streams.Listener.Addr().String()}
+	ss, err := streaming.NewServer(c, process{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.rt.Server = ss
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); ss.Start(true) }()
+	streams.Config.Handler = ss
+	streams.Start()
 	f.pods.set(watch.Added, pod("1", true))
 
 	// Longer than an address of a socket can be.
@@ -226,8 +230,7 @@ func start(t *testing.T) *fixture {
 	t.Cleanup(func() {
 		f.client.HTTP().CloseIdleConnections()
 		srv.Close()
-		ss.Stop()
-		<-stopped
+		streams.Close()
 	})
 	return f
 }
