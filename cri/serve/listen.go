@@ -1,0 +1,119 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is what fits into the kernel's sockaddr_un with the final NUL.
+const maxSocketPath = 107
+
+// ErrInUse says that another process listens on the socket.
+var ErrInUse = errors.New("another runtime listens on the socket")
+
+// Path is the path in the address of a socket, which may be a path or a unix:// URL.
+func Path(address string) (string, error) {
+	path := strings.TrimPrefix(address, "unix://")
+	switch {
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
+		return "", fmt.Errorf("socket %q: not the absolute path of a unix socket", address)
+	case len(path) > maxSocketPath:
+		// A client could not connect to it.
+		return "", fmt.Errorf("socket %q: longer than the %d bytes that an address has room for", address, maxSocketPath)
+	}
+	return path, nil
+}
+
+// listen listens on a socket for root only, in place of one whose process is dead. Whoever else does the same at the same moment
+// waits: the directory is locked meanwhile, so that no lock file is left.
+func listen(path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("make directory of the socket: %w", err)
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open directory of the socket: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := free(path); err != nil {
+		return nil, err
+	}
+	// It gets its mode where nobody else can reach it, and its name when it is ready: else it would be open to everybody for a
+	// moment, or refuse those who connect early.
+	private, err := os.MkdirTemp(dir, ".s")
+	if err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	defer os.RemoveAll(private)
+	pinned, err := os.Open(private)
+	if err != nil {
+		return nil, fmt.Errorf("open directory: %w", err)
+	}
+	defer pinned.Close()
+	// By way of the descriptor, since the longer path may not fit.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "/proc/self/fd/" + strconv.Itoa(int(pinned.Fd())) + "/s", Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	// It would remove the name it was made with.
+	l.SetUnlinkOnClose(false)
+	made := filepath.Join(private, "s")
+	if err = os.Chmod(made, 0o600); err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("make socket %s: %w", path, err)
+	}
+	return owned{l, path}, nil
+}
+
+// free is nil when there is nothing at the path, or a socket that nobody listens on.
+func free(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is there and not a socket", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("%w %s", ErrInUse, path)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return nil
+}
+
+// owned removes its socket's name when it ends.
+type owned struct {
+	*net.UnixListener
+	path string
+}
+
+func (o owned) Close() error {
+	// As long as it is open nobody else takes the name, so that it is still its own here.
+	err := os.Remove(o.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, o.UnixListener.Close())
+}
