@@ -339,11 +339,10 @@ void stop_all(void)
 	}
 }
 
-int keeper_loop(int sock)
+int loop_init(int sock)
 {
 	static struct source listener, signals;
 	sigset_t set;
-	int idle = -1;
 
 	epfd = epoll_create1(EPOLL_CLOEXEC);
 	sigemptyset(&set);
@@ -354,6 +353,12 @@ int keeper_loop(int sock)
 		return -1;
 	source_add(&listener, sock, EPOLLIN, accept_ready);
 	source_add(&signals, sfd, EPOLLIN, signal_ready);
+	return 0;
+}
+
+void loop(void)
+{
+	int idle = -1;
 	while (!stopping) {
 		struct epoll_event ev;
 		/* One event at a time: a handler may free any other source. */
@@ -372,5 +377,4 @@ int keeper_loop(int sock)
 	}
 	stop_all();
 	unlinkat(dirfd_, "keeper.sock", 0);
-	return 0;
 }

@@ -121,7 +121,8 @@ char *scratch_in(void);
 char *scratch_out(void);
 void scratch_free(void);
 void stop_all(void);
-int keeper_loop(int sock);
+int loop_init(int sock);
+void loop(void);
 void reap(void);
 
 /* wire.c */

@@ -76,7 +76,7 @@ static void __attribute__((noreturn)) keeper(void)
 	 */
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	int sock = sandbox_listen();
-	if (sock < 0) {
+	if (sock < 0 || loop_init(sock) < 0) {
 		snprintf(err, sizeof err, "listen: %s", strerror(errno));
 		if (pid1 > 0)
 			kill(pid1, SIGKILL);
@@ -84,7 +84,8 @@ static void __attribute__((noreturn)) keeper(void)
 	}
 	dprintf(FD_READY, "+%d", pid1);
 	close(FD_READY);
-	_exit(keeper_loop(sock) < 0);
+	loop();
+	_exit(0);
 }
 
 /*

@@ -233,7 +233,7 @@ int sandbox_listen(void)
 		return -1;
 	unlinkat(dirfd_, "keeper.sock", 0);
 	snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/keeper.sock", dirfd_);
-	if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 128) < 0) {
+	if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, SOMAXCONN) < 0) {
 		int e = errno;
 		close(fd);
 		errno = e;

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +64,8 @@ func pss(b *testing.B, all []*keeper.Keeper) float64 {
 
 func BenchmarkRun(b *testing.B) {
 	p := newPod(b)
+	before := family(b, p.Pid())
+	defer func() { b.ReportMetric((family(b, p.Pid())-before)/float64(b.N)*1e6, "cpu-µs/op") }()
 	for b.Loop() {
 		b.StopTimer()
 		c := p.container(p.spec("c", "/bin/sleep", "1000"))
@@ -86,6 +89,8 @@ func BenchmarkExec(b *testing.B) {
 	p := newPod(b)
 	id, pid := p.sh("sleep 1000")
 	e := keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/true").Process}
+	before := family(b, p.Pid())
+	defer func() { b.ReportMetric((family(b, p.Pid())-before)/float64(b.N)*1e6, "cpu-µs/op") }()
 	for b.Loop() {
 		proc, err := p.Exec(b.Context(), e)
 		if err != nil {
@@ -96,4 +101,61 @@ func BenchmarkExec(b *testing.B) {
 		}
 		proc.Close()
 	}
+}
+
+// BenchmarkLog copies 256 MiB from a container into its log, rotated, and
+// reports what of a core the keeper needs at 100 MB/s.
+func BenchmarkLog(b *testing.B) {
+	for name, script := range map[string]string{
+		"4KiB writes":    "exec dd if=/lines bs=4k 2>/dev/null",
+		"100 byte lines": "exec cat /lines",
+	} {
+		b.Run(name, func(b *testing.B) {
+			const size = 256 << 20
+			p := newPod(b)
+			line := strings.Repeat("x", 99) + "\n"
+			if name == "4KiB writes" {
+				line = strings.Repeat("x", 4095) + "\n"
+			}
+			write(b, p.rootfs+"/lines", strings.Repeat(line, size/len(line)), 0o644)
+			for b.Loop() {
+				before := cpu(b, p.Pid())
+				c := p.container(p.spec("c", "/bin/sh", "-c", script))
+				c.LogMaxSize, c.LogMaxFiles = 10<<20, 3
+				if _, err := p.Run(b.Context(), c); err != nil {
+					b.Fatal(err)
+				}
+				p.exit(c.ID)
+				b.ReportMetric((cpu(b, p.Pid())-before)/(size/100e6)*100, "%core@100MB/s")
+			}
+			b.SetBytes(size)
+		})
+	}
+}
+
+// cpu is what a process has used, in seconds.
+func cpu(b *testing.B, pid int) float64 {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/schedstat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	n, err := strconv.ParseFloat(string(bytes.Fields(text)[0]), 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n / 1e9
+}
+
+// family is what a process and its reaped descendants have used, in seconds.
+func family(b *testing.B, pid int) float64 {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range bytes.Fields(text[bytes.LastIndexByte(text, ')'):])[12:16] {
+		n, _ := strconv.ParseFloat(string(f), 64)
+		total += n / 100 // clock ticks
+	}
+	return total
 }

@@ -223,6 +223,11 @@ func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)
+	for errors.Is(err, unix.EAGAIN) && ctx.Err() == nil {
+		// Its queue of connections is full: unlike TCP, the kernel says so.
+		time.Sleep(time.Millisecond)
+		c, err = d.DialContext(ctx, "unixpacket", path)
+	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, ErrGone
 	}

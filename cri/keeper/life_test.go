@@ -478,9 +478,6 @@ func setMemory(t *testing.T, bundle string, limit int64) {
 
 func TestAKeeperCanKeepManyContainers(t *testing.T) {
 	p := newPod(t)
-	if _, err := keeper.Open(t.Context(), "pod", p.Dir()); err != nil { // it is in its loop now
-		t.Fatal(err)
-	}
 	before := files(t, p.Pid())
 	var wg sync.WaitGroup
 	codes := map[string]int{}
@@ -509,11 +506,6 @@ func TestAKeeperCanKeepManyContainers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("files are %q, were %q", files(t, p.Pid()), before)
-		}
-	}()
 	eventually(t, func() bool { return len(files(t, p.Pid())) <= len(before) })
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Pid(), p.Pid())); err != nil || len(b) != 0 {
 		t.Errorf("children of the keeper are %q, %v", b, err)

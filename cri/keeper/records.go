@@ -177,7 +177,7 @@ func (e *Exit) setStatus(status uint32) {
 		e.Code = 128 + e.Signal
 		return
 	}
-	e.Code = ws.ExitStatus()
+	e.Code = int(status>>8) & 0xff
 }
 
 func exitOf(m message) Exit {
