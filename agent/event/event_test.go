@@ -1,0 +1,107 @@
+package event
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+func pod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid")},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{{Name: "init"}},
+		},
+	}
+}
+
+func TestRepeatedEventsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Host: "node"})
+		for range 3 {
+			r.Container(pod("a"), "main", corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
+			time.Sleep(time.Minute)
+		}
+		r.Container(pod("a"), "init", corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
+		r.Event(pod("b"), corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
+		list := r.List()
+		if len(list) != 3 {
+			t.Fatalf("%d events", len(list))
+		}
+		e := list[0]
+		if e.Count != 3 || e.LastTimestamp.Sub(e.FirstTimestamp.Time) != 2*time.Minute || e.InvolvedObject.FieldPath != "spec.containers{main}" ||
+			e.Source.Component != "berth" || e.Source.Host != "node" || e.Message != "Back-off restarting main" {
+			t.Errorf("%+v", e)
+		}
+		if list[1].InvolvedObject.FieldPath != "spec.initContainers{init}" || list[2].InvolvedObject.Name != "b" {
+			t.Errorf("%+v, %+v", list[1], list[2])
+		}
+		if list[0].Name == list[1].Name || list[0].UID == list[1].UID {
+			t.Error("two events have one name")
+		}
+	})
+}
+
+func TestRingIsBounded(t *testing.T) {
+	r := New(Config{Capacity: 10})
+	for i := range 25 {
+		r.Event(pod("a"), corev1.EventTypeNormal, "Test", "event %d", i)
+	}
+	list := r.List()
+	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(r.byKey) != 10 {
+		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(r.byKey))
+	}
+	// One that was forgotten begins anew.
+	r.Event(pod("a"), corev1.EventTypeNormal, "Test", "event %d", 3)
+	if e := r.List()[9]; e.Message != "event 3" || e.Count != 1 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestLongMessageIsCut(t *testing.T) {
+	r := New(Config{})
+	r.Event(pod("a"), corev1.EventTypeNormal, "Test", "%s", strings.Repeat("x", 5000))
+	if m := r.List()[0].Message; len(m) != messageLimit {
+		t.Errorf("message of %d bytes", len(m))
+	}
+}
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Capacity: 5})
+		r.Event(pod("a"), corev1.EventTypeNormal, "One", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = r.Watch(ctx, func(typ watch.EventType, e *corev1.Event) error {
+				got = append(got, fmt.Sprintf("%s %s %d", typ, e.Reason, e.Count))
+				return nil
+			})
+		}()
+		synctest.Wait()
+		r.Event(pod("a"), corev1.EventTypeNormal, "Two", "")
+		synctest.Wait()
+		r.Event(pod("a"), corev1.EventTypeNormal, "One", "")
+		synctest.Wait()
+		for range 100 {
+			r.Event(pod("a"), corev1.EventTypeNormal, "Two", "")
+		}
+		synctest.Wait()
+		cancel()
+		<-done
+		want := []string{"ADDED One 1", "ADDED Two 1", "MODIFIED One 2", "MODIFIED Two 101"}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("told %v, want %v", got, want)
+		}
+	})
+}

@@ -1,0 +1,426 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+var planNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// planCase is what is there, in a short notation, and what is to be done about it.
+//
+// The spec lists the pod's containers: "name", "init:name" or "side:name". What is seen is "sandbox" (or "sandbox=dead") and
+// "name=state", in the order of their making. A state is created, running, unknown or exitN; "!" says that the container is in a
+// sandbox before the present one, "@10s" that it ended that long ago and "~20s" that it carries that back-off.
+type planCase struct {
+	name   string
+	policy corev1.RestartPolicy
+	spec   string
+	seen   string
+	busy   string // steps that run
+	change func(*view)
+
+	want  string // steps
+	waits string // containers that wait, with their reasons
+	wake  time.Duration
+	over  bool
+	gone  bool
+}
+
+func (c planCase) view() *view {
+	pod := newPod("p", policy(c.policy))
+	pod.Spec.Containers = nil
+	for _, word := range strings.Fields(c.spec) {
+		switch kind, name, ok := strings.Cut(word, ":"); {
+		case !ok:
+			pod.Spec.Containers = append(pod.Spec.Containers, newContainer(word))
+		case kind == "side":
+			inits(name + "*")(pod)
+		default:
+			inits(name)(pod)
+		}
+	}
+	v := &view{
+		pod: pod, now: planNow, seen: &observed{containers: map[string][]container{}}, prepared: true, busy: map[string]bool{},
+		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, probes: map[string]ProbeResults{},
+		delays: delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute},
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, k := range list {
+			v.images[k.Name] = spec.Image{ID: "x"}
+		}
+	}
+	for _, key := range strings.Fields(c.busy) {
+		v.busy[key] = true
+	}
+	for i, word := range strings.Fields(c.seen) {
+		v.see(i, word)
+	}
+	if c.change != nil {
+		c.change(v)
+	}
+	return v
+}
+
+func (v *view) see(i int, word string) {
+	name, state, _ := strings.Cut(word, "=")
+	if name == "sandbox" {
+		s := &runtimeapi.PodSandboxStatus{
+			Id: "sandbox", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1}, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
+		}
+		if state == "dead" {
+			s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		}
+		v.seen.sandboxes = append(v.seen.sandboxes, s)
+		return
+	}
+	c := container{sandbox: "sandbox", ContainerStatus: &runtimeapi.ContainerStatus{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, CreatedAt: planNow.Add(-time.Hour).UnixNano() + int64(i),
+		Annotations: map[string]string{"io.kubernetes.container.hash": spec.Hash(&corev1.Container{Name: name, Image: "app:1"})},
+	}}
+	state, backoff, _ := strings.Cut(state, "~")
+	c.Annotations["berth.node/restart-backoff"] = backoff
+	state, ago, _ := strings.Cut(state, "@")
+	if s, old := strings.CutSuffix(state, "!"); old {
+		state, c.sandbox = s, "old"
+	}
+	ended := planNow.Add(-time.Hour)
+	if d, err := time.ParseDuration(ago); err == nil {
+		ended = planNow.Add(-d)
+	}
+	var code int32
+	switch n, _ := fmt.Sscanf(state, "exit%d", &code); {
+	case n == 1:
+		c.State, c.ExitCode, c.StartedAt, c.FinishedAt = exited, code, ended.Add(-time.Second).UnixNano(), ended.UnixNano()
+	case state == "running":
+		c.State, c.StartedAt = running, ended.UnixNano()
+	case state == "unknown":
+		c.State = runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	}
+	list := v.seen.containers[name]
+	c.Metadata.Attempt = uint32(len(list))
+	c.Id = fmt.Sprintf("%s%d", name, len(list))
+	v.seen.containers[name] = append([]container{c}, list...)
+}
+
+func (d *decision) text() string {
+	var out []string
+	for _, s := range d.steps {
+		t := s.key()
+		if s.kind == stepStart && s.id != "" {
+			t += "(" + s.id + ")"
+		}
+		if s.kind == stepStart && s.backoff != 0 {
+			t += "~" + s.backoff.String()
+		}
+		if s.kind == stepKill {
+			t += "@" + s.deadline.Sub(planNow).String()
+		}
+		if s.kind == stepPrepare && s.id != "" {
+			t += fmt.Sprintf("(%d after %s)", s.attempt, s.id)
+		}
+		out = append(out, t)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func waits(w map[string]status.Waiting) string {
+	var out []string
+	for name, why := range w {
+		out = append(out, name+":"+why.Reason)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func ending30(v *view) { v.end = &ending{since: planNow, grace: 30 * time.Second} }
+
+func TestPlan(t *testing.T) {
+	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
+	noImages := func(v *view) { clear(v.images) }
+	unprepared := func(v *view) { v.prepared = false }
+	finished := func(v *view) { v.finished = true }
+	hook := func(name string) func(*view) {
+		return func(v *view) {
+			findContainer(v.pod, name).Lifecycle = &corev1.Lifecycle{PostStart: hookOf("x")}
+		}
+	}
+	for _, c := range []planCase{
+		// The beginning.
+		{name: "nothing there", spec: "a", want: "prepare"},
+		{name: "images meanwhile", spec: "a b", change: noImages, want: "image/a image/b prepare"},
+		{name: "only of what comes next", spec: "init:i a", change: noImages, want: "image/i prepare"},
+		{name: "preparing", spec: "a", busy: "prepare"},
+		{name: "sandbox is up", spec: "a", seen: "sandbox", want: "start/a"},
+		{name: "without an image", spec: "a", seen: "sandbox", change: noImages, want: "image/a"},
+		{name: "being pulled", spec: "a", seen: "sandbox", change: noImages, busy: "image/a"},
+		{name: "all at once", spec: "a b c", seen: "sandbox", want: "start/a start/b start/c"},
+		{name: "being started", spec: "a b", seen: "sandbox a=created", busy: "start/a start/b"},
+		{name: "prepared by an agent before", spec: "a", seen: "sandbox", change: unprepared, want: "prepare"},
+		{name: "running", spec: "a b", seen: "sandbox a=running b=running"},
+		{name: "running, not prepared", spec: "a", seen: "sandbox a=running", change: unprepared},
+		{name: "made, not started", spec: "a", seen: "sandbox a=created", want: "start/a(a0)"},
+		{
+			name: "sandbox has failed", spec: "a", wake: 3 * time.Second,
+			change: func(v *view) { v.failed["prepare"] = failure{until: planNow.Add(3 * time.Second)} },
+		},
+		{
+			name: "sandbox without an address", spec: "a", seen: "sandbox", want: "prepare(2 after sandbox)",
+			change: func(v *view) { v.seen.sandboxes[0].Network = nil },
+		},
+		{
+			name: "on the node's network it needs none", spec: "a", seen: "sandbox", want: "start/a",
+			change: func(v *view) { v.seen.sandboxes[0].Network = nil; v.pod.Spec.HostNetwork = true },
+		},
+
+		// Hooks hold up those behind.
+		{name: "hook first", spec: "a b c", seen: "sandbox", change: hook("b"), want: "start/a start/b"},
+		{name: "hook runs", spec: "a b c", seen: "sandbox a=running b=running", busy: "start/b", change: hook("b")},
+		{name: "hook done", spec: "a b c", seen: "sandbox a=running b=running", change: hook("b"), want: "start/c"},
+
+		// What exits.
+		{name: "restart at once", spec: "a", seen: "sandbox a=exit1@1s", want: "start/a~10s"},
+		{name: "restart after success", spec: "a", seen: "sandbox a=exit0@1s", want: "start/a~10s"},
+		{name: "back-off", spec: "a", seen: "sandbox a=exit1@4s~10s", waits: "a:CrashLoopBackOff", wake: 6 * time.Second},
+		{name: "back-off is over", spec: "a", seen: "sandbox a=exit1@10s~10s", want: "start/a~20s"},
+		{name: "back-off has a limit", spec: "a", seen: "sandbox a=exit1@301s~5m", want: "start/a~5m0s"},
+		{name: "no image in a back-off", spec: "a", seen: "sandbox a=exit1@4s~10s", change: noImages, waits: "a:CrashLoopBackOff", wake: 6 * time.Second},
+		{name: "on failure, failed", policy: onFailure, spec: "a", seen: "sandbox a=exit1", want: "start/a~10s"},
+		{name: "on failure, one done", policy: onFailure, spec: "a b", seen: "sandbox a=exit0 b=running"},
+		{name: "on failure, done", policy: onFailure, spec: "a b", seen: "sandbox a=exit0 b=exit0", want: "finish", over: true},
+		{name: "never", policy: never, spec: "a b", seen: "sandbox a=exit1 b=running"},
+		{name: "never, over", policy: never, spec: "a b", seen: "sandbox a=exit1 b=exit0", want: "finish", over: true},
+		{name: "never, over and cleared", policy: never, spec: "a", seen: "sandbox=dead a=exit1", change: finished, over: true},
+		{name: "never, one was not started", policy: never, spec: "a b", seen: "sandbox a=exit0", want: "start/b"},
+		{name: "unknown", spec: "a", seen: "sandbox a=unknown", want: "kill/a0@30s"},
+		{
+			name: "a container's own policy", policy: always, spec: "a", seen: "sandbox a=exit1", want: "finish", over: true,
+			change: func(v *view) { v.pod.Spec.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever) },
+		},
+
+		// What cannot be started.
+		{
+			name: "create has failed", spec: "a b", seen: "sandbox", waits: "a:CreateContainerError", wake: time.Second, want: "start/b",
+			change: func(v *view) {
+				v.failed["start/a"] = failure{reason: reasonCreate, until: planNow.Add(time.Second)}
+			},
+		},
+		{name: "create may be tried again", spec: "a", seen: "sandbox", want: "start/a", change: func(v *view) {
+			v.failed["start/a"] = failure{reason: reasonCreate, until: planNow}
+		}},
+		{
+			name: "start was refused", spec: "a", seen: "sandbox a=created~10s", waits: "a:RunContainerError", wake: 8 * time.Second,
+			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow.Add(-2 * time.Second)} },
+		},
+		{
+			name: "start was refused long ago", spec: "a", seen: "sandbox a=created~10s", want: "start/a~20s",
+			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow.Add(-time.Minute)} },
+		},
+		{
+			name: "start was refused for good", policy: never, spec: "a", seen: "sandbox a=created", want: "finish", over: true,
+			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow} },
+		},
+		{
+			name: "pull has failed", spec: "a", seen: "sandbox", waits: "a:ErrImagePull", wake: time.Second,
+			change: func(v *view) {
+				clear(v.images)
+				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow, until: planNow.Add(10 * time.Second)}
+			},
+		},
+		{
+			name: "pull has failed a while ago", spec: "a", seen: "sandbox", waits: "a:ImagePullBackOff", wake: 5 * time.Second,
+			change: func(v *view) {
+				clear(v.images)
+				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow.Add(-5 * time.Second), until: planNow.Add(5 * time.Second)}
+			},
+		},
+		{
+			name: "image must be there", spec: "a", seen: "sandbox", waits: "a:ErrImageNeverPull", wake: 5 * time.Second,
+			change: func(v *view) {
+				clear(v.images)
+				v.failed["image/a"] = failure{reason: reasonErrImageNeverPull, at: planNow.Add(-5 * time.Second), until: planNow.Add(5 * time.Second)}
+			},
+		},
+		{
+			name: "pulled again", spec: "a", seen: "sandbox", want: "image/a", waits: "a:ImagePullBackOff",
+			change: func(v *view) {
+				clear(v.images)
+				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow.Add(-10 * time.Second), until: planNow}
+			},
+		},
+
+		// Init containers.
+		{name: "first init", spec: "init:i init:j a", seen: "sandbox", want: "start/i"},
+		{name: "init runs", spec: "init:i init:j a", seen: "sandbox i=running"},
+		{name: "second init", spec: "init:i init:j a", seen: "sandbox i=exit0", want: "start/j"},
+		{name: "init over", spec: "init:i init:j a", seen: "sandbox i=exit0 j=exit0", want: "start/a"},
+		{name: "init has failed", spec: "init:i a", seen: "sandbox i=exit1", want: "start/i~10s"},
+		{name: "init backs off", spec: "init:i a", seen: "sandbox i=exit1@5s~10s", waits: "i:CrashLoopBackOff", wake: 5 * time.Second},
+		{name: "init has failed for good", policy: never, spec: "init:i a", seen: "sandbox i=exit1", want: "finish", over: true},
+		{name: "init, on failure", policy: onFailure, spec: "init:i a", seen: "sandbox i=exit1", want: "start/i~10s"},
+		{name: "records of init are gone", spec: "init:i init:j a b", seen: "sandbox a=running", want: "start/b"},
+		{name: "records of the first init are gone", spec: "init:i init:j a", seen: "sandbox j=running"},
+		{name: "init is not asked again", spec: "init:i a", seen: "sandbox i=exit1 a=running"},
+
+		// Sidecars.
+		{name: "sidecar first", spec: "side:s init:i a", seen: "sandbox", want: "start/s"},
+		{name: "sidecar is being started", spec: "side:s init:i a", seen: "sandbox s=running", busy: "start/s"},
+		{name: "behind a sidecar", spec: "side:s init:i a", seen: "sandbox s=running", want: "start/i"},
+		{name: "sidecar restarts before others", spec: "side:s init:i a", seen: "sandbox s=exit0", want: "start/s~10s"},
+		{name: "sidecar restarts beside init", spec: "side:s init:i a", seen: "sandbox s=exit0 i=exit0", want: "start/a start/s~10s"},
+		{name: "sidecar restarts beside containers", policy: never, spec: "side:s a", seen: "sandbox s=exit0 a=running", want: "start/s~10s"},
+		{
+			name: "sidecar is not up", spec: "side:s a", seen: "sandbox s=running",
+			change: func(v *view) { v.pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{} },
+		},
+		{
+			name: "sidecar is up", spec: "side:s a", seen: "sandbox s=running", want: "start/a",
+			change: func(v *view) {
+				v.pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
+				v.probes["s0"] = ProbeResults{Startup: Passed}
+			},
+		},
+		{name: "over but for sidecars", policy: never, spec: "side:s side:t a", seen: "sandbox s=running t=running a=exit0", want: "kill/t0@30s"},
+		{name: "sidecars end in reverse", policy: never, spec: "side:s side:t a", seen: "sandbox s=running t=exit0 a=exit0", want: "kill/s0@30s"},
+		{name: "sidecars have ended", policy: never, spec: "side:s side:t a", seen: "sandbox s=exit1 t=exit0 a=exit0", want: "finish", over: true},
+
+		// Sandboxes that die.
+		{name: "dead", spec: "a", seen: "sandbox=dead a=exit255!", want: "prepare(2 after sandbox)"},
+		{name: "dead, something runs", spec: "a b", seen: "sandbox=dead a=running b=exit1", want: "kill/a0@30s"},
+		{name: "dead, in a back-off", spec: "a", seen: "sandbox=dead a=exit1@4s~10s", want: "prepare(2 after sandbox)", waits: "a:CrashLoopBackOff", wake: 6 * time.Second},
+		{name: "new one, containers again", spec: "a b", seen: "a=exit255! b=exit0! sandbox", want: "start/a~10s start/b~10s"},
+		{name: "new one, init again", spec: "init:i a", seen: "i=exit0! a=exit255! sandbox", want: "start/i~10s"},
+		{name: "new one, what succeeded stays", policy: onFailure, spec: "a b", seen: "a=exit255! b=exit0! sandbox", want: "start/a~10s"},
+		{name: "dead, never again", policy: never, spec: "a", seen: "sandbox=dead a=exit255", want: "finish", over: true},
+		{name: "dead, done anyway", policy: onFailure, spec: "a", seen: "sandbox=dead a=exit0", want: "finish", over: true},
+		{name: "dead before anything ran", policy: never, spec: "a", seen: "sandbox=dead", want: "prepare(2 after sandbox)"},
+		{name: "dead before a start", spec: "a", seen: "a=created! sandbox", want: "start/a"},
+
+		// What runs and should not.
+		{name: "changed", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *view) { v.pod.Spec.Containers[0].Image = "app:2" }},
+		{name: "not alive", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *view) {
+			v.pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
+			v.probes["a0"] = ProbeResults{Liveness: Failed}
+		}},
+		{name: "did not start up", spec: "a", seen: "sandbox a=running", want: "kill/a0@5s", change: func(v *view) {
+			v.pod.Spec.Containers[0].StartupProbe = &corev1.Probe{TerminationGracePeriodSeconds: new(int64(5))}
+			v.probes["a0"] = ProbeResults{Startup: Failed}
+		}},
+		{name: "a probe that is gone", spec: "a", seen: "sandbox a=running", change: func(v *view) { v.probes["a0"] = ProbeResults{Liveness: Failed} }},
+
+		// What nobody asks for.
+		{name: "one dead is kept", spec: "a", seen: "sandbox a=exit1 a=running"},
+		{name: "older ones go", spec: "a", seen: "sandbox a=exit1 a=exit1 a=exit1 a=running", want: "remove/a0 remove/a1"},
+		{name: "those never started go", spec: "a", seen: "sandbox a=exit1 a=created a=running", want: "remove/a1"},
+		{name: "not in the way of a start", spec: "a b", seen: "sandbox a=exit1 a=exit1 a=running", want: "start/b"},
+		{
+			name: "old sandboxes go when they are empty", spec: "a", seen: "sandbox a=exit1! a=running", want: "forget/older",
+			change: func(v *view) {
+				v.seen.sandboxes = append(v.seen.sandboxes, &runtimeapi.PodSandboxStatus{Id: "old"}, &runtimeapi.PodSandboxStatus{Id: "older"})
+			},
+		},
+
+		// The end.
+		{name: "end", spec: "init:i a b", seen: "sandbox i=exit0 a=running b=running", change: ending30, want: "kill/a0@30s kill/b0@30s"},
+		{name: "end, init runs", spec: "init:i a", seen: "sandbox i=running", change: ending30, want: "kill/i0@30s"},
+		{name: "end, sidecars wait", spec: "side:s a", seen: "sandbox s=running a=running", busy: "kill/a0", change: ending30},
+		{name: "end, sidecars", spec: "side:s side:t a", seen: "sandbox s=running t=running a=exit0", change: ending30, want: "kill/t0@30s"},
+		{name: "end, all", spec: "side:s a", seen: "sandbox s=exit0 a=exit0", change: ending30, want: "teardown", over: true},
+		{name: "end, while something starts", spec: "a", seen: "sandbox", busy: "start/a", change: ending30},
+		{name: "end, while something is pulled", spec: "a", busy: "image/a", change: ending30},
+		{name: "end, nothing there", spec: "a", change: ending30, want: "teardown", over: true},
+		{name: "end, being torn down", spec: "a", busy: "teardown", change: ending30, over: true},
+		{name: "end, gone", spec: "a", over: true, gone: true, change: func(v *view) { ending30(v); v.torn = true }},
+		{name: "end of one that was over", spec: "a", policy: never, seen: "sandbox=dead a=exit0", want: "teardown", over: true, change: func(v *view) {
+			ending30(v)
+			v.finished = true
+		}},
+		{name: "eviction", spec: "a", seen: "sandbox a=exit0", want: "finish", over: true, change: func(v *view) { ending30(v); v.end.keep = true }},
+		{name: "evicted", spec: "a", seen: "sandbox=dead a=exit0", over: true, change: func(v *view) { ending30(v); v.end.keep, v.finished = true, true }},
+		{
+			name: "end, a stop has failed", spec: "a b", seen: "sandbox a=running b=running", want: "kill/b0@30s", wake: time.Second,
+			change: func(v *view) { ending30(v); v.failed["kill/a0"] = failure{until: planNow.Add(time.Second)} },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.policy == "" {
+				c.policy = always
+			}
+			v := c.view()
+			d := plan(v)
+			if got := d.text(); got != c.want {
+				t.Errorf("steps %q, want %q", got, c.want)
+			}
+			if got := waits(d.waiting); got != c.waits {
+				t.Errorf("waiting %q, want %q", got, c.waits)
+			}
+			wake := time.Duration(0)
+			if !d.wake.IsZero() {
+				wake = d.wake.Sub(planNow)
+			}
+			if wake != c.wake || d.over != c.over || d.gone != c.gone {
+				t.Errorf("wake %s, over %t, gone %t; want %s, %t, %t", wake, d.over, d.gone, c.wake, c.over, c.gone)
+			}
+		})
+	}
+}
+
+// The same view always comes to the same plan, and a step that runs is not planned again.
+func TestPlanRepeats(t *testing.T) {
+	for _, c := range []planCase{
+		{spec: "init:i side:s a b", seen: "sandbox i=exit0 s=running a=exit1 b=running"},
+		{spec: "side:s side:t a b", seen: "sandbox s=running t=running a=running b=running", change: ending30},
+		{spec: "a b c"},
+	} {
+		v := c.view()
+		d := plan(v)
+		again := plan(c.view())
+		if d.text() != again.text() {
+			t.Errorf("%q, then %q", d.text(), again.text())
+		}
+		for _, s := range d.steps {
+			v.busy[s.key()] = true
+		}
+		after := plan(v)
+		for _, s := range after.steps {
+			if v.busy[s.key()] {
+				t.Errorf("%s is planned while it runs", s.key())
+			}
+		}
+	}
+}
+
+func TestBackoffDelays(t *testing.T) {
+	d := delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute}
+	for n, want := range map[int]time.Duration{1: 10, 2: 20, 5: 160, 6: 300, 50: 300} {
+		if got := d.pull(n); got != want*time.Second {
+			t.Errorf("after %d failed pulls %s", n, got)
+		}
+	}
+	for n, want := range map[int]time.Duration{1: 1, 2: 2, 9: 256, 10: 300} {
+		if got := d.retry(n); got != want*time.Second {
+			t.Errorf("after %d failures %s", n, got)
+		}
+	}
+	// Without any delay for restarts what fails by itself still has one.
+	if got := (delays{}).pull(3); got != time.Second {
+		t.Errorf("without delays %s", got)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	v := planCase{policy: corev1.RestartPolicyAlways, spec: "init:i side:s a b", seen: "sandbox i=exit0 s=running a=running b=running"}.view()
+	for b.Loop() {
+		plan(v)
+	}
+}

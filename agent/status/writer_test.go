@@ -1,0 +1,102 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+func pod(name, uid string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid)}, Status: corev1.PodStatus{Phase: phase}}
+}
+
+// follow notes what a watcher is told; while hold is not nil it waits for it before each.
+func follow(ctx context.Context, w *Writer, into *[]string, hold chan struct{}) error {
+	return w.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+		if hold != nil {
+			<-hold
+		}
+		*into = append(*into, fmt.Sprintf("%s %s/%s %s", t, p.Name, p.UID, p.Status.Phase))
+		return nil
+	})
+}
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWriter()
+		w.Put(pod("b", "1", corev1.PodRunning))
+		w.Put(pod("a", "1", corev1.PodRunning))
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		done := make(chan error)
+		go func() { done <- follow(ctx, w, &got, nil) }()
+		synctest.Wait()
+		w.Put(pod("a", "1", corev1.PodFailed))
+		synctest.Wait()
+		w.Put(pod("a", "2", corev1.PodPending)) // another pod under the same name
+		synctest.Wait()
+		w.Delete(pod("a", "1", "")) // the old one: nothing happens
+		w.Delete(pod("b", "1", ""))
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("watch ended with %v", err)
+		}
+		want := []string{
+			"ADDED a/1 Running", "ADDED b/1 Running", "MODIFIED a/1 Failed", "DELETED a/1 Failed", "ADDED a/2 Pending", "DELETED b/1 Running",
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if list := w.List(); len(list) != 1 || list[0].UID != "2" {
+			t.Errorf("list %v", list)
+		}
+	})
+}
+
+// Who is slow hears the last of several changes, and a pod that came and went meanwhile not at all.
+func TestSlowWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWriter()
+		w.Put(pod("a", "1", corev1.PodPending))
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		hold, done := make(chan struct{}), make(chan error)
+		go func() { done <- follow(ctx, w, &got, hold) }()
+		synctest.Wait()
+		w.Put(pod("a", "1", corev1.PodRunning))
+		w.Put(pod("a", "1", corev1.PodFailed))
+		w.Put(pod("flash", "1", corev1.PodPending))
+		w.Delete(pod("flash", "1", ""))
+		w.Delete(pod("a", "1", ""))
+		w.Put(pod("a", "2", corev1.PodPending))
+		w.Put(pod("a", "2", corev1.PodRunning))
+		w.Put(pod("a", "3", corev1.PodPending))
+		close(hold)
+		synctest.Wait()
+		cancel()
+		<-done
+		want := []string{"ADDED a/1 Pending", "DELETED a/1 Failed", "ADDED a/3 Pending"}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+func TestWatchEndsWithItsReader(t *testing.T) {
+	w := NewWriter()
+	w.Put(pod("a", "1", corev1.PodRunning))
+	stop := errors.New("enough")
+	err := w.Watch(t.Context(), func(watch.EventType, *corev1.Pod) error { return stop })
+	if !errors.Is(err, stop) || len(w.watch) != 0 {
+		t.Errorf("watch ended with %v, %d are left", err, len(w.watch))
+	}
+}
