@@ -73,9 +73,11 @@ func newNode(t *testing.T, args ...string) *Node {
 		},
 	}}
 	for _, img := range testImages(t) {
-		if err := os.Link(img, filepath.Join(dir, "images", filepath.Base(img))); err != nil {
+		b, err := os.ReadFile(img)
+		if err != nil {
 			t.Fatal(err)
 		}
+		write(t, filepath.Join(dir, "images", filepath.Base(img)), string(b))
 	}
 	t.Cleanup(n.destroy)
 	return n
