@@ -16,6 +16,7 @@ import (
 	"github.com/berth-node/berth/agent/check"
 	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cgroups/inspect"
 	"github.com/berth-node/berth/cni"
 	cricli "github.com/berth-node/berth/cri/cli"
 )
@@ -75,7 +76,7 @@ func command() *cobra.Command {
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
 	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() })...)
-	add("node", agentCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
+	add("node", inspect.Command(dir), agentCommand(dir), runtimeCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

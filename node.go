@@ -52,9 +52,7 @@ func runAgent(ctx context.Context, c config.Config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the agent makes namespaces, cgroups and mounts, and must run as root")
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	saveMemory()
 	log := c.Logger(os.Stderr)
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
@@ -63,18 +61,23 @@ func runAgent(ctx context.Context, c config.Config) error {
 	defer lock.Close()
 	notify := systemd.NewNotifier(log)
 
-	runtime, err := cri.New(ctx, runtimeConfig(c, log))
+	rt, err := openRuntime(ctx, c, log)
 	if err != nil {
 		return err
 	}
-	// It outlives the agent, which uses it to the end.
+	// It outlives the agent, which uses it to the end. The agent ends when it does.
 	runtimeCtx, stopRuntime := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRuntime()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var runtimeEnd errgroup.Group
-	runtimeEnd.Go(func() error { return runtime.Run(runtimeCtx) })
+	runtimeEnd.Go(func() error {
+		defer stop()
+		return rt.run(runtimeCtx)
+	})
 
 	a, err := agent.New(agent.Config{
-		Config: c, Runtime: runtime, Images: runtime.ImageHandler(), Version: version, Log: log,
+		Config: c, Runtime: rt, Images: rt.images, Version: version, Log: log,
 		Ready: func() { notify.Ready("running pods") },
 	})
 	if err == nil {
@@ -84,6 +87,13 @@ func runAgent(ctx context.Context, c config.Config) error {
 	stopRuntime()
 	log.Info("agent ends, its pods go on running")
 	return errors.Join(err, runtimeEnd.Wait())
+}
+
+// saveMemory is the work of gcPercent, unless somebody has said otherwise.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 }
 
 // runBoth runs the agent and, where systemd asks for it, its watchdog.
@@ -177,6 +187,10 @@ func purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	}
 	if err := agent.Purge(ctx, p, log); err != nil {
 		return err
+	}
+	// A runtime that was killed has left it.
+	if err := os.Remove(filepath.Join(p.RunDir, config.CRISocketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove socket: %w", err)
 	}
 	// The run directory goes last, and stays when there is something in it that nobody here has made.
 	if err := os.Remove(filepath.Join(p.RunDir, "lock")); err != nil {

@@ -29,27 +29,34 @@ type Place struct {
 	Helper     string
 }
 
-// Config is every setting of an agent.
-type Config struct {
-	Place
-
-	ManifestDir string
-	ImageDir    string
-	NodeName    string
-
-	CRISocket  string
-	APIAddress string
-
+// Embedded is how the embedded runtime works.
+type Embedded struct {
+	ImageDir          string
 	CNIConfDir        string
 	CNIBinDirs        []string
 	RegistryConfigDir string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
+	LogMaxSize        resource.QuantityValue
+	LogMaxFiles       int
+}
+
+// Config is every setting of an agent.
+type Config struct {
+	Place
+	Embedded
+
+	// Endpoint is the runtime that is used instead of the embedded one.
+	Endpoint string
+
+	ManifestDir string
+	NodeName    string
+
+	CRISocket  string
+	APIAddress string
 
 	BackoffInitial time.Duration
 	BackoffMax     time.Duration
-	LogMaxSize     resource.QuantityValue
-	LogMaxFiles    int
 
 	Logging
 }
@@ -62,6 +69,9 @@ type Logging struct {
 
 // DefaultRunDir is the run directory of an agent that was told nothing, and the one the CLI looks into.
 const DefaultRunDir = "/run/berth"
+
+// CRISocketName is the name of the socket of the CRI in the run directory.
+const CRISocketName = "cri.sock"
 
 // RunDirEnv names the environment variable that the CLI finds its agent by.
 const RunDirEnv = "BERTH_RUN_DIR"
@@ -78,16 +88,19 @@ func Default() Config {
 			// Away from the ranges that podman, containerd, CRI-O, flannel, k3s, kind and kubeadm's services take by default.
 			PodCIDR: netip.MustParsePrefix("10.77.0.0/16"),
 		},
-		ManifestDir:      "/etc/berth/manifests",
-		CNIConfDir:       "/etc/cni/net.d",
-		CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
-		PullStallTimeout: time.Minute,
-		MaxParallelPulls: 6,
-		BackoffInitial:   10 * time.Second,
-		BackoffMax:       5 * time.Minute,
-		LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
-		LogMaxFiles:      5,
-		Logging:          Logging{Level: slog.LevelInfo, Format: "text"},
+		Embedded: Embedded{
+			CNIConfDir:       "/etc/cni/net.d",
+			CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
+			PullStallTimeout: time.Minute,
+			MaxParallelPulls: 6,
+			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
+			LogMaxFiles:      5,
+		},
+		ManifestDir:    "/etc/berth/manifests",
+		CRISocket:      CRISocketName,
+		BackoffInitial: 10 * time.Second,
+		BackoffMax:     5 * time.Minute,
+		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }
 
@@ -101,23 +114,29 @@ func (p *Place) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&p.Helper, "helper", p.Helper, "helper program that starts containers (default berth-helper beside this program)")
 }
 
+// AddFlags adds the flags of the embedded runtime to fs.
+func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&e.ImageDir, "image-dir", e.ImageDir, "image archives that are imported at start (empty: none)")
+	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations; without one the built-in network is used")
+	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
+	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
+	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
+	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
+	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
+	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
+}
+
 // AddFlags adds the flags of every setting to fs, but for the run directory's.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Place.AddFlags(fs)
+	c.Embedded.AddFlags(fs)
+	fs.StringVar(&c.Endpoint, "runtime", c.Endpoint, "socket of another CRI runtime, used instead of the embedded one, such as unix:///run/containerd/containerd.sock")
 	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
-	fs.StringVar(&c.ImageDir, "image-dir", c.ImageDir, "image archives that are imported at start (empty: none)")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
-	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too (empty: off)")
+	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
 	fs.StringVar(&c.APIAddress, "api-address", c.APIAddress, "serve the node's API on this address too (empty: off)")
-	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "CNI configurations; without one the built-in network is used")
-	fs.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "directories of CNI plugins")
-	fs.StringVar(&c.RegistryConfigDir, "registry-config-dir", c.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
-	fs.DurationVar(&c.PullStallTimeout, "pull-stall-timeout", c.PullStallTimeout, "give a pull up when it makes no progress for this long")
-	fs.IntVar(&c.MaxParallelPulls, "max-parallel-pulls", c.MaxParallelPulls, "layers that are downloaded at the same time")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
-	fs.Var(&c.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
-	fs.IntVar(&c.LogMaxFiles, "log-max-files", c.LogMaxFiles, "log files kept for a container")
 	c.Logging.AddFlags(fs)
 }
 
@@ -164,16 +183,31 @@ func (p *Place) Complete() error {
 	return nil
 }
 
-// Complete is [Place.Complete] for every setting.
-func (c *Config) Complete() error {
-	errs := []error{c.Place.Complete(), absolute("manifest-dir", &c.ManifestDir)}
+// Complete makes paths absolute and says what is wrong with the settings.
+func (e *Embedded) Complete() error {
+	var errs []error
 	for flag, dir := range map[string]*string{
-		"image-dir": &c.ImageDir, "cni-conf-dir": &c.CNIConfDir, "registry-config-dir": &c.RegistryConfigDir,
+		"image-dir": &e.ImageDir, "cni-conf-dir": &e.CNIConfDir, "registry-config-dir": &e.RegistryConfigDir,
 	} {
 		if *dir != "" {
 			errs = append(errs, absolute(flag, dir))
 		}
 	}
+	if e.PullStallTimeout < 0 {
+		errs = append(errs, fmt.Errorf("--pull-stall-timeout %s: must not be negative", e.PullStallTimeout))
+	}
+	if e.LogMaxSize.Sign() < 0 || e.LogMaxFiles < 1 {
+		errs = append(errs, errors.New("--log-max-size must not be negative, and --log-max-files at least 1"))
+	}
+	if e.MaxParallelPulls < 1 {
+		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
+	}
+	return errors.Join(errs...)
+}
+
+// Complete is [Place.Complete] for every setting.
+func (c *Config) Complete() error {
+	errs := []error{c.Place.Complete(), c.Embedded.Complete(), absolute("manifest-dir", &c.ManifestDir)}
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -184,7 +218,7 @@ func (c *Config) Complete() error {
 	for _, m := range validation.IsDNS1123Subdomain(c.NodeName) {
 		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, m))
 	}
-	for flag, d := range map[string]time.Duration{"backoff-initial": c.BackoffInitial, "backoff-max": c.BackoffMax, "pull-stall-timeout": c.PullStallTimeout} {
+	for flag, d := range map[string]time.Duration{"backoff-initial": c.BackoffInitial, "backoff-max": c.BackoffMax} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("--%s %s: must not be negative", flag, d))
 		}
@@ -192,23 +226,34 @@ func (c *Config) Complete() error {
 	if c.BackoffMax < c.BackoffInitial {
 		errs = append(errs, fmt.Errorf("--backoff-max %s is less than --backoff-initial %s", c.BackoffMax, c.BackoffInitial))
 	}
-	if c.LogMaxSize.Sign() < 0 || c.LogMaxFiles < 1 {
-		errs = append(errs, errors.New("--log-max-size must not be negative, and --log-max-files at least 1"))
+	switch {
+	case c.Endpoint != "" && c.CRISocket == CRISocketName:
+		c.CRISocket = ""
+	case c.Endpoint != "" && c.CRISocket != "":
+		errs = append(errs, errors.New("--cri-socket serves the embedded runtime, which --runtime does without"))
+	default:
+		c.CRISocket = InRunDir(c.RunDir, c.CRISocket)
 	}
-	if c.MaxParallelPulls < 1 {
-		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
-	}
-	if c.CRISocket != "" {
-		errs = append(errs, errors.New("--cri-socket: serving the CRI on a socket is not there yet"))
+	if c.Endpoint != "" && c.ImageDir != "" {
+		errs = append(errs, errors.New("--image-dir is read by the embedded runtime, which --runtime does without: a CRI runtime has no import of its own"))
 	}
 	if c.APIAddress != "" {
 		errs = append(errs, errors.New("--api-address: serving the API on an address is not there yet"))
 	}
-	errs = append(errs, c.Logging.validate())
+	errs = append(errs, c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 
-func (l *Logging) validate() error {
+// InRunDir is the path of a socket: one that is relative is in the run directory.
+func InRunDir(runDir, socket string) string {
+	if socket == "" || path.IsAbs(socket) || strings.Contains(socket, "://") {
+		return socket
+	}
+	return path.Join(runDir, socket)
+}
+
+// Validate says what is wrong with it.
+func (l *Logging) Validate() error {
 	if l.Format != "text" && l.Format != "json" {
 		return fmt.Errorf("--log-format %q: must be text or json", l.Format)
 	}

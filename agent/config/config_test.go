@@ -51,16 +51,37 @@ func TestRefused(t *testing.T) {
 		"--log-format=xml":               "--log-format",
 		"--log-max-files=0":              "--log-max-files",
 		"--manifest-dir=":                "--manifest-dir",
-		"--cri-socket=/run/berth/x.sock": "--cri-socket",
 		"--max-parallel-pulls=0":         "--max-parallel-pulls",
 		"--log-max-size=-1":              "--log-max-size",
 		"--api-address=127.0.0.1:10250":  "--api-address",
 		"--pull-stall-timeout=-2s":       "--pull-stall-timeout",
 		"--bridge-name=a/b":              "--bridge-name",
 		"--log-dir=/var/lib/berth":       "must differ",
+		"--max-parallel-pulls=-1":        "--max-parallel-pulls",
 	} {
 		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", arg, err, want)
+		}
+	}
+}
+
+func TestSocketOfTheCRI(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string // "" = off, "!" = refused
+	}{
+		{nil, DefaultRunDir + "/cri.sock"},
+		{[]string{"--cri-socket=x/y"}, DefaultRunDir + "/x/y"},
+		{[]string{"--cri-socket=/a/b"}, "/a/b"},
+		{[]string{"--cri-socket=unix:///a/b"}, "unix:///a/b"},
+		{[]string{"--cri-socket="}, ""},
+		{[]string{"--runtime=unix:///r"}, ""},
+		{[]string{"--runtime=unix:///r", "--cri-socket=/a"}, "!"},
+		{[]string{"--runtime=unix:///r", "--image-dir=/a"}, "!"},
+	} {
+		got, err := parse(t, append(c.args, "--node-name=n")...)
+		if c.want == "!" && err == nil || c.want != "!" && (err != nil || got.CRISocket != c.want) {
+			t.Errorf("%q: got %q, %v, want %q", c.args, got.CRISocket, err, c.want)
 		}
 	}
 }

@@ -144,7 +144,7 @@ func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) e
 		}
 		for _, t := range tags {
 			repo, tag := split(t)
-			cells := []string{repo, tag, short(i.ID), units.HumanSize(float64(i.Size)), duration.HumanDuration(now.Sub(i.PulledAt)) + " ago"}
+			cells := []string{repo, tag, short(i.ID), units.HumanSize(float64(i.Size)), pulled(i, now)}
 			if digests {
 				cells = slices.Insert(cells, 2, digestOf(i, repo))
 			}
@@ -156,6 +156,14 @@ func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) e
 		fmt.Fprintln(w, r)
 	}
 	return w.Flush()
+}
+
+// pulled is when an image came. Runtimes behind a socket do not tell.
+func pulled(i cri.ImageInfo, now time.Time) string {
+	if i.PulledAt.IsZero() {
+		return "<unknown>"
+	}
+	return duration.HumanDuration(now.Sub(i.PulledAt)) + " ago"
 }
 
 // split takes a name apart at its tag: the colon of a registry's port comes before a slash.

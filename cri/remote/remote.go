@@ -30,6 +30,7 @@ type Config struct {
 
 // Runtime is a connection to a runtime. It is made again whenever it breaks.
 type Runtime struct {
+	path    string
 	conn    *grpc.ClientConn
 	runtime runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
@@ -50,7 +51,7 @@ func Dial(c Config) (*Runtime, error) {
 		return nil, fmt.Errorf("dial runtime %s: %w", path, err)
 	}
 	r := &Runtime{
-		conn: conn, runtime: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
+		path: path, conn: conn, runtime: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
 		relist: c.Relist, log: c.Log,
 	}
 	if r.relist == 0 {

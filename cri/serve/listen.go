@@ -13,21 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what fits into the kernel's sockaddr_un with the final NUL.
-const maxSocketPath = 107
-
 // ErrInUse says that another process listens on the socket.
 var ErrInUse = errors.New("another runtime listens on the socket")
 
 // Path is the path in the address of a socket, which may be a path or a unix:// URL.
 func Path(address string) (string, error) {
 	path := strings.TrimPrefix(address, "unix://")
-	switch {
-	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return "", fmt.Errorf("socket %q: not the absolute path of a unix socket", address)
-	case len(path) > maxSocketPath:
-		// A client could not connect to it.
-		return "", fmt.Errorf("socket %q: longer than the %d bytes that an address has room for", address, maxSocketPath)
 	}
 	return path, nil
 }
@@ -47,7 +40,7 @@ func listen(path string) (net.Listener, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	if err := free(path); err != nil {
+	if err := free(path, lock); err != nil {
 		return nil, err
 	}
 	// It gets its mode where nobody else can reach it, and its name when it is ready: else it would be open to everybody for a
@@ -62,8 +55,7 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("open directory: %w", err)
 	}
 	defer pinned.Close()
-	// By way of the descriptor, since the longer path may not fit.
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "/proc/self/fd/" + strconv.Itoa(int(pinned.Fd())) + "/s", Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: below(pinned, "s"), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -80,8 +72,13 @@ func listen(path string) (net.Listener, error) {
 	return owned{l, path}, nil
 }
 
+// below is an address in an open directory: sockaddr_un has room for 107 bytes, and paths may be longer.
+func below(dir *os.File, name string) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + name
+}
+
 // free is nil when there is nothing at the path, or a socket that nobody listens on.
-func free(path string) error {
+func free(path string, dir *os.File) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -92,7 +89,7 @@ func free(path string) error {
 	if st.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is there and not a socket", path)
 	}
-	conn, err := net.Dial("unix", path)
+	conn, err := net.Dial("unix", below(dir, filepath.Base(path)))
 	if err == nil {
 		conn.Close()
 		return fmt.Errorf("%w %s", ErrInUse, path)

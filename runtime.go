@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/agent"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/remote"
+	"github.com/berth-node/berth/cri/serve"
+	"github.com/berth-node/berth/systemd"
+)
+
+func runtimeCommand(runDir func() string) *cobra.Command {
+	c := config.Default()
+	listen := config.CRISocketName
+	cmd := &cobra.Command{
+		Use: "runtime", Short: "Run the container runtime alone, for other clients of the CRI",
+		Long: `Serve the embedded container runtime on a socket, for a kubelet, crictl or any other client of the CRI, until SIGTERM or SIGINT.
+Containers go on running when it ends, however it ends; the next runtime or agent on the same directories takes them over.`,
+		Example: "  berth runtime --listen unix:///run/berth/cri.sock\n  kubelet --container-runtime-endpoint unix:///run/berth/cri.sock",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.RunDir = runDir()
+			if err := errors.Join(c.Place.Complete(), c.Embedded.Complete(), c.Validate()); err != nil {
+				return err
+			}
+			c.CRISocket = config.InRunDir(c.RunDir, listen)
+			if c.CRISocket == "" {
+				return errors.New("--listen must not be empty")
+			}
+			return runRuntime(cmd.Context(), c)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", listen, "socket that the CRI is served on; a relative path is in the run directory")
+	c.Place.AddFlags(cmd.Flags())
+	c.Embedded.AddFlags(cmd.Flags())
+	c.Logging.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func runRuntime(ctx context.Context, c config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the runtime makes namespaces, cgroups and mounts, and must run as root")
+	}
+	saveMemory()
+	log := c.Logger(os.Stderr)
+	lock, err := agent.Lock(c.RunDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	notify := systemd.NewNotifier(log)
+	rt, err := embedded(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	rt.ready = func() { notify.Ready("serving the CRI") }
+	err = rt.run(ctx)
+	notify.Stopping()
+	log.Info("runtime ends, its containers go on running")
+	return err
+}
+
+// runtime is what runs the agent's containers.
+type runtime struct {
+	pod.Runtime
+	images http.Handler
+	ready  func() // called when its socket is served, if it is
+	run    func(context.Context) error
+}
+
+func openRuntime(ctx context.Context, c config.Config, log *slog.Logger) (*runtime, error) {
+	if c.Endpoint != "" {
+		return another(c, log)
+	}
+	return embedded(ctx, c, log)
+}
+
+// another is the runtime behind a socket.
+func another(c config.Config, log *slog.Logger) (*runtime, error) {
+	r, err := remote.Dial(remote.Config{Endpoint: c.Endpoint, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return &runtime{Runtime: r, images: r.ImageHandler(), run: func(ctx context.Context) error {
+		<-ctx.Done()
+		return r.Close()
+	}}, nil
+}
+
+// embedded is the runtime in this process, which serves others too when it was given a socket.
+func embedded(ctx context.Context, c config.Config, log *slog.Logger) (*runtime, error) {
+	s, err := cri.New(ctx, runtimeConfig(c, log))
+	if err != nil {
+		return nil, err
+	}
+	rt := &runtime{Runtime: s, images: s.ImageHandler()}
+	rt.run = func(ctx context.Context) error {
+		if c.CRISocket == "" {
+			return s.Run(ctx)
+		}
+		err := serve.Run(ctx, serve.Config{Socket: c.CRISocket, Runtime: s, Images: s, Ready: rt.ready, Log: log})
+		return errors.Join(err, s.Close())
+	}
+	return rt, nil
+}
