@@ -181,7 +181,7 @@ func (e *entry) verify() error {
 }
 
 func (e *entry) Close() error   { return nil }
-func (e *entry) resumed() bool  { return false }
+func (e *entry) again() bool    { return false }
 func (e *entry) discard() error { return nil }
 func (e *entry) trouble() error { return e.failed }
 

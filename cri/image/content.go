@@ -193,12 +193,18 @@ func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error 
 	return errors.Join(errs...)
 }
 
+// source is where content comes from.
+type source struct {
+	fetch func(offset int64) io.ReadCloser
+	other func() bool // turns to another place, if there is one
+}
+
 // stream reads content that is partly or wholly here and partly still elsewhere, keeps what arrives, and hashes all of it.
 type stream struct {
 	desc    ocispec.Descriptor
 	have    int64 // bytes of file that were here before
 	file    *os.File
-	fetch   func(offset int64) io.ReadCloser
+	from    source
 	rest    io.ReadCloser
 	hash    hash.Hash
 	offset  int64
@@ -210,12 +216,12 @@ type stream struct {
 }
 
 // open begins to read desc. Only one at a time does, so what others fetched meanwhile is not fetched again.
-func (c *content) open(ctx context.Context, desc ocispec.Descriptor, fetch func(offset int64) io.ReadCloser, count func(int)) (*stream, error) {
+func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source, count func(int)) (*stream, error) {
 	unlock, err := c.lock(ctx, desc.Digest)
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{desc: desc, fetch: fetch, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count, whole: true}
+	s := &stream{desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count, whole: true}
 	s.file, err = os.Open(c.blob(desc.Digest))
 	if errors.Is(err, os.ErrNotExist) {
 		s.whole = false
@@ -246,7 +252,7 @@ func (s *stream) Read(p []byte) (n int, err error) {
 		}
 	default:
 		if s.rest == nil {
-			s.rest = s.fetch(s.offset)
+			s.rest = s.from.fetch(s.offset)
 		}
 		n, err = s.rest.Read(p)
 		if n > 0 && !s.whole {
@@ -266,8 +272,8 @@ func (s *stream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// resumed says that some of the content was here before, maybe damaged.
-func (s *stream) resumed() bool { return s.have > 0 }
+// again says that another try may read other bytes: some of these were here before, maybe damaged, or another host has it.
+func (s *stream) again() bool { return s.have > 0 || s.from.other() }
 
 // trouble is what went wrong with reading or keeping, as opposed to with what was read.
 func (s *stream) trouble() error { return s.failed }

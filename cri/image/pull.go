@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -119,7 +120,7 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 	p.lease(layerKeys(chain)...)
 	for i, l := range doc.Layers {
 		u.add(chain[:i+1], config.RootFS.DiffIDs[i], l, func(ctx context.Context, count func(int)) (packed, error) {
-			return p.store.content.open(ctx, l, func(offset int64) rc { return p.repo.Blob(ctx, l, offset) }, count)
+			return p.store.content.open(ctx, l, p.blob(ctx, l), count)
 		})
 	}
 	if err := u.run(ctx); err != nil {
@@ -199,6 +200,13 @@ func (p *puller) keep(d digest.Digest, body []byte) error {
 	return p.store.content.write(d, body)
 }
 
+func (p *puller) blob(ctx context.Context, d ocispec.Descriptor) source {
+	return source{
+		fetch: func(offset int64) io.ReadCloser { return p.repo.Blob(ctx, d, offset) },
+		other: func() bool { return p.repo.Distrust(d.Digest) },
+	}
+}
+
 // config fetches the configuration.
 func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
 	p.lease(d.Digest.String())
@@ -208,16 +216,20 @@ func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, erro
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	r, err := p.store.content.open(ctx, d, func(offset int64) rc { return p.repo.Blob(ctx, d, offset) }, func(int) {})
-	if err != nil {
-		return nil, err
+	for {
+		r, err := p.store.content.open(ctx, d, p.blob(ctx, d), func(int) {})
+		if err != nil {
+			return nil, err
+		}
+		body, err := readAll(r, d)
+		again := err != nil && r.trouble() == nil && r.again()
+		if err = errors.Join(err, r.Close()); err == nil {
+			return body, nil
+		}
+		if !again {
+			return nil, fmt.Errorf("configuration %s: %w", d.Digest, err)
+		}
 	}
-	defer r.Close()
-	body, err := readAll(r, d)
-	if err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", d.Digest, err)
-	}
-	return body, nil
 }
 
 // warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in their

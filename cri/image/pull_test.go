@@ -525,6 +525,31 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestBadMirror: what a mirror has under a digest must have that digest; else the registry itself is asked.
+func TestBadMirror(t *testing.T) {
+	dir := t.TempDir()
+	w := newWorld(t, func(c *Config) { c.RegistryConfigDir = dir })
+	bad, names := served(t, twoLayers)
+	good, _ := served(t, twoLayers)
+	bad.Fault(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+		for _, l := range append(imagetest.Build(twoLayers).Layers, imagetest.Layer{Data: imagetest.Build(twoLayers).Config}) {
+			if strings.HasSuffix(r.URL.Path, digest.FromBytes(l.Data).Encoded()) {
+				_, _ = rw.Write(make([]byte, len(l.Data)))
+				return
+			}
+		}
+		next.ServeHTTP(rw, r)
+	})
+	hosts := fmt.Sprintf("server = 'http://%s'\n[host.'http://%s']\n", good.Host, bad.Host)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "registry.test"), 0o755), os.WriteFile(filepath.Join(dir, "registry.test", "hosts.toml"), []byte(hosts), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	img := mustPull(t, w, "registry.test"+strings.TrimPrefix(names[0], bad.Host))
+	if img.Tags[0] != "registry.test/hello:v1" || w.show(t, img, "etc/a") != "two" {
+		t.Errorf("%+v", img)
+	}
+}
+
 func TestNames(t *testing.T) {
 	w := newWorld(t)
 	r := imagetest.NewRegistry(t)

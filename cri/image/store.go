@@ -37,9 +37,9 @@ type Store struct {
 	unpacks flights[struct{}]
 	slots   *slots
 
-	mu      sync.Mutex
-	leases  map[string]int           // digests and chain IDs that something under way needs
-	awaited map[string]chan struct{} // chain IDs of layers that others wait for
+	mu     sync.Mutex
+	leases map[string]int // digests and chain IDs that something under way needs
+	news   chan struct{}  // closed when there is a new layer
 }
 
 // imageRecord is written when all its layers are there.
@@ -78,7 +78,7 @@ func Open(c Config) (*Store, error) {
 	c.MaxFill = cmp.Or(c.MaxFill, 0.9)
 	c.KeepPartial = cmp.Or(c.KeepPartial, 10*time.Minute)
 	s := &Store{
-		cfg: c, log: c.Log, leases: map[string]int{}, awaited: map[string]chan struct{}{}, slots: newSlots(c.MaxParallel, c.MaxPerRegistry),
+		cfg: c, log: c.Log, leases: map[string]int{}, news: make(chan struct{}), slots: newSlots(c.MaxParallel, c.MaxPerRegistry),
 		platform: platforms.Default(),
 		registry: registry.New(registry.Config{HostsDir: c.RegistryConfigDir, StallTimeout: c.StallTimeout, Log: c.Log}),
 	}

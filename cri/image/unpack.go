@@ -19,14 +19,12 @@ import (
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
-type rc = io.ReadCloser
-
 // packed is a layer as it comes. After its end, verify says whether it is what it should be.
 type packed interface {
 	io.ReadCloser
 	verify() error
-	resumed() bool  // some of it was here before, maybe damaged
-	discard() error // do not use that again
+	discard() error // do not use again what is kept of it
+	again() bool    // after discard: another try may read other bytes
 	trouble() error // what went wrong with reading it, if that is what went wrong
 }
 
@@ -136,20 +134,20 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	return s.layerMade(ctx, t.chain, res.Usage)
 }
 
-// fill unpacks a layer into its directory. What was here of it before may have been damaged by a power cut, so then it gets
-// a second chance.
+// fill unpacks a layer into its directory. What was here of it before may have been damaged by a power cut, and a mirror may
+// have something else under its name, so then it gets another chance.
 func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (layer.Unpacked, error) {
-	res, again, err := u.try(ctx, t, into, m)
-	if err == nil || !again {
-		return res, err
+	for {
+		res, again, err := u.try(ctx, t, into, m)
+		if err == nil || !again {
+			return res, err
+		}
+		u.store.log.Warn("layer was damaged and is fetched again", "layer", t.desc.Digest, "error", err)
+		if err := layer.Empty(into.Dir()); err != nil {
+			return res, err
+		}
+		m.restart()
 	}
-	u.store.log.Warn("layer was damaged on disk and is fetched again", "layer", t.desc.Digest, "error", err)
-	if err := layer.Empty(into.Dir()); err != nil {
-		return res, err
-	}
-	m.restart()
-	res, _, err = u.try(ctx, t, into, m)
-	return res, err
 }
 
 // try unpacks once; again says that another try would read other bytes.
@@ -190,11 +188,13 @@ func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *met
 	}
 	// On a full disk, what was kept for a retry is in the way of everybody else.
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-	if full || r.trouble() == nil && ctx.Err() == nil {
-		again = r.resumed() && !full && r.trouble() == nil
-		err = errors.Join(err, r.discard())
+	if !full && (r.trouble() != nil || ctx.Err() != nil) {
+		return res, false, err
 	}
-	return res, again, err
+	if derr := r.discard(); derr != nil {
+		return res, false, errors.Join(err, derr)
+	}
+	return res, !blameless(err) && r.again(), err
 }
 
 // blameless says that an error has nothing to do with what the archive holds.
@@ -223,22 +223,18 @@ func (s *Store) awaitLayer(ctx context.Context, chain string) error {
 	if chain == "" {
 		return nil
 	}
-	s.mu.Lock()
-	if s.cfg.Snapshots.Exists(chain) {
+	for {
+		s.mu.Lock()
+		news := s.news
 		s.mu.Unlock()
-		return nil
-	}
-	made := s.awaited[chain]
-	if made == nil {
-		made = make(chan struct{})
-		s.awaited[chain] = made
-	}
-	s.mu.Unlock()
-	select {
-	case <-made:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+		if s.cfg.Snapshots.Exists(chain) {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 
@@ -246,10 +242,8 @@ func (s *Store) awaitLayer(ctx context.Context, chain string) error {
 func (s *Store) layerMade(ctx context.Context, chain string, u layer.Usage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if made := s.awaited[chain]; made != nil {
-		close(made)
-		delete(s.awaited, chain)
-	}
+	close(s.news)
+	s.news = make(chan struct{})
 	if !s.cfg.Snapshots.Independent() {
 		all, err := s.cfg.Snapshots.Usage(ctx, chain) // each layer holds a copy of what is below
 		if err != nil {

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	chunkSize  = 256 << 10
-	chunkCount = 4
+	packedChunk = 64 << 10
+	plainChunk  = 256 << 10
+	chunkCount  = 4
 )
 
 // chunk is a piece of a stream that all readers of a fan share.
@@ -31,10 +32,10 @@ type fan struct {
 
 // newFan starts to read src, which must return when ctx ends, until its end, an error, or the end of ctx. Wait for done
 // before src is used otherwise.
-func newFan(ctx context.Context, src io.Reader, readers int) *fan {
+func newFan(ctx context.Context, src io.Reader, readers, size int) *fan {
 	f := &fan{ctx: ctx, free: make(chan *chunk, chunkCount), done: make(chan struct{})}
 	for range chunkCount {
-		f.free <- &chunk{buf: make([]byte, chunkSize)}
+		f.free <- &chunk{buf: make([]byte, size)}
 	}
 	for range readers {
 		f.readers = append(f.readers, &branch{fan: f, next: make(chan *chunk, chunkCount)})

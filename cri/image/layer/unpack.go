@@ -32,14 +32,14 @@ type Unpacked struct {
 func Unpack(ctx context.Context, r io.Reader, dir string, o Options) (Unpacked, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	packed := newFan(ctx, r, 1)
+	packed := newFan(ctx, r, 1, packedChunk)
 	defer func() { cancel(nil); <-packed.done }()
 	dec, err := Decompress(packed.readers[0])
 	if err != nil {
 		return Unpacked{}, err
 	}
 	defer dec.Close()
-	plain := newFan(ctx, dec, 2)
+	plain := newFan(ctx, dec, 2, plainChunk)
 	defer func() { cancel(nil); <-plain.done }()
 	hashed := make(chan error, 1)
 	h := sha256.New()

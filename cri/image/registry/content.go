@@ -118,11 +118,27 @@ func (r *Repository) manifestOnce(ctx context.Context, q query, want digest.Dige
 	return Manifest{MediaType: mediaType, Digest: got, Body: body}, nil
 }
 
+// Distrust has the host that sent bad content for d passed over, and says whether there is another.
+func (r *Repository) Distrust(d digest.Digest) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bad[d]+1 >= len(r.hosts) {
+		return false
+	}
+	if r.bad == nil {
+		r.bad = map[digest.Digest]int{}
+	}
+	r.bad[d]++
+	return true
+}
+
 // Blob reads the content of desc from offset on. It goes on by itself where a connection broke, and fails when there are
 // more or fewer bytes than desc says; whether they are the right ones, the reader must see. The bytes at offset are asked
 // for by the first Read.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, offset int64) io.ReadCloser {
-	return &blob{repo: r, ctx: ctx, desc: desc, offset: offset}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &blob{repo: r, ctx: ctx, desc: desc, offset: offset, first: r.bad[desc.Digest]}
 }
 
 // enough bytes since the last break count as progress; a server that gives one at a time would keep us for ever.
@@ -140,6 +156,7 @@ type blob struct {
 	since   int64
 	whole   bool // the registry refuses to send parts
 	total   int  // breaks in all
+	first   int  // host to begin with
 	verdict error
 }
 
@@ -232,7 +249,7 @@ func (b *blob) distrust(resp *http.Response, err error) error {
 func (b *blob) connect() error {
 	q := query{
 		method: http.MethodGet, path: "blobs/" + b.desc.Digest.String(), accept: "*/*",
-		offset: b.offset, end: b.desc.Size, needs: docker.HostCapabilityPull, first: b.total,
+		offset: b.offset, end: b.desc.Size, needs: docker.HostCapabilityPull, first: b.first + b.total,
 	}
 	if b.whole {
 		q.offset = 0

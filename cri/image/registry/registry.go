@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/log"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	"github.com/sirupsen/logrus"
 )
 
@@ -70,6 +71,9 @@ type Repository struct {
 	name       reference.Named
 	hosts      []*host
 	transports []*http.Transport
+
+	mu  sync.Mutex
+	bad map[digest.Digest]int // how many hosts sent bad content for it
 }
 
 // host is one place that has the repository.
