@@ -138,6 +138,17 @@ func (cs *containers) update(c *container, change func(*containerRecord)) error 
 	return nil
 }
 
+// note is update for what has happened already, whether it can be written down or not. Where it cannot, because the disk is
+// full perhaps, the next server learns it from the keeper.
+func (cs *containers) note(c *container, change func(*containerRecord)) {
+	if err := cs.update(c, change); err != nil {
+		cs.log.Error("container record is not written", append(c.logAttrs(), "error", err)...)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		change(&c.rec)
+	}
+}
+
 // drop ends the container's record.
 func (cs *containers) drop(c *container) error {
 	if err := cs.table.Delete(c.id); err != nil {

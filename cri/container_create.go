@@ -41,22 +41,34 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 		return "", errors.Join(err, cs.drop(c))
 	}
 	defer c.op.unlock()
-	undone := true
-	// Only now that the sandbox knows the container: a stop of it either finds the container or is seen here.
-	if _, err = sb.live(); err == nil {
-		undone, err = cs.runner.run(ctx, "create container", cs.plan(c, img))
-	}
-	if err == nil {
-		err = cs.update(c, func(r *containerRecord) { r.State = containerCreated })
-	}
-	if err != nil {
-		if undone {
-			err = errors.Join(err, cs.drop(c))
-		}
+	if err := cs.make(ctx, c, img); err != nil {
 		return "", fmt.Errorf("create container: %w", err)
 	}
 	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c)
 	return c.id, nil
+}
+
+// make makes what the record announces. What fails leaves nothing, or a container to be removed, where even undoing failed.
+func (cs *containers) make(ctx context.Context, c *container, img image.Image) error {
+	// Only now that the sandbox knows the container: a stop of it either finds the container or is seen here.
+	if _, err := c.sandbox.live(); err != nil {
+		return errors.Join(err, cs.drop(c))
+	}
+	undone, err := cs.runner.run(ctx, "create container", cs.plan(c, img))
+	if err == nil {
+		if err = cs.update(c, func(r *containerRecord) { r.State = containerCreated }); err == nil {
+			return nil
+		}
+		undone = cs.undo(context.WithoutCancel(ctx), "create container", cs.plan(c, img)) == nil
+	}
+	if undone {
+		return errors.Join(err, cs.drop(c))
+	}
+	cs.note(c, func(r *containerRecord) {
+		r.State, r.ExitCode, r.Reason, r.Message, r.FinishedAt = containerExited, codeStartError, reasonStartError, err.Error(), time.Now().UnixNano()
+	})
+	close(c.done)
+	return err
 }
 
 // begin reserves the name and writes the record of a container to be.

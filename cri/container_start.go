@@ -11,7 +11,8 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 )
 
-// start runs the process of a created container.
+// start runs the process of a created container. It goes on when the caller gives up: a start that was cut off half-way would
+// leave a container of which nobody knows whether it runs.
 func (cs *containers) start(ctx context.Context, id string) error {
 	c, err := cs.byID.get(id)
 	if err != nil {
@@ -20,34 +21,50 @@ func (cs *containers) start(ctx context.Context, id string) error {
 	if err := c.op.lock(ctx); err != nil {
 		return err
 	}
-	defer c.op.unlock()
-	if c.removed() {
-		return fmt.Errorf("container %q: %w", id, errNotFound)
+	done := make(chan error, 1)
+	began := cs.life.start(func(context.Context) {
+		defer c.op.unlock()
+		done <- cs.startLocked(context.WithoutCancel(ctx), c)
+	})
+	if !began {
+		c.op.unlock()
+		return fmt.Errorf("start container: %w: the server is ending", errPrecondition)
 	}
-	if s := c.record().State; s != containerCreated {
-		return fmt.Errorf("start container: %w: container %q is in %s state", errPrecondition, id, s.cri())
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	k, err := c.sandbox.live()
 	if err != nil {
 		return fmt.Errorf("start container: %w", err)
 	}
+	return nil
+}
+
+func (cs *containers) startLocked(ctx context.Context, c *container) error {
+	if c.removed() {
+		return fmt.Errorf("container %q: %w", c.id, errNotFound)
+	}
+	if s := c.record().State; s != containerCreated {
+		return fmt.Errorf("%w: container %q is in %s state", errPrecondition, c.id, s.cri())
+	}
+	k, err := c.sandbox.live()
+	if err != nil {
+		return err
+	}
 	if err := cs.update(c, func(r *containerRecord) { r.State = containerStarting }); err != nil {
-		return fmt.Errorf("start container: %w", err)
+		return err
 	}
 	cs.point("start container", "do", "run", "before")
 	pid, err := k.Run(ctx, cs.keeperContainer(c))
 	cs.point("start container", "do", "run", "after")
 	if err != nil {
-		// The client may be gone, the cleaning up must be done nevertheless.
-		cs.finish(context.WithoutCancel(ctx), c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
-		return fmt.Errorf("start container: %w", err)
+		cs.finish(ctx, c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
+		return err
 	}
-	err = cs.update(c, func(r *containerRecord) {
+	cs.note(c, func(r *containerRecord) {
 		r.State, r.Pid, r.StartedAt = containerRunning, pid, time.Now().UnixNano()
 	})
-	if err != nil {
-		return fmt.Errorf("start container: %w", err)
-	}
 	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c)
 	return nil
 }
@@ -100,15 +117,12 @@ func (cs *containers) exited(ctx context.Context, sb *sandbox, e keeper.Exit) {
 // finish records the end of a container, tells of it, and takes down what only a running container needs. The caller holds op.
 func (cs *containers) finish(ctx context.Context, c *container, o outcome) {
 	cs.point("exit container", "record", "exited", "before")
-	err := cs.update(c, func(r *containerRecord) {
+	cs.note(c, func(r *containerRecord) {
 		r.State, r.Pid, r.ExitCode, r.Reason, r.Message, r.FinishedAt = containerExited, 0, o.code, o.reason, o.message, o.at.UnixNano()
 		if r.StartedAt == 0 && !o.started.IsZero() {
 			r.StartedAt = o.started.UnixNano()
 		}
 	})
-	if err != nil {
-		cs.log.Error("exit is not recorded", append(c.logAttrs(), "error", err)...)
-	}
 	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c)
 	if err := cs.sweep(ctx, c); err != nil {
 		cs.log.Error("remains of a container are not removed", append(c.logAttrs(), "error", err)...)

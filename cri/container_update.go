@@ -47,6 +47,30 @@ func (cs *containers) updateResources(ctx context.Context, r *runtimeapi.UpdateC
 	return cs.update(c, func(r *containerRecord) { r.Resources = raw })
 }
 
+// updateResources notes what a pod as a whole has. It is shown to who asks for it, and to plugins.
+func (p *pods) updateResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) error {
+	sb, err := p.byID.get(r.GetPodSandboxId())
+	if err != nil {
+		return err
+	}
+	if err := sb.op.lock(ctx); err != nil {
+		return err
+	}
+	defer sb.op.unlock()
+	if _, err := sb.live(); err != nil {
+		return err
+	}
+	overhead, err := encode(r.GetOverhead())
+	if err != nil {
+		return err
+	}
+	resources, err := encode(r.GetResources())
+	if err != nil {
+		return err
+	}
+	return p.update(sb, func(rec *sandboxRecord) { rec.Overhead, rec.Resources = overhead, resources })
+}
+
 // mergeResources takes over what r says; zero says nothing.
 func mergeResources(into, r *runtimeapi.LinuxContainerResources) {
 	set := func(dst *int64, v int64) {

@@ -151,7 +151,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cgroups = newGroups(h)
+	m.cgroups = realGroups{h}
 	if m.host, err = oci.ReadHost(); err != nil {
 		return nil, err
 	}

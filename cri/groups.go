@@ -13,21 +13,7 @@ import (
 )
 
 // realGroups is the hierarchy of the machine.
-type realGroups struct {
-	*cgroups.Hierarchy
-	self string // a cgroup.procs file of the group this process is in
-}
-
-func newGroups(h *cgroups.Hierarchy) realGroups {
-	g := realGroups{Hierarchy: h}
-	// Where that is not known, starts are not warmed, which is all.
-	if path, err := h.FromPid(os.Getpid()); err == nil {
-		if dir := h.MemoryDir(path); dir != "" {
-			g.self = dir + "/cgroup.procs"
-		}
-	}
-	return g
-}
+type realGroups struct{ *cgroups.Hierarchy }
 
 // Attach puts a process into a group, in every hierarchy. A process or group that is gone is no error.
 func (g realGroups) Attach(path string, pid int) error {
@@ -47,8 +33,13 @@ func (g realGroups) Attach(path string, pid int) error {
 // a process between groups, and the first move after a while waits some 6 ms for an RCU grace period to announce that; further
 // ones do not. Moving this process to where it is announces it as well, while there is still other work to do.
 func (g realGroups) Warm() {
-	if g.self != "" {
-		_ = write(g.self, "0")
+	// Looked up each time: somebody may have moved this process, and it is not to be moved back.
+	path, err := g.FromPid(os.Getpid())
+	if err != nil {
+		return
+	}
+	if dir := g.MemoryDir(path); dir != "" {
+		_ = write(dir+"/cgroup.procs", "0")
 	}
 }
 

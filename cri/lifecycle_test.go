@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -467,4 +468,48 @@ func TestResolvConf(t *testing.T) {
 	if resolvConf(nil) != "" {
 		t.Error("nothing became something")
 	}
+}
+
+func TestStartGoesOnWithoutItsCaller(t *testing.T) {
+	w := newWorld()
+	s := closing(t, fakeServer(t, w, t.TempDir()))
+	pod := runPod(t, s, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	w.keeper(pod).early = func(string) {
+		cancel()
+		<-left
+	}
+	id := createContainer(t, s, pod, "c")
+	if _, err := s.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); status.Code(err) != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	close(left)
+	if _, err := s.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 30}); err != nil {
+		t.Fatal(err)
+	}
+	if st := statusOf(t, s, id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 143 {
+		t.Errorf("it was started and not stopped: %v", st)
+	}
+}
+
+func TestPodsEndThoughRecordsCannotBeWritten(t *testing.T) {
+	w := newWorld()
+	s := fakeServer(t, w, t.TempDir())
+	pod := runPod(t, s, "a")
+	id := createContainer(t, s, pod, "c")
+	startContainer(t, s, id)
+	if err := s.db.Close(); err != nil { // as good as a full disk
+		t.Fatal(err)
+	}
+	if err := stopPod(t, s, pod); err != nil {
+		t.Error(err)
+	}
+	if st := statusOf(t, s, id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED {
+		t.Errorf("got %v", st)
+	}
+	if _, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("b")}); err == nil {
+		t.Error("a sandbox runs that nothing records")
+	}
+	s.life.end()
 }

@@ -16,7 +16,7 @@ import (
 
 func sleeper(cfg *runtimeapi.ContainerConfig) { cfg.Command = []string{"sleep", "1000"} }
 
-func security2(cfg *runtimeapi.ContainerConfig) *runtimeapi.LinuxContainerSecurityContext {
+func securityOf(cfg *runtimeapi.ContainerConfig) *runtimeapi.LinuxContainerSecurityContext {
 	return cfg.Linux.SecurityContext
 }
 
@@ -150,11 +150,11 @@ func TestUsers(t *testing.T) {
 			s.RunAsUser, s.SupplementalGroupsPolicy = uid(1000), runtimeapi.SupplementalGroupsPolicy_Strict
 		}, "uid=1000(app) gid=1000(app) groups=1000(app)"},
 	} {
-		id := n.run(t, pod, "c"+string(rune('a'+i)), func(cfg *runtimeapi.ContainerConfig) { tt.change(security2(cfg)) }, "sleep", "1000")
+		id := n.run(t, pod, "c"+string(rune('a'+i)), func(cfg *runtimeapi.ContainerConfig) { tt.change(securityOf(cfg)) }, "sleep", "1000")
 		if got := n.sh(t, id, "id"); got != tt.want {
 			t.Errorf("exec: got %q, want %q", got, tt.want)
 		}
-		if got := n.output(t, pod, "d"+string(rune('a'+i)), func(cfg *runtimeapi.ContainerConfig) { tt.change(security2(cfg)) }, "id"); strings.TrimSpace(got) != tt.want {
+		if got := n.output(t, pod, "d"+string(rune('a'+i)), func(cfg *runtimeapi.ContainerConfig) { tt.change(securityOf(cfg)) }, "id"); strings.TrimSpace(got) != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
 	}
@@ -168,12 +168,12 @@ func TestConfinement(t *testing.T) {
 		runs++
 		return strings.TrimSpace(n.output(t, pod, "c"+string(rune('a'+runs)), change, "sh", "-c", script))
 	}
-	if got := try("touch /x 2>/dev/null && echo rw || echo ro", func(c *runtimeapi.ContainerConfig) { security2(c).ReadonlyRootfs = true }); got != "ro" {
+	if got := try("touch /x 2>/dev/null && echo rw || echo ro", func(c *runtimeapi.ContainerConfig) { securityOf(c).ReadonlyRootfs = true }); got != "ro" {
 		t.Errorf("read-only root: got %q", got)
 	}
 	caps := func(add, drop []string) func(*runtimeapi.ContainerConfig) {
 		return func(c *runtimeapi.ContainerConfig) {
-			security2(c).Capabilities = &runtimeapi.Capability{AddCapabilities: add, DropCapabilities: drop}
+			securityOf(c).Capabilities = &runtimeapi.Capability{AddCapabilities: add, DropCapabilities: drop}
 		}
 	}
 	const eff = "grep CapEff /proc/self/status"
@@ -187,13 +187,13 @@ func TestConfinement(t *testing.T) {
 		t.Errorf("one capability: got %q", got)
 	}
 	if got := try("grep -c . /proc/version; (echo 1 > /proc/sys/net/ipv4/ip_forward) 2>&1 | grep -c Read-only", func(c *runtimeapi.ContainerConfig) {
-		security2(c).MaskedPaths, security2(c).ReadonlyPaths = []string{"/proc/version"}, []string{"/proc/sys"}
+		securityOf(c).MaskedPaths, securityOf(c).ReadonlyPaths = []string{"/proc/version"}, []string{"/proc/sys"}
 	}); got != "0\n1" {
 		t.Errorf("masked and read-only paths: got %q", got)
 	}
 	profile := func(typ runtimeapi.SecurityProfile_ProfileType, ref string) func(*runtimeapi.ContainerConfig) {
 		return func(c *runtimeapi.ContainerConfig) {
-			security2(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: typ, LocalhostRef: ref}
+			securityOf(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: typ, LocalhostRef: ref}
 		}
 	}
 	const filter = "grep -w Seccomp: /proc/self/status"
@@ -214,11 +214,11 @@ func TestConfinement(t *testing.T) {
 	if got := n.sh(t, id, "mkdir /x 2>/dev/null && echo made || echo denied"); got != "denied" {
 		t.Errorf("localhost profile in an exec: got %q", got)
 	}
-	if got := try("grep NoNewPrivs /proc/self/status", func(c *runtimeapi.ContainerConfig) { security2(c).NoNewPrivs = true }); got != "NoNewPrivs:\t1" {
+	if got := try("grep NoNewPrivs /proc/self/status", func(c *runtimeapi.ContainerConfig) { securityOf(c).NoNewPrivs = true }); got != "NoNewPrivs:\t1" {
 		t.Errorf("no new privileges: got %q", got)
 	}
 	if got := try("mkdir /tmp/m && mount -t tmpfs x /tmp/m && test -e /dev/kmsg && touch /sys/kernel/mm/transparent_hugepage/enabled && echo ok", func(c *runtimeapi.ContainerConfig) {
-		security2(c).Privileged = true
+		securityOf(c).Privileged = true
 	}); got != "ok" {
 		t.Errorf("privileged: got %q", got)
 	}
@@ -250,7 +250,7 @@ func TestNamespacesOnTheRealKernel(t *testing.T) {
 			cfg.Linux.SecurityContext.NamespaceOptions = o
 			cfg.Hostname = ""
 		})
-		return pod, func(cfg *runtimeapi.ContainerConfig) { security2(cfg).NamespaceOptions = o }
+		return pod, func(cfg *runtimeapi.ContainerConfig) { securityOf(cfg).NamespaceOptions = o }
 	}
 	const all = "for n in net ipc uts pid; do readlink /proc/self/ns/$n; done"
 
@@ -291,7 +291,7 @@ func TestNamespacesOnTheRealKernel(t *testing.T) {
 	}
 	target := n.run(t, pod, "debug", func(cfg *runtimeapi.ContainerConfig) {
 		c(cfg)
-		security2(cfg).NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: a}
+		securityOf(cfg).NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: a}
 	}, "sleep", "1000")
 	if x, y := n.sh(t, a, "readlink /proc/self/ns/pid"), n.sh(t, target, "readlink /proc/self/ns/pid"); x != y {
 		t.Errorf("target: got %q and %q", x, y)

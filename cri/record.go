@@ -22,12 +22,12 @@ type sandboxRecord struct {
 	Handler   string
 	Config    []byte // runtimeapi.PodSandboxConfig
 
-	Cgroup   string
-	NetNS    string // path of the pinned namespace; "" = the host's
-	Pid      int    // the keeper
-	IPs      []netip.Addr
-	Overhead []byte // runtimeapi.LinuxContainerResources, as updated
-	Resource []byte
+	Cgroup string
+	NetNS  string // path of the pinned namespace; "" = the host's
+	Pid    int    // the keeper
+	IPs    []netip.Addr
+
+	Overhead, Resources []byte // runtimeapi.LinuxContainerResources, as updated; nil before
 }
 
 // containerRecord is what survives of a container.

@@ -114,6 +114,13 @@ func (s *Server) UpdateContainerResources(ctx context.Context, r *runtimeapi.Upd
 	})
 }
 
+// UpdatePodSandboxResources takes note of the resources of a whole pod. Its cgroup, the sandbox's parent, is the client's.
+func (s *Server) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	return call(ctx, "UpdatePodSandboxResources", func(ctx context.Context) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+		return &runtimeapi.UpdatePodSandboxResourcesResponse{}, s.pods.updateResources(ctx, r)
+	})
+}
+
 // ReopenContainerLog makes the keeper open the log anew, after somebody has moved it away.
 func (s *Server) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	return call(ctx, "ReopenContainerLog", func(context.Context) (*runtimeapi.ReopenContainerLogResponse, error) {

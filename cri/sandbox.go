@@ -163,6 +163,17 @@ func (p *pods) update(sb *sandbox, change func(*sandboxRecord)) error {
 	return nil
 }
 
+// note is update for what has happened already, whether it can be written down or not: a full disk must not keep pods from
+// ending.
+func (p *pods) note(sb *sandbox, change func(*sandboxRecord)) {
+	if err := p.update(sb, change); err != nil {
+		p.log.Error("sandbox record is not written", "sandbox", sb.id, "error", err)
+		sb.mu.Lock()
+		defer sb.mu.Unlock()
+		change(&sb.rec)
+	}
+}
+
 // drop ends the sandbox's record.
 func (p *pods) drop(sb *sandbox) error {
 	if err := p.table.Delete(sb.id); err != nil {

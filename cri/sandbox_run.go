@@ -76,7 +76,7 @@ func (p *pods) giveUp(sb *sandbox, undone bool, cause error) error {
 	if undone {
 		err = p.drop(sb)
 	} else {
-		err = p.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
+		p.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
 	}
 	if err != nil {
 		return fmt.Errorf("run sandbox: %w (and then: %w)", cause, err)

@@ -33,9 +33,7 @@ func (p *pods) stopLocked(ctx context.Context, sb *sandbox) error {
 	}
 	// From here on no container of it is started any more.
 	if state != sandboxNotReady {
-		if err := p.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady }); err != nil {
-			return fmt.Errorf("stop sandbox: %w", err)
-		}
+		p.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
 	}
 	var g errgroup.Group
 	for _, c := range sb.containers() {
@@ -120,9 +118,7 @@ func (p *pods) keeperLost(ctx context.Context, sb *sandbox, cause error) {
 	meta := sb.cfg.GetMetadata()
 	p.log.Error("keeper has ended, its pod ends with it", "pod", meta.GetNamespace()+"/"+meta.GetName(), "uid", meta.GetUid(), "error", cause)
 	k := sb.takeKeeper()
-	if err := p.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady }); err != nil {
-		p.log.Error("sandbox record is not written", "sandbox", sb.id, "error", err)
-	}
+	p.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
 	for _, c := range sb.containers() {
 		if err := p.containers.abandon(ctx, c, exitsOf(k)); err != nil && !errors.Is(err, context.Canceled) {
 			p.log.Error("container of a lost sandbox is not ended", "container", c.id, "error", err)

@@ -209,6 +209,9 @@ func TestPortForward(t *testing.T) {
 		}
 		defer data.Close()
 		b, _ := io.ReadAll(data)
+		// What is not read holds up the whole connection.
+		_, _ = io.ReadAll(errs)
+		conn.RemoveStreams(data, errs)
 		return string(b)
 	}
 	for port, want := range map[string]string{"80": "four\n", "81": "six\n"} {
