@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
@@ -52,9 +53,10 @@ type Agent struct {
 	files  files
 	synced atomic.Bool
 	warm   func() error
+	groups *os.File // locked as long as the agent lives
 }
 
-// New puts the parts together. Nothing runs before [Agent.Run].
+// New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
 func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -87,11 +89,15 @@ func New(c Config) (*Agent, error) {
 	a.source = source.New(source.Config{
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
 	})
+	if a.groups, err = lockGroups(h, c.CgroupRoot); err != nil {
+		return nil, err
+	}
 	return a, nil
 }
 
 // Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.
 func (a *Agent) Run(ctx context.Context) error {
+	defer a.groups.Close()
 	listener, err := api.Listen(a.cfg.RunDir)
 	if err != nil {
 		return err

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/cgroups"
 )
 
 func TestLockIsForOne(t *testing.T) {
@@ -102,5 +107,45 @@ func TestPodMetrics(t *testing.T) {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)
 		}
+	}
+}
+
+func TestGroupsAreForOne(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a control group")
+	}
+	h, err := cgroups.Open("/sys/fs/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/berth-test-agent-%d", os.Getpid())
+	if _, err := lockGroups(h, root); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no groups yet: %v", err)
+	}
+	tree := cgroups.NewTree(h, root, nil)
+	if err := tree.Setup(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Remove(context.Background(), root); err != nil {
+			t.Error(err)
+		}
+	})
+	f, err := lockGroups(h, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockGroups(h, root); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
+		t.Errorf("second: %v", err)
+	}
+	if err := purgeGroups(t.Context(), h, tree, root); !errors.Is(err, ErrRunning) {
+		t.Errorf("purge beside an agent: %v", err)
+	}
+	f.Close()
+	if err := purgeGroups(t.Context(), h, tree, root); err != nil {
+		t.Error(err)
+	}
+	if h.Exists(root) {
+		t.Error("the root is left")
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // ErrRunning says that another agent has the run directory.
@@ -40,6 +43,27 @@ func Lock(runDir string) (*os.File, error) {
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock run directory %s: %w", runDir, err)
+	}
+	return f, nil
+}
+
+// lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods as ones
+// that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
+func lockGroups(h *cgroups.Hierarchy, root string) (*os.File, error) {
+	dirs := h.Dirs(filepath.Join(root, "kubepods"))
+	if len(dirs) == 0 {
+		return nil, fmt.Errorf("lock groups of pods: %w", fs.ErrNotExist)
+	}
+	f, err := os.Open(dirs[0])
+	if err != nil {
+		return nil, fmt.Errorf("lock groups of pods: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: it has the pods under cgroup %s; --cgroup-root must differ", ErrRunning, root)
+		}
+		return nil, fmt.Errorf("lock groups of pods: %w", err)
 	}
 	return f, nil
 }

@@ -46,6 +46,14 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 }
 
 func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
+	lock, err := lockGroups(h, root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return purgeRoot(h, root)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	uids, err := tree.Pods()
 	if err != nil {
 		return fmt.Errorf("list groups of pods: %w", err)
@@ -55,11 +63,17 @@ func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, 
 		errs = append(errs, tree.RemovePod(ctx, types.UID(uid), ""))
 	}
 	errs = append(errs, h.Remove(ctx, filepath.Join(root, "kubepods")))
-	if root != "/" {
-		// The root may be somebody else's group as well, so that nothing in it is touched.
-		for _, d := range h.Dirs(root) {
-			errs = append(errs, rmdir(d))
-		}
+	return errors.Join(append(errs, purgeRoot(h, root))...)
+}
+
+// purgeRoot removes the root if nothing is in it: it may be somebody else's group as well.
+func purgeRoot(h *cgroups.Hierarchy, root string) error {
+	if root == "/" {
+		return nil
+	}
+	var errs []error
+	for _, d := range h.Dirs(root) {
+		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)
 }
