@@ -316,7 +316,7 @@ func TestStat(t *testing.T) {
 	process(t, h, group, "while :; do :; done")
 	var u Usage
 	deadline := time.Now().Add(30 * time.Second)
-	for u.CPU.ThrottledPeriods == 0 && time.Now().Before(deadline) {
+	for u.CPU.ThrottledNs == 0 && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 		if err := s.Sample(&u); err != nil {
 			t.Fatal(err)

@@ -1,11 +1,15 @@
 package cgroups
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -114,5 +118,29 @@ func TestTreeOfManyPodsInRandomOrder(t *testing.T) {
 	}
 	if !h.Exists(stranger) {
 		t.Error("somebody else's group is gone")
+	}
+}
+
+func TestDrift(t *testing.T) {
+	tree, h, _ := testTree(t)
+	for i, c := range podCases() {
+		c.pod.UID = types.UID(fmt.Sprintf("drift-%d", i))
+		path, err := tree.EnsurePod(c.pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := tree.Drift(c.pod); err != nil || len(d) != 0 {
+			t.Errorf("%s: %v, %v", c.name, d, err)
+		}
+		pids, shares := int64(5), uint64(7777)
+		if err := h.Update(path, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Pids: &specs.LinuxPids{Limit: &pids}}); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := tree.Drift(c.pod); err != nil || len(d) != 1 || !strings.HasPrefix(d[0].File, "cpu.") {
+			t.Errorf("%s: %v, %v", c.name, d, err)
+		}
+	}
+	if _, err := tree.Drift(podOf(container("a", nil, nil))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("drift of a pod without a group: %v", err)
 	}
 }

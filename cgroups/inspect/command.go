@@ -37,7 +37,8 @@ func Command(runDir func() string) *cobra.Command {
 		Short: "Show and explain the control groups of pods",
 		Long: "Shows what each pod and container may use, uses, and why it was slowed or killed. Works on the live machine with or without an\n" +
 			"agent, on a node that a kubelet runs, and with --from on a tree that --capture wrote elsewhere.",
-		Args: cobra.NoArgs,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.capture == "" {
 				return cmd.Help()
