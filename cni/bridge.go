@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -179,12 +180,12 @@ func defaultMTU(h *netlink.Handle) int {
 
 // ensureForwarding lets the node route between pods and others. It is a setting of the whole node, so it is said.
 func (b *builtin) ensureForwarding() error {
-	const file = "/proc/sys/net/ipv4/ip_forward"
-	if v, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(v)) != "0" {
+	const name = "net/ipv4/ip_forward"
+	if v, err := sysctl.Sysctl(name); err == nil && v != "0" {
 		return nil
 	}
 	b.log.Info("IP forwarding is off and is set on, for pods to reach other networks", "sysctl", "net.ipv4.ip_forward")
-	if err := os.WriteFile(file, []byte("1"), 0); err != nil {
+	if _, err := sysctl.Sysctl(name, "1"); err != nil {
 		return fmt.Errorf("set IP forwarding on: %w", err)
 	}
 	return nil
@@ -359,7 +360,7 @@ func (b *builtin) bridgeCheck(_ context.Context, a *skel.CmdArgs) error {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	return inNetNS(b.home, ns, func() error {
+	return inNetNS(ns, func() error {
 		link, err := netlink.LinkByName(a.IfName)
 		if err != nil {
 			return fmt.Errorf("check interface %s: %w", a.IfName, err)

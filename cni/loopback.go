@@ -28,7 +28,7 @@ func (b *builtin) loopbackAdd(_ context.Context, a *skel.CmdArgs) (types.Result,
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	if err := inNetNS(b.home, ns, loopbackUp); err != nil {
+	if err := inNetNS(ns, loopbackUp); err != nil {
 		return nil, err
 	}
 	if len(c.Prev) > 0 && string(c.Prev) != "null" {
@@ -55,7 +55,7 @@ func (b *builtin) loopbackCheck(_ context.Context, a *skel.CmdArgs) error {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	return inNetNS(b.home, ns, func() error {
+	return inNetNS(ns, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return fmt.Errorf("check lo: %w", err)

@@ -225,7 +225,7 @@ func in(t testing.TB, ns *os.File, f func() error) {
 	if ns == nil {
 		ns = home
 	}
-	must(t, inNetNS(home, ns, f))
+	must(t, inNetNS(ns, f))
 }
 
 // serve answers each TCP connection and each UDP packet to a port with name and the address it came from.

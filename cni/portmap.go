@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -148,7 +148,7 @@ func (b *builtin) ensureLocal(name string) error {
 	if br.local {
 		return nil
 	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0); err != nil {
+	if _, err := sysctl.Sysctl("net/ipv4/conf/"+name+"/route_localnet", "1"); err != nil {
 		return fmt.Errorf("let host ports be reached from the loopback address: %w", err)
 	}
 	br.local = true

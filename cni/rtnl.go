@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -149,25 +149,10 @@ func (p *rtnlPool) close() {
 	p.free = nil
 }
 
-// inNetNS calls f on a thread in the network namespace ns and brings the thread back to home. A thread that cannot be brought
-// back stays locked to this goroutine's end, and dies with it, rather than serve another goroutine in the wrong namespace;
-// f therefore runs on a goroutine of its own.
-func inNetNS(home, ns *os.File, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter network namespace %s: %w", ns.Name(), err)
-			return
-		}
-		err := f()
-		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
+// inNetNS calls f on a thread in the network namespace. It goes by the open file, which still is the namespace that was meant
+// when somebody has taken its path away.
+func inNetNS(netns *os.File, f func() error) error {
+	return ns.WithNetNSPath(fmt.Sprintf("/proc/self/fd/%d", netns.Fd()), func(ns.NetNS) error { return f() })
 }
 
 // Requests.

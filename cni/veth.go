@@ -74,7 +74,7 @@ func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac
 // the rest needs no thread.
 func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
 	var r *rtnl
-	err := inNetNS(b.home, ns, func() (err error) {
+	err := inNetNS(ns, func() (err error) {
 		r, err = openRTNL(unix.NETLINK_ROUTE)
 		return err
 	})

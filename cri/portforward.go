@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"runtime"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 const dialTimeout = 30 * time.Second
@@ -70,38 +68,6 @@ func dialIn(ctx context.Context, netns string, port int32) (net.Conn, error) {
 	if netns == "" {
 		return conn, dial()
 	}
-	err := inNetNS(netns, dial)
+	err := ns.WithNetNSPath(netns, func(ns.NetNS) error { return dial() })
 	return conn, err
-}
-
-// inNetNS calls f on a thread that is in another network namespace. The thread goes back afterwards; one that cannot is left
-// locked, so that the runtime ends it with its goroutine.
-func inNetNS(path string, f func() error) error {
-	ns, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- err
-			return
-		}
-		defer home.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		err = f()
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
 }
