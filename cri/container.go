@@ -68,7 +68,7 @@ type container struct {
 	mu   sync.RWMutex
 	rec  containerRecord
 	gone bool
-	exec *execBase // what an exec inherits, once one was asked for
+	exec execBase // what an exec takes over from the container
 }
 
 func newContainer(rec containerRecord, cfg *runtimeapi.ContainerConfig, sb *sandbox) *container {
@@ -123,6 +123,8 @@ type containers struct {
 	events *hub
 	life   *life
 	warned sync.Map // what was said already, once is enough
+
+	filters filters
 }
 
 // update changes the container's record, on disk first.
@@ -179,10 +181,12 @@ func (cs *containers) running(id string) (*container, podKeeper, error) {
 	return c, k, nil
 }
 
-// execBase is what an exec takes over from its container.
+// execBase is what an exec takes over from its container: kept from the making of its specification, or read again after a
+// restart.
 type execBase struct {
-	process *specs.Process
-	seccomp []byte
+	process  *specs.Process
+	filtered bool   // it has a seccomp filter
+	seccomp  []byte // the filter, once an exec needed it
 }
 
 // sorted is the order of lists: the newest first.

@@ -217,6 +217,7 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		}
 		c.mu.Lock()
 		c.rec.User = in.User
+		c.exec = execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil}
 		c.mu.Unlock()
 		return writeSpec(cs.paths.spec(c.id), spec)
 	}

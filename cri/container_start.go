@@ -111,7 +111,8 @@ func (cs *containers) exited(ctx context.Context, sb *sandbox, e keeper.Exit) {
 	if s := c.record().State; s == containerExited || s == containerCreating || c.removed() {
 		return
 	}
-	cs.finish(ctx, c, outcomeOf(e))
+	// To its end, also when the server ends meanwhile.
+	cs.finish(context.WithoutCancel(ctx), c, outcomeOf(e))
 }
 
 // finish records the end of a container, tells of it, and takes down what only a running container needs. The caller holds op.

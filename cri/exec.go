@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,28 +51,44 @@ func (cs *containers) execInput(c *container, x execCommand) (keeper.Exec, error
 	}, nil
 }
 
-// execBase is read when the first exec is asked for: most containers never see one.
-func (cs *containers) execBase(c *container) (*execBase, error) {
+func (cs *containers) execBase(c *container) (execBase, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.exec != nil {
-		return c.exec, nil
-	}
-	spec, err := readSpec(cs.paths.spec(c.id))
-	if err != nil {
-		return nil, err
-	}
-	b := &execBase{process: spec.Process}
-	if spec.Linux.Seccomp != nil {
-		// The launcher has compiled it for the container. Without it the exec would run with fewer limits than asked for.
-		if b.seccomp, err = os.ReadFile(cs.paths.filter(c.id)); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("container %s has a seccomp profile, but its filter is not there", c.id)
-		} else if err != nil {
-			return nil, fmt.Errorf("read seccomp filter: %w", err)
+	if c.exec.process == nil {
+		spec, err := readSpec(cs.paths.spec(c.id))
+		if err != nil {
+			return execBase{}, err
 		}
+		c.exec = execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil}
 	}
-	c.exec = b
-	return b, nil
+	if c.exec.filtered && c.exec.seccomp == nil {
+		// The launcher has compiled it for the container. Without it the exec would run with fewer limits than asked for.
+		b, err := os.ReadFile(cs.paths.filter(c.id))
+		if err != nil {
+			return execBase{}, fmt.Errorf("read the container's seccomp filter: %w", err)
+		}
+		c.exec.seccomp = cs.filters.same(b)
+	}
+	return c.exec, nil
+}
+
+// filters keeps one copy of each seccomp filter: nearly all containers have the same.
+type filters struct {
+	mu   sync.Mutex
+	seen map[string][]byte
+}
+
+func (f *filters) same(b []byte) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if have, ok := f.seen[string(b)]; ok {
+		return have
+	}
+	if f.seen == nil || len(f.seen) >= 64 {
+		f.seen = map[string][]byte{}
+	}
+	f.seen[string(b)] = b
+	return b
 }
 
 // execSync runs a command in a container and returns its output and exit code.

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -23,7 +25,12 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envPoint) != "" {
+	switch os.Getenv(envPoint) {
+	case "":
+	case "any":
+		restless()
+		return
+	default:
 		victim()
 		return
 	}
@@ -126,6 +133,95 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	}
 }
 
+// restless takes pods through their lives, several at a time, until it is killed.
+func restless() {
+	pid, err := strconv.Atoi(os.Getenv(envPid))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	n := &node{cfg: nodeConfig(&testing.B{}, os.Getenv(envDir), pid)}
+	if n.Server, err = New(ctx, n.cfg); err != nil {
+		panic(err)
+	}
+	fmt.Println("go")
+	for i := range 4 {
+		go func() {
+			for j := 0; ; j++ {
+				name := fmt.Sprintf("p%d-%d-%d", os.Getpid(), i, j)
+				pod, _ := n.pod(&testing.B{}, name, nil)
+				cmd := []string{"sleep", "1000"}
+				if j%2 == 1 {
+					cmd = []string{"true"}
+				}
+				id, err := n.tryRun(pod, "main", nil, cmd...)
+				if err != nil {
+					panic(err)
+				}
+				if _, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(j % 3)}); err != nil {
+					panic(err)
+				}
+				if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+					panic(err)
+				}
+			}
+		}()
+	}
+	select {}
+}
+
+// TestKilledAtAnyMoment kills a busy Server where no point is: in the middle of its steps and of what the keepers do for it.
+func TestKilledAtAnyMoment(t *testing.T) {
+	n := newNode(t)
+	helper, err := buildHelper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kills := 25
+	if testing.Short() {
+		kills = 5
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for i := range kills {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), envPoint+"=any", envDir+"="+filepath.Dir(n.cfg.RootDir), envPid+"="+itoa(os.Getpid()), "BERTH_TEST_HELPER="+helper)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 2)); err != nil {
+			t.Fatalf("%v: %s", err, errs.String())
+		}
+		time.Sleep(time.Duration(rnd.IntN(400000)) * time.Microsecond)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if errs.Len() > 0 {
+			t.Fatalf("it failed before it was killed: %s", errs.String())
+		}
+		n.open(t)
+		checkRecovered(t, n, fmt.Sprintf("kill %d", i))
+		if t.Failed() {
+			return
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.open(t)
+}
+
 func checkRecovered(t *testing.T, n *node, when string) {
 	t.Helper()
 	ctx := context.Background()
@@ -133,10 +229,13 @@ func checkRecovered(t *testing.T, n *node, when string) {
 		if c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		r, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.Id, Cmd: []string{"true"}, Timeout: 30})
-		// It may have been killed by its stop just before the server was.
-		if st := statusOf(t, n.Server, c.Id); st.State == runtimeapi.ContainerState_CONTAINER_RUNNING && (err != nil || r.ExitCode != 0) {
-			t.Errorf("%s: a running container does not: %v, %v", when, r, err)
+		// It may be ending right now, of itself or by a stop that came through; then its status says so soon.
+		eventually(t, func() bool {
+			r, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.Id, Cmd: []string{"true"}, Timeout: 30})
+			return err == nil && r.ExitCode == 0 || statusOf(t, n.Server, c.Id).State != runtimeapi.ContainerState_CONTAINER_RUNNING
+		})
+		if t.Failed() {
+			t.Errorf("%s: a container is running, and nothing can run in it", when)
 		}
 	}
 	for _, p := range n.pods.list(nil) {
@@ -147,6 +246,11 @@ func checkRecovered(t *testing.T, n *node, when string) {
 	if l := n.leaks(t); len(l) > 0 {
 		t.Errorf("%s: left behind: %q", when, l)
 	}
+	// The kernel takes the ports away with the namespaces, a little later.
+	eventually(t, func() bool {
+		ports, _ := os.ReadDir("/sys/class/net/" + n.cfg.BridgeName + "/brif")
+		return len(ports) == 0
+	})
 	for _, s := range n.machine.snaps.List() {
 		if s.Kind != "layer" {
 			t.Errorf("%s: snapshot %s is left", when, s.Key)

@@ -109,24 +109,34 @@ func (s *Server) undoSandbox(ctx context.Context, sb *sandbox) error {
 	return s.pods.drop(sb)
 }
 
-// resume goes on with a sandbox whose keeper lives.
+// resume goes on with a sandbox whose keeper lives. What ended meanwhile is recorded before anybody can ask.
 func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
+	exits, err := k.Exits()
+	if err != nil {
+		return err
+	}
+	ended := map[string]keeper.Exit{}
+	for _, e := range exits {
+		ended[e.ContainerID] = e
+	}
 	for _, c := range sb.containers() {
-		switch c.record().State {
-		case containerCreating:
-			if err := s.undoContainer(ctx, c); err != nil {
-				return err
-			}
-		case containerStarting:
-			if err := s.resumeStart(ctx, c, k); err != nil {
-				return err
-			}
-		case containerExited:
+		state := c.record().State
+		exit, gone := ended[c.id]
+		switch {
+		case state == containerCreating:
+			err = s.undoContainer(ctx, c)
+		case state == containerExited:
 			s.resweep(ctx, c)
+		case gone && state != containerCreated:
+			s.ctrs.finish(ctx, c, outcomeOf(exit))
+		case state == containerStarting:
+			err = s.resumeStart(ctx, c, k)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	s.pods.join(sb, k) // it may have been killed before that
-	// Exits that happened meanwhile come first.
 	s.pods.watch(sb)
 	return nil
 }
