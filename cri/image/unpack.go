@@ -163,7 +163,7 @@ func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *met
 		return res, false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	res, err = layer.Unpack(ctx, r, into.Dir(), layer.Options{Whiteouts: into.Whiteouts(), Budget: u.budget, Log: u.store.log})
+	res, err = layer.Unpack(ctx, r, into.Dir(), layer.Options{Whiteouts: into.Whiteouts(), Budget: u.budget, Hashes: &u.store.content.hashes, Log: u.store.log})
 	switch {
 	case err == nil:
 		err = r.verify()

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-node/berth/cri/image/hashing"
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
@@ -29,6 +30,7 @@ import (
 type Options struct {
 	Whiteouts snapshot.Whiteouts
 	Budget    *Budget
+	Hashes    *hashing.Group // of all layers under way; nil = one of its own
 	Log       *slog.Logger
 }
 
