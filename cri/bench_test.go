@@ -150,6 +150,7 @@ func BenchmarkHundredPods(b *testing.B) {
 	n := newNode(b)
 	ctx := context.Background()
 	var up, down []time.Duration
+	own0, groups0 := n.cpuTime(b)
 	for b.Loop() {
 		const pods = 100
 		ids := make([]string, pods)
@@ -185,6 +186,9 @@ func BenchmarkHundredPods(b *testing.B) {
 		}))
 	}
 	b.ReportMetric(0, "ns/op")
+	own, groups := n.cpuTime(b)
+	b.ReportMetric((own-own0).Seconds()*10/float64(len(up)), "cpu-ms/pod-server")
+	b.ReportMetric((groups-groups0).Seconds()*10/float64(len(up)), "cpu-ms/pod-processes")
 	slices.Sort(up)
 	slices.Sort(down)
 	b.ReportMetric(up[len(up)/2].Seconds()*1000, "ms/100-up")
