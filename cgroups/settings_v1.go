@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -83,11 +84,34 @@ func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) er
 		if u, ok := st.s.(updater); ok && update {
 			fn = u.Update
 		}
+		if update && st.name == "memory" {
+			if err := s.raiseSwap(path, r.Memory); err != nil {
+				return err
+			}
+		}
 		if err := fn(s.at(st.name, path), r); err != nil {
 			return fmt.Errorf("write %s settings of %s: %w", st.name, path, explain(st.name, err))
 		}
 	}
 	return errors.Join(s.unlimitedPids(path, r), s.cpuset(path, r), s.block(path, r), s.unified(path, r))
+}
+
+// raiseSwap: the limit of memory and swap together may at no time be below that of memory, so it has to grow first. cgroup1 means
+// to do so, but then writes the soft limit first.
+func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
+	dir := s.byName["memory"] + path
+	if m.Limit == nil || m.Swap == nil || *m.Swap <= 0 || !fileExists(dir+"/memory.memsw.limit_in_bytes") {
+		return nil
+	}
+	b, err := os.ReadFile(dir + "/memory.memsw.limit_in_bytes")
+	if err != nil {
+		return fmt.Errorf("read swap limit of %s: %w", path, err)
+	}
+	now, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil || now >= *m.Swap {
+		return nil //nolint:nilerr // a number too large for an int64 is no limit
+	}
+	return writeFile(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10))
 }
 
 // unlimitedPids: cgroup1 skips limits below 1, but a limit that is taken away has to be written.

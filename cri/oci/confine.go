@@ -3,6 +3,7 @@ package oci
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/moby/profiles/seccomp"
@@ -19,7 +20,7 @@ func confinement(in *Input, s *specs.Spec) error {
 		}
 		return nil
 	}
-	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = sc.GetMaskedPaths(), sc.GetReadonlyPaths()
+	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = sc.GetMaskedPaths(), slices.Concat(s.Linux.ReadonlyPaths, sc.GetReadonlyPaths())
 
 	profile, err := appArmor(sc, in.Host)
 	if err != nil {

@@ -27,6 +27,11 @@ func mounts(in *Input, s *specs.Spec) error {
 			continue
 		}
 		s.Mounts = append(s.Mounts, m)
+		// There is one sysfs for all mounts of a network namespace. With "ro" the first container of a pod would make it read-only
+		// for all of them, privileged ones too, and libcontainer drops "rro" here; a read-only path is a mount of its own.
+		if m.Type == "sysfs" && !security(in.Container).GetPrivileged() {
+			s.Linux.ReadonlyPaths = append(s.Linux.ReadonlyPaths, m.Destination)
+		}
 	}
 	system := len(s.Mounts)
 	s.Mounts = append(s.Mounts, own...)
@@ -37,11 +42,9 @@ func mounts(in *Input, s *specs.Spec) error {
 
 // systemMounts are the file systems every container has.
 func systemMounts(in *Input) []specs.Mount {
-	// There is one sysfs for all mounts of a network namespace. With "ro" the first container of a pod would make it read-only
-	// for all of them, privileged ones too; "rro" is an attribute of the mount alone.
-	sys, mode := "rro", "ro"
+	mode := "ro"
 	if security(in.Container).GetPrivileged() {
-		sys, mode = "rw", "rw"
+		mode = "rw"
 	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -51,7 +54,7 @@ func systemMounts(in *Input) []specs.Mount {
 			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
 		},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "rw"}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
 	}
 }
