@@ -162,7 +162,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("needs a tmpfs: %v", err)
 	}
 	defer func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // a sync of the layers may be on its way
 			t.Error(err)
 		}
 	}()

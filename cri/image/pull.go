@@ -59,7 +59,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth, tel
 func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named reference.Named) (Image, bool, error) {
 	n, err := s.names.Get(named.String())
 	if err != nil || n.Target == "" {
-		return Image{}, false, nil //nolint:nilerr // not here
+		return Image{}, false, nil // not here
 	}
 	object := n.Target.String()
 	if tagged, ok := named.(reference.Tagged); ok {
@@ -73,7 +73,7 @@ func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named 
 	defer s.mu.Unlock()
 	r, err := s.images.Get(n.ID)
 	if err != nil || topLayer(r) != "" && !s.cfg.Snapshots.Exists(topLayer(r)) {
-		return Image{}, false, nil //nolint:nilerr // removed meanwhile
+		return Image{}, false, nil // removed meanwhile
 	}
 	return s.image(n.ID, r, s.namesOf(n.ID)), true, nil
 }

@@ -2,6 +2,7 @@
 
 package hashing
 
-func blocks8(*[8][8]uint32, *[8]*byte, *[64]uint32, int) { panic("not on this machine") }
+// blocks8 is never called, since faster says no.
+func blocks8(*[8][8]uint32, *[8]*byte, *[64]uint32, int) {}
 
 func faster() bool { return false }

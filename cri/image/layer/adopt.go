@@ -124,7 +124,7 @@ func (t *tree) prune(lowers []*tree, name string) error {
 		}
 	}
 	if st, err := stat(dir, base); err != nil || !isWhiteout(st) {
-		return nil //nolint:nilerr // as above
+		return nil // as above
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {

@@ -314,7 +314,7 @@ func (a *applier) settle(name string, h *tar.Header) error {
 		return err
 	}
 	if st, err := stat(dir.fd, base); err != nil || !isDir(st) {
-		return nil //nolint:nilerr // as above
+		return nil // as above
 	}
 	if len(xattrs(h)) > 0 {
 		fd, err := openDir(dir.fd, base)

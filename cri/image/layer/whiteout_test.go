@@ -57,7 +57,7 @@ func stack(t *testing.T, layers []files) string {
 func pile(t *testing.T, layers []files) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as the snapshotter makes it
+	if err := os.Chmod(dir, 0o755); err != nil { // as the snapshotter makes it
 		t.Fatal(err)
 	}
 	for _, l := range layers {

@@ -182,7 +182,7 @@ func writeHosts(t testing.TB, dir, host, content string) {
 	if err := os.MkdirAll(d, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(d, "hosts.toml"), []byte(content), 0o644); err != nil { //nolint:gosec // not secret
+	if err := os.WriteFile(filepath.Join(d, "hosts.toml"), []byte(content), 0o644); err != nil { // not secret
 		t.Fatal(err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,7 +23,6 @@ import (
 	"github.com/containerd/log"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
-	"github.com/sirupsen/logrus"
 )
 
 // Auth is what a registry is shown. A RegistryToken is sent as it is; an IdentityToken is exchanged for one.
@@ -99,10 +97,10 @@ func (c *Client) Repository(ctx context.Context, name reference.Named, auth *Aut
 	if isLoopback(domain) {
 		opts.DefaultScheme = "http"
 	}
-	// The library logs by itself what also comes back as an error.
-	quiet := logrus.New()
-	quiet.SetOutput(io.Discard)
-	found, err := config.ConfigureHosts(log.WithLogger(ctx, logrus.NewEntry(quiet)), opts)(domain)
+	// The library logs by itself what also comes back as an error; a logger without a level says nothing.
+	quiet := log.L.Dup()
+	quiet.Logger = emptyOf(quiet.Logger)
+	found, err := config.ConfigureHosts(log.WithLogger(ctx, quiet), opts)(domain)
 	if err != nil {
 		return nil, fmt.Errorf("configure registry %s: %w", domain, err)
 	}
@@ -116,6 +114,8 @@ func (c *Client) Repository(ctx context.Context, name reference.Named, auth *Aut
 	}
 	return r, nil
 }
+
+func emptyOf[T any](*T) *T { return new(T) }
 
 // Close closes connections that are not in use.
 func (r *Repository) Close() {
