@@ -295,6 +295,7 @@ static void reaped(pid_t pid, int status)
 		 */
 		run_reports();
 	}
+	spare_reaped(pid);
 	if (pid == pid1)
 		pid1 = 0;
 }
@@ -358,22 +359,21 @@ int loop_init(int sock)
 
 void loop(void)
 {
-	int idle = -1;
+	int idle = 250;
 	while (!stopping) {
 		struct epoll_event ev;
 		/* One event at a time: a handler may free any other source. */
 		int n = epoll_wait(epfd, &ev, 1, idle);
 		if (n < 0 && errno != EINTR)
 			break;
-		if (n == 0) {
+		if (n == 0)
 			scratch_free();
-			idle = -1;
-		}
 		if (n > 0) {
 			struct source *s = ev.data.ptr;
 			s->ready(s, ev.events);
-			idle = scratch ? 250 : -1;
 		}
+		/* Not idle yet as long as there is something to be given back. */
+		idle = spare_check() || scratch ? 250 : -1;
 	}
 	stop_all();
 	unlinkat(dirfd_, "keeper.sock", 0);

@@ -172,6 +172,17 @@ void run_reports(void);
 void ctr_free(struct ctr *k);
 void reply_pid(struct conn *c, struct ctr *k);
 
+/* launch.c */
+struct launch {
+	const char *id;
+	char *bundle, *state;
+	int fds[4]; /* stdin, stdout, stderr, console; -1 for those there are not */
+};
+int launcher_start(const struct launch *l, pid_t *pid, int *sock);
+void spare_start(void);
+int spare_check(void);
+void spare_reaped(pid_t pid);
+
 /* log.c */
 int log_open(struct log *l);
 void log_close(struct log *l);

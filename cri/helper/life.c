@@ -84,6 +84,7 @@ static void __attribute__((noreturn)) keeper(void)
 	}
 	dprintf(FD_READY, "+%d", pid1);
 	close(FD_READY);
+	spare_start();
 	loop();
 	_exit(0);
 }

@@ -29,8 +29,8 @@ func main() {
 			os.Exit(1)
 		}
 		libcontainer.Init()
-	case len(os.Args) == 6 && os.Args[1] == "start":
-		os.Exit(start(launch{id: os.Args[2], bundle: os.Args[3], state: os.Args[4], tty: os.Args[5] == "tty"}))
+	case len(os.Args) == 2 && os.Args[1] == "start":
+		os.Exit(start())
 	default:
 		fmt.Fprintln(os.Stderr, "berth-helper is started by berth, not by hand")
 		os.Exit(2)

@@ -1,9 +1,8 @@
 /*
- * The start of a container. The keeper forks a launcher, the "start" life of
- * this same binary, which creates the container through libcontainer and
- * exits: the container's init is then the keeper's child, as the keeper is a
- * subreaper. Over a socket the launcher says "P<pid>" before the container's
- * program runs, "S" when it does, or "E<why not>".
+ * The start of a container. A launcher (launch.c) creates it through
+ * libcontainer and exits: the container's init is then the keeper's child, as
+ * the keeper is a subreaper. Over its socket the launcher says "P<pid>" before
+ * the container's program runs, "S" when it does, or "E<why not>".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,12 +18,6 @@
 #include <unistd.h>
 
 #include "keeper.h"
-
-/* What a launcher is given, in the order of its descriptors. */
-struct launch {
-	int fds[5]; /* stdin, stdout, stderr, report, console */
-	char *bundle, *state;
-};
 
 static void console_ready(struct source *s, uint32_t events);
 
@@ -191,28 +184,6 @@ static void console_ready(struct source *s, uint32_t events)
 	source_del(s);
 }
 
-static void __attribute__((noreturn)) launcher(struct ctr *k, struct launch *l)
-{
-	char *argv[] = { "berth-helper", "start", k->id, l->bundle, l->state, k->flags & FLAG_TTY ? "tty" : "", NULL };
-	/* A launcher lives for milliseconds: collecting garbage would only cost. */
-	char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOGC=off", "GOMAXPROCS=2",
-			 NULL };
-	for (const char *p = launchcg; *p; p += strlen(p) + 1)
-		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
-	umask(022);
-	for (int i = 0; i < 5; i++)
-		if (l->fds[i] >= 0)
-			l->fds[i] = fcntl(l->fds[i], F_DUPFD_CLOEXEC, 64);
-	for (int i = 0; i < 5; i++)
-		if (l->fds[i] >= 0)
-			dup2(l->fds[i], i);
-	close_range(l->fds[4] >= 0 ? 5 : 4, ~0u, CLOSE_RANGE_CLOEXEC);
-	child_reset();
-	execve("/proc/self/exe", argv, envp);
-	dprintf(3, "Eexecute launcher: %s", strerror(errno));
-	_exit(1);
-}
-
 /*
  * plumb makes the container's stdio. The launcher's ends go into l, the others
  * into the loop. 0, or a negative errno with everything closed again.
@@ -220,12 +191,12 @@ static void __attribute__((noreturn)) launcher(struct ctr *k, struct launch *l)
 static int plumb(struct ctr *k, struct launch *l)
 {
 	int p[2], keep[3] = { -1, -1, -1 }, err;
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 4; i++)
 		l->fds[i] = -1;
 	if (k->flags & FLAG_TTY) {
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p) < 0)
 			goto bad;
-		l->fds[4] = p[1];
+		l->fds[3] = p[1];
 		source_add(&k->console.s, p[0], EPOLLIN, console_ready);
 	} else {
 		for (int i = 0; i < 3; i++) {
@@ -237,10 +208,6 @@ static int plumb(struct ctr *k, struct launch *l)
 			keep[i] = p[i == 0 ? 1 : 0];
 		}
 	}
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
-		goto bad;
-	l->fds[3] = p[1];
-	source_add(&k->report.s, p[0], EPOLLIN, report_ready);
 	stdio_watch(k, keep[0], keep[1], keep[2]);
 	return 0;
 bad:
@@ -248,7 +215,7 @@ bad:
 	for (int i = 0; i < 3; i++)
 		if (keep[i] >= 0)
 			close(keep[i]);
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 4; i++)
 		if (l->fds[i] >= 0)
 			close(l->fds[i]);
 	return err;
@@ -264,18 +231,16 @@ static void wait_for(struct conn *c, struct ctr *k)
 
 static int launch(struct ctr *k, struct launch *l)
 {
-	int err = plumb(k, l);
+	int sock, err = plumb(k, l);
 	if (err < 0)
 		return err;
-	k->launcher = fork();
-	if (k->launcher == 0)
-		launcher(k, l);
-	err = k->launcher < 0 ? -errno : 0;
-	for (int i = 0; i < 5; i++)
+	l->id = k->id;
+	err = launcher_start(l, &k->launcher, &sock);
+	for (int i = 0; i < 4; i++)
 		if (l->fds[i] >= 0)
 			close(l->fds[i]);
-	if (err)
-		k->launcher = 0;
+	if (err == 0)
+		source_add(&k->report.s, sock, EPOLLIN, report_ready);
 	return err;
 }
 

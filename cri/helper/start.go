@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,27 +17,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors a keeper passes to its launcher, see run.c.
-const (
-	reportFd  = 3
-	consoleFd = 4
-)
+// reportFd is the socket to the keeper, see launch.c.
+const reportFd = 3
 
+// launch is the order of a launcher.
 type launch struct {
 	id, bundle, state string
-	tty               bool
+	console           *os.File // nil without a terminal
 }
 
-// start creates and starts the container and tells the keeper how far it came.
-// What it says is one packet each: "P<pid>" when the init process is there but
-// the program does not run yet, "S" when it does, "E<error>".
-func start(l launch) int {
-	report := os.NewFile(reportFd, "report")
+// start waits for an order, creates and starts the container, and tells the
+// keeper how far it came. What it says is one packet each: "P<pid>" when the
+// init process is there but the program does not run yet, "S" when it does,
+// "E<error>".
+func start() int {
 	unix.CloseOnExec(reportFd)
-	if l.tty {
-		unix.CloseOnExec(consoleFd)
+	report := os.NewFile(reportFd, "report")
+	l, err := receive()
+	if errors.Is(err, io.EOF) {
+		return 0 // nothing to do after all
 	}
-	if err := l.run(report); err != nil {
+	if err == nil {
+		err = l.run(report)
+	}
+	if err != nil {
 		text := err.Error()
 		fmt.Fprint(report, "E"+text[:min(len(text), 3500)])
 		return 1
@@ -66,8 +70,8 @@ func (l launch) run(report *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	if l.tty {
-		process.ConsoleSocket = os.NewFile(consoleFd, "console")
+	if l.console != nil {
+		process.ConsoleSocket = l.console
 	} else {
 		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
@@ -126,7 +130,7 @@ func (l launch) spec() (*specs.Spec, error) {
 		return nil, fmt.Errorf("process has a cwd that is not absolute: %q", p.Cwd)
 	case spec.Root == nil:
 		return nil, errors.New("config.json has no root")
-	case p.Terminal != l.tty:
+	case p.Terminal != (l.console != nil):
 		return nil, errors.New("config.json and the keeper disagree about a terminal")
 	}
 	return &spec, nil

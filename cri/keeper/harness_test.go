@@ -21,7 +21,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	keeper.HelperForTest = helperBinary
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if helperDir != "" {
+			os.RemoveAll(helperDir)
+		}
+		os.Exit(code)
+	}))
 }
 
 func needRoot(t testing.TB) {
@@ -30,6 +36,8 @@ func needRoot(t testing.TB) {
 		t.Skip("needs root: namespaces, cgroups and mounts of the real kernel")
 	}
 }
+
+var helperDir string
 
 // helperBinary is built once; $BERTH_HELPER is one that was built already.
 var helperBinary = sync.OnceValues(func() (string, error) {
@@ -40,6 +48,7 @@ var helperBinary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	helperDir = dir
 	out := filepath.Join(dir, "berth-helper")
 	b, err := exec.Command("go", "build", "-tags", "seccomp runc_nocriu netgo osusergo", "-ldflags", "-s -w",
 		"-o", out, "../helper").CombinedOutput()

@@ -369,10 +369,17 @@ func TestKillEndsALiveKeeperAndItsPod(t *testing.T) {
 	if _, _, err := p.execIn(id, pid, nil, "sh", "-c", "setsid sleep 7002 >/dev/null 2>&1 & true"); err != nil {
 		t.Fatal(err)
 	}
+	pid1 := "/proc/" + strings.Split(p.NSPath("pid"), "/")[2] + "/cmdline"
+	if b, err := os.ReadFile(pid1); err != nil || !strings.HasPrefix(string(b), "/pause\x00") {
+		t.Errorf("process 1 is %q, %v", b, err)
+	}
 	if err := keeper.Kill(p.Dir()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return len(processes("sleep\x00700")) == 0 && len(processes("/pause")) == 0 })
+	eventually(t, func() bool {
+		b, _ := os.ReadFile(pid1)
+		return len(processes("sleep\x00700")) == 0 && len(b) == 0
+	})
 }
 
 // TestKillLeavesStrangersAlone gives it records whose pids are others' now.

@@ -1,0 +1,145 @@
+/*
+ * Launchers: the "start" life of this same binary, which starts one container
+ * and exits. What to start, and the stdio for it, come over the socket on which
+ * it reports. A keeper forks its first launcher before it is asked for one: a
+ * container will follow soon, and until then the Go runtime has started, and
+ * the launcher has joined its cgroups, which on v1 can take milliseconds.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+#define SPARE_NS 1000000000 /* how long one waits: it has some megabytes */
+
+static pid_t spare;
+static int spare_sock = -1;
+static int64_t spare_until;
+
+static void __attribute__((noreturn)) launcher(int sock)
+{
+	char *argv[] = { "berth-helper", "start", NULL };
+	/* A launcher lives for milliseconds: collecting garbage would only cost. */
+	char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOGC=off", "GOMAXPROCS=2",
+			 NULL };
+	for (const char *p = launchcg; *p; p += strlen(p) + 1)
+		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
+	umask(022);
+	if (sock == 3)
+		fcntl(sock, F_SETFD, 0);
+	else
+		dup2(sock, 3);
+	close_range(4, ~0u, CLOSE_RANGE_CLOEXEC);
+	child_reset();
+	execve("/proc/self/exe", argv, envp);
+	dprintf(3, "Eexecute launcher: %s", strerror(errno));
+	_exit(1);
+}
+
+static int fork_launcher(pid_t *pid, int *sock)
+{
+	int p[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
+		return -errno;
+	*pid = fork();
+	if (*pid == 0)
+		launcher(p[1]);
+	int err = *pid < 0 ? -errno : 0;
+	close(p[1]);
+	if (err) {
+		*pid = 0;
+		close(p[0]);
+		return err;
+	}
+	*sock = p[0];
+	return 0;
+}
+
+void spare_start(void)
+{
+	if (fork_launcher(&spare, &spare_sock) == 0)
+		spare_until = now_ns() + SPARE_NS;
+}
+
+/* spare_end lets an unused launcher go; it exits when its socket is closed. */
+static void spare_end(void)
+{
+	if (spare_sock >= 0)
+		close(spare_sock);
+	spare_sock = -1;
+	spare = 0;
+}
+
+/* spare_check says whether there still is one to be looked after. */
+int spare_check(void)
+{
+	if (spare && now_ns() >= spare_until)
+		spare_end();
+	return spare != 0;
+}
+
+void spare_reaped(pid_t pid)
+{
+	if (pid == spare)
+		spare_end();
+}
+
+/* hand_over sends a launcher its order: a letter for each file, and strings. */
+static int hand_over(int sock, const struct launch *l)
+{
+	static const char letters[] = "ioec";
+	char *buf;
+	int fds[4], n = 0, err = 0;
+	char files[5] = "";
+	for (int i = 0; i < 4; i++)
+		if (l->fds[i] >= 0) {
+			files[n] = letters[i];
+			fds[n++] = l->fds[i];
+		}
+	int len = asprintf(&buf, "%s%c%s%c%s%c%s", files, 0, l->id, 0, l->bundle, 0, l->state);
+	if (len < 0)
+		return -ENOMEM;
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof fds)];
+	} ctl;
+	struct iovec v = { buf, (size_t)len };
+	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1 };
+	memset(&ctl, 0, sizeof ctl);
+	h.msg_control = &ctl;
+	h.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+	if (sendmsg(sock, &h, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		err = -errno;
+	free(buf);
+	return err;
+}
+
+/* launcher_start gives the order to the spare launcher or to a new one. */
+int launcher_start(const struct launch *l, pid_t *pid, int *sock)
+{
+	if (spare && hand_over(spare_sock, l) == 0) {
+		*pid = spare;
+		*sock = spare_sock;
+		spare_sock = -1;
+		spare = 0;
+		return 0;
+	}
+	int err = fork_launcher(pid, sock);
+	if (err == 0 && (err = hand_over(*sock, l)) < 0) {
+		close(*sock); /* it ends by itself then */
+		*pid = 0;
+	}
+	return err;
+}
