@@ -207,12 +207,14 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		m.endWorker(w)
 		waits = true
 	}
-	if want == nil {
-		m.status.Delete(&corev1.Pod{ObjectMeta: metaOf(key, m.shown(key))})
-		return
-	}
-	if !waits {
+	switch {
+	case waits: // bury comes back to it
+	case want != nil:
 		m.tryStart(ctx, key, want)
+	default:
+		if shown, ok := m.status.Get(key); ok {
+			m.status.Delete(shown) // it never had a worker
+		}
 	}
 }
 
@@ -228,7 +230,7 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	}
 	shown := *pod
 	shown.Status = status.Build(status.Input{
-		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.cfg.NodeIPs(),
+		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.nodeIPs(),
 		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final,
 	})
 	m.status.Put(&shown)

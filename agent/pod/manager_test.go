@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -590,6 +592,44 @@ func TestMessages(t *testing.T) {
 				t.Errorf("message %q", got)
 			}
 			n.restart()
+		}
+	})
+}
+
+// Who watches sees each pod come once and go once.
+func TestWatchSeesOneLife(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var got []string
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = n.m.Watch(ctx, func(typ watch.EventType, p *corev1.Pod) error {
+				s := string(typ) + " " + describe(p)
+				if p.DeletionTimestamp != nil {
+					s += " ending"
+				}
+				got = append(got, s)
+				return nil
+			})
+		}()
+		n.rt.term["main"] = time.Second
+		p := newPod("web")
+		n.apply(p)
+		n.remove(p)
+		n.pass(2 * time.Second)
+		cancel()
+		<-done
+		if len(got) == 0 || !strings.HasPrefix(got[0], "ADDED ") {
+			t.Errorf("first %v", got)
+		}
+		for i, s := range got[1:] {
+			if last := i == len(got)-2; strings.HasPrefix(s, "DELETED") != last || strings.HasPrefix(s, "ADDED") {
+				t.Errorf("told %s", strings.Join(got, "\n"))
+			}
+		}
+		if want := "DELETED Failed main:0:Error(143) ending"; got[len(got)-1] != want {
+			t.Errorf("last %q, want %q", got[len(got)-1], want)
 		}
 	})
 }

@@ -24,6 +24,9 @@ const (
 	maxLogTailRows = 80
 )
 
+// messageMode lets whoever runs in the container write its last words: it is not known here which user that is.
+const messageMode = 0o666
+
 // lastWords is the termination message of a container that has exited.
 func (w *worker) lastWords(c *container) string {
 	n := len(w.pod.Spec.Containers) + len(w.pod.Spec.InitContainers)

@@ -3,6 +3,7 @@ package pod
 import (
 	"os"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,6 +19,7 @@ type node struct {
 
 	starting, stopping *gate
 	missed             atomic.Int64 // changes that no event has told of
+	addresses          atomic.Pointer[addresses]
 
 	// Set before the first worker begins.
 	runtimeName string
@@ -32,15 +34,39 @@ func (n *node) containerEvent(pod *corev1.Pod, container, typ, reason, format st
 	n.cfg.Events.Container(pod, container, typ, reason, format, args...)
 }
 
+// addressesFresh is how long the node's addresses are taken for what they are. They are asked for at every step.
+const addressesFresh = 10 * time.Second
+
+type addresses struct {
+	ips  []string
+	read time.Time
+}
+
+// nodeIPs are the node's addresses, not older than a moment.
+func (n *node) nodeIPs() []string {
+	if a := n.addresses.Load(); a != nil && time.Since(a.read) < addressesFresh {
+		return a.ips
+	}
+	a := &addresses{n.cfg.NodeIPs(), time.Now()}
+	n.addresses.Store(a)
+	return a.ips
+}
+
 // uplink has the resolvers that systemd-resolved forwards to. A pod cannot reach the node's loopback, where it listens itself.
 const uplink = "/run/systemd/resolve/resolv.conf"
 
-// specNode is the node as it is now: addresses and resolvers come and go.
+// sandboxNode is the node with its resolvers, which come and go like its addresses.
+func (n *node) sandboxNode() *spec.Node {
+	out := n.specNode()
+	out.Resolver = n.resolver()
+	return out
+}
+
 func (n *node) specNode() *spec.Node {
 	return &spec.Node{
-		Name: n.cfg.NodeName, IPs: n.cfg.NodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable,
+		Name: n.cfg.NodeName, IPs: n.nodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable,
 		LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir,
-		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS, Resolver: n.resolver(),
+		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS,
 	}
 }
 

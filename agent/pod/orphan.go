@@ -92,15 +92,3 @@ func (m *Manager) endFound(ctx context.Context, uid types.UID) {
 	w := m.startWorker(ctx, pod)
 	m.endWorker(w)
 }
-
-func metaOf(key types.NamespacedName, uid types.UID) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}
-}
-
-// shown is the uid of the pod that is known by a name.
-func (m *Manager) shown(key types.NamespacedName) types.UID {
-	if p, ok := m.status.Get(key); ok {
-		return p.UID
-	}
-	return ""
-}

@@ -1,11 +1,14 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -39,74 +42,67 @@ type hook struct {
 	do, undo func(context.Context) error
 }
 
-// hooks are in the order of making; what is in one stage does not depend on each other. Undoing goes the other way. The
-// directory is the record: it comes first and goes last, so that whatever is left of a pod is found by it.
+// hooks are in the order of making; those of one stage do not depend on each other. Undoing goes the other way. The directory is
+// the record: it comes first and goes last, so that whatever is left of a pod is found by it.
 func (s *site) hooks() [][]hook {
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
-		{{"logs", nil, s.removeLogs}},
 		{{"cgroup", s.makeCgroup, s.removeCgroup}},
-		{{"volumes", s.makeVolumes, nil}, {"sandbox", s.makeSandbox, s.removeSandboxes}},
+		{{"sandbox", s.makeSandbox, s.removeSandboxes}, {"volumes", s.makeVolumes, nil}, {"files", s.makeFiles, s.removeLogs}},
 	}
 }
 
-// stageError says which hook has failed.
-type stageError struct {
+// hookError says which hook has failed.
+type hookError struct {
 	hook string
 	err  error
 }
 
-func (e *stageError) Error() string { return e.hook + ": " + e.err.Error() }
-func (e *stageError) Unwrap() error { return e.err }
+func (e *hookError) Error() string { return e.hook + ": " + e.err.Error() }
+func (e *hookError) Unwrap() error { return e.err }
 
 // make does all of hooks. What it has made when it fails stays for the next try.
 func (s *site) make(ctx context.Context) error {
 	for _, stage := range s.hooks() {
-		g, ctx := errgroup.WithContext(ctx)
-		for i, h := range stage {
-			if h.do == nil {
-				continue
-			}
-			do := func() error {
-				ctx, span := startSpan(ctx, h.name)
-				err := h.do(ctx)
-				endSpan(span, err)
-				if err != nil {
-					return &stageError{h.name, err}
-				}
-				return nil
-			}
-			if i < len(stage)-1 {
-				g.Go(do)
-			} else if err := do(); err != nil {
-				return errors.Join(err, g.Wait())
-			}
-		}
-		if err := g.Wait(); err != nil {
+		if err := together(ctx, stage, "", func(h hook) func(context.Context) error { return h.do }); err != nil {
 			return err
 		}
 	}
 	return s.writeHosts()
 }
 
-// unmake undoes hooks, the last first. It stops at the first error: what comes before may be in use by what is left.
+// unmake undoes hooks, the last stage first. It stops at the first error: what comes before may be in use by what is left.
 func (s *site) unmake(ctx context.Context) error {
-	stages := s.hooks()
-	for i := len(stages) - 1; i >= 0; i-- {
-		for j := len(stages[i]) - 1; j >= 0; j-- {
-			h := stages[i][j]
-			if h.undo == nil {
-				continue
-			}
-			ctx, span := startSpan(ctx, "remove "+h.name)
-			err := h.undo(ctx)
-			endSpan(span, err)
-			if err != nil {
-				return &stageError{h.name, err}
-			}
+	for _, stage := range slices.Backward(s.hooks()) {
+		if err := together(ctx, stage, "remove ", func(h hook) func(context.Context) error { return h.undo }); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// together runs one verb of the hooks of a stage side by side. None is cut off because another has failed: half of an act takes
+// longer to mend than all of it.
+func together(ctx context.Context, stage []hook, prefix string, verb func(hook) func(context.Context) error) error {
+	one := func(h hook) error {
+		act := verb(h)
+		if act == nil {
+			return nil
+		}
+		ctx, span := startSpan(ctx, prefix+h.name)
+		err := act(ctx)
+		endSpan(span, err)
+		if err != nil {
+			return &hookError{h.name, err}
+		}
+		return nil
+	}
+	var g errgroup.Group
+	for _, h := range stage[1:] {
+		g.Go(func() error { return one(h) })
+	}
+	err := one(stage[0])
+	return errors.Join(err, g.Wait())
 }
 
 func (s *site) directory() string { return filepath.Join(s.cfg.RootDir, "pods", string(s.pod.UID)) }
@@ -115,6 +111,26 @@ const dirMode = 0o750
 
 func (s *site) makeDirectory(context.Context) error {
 	return os.MkdirAll(s.directory(), dirMode)
+}
+
+// makeFiles makes what the containers will need, while the sandbox is being made: a new directory is an entry in the file
+// system's journal, which takes its time.
+func (s *site) makeFiles(context.Context) error {
+	if err := makeFile(s.hostsFile(), 0o644, false); err != nil {
+		return fmt.Errorf("make the pod's hosts: %w", err)
+	}
+	logs := spec.LogDirectory(s.cfg.LogDir, s.pod)
+	for _, list := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
+		for i := range list {
+			if err := os.MkdirAll(filepath.Join(logs, list[i].Name), 0o755); err != nil {
+				return fmt.Errorf("make log directory: %w", err)
+			}
+			if err := makeFile(spec.MessageFile(s.cfg.RootDir, string(s.pod.UID), list[i].Name, 0), messageMode, false); err != nil {
+				return fmt.Errorf("make termination message: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 func (s *site) makeVolumes(ctx context.Context) (err error) {
@@ -158,7 +174,7 @@ func (s *site) removeCgroup(ctx context.Context) error {
 
 // makeSandbox makes the sandbox unless it is there, after ending the one before it.
 func (s *site) makeSandbox(ctx context.Context) error {
-	config, warnings, err := spec.Sandbox(s.pod, s.specNode(), s.attempt, s.cgroup)
+	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cgroup)
 	if err != nil {
 		return err
 	}
@@ -173,9 +189,6 @@ func (s *site) makeSandbox(ctx context.Context) error {
 		for _, text := range warnings {
 			s.event(s.pod, corev1.EventTypeWarning, "DNSConfigForming", "%s", text)
 		}
-		if err := os.MkdirAll(config.GetLogDirectory(), 0o755); err != nil {
-			return fmt.Errorf("make log directory: %w", err)
-		}
 		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handler()})
 		if err != nil {
 			return err
@@ -186,7 +199,7 @@ func (s *site) makeSandbox(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look at the sandbox: %w", err)
 	}
-	s.ips = status.PodIPs(s.pod, r.GetStatus(), s.cfg.NodeIPs())
+	s.ips = status.PodIPs(s.pod, r.GetStatus(), s.nodeIPs())
 	return nil
 }
 
@@ -230,7 +243,7 @@ func (s *site) removeSandboxes(ctx context.Context) error {
 
 func (s *site) hostsFile() string { return filepath.Join(s.directory(), "etc-hosts") }
 
-// writeHosts writes the pod's /etc/hosts. It is written in place, because containers have it mounted.
+// writeHosts writes the pod's /etc/hosts when it is to change. It is written in place, because containers have it mounted.
 func (s *site) writeHosts() error {
 	hostname, err := spec.Hostname(s.pod, s.cfg.ClusterDomain)
 	if err != nil {
@@ -243,8 +256,30 @@ func (s *site) writeHosts() error {
 		}
 	}
 	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.cfg.ClusterDomain), s.ips, host)
+	if had, err := os.ReadFile(s.hostsFile()); err == nil && bytes.Equal(had, content) {
+		return nil
+	}
 	if err := os.WriteFile(s.hostsFile(), content, 0o644); err != nil {
 		return fmt.Errorf("write the pod's hosts: %w", err)
 	}
 	return nil
+}
+
+// makeFile makes a file with exactly that mode, and its directory. What is in it stays unless it is to be empty.
+func makeFile(path string, mode fs.FileMode, empty bool) error {
+	flags := os.O_CREATE | os.O_WRONLY
+	if empty {
+		flags |= os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, flags, mode)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), dirMode); err == nil {
+			f, err = os.OpenFile(path, flags, mode)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Chmod(mode) // what the umask has taken away
 }

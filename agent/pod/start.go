@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +22,7 @@ func (w *worker) podIPs() []string {
 	if w.seen == nil {
 		return nil
 	}
-	return status.PodIPs(w.pod, w.seen.sandbox(), w.cfg.NodeIPs())
+	return status.PodIPs(w.pod, w.seen.sandbox(), w.nodeIPs())
 }
 
 // image sees to the image of a container's next start.
@@ -89,7 +88,7 @@ func tagged(image string) (string, error) {
 func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ref string) (spec.Image, error) {
 	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
-	config, _, err := spec.Sandbox(pod, w.specNode(), 0, "")
+	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "")
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
@@ -216,8 +215,8 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	}
 	if l.c.TerminationMessagePath != "" {
 		in.MessageFile = spec.MessageFile(l.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)
-		if err := makeMessageFile(in.MessageFile); err != nil {
-			return nil, err
+		if err := makeFile(in.MessageFile, messageMode, true); err != nil {
+			return nil, fmt.Errorf("make termination message: %w", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(l.site.config.GetLogDirectory(), l.c.Name), 0o755); err != nil {
@@ -274,20 +273,4 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 		err = errors.Join(err, stopErr)
 	}
 	return &reasoned{reasonPostStart, err}
-}
-
-// makeMessageFile makes the file that the container writes its last words to. Whoever runs in it may write: it is not known here
-// which user that is.
-func makeMessageFile(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return fmt.Errorf("make termination message: %w", err)
-	}
-	err := os.WriteFile(path, nil, 0o666)
-	if err == nil {
-		err = os.Chmod(path, fs.FileMode(0o666))
-	}
-	if err != nil {
-		return fmt.Errorf("make termination message: %w", err)
-	}
-	return nil
 }

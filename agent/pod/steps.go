@@ -93,17 +93,17 @@ func (w *worker) fail(s step, err error) {
 }
 
 func (w *worker) tellPrepare(err error) {
-	var stage *stageError
-	if !errors.As(err, &stage) {
+	var hook *hookError
+	if !errors.As(err, &hook) {
 		return
 	}
-	switch stage.hook {
+	switch hook.hook {
 	case "volumes":
-		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", stage.err)
+		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
 	case "sandbox":
-		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", stage.err)
+		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
 	default:
-		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", stage.err)
+		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
 	}
 }
 

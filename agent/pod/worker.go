@@ -46,6 +46,7 @@ type worker struct {
 	site     *site // nil: not prepared
 	finished bool
 	torn     bool
+	leaves   bool // it is being removed
 	images   map[string]spec.Image
 	failed   map[string]failure
 	refused  map[string]failure
@@ -97,7 +98,12 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 			for _, s := range d.steps {
 				w.begin(ctx, s)
 			}
-			w.publish(&d) // while the steps are being taken
+			if !w.leaves {
+				w.publish(&d) // while the steps are being taken
+			}
+			// What is left of a pod while it is being removed is nobody's business.
+			_, removed := w.tasks[string(stepTeardown)]
+			w.leaves = w.leaves || removed
 			wake = d.wake
 		} else {
 			wake = time.Now().Add(retryInitial)
@@ -320,7 +326,7 @@ func (w *worker) publish(d *decision) {
 		}
 	}
 	in := status.Input{
-		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.cfg.NodeIPs(),
+		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.nodeIPs(),
 		Sandbox: w.seen.sandbox(), Containers: w.seen.statuses(), Messages: w.said,
 		Waiting: d.waiting, Starting: starting, Probes: w.probeStates(), Ended: d.over,
 	}
