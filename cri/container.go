@@ -93,11 +93,6 @@ func (c *container) removed() bool {
 	return c.gone
 }
 
-// ownPIDs says whether the container's processes end with its first one, because the kernel ends a PID namespace with it.
-func (c *container) ownPIDs() bool {
-	return c.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_CONTAINER
-}
-
 // logAttrs name the container in the log.
 func (c *container) logAttrs() []any {
 	meta := c.sandbox.cfg.GetMetadata()
@@ -189,7 +184,7 @@ type execBase struct {
 	seccomp  []byte // the filter, once an exec needed it
 }
 
-// sorted is the order of lists: the newest first.
+// newestContainer is the order of lists.
 func newestContainer(a, b *container) int {
 	switch {
 	case a.createdAt > b.createdAt:

@@ -124,7 +124,7 @@ func (cs *containers) plan(c *container, img image.Image) plan {
 func (cs *containers) makeBundle(c *container) act {
 	return func(context.Context) error {
 		if p := c.record().LogPath; p != "" {
-			if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			if err := cs.mounts.makeDir(filepath.Dir(p)); err != nil {
 				return err
 			}
 		}
@@ -258,8 +258,12 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 	if path, err := oci.LocalhostProfile(c.cfg); err != nil {
 		return in, fmt.Errorf("%w: %w", errInvalid, err)
 	} else if path != "" {
-		if in.Seccomp, err = os.ReadFile(path); err != nil {
+		// With its bounds, since any path may be named: a device would never end.
+		if in.Seccomp, err = oci.ReadFile("/", path); err != nil {
 			return in, fmt.Errorf("seccomp profile: %w", err)
+		}
+		if in.Seccomp == nil {
+			return in, invalidf("seccomp profile %s: no such file", path)
 		}
 	}
 	for _, d := range c.cfg.GetDevices() {
@@ -274,7 +278,7 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 			return in, err
 		}
 	}
-	if err := checkMounts(c.cfg.GetMounts()); err != nil {
+	if err := cs.mounts.prepare(c.cfg.GetMounts()); err != nil {
 		return in, err
 	}
 	cs.warn(c, in)

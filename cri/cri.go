@@ -116,6 +116,7 @@ func (s *Server) open(ctx context.Context) error {
 			s.log.Error("exec, attach and port-forward do not work any more", "error", err)
 		}
 	})
+	s.life.start(s.collectImages)
 	s.life.start(s.importDir)
 	return nil
 }
@@ -146,6 +147,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.closers = append(s.closers, s.images.Close)
 	m.images, m.mounts = s.images, kernelMounts{}
 	h, err := cgroups.Open("")
 	if err != nil {
@@ -251,6 +253,13 @@ func (s *Server) importDir(ctx context.Context) {
 	}
 	if err := s.images.ImportDir(ctx, s.cfg.ImageDir); err != nil && ctx.Err() == nil {
 		s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
+	}
+}
+
+// collectImages removes the layers that no image and no container has any more, and what pulls that failed have left.
+func (s *Server) collectImages(ctx context.Context) {
+	if err := s.images.Collect(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn("content that nobody needs is not removed", "error", err)
 	}
 }
 

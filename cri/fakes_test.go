@@ -87,6 +87,7 @@ func (n fakeNet) RemoveNamespace(id string) error { return n.do("remove", "netns
 func (n fakeNet) Setup(_ context.Context, p cni.Pod) (cni.Result, error) {
 	return cni.Result{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}, n.do("make", "network", p.ID, true)
 }
+
 func (n fakeNet) Teardown(_ context.Context, p cni.Pod) error {
 	return n.do("remove", "network", p.ID, false)
 }
@@ -100,8 +101,9 @@ type fakeGroups struct{ *fakeWorld }
 func (g fakeGroups) Create(path string, _ *specs.LinuxResources) error {
 	return g.do("make", "cgroup", path, true)
 }
+
 func (g fakeGroups) Update(path string, _ *specs.LinuxResources) error {
-	return g.do("update", "cgroup", path, true)
+	return g.do("update", "nothing", path, false)
 }
 func (g fakeGroups) ProcsFiles(path string) []string { return []string{path + "/cgroup.procs"} }
 func (g fakeGroups) Attach(string, int) error        { return nil }
@@ -109,6 +111,7 @@ func (g fakeGroups) Warm()                           {}
 func (g fakeGroups) Remove(_ context.Context, path string) error {
 	return g.do("remove", "cgroup", path, false)
 }
+
 func (g fakeGroups) Stat(string) (cgroups.Usage, error) {
 	return cgroups.Usage{Time: time.Unix(1, 0)}, nil
 }
@@ -116,6 +119,8 @@ func (g fakeGroups) MemoryDir(path string) string { return path }
 
 type fakeMounts struct{ *fakeWorld }
 
+func (m fakeMounts) prepare([]*runtimeapi.Mount) error { return nil }
+func (m fakeMounts) makeDir(string) error              { return nil }
 func (m fakeMounts) mount(_ []snapshot.Mount, target string) error {
 	return m.do("make", "mount", target, true)
 }
@@ -130,6 +135,11 @@ type fakeSnaps struct {
 func (s fakeSnaps) Prepare(_ context.Context, key, _ string) ([]snapshot.Mount, error) {
 	return nil, s.do("make", "snapshot", key, true)
 }
+
+func (s fakeSnaps) View(_ context.Context, key, _ string) ([]snapshot.Mount, error) {
+	return nil, s.do("make", "snapshot", key, true)
+}
+
 func (s fakeSnaps) Remove(_ context.Context, key string) error {
 	return s.do("remove", "snapshot", key, false)
 }
@@ -284,9 +294,11 @@ func (k *fakeKeeper) Resize(string, uint16, uint16) error { return nil }
 func (k *fakeKeeper) Attach(context.Context, string) (*keeper.Stream, error) {
 	return nil, errors.ErrUnsupported
 }
+
 func (k *fakeKeeper) Exec(context.Context, keeper.Exec) (*keeper.Process, error) {
 	return nil, errors.ErrUnsupported
 }
+
 func (k *fakeKeeper) Stop(context.Context) error {
 	if err := k.world.do("remove", "keeper", k.id, false); err != nil {
 		return err
@@ -305,7 +317,7 @@ func (k *fakeKeeper) die() {
 }
 
 // fakeServer is a Server whose kernel is w. dir keeps its records, for another one to take over.
-func fakeServer(t *testing.T, w *fakeWorld, dir string) *Server {
+func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	t.Helper()
 	db, err := store.Open(filepath.Join(dir, "runtime.db"), nil)
 	if err != nil {
@@ -321,7 +333,7 @@ func fakeServer(t *testing.T, w *fakeWorld, dir string) *Server {
 	if err := s.openTables(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.recover(t.Context()); err != nil {
+	if err := s.recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -403,14 +403,16 @@ func TestFilters(t *testing.T) {
 		"by id":             slices.Equal(pods(&runtimeapi.PodSandboxFilter{Id: a}), []string{a}),
 		"by label":          slices.Equal(pods(&runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}), []string{b}),
 		"by state": pods(&runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{
-			State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}}) == nil,
+			State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
+		}}) == nil,
 		"unknown id":         pods(&runtimeapi.PodSandboxFilter{Id: "nope"}) == nil,
 		"all containers":     slices.Equal(ctrs(nil), []string{cb, ca}),
 		"containers of a":    slices.Equal(ctrs(&runtimeapi.ContainerFilter{PodSandboxId: a}), []string{ca}),
 		"containers by id":   slices.Equal(ctrs(&runtimeapi.ContainerFilter{Id: ca}), []string{ca}),
 		"both that conflict": ctrs(&runtimeapi.ContainerFilter{Id: ca, PodSandboxId: b}) == nil,
 		"running": slices.Equal(ctrs(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{
-			State: runtimeapi.ContainerState_CONTAINER_RUNNING}}), []string{cb}),
+			State: runtimeapi.ContainerState_CONTAINER_RUNNING,
+		}}), []string{cb}),
 	} {
 		if !ok {
 			t.Error(name)

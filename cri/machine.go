@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
@@ -66,8 +67,10 @@ type images interface {
 	Get(ref string) (image.Image, error)
 }
 
-// mounts is what sandboxes and containers ask of the kernel's mount table.
+// mounts is what sandboxes and containers ask of the mount table and the directories of the host.
 type mounts interface {
+	prepare(m []*runtimeapi.Mount) error // makes what containers mount exist, and refuses what cannot be mounted
+	makeDir(path string) error           // with all above it
 	mount(m []snapshot.Mount, target string) error
 	mountShm(target string) error // an existing one is left alone
 	unmount(target string) error  // no error when nothing is mounted
@@ -121,21 +124,22 @@ func (r realKeepers) Kill(dir string) error { return keeper.Kill(dir) }
 // layout says where things are.
 type layout struct{ root, run string }
 
-func (l layout) db() string                   { return filepath.Join(l.root, "runtime.db") }
-func (l layout) content() string              { return filepath.Join(l.root, "content") }
-func (l layout) snapshots() string            { return filepath.Join(l.root, "snapshots") }
-func (l layout) netns() string                { return filepath.Join(l.run, "netns") }
-func (l layout) ipam() string                 { return filepath.Join(l.run, "ipam") }
-func (l layout) cniCache() string             { return filepath.Join(l.run, "cni") }
-func (l layout) sandboxes() string            { return filepath.Join(l.run, "sandboxes") }
-func (l layout) containers() string           { return filepath.Join(l.run, "containers") }
-func (l layout) state() string                { return filepath.Join(l.run, "libcontainer") }
-func (l layout) sandbox(id string) string     { return filepath.Join(l.sandboxes(), id) }
-func (l layout) keeper(id string) string      { return filepath.Join(l.sandbox(id), "keeper") }
-func (l layout) shm(id string) string         { return filepath.Join(l.sandbox(id), "shm") }
-func (l layout) container(id string) string   { return filepath.Join(l.containers(), id) }
-func (l layout) rootfs(id string) string      { return filepath.Join(l.container(id), "rootfs") }
-func (l layout) spec(id string) string        { return filepath.Join(l.container(id), "config.json") }
+func (l layout) db() string                 { return filepath.Join(l.root, "runtime.db") }
+func (l layout) content() string            { return filepath.Join(l.root, "content") }
+func (l layout) snapshots() string          { return filepath.Join(l.root, "snapshots") }
+func (l layout) netns() string              { return filepath.Join(l.run, "netns") }
+func (l layout) ipam() string               { return filepath.Join(l.run, "ipam") }
+func (l layout) cniCache() string           { return filepath.Join(l.run, "cni") }
+func (l layout) sandboxes() string          { return filepath.Join(l.run, "sandboxes") }
+func (l layout) containers() string         { return filepath.Join(l.run, "containers") }
+func (l layout) state() string              { return filepath.Join(l.run, "libcontainer") }
+func (l layout) sandbox(id string) string   { return filepath.Join(l.sandboxes(), id) }
+func (l layout) keeper(id string) string    { return filepath.Join(l.sandbox(id), "keeper") }
+func (l layout) shm(id string) string       { return filepath.Join(l.sandbox(id), "shm") }
+func (l layout) container(id string) string { return filepath.Join(l.containers(), id) }
+func (l layout) rootfs(id string) string    { return filepath.Join(l.container(id), "rootfs") }
+func (l layout) spec(id string) string      { return filepath.Join(l.container(id), "config.json") }
+
 func (l layout) filter(id string) string      { return filepath.Join(l.container(id), "seccomp.bpf") } // written by the launcher
 func (l layout) imageMounts(id string) string { return filepath.Join(l.container(id), "images") }
 

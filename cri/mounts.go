@@ -6,12 +6,17 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
 // kernelMounts is the real mount table.
 type kernelMounts struct{}
+
+func (kernelMounts) prepare(m []*runtimeapi.Mount) error { return checkMounts(m) }
+
+func (kernelMounts) makeDir(path string) error { return os.MkdirAll(path, 0o755) }
 
 func (kernelMounts) mount(mounts []snapshot.Mount, target string) error {
 	for _, m := range mounts {

@@ -25,9 +25,7 @@ import (
 // node is a real Server on directories, a bridge and a cgroup of its own.
 type node struct {
 	*Server
-	cfg    Config
-	cgroup string
-	bridge string
+	cfg Config
 }
 
 var buildHelper = sync.OnceValues(func() (string, error) {
@@ -182,9 +180,14 @@ func testImage(t testing.TB) []byte {
 		t.Fatalf("the test image is made from the package busybox-static: %v", err)
 	}
 	files := []imagetest.File{
-		{Name: "bin/"}, {Name: "bin/busybox", Body: string(busybox), Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "etc/"},
+		{Name: "bin/"},
+		{Name: "bin/busybox", Body: string(busybox), Mode: 0o755},
+		{Name: "tmp/", Mode: 0o1777},
+		{Name: "etc/"},
 		{Name: "etc/passwd", Body: "root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"},
-		{Name: "etc/group", Body: "root:x:0:\napp:x:1000:\nextra:x:2000:app\n"}, {Name: "data/"}, {Name: "data/file", Body: "from the image\n"},
+		{Name: "etc/group", Body: "root:x:0:\napp:x:1000:\nextra:x:2000:app\n"},
+		{Name: "data/"},
+		{Name: "data/file", Body: "from the image\n"},
 	}
 	for _, a := range []string{"sh", "sleep", "cat", "echo", "id", "ls", "env", "hostname", "mount", "touch", "nc", "head", "dd", "stat", "pwd", "readlink", "ps", "wget", "grep", "mkdir", "kill", "true", "false", "yes", "seq", "stty", "ip", "nslookup", "ulimit", "trap"} {
 		files = append(files, imagetest.File{Name: "bin/" + a, Type: '2', Link: "busybox"})

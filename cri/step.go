@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -51,8 +52,8 @@ func (r *runner) run(ctx context.Context, what string, p plan) (undone bool, err
 // undo undoes all of p in reverse order. It goes on after errors: what comes before does not depend on what comes after.
 func (r *runner) undo(ctx context.Context, what string, p plan) error {
 	var errs []error
-	for i := len(p) - 1; i >= 0; i-- {
-		errs = append(errs, r.stage(ctx, what, "undo", p[i], func(s step) func(context.Context) error { return s.undo }))
+	for _, stage := range slices.Backward(p) {
+		errs = append(errs, r.stage(ctx, what, "undo", stage, func(s step) func(context.Context) error { return s.undo }))
 	}
 	return errors.Join(errs...)
 }

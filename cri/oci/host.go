@@ -80,7 +80,7 @@ func ReadFile(root, path string) ([]byte, error) {
 	fd := -1
 	// The kernel gives up with EAGAIN when a rename races with the walk.
 	for range 16 {
-		if fd, err = unix.Openat2(dir, path, &how); err != unix.EAGAIN && err != unix.EINTR {
+		if fd, err = unix.Openat2(dir, path, &how); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
