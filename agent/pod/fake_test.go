@@ -289,18 +289,26 @@ func (f *fake) exit(id string, code int32) {
 	f.end(f.containers[id], code)
 }
 
-// lose makes a sandbox die, as it does when the node boots.
-func (f *fake) lose(id string, killed bool) {
+// loseAll makes all sandboxes die, as they do when the node boots; their containers are killed with them or live on.
+func (f *fake) loseAll(killed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := f.sandboxes[id]
-	s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	for _, c := range f.containers {
-		if c.sandbox == id && killed {
-			f.end(c, 255)
+	for id, s := range f.sandboxes {
+		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		for _, c := range f.containers {
+			if c.sandbox == id && killed {
+				f.end(c, 255)
+			}
 		}
+		f.tell(id, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
-	f.tell(id, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+// locked changes the fake while it is in use.
+func (f *fake) locked(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
 }
 
 func (f *fake) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {

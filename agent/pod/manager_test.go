@@ -384,9 +384,7 @@ func TestSandboxDies(t *testing.T) {
 		n.rt.exit("one-0", 0)
 		n.pass(0)
 		n.is("web", "Running one:0:Completed(0) main:0:running")
-		for id := range n.rt.sandboxes {
-			n.rt.lose(id, true)
-		}
+		n.rt.loseAll(true)
 		n.pass(0)
 		n.is("web", "Running one:1:running<Completed(0) main:0:Error(255)")
 		n.rt.exit("one-1", 0)
@@ -406,9 +404,7 @@ func TestSandboxDies(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.term["main"] = 3 * time.Second
 		n.apply(newPod("web"))
-		for id := range n.rt.sandboxes {
-			n.rt.lose(id, false)
-		}
+		n.rt.loseAll(false)
 		n.pass(2 * time.Second)
 		if got := n.rt.called("RunPodSandbox"); len(got) != 1 {
 			t.Errorf("sandboxes %v", got)
@@ -418,9 +414,7 @@ func TestSandboxDies(t *testing.T) {
 	})
 	onNode(t, func(n *testNode) {
 		n.apply(newPod("web", policy(corev1.RestartPolicyNever)))
-		for id := range n.rt.sandboxes {
-			n.rt.lose(id, true)
-		}
+		n.rt.loseAll(true)
 		n.pass(time.Minute)
 		n.is("web", "Failed main:0:Error(255)")
 	})
@@ -451,7 +445,7 @@ func TestLostEventsAreFound(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.apply(newPod("web"))
 		n.pass(2 * time.Second)
-		n.rt.mute = true
+		n.rt.locked(func() { n.rt.mute = true })
 		n.rt.exit("main-0", 1)
 		n.pass(time.Minute)
 		n.is("web", "Running main:0:running")

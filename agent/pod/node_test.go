@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,8 @@ import (
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/volume"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testNode is a node in memory with a clock of its own. Its agent can be restarted.
 type testNode struct {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,9 +114,7 @@ func TestPullFails(t *testing.T) {
 		if got := n.rt.called("PullImage"); len(got) != 2 || waiting(n, "web", "main").Reason != "ErrImagePull" {
 			t.Errorf("pulls %v, %v", got, waiting(n, "web", "main"))
 		}
-		n.rt.mu.Lock()
-		n.rt.registry["none:1"] = &runtimeapi.Image{Id: "sha256:none1"}
-		n.rt.mu.Unlock()
+		n.rt.locked(func() { n.rt.registry["none:1"] = &runtimeapi.Image{Id: "sha256:none1"} })
 		n.pass(20 * time.Second)
 		n.is("web", "Running main:0:running")
 	})
@@ -125,9 +124,7 @@ func TestPullFails(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 		// An image that is imported later is found.
-		n.rt.mu.Lock()
-		n.rt.images["none:1"] = &runtimeapi.Image{Id: "sha256:none1"}
-		n.rt.mu.Unlock()
+		n.rt.locked(func() { n.rt.images["none:1"] = &runtimeapi.Image{Id: "sha256:none1"} })
 		n.pass(10 * time.Second)
 		n.is("web", "Running main:0:running")
 	})
@@ -147,9 +144,9 @@ func TestStartFails(t *testing.T) {
 		{"StartContainer", "RunContainerError"},
 	} {
 		onNode(t, func(n *testNode) {
-			fails := true
+			var works atomic.Bool
 			n.rt.refuse = func(call string) error {
-				if fails && strings.HasPrefix(call, c.call) {
+				if !works.Load() && strings.HasPrefix(call, c.call) {
 					return grpcstatus.Error(codes.Unknown, "no luck")
 				}
 				return nil
@@ -166,10 +163,12 @@ func TestStartFails(t *testing.T) {
 			if got := len(n.rt.called(c.call)); got < 3 || got > 10 {
 				t.Errorf("%s was tried %d times in a minute", c.call, got)
 			}
-			if got := len(n.rt.containers); got > 2 {
-				t.Errorf("%d containers", got)
-			}
-			fails = false
+			n.rt.locked(func() {
+				if got := len(n.rt.containers); got > 2 {
+					t.Errorf("%d containers", got)
+				}
+			})
+			works.Store(true)
 			n.pass(5 * time.Minute)
 			if s := n.pod("web").Status; s.Phase != corev1.PodRunning || !s.ContainerStatuses[0].Ready {
 				t.Errorf("pod is %s", describe(n.pod("web")))
@@ -280,7 +279,7 @@ func TestPostStart(t *testing.T) {
 		if !strings.Contains(n.happened("web"), "FailedPostStartHook Killing") {
 			t.Errorf("events %s", n.happened("web"))
 		}
-		n.rt.exec = nil
+		n.rt.locked(func() { n.rt.exec = nil })
 		n.pass(time.Minute)
 		if !n.pod("web").Status.ContainerStatuses[0].Ready {
 			t.Errorf("pod is %s", describe(n.pod("web")))
@@ -387,9 +386,9 @@ func TestDeletedWhileStarting(t *testing.T) {
 func TestTeardownIsTriedAgain(t *testing.T) {
 	for _, stuck := range []string{"StopContainer", "StopPodSandbox", "RemovePodSandbox"} {
 		onNode(t, func(n *testNode) {
-			fails := true
+			var works atomic.Bool
 			n.rt.refuse = func(call string) error {
-				if fails && strings.HasPrefix(call, stuck) {
+				if !works.Load() && strings.HasPrefix(call, stuck) {
 					return errors.New("not now")
 				}
 				return nil
@@ -404,7 +403,7 @@ func TestTeardownIsTriedAgain(t *testing.T) {
 			if !strings.Contains(n.happened("web"), "FailedKillPod") {
 				t.Errorf("events %s", n.happened("web"))
 			}
-			fails = false
+			works.Store(true)
 			n.pass(20 * time.Second)
 			n.gone(p)
 		})
