@@ -120,6 +120,7 @@ type containers struct {
 	warned sync.Map // what was said already, once is enough
 
 	filters filters
+	dropped func(imageID string) // called when a container is gone; may be nil
 }
 
 // update changes the container's record, on disk first.
@@ -157,6 +158,9 @@ func (cs *containers) drop(c *container) error {
 	cs.byID.delete(c.id)
 	cs.names.release(c.id)
 	c.sandbox.remove(c)
+	if cs.dropped != nil {
+		cs.dropped(c.record().ImageID)
+	}
 	return nil
 }
 

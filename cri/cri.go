@@ -104,6 +104,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.openTables(); err != nil {
 		return err
 	}
+	s.ctrs.dropped = s.containerDropped
 	if s.streams, err = newStreams(s.ctrs, s.pods); err != nil {
 		return err
 	}
@@ -253,6 +254,13 @@ func (s *Server) importDir(ctx context.Context) {
 	}
 	if err := s.images.ImportDir(ctx, s.cfg.ImageDir); err != nil && ctx.Err() == nil {
 		s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
+	}
+}
+
+// containerDropped looks whether a container was the last that an image, removed meanwhile, had to stay for.
+func (s *Server) containerDropped(imageID string) {
+	if _, err := s.images.Get(imageID); errors.Is(err, image.ErrNotFound) {
+		s.life.start(s.collectImages)
 	}
 }
 

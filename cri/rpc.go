@@ -2,13 +2,10 @@ package cri
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-node/berth/cri/image"
 )
 
 // The methods of the CRI. What all have in common is here: the span, and the code an error has for clients.
@@ -96,17 +93,7 @@ func seconds(n int64) time.Duration {
 // RemoveContainer removes a container, killing it first.
 func (s *Server) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	return call(ctx, "RemoveContainer", func(ctx context.Context) (*runtimeapi.RemoveContainerResponse, error) {
-		c, known := s.ctrs.byID.exact(r.GetContainerId())
-		if err := s.ctrs.remove(ctx, r.GetContainerId()); err != nil {
-			return nil, err
-		}
-		if known {
-			// The container may have been the last that an image which was removed had to stay for.
-			if _, err := s.images.Get(c.record().ImageID); errors.Is(err, image.ErrNotFound) {
-				s.life.start(s.collectImages)
-			}
-		}
-		return &runtimeapi.RemoveContainerResponse{}, nil
+		return &runtimeapi.RemoveContainerResponse{}, s.ctrs.remove(ctx, r.GetContainerId())
 	})
 }
 
