@@ -239,7 +239,7 @@ func process(t *testing.T, s *suite) {
 	p.eventually("the program", func() bool { return p.sh(id, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 100000" })
 	p.expect(id, map[string]string{
 		"echo $A": "1", `echo "$B"`: "two words = $A\nnext", "echo ${EMPTY-unset}.": ".", "pwd": "/made/for/this", "echo $HOSTNAME": p.cfg.Hostname,
-		"echo $PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"echo $PATH":            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"readlink /proc/1/fd/0": "/dev/null", "cat /proc/1/oom_score_adj": "1000",
 	})
 	if got := p.output("args", func(c *runtimeapi.ContainerConfig) { c.Command, c.Args = []string{"echo"}, []string{"a", "b c"} }); got != "a b c" {
