@@ -120,7 +120,8 @@ func (cs *containers) finish(ctx context.Context, c *container, o outcome) {
 	cs.point("exit container", "record", "exited", "before")
 	cs.note(c, func(r *containerRecord) {
 		r.State, r.Pid, r.ExitCode, r.Reason, r.Message, r.FinishedAt = containerExited, 0, o.code, o.reason, o.message, o.at.UnixNano()
-		if r.StartedAt == 0 && !o.started.IsZero() {
+		// Of a short one the end may be known before its start was noted here.
+		if (r.StartedAt == 0 || r.StartedAt > r.FinishedAt) && !o.started.IsZero() {
 			r.StartedAt = o.started.UnixNano()
 		}
 	})
