@@ -194,3 +194,23 @@ func BenchmarkHundredPods(b *testing.B) {
 	b.ReportMetric(up[len(up)/2].Seconds()*1000, "ms/100-up")
 	b.ReportMetric(down[len(down)/2].Seconds()*1000, "ms/100-down")
 }
+
+// BenchmarkTakeover opens a Server on fifty pods that run.
+func BenchmarkTakeover(b *testing.B) {
+	n := newNode(b)
+	for i := range 50 {
+		pod, _ := n.pod(b, "p"+itoa(i), nil)
+		n.run(b, pod, "main", nil, "sleep", "1000")
+	}
+	for b.Loop() {
+		b.StopTimer()
+		if err := n.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		n.open(b)
+	}
+	if l := n.ctrs.list(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}); len(l) != 50 {
+		b.Errorf("%d containers run", len(l))
+	}
+}
