@@ -19,9 +19,12 @@
 
 #define SPARE_NS 1000000000 /* how long one waits: it has some megabytes */
 
+/* How long the kernel stays ready to move processes between cgroups. */
+#define WARM_NS 20000000
+
 static pid_t spare;
 static int spare_sock = -1;
-static int64_t spare_until;
+static int64_t spare_since;
 
 static void __attribute__((noreturn)) launcher(int sock)
 {
@@ -65,7 +68,7 @@ static int fork_launcher(pid_t *pid, int *sock)
 void spare_start(void)
 {
 	if (fork_launcher(&spare, &spare_sock) == 0)
-		spare_until = now_ns() + SPARE_NS;
+		spare_since = now_ns();
 }
 
 /* spare_end lets an unused launcher go; it exits when its socket is closed. */
@@ -80,7 +83,7 @@ static void spare_end(void)
 /* spare_check says whether there still is one to be looked after. */
 int spare_check(void)
 {
-	if (spare && now_ns() >= spare_until)
+	if (spare && now_ns() - spare_since >= SPARE_NS)
 		spare_end();
 	return spare != 0;
 }
@@ -126,10 +129,27 @@ static int hand_over(int sock, const struct launch *l)
 	return err;
 }
 
+/*
+ * warm_cgroups moves a process that does nothing else. The first move in a
+ * while waits until all CPUs have passed a certain point, some milliseconds,
+ * and one that follows soon does not. So it is done while the launcher is on
+ * its way to the move of the container.
+ */
+static void warm_cgroups(void)
+{
+	if (!*launchcg || now_ns() - spare_since < WARM_NS)
+		return;
+	if (fork() == 0) {
+		join_cgroup((struct span){ launchcg, (uint32_t)strlen(launchcg) });
+		_exit(0);
+	}
+}
+
 /* launcher_start gives the order to the spare launcher or to a new one. */
 int launcher_start(const struct launch *l, pid_t *pid, int *sock)
 {
 	if (spare && hand_over(spare_sock, l) == 0) {
+		warm_cgroups();
 		*pid = spare;
 		*sock = spare_sock;
 		spare_sock = -1;

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -210,25 +211,65 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// TestExecJoinsItsCgroup uses the v2 hierarchy alone, which is there on every
-// machine, as the one of v1 or with it.
-func TestExecJoinsItsCgroup(t *testing.T) {
-	p := newPod(t)
-	id, pid := p.sh("sleep 1000")
-	var roots []string
-	for _, r := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(r + "/cgroup.procs"); err == nil {
-			roots = append(roots, r)
-		}
-	}
+// cgroup makes a cgroup in some hierarchies, of v2 and v1 where both are there,
+// and returns its cgroup.procs files.
+func cgroup(t *testing.T, name string) []string {
+	t.Helper()
 	var procs []string
-	for _, r := range roots {
-		dir := r + cgroupRoot() + "/exec"
+	for _, r := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(r + "/cgroup.procs"); err != nil {
+			continue
+		}
+		dir := filepath.Join(r, cgroupRoot(), name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		procs = append(procs, dir+"/cgroup.procs")
 	}
+	return procs
+}
+
+func TestKeeperAndLaunchersJoinTheirCgroups(t *testing.T) {
+	own, launch := cgroup(t, "keeper"), cgroup(t, "launch")
+	p := newPod(t, func(c *keeper.Config) { c.CgroupProcs, c.LaunchProcs = own, launch })
+	in := func(files []string, pid int) bool {
+		return !slices.ContainsFunc(files, func(f string) bool {
+			b, _ := os.ReadFile(f)
+			return !slices.Contains(strings.Fields(string(b)), strconv.Itoa(pid))
+		})
+	}
+	if !in(own, p.Pid()) {
+		t.Errorf("keeper is not in %q", own)
+	}
+	// The launcher that waits is there too, until it is too long for it.
+	eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return len(b) > 0 })
+	id, pid := p.sh("sleep 1000")
+	if in(launch, pid) || in(own, pid) {
+		t.Error("container is in a cgroup of the keeper's")
+	}
+	if err := p.Signal(t.Context(), id, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.exit(id)
+	second, _ := p.sh("exit 3") // by a launcher of its own
+	if e := p.exit(second); e.Code != 3 {
+		t.Errorf("ended with %+v", e)
+	}
+	eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return len(b) == 0 })
+}
+
+func TestLauncherThatIsNotNeededGoesAway(t *testing.T) {
+	launch := cgroup(t, "launch")
+	newPod(t, func(c *keeper.Config) { c.LaunchProcs = launch })
+	for _, there := range []bool{true, false} {
+		eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return (len(b) > 0) == there })
+	}
+}
+
+func TestExecJoinsItsCgroup(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	procs := cgroup(t, "exec")
 	for _, set := range [][]string{procs[:1], procs} {
 		out, e, err := p.execIn(id, pid, func(e *keeper.Exec) { e.CgroupProcs = set }, "cat", "/proc/self/cgroup")
 		if err != nil || e.Code != 0 || strings.Count(out, cgroupRoot()+"/exec") != len(set) {
