@@ -164,6 +164,9 @@ void exec_gone(struct conn *c)
 	x->conn = NULL;
 	if (x->ended)
 		kill(x->entry, SIGKILL);
+	else if (!x->pid)
+		/* Nobody would know of it. */
+		kill_tree(x->entry, 1);
 }
 
 /* exec_message is the agent's word on a program that runs: a signal for it. */

@@ -144,6 +144,13 @@ static void signal_request(struct conn *c, struct msg *m)
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
 	uint32_t sig = tag_u32(m, TAG_SIGNAL);
 	struct reply r;
+	if (k && k->phase == LAUNCHING && sig == SIGKILL && k->launcher) {
+		/* A start that hangs: its end is the launcher's. */
+		kill_tree(k->launcher, 1);
+		reply_start(&r, MSG_OK);
+		reply_send(&r, c->s.fd, -1);
+		return;
+	}
 	if (!k || k->phase != RUNNING) {
 		reply_error(c->s.fd, ESRCH, "container is not running");
 		return;

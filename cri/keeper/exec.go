@@ -122,12 +122,16 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 // started and what left its group or its session, and is tried as long as any
 // of it is left.
 func (p *Process) Kill(sig unix.Signal) error {
-	var f fields
-	f.u32(tagSignal, uint32(sig))
-	if err := send(p.conn, opSignal, 0, f); err != nil {
+	if err := sendSignal(p.conn, sig); err != nil {
 		return fmt.Errorf("kill process %d: %w", p.Pid, gone(err))
 	}
 	return nil
+}
+
+func sendSignal(c *net.UnixConn, sig unix.Signal) error {
+	var f fields
+	f.u32(tagSignal, uint32(sig))
+	return send(c, opSignal, 0, f)
 }
 
 // Resize sets the size of the process's terminal.

@@ -399,6 +399,28 @@ func TestExecWithALargeEnvironment(t *testing.T) {
 	}
 }
 
+// TestExecThatIsGivenUpDoesNotRun ends the context at any moment.
+func TestExecThatIsGivenUpDoesNotRun(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	nap := strconv.Itoa(2_000_000 + os.Getpid())
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		proc, err := p.Exec(ctx, keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/sleep", nap).Process})
+		cancel()
+		if err == nil {
+			if err := proc.Kill(unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			if _, err := proc.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+			proc.Close()
+		}
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(processes("berth-exec")) == 0 })
+}
+
 func TestExecEndsWithItsContainer(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")

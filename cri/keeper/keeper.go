@@ -130,7 +130,7 @@ func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 
 // Signal sends a signal to the init of a container. The keeper is its parent,
 // so the pid cannot have been taken by another process. ErrNotFound says that
-// the container does not run.
+// the container does not run. SIGKILL also ends a Run that is still under way.
 func (k *Keeper) Signal(ctx context.Context, containerID string, sig unix.Signal) error {
 	var f fields
 	f.str(tagID, containerID)
@@ -261,6 +261,11 @@ func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File)
 	if !stop() && err == nil {
 		closeAll(got)
 		err = ctx.Err()
+		if o == opExec {
+			// It runs, but the caller has been told that it does not.
+			_ = c.SetDeadline(time.Now().Add(time.Second))
+			_ = sendSignal(c, unix.SIGKILL)
+		}
 	}
 	if err != nil {
 		c.Close()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/keeper"
@@ -232,6 +233,35 @@ func TestRunIsIdempotent(t *testing.T) {
 		}
 	}
 	if s, err := keeper.ReadStates(p.Dir()); err != nil || len(s) != 0 {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+}
+
+// TestRunThatHangsCanBeEnded gives libcontainer a hook that takes its time.
+func TestRunThatHangsCanBeEnded(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/true")
+	nap := strconv.Itoa(3_000_000 + os.Getpid())
+	spec.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/sleep", Args: []string{"sleep", nap}}}}
+	c := p.container(spec)
+	done := make(chan error)
+	go func() {
+		_, err := p.Run(t.Context(), c)
+		done <- err
+	}()
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 1 })
+	if err := p.Signal(t.Context(), c.ID, unix.SIGTERM); !errors.Is(err, keeper.ErrNotFound) {
+		t.Errorf("SIGTERM to a container that does not run: %v", err)
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "signal 9") {
+		t.Errorf("run ended with %v", err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 })
+	s, err := keeper.ReadStates(p.Dir())
+	if err != nil || len(s) != 1 || s[0].Phase != "failed" {
 		t.Errorf("records are %+v, %v", s, err)
 	}
 }
