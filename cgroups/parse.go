@@ -115,11 +115,11 @@ func parsePressure(data []byte, p *Pressure) error {
 }
 
 func (s *Stall) set(word []byte) error {
-	i := bytes.IndexByte(word, '=')
-	if i < 0 {
+	before, after, ok0 := bytes.Cut(word, []byte{'='})
+	if !ok0 {
 		return fmt.Errorf("pressure %q: %w", word, errFormat)
 	}
-	key, value := word[:i], word[i+1:]
+	key, value := before, after
 	ok := true
 	switch string(key) {
 	case "avg10":
@@ -140,8 +140,8 @@ func (s *Stall) set(word []byte) error {
 // atof reads the kernel's fixed point numbers: digits, a dot, two digits.
 func atof(b []byte) (float64, bool) {
 	whole, frac := b, []byte(nil)
-	if i := bytes.IndexByte(b, '.'); i >= 0 {
-		whole, frac = b[:i], b[i+1:]
+	if before, after, ok0 := bytes.Cut(b, []byte{'.'}); ok0 {
+		whole, frac = before, after
 		if len(frac) == 0 || len(frac) > 9 {
 			return 0, false
 		}

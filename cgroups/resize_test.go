@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"errors"
+	"maps"
 	"strconv"
 	"testing"
 
@@ -18,9 +19,7 @@ func TestResize(t *testing.T) {
 				l = list("cpu", cpu)
 			}
 			if mem != "" {
-				for k, v := range list("memory", mem) {
-					l[k] = v
-				}
+				maps.Copy(l, list("memory", mem))
 			}
 			return l
 		}

@@ -72,7 +72,8 @@ func TestHTTP(t *testing.T) {
 		target := Target{PodIP: host, Container: &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(n)}}}}
 		probe := func(path string, h ...corev1.HTTPHeader) *corev1.Probe {
 			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-				Path: path, Port: intstr.FromString("web"), Scheme: corev1.URIScheme(scheme), HTTPHeaders: h}}}
+				Path: path, Port: intstr.FromString("web"), Scheme: corev1.URIScheme(scheme), HTTPHeaders: h,
+			}}}
 		}
 		ask(t, probe("/ok"), target, Success, "fine")
 		ask(t, probe("/headers", corev1.HTTPHeader{Name: "Host", Value: "example.org"}, corev1.HTTPHeader{Name: "X-A", Value: "b"}), target, Success, "")
@@ -174,7 +175,9 @@ func TestLoop(t *testing.T) {
 					}
 					return Failure, ""
 				},
-				Report: func(r Result) { reports = append(reports, fmt.Sprintf("%v@%v", r.OK, time.Since(begin).Round(time.Second))) },
+				Report: func(r Result) {
+					reports = append(reports, fmt.Sprintf("%v@%v", r.OK, time.Since(begin).Round(time.Second)))
+				},
 			}
 			l.Run(ctx)
 			asked = n.Load()

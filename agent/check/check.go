@@ -27,6 +27,7 @@ type answer struct {
 
 func ok(format string, args ...any) answer      { return answer{OK, fmt.Sprintf(format, args...)} }
 func limited(format string, args ...any) answer { return answer{Limited, fmt.Sprintf(format, args...)} }
+
 func missing(format string, args ...any) answer { return answer{Missing, fmt.Sprintf(format, args...)} }
 
 // tried turns the error of a real attempt into an answer.

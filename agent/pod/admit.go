@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,10 +52,8 @@ func allowedSysctl(name string, pod *corev1.Pod, allowed []string) bool {
 	if pod.Spec.HostNetwork && strings.HasPrefix(name, "net.") || pod.Spec.HostIPC && strings.HasPrefix(name, "kernel.") {
 		return false
 	}
-	for _, s := range safeSysctls() {
-		if s == name {
-			return true
-		}
+	if slices.Contains(safeSysctls(), name) {
+		return true
 	}
 	for _, s := range allowed {
 		if prefix, wild := strings.CutSuffix(s, "*"); s == name || wild && strings.HasPrefix(name, prefix) {

@@ -77,8 +77,12 @@ func (c *Config) complete() error {
 		is   bool
 		what string
 	}{
-		{c.Runtime == nil, "runtime"}, {c.Cgroups == nil, "cgroups"}, {c.Volumes == nil, "volumes"},
-		{c.NodeName == "", "node name"}, {c.RootDir == "", "root directory"}, {c.LogDir == "", "log directory"},
+		{c.Runtime == nil, "runtime"},
+		{c.Cgroups == nil, "cgroups"},
+		{c.Volumes == nil, "volumes"},
+		{c.NodeName == "", "node name"},
+		{c.RootDir == "", "root directory"},
+		{c.LogDir == "", "log directory"},
 	} {
 		if missing.is {
 			return errors.New("configure pods: no " + missing.what + " given")

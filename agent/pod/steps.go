@@ -73,8 +73,7 @@ func (w *worker) fail(s step, err error) {
 	f := failure{message: err.Error(), at: time.Now(), count: w.failed[key].count + 1}
 	d := w.view().delays
 	f.until = f.at.Add(d.retry(f.count))
-	var r *reasoned
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*reasoned](err); ok {
 		f.reason = r.reason
 	}
 	if s.kind == stepImage {

@@ -38,8 +38,10 @@ func TestDecode(t *testing.T) {
 		{name: "flow that is no json", text: "{apiVersion: v1, kind: Pod, metadata: {name: a}} # x", want: "a"},
 		{name: "list", text: list, want: "a b"},
 		{name: "json list", text: asJSON(list), want: "a b"},
-		{name: "pod list", text: strings.ReplaceAll(strings.Replace(list, "kind: List", "kind: PodList", 1), "kind: Pod\n", "labels: {}\n"), want: "a b",
-			warnings: `unknown field "labels"`},
+		{
+			name: "pod list", text: strings.ReplaceAll(strings.Replace(list, "kind: List", "kind: PodList", 1), "kind: Pod\n", "labels: {}\n"), want: "a b",
+			warnings: `unknown field "labels"`,
+		},
 		{name: "list in a list", text: "apiVersion: v1\nkind: List\nitems:\n" + item(list), errors: `line 5: kind: Invalid value: "v1 List"`},
 		{name: "empty list", text: "apiVersion: v1\nkind: List\nitems: []\n"},
 		{name: "nothing", text: "\n# x\n---\n"},
@@ -50,20 +52,24 @@ func TestDecode(t *testing.T) {
 		{name: "kind of a wrong type", text: "apiVersion: v1\nkind: 5\n", errors: `line 2: kind: Invalid value: 5: must be a string`},
 		{name: "scalar", text: "hello", errors: "a manifest must be a map"},
 		{name: "array", text: "- a\n- b\n", errors: "a manifest must be a map"},
-		{name: "unknown", text: pod("a") + "    imagee: x\n  nodename: y\nSpec: {}\n", want: "a",
-			warnings: `line 9: unknown field "spec.containers[0].imagee" (ignored)|line 10: unknown field "spec.nodename"|line 11: unknown field "Spec"`},
+		{
+			name: "unknown", text: pod("a") + "    imagee: x\n  nodename: y\nSpec: {}\n", want: "a",
+			warnings: `line 9: unknown field "spec.containers[0].imagee" (ignored)|line 10: unknown field "spec.nodename"|line 11: unknown field "Spec"`,
+		},
 		{name: "duplicate", text: "\n" + pod("a") + "    image: nginx:2\n", want: "a", warnings: `line 10: duplicate field "image" (the last one counts)`},
 		{name: "duplicate in json", text: `{"apiVersion":"v1","kind":"Pod","kind":"Pod","metadata":{"name":"a"}}`, want: "a", warnings: `duplicate field "kind"`},
-		{name: "types", text: "# c\n---\n" + pod("a") +
-			"    ports: {}\n    stdin: 'yes'\n    env:\n    - name: X\n      value: 80\n    - name: Y\n      value: true\n    resources:\n      limits:\n        cpu: lots\n        example.com/x: [1]\n" +
-			"    livenessProbe:\n      periodSeconds: 99999999999\n      httpGet: {port: [1]}\n  volumes: x\n  hostPID: 1\n",
+		{
+			name: "types", text: "# c\n---\n" + pod("a") +
+				"    ports: {}\n    stdin: 'yes'\n    env:\n    - name: X\n      value: 80\n    - name: Y\n      value: true\n    resources:\n      limits:\n        cpu: lots\n        example.com/x: [1]\n" +
+				"    livenessProbe:\n      periodSeconds: 99999999999\n      httpGet: {port: [1]}\n  volumes: x\n  hostPID: 1\n",
 			errors: `line 11: spec.containers[0].ports: Invalid value: {}: must be a list|line 12: spec.containers[0].stdin: Invalid value: "yes": must be true or false|` +
 				`line 15: spec.containers[0].env[0].value: Invalid value: 80: must be a string: put quotes around it, as in "80"|` +
 				`line 17: spec.containers[0].env[1].value: Invalid value: true: must be a string|` +
 				`line 20: spec.containers[0].resources.limits[cpu]: Invalid value: "lots": must be a quantity|line 21: spec.containers[0].resources.limits[example.com/x]|` +
 				`line 23: spec.containers[0].livenessProbe.periodSeconds: Invalid value: 99999999999: must be a whole number from|` +
 				`line 24: spec.containers[0].livenessProbe.httpGet.port: Invalid value: [1]: must be a number or a name|` +
-				`line 25: spec.volumes: Invalid value: "x": must be a list|line 26: spec.hostPID: Invalid value: 1: must be true or false`},
+				`line 25: spec.volumes: Invalid value: "x": must be a list|line 26: spec.hostPID: Invalid value: 1: must be true or false`,
+		},
 		{name: "time", text: "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  creationTimestamp: yesterday\n", errors: "line 5: metadata.creationTimestamp: Invalid value: \"yesterday\": must be a time"},
 		{name: "syntax", text: pod("a") + "---\n" + pod("b") + "   bad: [\n", want: "a", errors: "line 17: invalid YAML|did not find expected"},
 		{name: "syntax of json", text: asJSON(pod("a"))[:40], errors: "invalid YAML"},

@@ -90,8 +90,8 @@ func child(path *field.Path, name string) *field.Path {
 // jsonFields lists the fields of a struct by their JSON names, those of inlined structs too.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
+		f := f
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" && f.Anonymous {
 			maps.Copy(out, jsonFields(f.Type))

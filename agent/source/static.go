@@ -146,7 +146,8 @@ func ignored(d *decoded, node string) []string {
 	warn(pod.Status.Phase != "" || len(pod.Status.Conditions) > 0 || len(pod.Status.ContainerStatuses) > 0, "status", "it is observed, not wished for")
 	pod.OwnerReferences, pod.Finalizers, pod.ManagedFields = nil, nil, nil
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
-	pod.ResourceVersion, pod.SelfLink, pod.Generation = "", "", 0
+	pod.ResourceVersion, pod.Generation = "", 0
+	pod.SelfLink = "" //nolint:staticcheck // deprecated, and part of what a manifest may hold all the same
 	pod.CreationTimestamp = metav1.Time{}
 	for _, r := range ignoredRules() {
 		for _, path := range r.find(pod) {

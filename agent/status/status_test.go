@@ -25,7 +25,7 @@ type scene struct {
 
 func (s scene) input() Input {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{RestartPolicy: s.policy}}
-	for _, word := range strings.Fields(s.spec) {
+	for word := range strings.FieldsSeq(s.spec) {
 		kind, name, ok := strings.Cut(word, ":")
 		if !ok {
 			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: word, Image: "img:1"})

@@ -92,7 +92,7 @@ func (v containers) container(c *corev1.Container, k kind, names sets.Set[string
 	errs = append(errs, oneOf(path.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, v.ports(c.Ports, path.Child("ports"))...)
 	errs = append(errs, v.env(c, path)...)
-	errs = append(errs, v.mounts(c, k, path)...)
+	errs = append(errs, v.mounts(c, path)...)
 	errs = append(errs, v.devices(c, path)...)
 	errs = append(errs, v.lifecycle(c, k, path)...)
 	errs = append(errs, v.restart(c, k, path)...)

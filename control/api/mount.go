@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func (v containers) mounts(c *corev1.Container, k kind, at *field.Path) field.ErrorList {
+func (v containers) mounts(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	paths := sets.New[string]()
 	for i := range c.VolumeMounts {

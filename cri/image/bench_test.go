@@ -44,7 +44,7 @@ func BenchmarkPull(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	built, layers, img = nil, nil, nil
+	built, img = nil, nil
 	runtime.GC()
 	b.SetBytes(size)
 	var ours, theirs, oursCPU, theirsCPU time.Duration

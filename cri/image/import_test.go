@@ -131,8 +131,10 @@ func TestImportRefused(t *testing.T) {
 		"no layer, oci":        {without(oci, layer), "archive without \"blobs"},
 		"no layer, docker":     {without(docker, one.Layers[0].DiffID.Encoded()+"/layer.tar"), "archive without"},
 		"no config":            {without(docker, one.ID[7:]+".json"), "archive without"},
-		"links in a circle": {change(docker, one.Layers[1].DiffID.Encoded()+"/layer.tar", func(f *imagetest.File) { f.Type, f.Body, f.Link = tar.TypeSymlink, "", "../"+f.Name }),
-			"archive without"},
+		"links in a circle": {
+			change(docker, one.Layers[1].DiffID.Encoded()+"/layer.tar", func(f *imagetest.File) { f.Type, f.Body, f.Link = tar.TypeSymlink, "", "../"+f.Name }),
+			"archive without",
+		},
 		"bad name":             {change(docker, "manifest.json", func(f *imagetest.File) { f.Body = strings.Replace(f.Body, "hello:v1", "../../HELLO", 1) }), "read image name"},
 		"table of contents":    {imagetest.Tar(files{{Name: "manifest.json", Body: "[1]"}}), "read manifest.json"},
 		"index":                {imagetest.Tar(files{{Name: "index.json", Body: `{"schemaVersion":2,"manifests":[{"digest":"sha256:../../etc/passwd","size":1}]}`}}), "digest"},

@@ -269,8 +269,12 @@ func TestPlatforms(t *testing.T) {
 	r := imagetest.NewRegistry(t)
 	var images []*imagetest.Image
 	for _, p := range []ocispec.Platform{
-		{OS: "linux", Architecture: "arm", Variant: "v6"}, {OS: "linux", Architecture: "arm", Variant: "v7"}, {OS: "windows", Architecture: "amd64"},
-		{OS: "linux", Architecture: "arm64", Variant: "v8"}, {OS: "linux", Architecture: "amd64"}, {OS: "unknown", Architecture: "unknown"},
+		{OS: "linux", Architecture: "arm", Variant: "v6"},
+		{OS: "linux", Architecture: "arm", Variant: "v7"},
+		{OS: "windows", Architecture: "amd64"},
+		{OS: "linux", Architecture: "arm64", Variant: "v8"},
+		{OS: "linux", Architecture: "amd64"},
+		{OS: "unknown", Architecture: "unknown"},
 	} {
 		images = append(images, imagetest.Build(imagetest.Spec{Platform: &p, Layers: []files{{{Name: "p", Body: p.Architecture + p.Variant}}}}))
 	}

@@ -67,8 +67,10 @@ func TestRefused(t *testing.T) {
 			r := imagetest.NewRegistry(t)
 			img := imagetest.Build(twoLayers)
 			if c.change != nil {
-				m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type,
-					Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(img.ID), Size: int64(len(img.Config))}}
+				m := ocispec.Manifest{
+					Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type,
+					Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(img.ID), Size: int64(len(img.Config))},
+				}
 				for _, l := range img.Layers {
 					m.Layers = append(m.Layers, l.Desc)
 				}

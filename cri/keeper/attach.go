@@ -70,7 +70,7 @@ func (s *Stream) Resize(w, h uint16) error {
 	f.str(tagID, s.id)
 	f.u32(tagWidth, uint32(w))
 	f.u32(tagHeight, uint32(h))
-	if err := send(s.conn, opResize, 0, f); err != nil {
+	if err := send(s.conn, opResize, f); err != nil {
 		return fmt.Errorf("resize terminal: %w", gone(err))
 	}
 	return nil
@@ -108,7 +108,7 @@ func (s *stdin) Write(p []byte) (int, error) {
 	n := 0
 	for len(p) > 0 {
 		chunk := p[:min(len(p), 16<<10)]
-		if err := send(s.conn, opData, streamStdin, chunk); err != nil {
+		if err := send(s.conn, opData, chunk); err != nil {
 			return n, gone(err)
 		}
 		n += len(chunk)
@@ -125,5 +125,5 @@ func (s *stdin) Close() error {
 		return nil
 	}
 	s.done = true
-	return gone(send(s.conn, opStdinEOF, 0, nil))
+	return gone(send(s.conn, opStdinEOF, nil))
 }

@@ -52,7 +52,7 @@ func pss(b *testing.B, all []*keeper.Keeper) float64 {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for _, line := range bytes.Split(text, []byte("\n")) {
+		for line := range bytes.SplitSeq(text, []byte("\n")) {
 			f := bytes.Fields(line)
 			if len(f) == 3 && string(f[0]) == "Pss:" {
 				n, _ := strconv.Atoi(string(f[1]))

@@ -131,7 +131,7 @@ func (p *Process) Kill(sig unix.Signal) error {
 func sendSignal(c *net.UnixConn, sig unix.Signal) error {
 	var f fields
 	f.u32(tagSignal, uint32(sig))
-	return send(c, opSignal, 0, f)
+	return send(c, opSignal, f)
 }
 
 // Resize sets the size of the process's terminal.

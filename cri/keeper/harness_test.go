@@ -80,7 +80,6 @@ type pod struct {
 	dir    string // everything is below it
 	config keeper.Config
 	rootfs string
-	cgroup string // relative, "" when the test has none
 	n      int
 }
 
@@ -130,7 +129,7 @@ func (p *pod) makeRootfs() {
 		p.t.Skip("needs a static busybox: ", err)
 	}
 	write(p.t, filepath.Join(p.rootfs, "bin/busybox"), string(b), 0o755)
-	for _, a := range strings.Fields("sh cat echo sleep id ls yes head true false dd hostname kill ps mkdir ln stty env pwd setsid wc tty grep umask mount touch sort date cut readlink ulimit seq usleep tr tail rm") {
+	for a := range strings.FieldsSeq("sh cat echo sleep id ls yes head true false dd hostname kill ps mkdir ln stty env pwd setsid wc tty grep umask mount touch sort date cut readlink ulimit seq usleep tr tail rm") {
 		if err := os.Symlink("busybox", filepath.Join(p.rootfs, "bin", a)); err != nil {
 			p.t.Fatal(err)
 		}
@@ -226,7 +225,9 @@ func (p *pod) container(spec *specs.Spec) keeper.Container {
 	if err := os.MkdirAll(bundle, 0o700); err != nil {
 		p.t.Fatal(err)
 	}
-	spec.Linux.CgroupsPath = cgroupRoot() + "/" + id
+	if !strings.Contains(spec.Linux.CgroupsPath, ":") {
+		spec.Linux.CgroupsPath = cgroupRoot() + "/" + id
+	}
 	b, err := json.Marshal(spec)
 	if err != nil {
 		p.t.Fatal(err)

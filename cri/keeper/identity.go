@@ -207,7 +207,7 @@ func children(pid int) []int {
 		if err != nil {
 			continue
 		}
-		for _, f := range bytes.Fields(b) {
+		for f := range bytes.FieldsSeq(b) {
 			if n, err := strconv.Atoi(string(f)); err == nil {
 				pids = append(pids, n)
 			}

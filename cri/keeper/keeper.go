@@ -278,7 +278,7 @@ func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File)
 }
 
 func exchange(c *net.UnixConn, o op, f fields, files []*os.File) (message, []*os.File, error) {
-	if err := send(c, o, 0, f, files...); err != nil {
+	if err := send(c, o, f, files...); err != nil {
 		return message{}, nil, gone(err)
 	}
 	m, got, err := receive(c, make([]byte, 4096))

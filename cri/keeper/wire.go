@@ -111,7 +111,7 @@ const (
 
 // Streams in the flags of an opData header.
 const (
-	streamStdin  = 0
+	// 0 is stdin, as flags are when there are none
 	streamStdout = 1
 	streamStderr = 2
 )
@@ -219,7 +219,7 @@ func header(o op, flags uint32, n int) []byte {
 
 // send writes one message, its payload in a memfd when it is too large for a
 // packet, with the files as SCM_RIGHTS.
-func send(c *net.UnixConn, o op, flags uint32, payload []byte, files ...*os.File) error {
+func send(c *net.UnixConn, o op, payload []byte, files ...*os.File) error {
 	fds := make([]int, 0, len(files)+1)
 	var packet []byte
 	if len(payload) > maxInline {
@@ -232,9 +232,9 @@ func send(c *net.UnixConn, o op, flags uint32, payload []byte, files ...*os.File
 		}
 		defer f.Close()
 		fds = append(fds, int(f.Fd()))
-		packet = header(o, flags|flagMemfd, len(payload))
+		packet = header(o, flagMemfd, len(payload))
 	} else {
-		packet = append(header(o, flags, len(payload)), payload...)
+		packet = append(header(o, 0, len(payload)), payload...)
 	}
 	for _, f := range files {
 		// Fd would put the file into blocking mode and take it from the poller.

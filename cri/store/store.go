@@ -15,6 +15,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // syncDelay is how long a write may stay in the page cache only.
@@ -40,7 +41,7 @@ func Open(path string, log *slog.Logger) (*DB, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	b, err := open(path)
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open %s: %w", path, ErrLocked)
 	}
 	if err != nil {

@@ -131,6 +131,7 @@ func (p *berth) cli(ctx context.Context, args ...string) error {
 func (p *berth) Pull(ctx context.Context, ref string) error {
 	return p.cli(ctx, "images", "pull", ref)
 }
+
 func (p *berth) Forget(ctx context.Context, ref string) error {
 	return p.cli(ctx, "images", "rm", ref)
 }

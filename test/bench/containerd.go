@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -217,8 +218,8 @@ func removeGroups(path string) {
 			}
 			return nil
 		})
-		for i := len(dirs) - 1; i >= 0; i-- {
-			os.Remove(dirs[i])
+		for _, dir := range slices.Backward(dirs) {
+			os.Remove(dir)
 		}
 	}
 }
@@ -226,8 +227,8 @@ func removeGroups(path string) {
 func unmountBelow(dir string) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(b), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
 			syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}

@@ -114,12 +114,12 @@ func layerOf(entries []string) ([]byte, error) {
 			missing = append(missing, p)
 			made[p] = true
 		}
-		for i := len(missing) - 1; i >= 0; i-- {
+		for _, m := range slices.Backward(missing) {
 			mode := int64(0o755)
-			if missing[i] == "tmp" {
+			if m == "tmp" {
 				mode = 0o1777
 			}
-			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: missing[i] + "/", Mode: mode, ModTime: time.Unix(0, 0)}); err != nil {
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: m + "/", Mode: mode, ModTime: time.Unix(0, 0)}); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -76,6 +77,18 @@ func TestLifecycle(t *testing.T) {
 		}
 	})
 	n.requireNoPods()
+}
+
+// waitFile waits for a file of the host to have that content.
+func (n *Node) waitFile(path, want string) {
+	n.t.Helper()
+	n.eventually(path+" to be written", func() error {
+		b, err := os.ReadFile(path)
+		if err == nil && string(b) != want {
+			err = fmt.Errorf("it has %q, want %q", b, want)
+		}
+		return err
+	})
 }
 
 // with applies a manifest for the time of a test.
@@ -213,6 +226,7 @@ func hooks(n *Node) {
       postStart: {exec: {command: [sh, -c, 'echo started >> /v/log']}}
       preStop: {exec: {command: [sh, -c, 'echo stopping >> /v/log']}}`))
 	n.waitReady("hooks")
+	n.waitFile(dir+"/log", "started\n")
 	n.remove("hooks.yaml")
 	n.waitGone("hooks")
 	if b, _ := os.ReadFile(dir + "/log"); string(b) != "started\nstopping\nterm\n" {
@@ -241,6 +255,8 @@ func replaced(n *Node) {
 	n.apply("replaced.yaml", manifest("one"))
 	n.t.Cleanup(func() { n.remove("replaced.yaml"); n.waitGone("replaced") })
 	first := n.waitReady("replaced")
+	// A process that has not got as far as its trap is ended without a word.
+	n.waitFile(dir+"/log", "begin one\n")
 	n.apply("replaced.yaml", "# a comment changes nothing\n"+manifest("one"))
 	n.apply("replaced.yaml", manifest("two"))
 	second := n.wait("replaced", "ready with another UID", func(p *corev1.Pod) bool { return isReady(p) && p.UID != first.UID })

@@ -113,8 +113,10 @@ func (n *Node) dirArgs() []string {
 // launch starts the agent without waiting for it.
 func (n *Node) launch() {
 	n.t.Helper()
-	args := append([]string{"agent", "--manifest-dir=" + n.Dir + "/manifests", "--image-dir=" + n.Dir + "/images",
-		"--node-name=node", "--cni-conf-dir=" + n.Dir + "/cni", "--backoff-initial=100ms", "--backoff-max=1s", "--cri-socket="}, n.dirArgs()...)
+	args := append([]string{
+		"agent", "--manifest-dir=" + n.Dir + "/manifests", "--image-dir=" + n.Dir + "/images",
+		"--node-name=node", "--cni-conf-dir=" + n.Dir + "/cni", "--backoff-initial=100ms", "--backoff-max=1s", "--cri-socket=",
+	}, n.dirArgs()...)
 	args = append(args, n.args...)
 	log, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

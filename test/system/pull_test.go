@@ -2,6 +2,7 @@ package system
 
 import (
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -127,9 +128,7 @@ func cut(addr string, bytes int) func(int, http.ResponseWriter, *http.Request) b
 			return false
 		}
 		defer resp.Body.Close()
-		for k, v := range resp.Header {
-			w.Header()[k] = v
-		}
+		maps.Copy(w.Header(), resp.Header)
 		w.Header().Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 		w.WriteHeader(resp.StatusCode)
 		io.CopyN(w, resp.Body, int64(bytes))

@@ -115,7 +115,11 @@ func TestEnv(t *testing.T) {
 		c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}
 		c.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
 		c.Env = []corev1.EnvVar{
-			{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)2"}, {Name: "C", Value: "$(LATER)"}, {Name: "A", Value: "3"}, {Name: "LATER", Value: "x"},
+			{Name: "A", Value: "1"},
+			{Name: "B", Value: "$(A)2"},
+			{Name: "C", Value: "$(LATER)"},
+			{Name: "A", Value: "3"},
+			{Name: "LATER", Value: "x"},
 			field("NAME", "metadata.name"), field("NS", "metadata.namespace"), field("UID", "metadata.uid"),
 			field("LABEL", "metadata.labels['app']"), field("NOTE", "metadata.annotations['note']"), field("NO", "metadata.labels['none']"),
 			field("NODE", "spec.nodeName"), field("SA", "spec.serviceAccountName"),

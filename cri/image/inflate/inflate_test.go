@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -90,7 +91,7 @@ func TestUnpack(t *testing.T) {
 	if got, err := unpack(iotest.OneByteReader(bytes.NewReader(packed))); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("byte by byte: %d bytes, %v", len(got), err)
 	}
-	twice := append(packed[:len(packed):len(packed)], packed...)
+	twice := append(slices.Clip(packed), packed...)
 	if got, err := unpack(bytes.NewReader(twice)); err != nil || len(got) != 2*len(text) {
 		t.Errorf("two members: %d bytes, %v", len(got), err)
 	}

@@ -81,9 +81,13 @@ func TestAsTar(t *testing.T) {
 	needRoot(t)
 	root := exotic(t)
 	for _, c := range [][]string{
-		{"--format=gnu"}, {"--format=gnu", "--sparse"}, {"--format=pax", "--xattrs", "--xattrs-include=*"},
-		{"--format=pax", "--sparse", "--sparse-version=0.0"}, {"--format=pax", "--sparse", "--sparse-version=0.1"},
-		{"--format=pax", "--sparse", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*"}, {"--format=posix", "--sort=name", "--hard-dereference"},
+		{"--format=gnu"},
+		{"--format=gnu", "--sparse"},
+		{"--format=pax", "--xattrs", "--xattrs-include=*"},
+		{"--format=pax", "--sparse", "--sparse-version=0.0"},
+		{"--format=pax", "--sparse", "--sparse-version=0.1"},
+		{"--format=pax", "--sparse", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*"},
+		{"--format=posix", "--sort=name", "--hard-dereference"},
 	} {
 		t.Run(strings.Join(c, " "), func(t *testing.T) {
 			dir := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -42,9 +43,7 @@ func checkHosts(dir string) error {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
 	entries := map[string]hostEntry{f.Server: f.hostEntry}
-	for name, e := range f.Host {
-		entries[name] = e
-	}
+	maps.Copy(entries, f.Host)
 	for name, e := range entries {
 		for _, c := range e.Capabilities {
 			switch c {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -193,10 +194,10 @@ func TestLies(t *testing.T) {
 		want   string
 	}{
 		"longer, said": {func(w http.ResponseWriter, _ *http.Request) {
-			whole(w, len(data)+1, append(data[:len(data):len(data)], 'x'))
+			whole(w, len(data)+1, append(slices.Clip(data), 'x'))
 		}, "its descriptor says"},
 		"shorter, said":    {func(w http.ResponseWriter, _ *http.Request) { whole(w, 10, data[:10]) }, "content has 10 bytes, its descriptor says"},
-		"longer, not said": {func(w http.ResponseWriter, _ *http.Request) { whole(w, -1, append(data[:len(data):len(data)], 'x')) }, "longer than"},
+		"longer, not said": {func(w http.ResponseWriter, _ *http.Request) { whole(w, -1, append(slices.Clip(data), 'x')) }, "longer than"},
 		"shorter, not said": {func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Range") == "" {
 				whole(w, -1, data[:70_000])

@@ -135,8 +135,7 @@ func (c *Client) pause(ctx context.Context, attempt int, wait time.Duration) err
 
 // retryable says whether the same request may succeed later, and when the server wants it at the earliest.
 func retryable(err error) (bool, time.Duration) {
-	var status *statusError
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*statusError](err); ok {
 		switch status.status {
 		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
 			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -151,8 +150,7 @@ func retryable(err error) (bool, time.Duration) {
 	if errors.As(err, &lied) || errors.Is(err, docker.ErrInvalidAuthorization) {
 		return false, 0
 	}
-	var dns *net.DNSError
-	if errors.As(err, &dns) {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.IsTemporary || dns.IsTimeout, 0
 	}
 	var oe *net.OpError
