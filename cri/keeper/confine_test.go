@@ -258,6 +258,26 @@ func TestKeeperAndLaunchersJoinTheirCgroups(t *testing.T) {
 	eventually(t, func() bool { b, _ := os.ReadFile(launch[0]); return len(b) == 0 })
 }
 
+func TestSystemdMakesTheCgroup(t *testing.T) {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		t.Skip("needs systemd")
+	}
+	p := newPod(t)
+	spec := p.spec("c", "/bin/cat", "/proc/self/cgroup")
+	unit := fmt.Sprintf("berth-test-%d", os.Getpid())
+	spec.Linux.CgroupsPath = "system.slice:" + unit + ":c1"
+	c := p.container(spec)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); e.Code != 0 {
+		t.Errorf("ended with %+v", e)
+	}
+	if l := p.log(c.ID); !slices.ContainsFunc(l, func(l string) bool { return strings.HasSuffix(l, "/system.slice/"+unit+"-c1.scope") }) {
+		t.Errorf("container is in %q", l)
+	}
+}
+
 func TestLauncherThatIsNotNeededGoesAway(t *testing.T) {
 	launch := cgroup(t, "launch")
 	newPod(t, func(c *keeper.Config) { c.LaunchProcs = launch })

@@ -48,7 +48,7 @@ func TestKeeperSurvivesHostileMessages(t *testing.T) {
 	_, _ = k.Run(t.Context(), Container{ID: "c", Bundle: dir, StateDir: dir})
 	before := countFiles(t, k)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 20000 {
+	for i := range 4000 {
 		hostile(t, rng, dir)
 		if i%1000 == 0 {
 			if _, err := Open(t.Context(), "hostile", dir); err != nil {
