@@ -90,12 +90,18 @@ func TestHostile(t *testing.T) {
 		"absolute":               {files{{Name: "/../../canary", Body: "x"}}, "leads out", nil},
 		"absolute harmless":      {files{{Name: "//etc//b", Body: "x"}}, "", map[string]string{"etc/b": "x"}},
 		"link out, then through": {files{{Name: "l", Type: symlink, Link: "../dir"}, {Name: "l/canary", Body: "x"}}, "directory", nil},
-		"absolute link out": {files{{Name: "out", Type: symlink, Link: "/"}, {Name: "out/f", Body: "x"}},
-			"", map[string]string{"f": "x"}}, // the root of the image
+		"absolute link out": {
+			files{{Name: "out", Type: symlink, Link: "/"}, {Name: "out/f", Body: "x"}},
+			"",
+			map[string]string{"f": "x"},
+		}, // the root of the image
 		"link to parents": {files{{Name: "up", Type: symlink, Link: "../../../../../.."}, {Name: "up/f", Body: "x"}}, "", map[string]string{"f": "x"}},
 		"link of links":   {files{{Name: "a", Type: symlink, Link: "b"}, {Name: "b", Type: symlink, Link: "a"}, {Name: "a/f", Body: "x"}}, "too many levels", nil},
-		"directory over link": {files{{Name: "l", Type: symlink, Link: "/d"}, {Name: "d/"}, {Name: "l/"}, {Name: "l/f", Body: "x"}},
-			"", map[string]string{"l/f": "x"}},
+		"directory over link": {
+			files{{Name: "l", Type: symlink, Link: "/d"}, {Name: "d/"}, {Name: "l/"}, {Name: "l/f", Body: "x"}},
+			"",
+			map[string]string{"l/f": "x"},
+		},
 		"file over link":            {files{{Name: "l", Type: symlink, Link: "../canary"}, {Name: "l", Body: "x"}}, "", map[string]string{"l": "x"}},
 		"hard link out":             {files{{Name: "h", Type: hard, Link: "../canary"}}, "leads out", nil},
 		"hard link to absolute":     {files{{Name: "h", Type: hard, Link: "/canary"}}, "no such file", nil},
