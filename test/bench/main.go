@@ -112,6 +112,8 @@ func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 			b.peers = append(b.peers, p)
 		}
 	}
+	// What has been measured is printed also when the rest fails.
+	defer b.print()
 	for _, p := range b.peers {
 		if err := b.measure(ctx, p, only); err != nil {
 			return fmt.Errorf("%s: %w", p.Name(), err)
@@ -120,7 +122,6 @@ func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 			return ctx.Err()
 		}
 	}
-	b.print()
 	return nil
 }
 
