@@ -27,7 +27,7 @@ func (p *planner) ending() {
 	}
 	// What is being started is cut off, and may still turn out to run.
 	for key := range p.busy {
-		if key != string(stepTeardown) && key != string(stepFinish) {
+		if k := kindOf(key); k != stepTeardown && (k != stepFinish || !p.end.keep) {
 			return
 		}
 	}

@@ -172,20 +172,12 @@ func (p *planner) regular() {
 		if begins {
 			p.start(c)
 		}
+		_, stuck := p.waiting[c.Name]
 		hooked := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
-		if hooked && (p.busy[step{kind: stepStart, container: c.Name}.key()] || p.planned(c.Name)) {
+		if hooked && (p.busy[step{kind: stepStart, container: c.Name}.key()] || begins && !stuck) {
 			return
 		}
 	}
-}
-
-func (p *planner) planned(name string) bool {
-	for _, s := range p.steps {
-		if s.kind == stepStart && s.container == name {
-			return true
-		}
-	}
-	return false
 }
 
 // start brings a container that should run one step further, or says what it waits for.

@@ -39,7 +39,7 @@ type planCase struct {
 func (c planCase) view() *view {
 	pod := newPod("p", policy(c.policy))
 	pod.Spec.Containers = nil
-	for _, word := range strings.Fields(c.spec) {
+	for word := range strings.FieldsSeq(c.spec) {
 		switch kind, name, ok := strings.Cut(word, ":"); {
 		case !ok:
 			pod.Spec.Containers = append(pod.Spec.Containers, newContainer(word))
@@ -59,7 +59,7 @@ func (c planCase) view() *view {
 			v.images[k.Name] = spec.Image{ID: "x"}
 		}
 	}
-	for _, key := range strings.Fields(c.busy) {
+	for key := range strings.FieldsSeq(c.busy) {
 		v.busy[key] = true
 	}
 	for i, word := range strings.Fields(c.seen) {
@@ -185,6 +185,17 @@ func TestPlan(t *testing.T) {
 
 		// Hooks hold up those behind.
 		{name: "hook first", spec: "a b c", seen: "sandbox", change: hook("b"), want: "start/a start/b"},
+		{name: "hook to come", spec: "a b", seen: "sandbox", busy: "image/a", change: func(v *view) {
+			hook("a")(v)
+			delete(v.images, "a")
+		}},
+		{
+			name: "hook cannot come", spec: "a b", seen: "sandbox", want: "start/b", waits: "a:CreateContainerError", wake: time.Second,
+			change: func(v *view) {
+				hook("a")(v)
+				v.failed["start/a"] = failure{reason: reasonCreate, until: planNow.Add(time.Second)}
+			},
+		},
 		{name: "hook runs", spec: "a b c", seen: "sandbox a=running b=running", busy: "start/b", change: hook("b")},
 		{name: "hook done", spec: "a b c", seen: "sandbox a=running b=running", change: hook("b"), want: "start/c"},
 
@@ -340,6 +351,7 @@ func TestPlan(t *testing.T) {
 		{name: "end, while something is pulled", spec: "a", busy: "image/a", change: ending30},
 		{name: "end, nothing there", spec: "a", change: ending30, want: "teardown", over: true},
 		{name: "end, being torn down", spec: "a", busy: "teardown", change: ending30, over: true},
+		{name: "end, while it gives things back", spec: "a", policy: never, seen: "sandbox a=exit0", busy: "finish", change: ending30},
 		{name: "end, gone", spec: "a", over: true, gone: true, change: func(v *view) { ending30(v); v.torn = true }},
 		{name: "end of one that was over", spec: "a", policy: never, seen: "sandbox=dead a=exit0", want: "teardown", over: true, change: func(v *view) {
 			ending30(v)
