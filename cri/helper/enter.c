@@ -50,7 +50,10 @@ static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *fmt
 static void settle(struct entry *e)
 {
 	int fds[FD_LAST] = { e->stdio[0], e->stdio[1], e->stdio[2], e->sock, e->pidfd, -1 };
-	fds[FD_PROC] = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	/* The host's /proc is taken along only when there is something to write there. */
+	int proc = tag_has(e->m, TAG_APPARMOR) || tag_has(e->m, TAG_SELINUX);
+	if (proc)
+		fds[FD_PROC] = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	for (int i = 0; i < FD_LAST; i++)
 		/* What is missing of 0 to 2 is the keeper's, which is /dev/null. */
 		if (fds[i] >= 0)
@@ -58,8 +61,8 @@ static void settle(struct entry *e)
 	for (int i = 0; i < FD_LAST; i++)
 		if (fds[i] >= 0)
 			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
-	close_range(FD_LAST, ~0u, 0);
-	if (fds[FD_PROC] < 0)
+	close_range(fds[FD_PROC] < 0 ? FD_PROC : FD_LAST, ~0u, 0);
+	if (proc && fds[FD_PROC] < 0)
 		fail("open /proc: %s", strerror(errno));
 }
 
@@ -222,7 +225,7 @@ void enter(struct entry *e)
 	join_namespaces(e);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
 		fail("become a subreaper: %s", strerror(errno));
-	p.proc = FD_PROC;
+	p.proc = FD_PROC; /* if it is there */
 	p.user = e->user;
 	p.slave = -1;
 	if (p.tty)

@@ -148,6 +148,7 @@ void reply_error(int fd, int err, const char *fmt, ...) __attribute__((format(pr
 
 /* sys.c */
 int64_t now_ns(void);
+int64_t mono_ns(void);
 int write_path(const char *path, const char *data, size_t n);
 int write_record(const char *dir, const char *id, const char *data, size_t n);
 uint64_t start_time(pid_t pid);

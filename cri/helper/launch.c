@@ -68,7 +68,7 @@ static int fork_launcher(pid_t *pid, int *sock)
 void spare_start(void)
 {
 	if (fork_launcher(&spare, &spare_sock) == 0)
-		spare_since = now_ns();
+		spare_since = mono_ns();
 }
 
 /* spare_end lets an unused launcher go; it exits when its socket is closed. */
@@ -83,7 +83,7 @@ static void spare_end(void)
 /* spare_check says whether there still is one to be looked after. */
 int spare_check(void)
 {
-	if (spare && now_ns() - spare_since >= SPARE_NS)
+	if (spare && mono_ns() - spare_since >= SPARE_NS)
 		spare_end();
 	return spare != 0;
 }
@@ -137,7 +137,7 @@ static int hand_over(int sock, const struct launch *l)
  */
 static void warm_cgroups(void)
 {
-	if (!*launchcg || now_ns() - spare_since < WARM_NS)
+	if (!*launchcg || mono_ns() - spare_since < WARM_NS)
 		return;
 	if (fork() == 0) {
 		join_cgroup((struct span){ launchcg, (uint32_t)strlen(launchcg) });

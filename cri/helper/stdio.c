@@ -154,8 +154,7 @@ void stdio_drain(struct ctr *k)
 			total += (size_t)n;
 		}
 	}
-	if (!(k->flags & FLAG_TTY))
-		input_end(k);
+	input_end(k);
 }
 
 void stdio_close(struct ctr *k)

@@ -20,6 +20,14 @@ int64_t now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* mono_ns is for what should take a time, whatever the wall clock does. */
+int64_t mono_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 ssize_t write_all(int fd, const char *p, size_t n)
 {
 	size_t done = 0;
