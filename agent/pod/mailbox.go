@@ -16,9 +16,10 @@ type order struct {
 
 // Eviction is the order of the node that a pod end, though it is wanted. It stays known, as failed.
 type Eviction struct {
-	Reason, Message string
-	GraceSeconds    int64
-	Conditions      []corev1.PodCondition
+	Reason       string                `json:"reason"`
+	Message      string                `json:"message"`
+	GraceSeconds int64                 `json:"graceSeconds"`
+	Conditions   []corev1.PodCondition `json:"conditions,omitempty"`
 }
 
 // mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and a worker

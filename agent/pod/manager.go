@@ -192,9 +192,12 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
 			continue
 		}
-		if want != nil && want.UID == uid {
+		end := readMark(m.cfg.RootDir, uid)
+		switch {
+		case want == nil:
+		case want.UID == uid && (end == nil || end.Evicted != nil):
 			delete(m.found, uid) // its worker will find it
-		} else if want != nil {
+		default:
 			m.endFound(ctx, uid)
 		}
 	}
@@ -250,6 +253,9 @@ func (m *Manager) here() []*corev1.Pod {
 
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 	w := newWorker(m.node, pod)
+	if end := readMark(m.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
+		w.evicted, w.end = end.Evicted, new(end.ending())
+	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if m.live[key] == nil {
 		m.live[key] = map[types.UID]*worker{}
@@ -269,7 +275,11 @@ func (m *Manager) endWorker(w *worker) {
 		return
 	}
 	w.leaving = true
-	w.mail.putOrder(order{end: &ending{since: time.Now(), grace: graceOf(w.admitted)}})
+	e := ending{since: time.Now(), grace: graceOf(w.admitted)}
+	if before := readMark(m.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
+		e = before.ending() // an agent before us has told it already
+	}
+	w.mail.putOrder(order{end: &e})
 }
 
 // bury forgets a worker that has ended, and lets those come who have waited for it.

@@ -377,6 +377,48 @@ func TestReplaceAcrossRestart(t *testing.T) {
 	})
 }
 
+// A pod that is asked for again while it is being removed begins anew, even if the agent dies in between.
+func TestAskedForAgainWhileEnding(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		onNode(t, func(n *testNode) {
+			n.rt.term["main"] = 5 * time.Second
+			p := newPod("web", containers("main", "quick"))
+			n.apply(p)
+			n.remove(p)
+			n.pass(2 * time.Second)
+			if restart {
+				n.stop()
+				n.want[keyOf(p)] = p
+				n.start()
+			} else {
+				n.apply(p)
+			}
+			if n.pod("web").DeletionTimestamp == nil {
+				t.Errorf("restart %t: the pod does not end", restart)
+			}
+			n.pass(10 * time.Second)
+			n.is("web", "Running main:0:running quick:0:running")
+			if p := n.pod("web"); p.DeletionTimestamp != nil || len(n.rt.sandboxes) != 1 {
+				t.Errorf("restart %t: deletion %v, sandboxes %v", restart, p.DeletionTimestamp, n.rt.sandboxes)
+			}
+		})
+	}
+}
+
+// The grace that a pod was given goes on with the next agent.
+func TestGraceSurvivesRestart(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		n.rt.term["main"] = -1
+		p := newPod("web")
+		n.apply(p)
+		n.remove(p)
+		n.pass(20 * time.Second)
+		n.restart()
+		n.pass(11 * time.Second)
+		n.gone(p)
+	})
+}
+
 func TestSandboxDies(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		p := newPod("web", inits("one"))
@@ -478,6 +520,9 @@ func TestEvict(t *testing.T) {
 		if c := n.pod("web").Status.Conditions; c[len(c)-1].Type != corev1.DisruptionTarget || c[len(c)-1].LastTransitionTime.IsZero() {
 			t.Errorf("conditions %v", c)
 		}
+		n.restart() // does not bring it back
+		n.pass(time.Minute)
+		n.is("web", "Failed(Evicted) main:0:Error(143)")
 		n.remove(p)
 		n.pass(time.Second)
 		n.gone(p)

@@ -223,7 +223,10 @@ func (w *worker) forget(s step) act {
 // finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
 // last words of its containers.
 func (w *worker) finish() act {
-	place, said := w.newSite(), w.messages()
+	place, said, end := w.newSite(), w.messages(), (*mark)(nil)
+	if w.end != nil {
+		end = new(w.mark())
+	}
 	return func(ctx context.Context) (func(), error) {
 		if err := w.stopping.enter(ctx, false); err != nil {
 			return nil, err
@@ -246,6 +249,11 @@ func (w *worker) finish() act {
 		}
 		if err := keepMessages(said); err != nil {
 			return nil, err
+		}
+		if end != nil {
+			if err := writeMark(place.cfg.RootDir, place.pod.UID, *end); err != nil {
+				return nil, err
+			}
 		}
 		return func() { w.finished, w.site = true, nil }, nil
 	}

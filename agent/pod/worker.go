@@ -182,11 +182,22 @@ func (w *worker) stop(e ending) {
 	}
 	w.end = &e
 	w.endTrace()
+	if err := writeMark(w.cfg.RootDir, w.uid, w.mark()); err != nil {
+		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
+	}
 	for key, cancel := range w.tasks {
 		if k := kindOf(key); k == stepPrepare || k == stepImage || k == stepStart || k == stepKill && hurry {
 			cancel()
 		}
 	}
+}
+
+func (w *worker) mark() mark {
+	m := mark{Since: w.end.since, Grace: w.end.grace}
+	if w.end.keep {
+		m.Evicted = w.evicted
+	}
+	return m
 }
 
 // check looks at everything, and counts when events have not told of what there is.

@@ -1,0 +1,59 @@
+package pod
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// mark is what is kept of the order that a pod end. Everything else about a pod can be found again in the runtime, but not this:
+// without it a pod that was evicted would run again with the next agent, and one that is asked for again while it is being
+// removed would come back with half of its past.
+type mark struct {
+	Since   time.Time     `json:"since"`
+	Grace   time.Duration `json:"grace"`
+	Evicted *Eviction     `json:"evicted,omitempty"`
+}
+
+func (m *mark) ending() ending {
+	return ending{since: m.Since, grace: m.Grace, keep: m.Evicted != nil}
+}
+
+func markFile(rootDir string, uid types.UID) string {
+	return filepath.Join(rootDir, "pods", string(uid), "ending.json")
+}
+
+// writeMark keeps the mark. It goes with the pod's directory; of a pod without one there is nothing to end.
+func writeMark(rootDir string, uid types.UID, m mark) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("mark ending pod: %w", err)
+	}
+	path := markFile(rootDir, uid)
+	err = os.WriteFile(path+".new", data, 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("mark ending pod: %w", err)
+	}
+	return nil
+}
+
+// readMark returns nil when the pod was not told to end. What cannot be read was not told to the end either.
+func readMark(rootDir string, uid types.UID) *mark {
+	data, err := os.ReadFile(markFile(rootDir, uid))
+	if err != nil {
+		return nil
+	}
+	m := &mark{}
+	if json.Unmarshal(data, m) != nil {
+		return nil
+	}
+	return m
+}
