@@ -174,11 +174,12 @@ void exec_message(struct conn *c, struct msg *m)
 {
 	struct exec *x = c->exec;
 	uint32_t sig = tag_u32(m, TAG_SIGNAL);
-	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x || !x->pid)
+	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x)
 		return;
+	/* Before the program is there, there is only the entry process. */
 	if (sig == SIGKILL)
-		kill_tree(x->entry, 0);
-	else if (!x->ended)
+		kill_tree(x->entry, !x->pid);
+	else if (x->pid && !x->ended)
 		kill(-x->pid, (int)sig);
 }
 

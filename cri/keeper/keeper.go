@@ -265,20 +265,17 @@ func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File)
 	// A deadline in the past wakes a blocked read; it is cleared after.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	m, got, err := exchange(c, o, f, files)
-	if !stop() && err == nil {
+	if !stop() {
 		closeAll(got)
-		err = ctx.Err()
+		got, err = nil, ctx.Err()
 		if o == opExec {
-			// It runs, but the caller has been told that it does not.
+			// It may run, but the caller is told that it does not.
 			_ = c.SetDeadline(time.Now().Add(time.Second))
 			_ = sendSignal(c, unix.SIGKILL)
 		}
 	}
 	if err != nil {
 		c.Close()
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
 		return nil, message{}, nil, err
 	}
 	return c, m, got, nil
