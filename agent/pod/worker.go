@@ -88,7 +88,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		w.read()
-		wake := time.Time{}
+		wake := time.Now().Add(retryInitial)
 		if w.look(ctx) {
 			d := plan(w.view())
 			if d.gone {
@@ -105,8 +105,6 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 			_, removed := w.tasks[string(stepTeardown)]
 			w.leaves = w.leaves || removed
 			wake = d.wake
-		} else {
-			wake = time.Now().Add(retryInitial)
 		}
 		w.wait(ctx, timer, wake)
 	}

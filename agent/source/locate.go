@@ -91,7 +91,6 @@ func child(path *field.Path, name string) *field.Path {
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
 	for f := range t.Fields() {
-		f := f
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" && f.Anonymous {
 			maps.Copy(out, jsonFields(f.Type))

@@ -149,7 +149,7 @@ func (k *Keeper) Forget(containerID string) error {
 	}
 	var f fields
 	f.str(tagID, containerID)
-	_, err := k.callSoon(opForget, f)
+	err := k.callSoon(opForget, f)
 	if errors.Is(err, ErrGone) {
 		err = Forget(k.dir, containerID)
 	}
@@ -164,7 +164,7 @@ func (k *Keeper) Forget(containerID string) error {
 func (k *Keeper) ReopenLog(containerID string) error {
 	var f fields
 	f.str(tagID, containerID)
-	if _, err := k.callSoon(opReopen, f); err != nil {
+	if err := k.callSoon(opReopen, f); err != nil {
 		return fmt.Errorf("reopen log of %s: %w", containerID, err)
 	}
 	return nil
@@ -176,7 +176,7 @@ func (k *Keeper) Resize(containerID string, w, h uint16) error {
 	f.str(tagID, containerID)
 	f.u32(tagWidth, uint32(w))
 	f.u32(tagHeight, uint32(h))
-	if _, err := k.callSoon(opResize, f); err != nil {
+	if err := k.callSoon(opResize, f); err != nil {
 		return fmt.Errorf("resize terminal of %s: %w", containerID, err)
 	}
 	return nil
@@ -249,10 +249,11 @@ func (k *Keeper) call(ctx context.Context, o op, f fields) (message, error) {
 }
 
 // callSoon is for requests that a keeper answers at once, or never.
-func (k *Keeper) callSoon(o op, f fields) (message, error) {
+func (k *Keeper) callSoon(o op, f fields) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return k.call(ctx, o, f)
+	_, err := k.call(ctx, o, f)
+	return err
 }
 
 // request sends a request and reads its first answer; the connection stays
