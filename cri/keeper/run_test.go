@@ -1,9 +1,23 @@
 package keeper_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/keeper"
 )
 
 func TestRunTellsHowAContainerEnds(t *testing.T) {
@@ -39,5 +53,258 @@ func TestSignalEndsAContainer(t *testing.T) {
 	e := p.exit(id)
 	if e.Code != 137 || e.Signal != 9 || e.Pid != pid || e.StartedAt.After(e.FinishedAt) {
 		t.Errorf("ended with %+v", e)
+	}
+}
+
+func TestRunIsIdempotent(t *testing.T) {
+	p := newPod(t)
+	c := p.container(p.spec("c", "/bin/sh", "-c", "echo once; sleep 1000"))
+	pids := make([]int, 6)
+	var wg sync.WaitGroup
+	for i := range pids {
+		wg.Go(func() {
+			var err error
+			if pids[i], err = p.Run(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if pids[0] == 0 || len(slices.Compact(pids)) != 1 {
+		t.Errorf("pids are %v", pids)
+	}
+	if err := p.Forget(c.ID); err == nil {
+		t.Error("a running container was forgotten")
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil && !errors.Is(err, keeper.ErrNotFound) {
+		t.Fatal(err)
+	}
+	e := p.exit(c.ID)
+	if pid, err := p.Run(t.Context(), c); err != nil || pid != e.Pid {
+		t.Errorf("run of a container that has ended: %d, %v", pid, err)
+	}
+	for range 2 {
+		if err := p.Forget(c.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if s, err := keeper.ReadStates(p.Dir()); err != nil || len(s) != 0 {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+}
+
+// TestRunThatHangsCanBeEnded gives libcontainer a hook that takes its time.
+func TestRunThatHangsCanBeEnded(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/true")
+	nap := strconv.Itoa(3_000_000 + os.Getpid())
+	spec.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/sleep", Args: []string{"sleep", nap}}}}
+	c := p.container(spec)
+	done := make(chan error)
+	go func() {
+		_, err := p.Run(t.Context(), c)
+		done <- err
+	}()
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 1 })
+	if err := p.Signal(t.Context(), c.ID, unix.SIGTERM); !errors.Is(err, keeper.ErrNotFound) {
+		t.Errorf("SIGTERM to a container that does not run: %v", err)
+	}
+	if err := p.Signal(t.Context(), c.ID, unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "signal 9") {
+		t.Errorf("run ended with %v", err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 })
+	s, err := keeper.ReadStates(p.Dir())
+	if err != nil || len(s) != 1 || s[0].Phase != "failed" {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+}
+
+func TestRunThatFailsCanBeTriedAgain(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/nothing")
+	c := p.container(spec)
+	for range 2 {
+		_, err := p.Run(t.Context(), c)
+		if err == nil || !strings.Contains(err.Error(), `exec: "/bin/nothing": stat /bin/nothing: no such file or directory`) {
+			t.Fatalf("error is %v", err)
+		}
+	}
+	s, err := keeper.ReadStates(p.Dir())
+	if err != nil || len(s) != 1 || s[0].Phase != "failed" || !strings.Contains(s[0].Error, "no such file") {
+		t.Errorf("records are %+v, %v", s, err)
+	}
+	if e, err := p.Exits(); err != nil || len(e) != 0 {
+		t.Errorf("exits are %+v, %v", e, err)
+	}
+	spec.Process.Args = []string{"/bin/true"}
+	b, _ := json.Marshal(spec)
+	write(t, filepath.Join(c.Bundle, "config.json"), string(b), 0o600)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); e.Code != 0 {
+		t.Errorf("ended with %+v", e)
+	}
+	if err := p.Forget("never-there"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInstantExitIsToldOnce runs containers that are over before anybody looks.
+func TestInstantExitIsToldOnce(t *testing.T) {
+	p := newPod(t)
+	told := map[string]int{}
+	var mu sync.Mutex
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- p.Watch(ctx, func(e keeper.Exit) {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Code == 17 && e.Pid > 0 && !e.StartedAt.After(e.FinishedAt) {
+				told[e.ContainerID]++
+			}
+		})
+	}()
+	var ids []string
+	for range 20 {
+		id, pid := p.sh("exit 17")
+		ids = append(ids, id)
+		if pid <= 0 {
+			t.Errorf("pid is %d", pid)
+		}
+	}
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(told) == len(ids) })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("watch ended with %v", err)
+	}
+	for id, n := range told {
+		if n != 1 {
+			t.Errorf("exit of %s was told %d times", id, n)
+		}
+	}
+	exits, err := p.Exits()
+	if err != nil || len(exits) != len(ids) {
+		t.Errorf("%d exits on record, %v", len(exits), err)
+	}
+}
+
+// TestRunWhoseAgentDies hangs up in the middle.
+func TestRunWhoseAgentDies(t *testing.T) {
+	p := newPod(t)
+	for i := range 20 {
+		c := p.container(p.spec("c", "/bin/sh", "-c", "exit 8"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
+		_, err := p.Run(ctx, c)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := p.Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if e := p.exit(c.ID); e.Code != 8 {
+			t.Errorf("ended with %+v", e)
+		}
+	}
+}
+
+// TestOutputHeldOpenDoesNotHideAnExit leaves a process in the pod's PID
+// namespace that has the container's stdout.
+func TestOutputHeldOpenDoesNotHideAnExit(t *testing.T) {
+	p := newPod(t, func(c *keeper.Config) { c.PID = true })
+	spec := p.spec("c", "/bin/sh", "-c", "echo first; (yes line &) ; exit 5")
+	spec.Linux.Namespaces[1].Path = p.NSPath("pid")
+	c := p.container(spec)
+	c.LogMaxSize, c.LogMaxFiles = 1<<20, 2
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); e.Code != 5 {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func TestOOMKillIsTold(t *testing.T) {
+	p := newPod(t)
+	spec := p.spec("c", "/bin/sh", "-c", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}")
+	c := p.container(spec)
+	limit := int64(20 << 20)
+	memory := "/sys/fs/cgroup/memory"
+	c.MemoryCgroup = memory + spec.Linux.CgroupsPath
+	if _, err := os.Stat(memory); err != nil {
+		c.MemoryCgroup = "/sys/fs/cgroup" + spec.Linux.CgroupsPath
+	}
+	setMemory(t, c.Bundle, limit)
+	if _, err := p.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(c.ID); !e.OOMKilled || e.Code == 0 {
+		t.Errorf("ended with %+v", e)
+	}
+	id, _ := p.sh("exit 1")
+	if e := p.exit(id); e.OOMKilled {
+		t.Errorf("ended with %+v", e)
+	}
+}
+
+func setMemory(t *testing.T, bundle string, limit int64) {
+	t.Helper()
+	path := filepath.Join(bundle, "config.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(b, &spec); err != nil {
+		t.Fatal(err)
+	}
+	spec["linux"].(map[string]any)["resources"] = map[string]any{"memory": map[string]any{"limit": limit}}
+	if b, err = json.Marshal(spec); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, string(b), 0o600)
+}
+
+func TestAKeeperCanKeepManyContainers(t *testing.T) {
+	p := newPod(t)
+	before := files(t, p.Pid())
+	var wg sync.WaitGroup
+	codes := map[string]int{}
+	var cs []keeper.Container
+	for i := range 12 {
+		c := p.container(p.spec("c", "/bin/sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i)))
+		codes[c.ID] = i
+		cs = append(cs, c)
+	}
+	for _, c := range cs {
+		wg.Go(func() {
+			if _, err := p.Run(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for id, code := range codes {
+		if e := p.exit(id); e.Code != code {
+			t.Errorf("%s ended with %+v", id, e)
+		}
+		if l := p.log(id); len(l) != 1 || l[0] != fmt.Sprintf("stdout F %d", code) {
+			t.Errorf("%s has log %q", id, l)
+		}
+		if err := p.Forget(id); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, func() bool { return len(files(t, p.Pid())) <= len(before) })
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Pid(), p.Pid())); err != nil || len(b) != 0 {
+		t.Errorf("children of the keeper are %q, %v", b, err)
 	}
 }
