@@ -17,7 +17,9 @@ import (
 
 // Cgroups are the groups of the pods. All methods are idempotent.
 type Cgroups interface {
-	// EnsurePod makes the pod's group with its limits and returns its path, the cgroup parent of the pod's sandbox.
+	// PodPath is where the pod's group is or will be, the cgroup parent of the pod's sandbox.
+	PodPath(*corev1.Pod) string
+	// EnsurePod makes the pod's group with its limits and returns its path. The group may be there, with groups in it.
 	EnsurePod(*corev1.Pod) (string, error)
 	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
 	RemovePod(ctx context.Context, uid types.UID, path string) error

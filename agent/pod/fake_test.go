@@ -448,11 +448,13 @@ type fakeCgroups struct {
 	pods map[types.UID]bool
 }
 
+func (c *fakeCgroups) PodPath(pod *corev1.Pod) string { return "/pods/pod" + string(pod.UID) }
+
 func (c *fakeCgroups) EnsurePod(pod *corev1.Pod) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pods[pod.UID] = true
-	return "/pods/pod" + string(pod.UID), nil
+	return c.PodPath(pod), nil
 }
 
 func (c *fakeCgroups) RemovePod(_ context.Context, uid types.UID, _ string) error {

@@ -31,7 +31,6 @@ type site struct {
 	sandbox string // its ID
 	config  *runtimeapi.PodSandboxConfig
 	ips     []string
-	cgroup  string
 	volumes map[string]string
 	known   []string // all sandboxes, for their removal
 }
@@ -47,8 +46,15 @@ type hook struct {
 func (s *site) hooks() [][]hook {
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
-		{{"cgroup", s.makeCgroup, s.removeCgroup}},
-		{{"sandbox", s.makeSandbox, s.removeSandboxes}, {"volumes", s.makeVolumes, nil}, {"files", s.makeFiles, s.removeLogs}},
+		{{"cgroup", nil, s.removeCgroup}},
+		{
+			{"sandbox", s.makeSandbox, s.removeSandboxes},
+			// The sandbox needs no more of the group than its path; a runtime makes what is missing of it. The kernel lets everybody
+			// who makes a group wait for milliseconds while a process is moved between groups, so that much is waited for beside.
+			{"cgroup", s.makeCgroup, nil},
+			{"volumes", s.makeVolumes, nil},
+			{"files", s.makeFiles, s.removeLogs},
+		},
 	}
 }
 
@@ -163,18 +169,18 @@ func (s *site) removeLogs(context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (s *site) makeCgroup(context.Context) (err error) {
-	s.cgroup, err = s.cfg.Cgroups.EnsurePod(s.pod)
+func (s *site) makeCgroup(context.Context) error {
+	_, err := s.cfg.Cgroups.EnsurePod(s.pod)
 	return err
 }
 
 func (s *site) removeCgroup(ctx context.Context) error {
-	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cgroup)
+	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod))
 }
 
 // makeSandbox makes the sandbox unless it is there, after ending the one before it.
 func (s *site) makeSandbox(ctx context.Context) error {
-	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cgroup)
+	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cfg.Cgroups.PodPath(s.pod))
 	if err != nil {
 		return err
 	}

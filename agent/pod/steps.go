@@ -108,11 +108,7 @@ func (w *worker) tellPrepare(err error) {
 
 // newSite is the pod's site as far as the worker knows it.
 func (w *worker) newSite() *site {
-	s := &site{node: w.node, pod: w.pod, known: w.observer.known}
-	if w.site != nil {
-		s.cgroup = w.site.cgroup
-	}
-	return s
+	return &site{node: w.node, pod: w.pod, known: w.observer.known}
 }
 
 func (w *worker) prepare(s step) act {
