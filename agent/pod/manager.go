@@ -75,7 +75,11 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case u := <-updates:
+		case u, ok := <-updates:
+			if !ok {
+				updates = nil // nothing more is wanted or unwanted
+				continue
+			}
 			m.update(ctx, u)
 		case w := <-m.ended:
 			m.bury(ctx, w)

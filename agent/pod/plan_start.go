@@ -185,6 +185,9 @@ func (p *planner) start(c *corev1.Container) {
 	s := step{kind: stepStart, container: c.Name}
 	if p.busy[s.key()] {
 		p.starts = true
+		if f := p.failed[s.key()]; f.reason != "" {
+			p.waiting[c.Name] = status.Waiting{Reason: f.reason, Message: f.message} // until it turns out well
+		}
 		return
 	}
 	now := p.seen.latest(c.Name)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -178,6 +179,12 @@ func (s *site) removeCgroup(ctx context.Context) error {
 	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod))
 }
 
+// How long the runtime may take before it is asked again. A call that hangs must not hold up other pods for ever.
+const (
+	sandboxTimeout   = 4 * time.Minute // a network's plugins may be slow
+	containerTimeout = 2 * time.Minute
+)
+
 // makeSandbox makes the sandbox unless it is there, after ending the one before it.
 func (s *site) makeSandbox(ctx context.Context) error {
 	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cfg.Cgroups.PodPath(s.pod))
@@ -192,9 +199,11 @@ func (s *site) makeSandbox(ctx context.Context) error {
 				return fmt.Errorf("stop the sandbox before it: %w", err)
 			}
 		}
-		for _, text := range warnings {
-			s.event(s.pod, corev1.EventTypeWarning, "DNSConfigForming", "%s", text)
+		for _, w := range warnings {
+			s.event(s.pod, corev1.EventTypeWarning, w.Reason, "%s", w.Message)
 		}
+		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
+		defer cancel()
 		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handler()})
 		if err != nil {
 			return err

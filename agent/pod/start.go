@@ -163,6 +163,8 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer l.starting.leave()
+	ctx, cancel := context.WithTimeout(ctx, containerTimeout)
+	defer cancel()
 	id := l.step.id
 	if id == "" {
 		var err error

@@ -481,6 +481,28 @@ func TestCrowdComesUpSteadily(t *testing.T) {
 	})
 }
 
+// A runtime that hangs is asked again, and does not hold up other pods for ever.
+func TestRuntimeHangs(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		n.stop()
+		n.cfg.MaxParallelStarts = 1
+		n.start()
+		n.rt.during = func(ctx context.Context, call string) {
+			if call == "RunPodSandbox a" || call == "CreateContainer b" {
+				<-ctx.Done()
+			}
+		}
+		n.apply(newPod("a"))
+		n.apply(newPod("b", containers("b")), newPod("c", containers("c")))
+		n.pass(10 * time.Minute)
+		n.is("c", "Running c:0:running")
+		n.is("b", "Pending b:0:CreateContainerError")
+		if got := n.rt.called("RunPodSandbox a"); len(got) < 2 {
+			t.Errorf("asked %d times", len(got))
+		}
+	})
+}
+
 func TestTiming(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.during = func(_ context.Context, call string) {
@@ -504,6 +526,12 @@ func TestTiming(t *testing.T) {
 		slices.Sort(names)
 		if !slices.Equal(names, []string{"image", "prepare", "start"}) {
 			t.Errorf("steps %v", names)
+		}
+		slow := newPod("slow", withImage("none:1", corev1.PullIfNotPresent))
+		n.apply(slow)
+		n.pass(time.Minute)
+		if now := n.m.Timing(slow.UID); now == nil || now.Duration < time.Minute || len(now.Children) < 2 {
+			t.Errorf("timing of a start that goes on: %+v", now)
 		}
 		n.remove(p)
 		n.pass(time.Second)

@@ -29,20 +29,35 @@ func (m *Manager) Timing(uid types.UID) *Span { return m.node.traces.tree(uid) }
 // maxSpans bounds what is kept of one start: one that pulls for minutes must not fill the memory.
 const maxSpans = 500
 
+const rootSpan = "pod"
+
 const seenAnnotation = "kubernetes.io/config.seen"
 
 // traces keeps the spans of the last start of each pod. It hears of all spans of the process as an OpenTelemetry processor and
 // takes those whose trace began with a pod's start.
 type traces struct {
 	mu    sync.Mutex
-	spans map[trace.TraceID][]sdktrace.ReadOnlySpan
+	byID  map[trace.TraceID]*podTrace
 	byUID map[types.UID]trace.TraceID
+}
+
+// podTrace is one start.
+type podTrace struct {
+	root  Span // without an end while it goes on
+	id    trace.SpanID
+	ended []endedSpan
+}
+
+// endedSpan is what is kept of a span; the SDK's own holds much more.
+type endedSpan struct {
+	Span
+	id, parent trace.SpanID
 }
 
 var _ sdktrace.SpanProcessor = (*traces)(nil)
 
 func newTraces() *traces {
-	return &traces{spans: map[trace.TraceID][]sdktrace.ReadOnlySpan{}, byUID: map[types.UID]trace.TraceID{}}
+	return &traces{byID: map[trace.TraceID]*podTrace{}, byUID: map[types.UID]trace.TraceID{}}
 }
 
 // OnStart is part of sdktrace.SpanProcessor.
@@ -52,9 +67,13 @@ func (t *traces) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
 func (t *traces) OnEnd(s sdktrace.ReadOnlySpan) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	id := s.SpanContext().TraceID()
-	if list, ok := t.spans[id]; ok && len(list) < maxSpans {
-		t.spans[id] = append(list, s)
+	p, ok := t.byID[s.SpanContext().TraceID()]
+	switch {
+	case !ok:
+	case s.SpanContext().SpanID() == p.id:
+		p.root = newSpan(s)
+	case len(p.ended) < maxSpans:
+		p.ended = append(p.ended, endedSpan{newSpan(s), s.SpanContext().SpanID(), s.Parent().SpanID()})
 	}
 }
 
@@ -64,49 +83,56 @@ func (t *traces) Shutdown(context.Context) error { return nil }
 // ForceFlush is part of sdktrace.SpanProcessor.
 func (t *traces) ForceFlush(context.Context) error { return nil }
 
-func (t *traces) begin(uid types.UID, id trace.TraceID) {
+func (t *traces) begin(uid types.UID, root trace.Span, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.spans, t.byUID[uid])
-	t.byUID[uid], t.spans[id] = id, nil
+	delete(t.byID, t.byUID[uid])
+	c := root.SpanContext()
+	t.byUID[uid], t.byID[c.TraceID()] = c.TraceID(), &podTrace{root: Span{Name: rootSpan, Start: at}, id: c.SpanID()}
 }
 
 func (t *traces) forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.spans, t.byUID[uid])
+	delete(t.byID, t.byUID[uid])
 	delete(t.byUID, uid)
 }
 
-// tree puts the spans into each other. The root is there only when the start is over.
+// tree puts the spans into each other. Of a start that goes on it has what is over, and how long it has been.
 func (t *traces) tree(uid types.UID) *Span {
 	t.mu.Lock()
-	list := slices.Clone(t.spans[t.byUID[uid]])
+	p, ok := t.byID[t.byUID[uid]]
+	if !ok {
+		t.mu.Unlock()
+		return nil
+	}
+	root, list := p.root, slices.Clone(p.ended)
 	t.mu.Unlock()
-	slices.SortStableFunc(list, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+	if root.Duration == 0 {
+		root.Duration = time.Since(root.Start)
+	}
+	slices.SortStableFunc(list, func(a, b endedSpan) int { return a.Start.Compare(b.Start) })
 	nodes := map[trace.SpanID]*Span{}
-	for _, s := range list {
-		nodes[s.SpanContext().SpanID()] = newSpan(s)
+	for i := range list {
+		nodes[list[i].id] = &list[i].Span
 	}
-	var root *Span
-	for _, s := range list {
-		n := nodes[s.SpanContext().SpanID()]
-		if parent := nodes[s.Parent().SpanID()]; parent != nil {
-			parent.Children = append(parent.Children, n)
-		} else if !s.Parent().IsValid() {
-			root = n
+	for i := range list {
+		parent := nodes[list[i].parent]
+		if parent == nil {
+			parent = &root // its parent, or that one's, has not ended
 		}
+		parent.Children = append(parent.Children, &list[i].Span)
 	}
-	return root
+	return &root
 }
 
-func newSpan(s sdktrace.ReadOnlySpan) *Span {
-	out := &Span{Name: s.Name(), Start: s.StartTime(), Duration: s.EndTime().Sub(s.StartTime())}
+func newSpan(s sdktrace.ReadOnlySpan) Span {
+	out := Span{Name: s.Name(), Start: s.StartTime(), Duration: s.EndTime().Sub(s.StartTime())}
 	for _, a := range s.Attributes() {
 		if out.Attrs == nil {
 			out.Attrs = map[string]string{}
 		}
-		out.Attrs[string(a.Key)] = a.Value.String()
+		out.Attrs[string(a.Key)] = a.Value.Emit()
 	}
 	if s.Status().Code == codes.Error {
 		out.Error = s.Status().Description
@@ -144,9 +170,9 @@ func (w *worker) beginTrace() {
 	if t, err := time.Parse(time.RFC3339Nano, w.pod.Annotations[seenAnnotation]); err == nil && began.Sub(t) < time.Minute {
 		began = t
 	}
-	_, span := w.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), "pod", trace.WithTimestamp(began), trace.WithNewRoot(),
+	_, span := w.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), rootSpan, trace.WithTimestamp(began), trace.WithNewRoot(),
 		trace.WithAttributes(attribute.String("pod", w.pod.Namespace+"/"+w.pod.Name)))
-	w.traces.begin(w.uid, span.SpanContext().TraceID())
+	w.traces.begin(w.uid, span, began)
 	w.trace = span
 }
 

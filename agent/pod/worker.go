@@ -87,7 +87,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		w.read()
+		w.read(ctx)
 		wake := time.Now().Add(retryInitial)
 		if w.look(ctx) {
 			d := plan(w.view())
@@ -140,7 +140,7 @@ func (w *worker) settle() {
 }
 
 // read takes what is in the mailbox.
-func (w *worker) read() {
+func (w *worker) read(ctx context.Context) {
 	if o := w.mail.order.Swap(nil); o != nil {
 		if o.pod != nil && w.end == nil {
 			w.pod = o.pod
@@ -163,7 +163,7 @@ func (w *worker) read() {
 	}
 	if w.mail.look.Swap(false) {
 		w.observer.list()
-		w.check()
+		w.check(ctx)
 	}
 }
 
@@ -199,14 +199,12 @@ func (w *worker) mark() mark {
 }
 
 // check looks at everything, and counts when events have not told of what there is.
-func (w *worker) check() {
+func (w *worker) check(ctx context.Context) {
 	w.stale = true
 	if w.seen == nil || len(w.tasks) > 0 {
 		return
 	}
 	before := w.seen
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
-	defer cancel()
 	now, err := w.observer.look(ctx)
 	if err != nil {
 		return // the look that follows tells
@@ -217,8 +215,6 @@ func (w *worker) check() {
 	}
 	w.see(now)
 }
-
-const checkTimeout = 30 * time.Second
 
 // look brings what is seen up to date, and says whether it is.
 func (w *worker) look(ctx context.Context) bool {

@@ -13,6 +13,9 @@ import (
 // Resolver is a resolver configuration.
 type Resolver struct{ Servers, Searches, Options []string }
 
+// Warning is something about a pod that its owner should know.
+type Warning struct{ Reason, Message string }
+
 // What resolvers take: glibc reads three servers, and 32 search domains with 2048 characters together is what the API allows.
 const (
 	maxServers     = 3
@@ -59,8 +62,8 @@ func (r Resolver) OnlyLoopback() bool {
 }
 
 // dnsConfig is the pod's resolver configuration, and what is to be told about it.
-func dnsConfig(pod *corev1.Pod, node *Node) (*runtimeapi.DNSConfig, []string) {
-	var warnings []string
+func dnsConfig(pod *corev1.Pod, node *Node) (*runtimeapi.DNSConfig, []Warning) {
+	var warnings []Warning
 	policy := pod.Spec.DNSPolicy
 	switch {
 	case policy == corev1.DNSClusterFirst && pod.Spec.HostNetwork:
@@ -76,8 +79,8 @@ func dnsConfig(pod *corev1.Pod, node *Node) (*runtimeapi.DNSConfig, []string) {
 	default:
 		if len(node.ClusterDNS) == 0 {
 			r = node.Resolver.clone()
-			warnings = append(warnings, fmt.Sprintf("pod: %q. The node has no cluster DNS configured and cannot create a pod with the "+
-				"%q policy. Falling back to the %q policy.", PodName(pod), corev1.DNSClusterFirst, corev1.DNSDefault))
+			warnings = append(warnings, Warning{"MissingClusterDNS", fmt.Sprintf("pod: %q. The node has no cluster DNS configured and cannot create a pod with the "+
+				"%q policy. Falling back to the %q policy.", PodName(pod), corev1.DNSClusterFirst, corev1.DNSDefault)})
 			break
 		}
 		r = clusterResolver(pod, node)
@@ -134,12 +137,12 @@ func unique(list []string) []string {
 }
 
 // limit leaves out what resolvers would not read, and says so.
-func (r *Resolver) limit() []string {
-	var warnings []string
+func (r *Resolver) limit() []Warning {
+	var warnings []Warning
 	if len(r.Servers) > maxServers {
 		r.Servers = r.Servers[:maxServers]
-		warnings = append(warnings, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+
-			strings.Join(r.Servers, " "))
+		warnings = append(warnings, Warning{"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
+			strings.Join(r.Servers, " ")})
 	}
 	kept, chars := 0, 0
 	for _, s := range r.Searches {
@@ -150,8 +153,8 @@ func (r *Resolver) limit() []string {
 	}
 	if kept < len(r.Searches) {
 		r.Searches = r.Searches[:kept]
-		warnings = append(warnings, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+
-			strings.Join(r.Searches, " "))
+		warnings = append(warnings, Warning{"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+			strings.Join(r.Searches, " ")})
 	}
 	return warnings
 }

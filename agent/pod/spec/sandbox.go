@@ -31,7 +31,7 @@ const (
 )
 
 // Sandbox is the configuration of a pod's sandbox. It also returns what should be told about the pod's DNS.
-func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string) (*runtimeapi.PodSandboxConfig, []string, error) {
+func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	hostname, err := Hostname(pod, node.ClusterDomain)
 	if err != nil {
 		return nil, nil, err
