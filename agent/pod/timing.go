@@ -132,7 +132,7 @@ func newSpan(s sdktrace.ReadOnlySpan) Span {
 		if out.Attrs == nil {
 			out.Attrs = map[string]string{}
 		}
-		out.Attrs[string(a.Key)] = a.Value.Emit()
+		out.Attrs[string(a.Key)] = a.Value.String()
 	}
 	if s.Status().Code == codes.Error {
 		out.Error = s.Status().Description
