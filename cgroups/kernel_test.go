@@ -351,6 +351,68 @@ func TestOOMKillIsCounted(t *testing.T) {
 	}
 }
 
+// The pod's count has the kills in its containers' groups, also of those that are gone: v1 itself forgets them.
+func TestOOMKillsBelowAreCounted(t *testing.T) {
+	h, group := testGroup(t)
+	limit := int64(16 << 20)
+	mustCreate(t, h, group, nil)
+	s, err := h.OpenSampler(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 2 {
+		sub := group + "/c" + strconv.Itoa(i)
+		mustCreate(t, h, sub, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
+		_ = process(t, h, sub, "exec tail /dev/zero").Wait()
+		one, err := h.Stat(group)
+		if err != nil || one.Memory.OOMKills == 0 {
+			t.Errorf("measured once after kill %d: %+v, %v", i, one.Memory, err)
+		}
+		for _, gone := range []bool{false, true} {
+			if gone {
+				if err := h.Remove(t.Context(), sub); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if h.Mode() == Unified && gone {
+				continue // v2 forgets them too
+			}
+			s.Refresh()
+			var u Usage
+			if err := s.Sample(&u); err != nil || u.Memory.OOMKills != uint64(i+1) {
+				t.Errorf("kills after %d (group gone: %t) = %d, %v", i+1, gone, u.Memory.OOMKills, err)
+			}
+		}
+	}
+}
+
+func TestSamplerOfAGroupThatGoes(t *testing.T) {
+	h, group := testGroup(t)
+	mustCreate(t, h, group, nil)
+	s, err := h.OpenSampler(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var u Usage
+	if err := s.Sample(&u); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Remove(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Sample(&u); !errors.Is(err, unix.ENODEV) {
+			t.Errorf("sample of a group that is gone: %v", err)
+		}
+		s.Refresh()
+	}
+	if _, err := h.OpenSampler(group); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("open of a group that is gone: %v", err)
+	}
+}
+
 func waitALittle() { time.Sleep(20 * time.Millisecond) }
 
 func TestWarm(t *testing.T) {
@@ -396,10 +458,20 @@ func BenchmarkCreateRemove(b *testing.B) {
 }
 
 // BenchmarkSample100 measures a hundred pods of one container each, pod and container group, in CPU time, since that is what the
-// agent takes from its pods.
+// agent takes from its pods: as they mostly are, one in ten with a process that sleeps; with one in ten that runs; when all have
+// run since the last sample; and the worst case, when what all have in memory has changed too.
 func BenchmarkSample100(b *testing.B) {
+	for _, c := range []struct {
+		name          string
+		runs, charges int
+	}{{"idle", 0, 0}, {"tenth-runs", 10, 10}, {"all-ran", 100, 10}, {"all-changed", 100, 100}} {
+		b.Run(c.name, func(b *testing.B) { sample100(b, c.runs, c.charges) })
+	}
+}
+
+func sample100(b *testing.B, runs, charges int) {
 	h, group := testGroup(b)
-	var all []*Sampler
+	var pods, containers []*Sampler
 	for i := range 100 {
 		pod := group + "/pod" + strconv.Itoa(i)
 		for _, p := range []string{pod, pod + "/c"} {
@@ -409,7 +481,11 @@ func BenchmarkSample100(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			all = append(all, s)
+			if p == pod {
+				pods = append(pods, s)
+			} else {
+				containers = append(containers, s)
+			}
 		}
 		if i%10 == 0 {
 			process(b, h, pod+"/c", "sleep 1000")
@@ -419,8 +495,20 @@ func BenchmarkSample100(b *testing.B) {
 	var u Usage
 	t0 := cpuTime(b)
 	for b.Loop() {
-		for _, s := range all {
-			if err := s.Sample(&u); err != nil {
+		for i, s := range pods {
+			for _, one := range []*Sampler{s, containers[i]} { // as if it had been so
+				if i < runs {
+					one.last.CPU.UsageNs = 1
+				}
+				if i < charges {
+					one.last.Memory.Usage = 1
+				}
+			}
+			err := s.Sample(&u)
+			if err == nil && s.Moved() {
+				err = containers[i].Sample(&u)
+			}
+			if err != nil {
 				b.Fatal(err)
 			}
 		}

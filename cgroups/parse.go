@@ -68,16 +68,15 @@ func fields(data []byte, fn func(key []byte, value uint64)) {
 	}
 }
 
-// field looks one key up.
-func field(data []byte, key string) (uint64, bool) {
+// field looks one key up; 0 when it is not there.
+func field(data []byte, key string) uint64 {
 	var out uint64
-	found := false
 	fields(data, func(k []byte, v uint64) {
 		if string(k) == key {
-			out, found = v, true
+			out = v
 		}
 	})
-	return out, found
+	return out
 }
 
 // parsePressure reads a PSI file:

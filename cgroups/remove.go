@@ -169,6 +169,6 @@ func isPopulated(dir string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read events of %s: %w", dir, err)
 	}
-	n, _ := field(data, "populated")
+	n := field(data, "populated")
 	return n != 0, nil
 }

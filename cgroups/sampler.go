@@ -29,21 +29,24 @@ type Sampler struct {
 	psi   *PSI
 	last  Usage     // the sample before
 	rare  time.Time // when every file was read
+	moved bool
+	oom   *oomBelow // v1
 }
 
 // rarely is how often every file is read whatever happens.
 const rarely = 10 * time.Second
 
 // when says in which samples a file is read.
-type when int
+type when uint8
 
 const (
 	// first files are read at every sample and tell whether the group lives: as long as neither CPU time nor memory moved, no task
 	// of it ran and nothing else can have changed, so that an idle pod costs a few microseconds.
-	first   when = iota
-	always       // changes without the group running: pressure of waiting tasks, writeback
-	ifMoved      // changes only when the group runs
-	rare         // limits and high-water marks
+	first     when = 1 << iota
+	always         // changes without the group running: pressure of waiting tasks
+	ifRan          // changes when the group runs; what writeback still writes for one that sleeps is seen with the rare files
+	ifCharged      // changes with the memory in use. To render memory.stat costs the kernel as much as all other files together
+	rare           // limits and high-water marks
 )
 
 // statFile is one open kernel file and what to do with its contents.
@@ -89,6 +92,14 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 		}
 		s.files = append(s.files, statFile{fd: fd, when: src.when, read: src.read})
 	}
+	if h.mode != Unified {
+		s.oom = openOOM(h.MemoryDir(path))
+	}
+	// A group that went meanwhile looks like a kernel that has none of the files.
+	if !h.Exists(path) {
+		s.Close()
+		return nil, fmt.Errorf("measure group %s: %w", path, unix.ENOENT)
+	}
 	return s, nil
 }
 
@@ -98,42 +109,58 @@ func (s *Sampler) Close() {
 		unix.Close(f.fd)
 	}
 	s.files = nil
+	s.oom.close()
+	s.oom = nil
 }
 
 // Refresh makes the next Sample read the limits again, for those who have just changed them.
 func (s *Sampler) Refresh() { s.rare = time.Time{} }
 
-// Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it.
+// Moved says whether the last sample differed from the one before in what tells of life: CPU time, memory or pressure. A group
+// that did not move has no group below it that did, so that a tree need not be read further down.
+func (s *Sampler) Moved() bool { return s.moved }
+
+// Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it, and leaves in u what was read before.
 func (s *Sampler) Sample(u *Usage) error {
 	now := time.Now()
-	upTo := ifMoved
-	if now.Sub(s.rare) >= rarely {
-		upTo = rare
-	}
 	*u = s.last
 	u.Time, s.psi = now, nil
-	if err := s.read(u, first, first); err != nil {
+	if err := s.read(u, first); err != nil {
 		return err
 	}
-	if upTo == rare {
+	ran, charged := u.CPU.UsageNs != s.last.CPU.UsageNs, u.Memory.Usage != s.last.Memory.Usage
+	due := always
+	if ran {
+		due |= ifRan
+	}
+	if charged {
+		due |= ifRan | ifCharged
+	}
+	if now.Sub(s.rare) >= rarely {
 		s.rare = now
-	} else if u.CPU.UsageNs == s.last.CPU.UsageNs && u.Memory.Usage == s.last.Memory.Usage {
-		upTo = always
+		due = always | ifRan | ifCharged | rare
 	}
-	if err := s.read(u, always, upTo); err != nil {
+	if err := s.read(u, due); err != nil {
 		return err
+	}
+	if s.oom != nil && due&ifCharged != 0 {
+		n, err := s.oom.kills(s)
+		if err != nil {
+			return fmt.Errorf("measure group %s: %w", s.path, err)
+		}
+		u.Memory.OOMKills = n
 	}
 	u.PSI = s.psi
 	u.Memory.derive()
+	s.moved = ran || charged || u.PSI.stalls() != s.last.PSI.stalls()
 	s.last = *u
-	s.last.PSI = nil
 	return nil
 }
 
-// read reads the files whose turn is between from and to.
-func (s *Sampler) read(u *Usage, from, to when) error {
+// read reads the files whose turn it is.
+func (s *Sampler) read(u *Usage, due when) error {
 	for _, f := range s.files {
-		if f.when < from || f.when > to {
+		if f.when&due == 0 {
 			continue
 		}
 		data, err := s.pread(f.fd)
@@ -226,10 +253,10 @@ func keyed(pick func(key string, u *Usage) (dst *uint64, scale uint64)) func([]b
 func v1Sources() []statSource {
 	return []statSource{
 		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
-		{"cpuacct", "cpuacct.usage_user", ifMoved, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
-		{"cpuacct", "cpuacct.usage_sys", ifMoved, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
-		{"cpu", "cpu.stat", ifMoved, keyed(v1CPUStat)},
-		{"memory", "memory.stat", ifMoved, keyed(v1MemoryStat)},
+		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
+		{"cpuacct", "cpuacct.usage_sys", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
+		{"cpu", "cpu.stat", ifRan, keyed(v1CPUStat)},
+		{"memory", "memory.stat", ifCharged, keyed(v1MemoryStat)},
 		{"memory", "memory.usage_in_bytes", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
 		{"memory", "memory.limit_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
 		{"memory", "memory.max_usage_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
@@ -239,14 +266,13 @@ func v1Sources() []statSource {
 			u.Memory.LimitHits += n
 			return err
 		}},
-		{"memory", "memory.oom_control", ifMoved, keyed(v1OOM)},
-		{"pids", "pids.current", always, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"pids", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"pids", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
-		{"blkio", "blkio.throttle.io_service_bytes_recursive", always, func(data []byte, u *Usage) error {
+		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifRan, func(data []byte, u *Usage) error {
 			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
 			return nil
 		}},
-		{"blkio", "blkio.throttle.io_serviced_recursive", always, func(data []byte, u *Usage) error {
+		{"blkio", "blkio.throttle.io_serviced_recursive", ifRan, func(data []byte, u *Usage) error {
 			u.IO.ReadOps, u.IO.WriteOps = parseBlkio(data)
 			return nil
 		}},
@@ -256,15 +282,15 @@ func v1Sources() []statSource {
 func v2Sources() []statSource {
 	return []statSource{
 		{"", "cpu.stat", first, keyed(v2CPUStat)},
-		{"", "memory.stat", ifMoved, keyed(v2MemoryStat)},
+		{"", "memory.stat", ifCharged, keyed(v2MemoryStat)},
 		{"", "memory.current", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
 		{"", "memory.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
 		{"", "memory.peak", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
-		{"", "memory.swap.current", ifMoved, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
-		{"", "memory.events", ifMoved, keyed(v2MemoryEvents)},
-		{"", "pids.current", always, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"", "memory.swap.current", ifCharged, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
+		{"", "memory.events", ifCharged, keyed(v2MemoryEvents)},
+		{"", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
-		{"", "io.stat", always, func(data []byte, u *Usage) error {
+		{"", "io.stat", ifRan, func(data []byte, u *Usage) error {
 			parseIOStat(data, &u.IO)
 			return nil
 		}},
@@ -309,13 +335,6 @@ func v1MemoryStat(k string, u *Usage) (*uint64, uint64) {
 		return &m.PageFaults, 1
 	case "total_pgmajfault":
 		return &m.MajorFaults, 1
-	}
-	return nil, 0
-}
-
-func v1OOM(k string, u *Usage) (*uint64, uint64) {
-	if k == "oom_kill" {
-		return &u.Memory.OOMKills, 1
 	}
 	return nil, 0
 }

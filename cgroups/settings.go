@@ -176,7 +176,7 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 }
 
 // ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are
-// not there; controller "" is the v2 hierarchy.
+// not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the file has.
 func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
 	s := Sampler{}
 	u := Usage{Memory: Memory{Limit: NoLimit}, Pids: Pids{Limit: NoLimit}}
@@ -192,6 +192,9 @@ func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error
 		if err := src.read(data, &u); err != nil {
 			return u, fmt.Errorf("read %s: %w", src.name, err)
 		}
+	}
+	if m != Unified {
+		u.Memory.OOMKills = field(read("memory", "memory.oom_control"), "oom_kill")
 	}
 	u.PSI = s.psi
 	u.Memory.derive()

@@ -2,8 +2,8 @@ package cgroups
 
 import "time"
 
-// Usage is what a group used, everything the kernel tells at one instant. Counters count since the group was made; on v1
-// OOMKills counts the group alone, on v2 also what is below it.
+// Usage is what a group used, everything the kernel tells at one instant. Counters count since the group was made, and include
+// the groups below it.
 type Usage struct {
 	Time   time.Time `json:"time"`
 	CPU    CPU       `json:"cpu"`
@@ -70,6 +70,14 @@ type PSI struct {
 	CPU    Pressure `json:"cpu"`
 	Memory Pressure `json:"memory"`
 	IO     Pressure `json:"io"`
+}
+
+// stalls is the total of all waiting, which only grows.
+func (p *PSI) stalls() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.CPU.Some.TotalUs + p.Memory.Some.TotalUs + p.IO.Some.TotalUs
 }
 
 // Pressure has a line for "at least one task waited" and one for "all of them did".

@@ -216,7 +216,7 @@ func computed(name string) figure {
 	case "writes":
 		return plain(func(u *cgroups.Usage) uint64 { return u.IO.WriteOps })
 	case "oom":
-		return func(n *Node) (float64, bool) { return float64(n.oomKills()), true }
+		return plain(func(u *cgroups.Usage) uint64 { return u.Memory.OOMKills })
 	case "procs":
 		return func(n *Node) (float64, bool) { return float64(len(n.files.Pids)), true }
 	case "quota":
@@ -225,16 +225,6 @@ func computed(name string) figure {
 		return func(n *Node) (float64, bool) { return n.throttled() }
 	}
 	return nil
-}
-
-// oomKills includes those below: v1 counts a group alone, v2 with its children.
-func (n *Node) oomKills() uint64 {
-	if n.snap.Machine.Mode == cgroups.Unified {
-		return n.Usage.Memory.OOMKills
-	}
-	var sum uint64
-	n.each(func(m *Node, _ int) { sum += m.Usage.Memory.OOMKills })
-	return sum
 }
 
 // quota is the CPU limit in cores; false without one.

@@ -75,7 +75,7 @@ func (n *Node) explainMemory() []string {
 		out = append(out, fmt.Sprintf("%s uses %s - %s inactive cache = %s of %s (%.0f%%); %s are left, the peak was %s (%.0f%%).",
 			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
 	}
-	if kills := n.oomKills(); kills > 0 {
+	if kills := m.OOMKills; kills > 0 {
 		out = append(out, fmt.Sprintf("%s: the OOM killer took %d processes. Its limit of %s was reached, the peak was %s.", n.who(), kills, limitText(m.Limit), b(m.Peak)))
 	}
 	if m.LimitHits > 0 {

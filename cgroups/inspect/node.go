@@ -54,6 +54,11 @@ func (s *Snapshot) node(p string, parent *Node) *Node {
 	for _, c := range s.children(p) {
 		n.Children = append(n.Children, s.node(c, n))
 	}
+	if s.Machine.Mode != cgroups.Unified {
+		for _, c := range n.Children {
+			n.Usage.Memory.OOMKills += c.Usage.Memory.OOMKills // v1's file counts each group alone
+		}
+	}
 	return n
 }
 
