@@ -26,6 +26,7 @@ import (
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 )
@@ -52,6 +53,7 @@ type Agent struct {
 	tree   *cgroups.Tree
 	files  files
 	synced atomic.Bool
+	stats  *stats.Collector
 	warm   func() error
 	groups *os.File // locked as long as the agent lives
 }
@@ -86,6 +88,7 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.stats = a.collector(h, memory)
 	a.source = source.New(source.Config{
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
 	})
@@ -98,6 +101,7 @@ func New(c Config) (*Agent, error) {
 // Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.groups.Close()
+	defer a.stats.Close()
 	listener, err := api.Listen(a.cfg.RunDir)
 	if err != nil {
 		return err
@@ -239,7 +243,7 @@ func (a *Agent) api() api.Config {
 	return api.Config{
 		Pods: a.pods, Events: a.events, Runtime: a.cfg.Runtime,
 		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
-		Healthy: a.healthy, Metrics: a.metrics(), Images: a.cfg.Images, Log: a.log,
+		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Log: a.log,
 	}
 }
 

@@ -4,14 +4,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/stats"
+	"github.com/berth-node/berth/cgroups"
 )
 
-// metrics is what /metrics says. It is gathered when it is asked for: the state has its owners already.
-func (a *Agent) metrics() prometheus.Gatherer {
+// collector measures what the pods use.
+func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
+	c := stats.Config{
+		Pods: a.pods.List, Groups: h, PodPath: a.tree.PodPath, Runtime: a.cfg.Runtime,
+		NodeName: a.cfg.NodeName, Memory: memory, RootDir: a.cfg.RootDir, LogDir: a.cfg.LogDir, Log: a.log,
+	}
+	for _, q := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
+		c.Classes = append(c.Classes, cgroups.QoSPath(a.cfg.CgroupRoot, q))
+	}
+	return stats.New(c)
+}
+
+// metrics are the pages of metrics by their paths.
+func (a *Agent) metrics() map[string]prometheus.Gatherer {
+	return map[string]prometheus.Gatherer{
+		"/metrics": a.ownMetrics(), "/metrics/resource": a.stats.Resource(), "/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version),
+	}
+}
+
+// ownMetrics is what /metrics says. It is gathered when it is asked for: the state has its owners already.
+func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&podMetrics{list: a.pods.List},
+		&podMetrics{list: a.pods.List}, a.stats.Volumes(), a.stats.Kernel(),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "berth_source_missed_total", Help: "Changes of manifests that a rescan found and no notification had told of.",
 		}, func() float64 { return float64(a.source.Missed()) }),
@@ -29,7 +51,9 @@ func (a *Agent) metrics() prometheus.Gatherer {
 	)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": a.cfg.Version, "node": a.cfg.NodeName}})
 	info.Set(1)
-	r.MustRegister(info)
+	name := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": a.cfg.NodeName}})
+	name.Set(1)
+	r.MustRegister(info, name)
 	return r
 }
 
@@ -40,6 +64,8 @@ var (
 	podsDesc     = prometheus.NewDesc("berth_pods", "Pods by phase.", []string{"phase"}, nil)
 	runningDesc  = prometheus.NewDesc("berth_containers_running", "Containers that run.", nil, nil)
 	restartsDesc = prometheus.NewDesc("berth_container_restarts_total", "Restarts of a container.", []string{"namespace", "pod", "container"}, nil)
+	podsRunDesc  = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running pod sandbox", nil, nil)
+	statesDesc   = prometheus.NewDesc("kubelet_running_containers", "Number of containers currently running", []string{"container_state"}, nil)
 	readyDesc    = prometheus.NewDesc("berth_pods_ready", "Pods that are ready.", nil, nil)
 )
 
@@ -49,13 +75,17 @@ func (m *podMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- runningDesc
 	ch <- restartsDesc
 	ch <- readyDesc
+	ch <- podsRunDesc
+	ch <- statesDesc
 }
 
 // Collect implements prometheus.Collector.
 func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 	phases := map[corev1.PodPhase]int{corev1.PodPending: 0, corev1.PodRunning: 0, corev1.PodSucceeded: 0, corev1.PodFailed: 0}
-	running, ready := 0, 0
+	running, ready, pods := 0, 0, 0
+	states := map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}
 	for _, p := range m.list() {
+		before := running
 		phases[p.Status.Phase]++
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -64,12 +94,25 @@ func (m *podMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, s := range list {
-				if s.State.Running != nil {
+				switch {
+				case s.State.Running != nil:
 					running++
+					states["running"]++
+				case s.State.Terminated != nil:
+					states["exited"]++
+				case s.ContainerID != "" && s.LastTerminationState.Terminated == nil:
+					states["created"]++
 				}
 				ch <- prometheus.MustNewConstMetric(restartsDesc, prometheus.CounterValue, float64(s.RestartCount), p.Namespace, p.Name, s.Name)
 			}
 		}
+		if running > before {
+			pods++
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(podsRunDesc, prometheus.GaugeValue, float64(pods))
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(statesDesc, prometheus.GaugeValue, float64(n), state)
 	}
 	for phase, n := range phases {
 		ch <- prometheus.MustNewConstMetric(podsDesc, prometheus.GaugeValue, float64(n), string(phase))

@@ -179,7 +179,7 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 // not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the file has.
 func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
 	s := Sampler{}
-	u := Usage{Memory: Memory{Limit: NoLimit}, Pids: Pids{Limit: NoLimit}}
+	u := unlimited()
 	sources := v1Sources()
 	if m == Unified {
 		sources = v2Sources()

@@ -24,6 +24,8 @@ type CPU struct {
 	ThrottledNs      uint64 `json:"throttledNs"`
 	Bursts           uint64 `json:"bursts"`
 	BurstNs          uint64 `json:"burstNs"`
+	QuotaUs          uint64 `json:"quotaUs"`  // microseconds of CPU time in each period, NoLimit without a quota
+	PeriodUs         uint64 `json:"periodUs"` // 0 where the kernel tells of none
 }
 
 // Memory is in bytes.
@@ -43,6 +45,7 @@ type Memory struct {
 	KernelStack  uint64 `json:"kernelStack"`
 	Shmem        uint64 `json:"shmem"`
 	Swap         uint64 `json:"swap"`
+	SwapLimit    uint64 `json:"swapLimit"` // NoLimit without one; on v1 that of memory and swap together, less that of memory
 	PageFaults   uint64 `json:"pageFaults"`
 	MajorFaults  uint64 `json:"majorFaults"`
 	OOMKills     uint64 `json:"oomKills"`

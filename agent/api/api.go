@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/stats"
 )
 
 // Feed is a set of objects that can be listed and followed. What it hands out is shared and must not be changed.
@@ -36,6 +37,11 @@ type Runtime interface {
 	Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
 	Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
 	PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
+}
+
+// Stats says what pods and the node use.
+type Stats interface {
+	Summary(ctx context.Context, onlyCPUAndMemory bool) (*stats.Summary, error)
 }
 
 // Problem is what is wrong with a manifest.
@@ -58,7 +64,9 @@ type Config struct {
 	// Timing returns what the pod's last start was spent on; nil when that is not known.
 	Timing  func(types.UID) *pod.Span
 	Healthy func() error
-	Metrics prometheus.Gatherer
+	// Metrics are served at their paths: /metrics, /metrics/resource and so on.
+	Metrics map[string]prometheus.Gatherer
+	Stats   Stats        // nil: /stats/summary is not served
 	Images  http.Handler // serves /images
 	Log     *slog.Logger
 }
@@ -95,8 +103,12 @@ func New(c Config) *Server {
 	for pattern, h := range routes {
 		s.mux.HandleFunc(pattern, s.answer(h))
 	}
-	if c.Metrics != nil {
-		s.mux.Handle("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{}))
+	for path, g := range c.Metrics {
+		// One figure that cannot be had must not cost all others.
+		s.mux.Handle("GET "+path, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	}
+	if c.Stats != nil {
+		s.mux.HandleFunc("GET /stats/summary", s.answer(s.summary))
 	}
 	if c.Images != nil {
 		s.mux.Handle("/images", c.Images)
@@ -175,6 +187,14 @@ func (r *response) Flush() {
 
 // Unwrap lets http.ResponseController reach the connection, for hijacking.
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (s *Server) summary(w http.ResponseWriter, r *http.Request) error {
+	sum, err := s.cfg.Stats.Summary(r.Context(), wants(r, "only_cpu_and_memory"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, sum)
+}
 
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) error {
 	if s.cfg.Healthy != nil {

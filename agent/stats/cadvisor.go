@@ -1,0 +1,278 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Cadvisor is /metrics/cadvisor: groups from the root down to containers, under the names that kubelet has from cAdvisor.
+func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
+	return gatherer(func(ch chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		s, err := c.Snapshot(ctx, false)
+		if err != nil {
+			ch <- prometheus.NewInvalidMetric(prometheus.NewDesc("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", nil, nil), err)
+			return
+		}
+		newMetric("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", gauge).put(ch, time.Time{}, 0)
+		newMetric("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.", gauge,
+			"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion").put(ch, time.Time{}, 1, "", "berth "+version, "", kernelVersion(), "")
+		machine(s, c.cfg.Memory, ch)
+		l := c.disks()
+		tables := groupTables()
+		put := func(f *Figures, x extra) {
+			if !f.Known {
+				return
+			}
+			for i := range tables {
+				tables[i].put(ch, f, x)
+			}
+		}
+		put(&s.Node.Figures, extra{Figures: &s.Node.Figures, disk: l.node, interfaces: s.Node.Network, started: s.Node.Started, at: s.Time})
+		for i := range s.Classes {
+			put(&s.Classes[i], extra{started: s.Node.Started, at: s.Time})
+		}
+		for i := range s.Pods {
+			p := &s.Pods[i]
+			x := extra{namespace: p.Pod.Namespace, pod: p.Pod.Name, interfaces: p.Network, at: s.Time}
+			if t := p.Pod.Status.StartTime; t != nil {
+				x.started = t.Time
+			}
+			put(&p.Figures, x)
+			for j := range p.Containers {
+				r := &p.Containers[j]
+				put(&r.Figures, extra{
+					namespace: x.namespace, pod: x.pod, container: r.Name, image: r.Image, name: r.ID,
+					started: r.Started, at: s.Time, disk: l.of[r.ID], spec: r.Spec,
+				})
+			}
+		}
+	})
+}
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+func machine(s *Snapshot, memory int64, ch chan<- prometheus.Metric) {
+	labels := []string{"boot_id", "machine_id", "system_uuid"}
+	values := []string{oneLine("/proc/sys/kernel/random/boot_id"), oneLine("/etc/machine-id"), oneLine("/sys/class/dmi/id/product_uuid")}
+	newMetric("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.Cores), values...)
+	newMetric("machine_memory_bytes", "Amount of memory installed on the machine.", gauge, labels...).put(ch, time.Time{}, float64(memory), values...)
+	newMetric("machine_swap_bytes", "Amount of swap memory available on the machine.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.SwapTotal), values...)
+}
+
+// extra is what of a group is not in its files.
+type extra struct {
+	*Figures
+	namespace, pod, container, image, name string
+	interfaces                             []Interface
+	started, at                            time.Time
+	disk                                   Disk
+	spec                                   *corev1.Container
+}
+
+// table is one metric of groups: its values of one group, each with the values of its further labels.
+type table struct {
+	metric
+	values func(f *Figures, x *extra, emit func(v float64, labels ...string))
+}
+
+func (t *table) put(ch chan<- prometheus.Metric, f *Figures, x extra) {
+	t.values(f, &x, func(v float64, labels ...string) {
+		t.metric.put(ch, f.Usage.Time, v, append([]string{x.container, f.Path, x.image, x.name, x.namespace, x.pod}, labels...)...)
+	})
+}
+
+type emitter = func(v float64, labels ...string)
+
+// groupTables are the metrics of groups.
+func groupTables() []table {
+	var out []table
+	add := func(name, help string, kind prometheus.ValueType, values func(*Figures, *extra, emitter), labels ...string) {
+		all := append([]string{"container", "id", "image", "name", "namespace", "pod"}, labels...)
+		out = append(out, table{newMetric(name, help, kind, all...), values})
+	}
+	plain := func(name, help string, kind prometheus.ValueType, pick func(*cgroups.Usage) float64) {
+		add(name, help, kind, func(f *Figures, _ *extra, emit emitter) { emit(pick(&f.Usage)) })
+	}
+	addCPU(add, plain)
+	addMemory(add, plain)
+	addPressure(add)
+	addIO(add)
+	addNetwork(add)
+	addLife(add)
+	return out
+}
+
+type (
+	addFunc   = func(name, help string, kind prometheus.ValueType, values func(*Figures, *extra, emitter), labels ...string)
+	plainFunc = func(name, help string, kind prometheus.ValueType, pick func(*cgroups.Usage) float64)
+)
+
+func addCPU(add addFunc, plain plainFunc) {
+	add("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", counter, func(f *Figures, _ *extra, emit emitter) {
+		emit(seconds(f.Usage.CPU.UsageNs), "total")
+	}, "cpu")
+	plain("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", counter, func(u *cgroups.Usage) float64 { return seconds(u.CPU.UserNs) })
+	plain("container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.", counter, func(u *cgroups.Usage) float64 { return seconds(u.CPU.SystemNs) })
+	limited := func(pick func(*cgroups.CPU) float64) func(*Figures, *extra, emitter) {
+		return func(f *Figures, _ *extra, emit emitter) {
+			if f.Usage.CPU.Periods > 0 {
+				emit(pick(&f.Usage.CPU))
+			}
+		}
+	}
+	add("container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.", counter, limited(func(c *cgroups.CPU) float64 { return float64(c.Periods) }))
+	add("container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.", counter, limited(func(c *cgroups.CPU) float64 { return float64(c.ThrottledPeriods) }))
+	add("container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.", counter, limited(func(c *cgroups.CPU) float64 { return seconds(c.ThrottledNs) }))
+	add("container_cpu_cfs_burst_periods_total", "Number of periods when burst occurs.", counter, limited(func(c *cgroups.CPU) float64 { return float64(c.Bursts) }))
+	add("container_cpu_cfs_burst_seconds_total", "Total time duration the container has been bursted.", counter, limited(func(c *cgroups.CPU) float64 { return seconds(c.BurstNs) }))
+}
+
+func addMemory(add addFunc, plain plainFunc) {
+	for _, m := range []struct {
+		name, help string
+		kind       prometheus.ValueType
+		pick       func(*cgroups.Memory) uint64
+	}{
+		{"container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", gauge, func(m *cgroups.Memory) uint64 { return m.Usage }},
+		{"container_memory_working_set_bytes", "Current working set in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.WorkingSet }},
+		{"container_memory_rss", "Size of RSS in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.RSS }},
+		{"container_memory_cache", "Number of bytes of page cache memory.", gauge, func(m *cgroups.Memory) uint64 { return m.Cache }},
+		{"container_memory_mapped_file", "Size of memory mapped files in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.MappedFile }},
+		{"container_memory_swap", "Container swap usage in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.Swap }},
+		{"container_memory_total_active_file_bytes", "Current total active file in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.ActiveFile }},
+		{"container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.InactiveFile }},
+		{"container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", gauge, func(m *cgroups.Memory) uint64 { return m.Peak }},
+		{"container_memory_failcnt", "Number of memory usage hits limits", counter, func(m *cgroups.Memory) uint64 { return m.LimitHits }},
+		{"container_oom_events_total", "Count of out of memory events observed for the container", counter, func(m *cgroups.Memory) uint64 { return m.OOMKills }},
+	} {
+		plain(m.name, m.help, m.kind, func(u *cgroups.Usage) float64 { return float64(m.pick(&u.Memory)) })
+	}
+	add("container_memory_failures_total", "Cumulative count of memory allocation failures.", counter, func(f *Figures, _ *extra, emit emitter) {
+		for _, scope := range []string{"container", "hierarchy"} {
+			emit(float64(f.Usage.Memory.PageFaults), "pgfault", scope)
+			emit(float64(f.Usage.Memory.MajorFaults), "pgmajfault", scope)
+		}
+	}, "failure_type", "scope")
+}
+
+func addPressure(add addFunc) {
+	for _, r := range []struct {
+		what, waiting, stalled string
+		pick                   func(*cgroups.PSI) *cgroups.Pressure
+	}{
+		{"cpu", "Total time duration tasks in the container have waited due to CPU congestion.", "Total time duration no tasks in the container could make progress due to CPU congestion.", func(p *cgroups.PSI) *cgroups.Pressure { return &p.CPU }},
+		{"memory", "Total time duration tasks in the container have waited due to memory congestion.", "Total time duration no tasks in the container could make progress due to memory congestion.", func(p *cgroups.PSI) *cgroups.Pressure { return &p.Memory }},
+		{"io", "Total time duration tasks in the container have waited due to IO congestion.", "Total time duration no tasks in the container could make progress due to IO congestion.", func(p *cgroups.PSI) *cgroups.Pressure { return &p.IO }},
+	} {
+		total := func(pick func(*cgroups.Pressure) uint64) func(*Figures, *extra, emitter) {
+			return func(f *Figures, _ *extra, emit emitter) {
+				if f.Usage.PSI != nil {
+					emit(seconds(pick(r.pick(f.Usage.PSI)) * uint64(time.Microsecond)))
+				}
+			}
+		}
+		add("container_pressure_"+r.what+"_waiting_seconds_total", r.waiting, counter, total(func(p *cgroups.Pressure) uint64 { return p.Some.TotalUs }))
+		add("container_pressure_"+r.what+"_stalled_seconds_total", r.stalled, counter, total(func(p *cgroups.Pressure) uint64 { return p.Full.TotalUs }))
+	}
+}
+
+func addIO(add addFunc) {
+	for _, m := range []struct {
+		name, help string
+		pick       func(*cgroups.IO) uint64
+	}{
+		{"container_fs_reads_bytes_total", "Cumulative count of bytes read", func(i *cgroups.IO) uint64 { return i.ReadBytes }},
+		{"container_fs_writes_bytes_total", "Cumulative count of bytes written", func(i *cgroups.IO) uint64 { return i.WriteBytes }},
+		{"container_fs_reads_total", "Cumulative count of reads completed", func(i *cgroups.IO) uint64 { return i.ReadOps }},
+		{"container_fs_writes_total", "Cumulative count of writes completed", func(i *cgroups.IO) uint64 { return i.WriteOps }},
+	} {
+		add(m.name, m.help, counter, func(f *Figures, _ *extra, emit emitter) { emit(float64(m.pick(&f.Usage.IO)), "") }, "device")
+	}
+	for _, m := range []struct {
+		name, help string
+		pick       func(*Disk) uint64
+	}{
+		{"container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.", func(d *Disk) uint64 { return d.Used }},
+		{"container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.", func(d *Disk) uint64 { return d.Capacity }},
+		{"container_fs_inodes_free", "Number of available Inodes", func(d *Disk) uint64 { return d.InodesFree }},
+		{"container_fs_inodes_total", "Number of Inodes", func(d *Disk) uint64 { return d.Inodes }},
+	} {
+		add(m.name, m.help, gauge, func(_ *Figures, x *extra, emit emitter) {
+			if x.disk.Known {
+				emit(float64(m.pick(&x.disk)), "")
+			}
+		}, "device")
+	}
+}
+
+func addNetwork(add addFunc) {
+	for _, m := range []struct {
+		name, help string
+		pick       func(*Interface) uint64
+	}{
+		{"container_network_receive_bytes_total", "Cumulative count of bytes received", func(i *Interface) uint64 { return i.RxBytes }},
+		{"container_network_receive_packets_total", "Cumulative count of packets received", func(i *Interface) uint64 { return i.RxPackets }},
+		{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", func(i *Interface) uint64 { return i.RxErrors }},
+		{"container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", func(i *Interface) uint64 { return i.RxDropped }},
+		{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", func(i *Interface) uint64 { return i.TxBytes }},
+		{"container_network_transmit_packets_total", "Cumulative count of packets transmitted", func(i *Interface) uint64 { return i.TxPackets }},
+		{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", func(i *Interface) uint64 { return i.TxErrors }},
+		{"container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", func(i *Interface) uint64 { return i.TxDropped }},
+	} {
+		add(m.name, m.help, counter, func(_ *Figures, x *extra, emit emitter) {
+			for i := range x.interfaces {
+				emit(float64(m.pick(&x.interfaces[i])), x.interfaces[i].Name)
+			}
+		}, "interface")
+	}
+}
+
+// addLife has what the group may do and since when it does.
+func addLife(add addFunc) {
+	add("container_processes", "Number of processes running inside the container.", gauge, func(f *Figures, _ *extra, emit emitter) { emit(float64(f.Processes)) })
+	add("container_threads", "Number of threads running inside the container", gauge, func(f *Figures, _ *extra, emit emitter) { emit(float64(f.Usage.Pids.Current)) })
+	add("container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", gauge, func(f *Figures, _ *extra, emit emitter) {
+		emit(unlimited(f.Usage.Pids.Limit))
+	})
+	add("container_last_seen", "Last time a container was seen by the exporter", gauge, func(_ *Figures, x *extra, emit emitter) { emit(float64(x.at.Unix())) })
+	add("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", gauge, func(_ *Figures, x *extra, emit emitter) {
+		if !x.started.IsZero() {
+			emit(float64(x.started.Unix()))
+		}
+	})
+	add("container_spec_memory_limit_bytes", "Memory limit for the container.", gauge, func(f *Figures, _ *extra, emit emitter) { emit(unlimited(f.Usage.Memory.Limit)) })
+	add("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", gauge, func(f *Figures, _ *extra, emit emitter) { emit(unlimited(f.Usage.Memory.SwapLimit)) })
+	add("container_spec_cpu_period", "CPU period of the container.", gauge, func(f *Figures, _ *extra, emit emitter) {
+		if f.Usage.CPU.PeriodUs > 0 {
+			emit(float64(f.Usage.CPU.PeriodUs))
+		}
+	})
+	add("container_spec_cpu_quota", "CPU quota of the container.", gauge, func(f *Figures, _ *extra, emit emitter) {
+		if q := f.Usage.CPU.QuotaUs; q != cgroups.NoLimit && q > 0 {
+			emit(float64(q))
+		}
+	})
+	add("container_spec_cpu_shares", "CPU share of the container.", gauge, func(_ *Figures, x *extra, emit emitter) {
+		if x.spec != nil {
+			emit(float64(cgroups.Shares(x.spec.Resources.Requests.Cpu().MilliValue())))
+		}
+	})
+}
+
+// unlimited is 0, as dashboards know it.
+func unlimited(v uint64) float64 {
+	if v == cgroups.NoLimit {
+		return 0
+	}
+	return float64(v)
+}

@@ -1,0 +1,199 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+)
+
+// slow is a figure that is dear to find out: that is done beside, when somebody asks and what is known has become old.
+type slow[T any] struct {
+	mu    sync.Mutex
+	value T
+	due   time.Time
+	busy  chan struct{} // closed when what is being found out is known
+}
+
+// patience is how long who asks waits for a figure that is not known yet, or is old.
+const patience = 300 * time.Millisecond
+
+// idleShare keeps what finds out from taking more than that part of a core.
+const idleShare = 20
+
+// get returns what is known.
+func (s *slow[T]) get(c *Collector, every time.Duration, find func(context.Context) T) T {
+	s.mu.Lock()
+	if s.busy == nil && time.Now().After(s.due) && c.ctx.Err() == nil {
+		busy := make(chan struct{})
+		s.busy = busy
+		c.wait.Go(func() {
+			began := time.Now()
+			v := find(c.ctx)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.value, s.busy = v, nil
+			s.due = time.Now().Add(max(every, idleShare*time.Since(began)))
+			close(busy)
+		})
+	}
+	busy := s.busy
+	s.mu.Unlock()
+	if busy != nil {
+		select {
+		case <-busy:
+		case <-time.After(patience):
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.value
+}
+
+// Disk is what files take, and what there is where they are. Bytes are those of blocks, as du counts them.
+type Disk struct {
+	Time                time.Time
+	Used, InodesUsed    uint64
+	Capacity, Available uint64
+	Inodes, InodesFree  uint64
+	Known               bool
+	Own                 bool   // it is a file system of its own
+	Claim               string // name of the claim whose volume it is
+}
+
+// disk is all of a pod.
+type disk struct {
+	volumes map[string]Disk
+	logs    map[string]Disk // by container
+}
+
+// diskEvery is how often a pod's files are counted, while somebody asks.
+const diskEvery = time.Minute
+
+// disk counts the pod's files.
+func (c *Collector) disk(p *Pod) disk {
+	pod := p.Pod
+	return p.state.disk.get(c, diskEvery, func(ctx context.Context) disk {
+		out := disk{volumes: map[string]Disk{}, logs: map[string]Disk{}}
+		base := filepath.Join(c.cfg.RootDir, "pods", string(pod.UID), "volumes")
+		for i := range pod.Spec.Volumes {
+			v := &pod.Spec.Volumes[i]
+			if path := volumePath(base, v.Name); path != "" {
+				d := volume(ctx, path)
+				if v.PersistentVolumeClaim != nil {
+					d.Claim = v.PersistentVolumeClaim.ClaimName
+				}
+				out.volumes[v.Name] = d
+			}
+		}
+		logs := spec.LogDirectory(c.cfg.LogDir, pod)
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				if d, ok := count(ctx, filepath.Join(logs, list[i].Name)); ok {
+					d.statfs(logs, false)
+					out.logs[list[i].Name] = d
+				}
+			}
+		}
+		return out
+	})
+}
+
+// volumePath finds the volume's directory: which plugin made it is part of its path. One of the host is nowhere here, and is not the
+// pod's use.
+func volumePath(base, name string) string {
+	plugins, err := os.ReadDir(base)
+	if err != nil {
+		return ""
+	}
+	for _, p := range plugins {
+		path := filepath.Join(base, p.Name(), name)
+		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+			return path
+		}
+	}
+	return ""
+}
+
+// volume asks the file system where the volume is one of its own, and counts its files elsewhere.
+func volume(ctx context.Context, path string) Disk {
+	var here, above unix.Stat_t
+	d := Disk{Time: time.Now()}
+	if unix.Stat(path, &here) != nil || unix.Stat(filepath.Dir(path), &above) != nil {
+		return d
+	}
+	if here.Dev != above.Dev {
+		d.Own, d.Known = true, d.statfs(path, true)
+		return d
+	}
+	d, _ = count(ctx, path)
+	d.statfs(path, false)
+	return d
+}
+
+// statfs fills in what there is where path is, and what is used of it if that is to be this one's use. It says whether it could.
+func (d *Disk) statfs(path string, used bool) bool {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return false
+	}
+	size := uint64(st.Bsize)
+	d.Capacity, d.Available = st.Blocks*size, st.Bavail*size
+	d.Inodes, d.InodesFree = st.Files, st.Ffree
+	if used {
+		d.Used, d.InodesUsed = (st.Blocks-st.Bfree)*size, st.Files-st.Ffree
+	}
+	return true
+}
+
+// count adds up the blocks of the files below dir: each hard link once, no other file system, no link followed.
+func count(ctx context.Context, dir string) (Disk, bool) {
+	d := Disk{Time: time.Now()}
+	var dev uint64
+	linked := map[uint64]struct{}{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var info fs.FileInfo
+		if err == nil {
+			info, err = e.Info()
+		}
+		if err != nil {
+			if path == dir {
+				return err
+			}
+			return nil //nolint:nilerr // it went meanwhile, or is not to be looked into
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return errors.ErrUnsupported
+		}
+		if path == dir {
+			dev = st.Dev
+		}
+		if st.Dev != dev {
+			return fs.SkipDir
+		}
+		if st.Nlink > 1 && !e.IsDir() {
+			if _, seen := linked[st.Ino]; seen {
+				return nil
+			}
+			linked[st.Ino] = struct{}{}
+		}
+		d.Used += uint64(st.Blocks) * 512
+		d.InodesUsed++
+		return nil
+	})
+	d.Known = err == nil
+	return d, d.Known
+}

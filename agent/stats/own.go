@@ -1,0 +1,62 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Volumes are the metrics of volumes that are claimed, as kubelet has them on /metrics.
+func (c *Collector) Volumes() prometheus.Collector {
+	return collector(func(ch chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		s, err := c.Snapshot(ctx, false)
+		if err != nil {
+			return
+		}
+		for i := range s.Pods {
+			p := &s.Pods[i]
+			for _, v := range p.Pod.Spec.Volumes {
+				if v.PersistentVolumeClaim == nil {
+					continue
+				}
+				if d := c.disk(p).volumes[v.Name]; d.Known {
+					volumeMetrics(d, ch, p.Pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+				}
+			}
+		}
+	})
+}
+
+func volumeMetrics(d Disk, ch chan<- prometheus.Metric, namespace, claim string) {
+	for _, m := range []struct {
+		name, help string
+		v          uint64
+	}{
+		{"kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", d.Capacity},
+		{"kubelet_volume_stats_available_bytes", "Number of available bytes in the volume", d.Available},
+		{"kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", d.Used},
+		{"kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", d.Inodes},
+		{"kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", d.InodesFree},
+		{"kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", d.InodesUsed},
+	} {
+		newMetric(m.name, m.help, gauge, "namespace", "persistentvolumeclaim").put(ch, time.Time{}, float64(m.v), namespace, claim)
+	}
+}
+
+// Kernel is what kubelet has no name for: the kernel's own view of memory, and what measuring costs.
+func (c *Collector) Kernel() prometheus.Collector {
+	return collector(func(ch chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		s, err := c.Snapshot(ctx, false)
+		if err != nil {
+			return
+		}
+		newMetric("berth_node_memory_available_bytes", "What the kernel says could be used without swapping (MemAvailable).", gauge).
+			put(ch, time.Time{}, float64(s.Node.Available))
+		newMetric("berth_stats_measure_seconds", "Time that the last measurement of all groups took.", gauge).put(ch, time.Time{}, s.took.Seconds())
+	})
+}

@@ -1,0 +1,212 @@
+// Package stats says what the pods, their containers and the node use, in the words of kubelet: the summary that autoscalers
+// read, and the metrics that dashboards are made for.
+//
+// Nothing is measured while nobody asks. Who asks gets a measurement that is not older than a moment, and all who ask at once
+// share it. CPU, memory, tasks, io and pressure come from the kernel's files of each group, which stay open between
+// measurements; what is dear, the size of files, is found out beside and seldom.
+package stats
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// Runtime is what is asked of the container runtime: the sizes of images and of containers' writable layers, and all figures of
+// containers whose groups cannot be read.
+type Runtime interface {
+	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error)
+	ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error)
+	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error)
+}
+
+// Config is what a [Collector] works with. All but Log is required.
+type Config struct {
+	Pods    func() []*corev1.Pod
+	Groups  *cgroups.Hierarchy
+	PodPath func(*corev1.Pod) string // of the pod's group
+	Classes []string                 // groups of the QoS classes, that of all pods first
+	Runtime Runtime
+
+	NodeName string
+	Memory   int64  // of the node in bytes
+	RootDir  string // pods' volumes are under pods/<uid>/volumes
+	LogDir   string // logs are under <namespace>_<name>_<uid>/<container>
+	Log      *slog.Logger
+}
+
+const (
+	// fresh is how old a measurement may be that is handed out again.
+	fresh = time.Second
+	// window is how far apart two measurements may be for a rate between them to be one of now.
+	window = time.Minute
+	// prime is the distance of two measurements when the first one for long is asked for.
+	prime = 200 * time.Millisecond
+	// idleAfter is when the files are closed, if nobody has asked.
+	idleAfter = 2 * time.Minute
+	// filesPerGroup is how many descriptors a measured group takes at most.
+	filesPerGroup = 24
+)
+
+// Collector measures. Its methods can be called at any time.
+type Collector struct {
+	cfg Config
+	log *slog.Logger
+
+	ctx    context.Context // of what runs beside
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	layers slow[layers]
+
+	mu     sync.Mutex
+	last   *Snapshot
+	pods   map[types.UID]*podState
+	groups map[string]*group
+	open   int // groups whose files are open
+	most   int // how many may be
+	idle   *time.Timer
+}
+
+// New returns a collector that has measured nothing yet.
+func New(c Config) *Collector {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &Collector{
+		cfg: c, log: c.Log, ctx: ctx, cancel: cancel,
+		pods: map[types.UID]*podState{}, groups: map[string]*group{}, most: mostGroups(),
+	}
+	m.idle = time.AfterFunc(idleAfter, m.rest)
+	return m
+}
+
+// mostGroups leaves half of the descriptors that this process may have to everything else.
+func mostGroups() int {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 20
+	}
+	return int(min(r.Cur, 1<<20)) / 2 / filesPerGroup
+}
+
+// Close ends what runs beside and closes the files.
+func (c *Collector) Close() {
+	c.idle.Stop()
+	c.cancel()
+	c.wait.Wait()
+	c.rest()
+}
+
+// rest closes the files until somebody asks again.
+func (c *Collector) rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.groups {
+		g.close(c)
+	}
+	for _, p := range c.pods {
+		p.net.close()
+	}
+	clear(c.groups)
+	clear(c.pods)
+	c.last = nil
+}
+
+// Snapshot is one measurement of everything.
+type Snapshot struct {
+	Time    time.Time
+	Node    Node
+	Classes []Figures // as in Config
+	Pods    []Pod
+	took    time.Duration
+}
+
+// Figures are those of one group.
+type Figures struct {
+	Path  string
+	Usage cgroups.Usage
+	// Rate is the CPU time since the measurement before in nanoseconds a second.
+	Rate uint64
+	// Processes are those in the group and below it.
+	Processes uint64
+	Known     bool
+}
+
+// Pod is what one pod uses.
+type Pod struct {
+	Figures
+	Pod        *corev1.Pod
+	Network    []Interface // none: the pod is on the node's network
+	NetworkAt  time.Time
+	Containers []Container
+	state      *podState
+}
+
+// Container is what a container that runs uses.
+type Container struct {
+	Figures
+	Name, ID, Image string
+	Started         time.Time
+	Spec            *corev1.Container
+}
+
+// Snapshot measures, unless that was done a moment ago. With rates it sees to it that there is a measurement before.
+func (c *Collector) Snapshot(ctx context.Context, rates bool) (*Snapshot, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle.Reset(idleAfter)
+	if rates && (c.last == nil || time.Since(c.last.Time) > window) {
+		c.measure(ctx)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(prime):
+		}
+		c.last = c.measure(ctx)
+	}
+	if c.last == nil || time.Since(c.last.Time) > fresh {
+		c.last = c.measure(ctx)
+	}
+	return c.last, ctx.Err()
+}
+
+func (c *Collector) measure(ctx context.Context) *Snapshot {
+	began := time.Now()
+	s := &Snapshot{Time: began}
+	seen := map[string]bool{}
+	s.Node = c.node(seen)
+	for _, path := range c.cfg.Classes {
+		s.Classes = append(s.Classes, c.figures(path, time.Time{}, seen, true))
+	}
+	live := map[types.UID]bool{}
+	for _, pod := range c.cfg.Pods() {
+		if p, ok := c.pod(pod, seen); ok {
+			live[pod.UID] = true
+			s.Pods = append(s.Pods, p)
+		}
+	}
+	for path, g := range c.groups {
+		if !seen[path] {
+			g.close(c)
+			delete(c.groups, path)
+		}
+	}
+	for uid, p := range c.pods {
+		if !live[uid] {
+			p.net.close()
+			delete(c.pods, uid)
+		}
+	}
+	c.fill(ctx, s)
+	s.took = time.Since(began)
+	return s
+}

@@ -1,0 +1,234 @@
+package cgroups
+
+import "bytes"
+
+func (s *Sampler) pressureSources() []statSource {
+	at := func(pick func(*PSI) *Pressure) func([]byte, *Usage) error {
+		return func(data []byte, _ *Usage) error {
+			if len(data) == 0 {
+				return nil
+			}
+			if s.psi == nil {
+				s.psi = &PSI{}
+			}
+			return parsePressure(data, pick(s.psi))
+		}
+	}
+	return []statSource{
+		{"", "cpu.pressure", always, at(func(p *PSI) *Pressure { return &p.CPU })},
+		{"", "memory.pressure", always, at(func(p *PSI) *Pressure { return &p.Memory })},
+		{"", "io.pressure", always, at(func(p *PSI) *Pressure { return &p.IO })},
+	}
+}
+
+// number reads a one-number file into where pick says.
+func number(pick func(*Usage) *uint64) func([]byte, *Usage) error {
+	return func(data []byte, u *Usage) error {
+		n, err := parseNumber(data)
+		if err != nil {
+			return err
+		}
+		*pick(u) = n
+		return nil
+	}
+}
+
+// keyed reads a "key value" file; pick returns nil for keys nobody wants.
+func keyed(pick func(key string, u *Usage) (dst *uint64, scale uint64)) func([]byte, *Usage) error {
+	return func(data []byte, u *Usage) error {
+		fields(data, func(k []byte, v uint64) {
+			if dst, scale := pick(string(k), u); dst != nil {
+				*dst = v * scale
+			}
+		})
+		return nil
+	}
+}
+
+func v1Sources() []statSource {
+	return []statSource{
+		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
+		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
+		{"cpuacct", "cpuacct.usage_sys", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
+		{"cpu", "cpu.stat", ifRan, keyed(v1CPUStat)},
+		{"cpu", "cpu.cfs_quota_us", rare, v1Quota},
+		{"cpu", "cpu.cfs_period_us", rare, number(func(u *Usage) *uint64 { return &u.CPU.PeriodUs })},
+		{"memory", "memory.stat", ifCharged, keyed(v1MemoryStat)},
+		{"memory", "memory.usage_in_bytes", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
+		{"memory", "memory.limit_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"memory", "memory.memsw.limit_in_bytes", rare, v1SwapLimit}, // after the limit of memory
+		{"memory", "memory.max_usage_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"memory", "memory.failcnt", rare, number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
+		{"memory", "memory.memsw.failcnt", rare, func(data []byte, u *Usage) error {
+			n, err := parseNumber(data) // without swap the sum runs into its limit first, and only this one counts
+			u.Memory.LimitHits += n
+			return err
+		}},
+		{"pids", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"pids", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
+		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifRan, func(data []byte, u *Usage) error {
+			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
+			return nil
+		}},
+		{"blkio", "blkio.throttle.io_serviced_recursive", ifRan, func(data []byte, u *Usage) error {
+			u.IO.ReadOps, u.IO.WriteOps = parseBlkio(data)
+			return nil
+		}},
+	}
+}
+
+func v2Sources() []statSource {
+	return []statSource{
+		{"", "cpu.stat", first, keyed(v2CPUStat)},
+		{"", "cpu.max", rare, v2Quota},
+		{"", "memory.stat", ifCharged, keyed(v2MemoryStat)},
+		{"", "memory.current", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
+		{"", "memory.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"", "memory.peak", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"", "memory.swap.current", ifCharged, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
+		{"", "memory.swap.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.SwapLimit })},
+		{"", "memory.events", ifCharged, keyed(v2MemoryEvents)},
+		{"", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
+		{"", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
+		{"", "io.stat", ifRan, func(data []byte, u *Usage) error {
+			parseIOStat(data, &u.IO)
+			return nil
+		}},
+	}
+}
+
+// v1Quota: -1 is none.
+func v1Quota(data []byte, u *Usage) error {
+	u.CPU.QuotaUs = NoLimit
+	if bytes.HasPrefix(data, []byte("-")) {
+		return nil
+	}
+	n, err := parseNumber(data)
+	u.CPU.QuotaUs = n
+	return err
+}
+
+// v2Quota reads "max 100000" or "50000 100000".
+func v2Quota(data []byte, u *Usage) error {
+	quota, period, _ := bytes.Cut(bytes.TrimSpace(data), []byte(" "))
+	q, err := parseNumber(quota)
+	if err != nil {
+		return err
+	}
+	p, err := parseNumber(period)
+	u.CPU.QuotaUs, u.CPU.PeriodUs = q, p
+	return err
+}
+
+func v1SwapLimit(data []byte, u *Usage) error {
+	n, err := parseNumber(data)
+	u.Memory.SwapLimit = NoLimit
+	if err == nil && n != NoLimit && u.Memory.Limit != NoLimit {
+		u.Memory.SwapLimit = n - min(u.Memory.Limit, n)
+	}
+	return err
+}
+
+func v1CPUStat(k string, u *Usage) (*uint64, uint64) {
+	switch k {
+	case "nr_periods":
+		return &u.CPU.Periods, 1
+	case "nr_throttled":
+		return &u.CPU.ThrottledPeriods, 1
+	case "throttled_time":
+		return &u.CPU.ThrottledNs, 1
+	case "nr_bursts":
+		return &u.CPU.Bursts, 1
+	case "burst_time":
+		return &u.CPU.BurstNs, 1
+	}
+	return nil, 0
+}
+
+// v1MemoryStat takes the total_ values, which include the groups below.
+func v1MemoryStat(k string, u *Usage) (*uint64, uint64) {
+	m := &u.Memory
+	switch k {
+	case "total_rss":
+		return &m.RSS, 1
+	case "total_cache":
+		return &m.Cache, 1
+	case "total_mapped_file":
+		return &m.MappedFile, 1
+	case "total_inactive_file":
+		return &m.InactiveFile, 1
+	case "total_active_file":
+		return &m.ActiveFile, 1
+	case "total_shmem":
+		return &m.Shmem, 1
+	case "total_swap":
+		return &m.Swap, 1
+	case "total_pgfault":
+		return &m.PageFaults, 1
+	case "total_pgmajfault":
+		return &m.MajorFaults, 1
+	}
+	return nil, 0
+}
+
+func v2CPUStat(k string, u *Usage) (*uint64, uint64) {
+	const us = 1000 // v2 counts in microseconds
+	switch k {
+	case "usage_usec":
+		return &u.CPU.UsageNs, us
+	case "user_usec":
+		return &u.CPU.UserNs, us
+	case "system_usec":
+		return &u.CPU.SystemNs, us
+	case "nr_periods":
+		return &u.CPU.Periods, 1
+	case "nr_throttled":
+		return &u.CPU.ThrottledPeriods, 1
+	case "throttled_usec":
+		return &u.CPU.ThrottledNs, us
+	case "nr_bursts":
+		return &u.CPU.Bursts, 1
+	case "burst_usec":
+		return &u.CPU.BurstNs, us
+	}
+	return nil, 0
+}
+
+func v2MemoryStat(k string, u *Usage) (*uint64, uint64) {
+	m := &u.Memory
+	switch k {
+	case "anon":
+		return &m.RSS, 1
+	case "file":
+		return &m.Cache, 1
+	case "file_mapped":
+		return &m.MappedFile, 1
+	case "inactive_file":
+		return &m.InactiveFile, 1
+	case "active_file":
+		return &m.ActiveFile, 1
+	case "shmem":
+		return &m.Shmem, 1
+	case "slab":
+		return &m.Slab, 1
+	case "kernel_stack":
+		return &m.KernelStack, 1
+	case "pgfault":
+		return &m.PageFaults, 1
+	case "pgmajfault":
+		return &m.MajorFaults, 1
+	}
+	return nil, 0
+}
+
+func v2MemoryEvents(k string, u *Usage) (*uint64, uint64) {
+	switch k {
+	case "oom_kill":
+		return &u.Memory.OOMKills, 1
+	case "max":
+		return &u.Memory.LimitHits, 1
+	case "high":
+		return &u.Memory.HighHits, 1
+	}
+	return nil, 0
+}
