@@ -107,6 +107,7 @@ func runBoth(ctx context.Context, a *agent.Agent, notify *systemd.Notifier) erro
 func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r := placeConfig(c.Place, log)
 	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
+	r.CDISpecDirs = c.CDISpecDirs
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
 	r.PullStallTimeout = c.PullStallTimeout
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles

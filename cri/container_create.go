@@ -215,8 +215,15 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errInvalid, err)
 		}
+		devices, err := cdiNames(c.cfg)
+		if err != nil {
+			return err
+		}
+		if err := cs.cdi.inject(spec, devices); err != nil {
+			return err
+		}
 		c.mu.Lock()
-		c.rec.User = in.User
+		c.rec.User, c.rec.Poststop = in.User, hasPoststop(spec)
 		c.exec = execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil}
 		c.mu.Unlock()
 		return writeSpec(cs.paths.spec(c.id), spec)

@@ -129,6 +129,7 @@ func (cs *containers) finish(ctx context.Context, c *container, o outcome) {
 	if err := cs.sweep(ctx, c); err != nil {
 		cs.log.Error("remains of a container are not removed", append(c.logAttrs(), "error", err)...)
 	}
+	cs.poststop(ctx, c)
 	close(c.done)
 }
 

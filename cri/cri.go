@@ -42,6 +42,8 @@ type Config struct {
 	CNIConfDir string   // "" = always the network built in
 	CNIBinDirs []string // binaries of the plugins CNIConfDir names
 
+	CDISpecDirs []string // of device specifications, the later before the earlier; empty = no such devices
+
 	RegistryConfigDir string // hosts.toml files, one directory a registry
 	ImageDir          string // archives imported at start
 	MaxParallelPulls  int
@@ -127,6 +129,7 @@ func (s *Server) openMachine() (*machine, error) {
 	c := s.cfg
 	m := &machine{
 		paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
+		cdi: &cdiDevices{dirs: c.CDISpecDirs},
 	}
 	if err := makeDirs(m.paths); err != nil {
 		return nil, err

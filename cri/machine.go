@@ -31,6 +31,7 @@ type machine struct {
 	mounts  mounts
 	host    oci.Host
 	bootID  string
+	cdi     *cdiDevices
 	log     *slog.Logger
 
 	cgroupRoot  string

@@ -52,6 +52,7 @@ type containerRecord struct {
 	StopSignal int
 	User       specs.User
 	Resources  []byte // runtimeapi.LinuxContainerResources, as updated
+	Poststop   bool   // the specification has hooks to be run when all of the container has ended
 }
 
 func encode(m proto.Message) ([]byte, error) {

@@ -193,6 +193,9 @@ func (s *Server) resweep(ctx context.Context, c *container) {
 	if err := s.ctrs.sweep(ctx, c); err != nil {
 		s.log.Warn("remains of a container are not removed", append(c.logAttrs(), "error", err)...)
 	}
+	if c.record().State == containerExited {
+		s.ctrs.poststop(ctx, c)
+	}
 }
 
 // collect removes what has our marks and no record: our directories, and what they say was made.

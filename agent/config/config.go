@@ -34,6 +34,7 @@ type Embedded struct {
 	ImageDir          string
 	CNIConfDir        string
 	CNIBinDirs        []string
+	CDISpecDirs       []string
 	RegistryConfigDir string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
@@ -91,6 +92,7 @@ func Default() Config {
 		Embedded: Embedded{
 			CNIConfDir:       "/etc/cni/net.d",
 			CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
+			CDISpecDirs:      []string{"/etc/cdi", "/var/run/cdi"},
 			PullStallTimeout: time.Minute,
 			MaxParallelPulls: 6,
 			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
@@ -119,6 +121,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.ImageDir, "image-dir", e.ImageDir, "image archives that are imported at start (empty: none)")
 	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations; without one the built-in network is used")
 	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
+	fs.StringSliceVar(&e.CDISpecDirs, "cdi-spec-dirs", e.CDISpecDirs, "directories of CDI device specifications, of which the later wins (empty: none)")
 	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
