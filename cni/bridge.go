@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -139,12 +140,15 @@ func (br *bridge) ensure(h *netlink.Handle, c bridgeConf, gateway netip.Prefix) 
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if link, err = h.LinkByName(br.name); err == nil {
-			err = h.LinkSetAlias(link, bridgeAlias(br.name))
-		}
+		link, err = h.LinkByName(br.name)
 	}
 	if err != nil {
 		return err
+	}
+	if halfMade(link, gateway.Addr()) {
+		if err := h.LinkSetAlias(link, bridgeAlias(br.name)); err != nil {
+			return fmt.Errorf("set alias: %w", err)
+		}
 	}
 	if link.Type() != "bridge" {
 		return fmt.Errorf("there is a %s of that name", link.Type())
@@ -160,6 +164,13 @@ func (br *bridge) ensure(h *netlink.Handle, c bridgeConf, gateway netip.Prefix) 
 	}
 	br.index, br.mtu, br.local = link.Attrs().Index, link.Attrs().MTU, false
 	return nil
+}
+
+// halfMade says that a bridge is one of ours whose making was cut off before it got its alias, which the kernel takes only of a
+// link that is there already.
+func halfMade(link netlink.Link, gateway netip.Addr) bool {
+	a := link.Attrs()
+	return link.Type() == "bridge" && a.Alias == "" && gateway.IsValid() && bytes.Equal(a.HardwareAddr, macOf(gateway))
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

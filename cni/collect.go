@@ -78,7 +78,7 @@ func (n *Network) Purge(ctx context.Context) error {
 	n.builtin.later.Wait()
 	errs := []error{
 		err,
-		n.builtin.purgeBridge(n.own.Bridge),
+		n.builtin.purgeBridge(n.own.Bridge, n.own.IPAM.Subnet.Masked().Addr().Next()),
 		dropMount(n.conf.NetNSDir),
 		n.builtin.closePool(n.own.IPAM.DataDir),
 		dropMount(n.conf.StateDir),

@@ -397,6 +397,23 @@ func TestForeignBridgeStays(t *testing.T) {
 	must(t, netlink.LinkDel(l))
 }
 
+// TestHalfMadeBridge: the agent was killed between the making of the bridge and its alias, by which it knows the bridge as its own.
+func TestHalfMadeBridge(t *testing.T) {
+	needRoot(t)
+	for _, pods := range []int{0, 1} {
+		attrs := netlink.LinkAttrs{Name: testBridge, HardwareAddr: macOf(testCIDR.Masked().Addr().Next())}
+		must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+		n := open(t, testConfig(t, testBridge, testCIDR))
+		for range pods {
+			setup(t, n, "aaa")
+		}
+		must(t, n.Purge(t.Context()))
+		if _, err := netlink.LinkByName(testBridge); err == nil {
+			t.Errorf("with %d pods: the bridge is left", pods)
+		}
+	}
+}
+
 func TestNewRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"bridge": func(c *Config) { c.BridgeName = "a name that is too long" },

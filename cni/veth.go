@@ -250,7 +250,7 @@ func (b *builtin) hasTable(t table) bool {
 }
 
 // purgeBridge deletes the bridge, if it is ours, and its table.
-func (b *builtin) purgeBridge(name string) error {
+func (b *builtin) purgeBridge(name string, gateway netip.Addr) error {
 	b.mu.Lock()
 	maps.DeleteFunc(b.tables, func(t table, _ bool) bool { return t.bridge == name })
 	delete(b.bridges, name)
@@ -260,7 +260,7 @@ func (b *builtin) purgeBridge(name string) error {
 	switch {
 	case missing:
 		err = nil
-	case err == nil && link.Type() == "bridge" && link.Attrs().Alias == bridgeAlias(name):
+	case err == nil && link.Type() == "bridge" && (link.Attrs().Alias == bridgeAlias(name) || halfMade(link, gateway)):
 		err = b.deleteLink(name)
 	}
 	return errors.Join(err, table{bridge: name}.remove(&b.nft))
