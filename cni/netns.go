@@ -80,6 +80,23 @@ func (p *pins) path(id string) (string, error) {
 
 // create makes a new network namespace with lo up and pins it; one that is pinned already stays.
 func (p *pins) create(id string) (string, error) {
+	return p.pin(id, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+}
+
+// adopt is create with a namespace that somebody else has made.
+func (p *pins) adopt(id, from string) (string, error) {
+	return p.pin(id, func() error {
+		fd, err := unix.Open(from, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Setns(fd, unix.CLONE_NEWNET)
+	})
+}
+
+// pin pins the namespace that enter brings a thread into.
+func (p *pins) pin(id string, enter func() error) (string, error) {
 	path, err := p.path(id)
 	if err != nil {
 		return "", fmt.Errorf("create network namespace: %w", err)
@@ -97,19 +114,19 @@ func (p *pins) create(id string) (string, error) {
 		return "", fmt.Errorf("create network namespace: %w", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.unshare(path) }()
+	go func() { done <- p.enter(path, enter) }()
 	if err := <-done; err != nil {
 		return "", fmt.Errorf("create network namespace %s: %w", id, errors.Join(err, p.remove(id)))
 	}
 	return path, nil
 }
 
-// unshare runs on a goroutine of its own; see inNetNS for the thread.
-func (p *pins) unshare(path string) error {
+// enter runs on a goroutine of its own; see inNetNS for the thread.
+func (p *pins) enter(path string, enter func() error) error {
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+	if err := enter(); err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("unshare: %w", err)
+		return fmt.Errorf("enter: %w", err)
 	}
 	err := loopbackUp()
 	if err == nil {

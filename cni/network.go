@@ -117,6 +117,14 @@ func (n *Network) NewNamespace(id string) (path string, err error) {
 	return n.pins.create(id)
 }
 
+// AdoptNamespace is NewNamespace with a namespace that is there, at the path from: one that belongs to a user namespace can be
+// made by a process in that only.
+func (n *Network) AdoptNamespace(id, from string) (path string, err error) {
+	n.claim(id)
+	defer n.builtin.slot()()
+	return n.pins.adopt(id, from)
+}
+
 // RemoveNamespace unpins the namespace of a sandbox. The kernel takes it down, and its veth pair, in its own time.
 func (n *Network) RemoveNamespace(id string) error {
 	defer n.builtin.slot()()

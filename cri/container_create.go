@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/snapshot"
 )
 
 // create makes a container in a sandbox, up to its root file system being mounted and its specification written.
@@ -32,6 +34,10 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 	img, err := cs.images.Get(cfg.GetImage().GetImage())
 	if err != nil {
 		return "", fmt.Errorf("create container: image %q: %w", cfg.GetImage().GetImage(), err)
+	}
+	userns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if err := oci.SameUserNamespace(sb.namespaceOptions().GetUsernsOptions(), userns); err != nil {
+		return "", fmt.Errorf("create container: %w: %w", errInvalid, err)
 	}
 	c, err := cs.begin(sb, cfg, img)
 	if err != nil {
@@ -128,7 +134,12 @@ func (cs *containers) makeBundle(c *container) act {
 				return err
 			}
 		}
-		return os.MkdirAll(cs.paths.rootfs(c.id), 0o700)
+		if err := os.MkdirAll(cs.paths.rootfs(c.id), 0o700); err != nil || c.sandbox.ids == nil {
+			return err
+		}
+		// The pod's root passes through it to its root file system, and may do no more.
+		bundle := cs.paths.container(c.id)
+		return errors.Join(os.Chown(bundle, 0, int(c.sandbox.ids.Root().GID)), os.Chmod(bundle, 0o710))
 	}
 }
 
@@ -196,8 +207,20 @@ func (cs *containers) mountRootfs(c *container) act {
 		if err != nil {
 			return err
 		}
-		return cs.mounts.mount(mounts, cs.paths.rootfs(c.id))
+		return cs.mounts.mount(cs.mapped(c.sandbox, mounts), cs.paths.rootfs(c.id))
 	}
+}
+
+// mapped shows the files of a snapshot with the ids of the pod.
+func (cs *containers) mapped(sb *sandbox, mounts []snapshot.Mount) []snapshot.Mount {
+	if sb.ids == nil {
+		return mounts
+	}
+	out := slices.Clone(mounts)
+	for i := range out {
+		out[i].IDs = &snapshot.IDs{UserNS: cs.userNS(sb), UID: sb.ids.Root().UID, GID: sb.ids.Root().GID}
+	}
+	return out
 }
 
 func (cs *containers) unmountRootfs(c *container) act {
@@ -242,7 +265,7 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 	rootfs := cs.paths.rootfs(c.id)
 	in := oci.Input{
 		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Container: c.cfg, Image: img.Config.Config,
-		Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host, ImageMounts: cs.imageMountPaths(c),
+		IDs: c.sandbox.ids, Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host, ImageMounts: cs.imageMountPaths(c),
 	}
 	sc := c.cfg.GetLinux().GetSecurityContext()
 	passwd, err := oci.ReadFile(rootfs, "/etc/passwd")
@@ -294,7 +317,7 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 
 // namespacesFor are the namespaces a container joins.
 func (cs *containers) namespacesFor(c *container) (oci.Namespaces, error) {
-	var ns oci.Namespaces
+	ns := oci.Namespaces{User: cs.userNS(c.sandbox)}
 	k, err := c.sandbox.live()
 	if err != nil {
 		return ns, err

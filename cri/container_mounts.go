@@ -126,7 +126,7 @@ func (cs *containers) mountImage(ctx context.Context, c *container, i int, m *ru
 	if err != nil {
 		return err
 	}
-	if err := cs.mounts.mount(mounts, dir); err != nil {
+	if err := cs.mounts.mount(cs.mapped(c.sandbox, mounts), dir); err != nil {
 		return err
 	}
 	if m.GetImageSubPath() == "" {

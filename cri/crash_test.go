@@ -12,13 +12,18 @@ import (
 
 // crashingLife takes a pod with two containers through its whole life. It ignores errors: what it calls may be gone.
 func crashingLife(ctx context.Context, s *Server) {
-	r, err := s.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig("a")})
+	pod := podConfig("a")
+	own := &runtimeapi.NamespaceOption{UsernsOptions: ownIDs(65536)}
+	pod.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: own}
+	r, err := s.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod})
 	if err != nil {
 		return
 	}
 	var ids []string
 	for _, n := range []string{"c", "d"} {
-		c, err := s.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: r.PodSandboxId, Config: containerConfig(n)})
+		cfg := containerConfig(n)
+		cfg.Linux.SecurityContext.NamespaceOptions = own
+		c, err := s.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: r.PodSandboxId, Config: cfg})
 		if err != nil {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -173,6 +174,7 @@ func (s *Server) openMachine() (*machine, error) {
 	}
 	s.closers = append(s.closers, helper.Close)
 	m.keepers = realKeepers{helper}
+	m.userNamespaces = m.lookForUserNS(sync.OnceValue(m.tryUserNS))
 	return m, s.openNetwork(m)
 }
 
@@ -185,11 +187,15 @@ func makeDirs(l layout) error {
 		}
 	}
 	for _, dir := range l.volatile() {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
 		if err := mountVolatile(dir); err != nil {
 			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+		// What is in them is closed to others; the root of a pod with ids of its own is nobody here and has to come by.
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,7 +84,9 @@ type fakeNet struct{ *fakeWorld }
 func (n fakeNet) NewNamespace(id string) (string, error) {
 	return "/netns/" + id, n.do("make", "netns", id, true)
 }
-func (n fakeNet) RemoveNamespace(id string) error { return n.do("remove", "netns", id, false) }
+func (n fakeNet) AdoptNamespace(id, _ string) (string, error) { return n.NewNamespace(id) }
+func (n fakeNet) RemoveNamespace(id string) error             { return n.do("remove", "netns", id, false) }
+
 func (n fakeNet) Setup(_ context.Context, p cni.Pod) (cni.Result, error) {
 	return cni.Result{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}, n.do("make", "network", p.ID, true)
 }
@@ -124,8 +127,12 @@ func (m fakeMounts) makeDir(string) error              { return nil }
 func (m fakeMounts) mount(_ []snapshot.Mount, target string) error {
 	return m.do("make", "mount", target, true)
 }
-func (m fakeMounts) mountShm(target string) error { return m.do("make", "mount", target, true) }
-func (m fakeMounts) unmount(target string) error  { return m.do("remove", "mount", target, false) }
+
+func (m fakeMounts) mountShm(target string, _ oci.Owner) error {
+	return m.do("make", "mount", target, true)
+}
+func (m fakeMounts) pin(_, path string) error    { return m.do("make", "mount", path, true) }
+func (m fakeMounts) unmount(target string) error { return m.do("remove", "mount", target, false) }
 
 type fakeSnaps struct {
 	snapshot.Snapshotter
@@ -175,6 +182,15 @@ func (f fakeKeepers) Open(_ context.Context, id, _ string) (podKeeper, error) {
 	}
 	return nil, keeper.ErrGone
 }
+
+func (f fakeKeepers) NewUserNS([]syscall.SysProcIDMap, []syscall.SysProcIDMap, bool) (userNS, error) {
+	return fakeUserNS{}, nil
+}
+
+type fakeUserNS struct{}
+
+func (fakeUserNS) Path(kind string) string { return "/fake/" + kind }
+func (fakeUserNS) Close() error            { return nil }
 
 func (f fakeKeepers) Kill(dir string) error {
 	id := filepath.Base(filepath.Dir(dir))
@@ -327,7 +343,7 @@ func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	s.log = discard()
 	s.closers = append(s.closers, db.Close)
 	s.machine = &machine{
-		paths: layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
+		paths: layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, userNamespaces: func() error { return nil }, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
 		images: fakeImages{w}, mounts: fakeMounts{w}, bootID: "boot", log: s.log, host: oci.Host{Hostname: "node"},
 	}
 	if err := s.openTables(); err != nil {

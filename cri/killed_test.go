@@ -149,12 +149,17 @@ func restless() {
 		go func() {
 			for j := 0; ; j++ {
 				name := fmt.Sprintf("p%d-%d-%d", os.Getpid(), i, j)
-				pod, _ := n.pod(&testing.B{}, name, nil)
+				opts := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode(j % 2)}
+				if i%2 == 1 {
+					opts.UsernsOptions = ownIDs(65536)
+				}
+				pod, _ := n.pod(&testing.B{}, name, func(cfg *runtimeapi.PodSandboxConfig) { cfg.Linux.SecurityContext.NamespaceOptions = opts })
 				cmd := []string{"sleep", "1000"}
 				if j%2 == 1 {
 					cmd = []string{"true"}
 				}
-				id, err := n.tryRun(pod, "main", nil, cmd...)
+				own := func(cfg *runtimeapi.ContainerConfig) { securityOf(cfg).NamespaceOptions = opts }
+				id, err := n.tryRun(pod, "main", own, cmd...)
 				if err != nil {
 					panic(err)
 				}
@@ -172,7 +177,7 @@ func restless() {
 
 // TestKilledAtAnyMoment kills a busy Server where no point is: in the middle of its steps and of what the keepers do for it.
 func TestKilledAtAnyMoment(t *testing.T) {
-	n := newNode(t)
+	n := usernsNode(t)
 	helper, err := buildHelper()
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,8 @@ type machine struct {
 	cdi     *cdiDevices
 	log     *slog.Logger
 
+	userNamespaces func() error // why pods cannot have ids of their own; nil where they can
+
 	cgroupRoot  string
 	logMaxSize  int64
 	logMaxFiles int
@@ -42,6 +45,7 @@ type machine struct {
 // network is the part of [cni.Network] that sandboxes use.
 type network interface {
 	NewNamespace(id string) (string, error)
+	AdoptNamespace(id, from string) (string, error)
 	RemoveNamespace(id string) error
 	Setup(ctx context.Context, p cni.Pod) (cni.Result, error)
 	Teardown(ctx context.Context, p cni.Pod) error
@@ -73,8 +77,9 @@ type mounts interface {
 	prepare(m []*runtimeapi.Mount) error // makes what containers mount exist, and refuses what cannot be mounted
 	makeDir(path string) error           // with all above it
 	mount(m []snapshot.Mount, target string) error
-	mountShm(target string) error // an existing one is left alone
-	unmount(target string) error  // no error when nothing is mounted
+	mountShm(target string, owner oci.Owner) error // an existing one is left alone
+	pin(namespace, path string) error              // an existing one is left alone
+	unmount(target string) error                   // no error when nothing is mounted
 }
 
 // keepers starts and finds the processes that hold sandboxes.
@@ -82,6 +87,13 @@ type keepers interface {
 	Start(ctx context.Context, c keeper.Config) (podKeeper, error)
 	Open(ctx context.Context, id, dir string) (podKeeper, error)
 	Kill(dir string) error
+	NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) (userNS, error)
+}
+
+// userNS is a new [keeper.UserNS].
+type userNS interface {
+	Path(kind string) string
+	Close() error
 }
 
 // podKeeper is a live [keeper.Keeper].
@@ -120,6 +132,14 @@ func (r realKeepers) Open(ctx context.Context, id, dir string) (podKeeper, error
 	return k, nil
 }
 
+func (r realKeepers) NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) (userNS, error) {
+	u, err := keeper.NewUserNS(r.helper, uids, gids, network)
+	if err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
 func (r realKeepers) Kill(dir string) error { return keeper.Kill(dir) }
 
 // layout says where things are.
@@ -137,6 +157,7 @@ func (l layout) state() string              { return filepath.Join(l.run, "libco
 func (l layout) sandbox(id string) string   { return filepath.Join(l.sandboxes(), id) }
 func (l layout) keeper(id string) string    { return filepath.Join(l.sandbox(id), "keeper") }
 func (l layout) shm(id string) string       { return filepath.Join(l.sandbox(id), "shm") }
+func (l layout) userns(id string) string    { return filepath.Join(l.sandbox(id), "userns") }
 func (l layout) container(id string) string { return filepath.Join(l.containers(), id) }
 func (l layout) rootfs(id string) string    { return filepath.Join(l.container(id), "rootfs") }
 func (l layout) spec(id string) string      { return filepath.Join(l.container(id), "config.json") }

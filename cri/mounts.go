@@ -2,12 +2,14 @@ package cri
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
@@ -32,7 +34,7 @@ func (kernelMounts) unmount(target string) error { return snapshot.Unmount(targe
 // shmSize is what a pod may put into its shared memory. It is charged to the memory of the container that does.
 const shmSize = "size=67108864"
 
-func (kernelMounts) mountShm(path string) error {
+func (kernelMounts) mountShm(path string, owner oci.Owner) error {
 	// The directory is there only when the mount was at least tried; which of both, its type says.
 	var st unix.Statfs_t
 	switch err := unix.Statfs(path, &st); {
@@ -45,7 +47,21 @@ func (kernelMounts) mountShm(path string) error {
 	case err != nil:
 		return err
 	}
-	return unix.Mount("shm", path, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,"+shmSize)
+	data := fmt.Sprintf("mode=1777,uid=%d,gid=%d,%s", owner.UID, owner.GID, shmSize)
+	return unix.Mount("shm", path, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, data)
+}
+
+func (kernelMounts) pin(namespace, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o400)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err == nil && st.Type == unix.NSFS_MAGIC {
+		return nil
+	}
+	return unix.Mount(namespace, path, "", unix.MS_BIND, "")
 }
 
 // isMountpoint compares with the directory above, which may be a tmpfs too.
@@ -64,5 +80,5 @@ func mountVolatile(dir string) error {
 	if st.Type == unix.TMPFS_MAGIC {
 		return nil
 	}
-	return unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+	return unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0711")
 }

@@ -250,8 +250,10 @@ func removeOrphanSandbox(ctx context.Context, m *machine, id string) error {
 	if err := m.keepers.Kill(m.paths.keeper(id)); err != nil {
 		return err
 	}
-	if err := m.mounts.unmount(m.paths.shm(id)); err != nil {
-		return err
+	for _, pin := range []string{m.paths.shm(id), m.paths.userns(id)} {
+		if err := m.mounts.unmount(pin); err != nil {
+			return err
+		}
 	}
 	if group, err := os.ReadFile(filepath.Join(m.paths.sandbox(id), "cgroup")); err == nil && strings.Contains(string(group), id) {
 		if err := m.cgroups.Remove(ctx, string(group)); err != nil {

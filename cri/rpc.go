@@ -171,7 +171,7 @@ func (s *Server) Status(_ context.Context, r *runtimeapi.StatusRequest) (*runtim
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, network,
 		}},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Features: s.machine.features()}},
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	if !r.GetVerbose() {

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/store"
 )
 
@@ -35,6 +36,7 @@ const (
 type sandbox struct {
 	id  string
 	cfg *runtimeapi.PodSandboxConfig // never changes
+	ids *oci.IDs                     // nil: the host's; never changes
 	op  oplock                       // held by what changes the state; taken before any container's
 
 	mu       sync.RWMutex
@@ -147,7 +149,9 @@ type pods struct {
 }
 
 func newSandbox(rec sandboxRecord, cfg *runtimeapi.PodSandboxConfig) *sandbox {
-	return &sandbox{id: rec.ID, cfg: cfg, op: newOplock(), rec: rec, members: map[string]*container{}}
+	sb := &sandbox{id: rec.ID, cfg: cfg, op: newOplock(), rec: rec, members: map[string]*container{}}
+	sb.ids = idsOf(sb)
+	return sb
 }
 
 // update changes the sandbox's record, on disk first.

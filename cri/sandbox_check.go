@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // checkSandbox refuses what cannot be run, before anything is begun.
@@ -19,10 +21,11 @@ func checkSandbox(cfg *runtimeapi.PodSandboxConfig, handler string) error {
 		return invalidf("sandbox metadata must include name, namespace and uid")
 	case handler != "":
 		return invalidf("no runtime for handler %q is configured", handler)
-	case opts.GetUsernsOptions() != nil && opts.GetUsernsOptions().GetMode() != runtimeapi.NamespaceMode_NODE:
-		return invalidf("user namespaces are not supported yet")
 	case strings.Contains(cfg.GetLinux().GetCgroupParent(), ".."):
 		return invalidf("cgroup parent %q leads out of its tree", cfg.GetLinux().GetCgroupParent())
+	}
+	if _, err := oci.UserNamespace(opts.GetUsernsOptions()); err != nil {
+		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	return checkSysctls(cfg)
 }

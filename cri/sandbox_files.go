@@ -23,8 +23,8 @@ const (
 
 func (p *pods) writeFiles(sb *sandbox) act {
 	return func(context.Context) error {
-		dir := p.paths.sandbox(sb.id)
-		if err := os.WriteFile(filepath.Join(dir, fileHostname), []byte(p.hostnameOf(sb)+"\n"), 0o644); err != nil {
+		dir, root := p.paths.sandbox(sb.id), sb.ids.Root()
+		if err := writeOwned(filepath.Join(dir, fileHostname), []byte(p.hostnameOf(sb)+"\n"), root); err != nil {
 			return err
 		}
 		resolv := resolvConf(sb.cfg.GetDnsConfig())
@@ -35,8 +35,19 @@ func (p *pods) writeFiles(sb *sandbox) act {
 			}
 			resolv = string(b)
 		}
-		return os.WriteFile(filepath.Join(dir, fileResolvConf), []byte(resolv), 0o644)
+		return writeOwned(filepath.Join(dir, fileResolvConf), []byte(resolv), root)
 	}
+}
+
+// writeOwned writes a file that belongs to the pod's root.
+func writeOwned(path string, content []byte, owner oci.Owner) error {
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return err
+	}
+	if owner == (oci.Owner{}) {
+		return nil
+	}
+	return os.Chown(path, int(owner.UID), int(owner.GID))
 }
 
 // resolvConf is empty when c says nothing.
@@ -67,7 +78,7 @@ func (p *pods) filesFor(sb *sandbox, c *runtimeapi.ContainerConfig) (oci.Files, 
 	sb.shm.Lock()
 	defer sb.shm.Unlock()
 	if !own["/etc/hosts"] {
-		if err := copyHosts(f.Hosts); err != nil {
+		if err := copyHosts(f.Hosts, sb.ids.Root()); err != nil {
 			return f, fmt.Errorf("write hosts file: %w", err)
 		}
 	}
@@ -77,7 +88,7 @@ func (p *pods) filesFor(sb *sandbox, c *runtimeapi.ContainerConfig) (oci.Files, 
 		f.Shm = "/dev/shm"
 	default:
 		f.Shm = p.paths.shm(sb.id)
-		if err := p.mounts.mountShm(f.Shm); err != nil {
+		if err := p.mounts.mountShm(f.Shm, sb.ids.Root()); err != nil {
 			return f, fmt.Errorf("mount shared memory: %w", err)
 		}
 	}
@@ -85,7 +96,7 @@ func (p *pods) filesFor(sb *sandbox, c *runtimeapi.ContainerConfig) (oci.Files, 
 }
 
 // copyHosts gives a pod that nobody wrote a hosts file for the host's.
-func copyHosts(path string) error {
+func copyHosts(path string, owner oci.Owner) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -93,7 +104,7 @@ func copyHosts(path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(path, b, 0o644)
+	return writeOwned(path, b, owner)
 }
 
 func (p *pods) removeShm(sb *sandbox) act {
@@ -104,7 +115,7 @@ func (p *pods) removeShm(sb *sandbox) act {
 // being emptied.
 func removeSandboxDir(l layout, id string) error {
 	dir := l.sandbox(id)
-	for _, name := range []string{fileHosts, fileHostname, fileResolvConf, "cgroup", "shm"} {
+	for _, name := range []string{fileHosts, fileHostname, fileResolvConf, "cgroup", "shm", "userns"} {
 		if err := remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func (p *pods) giveUp(sb *sandbox, undone bool, cause error) error {
 func (p *pods) plan(sb *sandbox) plan {
 	return plan{
 		{{"directory", p.makeDir(sb), p.removeDir(sb)}},
-		{{"namespace", p.pinNetNS(sb), p.unpinNetNS(sb)}, {"cgroup", p.makeCgroup(sb), p.removeCgroup(sb)}},
+		{{"namespace", p.pinNamespaces(sb), p.unpinNamespaces(sb)}, {"cgroup", p.makeCgroup(sb), p.removeCgroup(sb)}},
 		{{"keeper", p.startKeeper(sb), p.stopKeeper(sb)}, {"network", p.setupNetwork(sb), p.teardownNetwork(sb)}, {"files", p.writeFiles(sb), p.removeShm(sb)}},
 	}
 }
@@ -107,29 +107,6 @@ func (p *pods) makeDir(sb *sandbox) act {
 
 func (p *pods) removeDir(sb *sandbox) act {
 	return func(context.Context) error { return removeSandboxDir(p.paths, sb.id) }
-}
-
-func (p *pods) pinNetNS(sb *sandbox) act {
-	if sb.hostNetwork() {
-		return nil
-	}
-	return func(context.Context) error {
-		path, err := p.net.NewNamespace(sb.id)
-		if err != nil {
-			return err
-		}
-		sb.mu.Lock()
-		defer sb.mu.Unlock()
-		sb.rec.NetNS = path
-		return nil
-	}
-}
-
-func (p *pods) unpinNetNS(sb *sandbox) act {
-	if sb.hostNetwork() {
-		return nil
-	}
-	return func(context.Context) error { return p.net.RemoveNamespace(sb.id) }
 }
 
 func (p *pods) makeCgroup(sb *sandbox) act {
@@ -178,7 +155,7 @@ func (p *pods) startKeeper(sb *sandbox) act {
 		ns := sb.namespaceOptions()
 		rec := sb.record()
 		k, err := p.keepers.Start(ctx, keeper.Config{
-			ID: sb.id, Dir: p.paths.keeper(sb.id), NetNS: rec.NetNS,
+			ID: sb.id, Dir: p.paths.keeper(sb.id), NetNS: rec.NetNS, UserNS: p.userNS(sb), RootUID: sb.ids.Root().UID,
 			IPC:         ns.GetIpc() != runtimeapi.NamespaceMode_NODE,
 			UTS:         !sb.hostNetwork(),
 			PID:         ns.GetPid() == runtimeapi.NamespaceMode_POD,

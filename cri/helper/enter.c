@@ -113,6 +113,34 @@ static void set_rlimits(const struct msg *m)
 	}
 }
 
+/* host_id is what an id of the container is on the host; 0 is not mapped. */
+static uint32_t host_id(pid_t container, const char *map, uint32_t id)
+{
+	char path[64], text[4096];
+	snprintf(path, sizeof path, "/proc/%d/%s", container, map);
+	if (read_path(AT_FDCWD, path, text, sizeof text) <= 0)
+		return 0;
+	for (char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+		unsigned inside, outside, n;
+		if (sscanf(line, "%u %u %u", &inside, &outside, &n) == 3 && id >= inside && id - inside < n)
+			return outside + (id - inside);
+	}
+	return 0;
+}
+
+/*
+ * give_stdio makes the pipes the program's while they still can be: in the
+ * container's user namespace nobody has power over what the host's root owns.
+ */
+static void give_stdio(struct entry *e, uint32_t uid)
+{
+	struct stat st;
+	uint32_t owner = host_id(e->pid, "uid_map", uid);
+	for (int i = 0; i < 3 && owner; i++)
+		if (fstat(i, &st) == 0 && S_ISFIFO(st.st_mode) && fchown(i, owner, (gid_t)-1) < 0)
+			fail("change owner of stdio: %s", strerror(errno));
+}
+
 static void join_namespaces(struct entry *e)
 {
 	int flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP;
@@ -222,6 +250,8 @@ void enter(struct entry *e)
 	if (!e->born)
 		join_cgroups(e->m);
 	set_rlimits(e->m);
+	if (e->user && !p.tty)
+		give_stdio(e, p.uid);
 	join_namespaces(e);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
 		fail("become a subreaper: %s", strerror(errno));

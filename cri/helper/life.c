@@ -90,6 +90,18 @@ static void __attribute__((noreturn)) keeper(void)
 }
 
 /*
+ * hold is in namespaces that somebody is about to pin, and there for as long as
+ * the other end of its input is.
+ */
+static void __attribute__((noreturn)) hold(void)
+{
+	char c;
+	while (read(0, &c, 1) > 0)
+		;
+	_exit(0);
+}
+
+/*
  * The priority puts it before the constructor of libcontainer's nsenter, which
  * in turn only acts on what libcontainer itself started.
  */
@@ -100,4 +112,6 @@ static void __attribute__((constructor(200))) choose_life(int argc, char **argv,
 		main_argv = argv;
 		keeper();
 	}
+	if (argc > 0 && strcmp(argv[0], "berth-userns") == 0)
+		hold();
 }

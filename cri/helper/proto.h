@@ -91,6 +91,8 @@ enum tag {
 	TAG_LAUNCHCG = 34, /* the same for launchers */
 	TAG_OOMADJ = 35,   /* i32 */
 	TAG_NAMESPACES = 36, /* NS_* */
+	TAG_USERNS = 37,     /* a user namespace that shall own the pod's others */
+	TAG_ROOTUID = 38,    /* its root, as the host numbers it */
 	/* MSG_EXEC */
 	TAG_ARG = 50, /* repeats */
 	TAG_ENV = 51, /* repeats */

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -109,6 +110,23 @@ static int join_net(const struct msg *m, char *err, size_t size)
 	return e ? -1 : 0;
 }
 
+/*
+ * write_sysctl writes as the host's root, and where that may not as the pod's:
+ * the kernel looks at who owns an IPC namespace, capabilities or not.
+ */
+static int write_sysctl(const struct msg *m, const char *path, const char *data, size_t n)
+{
+	int e = write_path(path, data, n);
+	if ((e != -EACCES && e != -EPERM) || !tag_has(m, TAG_ROOTUID))
+		return e;
+	if (syscall(SYS_setresuid, -1, tag_u32(m, TAG_ROOTUID), -1) < 0)
+		return e;
+	e = write_path(path, data, n);
+	if (syscall(SYS_setresuid, -1, 0, -1) < 0)
+		_exit(1);
+	return e;
+}
+
 static int set_sysctls(const struct msg *m, char *err, size_t size)
 {
 	size_t at = 0;
@@ -120,7 +138,7 @@ static int set_sysctls(const struct msg *m, char *err, size_t size)
 		if (n == 0 || n > sizeof path - 16)
 			return fail(err, size, EINVAL, "set sysctl");
 		snprintf(path, sizeof path, "/proc/sys/%.*s", (int)n, v.p);
-		int e = write_path(path, eq + 1, v.n - n - 1);
+		int e = write_sysctl(m, path, eq + 1, v.n - n - 1);
 		if (e < 0)
 			return fail(err, size, -e, "set sysctl %s", path + strlen("/proc/sys/"));
 	}
@@ -133,8 +151,10 @@ static int set_sysctls(const struct msg *m, char *err, size_t size)
  * descriptor, no privilege. It only has to be there, and to be the parent of
  * orphans: with SIGCHLD ignored the kernel reaps them by itself.
  */
-static void pod_init(int done)
+static void pod_init(int done, int user)
 {
+	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct nocaps[2] = { 0 };
 	sigset_t none;
 	const char *step = "make mounts private";
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
@@ -152,8 +172,14 @@ static void pod_init(int done)
 		goto bad;
 	}
 	step = "drop privileges";
-	if (chdir("/") < 0 || syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, 65534, 65534, 65534) < 0 ||
-	    syscall(SYS_setresuid, 65534, 65534, 65534) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	if (chdir("/") < 0 || syscall(SYS_setgroups, 0, NULL) < 0)
+		goto bad;
+	/* A pod's own range of ids may be so small that nobody is not in it. */
+	if (syscall(SYS_setresgid, 65534, 65534, 65534) < 0 && !(user && errno == EINVAL))
+		goto bad;
+	if (syscall(SYS_setresuid, 65534, 65534, 65534) < 0 && !(user && errno == EINVAL))
+		goto bad;
+	if (syscall(SYS_capset, &h, nocaps) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		goto bad;
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	prctl(PR_SET_NAME, "pause", 0, 0, 0);
@@ -170,15 +196,16 @@ bad:
 	_exit(1);
 }
 
-static int make_pid1(char *err, size_t size)
+/* make_pid1 makes it the child of the keeper, also from a child of that. */
+static int make_pid1(int user, char *err, size_t size)
 {
 	int p[2];
 	char buf[128];
 	if (pipe2(p, O_CLOEXEC) < 0)
 		return fail(err, size, errno, "make pipe");
-	pid1 = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
+	pid1 = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | (user ? CLONE_PARENT : 0) | SIGCHLD, 0, 0, 0, 0);
 	if (pid1 == 0)
-		pod_init(p[1]);
+		pod_init(p[1], user);
 	int e = errno;
 	close(p[1]);
 	ssize_t n = pid1 < 0 ? 0 : read(p[0], buf, sizeof buf - 1);
@@ -192,11 +219,91 @@ static int make_pid1(char *err, size_t size)
 	return -1;
 }
 
+/* What the owner says: process 1 when all is there, or why it is not. */
+struct owned {
+	pid_t pid1;
+	char err[200];
+};
+
+/*
+ * owner is a child that makes the pod's namespaces from within its user
+ * namespace, which then owns them, and lives until they have been joined.
+ */
+static void __attribute__((noreturn)) owner(int userns, int flags, int pid, int sock)
+{
+	struct owned o = { 0 };
+	char c;
+	if (setns(userns, CLONE_NEWUSER) < 0)
+		fail(o.err, sizeof o.err, errno, "join user namespace");
+	else if (syscall(SYS_setresgid, 0, 0, 0) < 0 || syscall(SYS_setresuid, 0, 0, 0) < 0)
+		fail(o.err, sizeof o.err, errno, "become root of the pod");
+	else if (flags && unshare(flags) < 0)
+		fail(o.err, sizeof o.err, errno, "make namespaces");
+	else if (pid && make_pid1(1, o.err, sizeof o.err) == 0)
+		o.pid1 = pid1;
+	write_all(sock, (char *)&o, sizeof o);
+	while (read(sock, &c, 1) < 0 && errno == EINTR)
+		;
+	_exit(0);
+}
+
+/*
+ * own_namespaces has the pod's namespaces made by its user namespace. The
+ * keeper joins them and stays in the host's user namespace: it writes logs and
+ * starts launchers, which need the host's root.
+ */
+static int own_namespaces(const char *path, int flags, int pid, char *err, size_t size)
+{
+	struct owned o = { 0 };
+	int p[2], e = 0;
+	int userns = open(path, O_RDONLY | O_CLOEXEC);
+	if (userns < 0)
+		return fail(err, size, errno, "open user namespace %s", path);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p) < 0)
+		return fail(err, size, errno, "make namespaces");
+	pid_t child = fork();
+	if (child == 0) {
+		close(p[0]);
+		owner(userns, flags, pid, p[1]);
+	}
+	e = errno;
+	close(p[1]);
+	close(userns);
+	if (child < 0) {
+		close(p[0]);
+		return fail(err, size, e, "make namespaces");
+	}
+	ssize_t n = recv(p[0], &o, sizeof o, MSG_WAITALL);
+	int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+	e = flags && (pidfd < 0 || setns(pidfd, flags) < 0) ? errno : 0;
+	if (pidfd >= 0)
+		close(pidfd);
+	close(p[0]);
+	waitpid(child, NULL, 0);
+	pid1 = o.pid1;
+	if (n != sizeof o || o.err[0]) {
+		snprintf(err, size, "%s", n == sizeof o ? o.err : "make namespaces: the child died");
+		return -1;
+	}
+	return e ? fail(err, size, e, "join namespaces of the pod") : 0;
+}
+
+static int make_namespaces(const struct msg *m, uint32_t ns, char *err, size_t size)
+{
+	int flags = (ns & NS_IPC ? CLONE_NEWIPC : 0) | (ns & NS_UTS ? CLONE_NEWUTS : 0);
+	char *userns = span_dup(tag_str(m, TAG_USERNS));
+	if (userns) {
+		int r = own_namespaces(userns, flags, (ns & NS_PID) != 0, err, size);
+		free(userns);
+		return r;
+	}
+	return flags && unshare(flags) < 0 ? fail(err, size, errno, "make namespaces") : 0;
+}
+
 int sandbox_setup(const struct msg *m, char *err, size_t size)
 {
 	char num[16];
 	uint32_t ns = tag_u32(m, TAG_NAMESPACES);
-	int flags = (ns & NS_IPC ? CLONE_NEWIPC : 0) | (ns & NS_UTS ? CLONE_NEWUTS : 0);
 	struct span host = tag_str(m, TAG_HOSTNAME);
 
 	if (record_self(err, size) < 0)
@@ -210,8 +317,8 @@ int sandbox_setup(const struct msg *m, char *err, size_t size)
 	}
 	if (join_cgroups(m, err, size) < 0 || join_net(m, err, size) < 0)
 		return -1;
-	if (flags && unshare(flags) < 0)
-		return fail(err, size, errno, "make namespaces");
+	if (make_namespaces(m, ns, err, size) < 0)
+		return -1;
 	if (host.n && sethostname(host.p, host.n) < 0)
 		return fail(err, size, errno, "set hostname");
 	if (set_sysctls(m, err, size) < 0)
@@ -219,8 +326,8 @@ int sandbox_setup(const struct msg *m, char *err, size_t size)
 	pidns_self = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	if (pidns_self < 0)
 		return fail(err, size, errno, "open PID namespace");
-	if (ns & NS_PID)
-		return make_pid1(err, size);
+	if (ns & NS_PID && !pid1)
+		return make_pid1(0, err, size);
 	return 0;
 }
 

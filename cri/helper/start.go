@@ -73,6 +73,9 @@ func (l launch) run(report *os.File) (err error) {
 	if l.console != nil {
 		process.ConsoleSocket = l.console
 	} else {
+		if err := giveStdio(container.Config()); err != nil {
+			return err
+		}
 		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
 	if filter != nil {
@@ -99,6 +102,32 @@ func (l launch) run(report *os.File) (err error) {
 	}
 	if _, err := fmt.Fprint(report, "S"); err != nil {
 		return kill(process, fmt.Errorf("tell keeper of the start: %w", err))
+	}
+	return nil
+}
+
+// giveStdio makes the pipes those of the container's root where it has a user
+// namespace: from inside, nobody could give them to the program's user.
+func giveStdio(c configs.Config) error {
+	if !c.Namespaces.Contains(configs.NEWUSER) {
+		return nil
+	}
+	uid, err := c.HostRootUID()
+	if err != nil {
+		return err
+	}
+	gid, err := c.HostRootGID() // power over a file is power over its user and its group
+	if err != nil {
+		return err
+	}
+	for fd := range 3 {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+			continue
+		}
+		if err := unix.Fchown(fd, uid, gid); err != nil {
+			return fmt.Errorf("change owner of stdio: %w", err)
+		}
 	}
 	return nil
 }

@@ -28,6 +28,10 @@ type Config struct {
 	// share, with a second process as its process 1.
 	IPC, UTS, PID bool
 	Hostname      string
+	// UserNS is a pinned user namespace that owns those of the pod, and RootUID
+	// the number of its root on the host; "" is the host's.
+	UserNS  string
+	RootUID uint32
 	// Sysctls are set in the pod's namespaces, by their dotted names.
 	Sysctls map[string]string
 	// CgroupProcs are the cgroup.procs files the keeper itself joins.
@@ -250,6 +254,10 @@ func (c Config) fields() (fields, error) {
 		ns |= nsPID
 	}
 	f.u32(tagNamespaces, ns)
+	if c.UserNS != "" {
+		f.str(tagUserNS, c.UserNS)
+		f.u32(tagRootUID, c.RootUID)
+	}
 	if c.Hostname != "" {
 		if !c.UTS {
 			return nil, errors.New("a hostname needs a UTS namespace of the pod's own")

@@ -78,6 +78,8 @@ const (
 	tagLaunchCgroup tag = 34
 	tagOOMAdj       tag = 35
 	tagNamespaces   tag = 36
+	tagUserNS       tag = 37
+	tagRootUID      tag = 38
 
 	tagArg      tag = 50
 	tagEnv      tag = 51

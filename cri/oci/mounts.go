@@ -40,21 +40,30 @@ func mounts(in *Input, s *specs.Spec) error {
 	return nil
 }
 
+// ttyGroup is the group of terminals in nearly all images.
+const ttyGroup = 5
+
 // systemMounts are the file systems every container has.
 func systemMounts(in *Input) []specs.Mount {
 	mode := "ro"
 	if security(in.Container).GetPrivileged() {
 		mode = "rw"
 	}
+	pts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	if in.IDs == nil || in.IDs.GIDs.Size > ttyGroup {
+		pts = append(pts, fmt.Sprintf("gid=%d", ttyGroup))
+	}
+	sys := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "rw"}}
+	if in.IDs != nil && in.Namespaces.Network == "" {
+		// The kernel shows sysfs only to who owns the network that it would show; the host's can be bound nevertheless.
+		sys = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "nosuid", "noexec", "nodev", "ro"}}
+	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{
-			Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
-		},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: pts},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "rw"}},
+		sys,
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
 	}
 }
@@ -101,10 +110,11 @@ func containerMounts(in *Input) (out []specs.Mount, rootPropagation string, err 
 				rootPropagation = "rslave"
 			}
 		}
-		out = append(out, specs.Mount{
-			Destination: path.Clean("/" + m.GetContainerPath()), Type: "bind", Source: src, Options: opts,
-			UIDMappings: idMappings(m.GetUidMappings()), GIDMappings: idMappings(m.GetGidMappings()),
-		})
+		one := specs.Mount{Destination: path.Clean("/" + m.GetContainerPath()), Type: "bind", Source: src, Options: opts}
+		if m.GetImage() == nil { // else its files have the pod's ids already, and the kernel cannot map a stack of layers
+			one.UIDMappings, one.GIDMappings = idMappings(m.GetUidMappings()), idMappings(m.GetGidMappings())
+		}
+		out = append(out, one)
 	}
 	return out, rootPropagation, nil
 }

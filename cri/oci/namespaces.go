@@ -12,13 +12,16 @@ import (
 
 func namespaces(in *Input, s *specs.Spec) error {
 	opts := security(in.Container).GetNamespaceOptions()
-	if u := opts.GetUsernsOptions(); u != nil && u.GetMode() != runtimeapi.NamespaceMode_NODE {
-		return errors.New("user namespaces are not supported yet")
+	if (in.IDs != nil) != (in.Namespaces.User != "") {
+		return errors.New("ids of the pod's own and a user namespace belong together")
 	}
 	add := func(t specs.LinuxNamespaceType, path string) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: path})
 	}
 	add(specs.MountNamespace, "")
+	if p := in.Namespaces.User; p != "" {
+		add(specs.UserNamespace, p)
+	}
 	// An empty path would be a namespace of the container's own, so the host's are left out.
 	if p := in.Namespaces.Network; p != "" {
 		add(specs.NetworkNamespace, p)

@@ -22,6 +22,7 @@ type Input struct {
 	Rootfs    string // where the root file system is mounted
 	Cgroup    string // path of the container's cgroup, see [CgroupPath]
 
+	IDs        *IDs       // of the pod, from [UserNamespace]
 	User       specs.User // from [ResolveUser]
 	Namespaces Namespaces
 	Files      Files
@@ -35,6 +36,7 @@ type Input struct {
 // Namespaces are the paths of the pod's namespaces; "" is the host's.
 type Namespaces struct {
 	Network, IPC, UTS string
+	User              string
 	PID               string // the pod's shared one, or the target container's
 }
 

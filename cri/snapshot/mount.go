@@ -17,6 +17,7 @@ type Mount struct {
 	Type    string
 	Source  string
 	Options []string
+	IDs     *IDs // nil: files belong to whom the snapshot says
 }
 
 // Mount mounts m at target, an existing directory.
@@ -72,6 +73,9 @@ func (m Mount) split() (lowers, rest []string, readonly bool) {
 // overlay uses the new mount API, which takes the layers one by one and is twice as fast, and mount(2) on kernels
 // before 6.8, which do not know lowerdir+.
 func (m Mount) overlay(target string) error {
+	if m.IDs != nil {
+		return m.overlayMapped(target)
+	}
 	err := m.overlayNew(target)
 	if err == nil {
 		return nil
@@ -188,10 +192,27 @@ func inDir(dir string, f func() error) error {
 	return <-done
 }
 
-func (m Mount) bind(target string) error {
+// tree is a mount of the source that is attached nowhere yet.
+func (m Mount) tree() (int, error) {
+	if m.IDs != nil {
+		f, err := m.IDs.clone(m.Source)
+		if err != nil {
+			return -1, err
+		}
+		defer f.Close()
+		return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	}
 	mnt, err := unix.OpenTree(unix.AT_FDCWD, m.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", m.Source, err)
+		return -1, fmt.Errorf("open %s: %w", m.Source, err)
+	}
+	return mnt, nil
+}
+
+func (m Mount) bind(target string) error {
+	mnt, err := m.tree()
+	if err != nil {
+		return err
 	}
 	defer unix.Close(mnt)
 	if _, _, ro := m.split(); ro {

@@ -1,0 +1,110 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// IDs are the ids that a pod has to itself: what belongs to root in a snapshot belongs to UID and GID where it is mounted, and so
+// on for all other ids.
+type IDs struct {
+	UserNS   string // path of a user namespace with that mapping
+	UID, GID uint32
+}
+
+// clone returns a mount of dir, attached nowhere, that shows files with these ids.
+func (i *IDs) clone(dir string) (*os.File, error) {
+	ns, err := os.Open(i.UserNS)
+	if err != nil {
+		return nil, fmt.Errorf("open user namespace: %w", err)
+	}
+	defer ns.Close()
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("map the ids of %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// own gives dir to whom another directory belongs when it is mapped.
+func (i *IDs) own(dir, as string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(as, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", as, err)
+	}
+	if err := os.Lchown(dir, int(i.UID+st.Uid), int(i.GID+st.Gid)); err != nil {
+		return fmt.Errorf("give directory to the pod: %w", err)
+	}
+	return unix.Chmod(dir, st.Mode&0o7777) // the change of owner takes away some of it
+}
+
+// overlayMapped maps the layers one by one, since the kernel cannot map the stack. What is written is not mapped: it has the
+// pod's ids on the disk too, and so has the root directory, which is the upper one.
+func (m Mount) overlayMapped(target string) error {
+	lowers, _, _ := m.split()
+	mapped := Mount{Type: m.Type, Source: m.Source}
+	dirs := make([]string, len(lowers))
+	for i, l := range lowers {
+		f, err := m.IDs.clone(l)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		dirs[i] = "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+	}
+	for _, o := range m.Options {
+		if upper, ok := strings.CutPrefix(o, "upperdir="); ok {
+			if err := m.IDs.own(upper, lowers[0]); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(o, "lowerdir=") {
+			o = "lowerdir=" + strings.Join(dirs, ":")
+		}
+		mapped.Options = append(mapped.Options, o)
+	}
+	return mapped.overlay(target)
+}
+
+// TryIDs shows whether layers below root can be mounted with other ids, as a pod with a user namespace needs it. Kernels can where
+// the filesystem can.
+func TryIDs(root string, ids IDs) (err error) {
+	dir := filepath.Join(root, "probe-ids")
+	at := filepath.Join(dir, "m")
+	end := func() error { return errors.Join(Unmount(at), os.RemoveAll(dir)) }
+	if err := end(); err != nil { // of a trial that was cut off
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	for _, d := range []string{"a", "b", "m"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	m := Mount{Type: "overlay", Source: "overlay", IDs: &ids, Options: append([]string{
+		"ro", "lowerdir=" + filepath.Join(dir, "a") + ":" + filepath.Join(dir, "b"),
+	}, overlayOptions()...)}
+	if err := m.Mount(at); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(at, &st); err != nil {
+		return err
+	}
+	if st.Uid != ids.UID {
+		return fmt.Errorf("a directory of root is shown as of user %d, not %d", st.Uid, ids.UID)
+	}
+	return nil
+}
