@@ -111,6 +111,7 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
 	r.PullStallTimeout = c.PullStallTimeout
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
+	r.FavorDynmods = c.FavorDynmods
 	return r
 }
 

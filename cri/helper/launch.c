@@ -19,9 +19,6 @@
 
 #define SPARE_NS 1000000000 /* how long one waits: it has some megabytes */
 
-/* How long the kernel stays ready to move processes between cgroups. */
-#define WARM_NS 20000000
-
 static pid_t spare;
 static int spare_sock = -1;
 static int64_t spare_since;
@@ -129,27 +126,10 @@ static int hand_over(int sock, const struct launch *l)
 	return err;
 }
 
-/*
- * warm_cgroups moves a process that does nothing else. The first move in a
- * while waits until all CPUs have passed a certain point, some milliseconds,
- * and one that follows soon does not. So it is done while the launcher is on
- * its way to the move of the container.
- */
-static void warm_cgroups(void)
-{
-	if (!*launchcg || mono_ns() - spare_since < WARM_NS)
-		return;
-	if (fork() == 0) {
-		join_cgroup((struct span){ launchcg, (uint32_t)strlen(launchcg) });
-		_exit(0);
-	}
-}
-
 /* launcher_start gives the order to the spare launcher or to a new one. */
 int launcher_start(const struct launch *l, pid_t *pid, int *sock)
 {
 	if (spare && hand_over(spare_sock, l) == 0) {
-		warm_cgroups();
 		*pid = spare;
 		*sock = spare_sock;
 		spare_sock = -1;
