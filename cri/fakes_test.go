@@ -118,7 +118,9 @@ func (g fakeGroups) Remove(_ context.Context, path string) error {
 func (g fakeGroups) Stat(string) (cgroups.Usage, error) {
 	return cgroups.Usage{Time: time.Unix(1, 0)}, nil
 }
-func (g fakeGroups) MemoryDir(path string) string { return path }
+func (g fakeGroups) Detail(string) (cgroups.Detail, error) { return cgroups.Detail{}, nil }
+func (g fakeGroups) Pids(string) ([]int, error)            { return nil, nil }
+func (g fakeGroups) MemoryDir(path string) string          { return path }
 
 type fakeMounts struct{ *fakeWorld }
 

@@ -64,6 +64,8 @@ type groups interface {
 	Warm()
 	Remove(ctx context.Context, path string) error
 	Stat(path string) (cgroups.Usage, error)
+	Detail(path string) (cgroups.Detail, error)
+	Pids(path string) ([]int, error)
 	MemoryDir(path string) string
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cri/metrics"
 )
 
 // ContainerStats returns what a container uses.
@@ -87,7 +89,11 @@ func (cs *containers) stats(ctx context.Context, c *container) (*runtimeapi.Cont
 			return nil, err
 		}
 		st.Cpu, st.Memory, st.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
-		st.Swap = &runtimeapi.SwapUsage{Timestamp: u.Time.UnixNano(), SwapUsageBytes: value(u.Memory.Swap)}
+		res := &runtimeapi.LinuxContainerResources{}
+		if err := decode(rec.Resources, res); err != nil {
+			return nil, err
+		}
+		st.Swap = swapUsage(u, res)
 	}
 	if layer, err := cs.snaps.Usage(ctx, c.id); err == nil {
 		st.WritableLayer = &runtimeapi.FilesystemUsage{
@@ -171,9 +177,29 @@ func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxSt
 	}, nil
 }
 
-// networkUsage reads the counters of the pod's interfaces through its keeper, which is in the pod's network: that needs no
-// thread to enter it.
+// networkUsage is the use of the pod's interfaces, nil for a pod in the host's network.
 func networkUsage(keeperPid int, netns string) *runtimeapi.NetworkUsage {
+	all := podInterfaces(keeperPid, netns)
+	if all == nil {
+		return nil
+	}
+	out := &runtimeapi.NetworkUsage{Timestamp: time.Now().UnixNano()}
+	for _, i := range all {
+		u := &runtimeapi.NetworkInterfaceUsage{
+			Name: i.Name, RxBytes: value(i.RxBytes), RxErrors: value(i.RxErrors), TxBytes: value(i.TxBytes), TxErrors: value(i.TxErrors),
+		}
+		if i.Name == "eth0" {
+			out.DefaultInterface = u
+		} else {
+			out.Interfaces = append(out.Interfaces, u)
+		}
+	}
+	return out
+}
+
+// podInterfaces reads the counters of the pod's interfaces, but for the loopback, through its keeper, which is in the pod's
+// network: that needs no thread to enter it.
+func podInterfaces(keeperPid int, netns string) []metrics.Interface {
 	if netns == "" || keeperPid == 0 {
 		return nil
 	}
@@ -181,35 +207,40 @@ func networkUsage(keeperPid int, netns string) *runtimeapi.NetworkUsage {
 	if err != nil {
 		return nil
 	}
-	out := &runtimeapi.NetworkUsage{Timestamp: time.Now().UnixNano()}
-	for _, u := range parseNetDev(string(b)) {
-		switch {
-		case u.Name == "lo":
-		case u.Name == "eth0":
-			out.DefaultInterface = u
-		default:
-			out.Interfaces = append(out.Interfaces, u)
+	return slices.DeleteFunc(parseNetDev(string(b)), func(i metrics.Interface) bool { return i.Name == "lo" })
+}
+
+// parseNetDev reads /proc/net/dev: "name: rx bytes, packets, errors, dropped, and four more, tx bytes, packets, ...".
+func parseNetDev(s string) []metrics.Interface {
+	out := []metrics.Interface{}
+	for line := range strings.Lines(s) {
+		name, rest, ok := strings.Cut(line, ":")
+		f := strings.Fields(rest)
+		if !ok || len(f) < 12 {
+			continue
 		}
+		n := func(i int) uint64 {
+			v, _ := strconv.ParseUint(f[i], 10, 64)
+			return v
+		}
+		out = append(out, metrics.Interface{
+			Name: strings.TrimSpace(name), RxBytes: n(0), RxPackets: n(1), RxErrors: n(2), RxDropped: n(3),
+			TxBytes: n(8), TxPackets: n(9), TxErrors: n(10), TxDropped: n(11),
+		})
 	}
 	return out
 }
 
-// parseNetDev reads /proc/net/dev: "name: rx bytes, packets, errors, and five more, tx bytes, packets, errors, ...".
-func parseNetDev(s string) []*runtimeapi.NetworkInterfaceUsage {
-	var out []*runtimeapi.NetworkInterfaceUsage
-	for line := range strings.Lines(s) {
-		name, rest, ok := strings.Cut(line, ":")
-		f := strings.Fields(rest)
-		if !ok || len(f) < 11 {
-			continue
-		}
-		n := func(i int) *runtimeapi.UInt64Value {
-			v, _ := strconv.ParseUint(f[i], 10, 64)
-			return value(v)
-		}
-		out = append(out, &runtimeapi.NetworkInterfaceUsage{
-			Name: strings.TrimSpace(name), RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10),
-		})
+// swapUsage says what is left where memory and swap are limited together.
+func swapUsage(u cgroups.Usage, r *runtimeapi.LinuxContainerResources) *runtimeapi.SwapUsage {
+	out := &runtimeapi.SwapUsage{Timestamp: u.Time.UnixNano(), SwapUsageBytes: value(u.Memory.Swap)}
+	mem, both := r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes()
+	if both == 0 {
+		both = mem // none unless it is asked for
+	}
+	if mem > 0 && both >= mem {
+		left := uint64(both - mem)
+		out.SwapAvailableBytes = value(left - min(left, u.Memory.Swap))
 	}
 	return out
 }
