@@ -51,6 +51,7 @@ func New(c Config) (*Manager, error) {
 		node: &node{
 			cfg: c, status: status.NewWriter(), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts),
+			pool: &idPool{rootDir: c.RootDir, etc: "/etc"},
 		},
 		log: c.Log, ended: make(chan *worker),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
@@ -130,6 +131,7 @@ func (m *Manager) ask(ctx context.Context) error {
 	for _, h := range s.GetRuntimeHandlers() {
 		if h.GetName() == "" {
 			m.recursiveRO = h.GetFeatures().GetRecursiveReadOnlyMounts()
+			m.userNS = h.GetFeatures().GetUserNamespaces()
 		}
 	}
 	return m.findAll(ctx)

@@ -18,12 +18,14 @@ type node struct {
 	traces *traces
 
 	starting, stopping *gate
+	pool               *idPool
 	missed             atomic.Int64 // changes that no event has told of
 	addresses          atomic.Pointer[addresses]
 
 	// Set before the first worker begins.
 	runtimeName string
 	recursiveRO bool // the runtime mounts recursively read-only
+	userNS      bool // the runtime makes user namespaces
 }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {

@@ -33,7 +33,8 @@ type site struct {
 	config  *runtimeapi.PodSandboxConfig
 	ips     []string
 	volumes map[string]string
-	known   []string // all sandboxes, for their removal
+	ids     *spec.IDs // nil: the node's
+	known   []string  // all sandboxes, for their removal
 }
 
 // hook is one thing that a pod has on the node. Both of its verbs can be repeated; undo is safe when do never ran.
@@ -117,7 +118,10 @@ func (s *site) directory() string { return filepath.Join(s.cfg.RootDir, "pods", 
 const dirMode = 0o750
 
 func (s *site) makeDirectory(context.Context) error {
-	return os.MkdirAll(s.directory(), dirMode)
+	if err := os.MkdirAll(s.directory(), dirMode); err != nil || !ownUsers(s.pod) {
+		return err
+	}
+	return s.takeIDs()
 }
 
 // makeFiles makes what the containers will need, while the sandbox is being made: a new directory is an entry in the file
@@ -187,7 +191,7 @@ const (
 
 // makeSandbox makes the sandbox unless it is there, after ending the one before it.
 func (s *site) makeSandbox(ctx context.Context) error {
-	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cfg.Cgroups.PodPath(s.pod))
+	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cfg.Cgroups.PodPath(s.pod), s.ids)
 	if err != nil {
 		return err
 	}

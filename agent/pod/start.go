@@ -88,7 +88,7 @@ func tagged(image string) (string, error) {
 func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ref string) (spec.Image, error) {
 	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
-	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "")
+	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "", nil)
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
@@ -203,7 +203,7 @@ func (l *launch) create(ctx context.Context) (string, error) {
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
-		PodIPs: l.ips, HostsFile: l.site.hostsFile(), RecursiveRO: l.recursiveRO,
+		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.recursiveRO,
 	}
 	if in.Attempt == 0 {
 		in.Attempt = l.attemptByLogs()

@@ -259,7 +259,6 @@ func TestUnsupported(t *testing.T) {
   initContainers:
   - {name: i, image: x, restartPolicy: Always, readinessProbe: {tcpSocket: {port: 1}}}
   volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}]
-  hostUsers: false
   automountServiceAccountToken: false
   serviceAccount: sa
   priorityClassName: high
@@ -271,7 +270,7 @@ func TestUnsupported(t *testing.T) {
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
 		"spec.containers[0].envFrom", "spec.containers[0].env[0].valueFrom.secretKeyRef", "spec.containers[0].lifecycle.stopSignal",
-		"spec.initContainers[0].readinessProbe", "spec.volumes[1].configMap", "spec.hostUsers", "spec.serviceAccountName", "spec.priorityClassName",
+		"spec.initContainers[0].readinessProbe", "spec.volumes[1].configMap", "spec.serviceAccountName", "spec.priorityClassName",
 	}
 	for _, w := range want {
 		if !strings.Contains(all, w+": ") {

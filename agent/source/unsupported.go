@@ -84,7 +84,6 @@ var unsupported = []entry{
 	{"spec.affinity.nodeAffinity", "nodes have no labels yet to be chosen by"},
 	{"spec.nodeSelector", "nodes have no labels yet to be chosen by"},
 	{"spec.evictionResponders", "evictions by an API server are not there yet"},
-	{"spec.hostUsers=false", "user namespaces are not there yet"},
 	{"spec.hostnameOverride", "the host name is set by hostname and subdomain only yet"},
 	{"spec.os.name=windows", "this is a Linux node"},
 	{"spec.overhead", "runtime classes are not there yet"},

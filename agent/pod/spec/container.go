@@ -28,6 +28,7 @@ type Input struct {
 	Backoff   time.Duration
 	Image     Image
 	PodIPs    []string
+	IDs       *IDs // of the pod, nil = the node's
 
 	Mounts      []string // for each of the container's volumeMounts: what is mounted there
 	HostsFile   string   // "" = the runtime's
@@ -106,6 +107,10 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 	}
 	if p := in.Container.TerminationMessagePath; in.MessageFile != "" && p != "" && !taken[path.Clean(p)] {
 		out = append(out, &runtimeapi.Mount{ContainerPath: path.Join("/", p), HostPath: in.MessageFile})
+	}
+	// Files keep their owners on the node, and are shown as if the pod's ids were those.
+	for _, m := range out {
+		m.UidMappings, m.GidMappings = in.IDs.mappings(), in.IDs.mappings()
 	}
 	return out, nil
 }

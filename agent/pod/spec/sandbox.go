@@ -30,8 +30,8 @@ const (
 	maxLabel    = 63
 )
 
-// Sandbox is the configuration of a pod's sandbox. It also returns what should be told about the pod's DNS.
-func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string) (*runtimeapi.PodSandboxConfig, []Warning, error) {
+// Sandbox is the configuration of a pod's sandbox; ids is nil where it has those of the node. It also returns what should be told about the pod's DNS.
+func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string, ids *IDs) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	hostname, err := Hostname(pod, node.ClusterDomain)
 	if err != nil {
 		return nil, nil, err
@@ -49,7 +49,7 @@ func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string) (*runti
 		Annotations:  pod.Annotations,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent:    cgroup,
-			SecurityContext: sandboxSecurity(pod),
+			SecurityContext: sandboxSecurity(pod, ids),
 			Sysctls:         sysctls(pod),
 			Resources:       resources(cgroups.PodResources(pod)),
 		},
@@ -117,9 +117,9 @@ func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
 	return out
 }
 
-func sandboxSecurity(pod *corev1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
+func sandboxSecurity(pod *corev1.Pod, ids *IDs) *runtimeapi.LinuxSandboxSecurityContext {
 	out := &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions: namespaces(pod),
+		NamespaceOptions: namespaces(pod, ids),
 		Privileged:       anyPrivileged(pod),
 		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
@@ -171,7 +171,7 @@ func anyPrivileged(pod *corev1.Pod) bool {
 	return false
 }
 
-func namespaces(pod *corev1.Pod) *runtimeapi.NamespaceOption {
+func namespaces(pod *corev1.Pod, ids *IDs) *runtimeapi.NamespaceOption {
 	mode := func(host bool) runtimeapi.NamespaceMode {
 		if host {
 			return runtimeapi.NamespaceMode_NODE
@@ -180,6 +180,7 @@ func namespaces(pod *corev1.Pod) *runtimeapi.NamespaceOption {
 	}
 	out := &runtimeapi.NamespaceOption{
 		Network: mode(pod.Spec.HostNetwork), Ipc: mode(pod.Spec.HostIPC), Pid: runtimeapi.NamespaceMode_CONTAINER,
+		UsernsOptions: ids.namespace(),
 	}
 	switch {
 	case pod.Spec.HostPID:

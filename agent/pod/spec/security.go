@@ -56,7 +56,7 @@ func VerifyNonRoot(pod *corev1.Pod, c *corev1.Container, image Image) error {
 func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 	sc := effective(in.Pod, in.Container)
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions: namespaces(in.Pod),
+		NamespaceOptions: namespaces(in.Pod, in.IDs),
 		Privileged:       isTrue(sc.Privileged),
 		ReadonlyRootfs:   isTrue(sc.ReadOnlyRootFilesystem),
 		NoNewPrivs:       sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,

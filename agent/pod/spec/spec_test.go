@@ -287,7 +287,7 @@ func TestNamespaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sc, _, err := Sandbox(in.Pod, in.Node, 0, "")
+		sc, _, err := Sandbox(in.Pod, in.Node, 0, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,7 +401,7 @@ func TestDNS(t *testing.T) {
 		pod.Spec.DNSPolicy, pod.Spec.HostNetwork, pod.Spec.DNSConfig = c.policy, c.host, c.own
 		node.ClusterDNS = c.cluster
 		node.Resolver = ParseResolvConf([]byte("# the node's\nsearch old.example\nsearch node.example.\nnameserver 1.1.1.1 # here\noptions ndots:1\n"))
-		s, warnings, err := Sandbox(pod, node, 0, "")
+		s, warnings, err := Sandbox(pod, node, 0, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +423,7 @@ func TestSandbox(t *testing.T) {
 	}
 	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net/ipv4/tcp_syncookies", Value: "1"}}}
-	s, _, err := Sandbox(pod, testNode(), 3, "/kubepods/pod1")
+	s, _, err := Sandbox(pod, testNode(), 3, "/kubepods/pod1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -465,7 +465,7 @@ func TestRestore(t *testing.T) {
 	pod.Spec.InitContainers = []corev1.Container{side("z"), {Name: "init", Image: "img:1"}, side("a")}
 	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"bye"}}}}
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
-	sandbox, _, err := Sandbox(pod, testNode(), 0, "")
+	sandbox, _, err := Sandbox(pod, testNode(), 0, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -535,7 +535,7 @@ func BenchmarkContainer(b *testing.B) {
 func BenchmarkSandbox(b *testing.B) {
 	pod, node := testPod(), testNode()
 	for b.Loop() {
-		if _, _, err := Sandbox(pod, node, 0, ""); err != nil {
+		if _, _, err := Sandbox(pod, node, 0, "", nil); err != nil {
 			b.Fatal(err)
 		}
 	}
