@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/api"
@@ -185,9 +186,15 @@ func (a *Agent) shareCPU(ctx context.Context) {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	wait.Go(func() {
+		cpu := map[types.UID]int64{} // what each pod requests, which a resize changes
 		// It ends with ctx.
-		_ = a.pods.Watch(ctx, func(t watch.EventType, _ *corev1.Pod) error {
-			if t != watch.Modified {
+		_ = a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+			before, now := cpu[p.UID], requests.Cpu().MilliValue()
+			if cpu[p.UID] = now; t == watch.Deleted {
+				delete(cpu, p.UID)
+			}
+			if t != watch.Modified || before != now {
 				select {
 				case changed <- struct{}{}:
 				default:

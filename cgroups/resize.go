@@ -20,39 +20,65 @@ type Target struct {
 	Resources *specs.LinuxResources
 }
 
-// Resize changes a running pod and its containers together. The order matters: in v1 no group may have a quota above its
-// parent's at any moment, so what shrinks is written from the containers up and what grows from the pod down, for CPU and
-// memory apart. Memory is refused before anything is written when somebody uses more than the new limit.
-func (h *Hierarchy) Resize(pod Target, containers []Target) error {
-	all := append([]Target{pod}, containers...)
-	for _, t := range all {
+// Resize changes a running pod and its containers together. write changes one of the containers, as the runtime has its own record
+// of them; nil writes their groups.
+//
+// The order matters: in v1 no group may have a quota above its parent's at any moment, so what the pod gets more of is written
+// before its containers and what it gets less of after them, for CPU and memory apart. Memory is refused before anything is
+// written when somebody uses more than the new limit. All of it can be done again.
+func (h *Hierarchy) Resize(pod Target, containers []Target, write func(Target) error) error {
+	for _, t := range append([]Target{pod}, containers...) {
 		if err := h.fits(t); err != nil {
 			return fmt.Errorf("resize %s: %w", t.Path, err)
 		}
 	}
-	up := make([]Target, 0, len(all))
-	up = append(append(up, containers...), pod)
+	if write == nil {
+		write = func(t Target) error { return h.Update(t.Path, Explicit(t.Resources)) }
+	}
+	var before, after []*specs.LinuxResources
 	for _, section := range []struct {
-		pick func(*specs.LinuxResources) *specs.LinuxResources
+		r    *specs.LinuxResources
 		grow bool
 	}{
-		{pickCPU, cores(pod.Resources) >= h.cores(pod.Path)},
-		{pickMemory, memoryLimit(pod.Resources) >= h.memoryLimit(pod.Path)},
-		{pickRest, true},
+		{pickCPU(pod.Resources), cores(pod.Resources) >= h.cores(pod.Path)},
+		{pickMemory(pod.Resources), memoryLimit(pod.Resources) >= h.memoryLimit(pod.Path)},
+		{pickRest(pod.Resources), true},
 	} {
-		order := up
-		if section.grow {
-			order = all
-		}
-		for _, t := range order {
-			if r := section.pick(t.Resources); r != nil {
-				if err := h.Update(t.Path, r); err != nil {
-					return fmt.Errorf("resize %s: %w", t.Path, err)
-				}
-			}
+		switch {
+		case section.r == nil:
+		case section.grow:
+			before = append(before, section.r)
+		default:
+			after = append(after, section.r)
 		}
 	}
-	return nil
+	own := func(list []*specs.LinuxResources) error {
+		for _, r := range list {
+			if err := h.Update(pod.Path, r); err != nil {
+				return fmt.Errorf("resize %s: %w", pod.Path, err)
+			}
+		}
+		return nil
+	}
+	if err := own(before); err != nil {
+		return err
+	}
+	for _, t := range containers {
+		if err := write(t); err != nil {
+			return fmt.Errorf("resize %s: %w", t.Path, err)
+		}
+	}
+	return own(after)
+}
+
+// Explicit says in words where there is no limit of CPU or memory, so that one that was there goes.
+func Explicit(r *specs.LinuxResources) *specs.LinuxResources {
+	out := *r
+	if c := pickCPU(r); c != nil {
+		out.CPU = c.CPU
+	}
+	out.Memory = pickMemory(r).Memory
+	return &out
 }
 
 // fits compares with the working set: the kernel drops the rest of the file cache when the limit falls.

@@ -43,7 +43,7 @@ func TestResize(t *testing.T) {
 		for i := range paths {
 			targets = append(targets, Target{paths[i], ContainerResources(p, &p.Spec.Containers[i])})
 		}
-		if err := h.Resize(Target{group, PodResources(p)}, targets); err != nil {
+		if err := h.Resize(Target{group, PodResources(p)}, targets, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range append(targets, Target{group, PodResources(p)}) {
@@ -68,7 +68,7 @@ func TestResizeBelowUseIsRefused(t *testing.T) {
 		waitALittle()
 	}
 	p := podOf(container("a", nil, list("memory", strconv.Itoa(8<<20))))
-	err := h.Resize(Target{group, PodResources(p)}, nil)
+	err := h.Resize(Target{group, PodResources(p)}, nil, nil)
 	if !errors.Is(err, ErrInUse) {
 		t.Errorf("err = %v", err)
 	}

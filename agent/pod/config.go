@@ -21,6 +21,9 @@ type Cgroups interface {
 	PodPath(*corev1.Pod) string
 	// EnsurePod makes the pod's group with its limits and returns its path. The group may be there, with groups in it.
 	EnsurePod(*corev1.Pod) (string, error)
+	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs are given,
+	// by name.
+	ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error
 	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
 	RemovePod(ctx context.Context, uid types.UID, path string) error
 	// Pods lists the pods that have a group.

@@ -442,10 +442,22 @@ func (f *fake) running() []string {
 	return out
 }
 
+func (f *fake) UpdateContainerResources(_ context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[r.GetContainerId()]
+	if c == nil {
+		return nil, grpcstatus.Error(codes.NotFound, "no such container")
+	}
+	c.config.Linux.Resources = r.GetLinux()
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
 // fakeCgroups and fakeVolumes keep sets of pods.
 type fakeCgroups struct {
-	mu   sync.Mutex
-	pods map[types.UID]bool
+	mu     sync.Mutex
+	pods   map[types.UID]bool
+	refuse func() error // a resize
 }
 
 func (c *fakeCgroups) PodPath(pod *corev1.Pod) string { return "/pods/pod" + string(pod.UID) }
@@ -455,6 +467,20 @@ func (c *fakeCgroups) EnsurePod(pod *corev1.Pod) (string, error) {
 	defer c.mu.Unlock()
 	c.pods[pod.UID] = true
 	return c.PodPath(pod), nil
+}
+
+func (c *fakeCgroups) ResizePod(_ *corev1.Pod, ids map[string]string, write func(string) error) error {
+	if c.refuse != nil {
+		if err := c.refuse(); err != nil {
+			return err
+		}
+	}
+	for name := range ids {
+		if err := write(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *fakeCgroups) RemovePod(_ context.Context, uid types.UID, _ string) error {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -32,6 +33,7 @@ type Manager struct {
 	workers sync.Map // types.UID -> *worker, for those who are not the manager's goroutine
 	ended   chan *worker
 	wait    sync.WaitGroup
+	synced  atomic.Bool // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
 	desired map[types.NamespacedName]*corev1.Pod
@@ -47,16 +49,47 @@ func New(c Config) (*Manager, error) {
 	}
 	t := newTraces()
 	c.TracerProvider.RegisterSpanProcessor(t)
-	return &Manager{
+	m := &Manager{
 		node: &node{
 			cfg: c, status: status.NewWriter(), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts),
-			pool: &idPool{rootDir: c.RootDir, etc: "/etc"},
+			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
+			rooms: rooms{granted: map[types.UID]grant{}},
 		},
 		log: c.Log, ended: make(chan *worker),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
 		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
-	}, nil
+	}
+	m.freed, m.everybody = m.roomFreed, m.known
+	return m, nil
+}
+
+// known are all pods that have a worker, with their status once they have one; false before all are known.
+func (m *Manager) known() ([]*corev1.Pod, bool) {
+	told := map[types.UID]*corev1.Pod{}
+	for _, p := range m.status.List() {
+		told[p.UID] = p
+	}
+	var out []*corev1.Pod
+	m.workers.Range(func(uid, w any) bool {
+		p := told[uid.(types.UID)] //nolint:forcetypeassert // nothing else is in there
+		if p == nil {
+			p = w.(*worker).admitted //nolint:forcetypeassert // nothing else is in there
+		}
+		out = append(out, p)
+		return true
+	})
+	return out, m.synced.Load()
+}
+
+// roomFreed wakes the pods that wait for the node to have room for their resize.
+func (m *Manager) roomFreed() {
+	m.workers.Range(func(_, w any) bool {
+		if one := w.(*worker); one.waitsForRoom.Load() { //nolint:forcetypeassert // nothing else is in there
+			one.mail.ring()
+		}
+		return true
+	})
 }
 
 // Run makes the node run the pods that updates tell of, until ctx ends and everything it started has ended. The pods go on. It
@@ -180,6 +213,8 @@ func (m *Manager) lookAll() {
 func (m *Manager) update(ctx context.Context, u source.Update) {
 	if u.Synced {
 		m.adoptNone(ctx)
+		m.synced.Store(true)
+		m.roomFreed()
 		return
 	}
 	if u.Pod == nil {
@@ -301,6 +336,7 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 	}
 	m.traces.forget(w.uid)
 	m.status.Delete(w.admitted)
+	m.roomFreed()
 	m.reconcile(ctx, key)
 	for key := range m.held {
 		m.reconcile(ctx, key)

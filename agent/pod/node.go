@@ -19,6 +19,9 @@ type node struct {
 
 	starting, stopping *gate
 	pool               *idPool
+	rooms              rooms
+	freed              func() // tells pods that wait for room that there may be some
+	everybody          func() (all []*corev1.Pod, settled bool)
 	missed             atomic.Int64 // changes that no event has told of
 	addresses          atomic.Pointer[addresses]
 

@@ -19,6 +19,7 @@ const (
 	stepPrepare  kind = "prepare"  // directories, volumes, cgroup, sandbox
 	stepImage    kind = "image"    // have the image of a container's next start
 	stepStart    kind = "start"    // create and start a container, run its postStart hook
+	stepResize   kind = "resize"   // make cgroups be what is allocated
 	stepKill     kind = "kill"     // preStop hook, then the stop signal
 	stepRemove   kind = "remove"   // remove a dead container
 	stepForget   kind = "forget"   // remove a dead sandbox
@@ -72,6 +73,7 @@ type view struct {
 	finished bool                    // what a pod that is over does not need was given back
 	torn     bool                    // nothing is left of the pod
 	busy     map[string]bool         // keys of the steps that run
+	resized  resized                 // what containers were given since they were made
 	images   map[string]spec.Image   // by container name: for its next start
 	failed   map[string]failure      // by key of the step
 	refused  map[string]failure      // by container ID: those that could not be started
@@ -143,6 +145,9 @@ func (p *planner) run() {
 		}
 	}
 	p.unwanted()
+	if p.sandboxOK && p.resize() {
+		return
+	}
 	if p.initialize() {
 		p.regular()
 	}

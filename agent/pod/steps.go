@@ -51,6 +51,8 @@ func (w *worker) act(s step) act {
 		return w.image(s)
 	case stepStart:
 		return w.start(s)
+	case stepResize:
+		return w.resize()
 	case stepKill:
 		return w.kill(s)
 	case stepRemove:
@@ -84,6 +86,8 @@ func (w *worker) fail(s step, err error) {
 	switch s.kind {
 	case stepPrepare:
 		w.tellPrepare(err)
+	case stepResize:
+		w.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
 	case stepImage, stepStart:
 		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s", f.reason)
 	case stepKill, stepFinish, stepTeardown:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -32,6 +33,8 @@ type worker struct {
 	leaving bool // it was told to end
 	gone    bool // it has ended because nothing is left of the pod
 
+	waitsForRoom atomic.Bool // its resize is deferred
+
 	// What follows belongs to the goroutine of run.
 	pod     *corev1.Pod
 	hidden  bool // what is left of a pod of which nothing more is known: not published
@@ -52,6 +55,11 @@ type worker struct {
 	refused  map[string]failure
 	hooked   map[string]bool // containers whose preStop hook has begun, by ID
 	probes   map[string]ProbeResults
+
+	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
+	pending  *corev1.PodCondition // why not
+	resized  *resized
+	recalled bool // it is known what was given before the agent was restarted
 
 	tasks   map[string]context.CancelFunc // running steps by key
 	results chan result
@@ -77,7 +85,8 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
-		probes: map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
+		resized: &resized{},
+		probes:  map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
 	}
 }
 
@@ -90,6 +99,8 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		w.read(ctx)
 		wake := time.Now().Add(retryInitial)
 		if w.look(ctx) {
+			w.recall()
+			w.allocate()
 			d := plan(w.view())
 			if d.gone {
 				return true
@@ -143,7 +154,7 @@ func (w *worker) settle() {
 func (w *worker) read(ctx context.Context) {
 	if o := w.mail.order.Swap(nil); o != nil {
 		if o.pod != nil && w.end == nil {
-			w.pod = o.pod
+			w.accept(o.pod)
 		}
 		if o.end != nil {
 			w.stop(*o.end)
@@ -261,7 +272,7 @@ func (w *worker) view() *view {
 	}
 	return &view{
 		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, finished: w.finished, torn: w.torn,
-		busy: busy, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
+		busy: busy, resized: *w.resized, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
 		delays: delays{w.cfg.BackoffInitial, w.cfg.BackoffMax, w.cfg.BackoffReset},
 	}
 }
@@ -341,14 +352,22 @@ func (w *worker) publish(d *decision) {
 	if e := w.evicted; e != nil {
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
+	in.Conditions = append(in.Conditions, w.resizeConditions()...)
+	in.Resources, in.PodResources = w.acknowledgedResources(), w.pod.Spec.Resources
+	if w.resized.Acting && w.resized.Pod != nil {
+		in.PodResources = w.resized.Pod
+	}
 	pod := *w.pod
+	if w.want != nil {
+		pod = *w.want
+	}
 	pod.Status = status.Build(in)
 	if w.end != nil && !w.end.keep {
 		seconds := int64(w.end.grace / time.Second)
 		pod.DeletionTimestamp = new(metav1.NewTime(w.end.since.Add(w.end.grace).Truncate(time.Second)))
 		pod.DeletionGracePeriodSeconds = &seconds
 	}
-	if w.last != nil && w.last.ObjectMeta.Generation == pod.Generation && w.last.DeletionTimestamp.Equal(pod.DeletionTimestamp) &&
+	if w.last != nil && w.last.ObjectMeta.Generation == pod.Generation && sameResources(w.last, &pod) && w.last.DeletionTimestamp.Equal(pod.DeletionTimestamp) &&
 		equality.Semantic.DeepEqual(&w.last.Status, &pod.Status) {
 		return
 	}

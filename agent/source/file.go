@@ -227,6 +227,8 @@ func (s *Source) apply(name string, f *file, docs []decoded) {
 		if ok {
 			if old := f.claim(c.key); old != nil && old.hash == c.hash {
 				c = *old
+			} else {
+				s.succeed(f, &c)
 			}
 			now = append(now, c)
 		}
@@ -321,7 +323,7 @@ func (s *Source) settle(key types.NamespacedName) {
 	}
 	name := holders[0]
 	if c := s.files[name].claim(key); c != nil {
-		s.queue.put(Update{Key: key, Pod: c.pod, File: s.path(name)}, c.hash)
+		s.queue.put(Update{Key: key, Pod: c.pod, File: s.path(name)}, c.hash+"/"+string(c.pod.UID))
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 type queue struct {
 	order   []types.NamespacedName
 	pending map[types.NamespacedName]Update
-	sent    map[types.NamespacedName]string // hash of what the consumer has
-	hashes  map[types.NamespacedName]string // hash of what is pending
+	sent    map[types.NamespacedName]string // version of what the consumer has
+	hashes  map[types.NamespacedName]string // version of what is pending
 	synced  bool                            // the marker was sent
 	scanned bool                            // the marker may be sent, once nothing is pending
 }
@@ -23,7 +23,7 @@ func newQueue() *queue {
 	}
 }
 
-// put replaces what is pending for the key of u; hash is "" for a removal.
+// put replaces what is pending for the key of u; hash tells one version from another and is "" for a removal.
 func (q *queue) put(u Update, hash string) {
 	_, waiting := q.pending[u.Key]
 	if q.sent[u.Key] == hash {

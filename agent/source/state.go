@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
@@ -21,6 +23,7 @@ type saved struct {
 type savedPod struct {
 	Since time.Time       `json:"since"`
 	Pod   json.RawMessage `json:"pod"`
+	UID   types.UID       `json:"uid,omitempty"` // of the pod that goes on, when the manifest would make another one now
 }
 
 func (s *Source) statePath(name string) string {
@@ -67,6 +70,9 @@ func (s *Source) restore() {
 			}
 			// What this version does not accept any more is judged when its file is read.
 			if c, ok := static(&d, s.cfg.NodeName, p.Since); ok {
+				if p.UID != "" {
+					c.pod.UID = p.UID
+				}
 				f.claims = append(f.claims, c)
 				all = append(all, restored{v.File, c})
 			}
@@ -107,7 +113,7 @@ func (s *Source) saveFile(name string) error {
 	}
 	v := saved{File: name}
 	for _, c := range f.claims {
-		v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw})
+		v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw, UID: c.pod.UID})
 	}
 	data, err := json.Marshal(v)
 	if err != nil {

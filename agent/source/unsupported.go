@@ -101,7 +101,6 @@ var ignoredFields = []entry{
 	{"spec.topologySpreadConstraints", "a static pod is not scheduled"},
 	{"spec.schedulerName", "a static pod is not scheduled"},
 	{"spec.preemptionPolicy", "a static pod is not scheduled"},
-	{"spec.containers[*].resizePolicy", "the resources of a static pod change by replacing it"},
 }
 
 var (

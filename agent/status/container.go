@@ -62,6 +62,9 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 		st.Resources = c.Resources.DeepCopy()
 		st.AllocatedResources = c.Resources.Requests.DeepCopy()
 	}
+	if has, ok := b.in.Resources[c.Name]; ok && (st.Resources != nil || len(has.Requests) > 0 || len(has.Limits) > 0) {
+		st.Resources = has.DeepCopy()
+	}
 	st.VolumeMounts = volumeMounts(c)
 	if len(list) == 0 {
 		st.State.Waiting = b.waiting(c.Name, init)

@@ -44,6 +44,10 @@ type Input struct {
 	Starting   map[string]bool               // by container name: those whose postStart hook has not ended
 	Probes     map[string]Probes             // by container name
 
+	// Resources are what containers that run have, by name; others have what their specification says.
+	Resources    map[string]corev1.ResourceRequirements
+	PodResources *corev1.ResourceRequirements // what the pod as a whole has, if its specification says anything of that
+
 	Ended bool // nothing of the pod runs or will run again
 
 	Reason, Message string                // about the pod as a whole
@@ -66,6 +70,9 @@ func Build(in Input) corev1.PodStatus {
 	}
 	if st.StartTime == nil {
 		st.StartTime = new(metav1.NewTime(began(in)))
+	}
+	if spec.Resources != nil {
+		st.AllocatedResources, st.Resources = spec.Resources.Requests.DeepCopy(), in.PodResources.DeepCopy()
 	}
 	addresses(&st, in)
 	b := builder{in: in, by: by}

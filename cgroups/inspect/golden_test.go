@@ -211,7 +211,7 @@ func TestTopAndWatchLive(t *testing.T) {
 		path := tree.PodPath(&pods[0])
 		_, id, _ := strings.Cut(pods[0].Status.ContainerStatuses[0].ContainerID, "://")
 		c := cgroups.Target{Path: path + "/" + id, Resources: cgroups.ContainerResources(&pods[0], &pods[0].Spec.Containers[0])}
-		if err := h.Resize(cgroups.Target{Path: path, Resources: cgroups.PodResources(&pods[0])}, []cgroups.Target{c}); err != nil {
+		if err := h.Resize(cgroups.Target{Path: path, Resources: cgroups.PodResources(&pods[0])}, []cgroups.Target{c}, nil); err != nil {
 			t.Error(err)
 		}
 		if err := tree.RemovePod(context.Background(), pods[2].UID, ""); err != nil {

@@ -76,6 +76,13 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	}, nil
 }
 
+// Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to go.
+func Resized(pod *corev1.Pod, c *corev1.Container, n *Node) *runtimeapi.LinuxContainerResources {
+	res := resources(cgroups.Explicit(cgroups.ContainerResources(pod, c)))
+	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(pod, c, n.Memory))
+	return res
+}
+
 func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	taken := map[string]bool{}

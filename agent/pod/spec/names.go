@@ -37,6 +37,8 @@ const (
 
 	sidecarAnnotation = "berth.node/sidecar" // its place in the order of start
 	backoffAnnotation = "berth.node/restart-backoff"
+
+	resourcesAnnotation = "berth.node/resources" // what it was made with
 )
 
 // PodName is how messages name a pod.
@@ -86,6 +88,11 @@ func containerAnnotations(in *Input) (map[string]string, error) {
 			a[sidecarAnnotation] = strconv.Itoa(i)
 		}
 	}
+	res, err := json.Marshal(c.Resources)
+	if err != nil {
+		return nil, fmt.Errorf("keep resources: %w", err)
+	}
+	a[resourcesAnnotation] = string(res)
 	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
 		return a, nil
 	}
@@ -120,6 +127,13 @@ func Backoff(annotations map[string]string) time.Duration {
 		return 0
 	}
 	return d
+}
+
+// MadeWith is what a container was made with; false when it does not say.
+func MadeWith(annotations map[string]string) (corev1.ResourceRequirements, bool) {
+	var out corev1.ResourceRequirements
+	text, ok := annotations[resourcesAnnotation]
+	return out, ok && json.Unmarshal([]byte(text), &out) == nil
 }
 
 // MessagePath is where a container leaves its last words, and whether its log may stand in for them.

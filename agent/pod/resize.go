@@ -1,0 +1,307 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/cgroups"
+)
+
+// A pod that runs is resized in three steps, and each is a fact of its own in its status:
+//
+//	wanted  ──the node has room──>  allocated  ──groups are changed──>  acknowledged
+//	(spec)                          (allocatedResources)                (resources)
+//
+// The worker's pod always has what is allocated, so that whatever is started or made anew has it too. What a container was
+// acknowledged is in its annotations since it was made, and in the record since it was resized.
+
+// acknowledged is what a container has been given.
+func (r *resized) acknowledged(c *container) (corev1.ResourceRequirements, bool) {
+	if have, ok := r.Containers[c.GetId()]; ok {
+		return have, true
+	}
+	return spec.MadeWith(c.GetAnnotations())
+}
+
+// accept takes a new definition of the pod. Of its resources it keeps what is allocated, until the node has room for others.
+func (w *worker) accept(pod *corev1.Pod) {
+	w.want, w.pending = nil, nil
+	if sameResources(pod, w.pod) {
+		w.pod = pod
+		return
+	}
+	w.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
+		if had := findContainer(w.pod, c.Name); had != nil {
+			return &had.Resources
+		}
+		return nil
+	})
+}
+
+// recall finds out what was allocated before the agent was restarted, by what the containers have.
+func (w *worker) recall() {
+	if w.recalled || w.hidden {
+		return
+	}
+	w.recalled = true
+	if len(w.seen.containers) == 0 {
+		return
+	}
+	w.resized = readResized(w.cfg.RootDir, w.uid)
+	pod := w.pod.Spec.Resources
+	if w.resized.Pod != nil {
+		pod = w.resized.Pod
+	}
+	had := withResources(w.pod, pod, func(c *corev1.Container) *corev1.ResourceRequirements {
+		now := w.seen.latest(c.Name)
+		if now == nil {
+			return nil
+		}
+		if r, ok := w.resized.acknowledged(now); ok {
+			return &r
+		}
+		return nil
+	})
+	if !sameResources(had, w.pod) {
+		w.want, w.pod = w.pod, had
+	}
+}
+
+// allocate gives the pod what it wants if the node has it.
+func (w *worker) allocate() {
+	if w.want == nil || w.end != nil {
+		return
+	}
+	w.waitsForRoom.Store(true)
+	all, settled := w.everybody()
+	if !settled {
+		return // they are told when it is
+	}
+	reason, message := w.rooms.take(w.want, w.pod, w.cfg.Allocatable, all)
+	if reason != "" {
+		if w.pending == nil || w.pending.Reason != reason || w.pending.Message != message {
+			w.event(w.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
+		}
+		w.pending = &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+		w.waitsForRoom.Store(reason == corev1.PodReasonDeferred)
+		return
+	}
+	w.waitsForRoom.Store(false)
+	// The record comes before the act: whoever is here after a crash finishes it.
+	w.resized.Acting, w.resized.Pod = true, w.pod.Spec.Resources
+	if err := writeResized(w.cfg.RootDir, w.uid, w.resized); err != nil {
+		w.log.Warn("a restart of the agent may leave a resize half done", "error", err)
+	}
+	w.pod, w.want, w.pending = w.want, nil, nil
+	delete(w.failed, step{kind: stepResize}.key())
+	w.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
+}
+
+// resize makes groups and containers have what is allocated.
+func (w *worker) resize() act {
+	pod, record, node := w.pod, w.resized.clone(), w.specNode()
+	ids := map[string]string{}
+	for name, list := range w.seen.containers {
+		c := findContainer(pod, name)
+		if c == nil || list[0].GetState() != running {
+			continue
+		}
+		if had, ok := record.acknowledged(&list[0]); ok && !equalResources(&had, &c.Resources) {
+			ids[name] = list[0].GetId()
+		}
+	}
+	known := w.seen
+	return func(ctx context.Context) (func(), error) {
+		err := w.cfg.Cgroups.ResizePod(pod, ids, func(name string) error {
+			ctx, cancel := context.WithTimeout(ctx, containerTimeout)
+			defer cancel()
+			c := findContainer(pod, name)
+			_, err := w.cfg.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+				ContainerId: ids[name], Linux: spec.Resized(pod, c, node),
+			})
+			if isNotFound(err) {
+				return nil // it has ended, and the next one is made with what is allocated
+			}
+			if err == nil {
+				record.Containers[ids[name]] = c.Resources
+			}
+			return err
+		})
+		if err == nil {
+			record.Acting, record.Pod = false, pod.Spec.Resources
+			record.forget(known)
+			w.event(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
+		}
+		if werr := writeResized(w.cfg.RootDir, w.uid, record); err == nil {
+			err = werr
+		}
+		return func() {
+			w.resized = record
+			w.freed()
+		}, err
+	}
+}
+
+// resizeConditions are those that tell of a resize that is not done yet.
+func (w *worker) resizeConditions() []corev1.PodCondition {
+	var out []corev1.PodCondition
+	if w.pending != nil {
+		out = append(out, *w.pending)
+	}
+	if w.resized.Acting {
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
+		if f, failed := w.failed[step{kind: stepResize}.key()]; failed {
+			c.Reason, c.Message = corev1.PodReasonError, f.message
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// acknowledgedResources are those of the containers that run, by name.
+func (w *worker) acknowledgedResources() map[string]corev1.ResourceRequirements {
+	out := map[string]corev1.ResourceRequirements{}
+	for name, list := range w.seen.containers {
+		if r, ok := w.resized.acknowledged(&list[0]); ok && list[0].GetState() == running {
+			out[name] = r
+		}
+	}
+	return out
+}
+
+// resize plans for containers that run with other resources than are allocated. It says whether nothing may be started before
+// that is done, because what is started has its place in the pod's new limits.
+func (p *planner) resize() (waits bool) {
+	stale, kills := p.resized.Acting, false
+	for _, list := range [][]corev1.Container{p.pod.Spec.InitContainers, p.pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			now := p.seen.latest(c.Name)
+			if now == nil || now.GetState() != running || !p.inSandbox(now) {
+				continue
+			}
+			had, known := p.resized.acknowledged(now)
+			switch {
+			case !known || equalResources(&had, &c.Resources):
+			case restartsToResize(c, &had):
+				p.kill(now, p.grace(), fmt.Sprintf("Container %s resize requires restart", c.Name))
+				kills = true
+			default:
+				stale = true
+			}
+		}
+	}
+	s := step{kind: stepResize}
+	if kills || p.busy[s.key()] {
+		return true
+	}
+	if _, wait := p.blocked(s.key()); !stale || wait {
+		return false
+	}
+	if p.busy[string(stepPrepare)] {
+		return false // it makes the pod's group
+	}
+	p.add(s)
+	return true
+}
+
+// restartsToResize says whether the container wants to be restarted for what has changed.
+func restartsToResize(c *corev1.Container, had *corev1.ResourceRequirements) bool {
+	for _, p := range c.ResizePolicy {
+		if p.RestartPolicy != corev1.RestartContainer {
+			continue
+		}
+		if !equalQuantity(had.Requests, c.Resources.Requests, p.ResourceName) || !equalQuantity(had.Limits, c.Resources.Limits, p.ResourceName) {
+			return true
+		}
+	}
+	return false
+}
+
+func equalQuantity(a, b corev1.ResourceList, name corev1.ResourceName) bool {
+	x, inA := a[name]
+	y, inB := b[name]
+	return inA == inB && x.Cmp(y) == 0
+}
+
+func equalResources(a, b *corev1.ResourceRequirements) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if !equalQuantity(a.Requests, b.Requests, name) || !equalQuantity(a.Limits, b.Limits, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameResources compares what two definitions of one pod ask for.
+func sameResources(a, b *corev1.Pod) bool {
+	if !equality.Semantic.DeepEqual(a.Spec.Resources, b.Spec.Resources) {
+		return false
+	}
+	for _, list := range [][]corev1.Container{a.Spec.InitContainers, a.Spec.Containers} {
+		for i := range list {
+			if o := findContainer(b, list[i].Name); o != nil && !equalResources(&list[i].Resources, &o.Resources) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// withResources is the pod with other resources: of the pod as a whole, and of each container for which there are others.
+func withResources(pod *corev1.Pod, whole *corev1.ResourceRequirements, of func(*corev1.Container) *corev1.ResourceRequirements) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.Spec.Resources = whole
+	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
+		for i := range list {
+			if r := of(&list[i]); r != nil {
+				list[i].Resources = *r
+			}
+		}
+	}
+	return out
+}
+
+// take reserves what the pod wants, or says why the node does not have it. One pod after the other is asked.
+func (r *rooms) take(want, have *corev1.Pod, node corev1.ResourceList, all []*corev1.Pod) (reason, message string) {
+	if a, b := cgroups.QoS(have), cgroups.QoS(want); a != b {
+		return corev1.PodReasonInfeasible, fmt.Sprintf("the pod's QoS class may not change from %s to %s", a, b)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asked, now := requests(want, false), requests(have, false)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		ask, had, room := asked[name], now[name], node[name]
+		if ask.Cmp(had) <= 0 || room.IsZero() {
+			continue
+		}
+		if ask.Cmp(room) > 0 {
+			return corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %s, capacity: %s", name, &ask, &room)
+		}
+		used := r.used(want.UID, name, all)
+		sum := ask.DeepCopy()
+		sum.Add(used)
+		if sum.Cmp(room) > 0 {
+			return corev1.PodReasonDeferred, fmt.Sprintf("Node didn't have enough resource: %s, requested: %s, used: %s, capacity: %s", name, &ask, &used, &room)
+		}
+	}
+	r.granted[want.UID] = grant{asked, time.Now()}
+	return "", ""
+}
+
+// requests of a pod; actual counts what is allocated or in use if that is more.
+func requests(pod *corev1.Pod, actual bool) corev1.ResourceList {
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: actual})
+}
+
+// over says whether nothing of the pod runs or will.
+func over(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,103 @@
+package pod
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// resized is the record of a pod that was resized: what has been made of it. A pod that never was has none.
+type resized struct {
+	// Acting says that what was allocated has not been given to everything yet.
+	Acting bool `json:"acting,omitempty"`
+	// Pod is what the pod as a whole has, if its specification says anything of that.
+	Pod *corev1.ResourceRequirements `json:"pod,omitempty"`
+	// Containers have what they were resized to, by ID.
+	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
+}
+
+func (r *resized) clone() *resized {
+	out := &resized{Acting: r.Acting, Pod: r.Pod, Containers: maps.Clone(r.Containers)}
+	if out.Containers == nil {
+		out.Containers = map[string]corev1.ResourceRequirements{}
+	}
+	return out
+}
+
+// forget drops containers that are not there any more.
+func (r *resized) forget(now *observed) {
+	maps.DeleteFunc(r.Containers, func(id string, _ corev1.ResourceRequirements) bool { return now.find(id) == nil })
+}
+
+func resizedFile(rootDir string, uid types.UID) string {
+	return filepath.Join(rootDir, "pods", string(uid), "resized.json")
+}
+
+// writeResized keeps the record. It goes with the pod's directory.
+func writeResized(rootDir string, uid types.UID, r *resized) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("record resize: %w", err)
+	}
+	path := resizedFile(rootDir, uid)
+	if err = os.WriteFile(path+".new", data, 0o600); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("record resize: %w", err)
+	}
+	return nil
+}
+
+// readResized is an empty record when there is none that can be read: what the containers were made with is known then.
+func readResized(rootDir string, uid types.UID) *resized {
+	r := &resized{}
+	data, err := os.ReadFile(resizedFile(rootDir, uid))
+	if err != nil || json.Unmarshal(data, r) != nil {
+		return &resized{}
+	}
+	return r
+}
+
+// rooms is who was given how much, until their status tells.
+type rooms struct {
+	mu      sync.Mutex
+	granted map[types.UID]grant
+}
+
+type grant struct {
+	requests corev1.ResourceList
+	at       time.Time
+}
+
+// told is when everybody's status tells what was given to them.
+const told = 10 * time.Second
+
+// used is what all pods but one have of a resource.
+func (r *rooms) used(but types.UID, name corev1.ResourceName, all []*corev1.Pod) resource.Quantity {
+	var sum resource.Quantity
+	for _, p := range all {
+		if p.UID == but || over(p) {
+			continue
+		}
+		one := requests(p, true)[name]
+		g, ok := r.granted[p.UID]
+		switch {
+		case ok && time.Since(g.at) > told:
+			delete(r.granted, p.UID)
+		case ok && g.requests.Name(name, resource.DecimalSI).Cmp(one) > 0:
+			one = g.requests[name]
+		}
+		sum.Add(one)
+	}
+	return sum
+}

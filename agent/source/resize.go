@@ -1,0 +1,78 @@
+package source
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// succeed makes the claim go on with the pod that is there for its key, when all that its manifest asks for can be done to a pod
+// that runs: nothing but CPU and memory has changed, and not so far that the pod would be of another QoS class. Any other change
+// makes it another pod.
+func (s *Source) succeed(f *file, c *claim) {
+	old := f.claim(c.key)
+	if old == nil {
+		// The manifest may have been renamed at the same time.
+		if holders := s.claims[c.key]; len(holders) > 0 && s.files[holders[0]] != nil {
+			old = s.files[holders[0]].claim(c.key)
+		}
+	}
+	if old == nil || old.pod.UID == c.pod.UID || old.hash != c.hash && !onlyResized(old.pod, c.pod) {
+		return
+	}
+	c.pod.UID = old.pod.UID
+}
+
+// onlyResized says whether two pods differ in nothing but resources that can change while they run.
+func onlyResized(a, b *corev1.Pod) bool {
+	return cgroups.QoS(a) == cgroups.QoS(b) && equality.Semantic.DeepEqual(withoutResources(a), withoutResources(b))
+}
+
+// withoutResources is the pod without what a resize changes, and without what tells one version of its manifest from another.
+func withoutResources(pod *corev1.Pod) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.UID = ""
+	delete(out.Annotations, AnnotationHash)
+	delete(out.Annotations, AnnotationSeen)
+	strip := func(r *corev1.ResourceRequirements) {
+		for _, l := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
+			delete(*l, corev1.ResourceCPU)
+			delete(*l, corev1.ResourceMemory)
+			if len(*l) == 0 {
+				*l = nil
+			}
+		}
+	}
+	for i := range out.Spec.Containers {
+		strip(&out.Spec.Containers[i].Resources)
+		out.Spec.Containers[i].ResizePolicy = completed(out.Spec.Containers[i].ResizePolicy)
+	}
+	for i := range out.Spec.InitContainers {
+		// An init container that is no sidecar is over before anything can change.
+		if p := out.Spec.InitContainers[i].RestartPolicy; p != nil && *p == corev1.ContainerRestartPolicyAlways {
+			strip(&out.Spec.InitContainers[i].Resources)
+			out.Spec.InitContainers[i].ResizePolicy = completed(out.Spec.InitContainers[i].ResizePolicy)
+		}
+	}
+	if out.Spec.Resources != nil {
+		strip(out.Spec.Resources)
+	}
+	return out
+}
+
+// completed says of CPU and memory what is true when nothing is said: defaults are set only for what a container asks for.
+func completed(policy []corev1.ContainerResizePolicy) []corev1.ContainerResizePolicy {
+	out := []corev1.ContainerResizePolicy{
+		{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
+		{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.NotRequired},
+	}
+	for _, p := range policy {
+		for i := range out {
+			if out[i].ResourceName == p.ResourceName {
+				out[i].RestartPolicy = p.RestartPolicy
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,41 @@
+package cgroups
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ResizePod changes the limits of a pod that runs to what its specification says now, and has write change those of its
+// containers at the right moment; ids are those that change, by name. A pod without a group has none to change. It is [ErrInUse],
+// and nothing has changed, when memory would be limited to less than is in use.
+func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error {
+	path := t.PodPath(pod)
+	if !t.h.Exists(path) {
+		return nil
+	}
+	groups, err := t.h.Children(path)
+	if err != nil {
+		return fmt.Errorf("resize pod: %w", err)
+	}
+	var targets []Target
+	names := map[string]string{}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			id := ids[list[i].Name]
+			if id == "" {
+				continue
+			}
+			target := Target{Path: path + "/" + id, Resources: ContainerResourcesWith(pod, &list[i], t.opts)}
+			for _, g := range groups {
+				if strings.Contains(g, id) {
+					target.Path = path + "/" + g // what else is in the name is the runtime's choice
+				}
+			}
+			names[target.Path] = list[i].Name
+			targets = append(targets, target)
+		}
+	}
+	return t.h.Resize(Target{path, PodResourcesWith(pod, t.opts)}, targets, func(c Target) error { return write(names[c.Path]) })
+}
