@@ -24,7 +24,7 @@ import (
 func main() {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "init":
-		if err := awaitFilter(); err != nil {
+		if err := joinLink(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

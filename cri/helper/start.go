@@ -53,7 +53,7 @@ func (l launch) run(report *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	filter, err := l.loader(spec)
+	link, err := l.link(spec)
 	if err != nil {
 		return err
 	}
@@ -78,9 +78,7 @@ func (l launch) run(report *os.File) (err error) {
 		}
 		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
-	if filter != nil {
-		process.PidfdSocket = filter.theirs
-	}
+	process.PidfdSocket = link.theirs
 	if err := container.Start(process); err != nil {
 		return err
 	}
@@ -92,14 +90,13 @@ func (l launch) run(report *os.File) (err error) {
 	if _, err := fmt.Fprint(report, "P"+strconv.Itoa(pid)); err != nil {
 		return kill(process, fmt.Errorf("tell keeper of process %d: %w", pid, err))
 	}
-	if filter != nil {
-		if err := filter.load(); err != nil {
-			return kill(process, err)
-		}
+	if err := link.load(); err != nil {
+		return kill(process, err)
 	}
 	if err := container.Exec(); err != nil {
 		return kill(process, err)
 	}
+	link.awaitExec(pid)
 	if _, err := fmt.Fprint(report, "S"); err != nil {
 		return kill(process, fmt.Errorf("tell keeper of the start: %w", err))
 	}
@@ -165,22 +162,22 @@ func (l launch) spec() (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// loader takes the seccomp profile out of the spec, so that libcontainer does
-// not compile it, and returns what loads it compiled; nil without a profile.
-func (l launch) loader(spec *specs.Spec) (*loader, error) {
+// link takes the seccomp profile out of the spec, so that libcontainer does not
+// compile it, and returns what loads it compiled.
+func (l launch) link(spec *specs.Spec) (*link, error) {
 	if spec.Linux == nil || spec.Linux.Seccomp == nil {
-		return nil, nil
+		return newLink(nil)
 	}
 	p := spec.Linux.Seccomp
 	if native(p) || p.DefaultAction == "" && len(p.Syscalls) == 0 {
-		return nil, nil
+		return newLink(nil)
 	}
 	filter, err := l.filter(p)
 	if err != nil {
 		return nil, fmt.Errorf("compile seccomp profile: %w", err)
 	}
 	spec.Linux.Seccomp = nil
-	return newLoader(filter)
+	return newLink(filter)
 }
 
 func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {

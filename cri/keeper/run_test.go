@@ -56,6 +56,19 @@ func TestSignalEndsAContainer(t *testing.T) {
 	}
 }
 
+// TestRunReturnsWhenTheProgramRuns looks at the process at once: until it executes the program it is libcontainer's, which
+// reads as the helper and lets nobody look into it.
+func TestRunReturnsWhenTheProgramRuns(t *testing.T) {
+	p := newPod(t)
+	for i := range 20 {
+		_, pid := p.sh(fmt.Sprintf("sleep %d", 1000+i))
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil || strings.Contains(exe, "helper") {
+			t.Fatalf("start %d: process %d executes %q, %v", i, pid, exe, err)
+		}
+	}
+}
+
 func TestRunIsIdempotent(t *testing.T) {
 	p := newPod(t)
 	c := p.container(p.spec("c", "/bin/sh", "-c", "echo once; sleep 1000"))

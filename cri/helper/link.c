@@ -1,11 +1,17 @@
 /*
- * The seccomp filter of a container's first process, loaded from what was
+ * A thread more in libcontainer's init life, with a socket to the launcher.
+ *
+ * It loads the seccomp filter of a container's first process from what was
  * compiled before. libcontainer can only compile a profile itself, in each
- * container's init, which takes longer than all the rest. So its init life is
- * given a thread more, that waits on a socket until libcontainer's init is done
- * and only waits to execute the program, and then loads the filter for all
- * threads at once. Having been made before libcontainer drops privileges, it
- * has those that loading takes.
+ * container's init, which takes longer than all the rest. So the thread waits
+ * until libcontainer's init is done and only waits to execute the program, and
+ * then loads the filter for all threads at once. Having been made before
+ * libcontainer drops privileges, it has those that loading takes.
+ *
+ * And it ends where the program begins: execve(2) ends all other threads of a
+ * process first, so the launcher sees the socket close. The thread has a table
+ * of files of its own, since libcontainer closes all files of init a moment
+ * earlier.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +29,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "filter.h"
+#include "link.h"
 
 #define STACK (32 * 1024)
 
@@ -44,7 +50,10 @@ static int __attribute__((noreturn)) filter_thread(void *arg)
 	static int never;
 	char c;
 	(void)arg;
-	if (syscall(SYS_read, want.sock, &c, 1) == 1) {
+	/* Others wait for the end of what else init has open. */
+	syscall(SYS_close_range, 0, (unsigned)want.sock - 1, 0);
+	syscall(SYS_close_range, (unsigned)want.sock + 1, ~0u, 0);
+	if (want.prog.len && syscall(SYS_read, want.sock, &c, 1) == 1) {
 		char answer = 0;
 		if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, want.flags | SECCOMP_FILTER_FLAG_TSYNC, &want.prog) != 0)
 			answer = 1;
@@ -55,11 +64,11 @@ static int __attribute__((noreturn)) filter_thread(void *arg)
 }
 
 /*
- * filter_wait takes the filter from the socket and starts the thread; 0 when
- * that is done. The socket is libcontainer's from then on, the thread has a
- * copy.
+ * link_join starts the thread, with the filter that waits in the socket, if
+ * there is one; 0 when that is done. The socket is libcontainer's from then on,
+ * the thread has a copy.
  */
-int filter_wait(int sock)
+int link_join(int sock)
 {
 	size_t max = 8 + BPF_MAXINSNS * sizeof(struct sock_filter);
 	char *buf = malloc(max);
@@ -67,11 +76,15 @@ int filter_wait(int sock)
 	if (!buf)
 		return -1;
 	ssize_t n = recv(sock, buf, max, MSG_DONTWAIT);
-	if (n < 16 || (size_t)(n - 8) % sizeof(struct sock_filter) != 0)
-		return -1;
-	memcpy(&want.flags, buf, sizeof want.flags);
-	want.prog.len = (unsigned short)((size_t)(n - 8) / sizeof(struct sock_filter));
-	want.prog.filter = (struct sock_filter *)(void *)(buf + 8);
+	if (n < 0 && errno == EAGAIN) {
+		free(buf);
+	} else {
+		if (n < 16 || (size_t)(n - 8) % sizeof(struct sock_filter) != 0)
+			return -1;
+		memcpy(&want.flags, buf, sizeof want.flags);
+		want.prog.len = (unsigned short)((size_t)(n - 8) / sizeof(struct sock_filter));
+		want.prog.filter = (struct sock_filter *)(void *)(buf + 8);
+	}
 	want.sock = fcntl(sock, F_DUPFD_CLOEXEC, 3);
 	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (want.sock < 0 || stack == MAP_FAILED)
@@ -80,7 +93,8 @@ int filter_wait(int sock)
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &old);
 	int tid = clone(filter_thread, stack + STACK,
-			CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM, NULL);
+			CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM, NULL);
 	sigprocmask(SIG_SETMASK, &old, NULL);
+	close(want.sock);
 	return tid < 0 ? -1 : 0;
 }

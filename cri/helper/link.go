@@ -1,0 +1,101 @@
+package main
+
+/*
+#include "link.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A link is a socket to a container's init that is closed when it executes the
+// program. It tells of that moment, and puts a compiled seccomp filter on init
+// before, see link.c. It goes in as the one libcontainer has for a pidfd,
+// since there is no other way to hand a file to init that the container does
+// not inherit.
+type link struct {
+	ours, theirs *os.File
+	filter       bool
+}
+
+// newLink makes a link with a filter, or nil for none.
+func newLink(filter []byte) (*link, error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	l := &link{ours: os.NewFile(uintptr(p[0]), "link"), theirs: os.NewFile(uintptr(p[1]), "link"), filter: filter != nil}
+	if !l.filter {
+		return l, nil
+	}
+	if _, err := l.ours.Write(filter); err != nil {
+		return nil, fmt.Errorf("hand over seccomp filter: %w", err)
+	}
+	return l, nil
+}
+
+// load has the filter loaded, if there is one. It is called when init waits to
+// execute the program.
+func (l *link) load() error {
+	// So that a read ends when init is gone.
+	l.theirs.Close()
+	if !l.filter {
+		return nil
+	}
+	// First the pidfd, which is of no use, and is dropped unreceived.
+	b := make([]byte, 64)
+	if _, err := l.ours.Read(b); err != nil {
+		return fmt.Errorf("load seccomp filter: %w", err)
+	}
+	if _, err := l.ours.Write([]byte{1}); err != nil {
+		return fmt.Errorf("load seccomp filter: %w", err)
+	}
+	n, err := l.ours.Read(b)
+	if err == nil && (n != 1 || b[0] != 0) {
+		err = errors.New("the kernel refuses it")
+	}
+	if err != nil {
+		return fmt.Errorf("load seccomp filter: %w", err)
+	}
+	return nil
+}
+
+// awaitExec returns when init has executed the program, or has ended. Whoever is
+// told before of the start could still meet libcontainer's process, which a
+// signal ends without the program having run, and nobody may look into.
+func (l *link) awaitExec(pid int) {
+	b := make([]byte, 64)
+	for {
+		if n, err := l.ours.Read(b); n == 0 || err != nil {
+			break
+		}
+	}
+	// The other threads are gone, so execve(2) cannot fail any more, but it may
+	// still be at work for some microseconds. Nothing tells of its end.
+	ours, _ := os.Readlink("/proc/self/exe")
+	for {
+		if exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe"); err != nil || exe != ours {
+			return
+		}
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+// joinLink is the other end of a link, in libcontainer's init life.
+func joinLink() error {
+	fd, err := strconv.Atoi(os.Getenv("_LIBCONTAINER_PIDFD_SOCK"))
+	if err != nil {
+		return fmt.Errorf("find the launcher's socket: %w", err)
+	}
+	if C.link_join(C.int(fd)) != 0 {
+		return errors.New("seccomp filter cannot be taken over")
+	}
+	return nil
+}

@@ -1,0 +1,4 @@
+#ifndef BERTH_LINK_H
+#define BERTH_LINK_H
+int link_join(int sock);
+#endif
