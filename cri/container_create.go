@@ -134,7 +134,10 @@ func (cs *containers) makeBundle(c *container) act {
 				return err
 			}
 		}
-		if err := os.MkdirAll(cs.paths.rootfs(c.id), 0o700); err != nil || c.sandbox.ids == nil {
+		if err := os.MkdirAll(cs.paths.rootfs(c.id), 0o700); err != nil {
+			return err
+		}
+		if err := cs.keepRuntime(c); err != nil || c.sandbox.ids == nil {
 			return err
 		}
 		// The pod's root passes through it to its root file system, and may do no more.
@@ -145,7 +148,12 @@ func (cs *containers) makeBundle(c *container) act {
 
 // removeBundle removes file by file, so that a mount that is still there stops it instead of being emptied.
 func (cs *containers) removeBundle(c *container) act {
-	return func(context.Context) error { return removeContainerDir(cs.paths, c.id) }
+	return func(ctx context.Context) error {
+		if err := cs.forgetRuntime(ctx, c); err != nil {
+			return err
+		}
+		return removeContainerDir(cs.paths, c.id)
+	}
 }
 
 func removeContainerDir(l layout, id string) error {
@@ -245,9 +253,10 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		if err := cs.cdi.inject(spec, devices); err != nil {
 			return err
 		}
+		c.adapt(spec)
 		c.mu.Lock()
-		c.rec.User, c.rec.Poststop = in.User, hasPoststop(spec)
-		c.exec = execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil}
+		c.rec.User, c.rec.Poststop = in.User, hasPoststop(spec) && c.sandbox.external() == nil
+		c.exec = c.execBaseOf(spec)
 		c.mu.Unlock()
 		return writeSpec(cs.paths.spec(c.id), spec)
 	}

@@ -55,6 +55,9 @@ func (cs *containers) startLocked(ctx context.Context, c *container) error {
 	if err := cs.update(c, func(r *containerRecord) { r.State = containerStarting }); err != nil {
 		return err
 	}
+	if err := cs.prepareRuntime(c); err != nil {
+		return err
+	}
 	cs.point("start container", "do", "run", "before")
 	pid, err := k.Run(ctx, cs.keeperContainer(c))
 	cs.point("start container", "do", "run", "after")
@@ -75,7 +78,7 @@ func (cs *containers) keeperContainer(c *container) keeper.Container {
 		ID: c.id, Bundle: cs.paths.container(c.id), StateDir: cs.paths.state(),
 		LogPath: rec.LogPath, LogMaxSize: cs.logMaxSize, LogMaxFiles: cs.logMaxFiles,
 		TTY: c.cfg.GetTty(), Stdin: c.cfg.GetStdin(), StdinOnce: c.cfg.GetStdinOnce(),
-		MemoryCgroup: cs.cgroups.MemoryDir(rec.Cgroup),
+		MemoryCgroup: cs.cgroups.MemoryDir(rec.Cgroup), Runtime: cs.keeperRuntime(c),
 	}
 }
 
@@ -138,6 +141,7 @@ func (cs *containers) finish(ctx context.Context, c *container, o outcome) {
 func (cs *containers) sweep(ctx context.Context, c *container) error {
 	p := cs.plan(c, noImage)
 	return errors.Join(
+		cs.deleteExternal(ctx, c),
 		cs.undo(ctx, "exit container", plan{{{"cgroup", nil, func(ctx context.Context) error { return cs.cgroups.Remove(ctx, c.record().Cgroup) }}}}),
 		cs.undo(ctx, "exit container", p[2:4]), // the mounts
 	)

@@ -84,6 +84,9 @@ func (cs *containers) signal(ctx context.Context, c *container, sig unix.Signal)
 	if err != nil {
 		return err
 	}
+	if cs.signalExternal(ctx, c, sig) {
+		return nil
+	}
 	if err := k.Signal(ctx, c.id, sig); err != nil && !errors.Is(err, keeper.ErrNotFound) {
 		return err
 	}

@@ -33,7 +33,7 @@ func (cs *containers) updateResources(ctx context.Context, r *runtimeapi.UpdateC
 	}
 	mergeResources(merged, r.GetLinux())
 	if rec.State == containerRunning {
-		err = cs.cgroups.Update(rec.Cgroup, oci.Resources(merged, cs.host))
+		err = cs.limit(ctx, c, oci.Resources(merged, cs.host))
 	} else {
 		err = rewriteSpec(cs.paths.spec(c.id), oci.Resources(merged, cs.host))
 	}

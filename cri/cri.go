@@ -38,6 +38,8 @@ type Config struct {
 
 	Helper string // path of the helper binary
 
+	HandlersFile string // which runtime handlers there are, see [handler.Open]; "" = those that are found
+
 	BridgeName string
 	PodCIDR    netip.Prefix
 	CNIConfDir string   // "" = always the network built in
@@ -180,6 +182,9 @@ func (s *Server) openMachine() (*machine, error) {
 	s.closers = append(s.closers, helper.Close)
 	m.keepers = realKeepers{helper}
 	m.userNamespaces = m.lookForUserNS(sync.OnceValue(m.tryUserNS))
+	if m.runtimes, err = openRuntimes(c, m.paths, helper, h); err != nil {
+		return nil, err
+	}
 	return m, s.openNetwork(m)
 }
 

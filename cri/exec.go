@@ -45,7 +45,13 @@ func (cs *containers) execInput(c *container, x execCommand) (keeper.Exec, error
 	if x.tty && !slices.ContainsFunc(p.Env, func(kv string) bool { return len(kv) > 5 && kv[:5] == "TERM=" }) {
 		p.Env = append(slices.Clone(p.Env), "TERM=xterm")
 	}
+	if c.sandbox.interpreter() != "" {
+		p.Args = interpreted(p.Args)
+	}
 	rec := c.record()
+	if r := cs.keeperRuntime(c); r != nil {
+		return keeper.Exec{ContainerID: c.id, Pid: rec.Pid, Process: &p, Runtime: r, Bundle: cs.paths.container(c.id)}, nil
+	}
 	return keeper.Exec{
 		ContainerID: c.id, Pid: rec.Pid, Process: &p, SeccompBPF: base.seccomp, CgroupProcs: cs.cgroups.ProcsFiles(rec.Cgroup),
 	}, nil
@@ -59,7 +65,7 @@ func (cs *containers) execBase(c *container) (execBase, error) {
 		if err != nil {
 			return execBase{}, err
 		}
-		c.exec = execBase{process: spec.Process, filtered: spec.Linux.Seccomp != nil}
+		c.exec = c.execBaseOf(spec)
 	}
 	if c.exec.filtered && c.exec.seccomp == nil {
 		// The launcher has compiled it for the container. Without it the exec would run with fewer limits than asked for.

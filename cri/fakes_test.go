@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"
@@ -347,6 +349,9 @@ func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	s.machine = &machine{
 		paths: layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, userNamespaces: func() error { return nil }, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
 		images: fakeImages{w}, mounts: fakeMounts{w}, bootID: "boot", log: s.log, host: oci.Host{Hostname: "node"},
+	}
+	if s.machine.handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {
+		t.Fatal(err)
 	}
 	if err := s.openTables(); err != nil {
 		t.Fatal(err)

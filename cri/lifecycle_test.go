@@ -447,13 +447,13 @@ func TestSysctls(t *testing.T) {
 	} {
 		cfg := podConfig("a")
 		cfg.Linux.Sysctls = map[string]string{key: "1"}
-		if err := checkSandbox(cfg, ""); (err == nil) != ok {
+		if err := checkSandbox(cfg); (err == nil) != ok {
 			t.Errorf("%s: got %v", key, err)
 		}
 		cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{
 			Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
 		}}
-		if err := checkSandbox(cfg, ""); err == nil {
+		if err := checkSandbox(cfg); err == nil {
 			t.Errorf("%s was taken for the host's namespace", key)
 		}
 	}

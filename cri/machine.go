@@ -31,9 +31,10 @@ type machine struct {
 	images  images
 	mounts  mounts
 	host    oci.Host
-	bootID  string
-	cdi     *cdiDevices
-	log     *slog.Logger
+	runtimes
+	bootID string
+	cdi    *cdiDevices
+	log    *slog.Logger
 
 	userNamespaces func() error // why pods cannot have ids of their own; nil where they can
 
@@ -162,13 +163,16 @@ func (l layout) shm(id string) string       { return filepath.Join(l.sandbox(id)
 func (l layout) userns(id string) string    { return filepath.Join(l.sandbox(id), "userns") }
 func (l layout) container(id string) string { return filepath.Join(l.containers(), id) }
 func (l layout) rootfs(id string) string    { return filepath.Join(l.container(id), "rootfs") }
+func (l layout) runtimes() string           { return filepath.Join(l.run, "runtimes") }
 func (l layout) spec(id string) string      { return filepath.Join(l.container(id), "config.json") }
 
 func (l layout) filter(id string) string      { return filepath.Join(l.container(id), "seccomp.bpf") } // written by the launcher
 func (l layout) imageMounts(id string) string { return filepath.Join(l.container(id), "images") }
 
 // volatile are the directories whose content means nothing after a boot.
-func (l layout) volatile() []string { return []string{l.sandboxes(), l.containers(), l.state()} }
+func (l layout) volatile() []string {
+	return []string{l.sandboxes(), l.containers(), l.state(), l.runtimes()}
+}
 
 // defaultParent is the cgroup parent of pods that name none; beside them launchers start containers, so that a start is not
 // charged to the pod, whose limit may be smaller than the launcher.

@@ -129,7 +129,7 @@ func (n *node) leaks(t testing.TB) []string {
 			out = append(out, "process "+filepath.Base(filepath.Dir(p))+" "+strings.TrimSpace(string(comm)))
 		}
 	}
-	for _, d := range []string{"netns", "sandboxes", "containers", "libcontainer"} {
+	for _, d := range []string{"netns", "sandboxes", "containers", "libcontainer", "runtimes/crun", "runtimes/runc"} {
 		entries, _ := os.ReadDir(filepath.Join(n.cfg.RunDir, d))
 		for _, e := range entries {
 			if e.Name() != ".seccomp" { // compiled filters, kept for later containers
@@ -202,6 +202,12 @@ const boxImage = "berth.test/box:1"
 // pod runs a sandbox; change may be nil.
 func (n *node) pod(t testing.TB, name string, change func(*runtimeapi.PodSandboxConfig)) (string, *runtimeapi.PodSandboxConfig) {
 	t.Helper()
+	return n.podOf(t, "", name, change)
+}
+
+// podOf is pod with a runtime handler.
+func (n *node) podOf(t testing.TB, handler, name string, change func(*runtimeapi.PodSandboxConfig)) (string, *runtimeapi.PodSandboxConfig) {
+	t.Helper()
 	cfg := podConfig(name)
 	cfg.Linux.CgroupParent = n.cfg.CgroupRoot + "/pod-" + name
 	cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{
@@ -211,7 +217,7 @@ func (n *node) pod(t testing.TB, name string, change func(*runtimeapi.PodSandbox
 	if change != nil {
 		change(cfg)
 	}
-	r, err := n.RunPodSandbox(context.Background(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
+	r, err := n.RunPodSandbox(context.Background(), &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/handler"
 )
 
 // sandboxRecord is what survives of a sandbox. CRI messages are kept in their own encoding, which is made to be read by
@@ -20,7 +22,8 @@ type sandboxRecord struct {
 	BootID    string // nothing the record speaks of outlives this boot
 	CreatedAt int64
 	Handler   string
-	Config    []byte // runtimeapi.PodSandboxConfig
+	Runtime   *handler.Handler `json:",omitempty"` // of the handler; nil = built in
+	Config    []byte           // runtimeapi.PodSandboxConfig
 
 	Cgroup string
 	NetNS  string // path of the pinned namespace; "" = the host's

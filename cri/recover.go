@@ -143,7 +143,11 @@ func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
 
 // resumeStart asks for the start again: a keeper that was asked before answers with what became of it.
 func (s *Server) resumeStart(ctx context.Context, c *container, k podKeeper) error {
-	pid, err := k.Run(ctx, s.ctrs.keeperContainer(c))
+	err := s.ctrs.prepareRuntime(c)
+	pid := 0
+	if err == nil {
+		pid, err = k.Run(ctx, s.ctrs.keeperContainer(c))
+	}
 	if err != nil {
 		s.ctrs.finish(ctx, c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
 		return nil
@@ -264,6 +268,9 @@ func removeOrphanSandbox(ctx context.Context, m *machine, id string) error {
 }
 
 func removeOrphanContainer(ctx context.Context, m *machine, id string) error {
+	if err := m.deleteOrphan(ctx, id); err != nil {
+		return err
+	}
 	if spec, err := readSpec(m.paths.spec(id)); err == nil && strings.Contains(spec.Linux.CgroupsPath, id) {
 		if err := m.cgroups.Remove(ctx, spec.Linux.CgroupsPath); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 )
 
 // checkSandbox refuses what cannot be run, before anything is begun.
-func checkSandbox(cfg *runtimeapi.PodSandboxConfig, handler string) error {
+func checkSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	meta := cfg.GetMetadata()
 	opts := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch {
@@ -19,8 +19,6 @@ func checkSandbox(cfg *runtimeapi.PodSandboxConfig, handler string) error {
 		return invalidf("sandbox config must include metadata")
 	case meta.GetName() == "" || meta.GetUid() == "" || meta.GetNamespace() == "":
 		return invalidf("sandbox metadata must include name, namespace and uid")
-	case handler != "":
-		return invalidf("no runtime for handler %q is configured", handler)
 	case strings.Contains(cfg.GetLinux().GetCgroupParent(), ".."):
 		return invalidf("cgroup parent %q leads out of its tree", cfg.GetLinux().GetCgroupParent())
 	}

@@ -9,15 +9,20 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/keeper"
 )
 
 // run makes a sandbox. What fails leaves nothing behind, or a sandbox that is not ready, where even undoing failed.
-func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
-	if err := checkSandbox(cfg, handler); err != nil {
+func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
+	if err := checkSandbox(cfg); err != nil {
 		return "", err
 	}
-	sb, err := p.begin(cfg, handler)
+	runtime, err := p.runtimeOf(ctx, handlerName, cfg)
+	if err != nil {
+		return "", err
+	}
+	sb, err := p.begin(cfg, handlerName, runtime)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +53,7 @@ func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 }
 
 // begin reserves the name and writes the record of a sandbox to be.
-func (p *pods) begin(cfg *runtimeapi.PodSandboxConfig, handler string) (*sandbox, error) {
+func (p *pods) begin(cfg *runtimeapi.PodSandboxConfig, name string, runtime *handler.Handler) (*sandbox, error) {
 	raw, err := encode(cfg)
 	if err != nil {
 		return nil, err
@@ -56,7 +61,7 @@ func (p *pods) begin(cfg *runtimeapi.PodSandboxConfig, handler string) (*sandbox
 	id := newID()
 	rec := sandboxRecord{
 		ID: id, Name: sandboxName(cfg.GetMetadata()), State: sandboxCreating, BootID: p.bootID, CreatedAt: time.Now().UnixNano(),
-		Handler: handler, Config: raw, Cgroup: p.cgroupOf(cfg.GetLinux().GetCgroupParent(), id),
+		Handler: name, Runtime: runtime, Config: raw, Cgroup: p.cgroupOf(cfg.GetLinux().GetCgroupParent(), id),
 	}
 	if err := p.names.reserve(rec.Name, id); err != nil {
 		return nil, fmt.Errorf("reserve sandbox name: %w", err)
@@ -163,6 +168,7 @@ func (p *pods) startKeeper(sb *sandbox) act {
 			Sysctls:     sysctlsOf(sb.cfg),
 			LaunchProcs: p.cgroups.ProcsFiles(p.launchCgroup()),
 			OOMScoreAdj: p.oomScore(keeperOOMScore),
+			NoSpare:     sb.external() != nil,
 		})
 		if err != nil {
 			return err

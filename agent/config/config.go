@@ -41,6 +41,7 @@ type Embedded struct {
 	LogMaxSize        resource.QuantityValue
 	LogMaxFiles       int
 	FavorDynmods      bool
+	HandlersFile      string
 }
 
 // Config is every setting of an agent.
@@ -128,6 +129,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
 	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
+	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile, "YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
 	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
 	fs.BoolVar(&e.FavorDynmods, "favor-dynmods", e.FavorDynmods, "with cgroup v1, let the kernel favor changes of groups: starts take some 10 ms less, each fork and exit of the machine a memory barrier more")
 }
@@ -193,7 +195,7 @@ func (p *Place) Complete() error {
 func (e *Embedded) Complete() error {
 	var errs []error
 	for flag, dir := range map[string]*string{
-		"image-dir": &e.ImageDir, "cni-conf-dir": &e.CNIConfDir, "registry-config-dir": &e.RegistryConfigDir,
+		"image-dir": &e.ImageDir, "cni-conf-dir": &e.CNIConfDir, "registry-config-dir": &e.RegistryConfigDir, "runtime-handlers": &e.HandlersFile,
 	} {
 		if *dir != "" {
 			errs = append(errs, absolute(flag, dir))

@@ -28,9 +28,9 @@
 #include "keeper.h"
 
 /* The descriptors an entry process keeps, after 0, 1 and 2. */
-enum { FD_SOCK = 3, FD_PIDFD, FD_PROC, FD_LAST };
+enum { FD_SOCK = ENTRY_SOCK, FD_PIDFD, FD_PROC, FD_LAST };
 
-static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *fmt, ...)
+void entry_fail(const char *fmt, ...)
 {
 	char text[600];
 	va_list ap;
@@ -43,11 +43,11 @@ static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *fmt
 }
 
 /*
- * settle brings the descriptors into their places and closes all others: those
+ * entry_settle brings the descriptors into their places and closes all others: those
  * of the keeper, among them directories of the host, must not be there when the
  * container is joined (CVE-2024-21626).
  */
-static void settle(struct entry *e)
+void entry_settle(struct entry *e)
 {
 	int fds[FD_LAST] = { e->stdio[0], e->stdio[1], e->stdio[2], e->sock, e->pidfd, -1 };
 	/* The host's /proc is taken along only when there is something to write there. */
@@ -63,7 +63,7 @@ static void settle(struct entry *e)
 			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
 	close_range(fds[FD_PROC] < 0 ? FD_PROC : FD_LAST, ~0u, 0);
 	if (proc && fds[FD_PROC] < 0)
-		fail("open /proc: %s", strerror(errno));
+		entry_fail("open /proc: %s", strerror(errno));
 }
 
 static void join_cgroups(const struct msg *m)
@@ -73,7 +73,7 @@ static void join_cgroups(const struct msg *m)
 	while (tag_next(m, &at, TAG_CGROUP, &v)) {
 		int e = join_cgroup(v);
 		if (e < 0)
-			fail("join %.*s: %s", (int)v.n, v.p, strerror(-e));
+			entry_fail("join %.*s: %s", (int)v.n, v.p, strerror(-e));
 	}
 }
 
@@ -92,7 +92,7 @@ static void set_oom(const struct msg *m, pid_t container)
 	}
 	int e = write_path("/proc/self/oom_score_adj", num, (size_t)n);
 	if (e < 0 && e != -EACCES && e != -EPERM)
-		fail("set oom_score_adj: %s", strerror(-e));
+		entry_fail("set oom_score_adj: %s", strerror(-e));
 }
 
 /* set_rlimits comes before the user namespace, in which none could be raised. */
@@ -104,12 +104,12 @@ static void set_rlimits(const struct msg *m)
 		uint32_t res;
 		uint64_t lim[2];
 		if (v.n != sizeof res + sizeof lim)
-			fail("rlimit is not valid");
+			entry_fail("rlimit is not valid");
 		memcpy(&res, v.p, sizeof res);
 		memcpy(lim, v.p + sizeof res, sizeof lim);
 		struct rlimit r = { lim[0], lim[1] };
 		if (setrlimit((__rlimit_resource_t)res, &r) < 0)
-			fail("set rlimit %u: %s", res, strerror(errno));
+			entry_fail("set rlimit %u: %s", res, strerror(errno));
 	}
 }
 
@@ -138,7 +138,7 @@ static void give_stdio(struct entry *e, uint32_t uid)
 	uint32_t owner = host_id(e->pid, "uid_map", uid);
 	for (int i = 0; i < 3 && owner; i++)
 		if (fstat(i, &st) == 0 && S_ISFIFO(st.st_mode) && fchown(i, owner, (gid_t)-1) < 0)
-			fail("change owner of stdio: %s", strerror(errno));
+			entry_fail("change owner of stdio: %s", strerror(errno));
 }
 
 static void join_namespaces(struct entry *e)
@@ -147,9 +147,9 @@ static void join_namespaces(struct entry *e)
 	if (e->user)
 		flags |= CLONE_NEWUSER;
 	if (setns(FD_PIDFD, flags) < 0)
-		fail("join namespaces of the container: %s", strerror(errno));
+		entry_fail("join namespaces of the container: %s", strerror(errno));
 	if (e->user && (syscall(SYS_setresgid, 0, 0, 0) < 0 || syscall(SYS_setresuid, 0, 0, 0) < 0))
-		fail("become root of the container: %s", strerror(errno));
+		entry_fail("become root of the container: %s", strerror(errno));
 }
 
 #define DEVPTS_MAGIC 0x1cd1
@@ -165,15 +165,15 @@ static int open_terminal(const struct msg *m, int *slave)
 	int unlock = 0;
 	int fd = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
-		fail("open /dev/pts/ptmx: %s", strerror(errno));
+		entry_fail("open /dev/pts/ptmx: %s", strerror(errno));
 	if (fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(5, 2) || fstatfs(fd, &fs) < 0 ||
 	    fs.f_type != DEVPTS_MAGIC)
-		fail("/dev/pts/ptmx of the container is not a terminal");
+		entry_fail("/dev/pts/ptmx of the container is not a terminal");
 	if (ioctl(fd, TIOCSPTLCK, &unlock) < 0)
-		fail("unlock terminal: %s", strerror(errno));
+		entry_fail("unlock terminal: %s", strerror(errno));
 	*slave = ioctl(fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (*slave < 0)
-		fail("open terminal: %s", strerror(errno));
+		entry_fail("open terminal: %s", strerror(errno));
 	struct winsize ws = { .ws_row = (unsigned short)tag_u32(m, TAG_HEIGHT),
 			      .ws_col = (unsigned short)tag_u32(m, TAG_WIDTH) };
 	if (ws.ws_row || ws.ws_col)
@@ -182,10 +182,10 @@ static int open_terminal(const struct msg *m, int *slave)
 }
 
 /*
- * tell_started sends the program's pid as credentials, which the kernel
+ * entry_started sends the program's pid as credentials, which the kernel
  * translates into the keeper's PID namespace, and the terminal's master.
  */
-static void tell_started(pid_t pid, int master)
+void entry_started(pid_t pid, int master)
 {
 	struct ucred who = { pid, getuid(), getgid() };
 	char s = 'S';
@@ -210,11 +210,11 @@ static void tell_started(pid_t pid, int master)
 		memcpy(CMSG_DATA(c), &master, sizeof master);
 	}
 	if (sendmsg(FD_SOCK, &h, MSG_NOSIGNAL) < 0)
-		fail("tell of the start: %s", strerror(errno));
+		entry_fail("tell of the start: %s", strerror(errno));
 }
 
-/* watch_over reaps until the program, and all it left behind, has ended. */
-static void __attribute__((noreturn)) watch_over(pid_t program)
+/* entry_watch reaps until the program, and all it left behind, has ended. */
+void entry_watch(pid_t program)
 {
 	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct none[2] = { 0 };
@@ -241,11 +241,11 @@ void enter(struct entry *e)
 	static struct program p;
 	int master = -1;
 
-	settle(e);
+	entry_settle(e);
 	prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
 	set_title("berth-exec");
 	if (program_parse(&p, e->m) < 0)
-		fail("%s", p.err);
+		entry_fail("%s", p.err);
 	set_oom(e->m, e->pid);
 	if (!e->born)
 		join_cgroups(e->m);
@@ -254,7 +254,7 @@ void enter(struct entry *e)
 		give_stdio(e, p.uid);
 	join_namespaces(e);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
-		fail("become a subreaper: %s", strerror(errno));
+		entry_fail("become a subreaper: %s", strerror(errno));
 	p.proc = FD_PROC; /* if it is there */
 	p.user = e->user;
 	p.slave = -1;
@@ -262,7 +262,7 @@ void enter(struct entry *e)
 		master = open_terminal(e->m, &p.slave);
 	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (stack == MAP_FAILED)
-		fail("make a stack: %s", strerror(errno));
+		entry_fail("make a stack: %s", strerror(errno));
 	/*
 	 * As vfork(2): the program's process borrows this one's memory, with a
 	 * stack of its own, until it executes, and this one sleeps meanwhile.
@@ -270,9 +270,9 @@ void enter(struct entry *e)
 	 */
 	pid_t pid = clone(program_exec, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, &p);
 	if (pid < 0)
-		fail("fork: %s", strerror(errno));
+		entry_fail("fork: %s", strerror(errno));
 	if (p.err[0])
-		fail("%s", p.err);
-	tell_started(pid, master);
-	watch_over(pid);
+		entry_fail("%s", p.err);
+	entry_started(pid, master);
+	entry_watch(pid);
 }

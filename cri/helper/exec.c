@@ -280,7 +280,8 @@ void exec_request(struct conn *c, struct msg *m)
 		reply_error(c->s.fd, ESRCH, "container is not running");
 		return;
 	}
-	if (!take_stdio(&e, m) || !tag_has(m, TAG_ARG)) {
+	int other = tag_has(m, TAG_RUNTIME);
+	if (!take_stdio(&e, m) || !tag_has(m, other ? TAG_PROCESS : TAG_ARG)) {
 		reply_error(c->s.fd, EINVAL, "message is not valid");
 		return;
 	}
@@ -295,16 +296,22 @@ void exec_request(struct conn *c, struct msg *m)
 	e.user = !same_user(k->pid);
 	e.sock = p[1];
 	e.pidfd = (int)syscall(SYS_pidfd_open, k->pid, 0);
-	cgroup = cgroup2_open(m);
-	e.born = cgroup >= 0;
-	if (e.pidfd >= 0)
-		x->entry = fork_into(e.pidfd, cgroup);
+	if (other) {
+		x->entry = fork();
+		if (x->entry == 0)
+			runtime_enter(&e);
+	} else {
+		cgroup = cgroup2_open(m);
+		e.born = cgroup >= 0;
+		if (e.pidfd >= 0)
+			x->entry = fork_into(e.pidfd, cgroup);
+	}
 	if (x->entry < 0 && errno == EBUSY && cgroup >= 0) {
 		close(cgroup);
 		cgroup = cgroup2_of(k->pid);
 		x->entry = fork_into(e.pidfd, cgroup);
 	}
-	if (e.pidfd >= 0 && x->entry == 0)
+	if (!other && e.pidfd >= 0 && x->entry == 0)
 		enter(&e);
 	int err = errno;
 	close(p[1]);

@@ -178,6 +178,7 @@ struct launch {
 	const char *id;
 	char *bundle, *state;
 	int fds[4]; /* stdin, stdout, stderr, console; -1 for those there are not */
+	const struct msg *m; /* the request */
 };
 int launcher_start(const struct launch *l, pid_t *pid, int *sock);
 void spare_start(void);
@@ -225,6 +226,16 @@ struct entry {
 	int stdio[3];	  /* -1 is /dev/null, unless there is a terminal */
 };
 void enter(struct entry *e) __attribute__((noreturn));
+enum { ENTRY_SOCK = 3 }; /* where the socket is, once settled */
+void entry_settle(struct entry *e);
+void entry_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void entry_started(pid_t pid, int master);
+void entry_watch(pid_t program) __attribute__((noreturn));
+
+/* runtime.c */
+int runtime_start(const struct launch *l, pid_t *pid, int *sock);
+void runtime_enter(struct entry *e) __attribute__((noreturn));
+void veiled(char **argv) __attribute__((noreturn));
 
 /* program.c */
 struct program {
@@ -245,4 +256,5 @@ struct program {
 };
 int program_parse(struct program *p, const struct msg *m);
 int program_exec(void *program);
+char **gather(const struct msg *m, enum tag t, size_t more);
 #endif

@@ -68,6 +68,7 @@ static void __attribute__((noreturn)) keeper(void)
 			kill(pid1, SIGKILL);
 		give_up(err);
 	}
+	int spare = (tag_u32(&m, TAG_FLAGS) & FLAG_NOSPARE) == 0;
 	munmap(m.map, m.n + sizeof m.h);
 	close(FD_CONFIG);
 	/*
@@ -84,7 +85,8 @@ static void __attribute__((noreturn)) keeper(void)
 	}
 	dprintf(FD_READY, "+%d", pid1);
 	close(FD_READY);
-	spare_start();
+	if (spare)
+		spare_start();
 	loop();
 	_exit(0);
 }
@@ -114,4 +116,6 @@ static void __attribute__((constructor(200))) choose_life(int argc, char **argv,
 	}
 	if (argc > 0 && strcmp(argv[0], "berth-userns") == 0)
 		hold();
+	if (argc > 1 && strcmp(argv[0], "berth-cgroup1") == 0)
+		veiled(argv + 1);
 }

@@ -53,8 +53,8 @@ static const char *text(int e)
 	return strerror(e);
 }
 
-/* gather makes a NULL-ended list of all strings of a tag, with room for one more. */
-static char **gather(const struct msg *m, enum tag t)
+/* gather makes a NULL-ended list of all strings of a tag, with room for more. */
+char **gather(const struct msg *m, enum tag t, size_t more)
 {
 	size_t at = 0, n = 0, bytes = 0;
 	struct span v;
@@ -62,7 +62,7 @@ static char **gather(const struct msg *m, enum tag t)
 		n++;
 		bytes += v.n + 1;
 	}
-	char **list = calloc(n + 2, sizeof *list), *p = malloc(bytes + 1);
+	char **list = calloc(n + 1 + more, sizeof *list), *p = malloc(bytes + 1);
 	if (!list || !p)
 		return NULL;
 	n = 0;
@@ -77,8 +77,8 @@ static char **gather(const struct msg *m, enum tag t)
 int program_parse(struct program *p, const struct msg *m)
 {
 	p->m = m;
-	p->argv = gather(m, TAG_ARG);
-	p->envp = gather(m, TAG_ENV);
+	p->argv = gather(m, TAG_ARG, 0);
+	p->envp = gather(m, TAG_ENV, 1);
 	if (!p->argv || !p->envp || !p->argv[0])
 		return bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
 	p->cwd = span_dup(tag_str(m, TAG_CWD));

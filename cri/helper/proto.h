@@ -47,10 +47,11 @@ struct header {
 
 enum op {
 	MSG_HELLO = 1,	/* -> VERSION PID PID1 */
-	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG -> PID */
+	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG [RUNTIME CGROUP] -> PID */
 	MSG_WATCH = 3,
 	MSG_FORGET = 4,	/* ID */
-	MSG_EXEC = 5,	/* ID and the fields from ARG on -> PID, the terminal's master */
+	MSG_EXEC = 5,	/* ID and the fields from ARG on, or ID BUNDLE FLAGS FILES RUNTIME PROCESS
+			   [CGROUP] -> PID, the terminal's master */
 	MSG_SIGNAL = 6,	/* ID SIGNAL; after MSG_EXEC: SIGNAL */
 	MSG_ATTACH = 7,	/* ID */
 	MSG_DATA = 8,
@@ -108,9 +109,14 @@ enum tag {
 	TAG_SELINUX = 61,
 	TAG_SECCOMP = 62, /* u32 SECCOMP_FILTER_FLAG_*, u32 zero, sock_filters */
 	TAG_FILES = 63,	  /* which of stdin 1, stdout 2, stderr 4 are passed */
+	/* MSG_RUN and MSG_EXEC by another OCI runtime */
+	TAG_RUNTIME = 70, /* an argument that all its commands begin with, repeats */
+	TAG_PROCESS = 71, /* a process of the OCI runtime spec, in JSON */
 };
 
 enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };
+enum { FLAG_CGROUP1 = 8 }; /* the other runtime is to see cgroup v1 only */
+enum { FLAG_NOSPARE = 16 }; /* of a keeper: all its containers are another runtime's */
 enum { NS_IPC = 1, NS_UTS = 2, NS_PID = 4 };
 enum { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2 };
 

@@ -235,7 +235,7 @@ static int launch(struct ctr *k, struct launch *l)
 	if (err < 0)
 		return err;
 	l->id = k->id;
-	err = launcher_start(l, &k->launcher, &sock);
+	err = tag_has(l->m, TAG_RUNTIME) ? runtime_start(l, &k->launcher, &sock) : launcher_start(l, &k->launcher, &sock);
 	for (int i = 0; i < 4; i++)
 		if (l->fds[i] >= 0)
 			close(l->fds[i]);
@@ -247,7 +247,7 @@ static int launch(struct ctr *k, struct launch *l)
 void run_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
-	struct launch l;
+	struct launch l = { .m = m };
 	char why[256];
 	int err;
 

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +23,10 @@ type Exec struct {
 	// SeccompBPF is the filter a container's start left in its bundle.
 	SeccompBPF  []byte
 	CgroupProcs []string
+	// Runtime is the one that made the container in Bundle: it starts the
+	// process, and knows the filter and the cgroups itself.
+	Runtime *Runtime
+	Bundle  string
 	// Files for the process when it has no terminal; nil is /dev/null.
 	Stdin, Stdout, Stderr *os.File
 }
@@ -164,6 +169,9 @@ func (e Exec) fields() (fields, error) {
 	if pr == nil || len(pr.Args) == 0 {
 		return nil, errors.New("no arguments given")
 	}
+	if e.Runtime != nil {
+		return e.runtimeFields()
+	}
 	if e.Pid <= 1 {
 		return nil, fmt.Errorf("container has no process (%d)", e.Pid)
 	}
@@ -205,6 +213,27 @@ func (e Exec) fields() (fields, error) {
 	if len(e.SeccompBPF) > 0 {
 		f.bytes(tagSeccomp, e.SeccompBPF)
 	}
+	return f, nil
+}
+
+// runtimeFields are what a runtime is told, which reads the process itself.
+func (e Exec) runtimeFields() (fields, error) {
+	var f fields
+	f.str(tagID, e.ContainerID)
+	f.str(tagBundle, e.Bundle)
+	flags, err := e.Runtime.fields(&f)
+	if err != nil {
+		return nil, err
+	}
+	if e.Process.Terminal {
+		flags |= flagTTY
+	}
+	f.u32(tagFlags, flags)
+	process, err := json.Marshal(e.Process)
+	if err != nil {
+		return nil, fmt.Errorf("encode process: %w", err)
+	}
+	f.bytes(tagProcess, process)
 	return f, nil
 }
 

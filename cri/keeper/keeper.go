@@ -97,10 +97,38 @@ type Container struct {
 	TTY, Stdin, StdinOnce bool
 	// MemoryCgroup is the directory whose oom_kill counter is read at exit.
 	MemoryCgroup string
+	// Runtime makes the container instead of libcontainer; nil is libcontainer.
+	Runtime *Runtime
 }
 
-// Run creates and starts a container through libcontainer and returns the
-// process ID of its init. A container that runs or has run already is left
+// Runtime is another OCI runtime: an executable with runc's command line.
+type Runtime struct {
+	// Command is what all its commands begin with: the path of the executable
+	// and its global arguments.
+	Command []string
+	// CgroupProcs are the cgroup.procs files it is started in, of hierarchies
+	// in which it does not place its containers itself. In the others it is
+	// where launchers are.
+	CgroupProcs []string
+	// CgroupV1 hides the v2 side of a hybrid cgroup layout from it.
+	CgroupV1 bool
+}
+
+func (r *Runtime) fields(f *fields) (flags uint32, err error) {
+	if err := f.strings(tagRuntime, r.Command); err != nil {
+		return 0, err
+	}
+	for _, p := range r.CgroupProcs {
+		f.str(tagCgroup, p)
+	}
+	if r.CgroupV1 {
+		flags = flagCgroupV1
+	}
+	return flags, nil
+}
+
+// Run creates and starts a container through libcontainer, or through the
+// runtime it names, and returns the process ID of its init. A container that runs or has run already is left
 // alone and its pid returned, so a Run whose answer was lost can be sent again.
 func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 	if err := checkID(c.ID); err != nil {
@@ -118,6 +146,13 @@ func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 		if on {
 			flags |= bit
 		}
+	}
+	if c.Runtime != nil {
+		more, err := c.Runtime.fields(&f)
+		if err != nil {
+			return 0, fmt.Errorf("run container %s: %w", c.ID, err)
+		}
+		flags |= more
 	}
 	f.u32(tagFlags, flags)
 	f.str(tagMemCG, c.MemoryCgroup)

@@ -40,6 +40,9 @@ type Config struct {
 	// is not charged to the pod. Without them launchers stay with the keeper.
 	LaunchProcs []string
 	OOMScoreAdj int
+	// NoSpare says that all containers will have a Runtime, so that no
+	// launcher of libcontainer need wait for the first.
+	NoSpare bool
 }
 
 // OpenHelper copies the helper binary into one sealed memfd, which all keepers
@@ -278,6 +281,9 @@ func (c Config) fields() (fields, error) {
 		f.str(tagLaunchCgroup, p)
 	}
 	f.u32(tagOOMAdj, uint32(int32(c.OOMScoreAdj)))
+	if c.NoSpare {
+		f.u32(tagFlags, flagNoSpare)
+	}
 	return f, nil
 }
 

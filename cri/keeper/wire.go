@@ -95,6 +95,9 @@ const (
 	tagSELinux  tag = 61
 	tagSeccomp  tag = 62
 	tagFiles    tag = 63
+
+	tagRuntime tag = 70
+	tagProcess tag = 71
 )
 
 // Flags of a container in tagFlags; stdio of an attach uses stdin as well.
@@ -102,6 +105,8 @@ const (
 	flagTTY       = 1
 	flagStdin     = 2
 	flagStdinOnce = 4
+	flagCgroupV1  = 8
+	flagNoSpare   = 16 // of a keeper
 )
 
 // Namespaces in tagNamespaces.

@@ -1,0 +1,364 @@
+/*
+ * Containers of another OCI runtime: an executable with runc's command line
+ * makes them where libcontainer would, and a process of ours stands between it
+ * and the keeper. As a subreaper that process is the parent of what the runtime
+ * leaves behind, so that the keeper learns how it ended: the container's init
+ * becomes the keeper's child when the launch is over, and a process of exec
+ * stays a child of its entry process.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+#define MOREARGS 16
+
+/* What is said to the runtime, and where its answers are. */
+struct call {
+	const struct msg *m;
+	char **argv; /* what all its commands begin with, with room for MOREARGS */
+	int nargv;
+	int dir;      /* <bundle>/run, for what the runtime makes itself */
+	int log;      /* a memfd with its errors */
+	int listener; /* for the terminal, -1 without one */
+	char logpath[64], pidpath[64], sockpath[64];
+	char pidname[32], sockname[32];
+};
+
+/*
+ * hide_cgroup2 gives this process a mount table without the v2 side of a hybrid
+ * cgroup layout. crun refuses a layout whose v2 side has controllers, as some
+ * kernels have them by default, and works well with the v1 hierarchies alone.
+ * All other mounts go on as the host's: what a container is to propagate does.
+ */
+static int hide_cgroup2(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/sys/fs/cgroup", NULL, MS_PRIVATE, NULL) < 0)
+		return -1;
+	return umount2("/sys/fs/cgroup/unified", MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT ? -1 : 0;
+}
+
+/* veiled is the life in which this binary executes a command behind hide_cgroup2. */
+void veiled(char **argv)
+{
+	if (!argv[0] || hide_cgroup2() < 0) {
+		dprintf(2, "hide the v2 side of the cgroups: %s\n", strerror(errno));
+		_exit(126);
+	}
+	execv(argv[0], argv);
+	dprintf(2, "execute %s: %s\n", argv[0], strerror(errno));
+	_exit(127);
+}
+
+/*
+ * prepare takes place beside the container that is to be made. Paths go through
+ * /proc, because a bundle's may be longer than a socket address.
+ */
+static void prepare(struct call *c, const struct msg *m, int tty)
+{
+	size_t at = 0;
+	struct span v;
+	char *bundle = span_dup(tag_str(m, TAG_BUNDLE)), path[4096];
+	int pid = getpid();
+
+	memset(c, 0, sizeof *c);
+	c->m = m;
+	c->listener = -1;
+	/* The keeper is not dumpable, and so are its copies: their /proc would be closed to a runtime without CAP_SYS_PTRACE. */
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
+		entry_fail("become a subreaper: %s", strerror(errno));
+	for (const char *p = launchcg; *p; p += strlen(p) + 1)
+		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
+	while (tag_next(m, &at, TAG_CGROUP, &v)) {
+		int e = join_cgroup(v);
+		if (e < 0)
+			entry_fail("join %.*s: %s", (int)v.n, v.p, strerror(-e));
+	}
+	c->argv = gather(m, TAG_RUNTIME, MOREARGS);
+	if (!bundle || !c->argv || !c->argv[0])
+		entry_fail("message is not valid");
+	while (c->argv[c->nargv])
+		c->nargv++;
+	snprintf(path, sizeof path, "%s/run", bundle);
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		entry_fail("make %s: %s", path, strerror(errno));
+	c->dir = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	c->log = memfd_create("berth-log", MFD_CLOEXEC);
+	if (c->dir < 0 || c->log < 0)
+		entry_fail("open %s: %s", path, strerror(errno));
+	snprintf(c->logpath, sizeof c->logpath, "/proc/%d/fd/%d", pid, c->log);
+	snprintf(c->pidname, sizeof c->pidname, "%d.pid", pid);
+	snprintf(c->pidpath, sizeof c->pidpath, "/proc/%d/fd/%d/%s", pid, c->dir, c->pidname);
+	if (!tty)
+		return;
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	snprintf(c->sockname, sizeof c->sockname, "%d.sock", pid);
+	snprintf(c->sockpath, sizeof c->sockpath, "/proc/%d/fd/%d/%s", pid, c->dir, c->sockname);
+	strcpy(a.sun_path, c->sockpath);
+	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	unlinkat(c->dir, c->sockname, 0);
+	if (c->listener < 0 || bind(c->listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(c->listener, 1) < 0)
+		entry_fail("listen for the terminal: %s", strerror(errno));
+}
+
+static void clean(struct call *c)
+{
+	unlinkat(c->dir, c->pidname, 0);
+	if (c->listener >= 0)
+		unlinkat(c->dir, c->sockname, 0);
+}
+
+/* unescape copies a JSON string up to its closing quote. */
+static void unescape(const char *s, char *out, size_t size)
+{
+	size_t n = 0;
+	for (; *s && *s != '"' && n + 1 < size; s++) {
+		char ch = *s;
+		if (ch == '\\' && s[1]) {
+			ch = *++s;
+			if (ch == 'n' || ch == 't' || ch == 'r')
+				ch = ' ';
+			if (ch == 'u') { /* a control character, or one of <>& */
+				unsigned int u = 0;
+				if (sscanf(s + 1, "%4x", &u) == 1 && strlen(s) > 4)
+					s += 4;
+				ch = u >= ' ' && u < 127 ? (char)u : '?';
+			}
+		}
+		out[n++] = ch;
+	}
+	out[n] = 0;
+}
+
+/* last_error finds the runtime's last word in its log, which is one JSON object a line. */
+static void last_error(struct call *c, char *out, size_t size)
+{
+	static char text[32 * 1024];
+	off_t end = lseek(c->log, 0, SEEK_END);
+	off_t from = end > (off_t)sizeof text - 1 ? end - ((off_t)sizeof text - 1) : 0;
+	ssize_t n = pread(c->log, text, sizeof text - 1, from);
+	const char *found = NULL;
+	*out = 0;
+	text[n < 0 ? 0 : n] = 0;
+	for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+		if (strstr(line, "\"error\"") || strstr(line, "\"fatal\"") || !found)
+			found = line;
+	if (!found)
+		return;
+	const char *msg = strstr(found, "\"msg\"");
+	if (msg && (msg = strchr(msg + 5, '"')))
+		unescape(msg + 1, out, size);
+	else
+		snprintf(out, size, "%s", found);
+}
+
+/* runtime executes one command of the runtime; it returns only if that went well. */
+static void runtime(struct call *c, const int stdio[3], const char *command, ...)
+{
+	char why[1024];
+	int n = c->nargv, status;
+	va_list ap;
+	c->argv[n++] = "--log";
+	c->argv[n++] = c->logpath;
+	c->argv[n++] = "--log-format";
+	c->argv[n++] = "json";
+	c->argv[n++] = (char *)command;
+	va_start(ap, command);
+	for (char *a; (a = va_arg(ap, char *)) && n < c->nargv + MOREARGS;)
+		c->argv[n++] = a;
+	va_end(ap);
+	c->argv[n] = NULL;
+	pid_t pid = fork();
+	if (pid == 0) {
+		char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
+		for (int i = 0; i < 3; i++)
+			if (stdio && stdio[i] >= 0)
+				dup2(stdio[i], i);
+		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+		child_reset();
+		umask(022);
+		if ((tag_u32(c->m, TAG_FLAGS) & FLAG_CGROUP1) && hide_cgroup2() < 0)
+			dprintf(c->log, "{\"level\":\"error\",\"msg\":\"hide cgroup2: %s\"}\n", strerror(errno));
+		else
+			execve(c->argv[0], c->argv, envp);
+		dprintf(c->log, "{\"level\":\"error\",\"msg\":\"execute %s: %s\"}\n", c->argv[0], strerror(errno));
+		_exit(127);
+	}
+	while (pid > 0 && waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			pid = -1;
+	if (pid > 0 && status == 0)
+		return;
+	last_error(c, why, sizeof why);
+	clean(c);
+	if (pid < 0)
+		entry_fail("start %s: %s", c->argv[0], strerror(errno));
+	if (WIFSIGNALED(status))
+		entry_fail("%s %s was ended by signal %d", c->argv[0], command, WTERMSIG(status));
+	if (*why)
+		entry_fail("%s %s: %s", c->argv[0], command, why);
+	entry_fail("%s %s ended with status %d and without a word", c->argv[0], command, WEXITSTATUS(status));
+}
+
+/* pid_made reads which process the runtime has made. */
+static pid_t pid_made(struct call *c)
+{
+	char text[32];
+	pid_t pid = read_path(c->dir, c->pidname, text, sizeof text) > 0 ? (pid_t)strtol(text, NULL, 10) : 0;
+	if (pid <= 0) {
+		clean(c);
+		entry_fail("%s has written no process number", c->argv[0]);
+	}
+	return pid;
+}
+
+/* terminal takes the master of the terminal, which was sent before the runtime ended. */
+static int terminal(struct call *c)
+{
+	char name[4096];
+	int fd = -1;
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof fd)];
+	} ctl;
+	struct iovec v = { name, sizeof name };
+	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &ctl, .msg_controllen = sizeof ctl };
+	fcntl(c->listener, F_SETFL, O_NONBLOCK);
+	int conn = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (conn >= 0 && recvmsg(conn, &h, MSG_CMSG_CLOEXEC) > 0) {
+		struct cmsghdr *m = CMSG_FIRSTHDR(&h);
+		if (m && m->cmsg_level == SOL_SOCKET && m->cmsg_type == SCM_RIGHTS)
+			memcpy(&fd, CMSG_DATA(m), sizeof fd);
+	}
+	if (conn >= 0)
+		close(conn);
+	if (fd < 0) {
+		clean(c);
+		entry_fail("%s has sent no terminal", c->argv[0]);
+	}
+	return fd;
+}
+
+/* pass_terminal gives the master to the keeper, as libcontainer's init does. */
+static void pass_terminal(int sock, int fd)
+{
+	char name[] = "tty";
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof fd)];
+	} ctl;
+	struct iovec v = { name, sizeof name };
+	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &ctl, .msg_controllen = sizeof ctl };
+	memset(&ctl, 0, sizeof ctl);
+	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (sendmsg(sock, &h, MSG_NOSIGNAL) < 0)
+		entry_fail("hand over the terminal: %s", strerror(errno));
+}
+
+/* create is what a launcher does. */
+static void __attribute__((noreturn)) create(const struct launch *l, int sock)
+{
+	struct call c;
+	char said[32];
+	int fds[5] = { sock, l->fds[0], l->fds[1], l->fds[2], l->fds[3] }, *stdio = fds + 1;
+
+	/* All else is the keeper's: its lock above all must not outlive it here. */
+	for (int i = 0; i < 5; i++)
+		if (fds[i] >= 0)
+			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
+	for (int i = 0; i < 5; i++) {
+		close(ENTRY_SOCK + i);
+		if (fds[i] >= 0)
+			fds[i] = dup3(fds[i], ENTRY_SOCK + i, O_CLOEXEC);
+	}
+	close_range(ENTRY_SOCK + 5, ~0u, 0);
+	prctl(PR_SET_NAME, "berth-launch", 0, 0, 0);
+	prepare(&c, l->m, stdio[3] >= 0);
+	if (c.listener >= 0)
+		runtime(&c, stdio, "create", "--bundle", l->bundle, "--pid-file", c.pidpath, "--console-socket", c.sockpath, l->id, NULL);
+	else
+		runtime(&c, stdio, "create", "--bundle", l->bundle, "--pid-file", c.pidpath, l->id, NULL);
+	pid_t pid = pid_made(&c);
+	if (c.listener >= 0)
+		pass_terminal(stdio[3], terminal(&c));
+	clean(&c);
+	/* The keeper records the pid before the program can run. */
+	int n = snprintf(said, sizeof said, "P%d", pid);
+	if (send(ENTRY_SOCK, said, (size_t)n, MSG_NOSIGNAL) < 0)
+		_exit(1);
+	runtime(&c, NULL, "start", l->id, NULL);
+	send(ENTRY_SOCK, "S", 1, MSG_NOSIGNAL);
+	_exit(0);
+}
+
+/* runtime_start starts a launcher for a container of another runtime. */
+int runtime_start(const struct launch *l, pid_t *pid, int *sock)
+{
+	int p[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
+		return -errno;
+	*pid = fork();
+	if (*pid == 0)
+		create(l, p[1]);
+	int err = *pid < 0 ? -errno : 0;
+	close(p[1]);
+	if (err) {
+		*pid = 0;
+		close(p[0]);
+		return err;
+	}
+	*sock = p[0];
+	return 0;
+}
+
+/*
+ * runtime_enter is an entry process that lets the runtime start the program.
+ * Only the runtime knows how to get into its containers.
+ */
+void runtime_enter(struct entry *e)
+{
+	struct call c;
+	char path[64];
+	int master = -1, tty = (tag_u32(e->m, TAG_FLAGS) & FLAG_TTY) != 0;
+	struct span process = tag_str(e->m, TAG_PROCESS);
+	char *id = span_dup(tag_str(e->m, TAG_ID));
+
+	entry_settle(e);
+	prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
+	set_title("berth-exec");
+	prepare(&c, e->m, tty);
+	int fd = memfd_create("berth-process", MFD_CLOEXEC);
+	if (!id || fd < 0 || write_all(fd, process.p, process.n) < 0)
+		entry_fail("hand over the process: %s", strerror(errno));
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), fd);
+	if (tty)
+		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath, "--console-socket", c.sockpath, id, NULL);
+	else
+		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath, id, NULL);
+	pid_t pid = pid_made(&c);
+	if (tty)
+		master = terminal(&c);
+	clean(&c);
+	entry_started(pid, master);
+	entry_watch(pid);
+}

@@ -1,0 +1,241 @@
+package cri
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/client-go/tools/remotecommand"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// forEachRuntime runs a test with a pod of each external runtime that Debian has.
+func forEachRuntime(t *testing.T, test func(t *testing.T, n *node, handler string)) {
+	t.Helper()
+	for _, name := range []string{"crun", "runc"} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(name); err != nil {
+				t.Skipf("needs the package %s: %v", name, err)
+			}
+			n := newNode(t)
+			test(t, n, name)
+			for _, p := range n.pods.list(nil) {
+				if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
+					t.Error(err)
+				}
+			}
+			if left, err := os.ReadDir(filepath.Join(n.machine.paths.runtimes(), name)); err != nil || len(left) > 0 {
+				t.Errorf("left in the runtime's root: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestExternalRuntime(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, n *node, handler string) {
+		pod, _ := n.podOf(t, handler, "web", nil)
+		id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+			cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20
+			cfg.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte("b")}}
+		}, "sh", "-c", "echo out; echo err >&2; trap 'exit 7' TERM; while :; do sleep 0.05; done")
+		if left, err := os.ReadDir(filepath.Join(n.machine.paths.runtimes(), handler)); err != nil || len(left) != 1 {
+			t.Errorf("in the runtime's root: %v, %v", left, err)
+		}
+		for script, want := range map[string]string{
+			"hostname": "web", "echo $A$FROM_IMAGE": "b1", "cat /data/file": "from the image", "cat /proc/1/comm": "sh",
+			"ip -4 -o addr show eth0 | grep -c 10.199.": "1", "touch /sys/x 2>/dev/null || echo ro": "ro",
+			"grep -w Seccomp: /proc/self/status": "Seccomp:\t0",
+		} {
+			if got := n.sh(t, id, script); got != want {
+				t.Errorf("%s: got %q, want %q", script, got, want)
+			}
+		}
+		st, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
+		if err != nil || st.Stats.Memory.UsageBytes.Value == 0 || st.Stats.Memory.AvailableBytes.Value == 0 {
+			t.Errorf("stats: got %v, %v", st, err)
+		}
+		_, err = n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20},
+		})
+		st, serr := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
+		if err != nil || serr != nil || st.Stats.Memory.AvailableBytes.Value < 100<<20 {
+			t.Errorf("after the update: got %v, %v, %v", st, err, serr)
+		}
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 30}); err != nil {
+			t.Fatal(err)
+		}
+		cs := statusOf(t, n.Server, id)
+		if cs.ExitCode != 7 || cs.Reason != "Error" || logText(t, cs.LogPath) != "out\nerr\n" {
+			t.Errorf("got %v, log %q", cs, logText(t, cs.LogPath))
+		}
+		if l := n.leaks(t); hasPrefix(l, "cgroup "+n.cfg.CgroupRoot+"/pod-web/"+id) || hasPrefix(l, "mount "+n.machine.paths.rootfs(id)) {
+			t.Errorf("an exited container has %q", l)
+		}
+		for range 2 {
+			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+				t.Error(err)
+			}
+			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestExternalRuntimeExec(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, n *node, handler string) {
+		pod, _ := n.podOf(t, handler, "a", nil)
+		id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+			securityOf(cfg).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+		}, "sleep", "1000")
+		r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo o; echo e >&2; exit 5"}})
+		if err != nil || r.ExitCode != 5 || string(r.Stdout) != "o\n" || string(r.Stderr) != "e\n" {
+			t.Errorf("got %v, %v", r, err)
+		}
+		if got := n.sh(t, id, "grep -w Seccomp: /proc/self/status"); got != "Seccomp:\t2" {
+			t.Errorf("filter of an exec: got %q", got)
+		}
+		_, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{
+			ContainerId: id, Cmd: []string{"sh", "-c", "sleep 4711 & sleep 4712"}, Timeout: 1,
+		})
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		eventually(t, func() bool { return !strings.Contains(n.sh(t, id, "ps"), "471") })
+		if _, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"nosuchthing"}}); err == nil ||
+			!strings.Contains(err.Error(), "not found in $PATH") {
+			t.Errorf("missing command: got %v", err)
+		}
+		e, err := n.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh"}, Tty: true, Stdin: true, Stdout: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err = executors(t, e.Url)["spdy"]().StreamWithContext(t.Context(), remotecommand.StreamOptions{
+			Stdin: strings.NewReader("while [ \"$(stty size)\" != '17 91' ]; do sleep 0.02; done; readlink /proc/self/fd/0; exit 4\n"), Stdout: &out, Tty: true,
+			TerminalSizeQueue: &sizes{{Width: 91, Height: 17}},
+		})
+		if err == nil || !strings.Contains(err.Error(), "4") || !strings.Contains(out.String(), "/dev/pts/") {
+			t.Errorf("terminal: got %q, %v", out.String(), err)
+		}
+		if left, err := os.ReadDir(n.machine.paths.runtimeRun(id)); err != nil || len(left) > 0 {
+			t.Errorf("left beside the container: %v, %v", left, err)
+		}
+	})
+}
+
+func TestExternalRuntimeEnds(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, n *node, handler string) {
+		pod, _ := n.podOf(t, handler, "a", nil)
+		id := n.run(t, pod, "oom", func(cfg *runtimeapi.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 32 << 20 },
+			"dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1")
+		if st := waitExited(t, n.Server, id); st.Reason != "OOMKilled" || st.ExitCode != 137 {
+			t.Errorf("got %v", st)
+		}
+		id, err := n.tryRun(pod, "missing", nil, "nosuchthing")
+		if err == nil || !strings.Contains(err.Error(), "not found in $PATH") {
+			t.Errorf("got %v", err)
+		}
+		if st := statusOf(t, n.Server, id); st.Reason != "StartError" || st.ExitCode != 128 {
+			t.Errorf("got %v", st)
+		}
+		if got := n.output(t, pod, "tty", func(cfg *runtimeapi.ContainerConfig) { cfg.Tty = true }, "sh", "-c", "test -t 0 && test -t 2 && echo yes"); got != "yes\r\n" {
+			t.Errorf("terminal: got %q", got)
+		}
+		short := n.run(t, pod, "short", nil, "sh", "-c", "sleep 0.3; exit 3")
+		long := n.run(t, pod, "long", nil, "sleep", "4713")
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool { return !running(t, "0.3") })
+		n.open(t)
+		if st := statusOf(t, n.Server, short); st.ExitCode != 3 {
+			t.Errorf("ended while nobody looked: got %v", st)
+		}
+		if got := n.sh(t, long, "echo still here"); got != "still here" {
+			t.Errorf("got %q", got)
+		}
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: long}); err != nil {
+			t.Error(err)
+		}
+		if st := statusOf(t, n.Server, long); st.ExitCode != 137 {
+			t.Errorf("got %v", st)
+		}
+		last := n.run(t, pod, "last", nil, "sleep", "4714")
+		c, err := n.ctrs.byID.get(last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kill(t, c.sandbox.record().Pid)
+		select {
+		case <-c.done:
+		case <-time.After(time.Minute):
+			t.Fatal("a container without its keeper goes on")
+		}
+		eventually(t, func() bool { return !running(t, "4714") })
+	})
+}
+
+func TestUnknownHandler(t *testing.T) {
+	n := newNode(t)
+	_, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("a"), RuntimeHandler: "nosuch"})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `no runtime for this handler is configured: "nosuch"`) {
+		t.Errorf("got %v", err)
+	}
+	st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil || st.RuntimeHandlers[0].Name != "" || !st.RuntimeHandlers[0].Features.RecursiveReadOnlyMounts {
+		t.Fatalf("got %v, %v", st, err)
+	}
+	for _, h := range st.RuntimeHandlers[1:] {
+		if h.Name == "runc" && !h.Features.RecursiveReadOnlyMounts {
+			t.Errorf("runc since 1.1 says that it can mount recursively read-only: %v", h)
+		}
+	}
+}
+
+// TestRuntimeIsGone removes a container whose runtime is not installed any more.
+func TestRuntimeIsGone(t *testing.T) {
+	crun, err := exec.LookPath("crun")
+	if err != nil {
+		t.Skipf("needs the package crun: %v", err)
+	}
+	dir := t.TempDir()
+	own := filepath.Join(dir, "my-crun")
+	b, err := os.ReadFile(crun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(own, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "handlers.yaml")
+	if err := os.WriteFile(file, []byte("handlers: [{name: mine, path: "+own+", root: "+dir+"/state}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.HandlersFile = file
+	n.open(t)
+	pod, _ := n.podOf(t, "mine", "a", nil)
+	n.run(t, pod, "main", nil, "sleep", "4715")
+	if err := os.Remove(own); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+	if running(t, "4715") {
+		t.Error("its process still runs")
+	}
+	if left, _ := os.ReadDir(dir + "/state"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
