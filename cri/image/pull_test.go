@@ -1,9 +1,11 @@
 package image
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -228,6 +230,46 @@ func TestImplied(t *testing.T) {
 	st, err := os.Stat(filepath.Join(dir, "tmp"))
 	if err != nil || st.Mode() != os.ModeDir|os.ModeSticky|0o777 || !st.ModTime().Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("%v %v, %v", st.Mode(), st.ModTime(), err)
+	}
+}
+
+// TestThroughLinks: a layer with names that go through a symbolic link of a layer below, as some builders make them, and with
+// a hard link to a file that only a layer below has.
+func TestThroughLinks(t *testing.T) {
+	w := newWorld(t)
+	spec := twoLayers
+	spec.Layers = []files{
+		{{Name: "usr/", Mode: 0o711}, {Name: "usr/lib/", Mode: 0o751}, {Name: "usr/lib/old", Body: "old"}, {Name: "usr/lib/gone", Body: "x"}, {Name: "lib", Type: tar.TypeSymlink, Link: "usr/lib"}, {Name: "etc/a", Body: "a", Mode: 0o640}},
+		{{Name: "lib/new/file", Body: "new"}, {Name: "lib/.wh.gone"}},
+		{{Name: "etc/b", Type: tar.TypeLink, Link: "etc/a"}, {Name: "top", Body: "t"}},
+		{{Name: "lib/last", Body: "last"}},
+	}
+	_, names := served(t, spec)
+	img := mustPull(t, w, names[0])
+	mounts, err := w.snaps.View(t.Context(), "view", img.TopLayer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	defer func() { _ = errors.Join(snapshot.Unmount(dir), w.snaps.Remove(context.Background(), "view")) }()
+	if err := mounts[0].Mount(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"usr/lib/old": "old", "usr/lib/new/file": "new", "lib/last": "last", "etc/a": "a", "etc/b": "a", "top": "t"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "usr/lib/gone")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("deleted file: %v", err)
+	}
+	if to, err := os.Readlink(filepath.Join(dir, "lib")); err != nil || to != "usr/lib" {
+		t.Errorf("link: %q, %v", to, err)
+	}
+	for name, mode := range map[string]fs.FileMode{"usr": 0o711, "usr/lib": 0o751, "etc/b": 0o640} {
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
 	}
 }
 

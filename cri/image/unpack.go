@@ -115,7 +115,7 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	}
 	defer into.Abort() // nothing after Commit; else the snapshotter's Clean gets it
 	res, err := u.fill(ctx, t, into, m)
-	if err != nil {
+	if err != nil && (t.parent() == "" || !errors.Is(err, layer.ErrBelow)) {
 		return err
 	}
 	release()
@@ -123,10 +123,14 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	if err := s.awaitLayer(ctx, t.parent()); err != nil {
 		return err
 	}
-	if s.cfg.Snapshots.Independent() {
-		if err := layer.Adopt(into.Dir(), res.Result, s.dirs(t.below)); err != nil {
-			return err
-		}
+	if err == nil && s.cfg.Snapshots.Independent() {
+		err = layer.Adopt(into.Dir(), res.Result, s.dirs(t.below))
+	}
+	if errors.Is(err, layer.ErrBelow) {
+		res, err = u.refill(ctx, t, into, m)
+	}
+	if err != nil {
+		return err
 	}
 	if err := into.Commit(ctx); err != nil {
 		return err
@@ -138,7 +142,7 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 // have something else under its name, so then it gets another chance.
 func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (layer.Unpacked, error) {
 	for {
-		res, again, err := u.try(ctx, t, into, m)
+		res, again, err := u.try(ctx, t, into.Dir(), into.Whiteouts(), m)
 		if err == nil || !again {
 			return res, err
 		}
@@ -150,11 +154,29 @@ func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *me
 	}
 }
 
+// refill unpacks a layer anew on top of those below it, which are there by now.
+func (u *unpacker) refill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (res layer.Unpacked, err error) {
+	if err := layer.Empty(into.Dir()); err != nil {
+		return res, err
+	}
+	m.restart()
+	dir, done, err := into.Merged()
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	res, _, err = u.try(ctx, t, dir, snapshot.WhiteoutsApply, m)
+	if err != nil || !slices.Contains(res.Implied, "") {
+		return res, err
+	}
+	return res, layer.Adopt(into.Dir(), layer.Result{Implied: []string{""}}, u.store.dirs(t.below))
+}
+
 // try unpacks once; again says that another try would read other bytes.
-func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *meter) (res layer.Unpacked, again bool, err error) {
+func (u *unpacker) try(ctx context.Context, t *task, dir string, w snapshot.Whiteouts, m *meter) (res layer.Unpacked, again bool, err error) {
 	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "unpack layer")
 	defer span.End()
-	u.once.Do(func() { u.budget, u.broke = layer.BudgetOf(into.Dir(), u.store.cfg.MaxFill) })
+	u.once.Do(func() { u.budget, u.broke = layer.BudgetOf(dir, u.store.cfg.MaxFill) })
 	if u.broke != nil {
 		return res, false, u.broke
 	}
@@ -163,7 +185,7 @@ func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *met
 		return res, false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	res, err = layer.Unpack(ctx, r, into.Dir(), layer.Options{Whiteouts: into.Whiteouts(), Budget: u.budget, Hashes: &u.store.content.hashes, Log: u.store.log})
+	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Hashes: &u.store.content.hashes, Log: u.store.log})
 	switch {
 	case err == nil:
 		err = r.verify()
@@ -197,9 +219,9 @@ func (u *unpacker) try(ctx context.Context, t *task, into snapshot.Layer, m *met
 	return res, !blameless(err) && r.again(), err
 }
 
-// blameless says that an error has nothing to do with what the archive holds.
+// blameless says that an error is not that of a damaged archive.
 func blameless(err error) bool {
-	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
+	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, layer.ErrBelow) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
 }
 
 // dirs are the directories of layers that are there.

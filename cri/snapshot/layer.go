@@ -2,7 +2,9 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,6 +54,30 @@ func (l *layer) Dir() string { return filepath.Join(l.top(), "fs") }
 
 // Whiteouts says how deletions are written.
 func (l *layer) Whiteouts() Whiteouts { return l.whiteouts }
+
+// Merged shows the layer on top of those below it.
+func (l *layer) Merged() (string, func() error, error) {
+	if l.whiteouts == WhiteoutsApply {
+		return l.Dir(), func() error { return nil }, nil
+	}
+	layers, err := l.shelf.chain(l.parent)
+	if err != nil {
+		return "", nil, fmt.Errorf("merge layer %s: %w", l.key, err)
+	}
+	work := filepath.Join(l.top(), "work")
+	for _, d := range []string{work, filepath.Join(work, "at")} {
+		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", nil, fmt.Errorf("merge layer %s: %w", l.key, err)
+		}
+	}
+	o := &overlay{l.shelf}
+	f, err := o.mount(layers, "upperdir="+l.Dir(), "workdir="+work).detached(filepath.Join(work, "at"))
+	if err != nil {
+		return "", nil, fmt.Errorf("merge layer %s: %w", l.key, err)
+	}
+	done := func() error { return errors.Join(f.Close(), os.RemoveAll(work)) }
+	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())), done, nil
+}
 
 // Commit makes the layer a snapshot.
 func (l *layer) Commit(ctx context.Context) error {

@@ -192,6 +192,37 @@ func inDir(dir string, f func() error) error {
 	return <-done
 }
 
+// detached mounts m where nobody else sees it, and returns the mount, which goes when it is closed. The directory at is used for a
+// moment, in a mount namespace of one thread: not every kernel that has OverlayFS can mount it to a file descriptor.
+func (m Mount) detached(at string) (*os.File, error) {
+	var fd int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked, as above
+		if err = unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			err = fmt.Errorf("unshare mounts: %w", err)
+			return
+		}
+		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			err = fmt.Errorf("make mounts private: %w", err)
+			return
+		}
+		if err = m.Mount(at); err != nil {
+			return
+		}
+		if fd, err = unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC); err != nil {
+			err = fmt.Errorf("open %s: %w", at, err)
+		}
+	}()
+	<-done
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), at), nil
+}
+
 // tree is a mount of the source that is attached nowhere yet.
 func (m Mount) tree() (int, error) {
 	if m.IDs != nil {

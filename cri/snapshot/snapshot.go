@@ -65,6 +65,9 @@ const (
 type Layer interface {
 	Dir() string
 	Whiteouts() Whiteouts
+	// Merged is a directory that shows the layer on top of all below it, which are there; what is done in it is done to the layer, and
+	// deletions are made in place. It is there until done is called, and the crash of the process ends it too.
+	Merged() (dir string, done func() error, err error)
 	// Commit makes the layer a snapshot. When another has committed the same key meanwhile, this one is dropped without
 	// an error: the key is a digest, so both are the same.
 	Commit(ctx context.Context) error

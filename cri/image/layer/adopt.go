@@ -9,7 +9,8 @@ import (
 
 // Adopt gives directories that a layer implied the owner, mode, times and xattrs they have in the layers below (the
 // nearest first). A layer that is filled by itself needs this, because OverlayFS shows a directory with the metadata of the
-// highest layer that has it: an archive with just tmp/file would otherwise take the sticky bit from /tmp.
+// highest layer that has it: an archive with just tmp/file would otherwise take the sticky bit from /tmp. Where the layers below
+// have a symbolic link in its place, it returns [ErrBelow].
 //
 // It also does what the whiteouts of a layer by itself cannot: make its root opaque, and not show up as names without a
 // file in directories that no layer below has, which OverlayFS lists as they are.
@@ -46,6 +47,9 @@ func Adopt(dir string, r Result, below []string) error {
 		}
 	}
 	for _, name := range r.Implied {
+		if through(lowers, name) {
+			return fmt.Errorf("write into %q of lower layer: %w", name, ErrBelow)
+		}
 		if err := t.adopt(lowers, name); err != nil {
 			return fmt.Errorf("take over %q of lower layer: %w", name, err)
 		}
@@ -66,6 +70,26 @@ func below(lowers []*tree, name string) (int, error) {
 		return fd, err
 	}
 	return -1, nil
+}
+
+// through says that name is a symbolic link in the layers below. Its parents are known to be none.
+func through(lowers []*tree, name string) bool {
+	parent, base := split(name)
+	for _, l := range lowers {
+		dir, err := l.openat(parent, unix.O_PATH|unix.O_DIRECTORY)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return false // deleted, or another kind of file
+		}
+		st, err := stat(dir, base)
+		unix.Close(dir)
+		if err == nil {
+			return st.Mode&unix.S_IFMT == unix.S_IFLNK
+		}
+	}
+	return false
 }
 
 // adopt copies the metadata of the directory name.

@@ -46,6 +46,10 @@ type Result struct {
 	OpaqueRoot bool
 }
 
+// ErrBelow says that an entry goes through a symbolic link of the layers below, or is a hard link to a file of theirs, so that the
+// archive can only be written where they are seen. Most image builders never make such a layer.
+var ErrBelow = errors.New("it needs the layers below")
+
 // Apply writes the tar archive r into dir, which is as the snapshotter made it. The archive's end is not read: what follows
 // is the caller's.
 func Apply(ctx context.Context, r io.Reader, dir string, o Options) (Result, error) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/snapshot"
 )
 
 // file writes a regular file.
@@ -134,9 +136,12 @@ func (a *applier) hardlink(name, base string, dir handle, h *tar.Header) error {
 	// Only the file itself is linked, also when it is a symbolic link; those on the way are followed inside the layer.
 	from, err := a.find(parent)
 	if err != nil {
-		return fmt.Errorf("link to %q: %w", h.Linkname, err)
+		return a.wrapMissing(h.Linkname, err)
 	}
 	err = unix.Linkat(from.fd, file, dir.fd, base, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return a.wrapMissing(h.Linkname, err)
+	}
 	if !errors.Is(err, unix.EEXIST) {
 		return wrapLink(h.Linkname, err)
 	}
@@ -152,6 +157,14 @@ func (a *applier) hardlink(name, base string, dir handle, h *tar.Header) error {
 		return err
 	}
 	return wrapLink(h.Linkname, unix.Linkat(from.fd, file, dir.fd, base, 0))
+}
+
+// wrapMissing is the error of a link to something that this layer does not have.
+func (a *applier) wrapMissing(target string, err error) error {
+	if errors.Is(err, unix.ENOENT) && a.opt.Whiteouts == snapshot.WhiteoutsOverlay {
+		err = fmt.Errorf("%w: %w", ErrBelow, err)
+	}
+	return wrapLink(target, err)
 }
 
 func wrapLink(target string, err error) error {
