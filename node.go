@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/config"
@@ -54,6 +55,7 @@ func runAgent(ctx context.Context, c config.Config) error {
 	}
 	saveMemory()
 	log := c.Logger(os.Stderr)
+	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/config"
@@ -52,6 +53,7 @@ func runRuntime(ctx context.Context, c config.Config) error {
 	}
 	saveMemory()
 	log := c.Logger(os.Stderr)
+	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
 		return err
