@@ -96,6 +96,9 @@ func New(c Config) (*Agent, error) {
 	if a.groups, err = lockGroups(h, c.CgroupRoot); err != nil {
 		return nil, err
 	}
+	if err := (cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName}).Save(c.RunDir); err != nil {
+		return nil, err
+	}
 	return a, nil
 }
 

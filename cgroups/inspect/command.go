@@ -25,7 +25,6 @@ type app struct {
 	from    string
 	capture string
 	output  string
-	opts    cgroups.Options
 	runDir  func() string
 }
 
@@ -52,8 +51,8 @@ func Command(runDir func() string) *cobra.Command {
 	f.StringVar(&a.capture, "capture", "", "write what was read to this file (.gz: compressed)")
 	f.StringVar(&a.live.PodsFile, "pods", "", "file with the pods' specifications (kubectl get pods -A -o json); default: ask the agent")
 	f.StringVar(&a.live.CgroupMount, "cgroup-mount", cgroups.DefaultMount, "where control groups are mounted")
-	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/", "group below which kubepods is")
-	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods", "logs of pods, whose directory names tell the pods' names")
+	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/", "group below which kubepods is; default: where the agent of the run directory has it")
+	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods", "logs of pods, whose directory names tell the pods' names; default: the agent's")
 	f.StringVarP(&a.output, "output", "o", "", "json, yaml or wide")
 	cmd.AddCommand(a.treeCommand(), a.topCommand(), a.showCommand(), a.explainCommand(), a.findCommand(), a.checkCommand(), a.watchCommand())
 	return cmd
@@ -69,7 +68,9 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 	if a.from != "" {
 		s, err = Load(a.from)
 	} else {
-		a.live.RunDir = a.runDir()
+		if err = a.locate(cmd); err != nil {
+			return nil, err
+		}
 		s, err = a.live.Capture(cmd.Context())
 	}
 	if err != nil {
@@ -81,6 +82,26 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// locate finds out where the groups are: the agent of the run directory has left word, and what is said here goes before it.
+func (a *app) locate(cmd *cobra.Command) error {
+	a.live.RunDir = a.runDir()
+	site, err := cgroups.LoadSite(a.live.RunDir)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return nil
+	case err != nil:
+		return err
+	}
+	a.live.Options, a.live.NodeName = site.Options, site.NodeName
+	if !cmd.Flags().Changed("cgroup-root") && site.Root != "" {
+		a.live.CgroupRoot = site.Root
+	}
+	if !cmd.Flags().Changed("log-dir") && site.LogDir != "" {
+		a.live.LogDir = site.LogDir
+	}
+	return nil
 }
 
 // print writes a value in the machine-readable form that was asked for, or calls plain.
@@ -204,7 +225,7 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			values := n.values(a.opts)
+			values := n.values(s.Machine.Options)
 			return a.print(cmd, values, func(w io.Writer) error { return printValues(w, n, values) })
 		},
 	}
@@ -270,7 +291,7 @@ func (a *app) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			problems := s.check(a.opts)
+			problems := s.check(s.Machine.Options)
 			err = a.print(cmd, problems, func(w io.Writer) error { return printProblems(w, s, problems) })
 			if err != nil || len(problems) == 0 {
 				return err
@@ -304,7 +325,9 @@ func (a *app) watchCommand() *cobra.Command {
 			if a.from != "" {
 				return errors.New("a capture does not change: watch needs the live machine")
 			}
-			a.live.RunDir = a.runDir()
+			if err := a.locate(cmd); err != nil {
+				return err
+			}
 			return a.watch(cmd.Context(), cmd.OutOrStdout(), max(every, 100*time.Millisecond))
 		},
 	}

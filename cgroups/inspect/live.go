@@ -24,6 +24,8 @@ type Live struct {
 	RunDir      string // of the agent: its socket, and the containers' directories
 	LogDir      string // /var/log/pods, whose directory names tell the pods' names
 	PodsFile    string // specifications, as `kubectl get pods -o json` prints them
+	Options     cgroups.Options
+	NodeName    string // suffix of static pods' names
 }
 
 // Capture reads the machine.
@@ -34,7 +36,7 @@ func (l Live) Capture(ctx context.Context) (*Snapshot, error) {
 	}
 	s := &Snapshot{
 		Version: snapshotVersion, Time: time.Now(), Groups: map[string]Group{}, Processes: map[int]Process{},
-		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root()},
+		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root(), Options: l.Options, Node: l.NodeName},
 	}
 	s.Machine.Host, _ = os.Hostname()
 	var u unix.Utsname

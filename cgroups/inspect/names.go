@@ -23,6 +23,7 @@ func (l Live) name(ctx context.Context, s *Snapshot) error {
 	s.Names = map[string]Identity{}
 	l.fromLogs(s)
 	l.fromBundles(s)
+	l.fromSandboxes(s)
 	if l.PodsFile != "" {
 		data, err := os.ReadFile(l.PodsFile)
 		if err != nil {
@@ -178,6 +179,35 @@ func (l Live) fromBundles(s *Snapshot) {
 		id.Containers[filepath.Base(filepath.Dir(f))] = name
 		s.Names[uid] = id
 	}
+}
+
+// fromSandboxes tells the groups of our pods' own processes, which no container's bundle names.
+func (l Live) fromSandboxes(s *Snapshot) {
+	files, _ := filepath.Glob(filepath.Join(l.RunDir, "sandboxes/*/cgroup"))
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		uid, ok := podOf(filepath.Base(filepath.Dir(strings.TrimSpace(string(data)))))
+		if !ok {
+			continue
+		}
+		id := s.identity(uid)
+		id.Containers[filepath.Base(filepath.Dir(f))] = sandboxName
+		s.Names[uid] = id
+	}
+}
+
+// podOf is the uid in the name of a pod's group. systemd reads dashes as levels, so its units have underscores in their place.
+func podOf(group string) (uid string, ok bool) {
+	name, unit := strings.CutSuffix(group, ".slice")
+	if unit {
+		_, uid, ok = strings.Cut(name, "-pod")
+		return strings.ReplaceAll(uid, "_", "-"), ok && uid != ""
+	}
+	uid, ok = strings.CutPrefix(name, "pod")
+	return uid, ok && uid != ""
 }
 
 // sandboxName stands for the pod's own process: the keeper, or the pause container of other runtimes.

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,13 +29,19 @@ type Value struct {
 func (s *Snapshot) lookup(what string) (*Node, error) {
 	name, container := what, ""
 	var pods []*Node
+	node := cmp.Or(s.Machine.Node, strings.ToLower(s.Machine.Host)) // where the pod itself does not say
 	match := func(name string) {
 		for _, n := range s.all() {
 			if n.Kind != kindPod {
 				continue
 			}
 			_, short, _ := strings.Cut(n.Title, "/")
-			if n.Title == name || short == name || n.UID == name || len(name) >= 8 && strings.HasPrefix(n.UID, name) {
+			// A static pod's name ends in that of its node, which people leave out.
+			nick := strings.TrimSuffix(short, "-"+node)
+			if n.pod != nil && n.pod.Spec.NodeName != "" {
+				nick = strings.TrimSuffix(short, "-"+n.pod.Spec.NodeName)
+			}
+			if n.Title == name || short == name || nick == name || n.UID == name || len(name) >= 8 && strings.HasPrefix(n.UID, name) {
 				pods = append(pods, n)
 			}
 		}

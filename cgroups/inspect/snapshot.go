@@ -38,6 +38,8 @@ type Machine struct {
 	CPUs         int
 	Memory       int64
 	Root         string // the --cgroup-root
+	Options      cgroups.Options
+	Node         string // suffix of static pods' names, "": the host's name
 }
 
 // Group is one control group.

@@ -39,7 +39,9 @@ func (a *app) topCommand() *cobra.Command {
 				return fmt.Errorf("sort %q is not one of %s", o.sort, strings.Join(sorts(), ", "))
 			}
 			o.every = max(o.every, 100*time.Millisecond)
-			a.live.RunDir = a.runDir()
+			if err := a.locate(cmd); err != nil {
+				return err
+			}
 			m, err := newMonitor(a.live)
 			if err != nil {
 				return err

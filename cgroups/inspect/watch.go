@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -70,11 +71,25 @@ func (m *monitor) events(came, went []*watched, quotas map[string]float64) []Eve
 			continue
 		}
 		for _, d := range differences(g.prev, g.cur, quotas[p], g.quota) {
+			if d[0] == "oom" && !m.killedItself(p, g) {
+				continue
+			}
 			out = append(out, g.event(d[0], d[1]))
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
 	return out
+}
+
+// killedItself says whether a group had more kills than those that are told of the groups below it, whose counts it has in its own.
+func (m *monitor) killedItself(p string, g *watched) bool {
+	below := uint64(0)
+	for q, k := range m.groups {
+		if path.Dir(q) == p && !k.prev.Time.IsZero() && k.cur.Memory.OOMKills > k.prev.Memory.OOMKills {
+			below += k.cur.Memory.OOMKills - k.prev.Memory.OOMKills
+		}
+	}
+	return g.cur.Memory.OOMKills-g.prev.Memory.OOMKills > below
 }
 
 func (w *watched) event(what, text string) Event {

@@ -1,0 +1,91 @@
+package inspect
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+const uid = "0b7a1d7e-5b0a-4a9f-9d2e-6f2a3c1d4e5f"
+
+func TestPodOf(t *testing.T) {
+	for group, want := range map[string]string{
+		"pod" + uid: uid, "kubepods-burstable-pod0b7a1d7e_5b0a_4a9f_9d2e_6f2a3c1d4e5f.slice": uid,
+		"pod": "", "burstable": "", ".slice": "", "kubepods.slice": "", "-pod.slice": "",
+	} {
+		if got, ok := podOf(group); got != want && ok || ok != (want != "") {
+			t.Errorf("%s: %q, %t", group, got, ok)
+		}
+	}
+}
+
+// The pods' own processes are told from the containers by what the runtime keeps of them.
+func TestSandboxNames(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "sandboxes/abc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sandboxes/abc/cgroup"), []byte("/kubepods/pod"+uid+"/abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &Snapshot{Names: map[string]Identity{}}
+	Live{RunDir: dir}.fromSandboxes(s)
+	if got := s.Names[uid].Containers["abc"]; got != sandboxName {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestLookupWithoutNode(t *testing.T) {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-node1", UID: types.UID(uid)}}
+	s := &Snapshot{
+		Groups: map[string]Group{"/kubepods": {}, "/kubepods/pod" + uid: {}}, Machine: Machine{Root: "/", Node: "node1"}, Names: map[string]Identity{},
+	}
+	s.use([]corev1.Pod{pod}, "test")
+	for _, name := range []string{"web", "web-node1", "default/web-node1", uid} {
+		if n, err := s.lookup(name); err != nil || n.UID != uid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := s.lookup("we"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A kill is told of the group it happened in, not of all those above it.
+func TestKilledItself(t *testing.T) {
+	at := func(before, now uint64) *watched {
+		w := &watched{}
+		w.prev.Time = time.Now()
+		w.prev.Memory.OOMKills, w.cur.Memory.OOMKills = before, now
+		return w
+	}
+	m := &monitor{groups: map[string]*watched{"/a": at(1, 3), "/a/b": at(0, 1), "/a/b/c": at(0, 1)}}
+	for p, want := range map[string]bool{"/a": true, "/a/b": false, "/a/b/c": true} {
+		if got := m.killedItself(p, m.groups[p]); got != want {
+			t.Errorf("%s: %t", p, got)
+		}
+	}
+}
+
+func TestSite(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := cgroups.LoadSite(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("err = %v", err)
+	}
+	want := cgroups.Site{Root: "/x", NodeName: "n", Options: cgroups.Options{PodPids: 7}}
+	if err := want.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := cgroups.LoadSite(dir)
+	if err != nil || got.Root != "/x" || got.Options.PodPids != 7 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}

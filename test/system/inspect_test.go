@@ -1,0 +1,75 @@
+package system
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestInspect looks at pods with nothing but the run directory, with an agent and without.
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.apply("load.yaml", load)
+	p := n.waitReady("load")
+	n.waitReady("greedy")
+	busy := n.groupOf(p, p.Status.ContainerStatuses[0])
+	quota := func() string {
+		path := filepath.Join("/sys/fs/cgroup/cpu", busy, "cpu.cfs_quota_us")
+		if _, err := os.Stat(path); err != nil {
+			path = filepath.Join("/sys/fs/cgroup", busy, "cpu.max")
+		}
+		return path
+	}()
+	look := func(args ...string) (string, int) {
+		out, errs, code := n.berth(append([]string{"cgroups"}, args...)...)
+		return out + errs, code
+	}
+	says := func(code int, words []string, args ...string) {
+		t.Helper()
+		got, c := look(args...)
+		for _, w := range words {
+			if !strings.Contains(got, w) {
+				t.Errorf("berth cgroups %s does not say %q:\n%s", strings.Join(args, " "), w, got)
+			}
+		}
+		if c != code {
+			t.Errorf("berth cgroups %s: exit code %d, want %d\n%s", strings.Join(args, " "), c, code, got)
+		}
+	}
+	says(0, []string{"default/load-node", "busy", "quiet", "(sandbox)"}, "tree")
+	says(0, []string{"limits.cpu=100m", "limits.memory=64Mi"}, "show", "load/busy")
+	says(0, []string{"throttled", "number "}, "explain", "load")
+	says(0, []string{"default/load-node", "busy"}, "find", n.processesIn(busy)[0])
+	says(0, []string{"all as they should be"}, "check")
+	says(1, []string{"not found"}, "show", "nobody")
+	n.eventually("greedy to be killed", func() error {
+		if got, _ := look("explain", "greedy"); !strings.Contains(got, "the OOM killer took") {
+			return os.ErrNotExist
+		}
+		return nil
+	})
+	capture := filepath.Join(n.Dir, "capture.json.gz")
+	says(0, nil, "--capture", capture)
+	says(0, []string{"default/load-node"}, "--from", capture, "tree", "-p", "memory")
+
+	// Somebody changes a value.
+	if err := os.WriteFile(quota, []byte(strconv.Itoa(12000)), 0); err != nil {
+		t.Fatal(err)
+	}
+	says(1, []string{"drift", "12000"}, "check")
+	if err := os.WriteFile(quota, []byte(strconv.Itoa(10000)), 0); err != nil {
+		t.Fatal(err)
+	}
+	n.stop()
+	says(0, []string{"default/load-node", "busy", "(sandbox)"}, "tree")
+	says(0, []string{"cpu."}, "show", "load/busy")
+	n.start()
+	n.remove("load.yaml")
+	n.wait("load", "gone", func(p *corev1.Pod) bool { return p == nil })
+	n.requireNoPods()
+}
