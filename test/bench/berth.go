@@ -120,18 +120,27 @@ func (p *berth) Processes() []int {
 	})
 }
 
-func (p *berth) cli(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, p.b.bin+"/berth", append([]string{"--run-dir=" + p.dir + "/run"}, args...)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("berth %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return nil
-}
+// Parent is where the pods of clients of the socket have their groups.
+func (p *berth) Parent() string { return "/berth-bench/cri" }
+
+func (p *berth) Socket() string { return p.dir + "/run/cri.sock" }
+
+func (p *berth) client() (*criClient, error) { return dialCRI(p.Socket()) }
 
 func (p *berth) Pull(ctx context.Context, ref string) error {
-	return p.cli(ctx, "images", "pull", ref)
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	defer c.conn.Close()
+	return c.pull(ctx, ref)
 }
 
 func (p *berth) Forget(ctx context.Context, ref string) error {
-	return p.cli(ctx, "images", "rm", ref)
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	defer c.conn.Close()
+	return c.forget(ctx, ref)
 }

@@ -14,20 +14,17 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // ctrd is Debian's containerd behind its CRI socket, asked by a client that does what a kubelet does and nothing else: so its
 // figures are what berth would take if an agent cost nothing.
 type ctrd struct {
-	b    *bench
-	dir  string
-	cmd  *exec.Cmd
-	conn *grpc.ClientConn
-	rt   runtimeapi.RuntimeServiceClient
-	img  runtimeapi.ImageServiceClient
+	*criClient
+
+	b   *bench
+	dir string
+	cmd *exec.Cmd
 
 	mu        sync.Mutex
 	sandboxes map[string]string
@@ -84,10 +81,9 @@ state = "%[1]s/state"
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
-	if p.conn, err = grpc.NewClient("unix://"+p.dir+"/sock", grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if p.criClient, err = dialCRI(p.Socket()); err != nil {
 		return err
 	}
-	p.rt, p.img = runtimeapi.NewRuntimeServiceClient(p.conn), runtimeapi.NewImageServiceClient(p.conn)
 	for range 200 {
 		if _, err = p.rt.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
 			break
@@ -197,15 +193,13 @@ func (p *ctrd) Processes() []int {
 	})
 }
 
-func (p *ctrd) Pull(ctx context.Context, ref string) error {
-	_, err := p.img.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
-	return err
-}
+func (p *ctrd) Parent() string { return ctrdCgroup }
 
-func (p *ctrd) Forget(ctx context.Context, ref string) error {
-	_, err := p.img.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
-	return err
-}
+func (p *ctrd) Socket() string { return p.dir + "/sock" }
+
+func (p *ctrd) Pull(ctx context.Context, ref string) error { return p.pull(ctx, ref) }
+
+func (p *ctrd) Forget(ctx context.Context, ref string) error { return p.forget(ctx, ref) }
 
 // removeGroups removes an empty tree of cgroups in every hierarchy.
 func removeGroups(path string) {

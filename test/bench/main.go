@@ -7,6 +7,9 @@
 // timed, and nothing is warmed up that a user would not have: the first pods of each peer are discarded only so that page
 // cache and lazily loaded plugins are in the state they have on a node that has run a pod before.
 //
+// "CRI" figures are single calls over the socket, on a runtime that has nothing else to do and with many pods there; Version is
+// what a call costs that does nothing.
+//
 // "Running" is the moment at which the container's own process has made a file in a directory of the host, seen by inotify.
 // "Gone" is the moment at which the kernel has no interface on the peer's bridge and no cgroup of its pods any more.
 package main
@@ -75,7 +78,7 @@ type row struct {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
-	only := flag.String("only", "pod,hundred,memory,cpu,pull", "measurements, separated by commas")
+	only := flag.String("only", "memory,pod,hundred,cri,pull", "measurements, separated by commas")
 	peers := flag.String("peers", "berth,containerd,podman", "peers, separated by commas")
 	b := bench{}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
@@ -135,7 +138,7 @@ func (b *bench) measure(ctx context.Context, p peer, only []string) (err error) 
 		name string
 		run  func(context.Context, peer) error
 	}{
-		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"pull", b.pull},
+		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"cri", b.cri}, {"pull", b.pull},
 	} {
 		if !slices.Contains(only, m.name) {
 			continue
