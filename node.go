@@ -111,6 +111,7 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
 	r.CDISpecDirs = c.CDISpecDirs
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
+	r.MaxRegistryPulls = c.MaxRegistryPulls
 	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
 	r.FavorDynmods = c.FavorDynmods

@@ -47,9 +47,10 @@ type Config struct {
 
 	CDISpecDirs []string // of device specifications, the later before the earlier; empty = no such devices
 
-	RegistryConfigDir string // hosts.toml files, one directory a registry
-	ImageDir          string // archives imported at start
-	MaxParallelPulls  int
+	RegistryConfigDir string        // hosts.toml files, one directory a registry
+	ImageDir          string        // archives imported at start
+	MaxParallelPulls  int           // layers downloaded at a time; 0 = 6
+	MaxRegistryPulls  int           // and from one registry; 0 = as many as in all
 	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
 
 	LogMaxSize  int64 // a container's log rotates at this size; 0 = never
@@ -151,7 +152,8 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	s.images, err = image.Open(image.Config{
-		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, MaxParallel: c.MaxParallelPulls, StallTimeout: c.PullStallTimeout, Log: s.log,
+		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir,
+		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout, Log: s.log,
 	})
 	if err != nil {
 		return nil, err

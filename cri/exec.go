@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// maxOutput is what an answer of ExecSync holds of each stream. The rest is read and dropped, so that the command ends.
-	maxOutput = 16 << 20
+	// maxOutput is what an answer of ExecSync holds of both streams together. The rest is read and dropped, so that the command
+	// ends. Clients of the CRI take messages of 16 MiB, and the answer has a few bytes beside the output.
+	maxOutput = 16<<20 - 1<<10
 	// drain is how long output is waited for when the command has ended, but somebody it left behind holds the pipe.
 	drain = time.Second
 )
@@ -120,7 +121,14 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ExecSyncResponse{Stdout: stdout.b, Stderr: stderr.b, ExitCode: code}, nil
+	out, errOut := fit(stdout.b, stderr.b)
+	return &runtimeapi.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: code}, nil
+}
+
+// fit cuts two outputs so that one answer holds both. One that takes less than its half leaves the rest to the other.
+func fit(a, b []byte) ([]byte, []byte) {
+	const half = maxOutput / 2
+	return a[:min(len(a), max(half, maxOutput-len(b)))], b[:min(len(b), max(half, maxOutput-len(a)))]
 }
 
 // capped keeps the first maxOutput bytes.

@@ -111,6 +111,10 @@ func TestExecSyncTimeoutKillsTheGroup(t *testing.T) {
 	if err != nil || len(r.Stdout) != maxOutput || r.ExitCode != 0 {
 		t.Errorf("long output: %d bytes, code %d, %v", len(r.GetStdout()), r.GetExitCode(), err)
 	}
+	r, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "yes | head -c 20000000 >&2 & yes | head -c 20000000; wait"}})
+	if err != nil || len(r.Stdout) != maxOutput/2 || len(r.Stderr) != maxOutput/2 {
+		t.Errorf("long output on both streams: %d and %d bytes, %v", len(r.GetStdout()), len(r.GetStderr()), err)
+	}
 	r, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo before; sleep 1000 &"}, Timeout: 60})
 	if err != nil || string(r.Stdout) != "before\n" {
 		t.Errorf("a process left behind: got %v, %v", r, err)

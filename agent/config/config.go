@@ -38,6 +38,7 @@ type Embedded struct {
 	RegistryConfigDir string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
+	MaxRegistryPulls  int
 	LogMaxSize        resource.QuantityValue
 	LogMaxFiles       int
 	FavorDynmods      bool
@@ -128,6 +129,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
+	fs.IntVar(&e.MaxRegistryPulls, "max-parallel-pulls-per-registry", e.MaxRegistryPulls, "and from one registry (0: as many as in all)")
 	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
 	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile, "YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
 	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
@@ -209,6 +211,9 @@ func (e *Embedded) Complete() error {
 	}
 	if e.MaxParallelPulls < 1 {
 		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
+	}
+	if e.MaxRegistryPulls < 0 || e.MaxRegistryPulls > e.MaxParallelPulls {
+		errs = append(errs, errors.New("--max-parallel-pulls-per-registry must not be negative, and not more than --max-parallel-pulls"))
 	}
 	return errors.Join(errs...)
 }

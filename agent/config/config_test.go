@@ -58,6 +58,9 @@ func TestRefused(t *testing.T) {
 		"--bridge-name=a/b":              "--bridge-name",
 		"--log-dir=/var/lib/berth":       "must differ",
 		"--max-parallel-pulls=-1":        "--max-parallel-pulls",
+
+		"--max-parallel-pulls-per-registry=-1": "--max-parallel-pulls-per-registry",
+		"--max-parallel-pulls-per-registry=7":  "--max-parallel-pulls-per-registry",
 	} {
 		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", arg, err, want)
