@@ -20,6 +20,7 @@ import (
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -110,6 +111,10 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r := placeConfig(c.Place, log)
 	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
 	r.CDISpecDirs = c.CDISpecDirs
+	if c.NRI {
+		nri.LogTo(log)
+		r.NRI = &nri.Config{Socket: c.NRISocketPath(), PluginDir: c.NRIPluginDir, ConfigDir: c.NRIConfigDir}
+	}
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
 	r.MaxRegistryPulls = c.MaxRegistryPulls
 	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
@@ -193,9 +198,11 @@ func purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := agent.Purge(ctx, p, log); err != nil {
 		return err
 	}
-	// A runtime that was killed has left it.
-	if err := os.Remove(filepath.Join(p.RunDir, config.CRISocketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove socket: %w", err)
+	// A runtime that was killed has left them.
+	for _, name := range []string{config.CRISocketName, config.NRISocketName} {
+		if err := os.Remove(filepath.Join(p.RunDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove socket: %w", err)
+		}
 	}
 	// The run directory goes last, and stays when there is something in it that nobody here has made.
 	if err := os.Remove(filepath.Join(p.RunDir, "lock")); err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -69,6 +70,10 @@ type container struct {
 	rec  containerRecord
 	gone bool
 	exec execBase // what an exec takes over from the container
+
+	announced bool                   // plugins were told that it is being made
+	others    []*api.ContainerUpdate // what they have asked for then
+	exitTold  chan struct{}          // closed when they know of its end; nil when nobody tells them
 }
 
 func newContainer(rec containerRecord, cfg *runtimeapi.ContainerConfig, sb *sandbox) *container {

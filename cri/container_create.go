@@ -39,19 +39,32 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 	if err := oci.SameUserNamespace(sb.namespaceOptions().GetUsernsOptions(), userns); err != nil {
 		return "", fmt.Errorf("create container: %w: %w", errInvalid, err)
 	}
-	c, err := cs.begin(sb, cfg, img)
+	c, err := cs.createHeld(ctx, sb, cfg, img)
 	if err != nil {
 		return "", fmt.Errorf("create container: %w", err)
 	}
+	cs.applyUpdates(ctx, c.others)
+	return c.id, nil
+}
+
+// createHeld makes a container while no plugin comes.
+func (cs *containers) createHeld(ctx context.Context, sb *sandbox, cfg *runtimeapi.ContainerConfig, img image.Image) (*container, error) {
+	defer cs.hold()()
+	c, err := cs.begin(sb, cfg, img)
+	if err != nil {
+		return nil, err
+	}
 	if err := c.op.lock(ctx); err != nil {
-		return "", errors.Join(err, cs.drop(c))
+		return nil, errors.Join(err, cs.drop(c))
 	}
 	defer c.op.unlock()
 	if err := cs.make(ctx, c, img); err != nil {
-		return "", fmt.Errorf("create container: %w", err)
+		cs.tellNotCreated(context.WithoutCancel(ctx), c)
+		return nil, err
 	}
 	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c)
-	return c.id, nil
+	cs.tellCreated(ctx, c)
+	return c, nil
 }
 
 // make makes what the record announces. What fails leaves nothing, or a container to be removed, where even undoing failed.
@@ -237,7 +250,7 @@ func (cs *containers) unmountRootfs(c *container) act {
 
 // writeSpec reads the image's users from the mounted root, builds the specification and writes it.
 func (cs *containers) writeSpec(c *container, img image.Image) act {
-	return func(context.Context) error {
+	return func(ctx context.Context) error {
 		in, err := cs.specInput(c, img)
 		if err != nil {
 			return err
@@ -253,8 +266,13 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		if err := cs.cdi.inject(spec, devices); err != nil {
 			return err
 		}
+		others, err := cs.adjust(ctx, c, spec)
+		if err != nil {
+			return err
+		}
 		c.adapt(spec)
 		c.mu.Lock()
+		c.others = others
 		c.rec.User, c.rec.Poststop = in.User, hasPoststop(spec) && c.sandbox.external() == nil
 		c.exec = c.execBaseOf(spec)
 		c.mu.Unlock()

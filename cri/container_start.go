@@ -24,6 +24,7 @@ func (cs *containers) start(ctx context.Context, id string) error {
 	done := make(chan error, 1)
 	began := cs.life.start(func(context.Context) {
 		defer c.op.unlock()
+		defer cs.hold()()
 		done <- cs.startLocked(context.WithoutCancel(ctx), c)
 	})
 	if !began {
@@ -52,6 +53,9 @@ func (cs *containers) startLocked(ctx context.Context, c *container) error {
 	if err != nil {
 		return err
 	}
+	if err := cs.askToStart(ctx, c); err != nil {
+		return err
+	}
 	if err := cs.update(c, func(r *containerRecord) { r.State = containerStarting }); err != nil {
 		return err
 	}
@@ -69,6 +73,7 @@ func (cs *containers) startLocked(ctx context.Context, c *container) error {
 		r.State, r.Pid, r.StartedAt = containerRunning, pid, time.Now().UnixNano()
 	})
 	cs.events.container(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c)
+	cs.tellStarted(ctx, c)
 	return nil
 }
 
@@ -133,6 +138,7 @@ func (cs *containers) finish(ctx context.Context, c *container, o outcome) {
 		cs.log.Error("remains of a container are not removed", append(c.logAttrs(), "error", err)...)
 	}
 	cs.poststop(ctx, c)
+	cs.tellExited(c)
 	close(c.done)
 }
 

@@ -119,6 +119,8 @@ func (cs *containers) removeOne(ctx context.Context, c *container) error {
 	if err := cs.end(ctx, c); err != nil {
 		return err
 	}
+	c.waitTold(ctx)
+	defer cs.hold()()
 	if err := c.op.lock(ctx); err != nil {
 		return err
 	}
@@ -139,6 +141,7 @@ func (cs *containers) removeOne(ctx context.Context, c *container) error {
 		}
 	}
 	cs.point("remove container", "record", "delete", "before")
+	cs.tellGone(ctx, c)
 	if err := cs.drop(c); err != nil {
 		return err
 	}

@@ -7,38 +7,77 @@ import (
 	"maps"
 	"os"
 
+	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/oci"
 )
 
-// updateResources changes the limits of a container: in its cgroup when it runs, in its specification before.
+// updateResources changes the limits of a container, as far as plugins let it.
 func (cs *containers) updateResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) error {
 	c, err := cs.byID.get(r.GetContainerId())
 	if err != nil {
 		return err
 	}
+	others, err := cs.updateHeld(ctx, c, r.GetLinux())
+	if err != nil {
+		return fmt.Errorf("update container: %w", err)
+	}
+	cs.applyUpdates(ctx, others)
+	return nil
+}
+
+// updateHeld changes a container while no plugin comes. It returns what plugins want of others.
+func (cs *containers) updateHeld(ctx context.Context, c *container, want *runtimeapi.LinuxContainerResources) ([]*api.ContainerUpdate, error) {
+	defer cs.hold()()
 	if err := c.op.lock(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer c.op.unlock()
-	rec := c.record()
-	if rec.State != containerRunning && rec.State != containerCreated {
-		return fmt.Errorf("update container: %w: container is in %s state", errPrecondition, rec.State.cri())
+	if err := changeable(c); err != nil {
+		return nil, err
 	}
+	want, beyond, others, err := cs.askToChange(ctx, c, want)
+	if err != nil {
+		return nil, err
+	}
+	if err := cs.changeResources(ctx, c, want, beyond); err != nil {
+		return nil, err
+	}
+	cs.tellChanged(ctx, c)
+	return others, nil
+}
+
+func changeable(c *container) error {
+	if s := c.record().State; s != containerRunning && s != containerCreated {
+		return fmt.Errorf("%w: container is in %s state", errPrecondition, s.cri())
+	}
+	return nil
+}
+
+// changeResources changes the limits of a container: in its cgroup when it runs, in its specification before. The caller holds op.
+func (cs *containers) changeResources(ctx context.Context, c *container, want *runtimeapi.LinuxContainerResources, beyond nri.Beyond) error {
+	if err := changeable(c); err != nil {
+		return err
+	}
+	rec := c.record()
 	merged := &runtimeapi.LinuxContainerResources{}
 	if err := decode(rec.Resources, merged); err != nil {
 		return err
 	}
-	mergeResources(merged, r.GetLinux())
+	mergeResources(merged, want)
+	res := oci.Resources(merged, cs.host)
+	beyond.Add(res)
+	var err error
 	if rec.State == containerRunning {
-		err = cs.limit(ctx, c, oci.Resources(merged, cs.host))
+		err = cs.limit(ctx, c, res)
 	} else {
-		err = rewriteSpec(cs.paths.spec(c.id), oci.Resources(merged, cs.host))
+		err = rewriteSpec(cs.paths.spec(c.id), res)
 	}
 	if err != nil {
-		return fmt.Errorf("update container: %w", err)
+		return err
 	}
 	raw, err := encode(merged)
 	if err != nil {
@@ -53,11 +92,15 @@ func (p *pods) updateResources(ctx context.Context, r *runtimeapi.UpdatePodSandb
 	if err != nil {
 		return err
 	}
+	defer p.hold()()
 	if err := sb.op.lock(ctx); err != nil {
 		return err
 	}
 	defer sb.op.unlock()
 	if _, err := sb.live(); err != nil {
+		return err
+	}
+	if err := p.askToUpdate(ctx, sb, r); err != nil {
 		return err
 	}
 	overhead, err := encode(r.GetOverhead())
@@ -68,7 +111,11 @@ func (p *pods) updateResources(ctx context.Context, r *runtimeapi.UpdatePodSandb
 	if err != nil {
 		return err
 	}
-	return p.update(sb, func(rec *sandboxRecord) { rec.Overhead, rec.Resources = overhead, resources })
+	if err := p.update(sb, func(rec *sandboxRecord) { rec.Overhead, rec.Resources = overhead, resources }); err != nil {
+		return err
+	}
+	p.tellUpdated(ctx, sb)
+	return nil
 }
 
 // mergeResources takes over what r says; zero says nothing.
@@ -109,7 +156,20 @@ func rewriteSpec(path string, r *specs.LinuxResources) error {
 	if err != nil {
 		return err
 	}
-	r.Devices = spec.Linux.Resources.Devices
+	// What the CRI does not know stays as it is.
+	was := spec.Linux.Resources
+	r.Devices = was.Devices
+	if r.Pids == nil {
+		r.Pids = was.Pids
+	}
+	if m := was.Memory; m != nil && m.Reservation != nil {
+		if r.Memory == nil {
+			r.Memory = &specs.LinuxMemory{}
+		}
+		if r.Memory.Reservation == nil {
+			r.Memory.Reservation = m.Reservation
+		}
+	}
 	spec.Linux.Resources = r
 	return writeSpec(path, spec)
 }

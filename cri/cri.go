@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/cri/store"
@@ -44,6 +45,8 @@ type Config struct {
 	PodCIDR    netip.Prefix
 	CNIConfDir string   // "" = always the network built in
 	CNIBinDirs []string // binaries of the plugins CNIConfDir names
+
+	NRI *nri.Config // nil = no plugins; Version and Log are filled in
 
 	CDISpecDirs []string // of device specifications, the later before the earlier; empty = no such devices
 
@@ -127,7 +130,7 @@ func (s *Server) open(ctx context.Context) error {
 	})
 	s.life.start(s.collectImages)
 	s.life.start(s.importDir)
-	return nil
+	return s.openPlugins()
 }
 
 // openMachine opens all that sandboxes and containers are made of.

@@ -112,6 +112,7 @@ func (g fakeGroups) Update(path string, _ *specs.LinuxResources) error {
 }
 func (g fakeGroups) ProcsFiles(path string) []string { return []string{path + "/cgroup.procs"} }
 func (g fakeGroups) Attach(string, int) error        { return nil }
+func (g fakeGroups) Exists(string) bool              { return false }
 func (g fakeGroups) Warm()                           {}
 func (g fakeGroups) Remove(_ context.Context, path string) error {
 	return g.do("remove", "cgroup", path, false)

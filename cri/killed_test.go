@@ -25,6 +25,12 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if log := os.Getenv(pluginEnv); log != "" {
+		if err := beTestPlugin(log); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	switch os.Getenv(envPoint) {
 	case "":
 	case "any":

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
 )
@@ -32,9 +34,10 @@ type machine struct {
 	mounts  mounts
 	host    oci.Host
 	runtimes
-	bootID string
-	cdi    *cdiDevices
-	log    *slog.Logger
+	bootID  string
+	cdi     *cdiDevices
+	plugins atomic.Pointer[nri.Plugins] // nil before all pods are known, and where there are none
+	log     *slog.Logger
 
 	userNamespaces func() error // why pods cannot have ids of their own; nil where they can
 
@@ -63,6 +66,7 @@ type groups interface {
 	ProcsFiles(path string) []string
 	Attach(path string, pid int) error
 	Warm()
+	Exists(path string) bool
 	Remove(ctx context.Context, path string) error
 	Stat(path string) (cgroups.Usage, error)
 	Detail(path string) (cgroups.Detail, error)

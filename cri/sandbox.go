@@ -44,6 +44,7 @@ type sandbox struct {
 	keeper   podKeeper     // nil when there is none
 	joined   chan struct{} // closed when the keeper is in its cgroup
 	members  map[string]*container
+	stopTold bool // plugins know that it stops
 	torndown bool // nothing but the directory and the record is left
 	gone     bool // nor these
 

@@ -22,6 +22,7 @@ func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err != nil {
 		return "", err
 	}
+	defer p.hold()()
 	sb, err := p.begin(cfg, handlerName, runtime)
 	if err != nil {
 		return "", err
@@ -38,6 +39,7 @@ func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 			r.Pid = sb.keeper.Pid()
 		})
 		if err != nil {
+			p.tellRemoved(context.WithoutCancel(ctx), sb)
 			undoErr := p.undo(context.WithoutCancel(ctx), "run sandbox", p.plan(sb))
 			undone = undoErr == nil
 		}
@@ -91,11 +93,19 @@ func (p *pods) giveUp(sb *sandbox, undone bool, cause error) error {
 
 // plan is what a sandbox is made of. All but the first stage is taken down when it is stopped, the first when it is removed.
 func (p *pods) plan(sb *sandbox) plan {
-	return plan{
+	all := plan{
 		{{"directory", p.makeDir(sb), p.removeDir(sb)}},
 		{{"namespace", p.pinNamespaces(sb), p.unpinNamespaces(sb)}, {"cgroup", p.makeCgroup(sb), p.removeCgroup(sb)}},
 		{{"keeper", p.startKeeper(sb), p.stopKeeper(sb)}, {"network", p.setupNetwork(sb), p.teardownNetwork(sb)}, {"files", p.writeFiles(sb), p.removeShm(sb)}},
 	}
+	if p.plugins.Load().Active() {
+		all = append(all, []step{{"plugins", p.askPlugins(sb), nil}})
+	}
+	return all
+}
+
+func (p *pods) askPlugins(sb *sandbox) act {
+	return func(ctx context.Context) error { return p.askToRun(ctx, sb) }
 }
 
 type act = func(context.Context) error

@@ -42,6 +42,10 @@ func (p *pods) stopLocked(ctx context.Context, sb *sandbox) error {
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
+	for _, c := range sb.containers() {
+		c.waitTold(ctx)
+	}
+	p.tellStopped(ctx, sb)
 	if err := p.undo(ctx, "stop sandbox", p.plan(sb)[1:]); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
@@ -76,6 +80,8 @@ func (p *pods) remove(ctx context.Context, id string) error {
 			return fmt.Errorf("remove sandbox: %w", err)
 		}
 	}
+	defer p.hold()()
+	p.tellRemoved(ctx, sb)
 	if err := p.undo(ctx, "remove sandbox", p.plan(sb)[:1]); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}

@@ -95,9 +95,11 @@ func (p *pods) status(r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSan
 	}
 	if r.GetVerbose() {
 		rec := sb.record()
-		out.Info, err = verbose(map[string]any{
-			"pid": rec.Pid, "cgroup": rec.Cgroup, "networkNamespace": rec.NetNS, "state": rec.State, "config": sb.cfg,
-		})
+		info := map[string]any{"pid": rec.Pid, "cgroup": rec.Cgroup, "networkNamespace": rec.NetNS, "state": rec.State, "config": sb.cfg}
+		if overhead, resources, ok := updatedResources(rec); ok {
+			info["overhead"], info["resources"] = &runtimeapi.ContainerResources{Linux: overhead}, &runtimeapi.ContainerResources{Linux: resources}
+		}
+		out.Info, err = verbose(info)
 	}
 	return out, err
 }
@@ -106,6 +108,9 @@ func (cs *containers) status(r *runtimeapi.ContainerStatusRequest) (*runtimeapi.
 	c, err := cs.byID.get(r.GetContainerId())
 	if err != nil {
 		return nil, err
+	}
+	if c.record().State == containerCreating {
+		return nil, fmt.Errorf("container %q: %w", r.GetContainerId(), errNotFound) // yet
 	}
 	out := &runtimeapi.ContainerStatusResponse{Status: containerStatus(c)}
 	if r.GetVerbose() {

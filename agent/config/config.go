@@ -35,6 +35,10 @@ type Embedded struct {
 	CNIConfDir        string
 	CNIBinDirs        []string
 	CDISpecDirs       []string
+	NRI               bool
+	NRISocket         string
+	NRIPluginDir      string
+	NRIConfigDir      string
 	RegistryConfigDir string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
@@ -77,6 +81,25 @@ const DefaultRunDir = "/run/berth"
 // CRISocketName is the name of the socket of the CRI in the run directory.
 const CRISocketName = "cri.sock"
 
+// NRISocketName is the name of the socket of NRI plugins in the run directory.
+const NRISocketName = "nri.sock"
+
+// DefaultNRISocket is where NRI plugins look for the runtime of a machine.
+const DefaultNRISocket = "/var/run/nri/nri.sock"
+
+// NRISocketPath is the socket of a runtime: that of the machine for the machine's own one, and for others one in the run directory,
+// since only one runtime can serve a socket.
+func (c *Config) NRISocketPath() string {
+	switch {
+	case c.NRISocket != "":
+		return InRunDir(c.RunDir, c.NRISocket)
+	case c.RunDir == DefaultRunDir:
+		return DefaultNRISocket
+	default:
+		return path.Join(c.RunDir, NRISocketName)
+	}
+}
+
 // RunDirEnv names the environment variable that the CLI finds its agent by.
 const RunDirEnv = "BERTH_RUN_DIR"
 
@@ -95,6 +118,9 @@ func Default() Config {
 		Embedded: Embedded{
 			CNIConfDir:       "/etc/cni/net.d",
 			CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
+			NRI:              true,
+			NRIPluginDir:     "/opt/nri/plugins",
+			NRIConfigDir:     "/etc/nri/conf.d",
 			CDISpecDirs:      []string{"/etc/cdi", "/var/run/cdi"},
 			PullStallTimeout: time.Minute,
 			MaxParallelPulls: 6,
@@ -126,6 +152,10 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations; without one the built-in network is used")
 	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
 	fs.StringSliceVar(&e.CDISpecDirs, "cdi-spec-dirs", e.CDISpecDirs, "directories of CDI device specifications, of which the later wins (empty: none)")
+	fs.BoolVar(&e.NRI, "nri", e.NRI, "call plugins of the Node Resource Interface")
+	fs.StringVar(&e.NRISocket, "nri-socket", e.NRISocket, "socket that NRI plugins connect to; a relative path is in the run directory (default "+DefaultNRISocket+" for the run directory "+DefaultRunDir+", "+NRISocketName+" for another)")
+	fs.StringVar(&e.NRIPluginDir, "nri-plugin-dir", e.NRIPluginDir, "NRI plugins that are started with the runtime")
+	fs.StringVar(&e.NRIConfigDir, "nri-config-dir", e.NRIConfigDir, "configuration of those plugins")
 	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")

@@ -1,0 +1,505 @@
+package cri
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/nri"
+)
+
+// testPlugin is a plugin in a process of its own. It writes what it hears of to a file, and does what annotations of pods and
+// containers say.
+type testPlugin struct {
+	log  *os.File
+	stub stub.Stub
+	name string
+}
+
+const pluginEnv = "BERTH_TEST_NRI_PLUGIN" // the log file
+
+// beTestPlugin is the whole life of the process.
+func beTestPlugin(log string) error {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	p := &testPlugin{log: f, name: os.Getenv("BERTH_TEST_NRI_NAME")}
+	var opts []stub.Option
+	if socket := os.Getenv("BERTH_TEST_NRI_SOCKET"); socket != "" {
+		opts = append(opts, stub.WithSocketPath(socket), stub.WithPluginName(p.name), stub.WithPluginIdx("10"))
+	}
+	if p.stub, err = stub.New(p, opts...); err != nil {
+		return err
+	}
+	return p.stub.Run(context.Background())
+}
+
+func (p *testPlugin) say(format string, args ...any) { fmt.Fprintf(p.log, format+"\n", args...) }
+
+func (p *testPlugin) Configure(_ context.Context, config, runtime, version string) (api.EventMask, error) {
+	p.say("configure %s %s %v", strings.TrimSpace(config), runtime, version != "")
+	return 0, nil
+}
+
+func (p *testPlugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
+	for _, pod := range pods {
+		p.say("known pod %s", pod.GetName())
+	}
+	for _, c := range ctrs {
+		p.say("known container %s %s", c.GetName(), c.GetState())
+	}
+	p.say("synchronize")
+	return nil, nil
+}
+
+func (p *testPlugin) pod(event string, pod *api.PodSandbox) error {
+	p.say("%s %s", event, pod.GetName())
+	if pod.GetAnnotations()["test/refuse"] == event {
+		return errors.New("refused by the test")
+	}
+	return nil
+}
+
+func (p *testPlugin) ctr(event string, c *api.Container) error {
+	p.say("%s %s %s", event, c.GetName(), c.GetState())
+	if c.GetAnnotations()["test/refuse"] == event {
+		return errors.New("refused by the test")
+	}
+	return nil
+}
+
+func (p *testPlugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.pod("RunPodSandbox", pod)
+}
+
+func (p *testPlugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.pod("StopPodSandbox", pod)
+}
+
+func (p *testPlugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.pod("RemovePodSandbox", pod)
+}
+
+func (p *testPlugin) UpdatePodSandbox(_ context.Context, pod *api.PodSandbox, _, r *api.LinuxResources) error {
+	p.say("shares %d", r.GetCpu().GetShares().GetValue())
+	return p.pod("UpdatePodSandbox", pod)
+}
+
+func (p *testPlugin) PostUpdatePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.pod("PostUpdatePodSandbox", pod)
+}
+
+func (p *testPlugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	err := p.ctr("CreateContainer", c)
+	ann := c.GetAnnotations()
+	switch ann["test/do"] {
+	case "crash":
+		os.Exit(1)
+	case "hang":
+		time.Sleep(time.Minute)
+	case "class":
+		a := &api.ContainerAdjustment{}
+		a.SetLinuxBlockIOClass("gold")
+		return a, nil, nil
+	case "adjust":
+		return p.adjustment(c), nil, nil
+	case "others":
+		return nil, []*api.ContainerUpdate{limitOf(ann["test/other"], 32<<20)}, nil
+	}
+	return nil, nil, err
+}
+
+func limitOf(id string, bytes int64) *api.ContainerUpdate {
+	u := &api.ContainerUpdate{ContainerId: id}
+	u.SetLinuxMemoryLimit(bytes)
+	return u
+}
+
+// adjustment is one of everything that this kernel can do.
+func (p *testPlugin) adjustment(c *api.Container) *api.ContainerAdjustment {
+	a := &api.ContainerAdjustment{}
+	a.AddAnnotation("test/added", "yes")
+	a.AddEnv("ADDED", "by a plugin")
+	a.RemoveEnv("FROM_IMAGE")
+	a.RemoveMount("/dev/mqueue")
+	a.SetArgs([]string{"sh", "-c", "echo args from a plugin; exec sleep 1000"})
+	a.AddMount(&api.Mount{Source: c.GetAnnotations()["test/dir"], Destination: "/plugged", Type: "bind", Options: []string{"rbind", "ro"}})
+	a.AddDevice(&api.LinuxDevice{Path: "/dev/plugged", Type: "c", Major: 1, Minor: 5, FileMode: api.FileMode(0o666)})
+	a.AddRlimit("RLIMIT_NOFILE", 333, 222)
+	a.AddHooks(&api.Hooks{CreateRuntime: []*api.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "cat > " + c.GetAnnotations()["test/dir"] + "/hook"}}}})
+	a.SetLinuxMemoryLimit(48 << 20)
+	a.SetLinuxCPUShares(600)
+	a.SetLinuxPidLimits(77)
+	a.SetLinuxOomScoreAdj(&[]int{999}[0])
+	a.SetLinuxIOPriority(&api.LinuxIOPriority{Class: api.IOPrioClass_IOPRIO_CLASS_BE, Priority: 6})
+	a.SetLinuxSysctl("net.ipv4.ip_unprivileged_port_start", "99")
+	a.SetLinuxCgroupsPath(c.GetAnnotations()["test/cgroup"])
+	a.AddCDIDevice(&api.CDIDevice{Name: "berth.test/gadget=one"})
+	a.SetLinuxSeccompPolicy(&api.LinuxSeccomp{DefaultAction: "SCMP_ACT_ALLOW", Syscalls: []*api.LinuxSyscall{{Names: []string{"mkdir", "mkdirat"}, Action: "SCMP_ACT_ERRNO"}}})
+	return a
+}
+
+func (p *testPlugin) PostCreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	if v := c.GetAnnotations()["test/added"]; v != "" {
+		p.say("added %s", v)
+	}
+	return p.ctr("PostCreateContainer", c)
+}
+
+func (p *testPlugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.ctr("StartContainer", c)
+}
+
+func (p *testPlugin) PostStartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	if other := c.GetAnnotations()["test/unsolicited"]; other != "" {
+		go func() {
+			failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{limitOf(other, 24<<20), limitOf("nobody", 1)})
+			p.say("updated, %d failed, %v", len(failed), err)
+		}()
+	}
+	return p.ctr("PostStartContainer", c)
+}
+
+func (p *testPlugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.say("limit %d", r.GetMemory().GetLimit().GetValue())
+	if c.GetAnnotations()["test/do"] == "halve" {
+		return []*api.ContainerUpdate{limitOf(c.GetId(), r.GetMemory().GetLimit().GetValue()/2)}, nil
+	}
+	return nil, p.ctr("UpdateContainer", c)
+}
+
+func (p *testPlugin) PostUpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.ctr("PostUpdateContainer", c)
+}
+
+func (p *testPlugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, p.ctr("StopContainer", c)
+}
+
+func (p *testPlugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.ctr("RemoveContainer", c)
+}
+
+// pluggedNode is a node that plugins can connect to.
+func pluggedNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.NRI = &nri.Config{Socket: filepath.Join(n.cfg.RunDir, "nri.sock"), PluginDir: t.TempDir(), ConfigDir: t.TempDir()}
+	return n
+}
+
+// plug starts a plugin process that connects to the socket, and returns a way to wait for what it says.
+func (n *node) plug(t *testing.T, name string) *pluginProcess {
+	t.Helper()
+	p := &pluginProcess{log: filepath.Join(t.TempDir(), "log")}
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), pluginEnv+"="+p.log, "BERTH_TEST_NRI_SOCKET="+n.cfg.NRI.Socket, "BERTH_TEST_NRI_NAME="+name)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	})
+	p.wait(t, "synchronize")
+	return p
+}
+
+type pluginProcess struct {
+	cmd *exec.Cmd
+	log string
+}
+
+// said is all that the plugin has said.
+func (p *pluginProcess) said() []string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var out []string
+	for s := bufio.NewScanner(f); s.Scan(); {
+		out = append(out, s.Text())
+	}
+	return out
+}
+
+func (p *pluginProcess) wait(t *testing.T, line string) {
+	t.Helper()
+	for range 1000 {
+		if slices.Contains(p.said(), line) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("the plugin never said %q, but %q", line, p.said())
+}
+
+// settled waits until the runtime knows the plugin too, which is a moment after the plugin knows the runtime.
+func (n *node) settled(t *testing.T, want bool) {
+	t.Helper()
+	eventually(t, func() bool { return n.machine.plugins.Load().Active() == want })
+}
+
+func annotated(kv ...string) func(*runtimeapi.ContainerConfig) {
+	return func(c *runtimeapi.ContainerConfig) {
+		c.Annotations = map[string]string{}
+		for i := 0; i < len(kv); i += 2 {
+			c.Annotations[kv[i]] = kv[i+1]
+		}
+	}
+}
+
+func TestPluginEvents(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	before, _ := n.pod(t, "before", nil)
+	n.run(t, before, "old", nil, "sleep", "1000")
+	p := n.plug(t, "events")
+	n.settled(t, true)
+	if said := p.said(); !slices.Contains(said, "known pod before") || !slices.Contains(said, "known container old CONTAINER_RUNNING") || !slices.Contains(said, "configure  berth true") {
+		t.Errorf("at its coming it was told %q", said)
+	}
+	start := len(p.said())
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 40 << 20}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.UpdatePodSandboxResources(t.Context(), &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: pod, Resources: &runtimeapi.LinuxContainerResources{CpuShares: 512}}); err != nil {
+		t.Error(err)
+	}
+	n.output(t, pod, "short", nil, "true") // ends by itself
+	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10}); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+	want := []string{
+		"RunPodSandbox a",
+		"CreateContainer main CONTAINER_CREATED", "PostCreateContainer main CONTAINER_CREATED", "StartContainer main CONTAINER_CREATED", "PostStartContainer main CONTAINER_RUNNING",
+		"limit 41943040", "UpdateContainer main CONTAINER_RUNNING", "PostUpdateContainer main CONTAINER_RUNNING",
+		"shares 512", "UpdatePodSandbox a", "PostUpdatePodSandbox a",
+		"CreateContainer short CONTAINER_CREATED", "PostCreateContainer short CONTAINER_CREATED", "StartContainer short CONTAINER_CREATED", "PostStartContainer short CONTAINER_RUNNING",
+		"StopContainer short CONTAINER_STOPPED",
+		"StopContainer main CONTAINER_STOPPED", "StopPodSandbox a",
+		"RemoveContainer main CONTAINER_STOPPED", "RemoveContainer short CONTAINER_STOPPED", "RemovePodSandbox a",
+	}
+	if got := p.said()[start:]; !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestPluginAdjusts(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	specDir, dir := t.TempDir(), t.TempDir()
+	n.machine.cdi.dirs = []string{specDir}
+	if err := os.WriteFile(filepath.Join(specDir, "gadget.json"), fmt.Appendf(nil, cdiSpec, t.TempDir()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("plugged in"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := n.plug(t, "adjusts")
+	n.settled(t, true)
+	pod, _ := n.pod(t, "a", nil)
+	group := n.cfg.CgroupRoot + "/elsewhere/of-a-plugin"
+	id := n.run(t, pod, "main", annotated("test/do", "adjust", "test/dir", dir, "test/cgroup", group), "false")
+	p.wait(t, "added yes")
+	for script, want := range map[string]string{
+		"echo $ADDED/$FROM_IMAGE/$GADGET":                                  "by a plugin//one",
+		"cat /plugged/file":                                                "plugged in",
+		"touch /plugged/x 2>/dev/null || echo ro":                          "ro",
+		"head -c 2 /dev/plugged | stat -c %F /dev/plugged":                 "character special file",
+		"head -c 2 /dev/gadget | stat -c %F /dev/gadget":                   "character special file",
+		"grep -c /dev/mqueue /proc/1/mounts || true":                       "0",
+		"cat /proc/1/oom_score_adj":                                        "999",
+		"cat /proc/sys/net/ipv4/ip_unprivileged_port_start":                "99",
+		"mkdir /x 2>/dev/null && echo made || echo denied":                 "denied",
+		"grep 'open files' /proc/1/limits | grep -o '[0-9][0-9 ]*[0-9]'":   "222                  333",
+		"grep -o 'of-a-plugin' /proc/1/cgroup | grep -m1 -o 'of-a-plugin'": "of-a-plugin",
+	} {
+		if got := n.sh(t, id, script); got != want {
+			t.Errorf("%s: got %q, want %q", script, got, want)
+		}
+	}
+	if got := logText(t, statusOf(t, n.Server, id).LogPath); got != "args from a plugin\n" {
+		t.Errorf("log: got %q", got)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "hook")); err != nil || !strings.Contains(string(b), id) {
+		t.Errorf("hook: got %s, %v", b, err)
+	}
+	c, err := n.ctrs.byID.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := n.machine.cgroups.Stat(group)
+	if err != nil || c.record().Cgroup != group || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
+		t.Errorf("group %s: got %+v, %v", c.record().Cgroup, u, err)
+	}
+	d, err := n.machine.cgroups.Detail(group)
+	if err != nil || d.CPUShares < 500 || d.CPUShares > 600 {
+		t.Errorf("shares: got %+v, %v", d, err)
+	}
+	// A later change starts from what the plugin has made of it.
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 300}}); err != nil {
+		t.Error(err)
+	}
+	if u, err := n.machine.cgroups.Stat(group); err != nil || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
+		t.Errorf("after an update: got %+v, %v", u, err)
+	}
+	if _, err := n.tryRun(pod, "class", annotated("test/do", "class"), "true"); err == nil || !strings.Contains(err.Error(), `block I/O class "gold"`) {
+		t.Errorf("what cannot be honoured: got %v", err)
+	}
+}
+
+func TestPluginChangesOthers(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	p := n.plug(t, "others")
+	n.settled(t, true)
+	pod, _ := n.pod(t, "a", nil)
+	limit := func(id string) uint64 {
+		c, err := n.ctrs.byID.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := n.machine.cgroups.Stat(c.record().Cgroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Memory.Limit
+	}
+	first := n.run(t, pod, "first", annotated("test/do", "halve"), "sleep", "1000")
+	n.run(t, pod, "second", annotated("test/do", "others", "test/other", first), "sleep", "1000")
+	if got := limit(first); got != 32<<20 {
+		t.Errorf("by the creation of another: got %d", got)
+	}
+	n.run(t, pod, "third", annotated("test/unsolicited", first), "sleep", "1000")
+	p.wait(t, "updated, 1 failed, <nil>")
+	if got := limit(first); got != 24<<20 {
+		t.Errorf("unsolicited: got %d", got)
+	}
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: first, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
+		t.Error(err)
+	}
+	if got := limit(first); got != 32<<20 {
+		t.Errorf("halved: got %d", got)
+	}
+}
+
+func TestPluginRefuses(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	p := n.plug(t, "refuses")
+	n.settled(t, true)
+	cfg := podConfig("refused")
+	cfg.Linux.CgroupParent, cfg.Annotations = n.cfg.CgroupRoot+"/refused", map[string]string{"test/refuse": "RunPodSandbox"}
+	if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil || !strings.Contains(err.Error(), "refused by the test") {
+		t.Errorf("sandbox: got %v", err)
+	}
+	if l := n.leaks(t); len(l) > 0 || len(n.pods.byID.all(newestSandbox)) > 0 {
+		t.Errorf("left behind: %q", l)
+	}
+	pod, _ := n.pod(t, "a", nil)
+	if _, err := n.tryRun(pod, "c", annotated("test/refuse", "CreateContainer"), "true"); err == nil || !strings.Contains(err.Error(), "refused by the test") {
+		t.Errorf("container: got %v", err)
+	}
+	p.wait(t, "RemoveContainer c CONTAINER_CREATED")
+	if l, err := n.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil || len(l.Containers) > 0 {
+		t.Errorf("containers: got %v, %v", l, err)
+	}
+	if _, err := n.tryRun(pod, "c", annotated("test/refuse", "StartContainer"), "true"); err == nil || !strings.Contains(err.Error(), "refused by the test") {
+		t.Errorf("start: got %v", err)
+	}
+	// What has happened already goes on.
+	id := n.run(t, pod, "stop", annotated("test/refuse", "StopContainer"), "sleep", "1000")
+	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPluginFails: a plugin that crashes or hangs is let go, and the pods do not suffer.
+func TestPluginFails(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	pod, _ := n.pod(t, "a", nil)
+	for _, how := range []string{"crash", "hang"} {
+		n.plug(t, how)
+		n.settled(t, true)
+		id := n.run(t, pod, how, annotated("test/do", how), "sleep", "1000")
+		if got := n.sh(t, id, "echo fine"); got != "fine" {
+			t.Errorf("%s: got %q", how, got)
+		}
+		n.settled(t, false)
+	}
+	// One that is killed while nobody asks it anything is noticed by the next call.
+	p := n.plug(t, "killed")
+	n.settled(t, true)
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	n.run(t, pod, "after", nil, "sleep", "1000")
+}
+
+// TestLaunchedPlugin: plugins of the directory are started with the runtime, and end with it.
+func TestLaunchedPlugin(t *testing.T) {
+	n := pluggedNode(t)
+	p := &pluginProcess{log: filepath.Join(t.TempDir(), "log")}
+	script := fmt.Sprintf("#!/bin/sh\nexport %s=%s\nexec %s\n", pluginEnv, p.log, os.Args[0])
+	if err := os.WriteFile(filepath.Join(n.cfg.NRI.PluginDir, "07-launched"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.cfg.NRI.ConfigDir, "launched.conf"), []byte("its configuration"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	if said := p.said(); !slices.Equal(said, []string{"configure its configuration berth true", "synchronize"}) {
+		t.Errorf("got %q", said)
+	}
+	pod, _ := n.pod(t, "a", nil)
+	n.run(t, pod, "main", nil, "sleep", "1000")
+	p.wait(t, "PostStartContainer main CONTAINER_RUNNING")
+	// Another runtime does not take the socket away.
+	other := &testRuntime{}
+	q, err := nri.Start(nri.Config{Socket: n.cfg.NRI.Socket, Log: discard()}, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+	n.plug(t, "connected").wait(t, "known container main CONTAINER_RUNNING")
+}
+
+type testRuntime struct{}
+
+func (*testRuntime) PluginState(context.Context) ([]*api.PodSandbox, []*api.Container) {
+	return nil, nil
+}
+
+func (*testRuntime) PluginUpdate(_ context.Context, u []*api.ContainerUpdate) []*api.ContainerUpdate {
+	return u
+}
