@@ -82,7 +82,7 @@ func Period(pod *corev1.Pod, p *corev1.Probe) (time.Duration, error) {
 	}
 	ms, err := strconv.Atoi(s)
 	if err != nil || time.Duration(ms)*time.Millisecond < minPeriod {
-		return 0, fmt.Errorf("metadata.annotations[%s]: %q is not a number of milliseconds from %d on", PeriodAnnotation, s, minPeriod.Milliseconds())
+		return 0, fmt.Errorf("%q is not a number of milliseconds from %d on", s, minPeriod.Milliseconds())
 	}
 	return time.Duration(ms) * time.Millisecond, nil
 }

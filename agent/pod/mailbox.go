@@ -71,6 +71,21 @@ func (m *mailbox) putEvent(e *runtimeapi.ContainerEventResponse) {
 	m.ring()
 }
 
+// dropProbes forgets the results of a container that does not run any more.
+func (m *mailbox) dropProbes(container string) {
+	for {
+		had := m.probes.Load()
+		if had == nil {
+			return
+		}
+		rest := maps.Clone(*had)
+		delete(rest, container)
+		if m.probes.CompareAndSwap(had, &rest) {
+			return
+		}
+	}
+}
+
 func (m *mailbox) putProbes(container string, r ProbeResults) {
 	for {
 		had := m.probes.Load()

@@ -371,10 +371,3 @@ func (m *Manager) Evict(uid types.UID, e Eviction) error {
 	w.(*worker).mail.putEviction(e) //nolint:forcetypeassert // nothing else is in there
 	return nil
 }
-
-// Probed tells what the probes of a container have come to.
-func (m *Manager) Probed(uid types.UID, containerID string, r ProbeResults) {
-	if w, ok := m.workers.Load(uid); ok {
-		w.(*worker).mail.putProbes(containerID, r) //nolint:forcetypeassert // nothing else is in there
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -569,26 +570,63 @@ func TestSysctls(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	onNode(t, func(n *testNode) {
+		asks := func(what string, failures int32) *corev1.Probe {
+			return &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{what}}},
+				PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: failures,
+			}
+		}
 		p := newPod("web", func(p *corev1.Pod) {
-			p.Spec.Containers[0].LivenessProbe = &corev1.Probe{TerminationGracePeriodSeconds: new(int64(3))}
-			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{}
+			c := &p.Spec.Containers[0]
+			c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = asks("started", 10), asks("lives", 2), asks("ready", 3)
+			c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(3))
 		})
+		no := map[string]bool{"started": true, "ready": true}
+		var mu sync.Mutex
+		say := func(what string, ok bool) { mu.Lock(); defer mu.Unlock(); no[what] = !ok }
+		n.rt.exec = func(id string, command []string) (int32, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if no[command[0]] && id == "main-0" {
+				return 1, nil
+			}
+			return 0, nil
+		}
+		is := func(started, ready bool) {
+			t.Helper()
+			if s := n.pod("web").Status.ContainerStatuses[0]; s.Ready != ready || *s.Started != started {
+				t.Errorf("started %t, ready %t; want %t, %t", *s.Started, s.Ready, started, ready)
+			}
+		}
 		n.apply(p)
-		ready := func() bool { return n.pod("web").Status.ContainerStatuses[0].Ready }
-		if ready() {
-			t.Error("ready before it was probed")
+		n.pass(4 * time.Second)
+		is(false, false)
+		if asked := n.rt.called("ExecSync"); slices.Contains(asked, "ExecSync main-0 ready") || slices.Contains(asked, "ExecSync main-0 lives") {
+			t.Errorf("asked before the start: %v", asked)
 		}
-		n.m.Probed(p.UID, "main-0", ProbeResults{Readiness: Passed})
-		n.pass(0)
-		if !ready() {
-			t.Error("not ready after the probe has passed")
+		say("started", true)
+		n.pass(2 * time.Second)
+		is(true, false)
+		say("ready", true)
+		n.pass(time.Second)
+		is(true, true)
+		say("ready", false)
+		n.pass(time.Second)
+		is(true, true) // not as often as the threshold says
+		n.pass(3 * time.Second)
+		is(true, false)
+		if got := n.message("web", "Unhealthy"); got != "Startup probe failed: " {
+			t.Errorf("event %q", got)
 		}
-		n.m.Probed(p.UID, "main-0", ProbeResults{Readiness: Passed, Liveness: Failed})
-		n.pass(0)
+		say("ready", true)
+		n.pass(2 * time.Second)
+		say("ready", false)
+		n.restart()
+		is(true, true) // by what is known
+		say("ready", true)
+		say("lives", false)
+		n.pass(3 * time.Second)
 		n.is("web", "Running main:1:running<Error(143)")
-		if ready() {
-			t.Error("the next container is ready by the probe of the last")
-		}
 		if got := n.rt.called("StopContainer"); !slices.Equal(got, []string{"StopContainer main-0 3"}) {
 			t.Errorf("stopped %v", got)
 		}

@@ -55,6 +55,7 @@ type worker struct {
 	refused  map[string]failure
 	hooked   map[string]bool // containers whose preStop hook has begun, by ID
 	probes   map[string]ProbeResults
+	prober   *prober
 
 	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
 	pending  *corev1.PodCondition // why not
@@ -80,7 +81,7 @@ type result struct {
 type act func(ctx context.Context) (apply func(), err error)
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
-	return &worker{
+	w := &worker{
 		node: n, uid: pod.UID, mail: newMailbox(), admitted: pod, pod: pod, hidden: pod.Name == "",
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
@@ -88,6 +89,8 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 		resized: &resized{},
 		probes:  map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
 	}
+	w.prober = newProber(n, pod.UID, w.mail, w.log)
+	return w
 }
 
 // run works until nothing is left of the pod, or until ctx ends; then the pod stays as it is. It reports whether the pod is gone.
@@ -101,6 +104,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		if w.look(ctx) {
 			w.recall()
 			w.allocate()
+			w.probe(ctx)
 			d := plan(w.view())
 			if d.gone {
 				return true
@@ -141,6 +145,7 @@ func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 // settle ends what the worker has begun and waits for its end.
 func (w *worker) settle() {
 	w.endTrace()
+	w.prober.end()
 	for _, cancel := range w.tasks {
 		cancel()
 	}

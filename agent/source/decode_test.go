@@ -251,7 +251,7 @@ func TestUnsupportedPathsExist(t *testing.T) {
 }
 
 func TestUnsupported(t *testing.T) {
-	text := podYAML("a", "x") + `    envFrom: [{configMapRef: {name: x}}]
+	text := strings.Replace(podYAML("a", "x"), "name: a\n", "name: a\n  annotations: {berth.node/probe-period-ms: 1s}\n", 1) + `    envFrom: [{configMapRef: {name: x}}]
     env:
     - {name: A, valueFrom: {secretKeyRef: {name: x, key: k}}}
     - {name: B, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
@@ -270,7 +270,7 @@ func TestUnsupported(t *testing.T) {
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
 		"spec.containers[0].envFrom", "spec.containers[0].env[0].valueFrom.secretKeyRef", "spec.containers[0].lifecycle.stopSignal",
-		"spec.initContainers[0].readinessProbe", "spec.volumes[1].configMap", "spec.serviceAccountName", "spec.priorityClassName",
+		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[1].configMap", "spec.serviceAccountName", "spec.priorityClassName",
 	}
 	for _, w := range want {
 		if !strings.Contains(all, w+": ") {

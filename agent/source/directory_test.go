@@ -118,7 +118,7 @@ func TestInvalidKeepsPod(t *testing.T) {
 		good + "---\nfoo\n": "a manifest must be a map",
 		strings.Replace(good, "name: web", "name: we_b", 1):                                                           "line 4: metadata.name: Invalid value",
 		strings.Replace(good, "spec:", "spec:\n  schedulingGates: [{name: x}]", 1):                                    "line 6: spec.schedulingGates: Forbidden: a static pod is not scheduled",
-		good + "    livenessProbe:\n      exec:\n        command: [x]\n":                                              "spec.containers[0].livenessProbe",
+		good + "    volumeDevices: [{name: x, devicePath: /dev/x}]\n":                                                 "spec.containers[0].volumeDevices",
 		strings.Replace(good, "  containers:", "  volumes: [{name: v, nfs: {server: x, path: /}}]\n  containers:", 1): "spec.volumes[0].nfs: Forbidden",
 	} {
 		h.write("a.yaml", good)

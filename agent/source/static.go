@@ -11,8 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-node/berth/control/api"
+	"github.com/berth-node/berth/probes"
 )
 
 // The annotations that tell a static pod from one of an API server, under the names other tools look for.
@@ -74,6 +76,9 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	errs := api.Validate(pod)
 	errs = append(errs, checkUID(pod)...)
 	errs = append(errs, Unsupported(pod)...)
+	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))
+	}
 	if len(errs) > 0 {
 		d.errors = append(d.errors, d.at.sayAll(errs)...)
 		return claim{}, false

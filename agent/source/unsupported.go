@@ -25,10 +25,6 @@ const (
 // unsupported lists what this version does not do yet. Such a pod is refused, because a field that is silently ignored
 // is found out in production. Each line goes when its feature comes.
 var unsupported = []entry{
-	{"spec.containers[*].livenessProbe", "probes are not there yet"},
-	{"spec.containers[*].readinessProbe", "probes are not there yet"},
-	{"spec.containers[*].startupProbe", "probes are not there yet"},
-
 	{"spec.containers[*].envFrom", objects},
 	{"spec.containers[*].env[*].valueFrom.configMapKeyRef", objects},
 	{"spec.containers[*].env[*].valueFrom.secretKeyRef", objects},
