@@ -19,6 +19,12 @@ type Image struct {
 	Username string
 }
 
+// Pin is where a container runs. Empty fields say nothing.
+type Pin struct {
+	CPUs, Mems string // CPUs and memory nodes in the kernel's list format
+	Exclusive  bool   // nobody else runs on the CPUs
+}
+
 // Input is all that a container's configuration depends on.
 type Input struct {
 	Pod       *corev1.Pod
@@ -33,7 +39,8 @@ type Input struct {
 	Mounts      []string // for each of the container's volumeMounts: what is mounted there
 	HostsFile   string   // "" = the runtime's
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
-	RecursiveRO bool     // the runtime can mount recursively read-only
+	Pin         Pin
+	RecursiveRO bool // the runtime can mount recursively read-only
 }
 
 const hostsPath = "/etc/hosts"
@@ -58,6 +65,11 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	}
 	res := resources(cgroups.ContainerResources(in.Pod, c))
 	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(in.Pod, c, in.Node.Memory))
+	res.CpusetCpus, res.CpusetMems = in.Pin.CPUs, in.Pin.Mems
+	if in.Pin.Exclusive {
+		// It cannot take more than its CPUs have, and a quota would stop it for moments at which it was over by the clock only.
+		res.CpuQuota, res.CpuPeriod = 0, 0
+	}
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: in.Image.ID, UserSpecifiedImage: c.Image},

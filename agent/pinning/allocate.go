@@ -1,0 +1,394 @@
+package pinning
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/cpuset"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// ask is what one container asks for.
+type ask struct {
+	container string
+	init      bool // it ends before the others begin, who can have what it had
+	sidecar   bool
+	cpus      int // exclusive ones
+	memory    amounts
+}
+
+// given is what one container was given.
+type given struct {
+	Container string  `json:"container"`
+	Init      bool    `json:"init,omitempty"`
+	CPUs      string  `json:"cpus,omitempty"`
+	Memory    []Block `json:"memory,omitempty"`
+}
+
+// assignment is what a pod was given.
+type assignment struct {
+	UID        types.UID `json:"uid"`
+	Namespace  string    `json:"namespace"`
+	Name       string    `json:"name"`
+	Containers []given   `json:"containers"`
+}
+
+// set is the container's CPUs. The file was checked when it was read.
+func (g *given) set() cpuset.CPUSet {
+	s, err := cpuset.Parse(g.CPUs)
+	if err != nil {
+		return cpuset.New()
+	}
+	return s
+}
+
+func (g *given) nodes() Nodes {
+	var n Nodes
+	for _, b := range g.Memory {
+		n |= nodesOf(b.Nodes...)
+	}
+	return n
+}
+
+func (a *assignment) cpus() cpuset.CPUSet {
+	out := cpuset.New()
+	for i := range a.Containers {
+		out = out.Union(a.Containers[i].set())
+	}
+	return out
+}
+
+// answers says whether the pod has what it asks for.
+func (a *assignment) answers(asks []ask) bool {
+	want := map[string]ask{}
+	for _, k := range asks {
+		if k.cpus > 0 || len(k.memory) > 0 {
+			want[k.container] = k
+		}
+	}
+	for i := range a.Containers {
+		g := &a.Containers[i]
+		k, ok := want[g.Container]
+		have := amounts{}
+		for _, b := range g.Memory {
+			have[b.Resource] += b.Bytes
+		}
+		if !ok || g.set().Size() != k.cpus || g.Init != k.init || !maps.Equal(have, k.memory) {
+			return false
+		}
+		delete(want, g.Container)
+	}
+	return len(want) == 0
+}
+
+// asks are what the containers of a pod ask for, in the order of their start. Only Guaranteed pods are promised anything; what
+// a pod asks for as a whole is not any container's.
+func (m *Manager) asks(pod *corev1.Pod) []ask {
+	own := cgroups.QoS(pod) == corev1.PodQOSGuaranteed && !resourcehelper.IsPodLevelResourcesSet(pod)
+	var out []ask
+	one := func(c *corev1.Container, init bool) {
+		sidecar := init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		k := ask{container: c.Name, init: init && !sidecar, sidecar: sidecar, memory: amounts{}}
+		if own {
+			// A request that is not given is the limit.
+			wanted := corev1.ResourceList{}
+			maps.Copy(wanted, c.Resources.Limits)
+			maps.Copy(wanted, c.Resources.Requests)
+			k.cpus, k.memory = m.wanted(wanted)
+		}
+		out = append(out, k)
+	}
+	for i := range pod.Spec.InitContainers {
+		one(&pod.Spec.InitContainers[i], true)
+	}
+	for i := range pod.Spec.Containers {
+		one(&pod.Spec.Containers[i], false)
+	}
+	return out
+}
+
+func (m *Manager) wanted(list corev1.ResourceList) (cpus int, memory amounts) {
+	memory = amounts{}
+	if milli := list.Cpu().MilliValue(); m.cfg.StaticCPUs && milli > 0 && milli%1000 == 0 {
+		cpus = int(milli / 1000)
+	}
+	if !m.cfg.StaticMemory {
+		return cpus, memory
+	}
+	for name, q := range list {
+		if (name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) && q.Value() > 0 {
+			memory[name] = q.Value()
+		}
+	}
+	return cpus, memory
+}
+
+// whole is what a pod asks for at the same time at most: its containers and sidecars together, or an init container with the
+// sidecars that were started before it.
+func whole(asks []ask) ask {
+	run, most := ask{memory: amounts{}}, ask{memory: amounts{}}
+	for _, k := range asks {
+		if k.init {
+			most.cpus = max(most.cpus, run.cpus+k.cpus)
+			for name, n := range k.memory {
+				most.memory[name] = max(most.memory[name], run.memory[name]+n)
+			}
+			continue
+		}
+		run.cpus += k.cpus
+		for name, n := range k.memory {
+			run.memory[name] += n
+		}
+	}
+	most.cpus = max(most.cpus, run.cpus)
+	for name, n := range run.memory {
+		most.memory[name] = max(most.memory[name], n)
+	}
+	return most
+}
+
+// ledger is what is free while one pod is being served.
+type ledger struct {
+	*Manager
+	free      cpuset.CPUSet
+	memory    *memory
+	again     cpuset.CPUSet   // of the pod's init containers
+	againFrom map[int]amounts // memory of the pod's init containers, by node
+}
+
+// newLedger is what the pods that have something leave over.
+func (m *Manager) newLedger(pods []*assignment) (*ledger, error) {
+	mem, err := newMemory(m.cfg.Machine, m.cfg.ReservedMemory)
+	if err != nil {
+		return nil, err
+	}
+	l := &ledger{Manager: m, free: m.offered, memory: mem}
+	for _, a := range pods {
+		l.begin()
+		for i := range a.Containers {
+			if !l.take(&a.Containers[i]) {
+				return nil, fmt.Errorf("pod %s/%s was given more than there is", a.Namespace, a.Name)
+			}
+		}
+	}
+	l.begin()
+	return l, nil
+}
+
+// begin begins a pod.
+func (l *ledger) begin() { l.again, l.againFrom = cpuset.New(), map[int]amounts{} }
+
+// take books what a container has. It is false when there is not as much.
+func (l *ledger) take(g *given) bool {
+	cpus := g.set()
+	if !cpus.IsSubsetOf(l.free.Union(l.again)) {
+		return false
+	}
+	l.free = l.free.Difference(cpus)
+	if g.Init {
+		l.again = l.again.Union(cpus)
+	} else {
+		l.again = l.again.Difference(cpus)
+	}
+	for _, b := range g.Memory {
+		for _, id := range b.Nodes {
+			if l.memory.nodes[id] == nil {
+				return false
+			}
+		}
+		taken, ok := l.memory.debit(b, l.againFrom)
+		if !ok {
+			return false
+		}
+		l.keepMemory(g.Init, b, taken)
+	}
+	return true
+}
+
+// keepMemory notes what the pod's next containers can have of a block.
+func (l *ledger) keepMemory(init bool, b Block, taken map[int]int64) {
+	need := b.Bytes
+	for _, id := range b.Nodes {
+		if l.againFrom[id] == nil {
+			if !init {
+				continue
+			}
+			l.againFrom[id] = amounts{}
+		}
+		if init {
+			l.againFrom[id][b.Resource] += taken[id]
+			continue
+		}
+		use := min(need, l.againFrom[id][b.Resource])
+		l.againFrom[id][b.Resource] -= use
+		need -= use
+	}
+}
+
+// allocate chooses for a pod beside others. It is pure.
+func (m *Manager) allocate(asks []ask, others []*assignment) ([]given, error) {
+	final := others == nil
+	l, err := m.newLedger(others)
+	if err != nil {
+		return nil, err
+	}
+	var told Hint
+	if m.cfg.PodScope {
+		if told, err = l.tell(whole(asks)); err != nil {
+			return nil, finally(err, final)
+		}
+	}
+	var out []given
+	for _, k := range asks {
+		if !m.cfg.PodScope {
+			if told, err = l.tell(k); err != nil {
+				return nil, finally(err, final)
+			}
+		}
+		g, err := l.place(k, told.Nodes)
+		if err != nil {
+			return nil, finally(err, final)
+		}
+		if g.CPUs != "" || len(g.Memory) > 0 {
+			out = append(out, g)
+		}
+	}
+	return out, nil
+}
+
+// finally says of a refusal that it is for ever.
+func finally(err error, final bool) error {
+	if r, ok := err.(*Refusal); ok { //nolint:errorlint // what allocate returns is not wrapped
+		r.Final = final
+		return r
+	}
+	return &Refusal{Reason: ReasonAdmission, Final: final, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
+}
+
+// tell asks all resources where they can come from, and decides.
+func (l *ledger) tell(k ask) (Hint, error) {
+	if l.cfg.Alignment == AlignNone {
+		return Hint{}, nil
+	}
+	var wishes []wish
+	var why []string
+	if k.cpus > 0 {
+		w := cpuWish(l.cfg.Machine, l.cfg.CPU, l.usable(), l.again, k.cpus)
+		wishes = append(wishes, w)
+		why = append(why, fmt.Sprintf("%d CPUs of %s", k.cpus, l.perNode()))
+	}
+	if len(k.memory) > 0 {
+		for _, w := range l.memory.wishes(k.memory, l.againFrom) {
+			wishes = append(wishes, w)
+		}
+		why = append(why, l.memory.arithmetic(k.memory))
+	}
+	h, ok := l.align.merge(wishes)
+	if !ok {
+		return h, &Refusal{Reason: ReasonAffinity, Message: fmt.Sprintf(
+			"Resources cannot be allocated with Topology locality (%s): %s", l.cfg.Alignment, strings.Join(why, "; "))}
+	}
+	if h.Nodes == l.align.all {
+		h.Nodes = 0
+	}
+	return h, nil
+}
+
+// perNode is how many CPUs are free on each node.
+func (l *ledger) perNode() string {
+	var out []string
+	for _, n := range l.cfg.Machine.Nodes {
+		cpus := l.cfg.Machine.InNode(n.ID)
+		out = append(out, fmt.Sprintf("node %d: %d free of %d", n.ID, l.usable().Union(l.again).Intersection(cpus).Size(), cpus.Size()))
+	}
+	return strings.Join(out, ", ")
+}
+
+// usable are the free CPUs, without those whose core is shared already when only whole cores are given out.
+func (l *ledger) usable() cpuset.CPUSet {
+	if !l.cfg.CPU.FullPCPUsOnly {
+		return l.free
+	}
+	out := cpuset.New()
+	for _, g := range l.cfg.Machine.Groups(core) {
+		if g.IsSubsetOf(l.free) {
+			out = out.Union(g)
+		}
+	}
+	return out
+}
+
+// place gives a container what it asks for, near the nodes it was told.
+func (l *ledger) place(k ask, told Nodes) (given, error) {
+	g := given{Container: k.container, Init: k.init}
+	if k.cpus > 0 {
+		cpus, err := l.placeCPUs(k, told)
+		if err != nil {
+			return g, err
+		}
+		g.CPUs = cpus.String()
+	}
+	if len(k.memory) > 0 {
+		nodes, err := l.memory.choose(k.memory, l.againFrom, told)
+		if err != nil {
+			return g, err
+		}
+		for _, name := range sortedNames(k.memory) {
+			g.Memory = append(g.Memory, Block{Resource: name, Nodes: nodes.list(), Bytes: k.memory[name]})
+		}
+	}
+	if !l.take(&g) {
+		return g, fmt.Errorf("what container %s was to be given is not free", k.container)
+	}
+	return g, nil
+}
+
+func (l *ledger) placeCPUs(k ask, told Nodes) (cpuset.CPUSet, error) {
+	free := l.usable()
+	if l.cfg.CPU.FullPCPUsOnly {
+		per := l.cfg.Machine.ThreadsPerCore()
+		if k.cpus%per != 0 {
+			return free, &Refusal{Reason: ReasonSMT, Message: fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", k.cpus, per)}
+		}
+		if have := free.Union(l.again).Size(); have < k.cpus {
+			return free, &Refusal{Reason: ReasonSMT, Message: fmt.Sprintf(
+				"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, k.cpus, per)}
+		}
+	}
+	near := l.near(told)
+	// What the pod's init containers had comes first: it is nobody else's already.
+	n := min(k.cpus, l.again.Size())
+	out, err := pick(l.cfg.Machine, l.cfg.CPU, l.again, near, n)
+	if err != nil {
+		return out, err
+	}
+	if free.Size() < k.cpus-n {
+		return out, fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", k.cpus, free.Size()+l.again.Size())
+	}
+	rest, err := pick(l.cfg.Machine, l.cfg.CPU, free, near, k.cpus-n)
+	return out.Union(rest), err
+}
+
+// near are the CPUs of nodes, or of the sockets that the nodes are in.
+func (l *ledger) near(nodes Nodes) cpuset.CPUSet {
+	out, sockets := cpuset.New(), map[int]bool{}
+	for _, c := range l.cfg.Machine.CPUs {
+		if nodes.has(c.Node) {
+			out = out.Union(cpuset.New(c.ID))
+			sockets[c.Socket] = true
+		}
+	}
+	if l.cfg.CPU.AlignBySocket {
+		for _, c := range l.cfg.Machine.CPUs {
+			if sockets[c.Socket] {
+				out = out.Union(cpuset.New(c.ID))
+			}
+		}
+	}
+	return out
+}
