@@ -25,6 +25,7 @@ import (
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/stats"
@@ -50,6 +51,7 @@ type Agent struct {
 	log    *slog.Logger
 	source *source.Source
 	pods   *pod.Manager
+	pins   *pinning.Manager // nil: nothing is pinned
 	events *event.Recorder
 	tree   *cgroups.Tree
 	files  files
@@ -79,8 +81,11 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
+	if a.pins, err = openPins(&c); err != nil {
+		return nil, err
+	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: c.Runtime, Cgroups: a.tree, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
 		RootDir: c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,

@@ -35,7 +35,11 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for _, d := range []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)} {
+	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
+	for _, suffix := range []string{"", ".new", ".bad"} {
+		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix))
+	}
+	for _, d := range gone {
 		errs = append(errs, os.RemoveAll(d))
 	}
 	// Only empty directories are removed here: what else is in them is not known, and may be anybody's.

@@ -37,6 +37,9 @@ func (t *Tree) WithOptions(o Options) *Tree {
 	return &c
 }
 
+// Options are the node-wide choices that pods are made with.
+func (t *Tree) Options() Options { return t.opts }
+
 // Setup makes the groups of the classes; idempotent.
 func (t *Tree) Setup() error {
 	top := Shares(int64(runtime.NumCPU()) * 1000)

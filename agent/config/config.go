@@ -66,6 +66,7 @@ type Config struct {
 	BackoffInitial time.Duration
 	BackoffMax     time.Duration
 
+	Managers
 	Logging
 }
 
@@ -132,6 +133,7 @@ func Default() Config {
 		CRISocket:      CRISocketName,
 		BackoffInitial: 10 * time.Second,
 		BackoffMax:     5 * time.Minute,
+		Managers:       defaultManagers(),
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }
@@ -177,6 +179,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.APIAddress, "api-address", c.APIAddress, "serve the node's API on this address too (empty: off)")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
+	c.Managers.AddFlags(fs)
 	c.Logging.AddFlags(fs)
 }
 
@@ -283,7 +286,8 @@ func (c *Config) Complete() error {
 	if c.APIAddress != "" {
 		errs = append(errs, errors.New("--api-address: serving the API on an address is not there yet"))
 	}
-	errs = append(errs, c.Logging.Validate())
+	_, err := c.Pinning()
+	errs = append(errs, err, c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 

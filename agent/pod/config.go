@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/pinning"
 )
 
 // Cgroups are the groups of the pods. All methods are idempotent.
@@ -58,6 +59,8 @@ type Config struct {
 	ResolvConf string   // the node's resolver configuration; "" = /etc/resolv.conf
 	SeccompDir string   // profiles of type Localhost; "" = <RootDir>/seccomp
 	Sysctls    []string // sysctls allowed beyond the safe ones, "net.core.*" too
+
+	Pins *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
 
 	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
 	ClusterDomain string   // "" = cluster.local

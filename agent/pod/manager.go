@@ -7,10 +7,13 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +55,7 @@ func New(c Config) (*Manager, error) {
 	m := &Manager{
 		node: &node{
 			cfg: c, status: status.NewWriter(), traces: t,
-			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts),
+			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), unpinned: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
 			rooms: rooms{granted: map[types.UID]grant{}},
 		},
@@ -103,6 +106,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 		return nil
 	}
 	m.wait.Go(func() { m.listen(ctx) })
+	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
 	resync := time.NewTicker(m.cfg.Resync)
 	defer resync.Stop()
 	for {
@@ -117,6 +121,8 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 			m.update(ctx, u)
 		case w := <-m.ended:
 			m.bury(ctx, w)
+		case <-m.unpinned:
+			m.retryHeld(ctx)
 		case <-resync.C:
 			m.lookAll()
 		}
@@ -213,6 +219,7 @@ func (m *Manager) lookAll() {
 func (m *Manager) update(ctx context.Context, u source.Update) {
 	if u.Synced {
 		m.adoptNone(ctx)
+		m.forgetPins()
 		m.synced.Store(true)
 		m.roomFreed()
 		return
@@ -229,6 +236,7 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	want := m.desired[key]
 	delete(m.held, key)
+	ran := false
 	for uid, pod := range m.found {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
 			continue
@@ -238,6 +246,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		case want == nil:
 		case want.UID == uid && (end == nil || end.Evicted != nil):
 			delete(m.found, uid) // its worker will find it
+			ran = true
 		default:
 			m.endFound(ctx, uid)
 		}
@@ -254,7 +263,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	switch {
 	case waits: // bury comes back to it
 	case want != nil:
-		m.tryStart(ctx, key, want)
+		m.tryStart(ctx, key, want, ran)
 	default:
 		if shown, ok := m.status.Get(key); ok {
 			m.status.Delete(shown) // it never had a worker
@@ -262,9 +271,12 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// tryStart starts a pod unless the node has something against it.
-func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) {
+// tryStart starts a pod unless the node has something against it. ran says that there is something of it already.
+func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool) {
 	v, ok := admit(pod, m.here(), m.cfg.Sysctls)
+	if ok {
+		v, ok = m.admitPinned(pod, ran)
+	}
 	if ok {
 		m.startWorker(ctx, pod)
 		return
@@ -338,7 +350,12 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 	m.status.Delete(w.admitted)
 	m.roomFreed()
 	m.reconcile(ctx, key)
-	for key := range m.held {
+	m.retryHeld(ctx)
+}
+
+// retryHeld asks again for those that the node had something against.
+func (m *Manager) retryHeld(ctx context.Context) {
+	for _, key := range slices.SortedFunc(maps.Keys(m.held), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }) {
 		m.reconcile(ctx, key)
 	}
 }

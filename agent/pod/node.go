@@ -22,7 +22,8 @@ type node struct {
 	rooms              rooms
 	freed              func() // tells pods that wait for room that there may be some
 	everybody          func() (all []*corev1.Pod, settled bool)
-	missed             atomic.Int64 // changes that no event has told of
+	unpinned           chan struct{} // CPUs or memory that another pod may wait for were given back
+	missed             atomic.Int64  // changes that no event has told of
 	addresses          atomic.Pointer[addresses]
 
 	// Set before the first worker begins.

@@ -84,7 +84,10 @@ func (w *worker) allocate() {
 	if !settled {
 		return // they are told when it is
 	}
-	reason, message := w.rooms.take(w.want, w.pod, w.cfg.Allocatable, all)
+	reason, message := w.pinned(w.want)
+	if reason == "" {
+		reason, message = w.rooms.take(w.want, w.pod, w.cfg.Allocatable, all)
+	}
 	if reason != "" {
 		if w.pending == nil || w.pending.Reason != reason || w.pending.Message != message {
 			w.event(w.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
@@ -123,8 +126,12 @@ func (w *worker) resize() act {
 			ctx, cancel := context.WithTimeout(ctx, containerTimeout)
 			defer cancel()
 			c := findContainer(pod, name)
+			to := spec.Resized(pod, c, node)
+			if w.cfg.Pins.Pin(pod.UID, name).Exclusive {
+				to.CpuQuota = -1
+			}
 			_, err := w.cfg.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
-				ContainerId: ids[name], Linux: spec.Resized(pod, c, node),
+				ContainerId: ids[name], Linux: to,
 			})
 			if isNotFound(err) {
 				return nil // it has ended, and the next one is made with what is allocated

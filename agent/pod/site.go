@@ -180,7 +180,10 @@ func (s *site) makeCgroup(context.Context) error {
 }
 
 func (s *site) removeCgroup(ctx context.Context) error {
-	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod))
+	if err := s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod)); err != nil {
+		return err
+	}
+	return s.unpin(s.pod.UID)
 }
 
 // How long the runtime may take before it is asked again. A call that hangs must not hold up other pods for ever.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -136,6 +137,7 @@ type launch struct {
 	site  *site
 	image spec.Image
 	ips   []string
+	pin   *pinning.Pin // with which it was made; nil: not known
 }
 
 // start creates and starts a container, and runs its postStart hook.
@@ -178,6 +180,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		}
 		return id, &reasoned{reasonRun, err}
 	}
+	l.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
 	return id, nil
 }
@@ -185,6 +188,10 @@ func (l *launch) run(ctx context.Context) (string, error) {
 func (l *launch) create(ctx context.Context) (string, error) {
 	ctx, span := startSpan(ctx, "create")
 	config, err := l.config(ctx)
+	if err == nil && l.pin.Exclusive {
+		// Nobody else is to be on its CPUs when it begins.
+		err = l.cfg.Pins.Sync(ctx)
+	}
 	if err != nil {
 		endSpan(span, err)
 		return "", &reasoned{reasonConfig, err}
@@ -205,6 +212,8 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.recursiveRO,
 	}
+	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
+	in.Pin = *l.pin
 	if in.Attempt == 0 {
 		in.Attempt = l.attemptByLogs()
 	}

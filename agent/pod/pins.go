@@ -1,0 +1,66 @@
+package pod
+
+import (
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// admitPinned gives a pod the CPUs and the memory that are to be its own. One that cannot have them now waits for its turn, like
+// others that the node has something against; one that runs already goes on, because an agent's restart is no event in its life.
+func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) (verdict, bool) {
+	err := m.cfg.Pins.Admit(pod)
+	if err == nil {
+		return verdict{}, true
+	}
+	v := verdict{Waiting: status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}}
+	if r, ok := errors.AsType[*pinning.Refusal](err); ok {
+		v.Reason, v.final = r.Reason, r.Final
+	}
+	if ran {
+		m.event(pod, corev1.EventTypeWarning, v.Reason, "%v; the pod goes on with what it has", err)
+		return verdict{}, true
+	}
+	if !v.final {
+		v.Message += "; the pod starts when it can be had"
+	}
+	return v, false
+}
+
+// pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is admitted.
+func (n *node) pinned(pod *corev1.Pod) (reason, message string) {
+	if n.cfg.Pins.Keeps(pod) {
+		return "", ""
+	}
+	return corev1.PodReasonInfeasible, "Resize is infeasible for containers with CPUs or memory nodes of their own"
+}
+
+// forgetPins takes back what pods had that are not there any more.
+func (m *Manager) forgetPins() {
+	err := m.cfg.Pins.Synced(func(uid types.UID) bool {
+		_, ok := m.workers.Load(uid)
+		return ok
+	})
+	if err != nil {
+		m.log.Warn("CPUs of pods that are gone are not free yet", "error", err)
+	}
+}
+
+// unpin takes back what was the pod's own, when nothing of it runs any more.
+func (n *node) unpin(uid types.UID) error {
+	if n.cfg.Pins == nil {
+		return nil
+	}
+	if err := n.cfg.Pins.Release(uid); err != nil {
+		return err
+	}
+	select {
+	case n.unpinned <- struct{}{}:
+	default:
+	}
+	return nil
+}
