@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
@@ -80,12 +81,17 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	credentials, err := openCredentials(c)
+	if err != nil {
+		return nil, err
+	}
 	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
 	if a.pins, err = openPins(&c); err != nil {
 		return nil, err
 	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Credentials: credentials,
+		Runtime:     c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
 		RootDir: c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
@@ -105,6 +111,14 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// openCredentials is nil when no plugins were configured.
+func openCredentials(c Config) (pod.Credentials, error) {
+	if c.CredentialConfig == "" {
+		return nil, nil
+	}
+	return credential.New(credential.Config{Path: c.CredentialConfig, BinDir: c.CredentialBinDir, Log: c.Log})
 }
 
 // Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.

@@ -63,6 +63,9 @@ type Config struct {
 	CRISocket  string
 	APIAddress string
 
+	CredentialConfig string // image credential providers; "" = none
+	CredentialBinDir string
+
 	BackoffInitial time.Duration
 	BackoffMax     time.Duration
 
@@ -180,6 +183,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
+	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
+	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
 	c.Logging.AddFlags(fs)
 }
 
@@ -287,8 +292,18 @@ func (c *Config) Complete() error {
 		errs = append(errs, errors.New("--api-address: serving the API on an address is not there yet"))
 	}
 	_, err := c.Pinning()
-	errs = append(errs, err, c.Logging.Validate())
+	errs = append(errs, err, c.completeCredentials(), c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
+}
+
+func (c *Config) completeCredentials() error {
+	if (c.CredentialConfig == "") != (c.CredentialBinDir == "") {
+		return errors.New("--image-credential-provider-config and --image-credential-provider-bin-dir need each other")
+	}
+	if c.CredentialConfig == "" {
+		return nil
+	}
+	return errors.Join(absolute("image-credential-provider-config", &c.CredentialConfig), absolute("image-credential-provider-bin-dir", &c.CredentialBinDir))
 }
 
 // InRunDir is the path of a socket: one that is relative is in the run directory.

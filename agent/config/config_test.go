@@ -59,8 +59,10 @@ func TestRefused(t *testing.T) {
 		"--log-dir=/var/lib/berth":       "must differ",
 		"--max-parallel-pulls=-1":        "--max-parallel-pulls",
 
-		"--max-parallel-pulls-per-registry=-1": "--max-parallel-pulls-per-registry",
-		"--max-parallel-pulls-per-registry=7":  "--max-parallel-pulls-per-registry",
+		"--image-credential-provider-config=/x":  "need each other",
+		"--image-credential-provider-bin-dir=/x": "need each other",
+		"--max-parallel-pulls-per-registry=-1":   "--max-parallel-pulls-per-registry",
+		"--max-parallel-pulls-per-registry=7":    "--max-parallel-pulls-per-registry",
 	} {
 		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", arg, err, want)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/pinning"
@@ -43,11 +44,19 @@ type Volumes interface {
 	Pods() ([]types.UID, error)
 }
 
+// Credentials are what registries are shown.
+type Credentials interface {
+	// For returns what may be shown for an image, in the order in which it is to be tried.
+	For(ctx context.Context, image string) ([]*runtimeapi.AuthConfig, error)
+}
+
 // Config is what a [Manager] works with. Runtime, Cgroups, Volumes, NodeName, RootDir and LogDir are required.
 type Config struct {
 	Runtime Runtime
 	Cgroups Cgroups
 	Volumes Volumes
+
+	Credentials Credentials // nil: registries are shown none
 
 	NodeName    string
 	NodeIPs     func() []string     // the node's addresses, the main one first

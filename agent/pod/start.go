@@ -93,7 +93,7 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
-	r, err := w.cfg.Runtime.PullImage(ctx, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
+	r, err := w.pullWithCredentials(ctx, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
 	if err != nil {
 		if ctx.Err() == nil {
 			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
