@@ -15,9 +15,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
-build: ## bin/berth and bin/berth-helper
+build: ## bin/berth, bin/berth-helper and bin/berth-wasm
 	@.ci/deps build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/berth-wasm ./cri/wasm
 	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '-s -w' -o bin/berth-helper ./cri/helper
 
 bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go examples/hello/image

@@ -47,7 +47,7 @@ func (cs *containers) execInput(c *container, x execCommand) (keeper.Exec, error
 		p.Env = append(slices.Clone(p.Env), "TERM=xterm")
 	}
 	if c.sandbox.interpreter() != "" {
-		p.Args = interpreted(p.Args)
+		p.Args = interpreted(p.Args, c.cfg.GetLinux().GetResources().GetMemoryLimitInBytes())
 	}
 	rec := c.record()
 	if r := cs.keeperRuntime(c); r != nil {

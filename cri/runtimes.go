@@ -103,7 +103,13 @@ func (sb *sandbox) interpreter() string {
 const interpreterPath = "/dev/.berth-wasm"
 
 // interpreted is the command line of a module.
-func interpreted(args []string) []string { return append([]string{interpreterPath}, args...) }
+func interpreted(args []string, memory int64) []string {
+	out := []string{interpreterPath}
+	if memory > 0 {
+		out = append(out, "-memory", strconv.FormatInt(memory, 10))
+	}
+	return append(append(out, "--"), args...)
+}
 
 // adapt makes the specification one for the sandbox's runtime.
 func (c *container) adapt(spec *specs.Spec) {
@@ -115,7 +121,7 @@ func (c *container) adapt(spec *specs.Spec) {
 		delete(spec.Annotations, "io.kubernetes.cri.sandbox-id")
 	}
 	if bin := c.sandbox.interpreter(); bin != "" {
-		spec.Process.Args = interpreted(spec.Process.Args)
+		spec.Process.Args = interpreted(spec.Process.Args, c.cfg.GetLinux().GetResources().GetMemoryLimitInBytes())
 		spec.Mounts = append(spec.Mounts, specs.Mount{
 			Destination: interpreterPath, Type: "bind", Source: bin, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"},
 		})
