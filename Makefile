@@ -40,6 +40,7 @@ build-test: build ## what the system tests run
 	test/busybox.sh bin/test/busybox.tar
 	$(CC) -static -Os -o bin/test/pause test/fixtures/pause.c
 	$(GO) run ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
+	test/wasm.sh bin/test/wasm.tar
 
 test: build-test ## every test; as root also those on the real kernel
 	$(GO) test -tags seccomp -timeout 20m ./...

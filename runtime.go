@@ -25,7 +25,10 @@ func runtimeCommand(runDir func() string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "runtime", Short: "Run the container runtime alone, for other clients of the CRI",
 		Long: `Serve the embedded container runtime on a socket, for a kubelet, crictl or any other client of the CRI, until SIGTERM or SIGINT.
-Containers go on running when it ends, however it ends; the next runtime or agent on the same directories takes them over.`,
+Containers go on running when it ends, however it ends; the next runtime or agent on the same directories takes them over.
+
+Pods are run by libcontainer, or by the runtime handler that they name: crun and runc where they are in the PATH, wasm for WebAssembly
+modules, and those of --runtime-handlers.`,
 		Example: "  berth runtime --listen unix:///run/berth/cri.sock\n  kubelet --container-runtime-endpoint unix:///run/berth/cri.sock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

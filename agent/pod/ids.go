@@ -165,7 +165,7 @@ func parseSubordinate(data []byte) *spec.IDs {
 
 // takeIDs gives the pod its ids, before the sandbox that has them.
 func (s *site) takeIDs() (err error) {
-	if !s.userNS {
+	if !s.features().GetUserNamespaces() {
 		return errors.New("hostUsers: false is asked for, but the runtime cannot give a pod a user namespace of its own")
 	}
 	s.ids, err = s.pool.take(s.pod.UID)

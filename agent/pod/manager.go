@@ -167,11 +167,9 @@ func (m *Manager) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's status: %w", err)
 	}
+	m.handlers = map[string]*runtimeapi.RuntimeHandlerFeatures{}
 	for _, h := range s.GetRuntimeHandlers() {
-		if h.GetName() == "" {
-			m.recursiveRO = h.GetFeatures().GetRecursiveReadOnlyMounts()
-			m.userNS = h.GetFeatures().GetUserNamespaces()
-		}
+		m.handlers[h.GetName()] = h.GetFeatures()
 	}
 	return m.findAll(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
@@ -28,8 +29,7 @@ type node struct {
 
 	// Set before the first worker begins.
 	runtimeName string
-	recursiveRO bool // the runtime mounts recursively read-only
-	userNS      bool // the runtime makes user namespaces
+	handlers    map[string]*runtimeapi.RuntimeHandlerFeatures // of the runtime, by name
 }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {

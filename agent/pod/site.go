@@ -225,8 +225,17 @@ func (s *site) makeSandbox(ctx context.Context) error {
 	return nil
 }
 
-// handler is the runtime handler of the pod's runtime class, of which there is only the default one yet.
-func (s *site) handler() string { return "" }
+// handler is the runtime handler of the pod's runtime class. The class itself, which could name another one, is an object of an
+// API server; as long as there is none, the handler is the one of the same name.
+func (s *site) handler() string {
+	if c := s.pod.Spec.RuntimeClassName; c != nil {
+		return *c
+	}
+	return ""
+}
+
+// features is what the pod's handler can do; nothing where the runtime does not say.
+func (s *site) features() *runtimeapi.RuntimeHandlerFeatures { return s.handlers[s.handler()] }
 
 func (s *site) stopSandbox(ctx context.Context, id string) error {
 	_, err := s.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})

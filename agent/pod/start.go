@@ -210,7 +210,7 @@ func (l *launch) create(ctx context.Context) (string, error) {
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
-		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.recursiveRO,
+		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin

@@ -85,7 +85,6 @@ var unsupported = []entry{
 	{"spec.overhead", "runtime classes are not there yet"},
 	{"spec.readinessGates", "conditions of others are not there yet, so the pod would never be ready"},
 	{"spec.resources", "resources of the whole pod are not there yet: set those of its containers"},
-	{"spec.runtimeClassName", "runtime classes are not there yet"},
 	{"spec.schedulingGates", "a static pod is not scheduled, so nothing would ever open the gate"},
 	{"spec.schedulingGroup", "a static pod is not scheduled"},
 }

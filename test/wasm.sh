@@ -1,0 +1,7 @@
+#!/bin/sh
+# Makes the archive of an image that is a WebAssembly module and nothing else.
+set -eu
+out=$1
+GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags '-s -w' -o "$out.wasm" ./cri/testdata/module
+go run ./test/mkimage -o "$out" -name berth.test/wasm:1 -entrypoint /app.wasm /app.wasm="$out.wasm"
+rm "$out.wasm"
