@@ -83,7 +83,7 @@ func (m Mount) overlayMapped(target string) error {
 func TryIDs(root string, ids IDs) (err error) {
 	dir := filepath.Join(root, "probe-ids")
 	at := filepath.Join(dir, "m")
-	end := func() error { return errors.Join(Unmount(at), os.RemoveAll(dir)) }
+	end := func() error { return os.RemoveAll(dir) }
 	if err := end(); err != nil { // of a trial that was cut off
 		return err
 	}
@@ -96,11 +96,13 @@ func TryIDs(root string, ids IDs) (err error) {
 	m := Mount{Type: "overlay", Source: "overlay", IDs: &ids, Options: append([]string{
 		"ro", "lowerdir=" + filepath.Join(dir, "a") + ":" + filepath.Join(dir, "b"),
 	}, overlayOptions()...)}
-	if err := m.Mount(at); err != nil {
+	f, err := m.detached(at) // so that a crash leaves no mount
+	if err != nil {
 		return err
 	}
+	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Stat(at, &st); err != nil {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
 	if st.Uid != ids.UID {

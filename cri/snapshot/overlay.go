@@ -57,7 +57,7 @@ func tryOverlay(root string) (err error) {
 	}
 	dir := filepath.Join(root, "probe")
 	path := func(s string) string { return filepath.Join(dir, s) }
-	end := func() error { return errors.Join(Unmount(path("m")), os.RemoveAll(dir)) }
+	end := func() error { return os.RemoveAll(dir) }
 	if err := end(); err != nil { // of a trial that was cut off
 		return err
 	}
@@ -75,14 +75,17 @@ func tryOverlay(root string) (err error) {
 	m := Mount{Type: "overlay", Source: "overlay", Options: append([]string{
 		"lowerdir=" + path("fs"), "upperdir=" + path("u"), "workdir=" + path("w"), volatileOption,
 	}, overlayOptions()...)}
-	if err := m.Mount(path("m")); err != nil {
+	mnt, err := m.detached(path("m")) // so that a crash leaves no mount
+	if err != nil {
 		return err
 	}
-	if err := errors.Join(os.Remove(path("m/file")), os.RemoveAll(path("m/gone")), os.Mkdir(path("m/gone"), 0o700)); err != nil {
+	defer mnt.Close()
+	inside := func(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", mnt.Fd(), name) }
+	if err := errors.Join(os.Remove(inside("file")), os.RemoveAll(inside("gone")), os.Mkdir(inside("gone"), 0o700)); err != nil {
 		return err
 	}
-	for _, f := range []string{"m/file", "m/gone/file"} {
-		if _, err := os.Lstat(path(f)); !errors.Is(err, fs.ErrNotExist) {
+	for _, f := range []string{"file", "gone/file"} {
+		if _, err := os.Lstat(inside(f)); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("deleted file came back (%w)", err)
 		}
 	}
