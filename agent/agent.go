@@ -93,7 +93,8 @@ func New(c Config) (*Agent, error) {
 		Credentials: credentials,
 		Runtime:     c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
-		RootDir: c.RootDir, LogDir: c.LogDir,
+		OOMGroup: h.Mode() == cgroups.Unified && !c.SingleProcessOOMKill,
+		RootDir:  c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
 		Events: a.events, Log: c.Log,
 	})

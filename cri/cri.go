@@ -175,7 +175,7 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	m.host.Unified = h.Mode() == cgroups.Unified
-	m.host.Hugetlb = slices.Contains(h.Controllers(), "hugetlb")
+	m.host.Hugetlb = hugetlbUsable(h)
 	m.host.Swap = swapAccounted(h)
 	if err := h.Create(m.launchCgroup(), nil); err != nil {
 		return nil, err
@@ -307,6 +307,14 @@ func (s *Server) collectImages(ctx context.Context) {
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return string(bytes.TrimSpace(b)), err
+}
+
+// hugetlbUsable says whether containers can have limits of huge pages. Beside v1 controllers, a v2 hierarchy may hold this one: then
+// libcontainer, which takes such a machine for one of v1, cannot set it, and every container of a client that names all page
+// sizes, as kubelet does, would fail.
+func hugetlbUsable(h *cgroups.Hierarchy) bool {
+	dir := h.Dir("hugetlb", "/")
+	return dir != "" && (h.Mode() == cgroups.Unified || dir != h.Dir("", "/"))
 }
 
 // swapAccounted says whether a limit of memory and swap together can be set. On v2 the kernel shows the file for it when swap

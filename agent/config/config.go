@@ -70,6 +70,9 @@ type Config struct {
 	BackoffMax     time.Duration
 
 	Managers
+
+	SingleProcessOOMKill bool
+
 	Logging
 }
 
@@ -181,6 +184,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
 	fs.StringVar(&c.APIAddress, "api-address", c.APIAddress, "serve the node's API on this address too (empty: off)")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
+	fs.BoolVar(&c.SingleProcessOOMKill, "single-process-oom-kill", c.SingleProcessOOMKill, "with cgroup v2, let the kernel kill one process of a container that is out of memory, not all of it")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
 	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")

@@ -61,6 +61,7 @@ type Config struct {
 	NodeName    string
 	NodeIPs     func() []string     // the node's addresses, the main one first
 	HostMemory  int64               // bytes, for oom_score_adj
+	OOMGroup    bool                // a container that is out of memory is killed as a whole
 	Allocatable corev1.ResourceList // what resourceFieldRef says without a limit; nil: cpus and memory of the node
 
 	RootDir    string   // pods' files are under pods/<uid>

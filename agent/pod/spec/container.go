@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"time"
@@ -69,6 +70,14 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if in.Pin.Exclusive {
 		// It cannot take more than its CPUs have, and a quota would stop it for moments at which it was over by the clock only.
 		res.CpuQuota, res.CpuPeriod = 0, 0
+	}
+	if in.Node.OOMGroup {
+		// What is left of a container that has lost any of its processes is seldom of use, and does not end by itself.
+		res.Unified = maps.Clone(res.Unified)
+		if res.Unified == nil {
+			res.Unified = map[string]string{}
+		}
+		res.Unified["memory.oom.group"] = "1"
 	}
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},

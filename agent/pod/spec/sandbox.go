@@ -16,6 +16,7 @@ type Node struct {
 	Name          string
 	IPs           []string
 	Memory        int64 // bytes
+	OOMGroup      bool  // the kernel can kill containers as a whole, and shall
 	Allocatable   corev1.ResourceList
 	LogDir        string
 	SeccompDir    string // where profiles of type Localhost are

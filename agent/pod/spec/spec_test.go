@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -451,8 +452,38 @@ func TestResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := c.GetLinux().GetResources()
-	if r.GetCpuShares() != 256 || r.GetCpuQuota() != 50000 || r.GetCpuPeriod() != 100000 || r.GetMemoryLimitInBytes() != 2<<30 || r.GetOomScoreAdj() != 938 {
+	if r.GetCpuShares() != 256 || r.GetCpuQuota() != 50000 || r.GetCpuPeriod() != 100000 || r.GetMemoryLimitInBytes() != 2<<30 || r.GetOomScoreAdj() != 938 || r.GetUnified() != nil {
 		t.Errorf("%v", r)
+	}
+	in.Node.OOMGroup = true
+	if c, err = Container(in); err != nil || c.GetLinux().GetResources().GetUnified()["memory.oom.group"] != "1" {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
+func TestOwnUsers(t *testing.T) {
+	in := testInput(func(p *corev1.Pod) {
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	})
+	in.Mounts, in.HostsFile, in.IDs = []string{"/h"}, "/hosts", &IDs{First: 131072, Length: 65536}
+	c, err := Container(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := Sandbox(in.Pod, in.Node, 0, "", in.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &runtimeapi.IDMapping{HostId: 131072, Length: 65536}
+	users := c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if !proto.Equal(users, s.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()) ||
+		users.GetMode() != runtimeapi.NamespaceMode_POD || !proto.Equal(users.GetUids()[0], want) || !proto.Equal(users.GetGids()[0], want) {
+		t.Errorf("container %v, sandbox %v", users, s)
+	}
+	for _, m := range c.GetMounts() {
+		if len(m.GetUidMappings()) != 1 || !proto.Equal(m.GetUidMappings()[0], want) || !proto.Equal(m.GetGidMappings()[0], want) {
+			t.Errorf("mount %v", m)
+		}
 	}
 }
 
