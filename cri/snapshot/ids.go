@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -53,34 +54,151 @@ func (i *IDs) own(dir, as string) error {
 // overlayMapped maps the layers one by one, since the kernel cannot map the stack. What is written is not mapped: it has the
 // pod's ids on the disk too, and so has the root directory, which is the upper one.
 func (m Mount) overlayMapped(target string) error {
-	lowers, _, _ := m.split()
-	mapped := Mount{Type: m.Type, Source: m.Source}
-	dirs := make([]string, len(lowers))
-	for i, l := range lowers {
-		f, err := m.IDs.clone(l)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		dirs[i] = "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
-	}
-	for _, o := range m.Options {
+	lowers, rest, _ := m.split()
+	for _, o := range rest {
 		if upper, ok := strings.CutPrefix(o, "upperdir="); ok {
 			if err := m.IDs.own(upper, lowers[0]); err != nil {
 				return err
 			}
 		}
-		if strings.HasPrefix(o, "lowerdir=") {
-			o = "lowerdir=" + strings.Join(dirs, ":")
-		}
-		mapped.Options = append(mapped.Options, o)
 	}
-	return mapped.overlay(target)
+	var layers []*os.File
+	for _, l := range lowers {
+		f, err := m.IDs.clone(l)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		layers = append(layers, f)
+	}
+	err := m.overlayOf(layers, target)
+	if err == nil {
+		return nil
+	}
+	for _, o := range rest {
+		// What failed may have come as far as to mark the directory as in use by a volatile mount.
+		if work, ok := strings.CutPrefix(o, "workdir="); ok {
+			if err := os.RemoveAll(filepath.Join(work, "work", "incompat")); err != nil {
+				return err
+			}
+		}
+	}
+	if apartErr := m.overlayApart(layers, target); apartErr != nil {
+		return fmt.Errorf("%w (and apart: %w)", err, apartErr)
+	}
+	return nil
+}
+
+// overlayOf uses the layers as they are, attached nowhere, which kernels let one do from 6.15 on.
+func (m Mount) overlayOf(layers []*os.File, target string) error {
+	dirs := make([]string, len(layers))
+	for i, f := range layers {
+		dirs[i] = "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+	}
+	mapped := Mount{Type: m.Type, Source: m.Source, Options: []string{"lowerdir=" + strings.Join(dirs, ":")}}
+	for _, o := range m.Options {
+		if !strings.HasPrefix(o, "lowerdir=") {
+			mapped.Options = append(mapped.Options, o)
+		}
+	}
+	return mapped.overlayNew(target)
+}
+
+// overlayApart is for older kernels. The layers are attached in mounts of the call's own, so nobody else sees
+// them, and nothing of them is left when this process is killed; the overlay made there is brought over.
+func (m Mount) overlayApart(layers []*os.File, target string) error {
+	target, err := filepath.Abs(target)
+	if err != nil {
+		return err
+	}
+	mnt := -1
+	err = inOwnMounts(func() (err error) {
+		mnt, err = m.mountApart(layers, target)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mnt)
+	return attach(mnt, target)
+}
+
+// mountApart changes the mounts and the directory of its thread.
+func (m Mount) mountApart(layers []*os.File, target string) (int, error) {
+	if err := unix.Mount("layers", target, "tmpfs", 0, "mode=0700"); err != nil {
+		return -1, fmt.Errorf("mount tmpfs: %w", err)
+	}
+	if err := unix.Chdir(target); err != nil {
+		return -1, err
+	}
+	_, rest, ro := m.split()
+	var names []string // relative and short, since all of them have to fit into a page
+	for i, f := range layers {
+		name := strconv.Itoa(i)
+		if err := unix.Mkdir(name, 0o700); err != nil {
+			return -1, err
+		}
+		if err := attach(int(f.Fd()), name); err != nil {
+			return -1, err
+		}
+		names = append(names, name)
+	}
+	var flags uintptr
+	if ro {
+		flags = unix.MS_RDONLY
+	}
+	data := strings.Join(append([]string{"lowerdir=" + strings.Join(names, ":")}, rest...), ",")
+	if err := unix.Mount(m.Source, target, "overlay", flags, data); err != nil {
+		return -1, err
+	}
+	mnt, err := unix.OpenTree(unix.AT_FDCWD, target, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", target, err)
+	}
+	return mnt, nil
 }
 
 // TryIDs shows whether layers below root can be mounted with other ids, as a pod with a user namespace needs it. Kernels can where
 // the filesystem can.
-func TryIDs(root string, ids IDs) (err error) {
+func TryIDs(root string, ids IDs) error {
+	return inOwnMounts(func() error { return tryIDs(root, ids) })
+}
+
+// inOwnMounts calls f in a mount namespace that ends with the call, and with this process: nobody else sees what f mounts.
+func inOwnMounts(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: its working directory is not the process's any more
+		done <- ownMounts(f)
+	}()
+	return <-done
+}
+
+func ownMounts(f func() error) (err error) {
+	home, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	dir, err := os.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	// The first thread of a process cannot end before it, and is what /proc/self shows: it must be as it was.
+	defer func() {
+		err = errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNS), unix.Fchdir(int(dir.Fd())))
+	}()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	return f()
+}
+
+func tryIDs(root string, ids IDs) (err error) {
 	dir := filepath.Join(root, "probe-ids")
 	at := filepath.Join(dir, "m")
 	end := func() error { return os.RemoveAll(dir) }
