@@ -103,6 +103,12 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 	return s, nil
 }
 
+// Alone makes v1's count of OOM kills that of the group alone, which without this is summed up over all groups below it: far too
+// many for groups near the root.
+func (s *Sampler) Alone() {
+	s.oom.alone()
+}
+
 // unlimited stands where the kernel has no files of limits.
 func unlimited() Usage {
 	return Usage{CPU: CPU{QuotaUs: NoLimit}, Memory: Memory{Limit: NoLimit, SwapLimit: NoLimit}, Pids: Pids{Limit: NoLimit}}

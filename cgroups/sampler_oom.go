@@ -40,6 +40,20 @@ func openOOM(dir string) *oomBelow {
 	return o
 }
 
+// alone leaves the groups below out.
+func (o *oomBelow) alone() {
+	if o == nil {
+		return
+	}
+	for _, k := range o.kids {
+		k.close()
+	}
+	if o.dirFD >= 0 {
+		unix.Close(o.dirFD)
+	}
+	o.dirFD, o.kids, o.lost = -1, nil, 0
+}
+
 func (o *oomBelow) close() {
 	if o == nil {
 		return
@@ -62,6 +76,9 @@ func (o *oomBelow) kills(s *Sampler) (uint64, error) {
 		return 0, err
 	}
 	o.own = field(data, "oom_kill") // kernels before 4.13 have no such line
+	if o.dirFD < 0 {
+		return o.own, nil
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(o.dirFD, &st); err != nil {
 		return 0, fmt.Errorf("look at %s: %w", o.dir, err)

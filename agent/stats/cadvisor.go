@@ -36,7 +36,7 @@ func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
 		}
 		put(&s.Node.Figures, extra{Figures: &s.Node.Figures, disk: l.node, interfaces: s.Node.Network, started: s.Node.Started, at: s.Time})
 		for i := range s.Classes {
-			put(&s.Classes[i], extra{started: s.Node.Started, at: s.Time})
+			put(&s.Classes[i], extra{started: s.Node.Started, at: s.Time, noKills: c.cfg.Groups.Mode() != cgroups.Unified})
 		}
 		for i := range s.Pods {
 			p := &s.Pods[i]
@@ -77,6 +77,7 @@ type extra struct {
 	started, at                            time.Time
 	disk                                   Disk
 	spec                                   *corev1.Container
+	noKills                                bool // its OOM kills are not known
 }
 
 // table is one metric of groups: its values of one group, each with the values of its further labels.
@@ -153,10 +154,14 @@ func addMemory(add addFunc, plain plainFunc) {
 		{"container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", gauge, func(m *cgroups.Memory) uint64 { return m.InactiveFile }},
 		{"container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", gauge, func(m *cgroups.Memory) uint64 { return m.Peak }},
 		{"container_memory_failcnt", "Number of memory usage hits limits", counter, func(m *cgroups.Memory) uint64 { return m.LimitHits }},
-		{"container_oom_events_total", "Count of out of memory events observed for the container", counter, func(m *cgroups.Memory) uint64 { return m.OOMKills }},
 	} {
 		plain(m.name, m.help, m.kind, func(u *cgroups.Usage) float64 { return float64(m.pick(&u.Memory)) })
 	}
+	add("container_oom_events_total", "Count of out of memory events observed for the container", counter, func(f *Figures, x *extra, emit emitter) {
+		if !x.noKills {
+			emit(float64(f.Usage.Memory.OOMKills))
+		}
+	})
 	add("container_memory_failures_total", "Cumulative count of memory allocation failures.", counter, func(f *Figures, _ *extra, emit emitter) {
 		for _, scope := range []string{"container", "hierarchy"} {
 			emit(float64(f.Usage.Memory.PageFaults), "pgfault", scope)

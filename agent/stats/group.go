@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,12 +71,21 @@ func (c *Collector) sample(g *group, path string) (cgroups.Usage, error) {
 		if err != nil {
 			return u, err
 		}
+		if c.aggregate(path) {
+			s.Alone()
+		}
 		g.sampler = s
 		c.open++
 	}
 	err := g.sampler.Sample(&u)
 	g.moved = g.sampler.Moved()
 	return u, err
+}
+
+// aggregate says whether a group is one of many pods. Their OOM kills are not summed up: on v1 that would be reading every group
+// below.
+func (c *Collector) aggregate(path string) bool {
+	return path == "/" || slices.Contains(c.cfg.Classes, path)
 }
 
 // processes counts those of one group. Only groups without others below them have any to speak of.

@@ -22,7 +22,7 @@ spec:
     image: ` + image + `
     command: [sleep, "100000"]
     restartPolicy: Always
-    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 50m, memory: 16Mi}}
+    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 500m, memory: 16Mi}}
   containers:
   - name: first
     image: ` + image + `
@@ -32,7 +32,7 @@ spec:
   - name: second
     image: ` + image + `
     command: [sleep, "100000"]
-    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 100m, memory: ` + second + `}}
+    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 500m, memory: ` + second + `}}
     resizePolicy:
     - {resourceName: memory, restartPolicy: RestartContainer}
   volumes:
@@ -58,7 +58,7 @@ func limits(t *testing.T, group string) (milli, memory int64) {
 func TestResize(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	n.apply("resizable.yaml", resizable("100m", "64Mi", "32Mi"))
+	n.apply("resizable.yaml", resizable("600m", "64Mi", "32Mi"))
 	p := n.waitReady("resizable")
 	n.eventually("the memory to be held", func() error {
 		if _, _, code := n.berth("exec", "resizable", "-c", "first", "--", "cat", "/ready"); code != 0 {
@@ -85,13 +85,13 @@ func TestResize(t *testing.T) {
 			return s.Resources.Limits.Cpu().String() == cpu && s.Resources.Limits.Memory().String() == memory && condition(p, corev1.PodResizeInProgress) == nil
 		}
 	}
-	check(p, "at first", 100, 64, 250, 112)
+	check(p, "at first", 600, 64, 1600, 112)
 
 	// Both grow, both shrink, one grows and the other shrinks: the same containers go on.
 	for _, c := range []struct {
 		cpu, memory               string
 		milli, mib, podMilli, pod int64
-	}{{"400m", "128Mi", 400, 128, 550, 176}, {"50m", "96Mi", 50, 96, 200, 144}, {"300m", "64Mi", 300, 64, 450, 112}} {
+	}{{"900m", "128Mi", 900, 128, 1900, 176}, {"50m", "96Mi", 50, 96, 1050, 144}, {"300m", "64Mi", 300, 64, 1300, 112}} {
 		n.apply("resizable.yaml", resizable(c.cpu, c.memory, "32Mi"))
 		q := n.wait("resizable", "resized to "+c.cpu, has(c.cpu, c.memory))
 		check(q, c.cpu, c.milli, c.mib, c.podMilli, c.pod)
@@ -112,7 +112,7 @@ func TestResize(t *testing.T) {
 	if got := q.Status.ContainerStatuses[0].Resources.Limits.Memory().String(); got != "64Mi" {
 		t.Errorf("status tells of %s", got)
 	}
-	check(q, "refused", 300, 64, 450, 112)
+	check(q, "refused", 300, 64, 1300, 112)
 
 	// A crash in the middle: whoever comes next goes on with what was decided.
 	n.kill()
@@ -121,7 +121,7 @@ func TestResize(t *testing.T) {
 	}
 	n.start()
 	q = n.wait("resizable", "resized after the crash", has("300m", "20Mi"))
-	check(q, "after the crash", 300, 20, 450, 68)
+	check(q, "after the crash", 300, 20, 1300, 68)
 	if q.UID != p.UID || ids(q) != before {
 		t.Fatalf("the pod did not survive the crash: %s, %v", q.UID, ids(q))
 	}
@@ -131,7 +131,7 @@ func TestResize(t *testing.T) {
 	n.apply("resizable.yaml", resizable("200m", "40Mi", "32Mi"))
 	n.start()
 	q = n.wait("resizable", "resized after a restart", has("200m", "40Mi"))
-	check(q, "after a restart", 200, 40, 350, 88)
+	check(q, "after a restart", 200, 40, 1200, 88)
 	if q.UID != p.UID || ids(q) != before {
 		t.Fatalf("the pod did not survive the restart: %s, %v", q.UID, ids(q))
 	}
@@ -141,7 +141,7 @@ func TestResize(t *testing.T) {
 	q = n.wait("resizable", "restarted", func(p *corev1.Pod) bool {
 		return isReady(p) && p.Status.ContainerStatuses[1].RestartCount == 1 && condition(p, corev1.PodResizeInProgress) == nil
 	})
-	check(q, "after the second's restart", 200, 40, 350, 104)
+	check(q, "after the second's restart", 200, 40, 1200, 104)
 	if _, m := limits(t, n.groupOf(q, q.Status.ContainerStatuses[1])); m != 48<<20 || q.UID != p.UID || ids(q)[0] != before[0] {
 		t.Errorf("the second container has %d bytes, the first is %s", m, ids(q)[0])
 	}
@@ -155,7 +155,7 @@ func TestResize(t *testing.T) {
 	if got := q.Status.ContainerStatuses[0].AllocatedResources.Cpu().String(); got != "10m" {
 		t.Errorf("allocated: %s", got)
 	}
-	check(q, "infeasible", 200, 40, 350, 104)
+	check(q, "infeasible", 200, 40, 1200, 104)
 
 	// Anything else that changes makes it another pod.
 	n.apply("resizable.yaml", strings.ReplaceAll(resizable("200m", "40Mi", "48Mi"), "sleep 100000", "sleep 100001"))
