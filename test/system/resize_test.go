@@ -81,6 +81,9 @@ func TestResize(t *testing.T) {
 	}
 	has := func(cpu, memory string) func(*corev1.Pod) bool {
 		return func(p *corev1.Pod) bool {
+			if p == nil || p.Status.ContainerStatuses[0].Resources == nil {
+				return false
+			}
 			s := p.Status.ContainerStatuses[0]
 			return s.Resources.Limits.Cpu().String() == cpu && s.Resources.Limits.Memory().String() == memory && condition(p, corev1.PodResizeInProgress) == nil
 		}
@@ -165,7 +168,7 @@ func TestResize(t *testing.T) {
 }
 
 func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range p.Status.Conditions {
+	for i := 0; p != nil && i < len(p.Status.Conditions); i++ {
 		if p.Status.Conditions[i].Type == t {
 			return &p.Status.Conditions[i]
 		}
