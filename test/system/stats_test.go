@@ -29,7 +29,7 @@ spec:
   containers:
   - name: busy
     image: ` + image + `
-    command: [sh, -c, 'dd if=/dev/zero of=/vol/file bs=1M count=3 2>/dev/null; dd if=/dev/zero of=/layer bs=1M count=2 2>/dev/null; dd if=/dev/zero of=/tmpfs/held bs=1M count=20 2>/dev/null; (httpd -p 8080 -h /vol); while :; do :; done']
+    command: [sh, -c, 'httpd -p 8080 -h /vol; dd if=/dev/zero of=/vol/file bs=1M count=3 2>/dev/null; dd if=/dev/zero of=/layer bs=1M count=2 2>/dev/null; dd if=/dev/zero of=/tmpfs/held bs=1M count=20 2>/dev/null; while :; do :; done']
     resources: {limits: {cpu: 100m, memory: 64Mi}}
     volumeMounts: [{name: vol, mountPath: /vol}, {name: held, mountPath: /tmpfs}]
   - name: quiet
@@ -70,6 +70,12 @@ func TestStats(t *testing.T) {
 		return nil
 	}
 	n.eventually("the files to be served", fetch)
+	n.eventually("the memory to be held", func() error {
+		if fi, err := os.Stat("/proc/" + n.processesIn(n.groupOf(p, p.Status.ContainerStatuses[0]))[0] + "/root/tmpfs/held"); err != nil || fi.Size() != 20<<20 {
+			return fmt.Errorf("not yet: %w", err)
+		}
+		return nil
+	})
 	busy := p.Status.ContainerStatuses[0]
 	group := n.groupOf(p, busy)
 	pid := n.processesIn(group)[0]
