@@ -113,19 +113,6 @@ func (i identity) open() (*os.File, error) {
 	return f, nil
 }
 
-// kill sends SIGKILL to the process if it still is the one recorded.
-func (i identity) kill() error {
-	f, err := i.open()
-	if errors.Is(err, ErrGone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return signalPidfd(f, unix.SIGKILL)
-}
-
 func signalPidfd(f *os.File, sig unix.Signal) error {
 	fd, err := rawFd(f)
 	if err != nil {
