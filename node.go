@@ -119,7 +119,6 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r.MaxRegistryPulls = c.MaxRegistryPulls
 	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
-	r.FavorDynmods = c.FavorDynmods
 	return r
 }
 

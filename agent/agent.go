@@ -58,7 +58,6 @@ type Agent struct {
 	files  files
 	synced atomic.Bool
 	stats  *stats.Collector
-	warm   func() error
 	groups *os.File // locked as long as the agent lives
 }
 
@@ -72,7 +71,6 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cgroups: %w", err)
 	}
-	a.warm = h.Warm
 	a.tree = cgroups.NewTree(h, c.CgroupRoot, c.Log)
 	if err := a.tree.Setup(); err != nil {
 		return nil, err
@@ -173,10 +171,6 @@ func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- so
 			return
 		case u = <-in:
 		}
-		if u.Pod != nil {
-			// A pod is about to start: what its first attach to a cgroup would wait for is waited for meanwhile.
-			go a.warmUp()
-		}
 		if !u.Synced {
 			a.files.set(u)
 		}
@@ -191,12 +185,6 @@ func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- so
 				a.cfg.Ready()
 			}
 		}
-	}
-}
-
-func (a *Agent) warmUp() {
-	if err := a.warm(); err != nil {
-		a.log.Debug("cgroup attaches are not warmed up", "error", err)
 	}
 }
 

@@ -430,44 +430,6 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestFavorDynmods looks at the one trace it leaves: a line for each process, as long as it is open.
-func TestFavorDynmods(t *testing.T) {
-	h, group := testGroup(t)
-	if h.Mode() == Unified {
-		t.Skip("needs cgroup v1: on v2 a process is born in its group")
-	}
-	seen := func() bool {
-		b, err := os.ReadFile("/proc/self/cgroup")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(string(b), ":name=berth:/\n")
-	}
-	if seen() {
-		t.Skip("an agent of this machine asks for it already")
-	}
-	favor, err := h.FavorDynmods()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !seen() {
-		t.Error("the kernel has no hierarchy of ours")
-	}
-	mustCreate(t, h, group, nil)
-	if _, err := Open(""); err != nil {
-		t.Errorf("open beside it: %v", err)
-	}
-	if err := favor.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; seen(); i++ { // the kernel takes it down when RCU allows, and tells nobody
-		if i == 1000 {
-			t.Fatal("the hierarchy stays")
-		}
-		waitALittle()
-	}
-}
-
 func BenchmarkCreateRemove(b *testing.B) {
 	h, group := testGroup(b)
 	mustCreate(b, h, group, nil)

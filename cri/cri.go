@@ -59,8 +59,6 @@ type Config struct {
 	LogMaxSize  int64 // a container's log rotates at this size; 0 = never
 	LogMaxFiles int
 
-	FavorDynmods bool // see cgroups.Hierarchy.FavorDynmods
-
 	Log *slog.Logger
 }
 
@@ -168,9 +166,6 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	m.cgroups = realGroups{h}
-	if c.FavorDynmods {
-		s.favorDynmods(h)
-	}
 	if m.host, err = oci.ReadHost(); err != nil {
 		return nil, err
 	}
@@ -191,15 +186,6 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	return m, s.openNetwork(m)
-}
-
-func (s *Server) favorDynmods(h *cgroups.Hierarchy) {
-	favor, err := h.FavorDynmods()
-	if err != nil {
-		s.log.Info("starts of containers will wait for the kernel's cgroups", "error", err)
-		return
-	}
-	s.closers = append(s.closers, favor.Close)
 }
 
 // makeDirs makes the directories. Those whose content a boot ends are on tmpfs, wherever the run directory is: each pod makes and

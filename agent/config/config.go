@@ -45,7 +45,6 @@ type Embedded struct {
 	MaxRegistryPulls  int
 	LogMaxSize        resource.QuantityValue
 	LogMaxFiles       int
-	FavorDynmods      bool
 	HandlersFile      string
 }
 
@@ -133,7 +132,6 @@ func Default() Config {
 			MaxParallelPulls: 6,
 			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
 			LogMaxFiles:      5,
-			FavorDynmods:     true,
 		},
 		ManifestDir:    "/etc/berth/manifests",
 		CRISocket:      CRISocketName,
@@ -171,7 +169,6 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
 	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile, "YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
 	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
-	fs.BoolVar(&e.FavorDynmods, "favor-dynmods", e.FavorDynmods, "with cgroup v1, let the kernel favor changes of groups: starts take some 10 ms less, each fork and exit of the machine a memory barrier more")
 }
 
 // AddFlags adds the flags of every setting to fs, but for the run directory's.

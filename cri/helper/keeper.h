@@ -182,6 +182,7 @@ struct launch {
 };
 int launcher_start(const struct launch *l, pid_t *pid, int *sock);
 void spare_start(void);
+void spare_move(void);
 int spare_check(void);
 void spare_reaped(pid_t pid);
 

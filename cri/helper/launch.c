@@ -2,8 +2,7 @@
  * Launchers: the "start" life of this same binary, which starts one container
  * and exits. What to start, and the stdio for it, come over the socket on which
  * it reports. A keeper forks its first launcher before it is asked for one: a
- * container will follow soon, and until then the Go runtime has started, and
- * the launcher has joined its cgroups, which on v1 can take milliseconds.
+ * container will follow soon, and until then the Go runtime has started.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,38 +18,41 @@
 
 #define SPARE_NS 1000000000 /* how long one waits: it has some megabytes */
 
+/* How long the kernel stays ready to move processes between cgroups. */
+#define WARM_NS 20000000
+
 static pid_t spare;
 static int spare_sock = -1;
 static int64_t spare_since;
 
-static void __attribute__((noreturn)) launcher(int sock)
+static void __attribute__((noreturn)) launcher(int sock, int join)
 {
 	char *argv[] = { "berth-helper", "start", NULL };
 	/* A launcher lives for milliseconds: collecting garbage would only cost. */
 	char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOGC=off", "GOMAXPROCS=2",
 			 NULL };
-	for (const char *p = launchcg; *p; p += strlen(p) + 1)
+	for (const char *p = launchcg; join && *p; p += strlen(p) + 1)
 		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
 	umask(022);
 	if (sock == 3)
 		fcntl(sock, F_SETFD, 0);
 	else
 		dup2(sock, 3);
-	close_range(4, ~0u, CLOSE_RANGE_CLOEXEC);
+	close_range(4, ~0u, 0);
 	child_reset();
 	execve("/proc/self/exe", argv, envp);
 	dprintf(3, "Eexecute launcher: %s", strerror(errno));
 	_exit(1);
 }
 
-static int fork_launcher(pid_t *pid, int *sock)
+static int fork_launcher(pid_t *pid, int *sock, int join)
 {
 	int p[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
 		return -errno;
 	*pid = fork();
 	if (*pid == 0)
-		launcher(p[1]);
+		launcher(p[1], join);
 	int err = *pid < 0 ? -errno : 0;
 	close(p[1]);
 	if (err) {
@@ -62,10 +64,27 @@ static int fork_launcher(pid_t *pid, int *sock)
 	return 0;
 }
 
+/*
+ * spare_start forks the first launcher. The keeper is still in the agent's
+ * cgroup, where that can stay until spare_move: on v1 the first move in a while
+ * takes as long as all the rest of a start.
+ */
 void spare_start(void)
 {
-	if (fork_launcher(&spare, &spare_sock) == 0)
+	if (fork_launcher(&spare, &spare_sock, 0) == 0)
 		spare_since = mono_ns();
+}
+
+/* spare_move has a process of its own move it, since that may take a while. */
+void spare_move(void)
+{
+	char pid[16];
+	if (!spare || !*launchcg || fork() != 0)
+		return;
+	int n = snprintf(pid, sizeof pid, "%d", (int)spare);
+	for (const char *p = launchcg; *p; p += strlen(p) + 1)
+		write_path(p, pid, (size_t)n);
+	_exit(0);
 }
 
 /* spare_end lets an unused launcher go; it exits when its socket is closed. */
@@ -126,17 +145,34 @@ static int hand_over(int sock, const struct launch *l)
 	return err;
 }
 
+/*
+ * warm_cgroups moves a process that does nothing else. The first move in a
+ * while waits until all CPUs have passed a certain point, some milliseconds,
+ * and one that follows soon does not. So it is done while the launcher is on
+ * its way to the move of the container.
+ */
+static void warm_cgroups(void)
+{
+	if (!*launchcg || mono_ns() - spare_since < WARM_NS)
+		return;
+	if (fork() == 0) {
+		join_cgroup((struct span){ launchcg, (uint32_t)strlen(launchcg) });
+		_exit(0);
+	}
+}
+
 /* launcher_start gives the order to the spare launcher or to a new one. */
 int launcher_start(const struct launch *l, pid_t *pid, int *sock)
 {
 	if (spare && hand_over(spare_sock, l) == 0) {
+		warm_cgroups();
 		*pid = spare;
 		*sock = spare_sock;
 		spare_sock = -1;
 		spare = 0;
 		return 0;
 	}
-	int err = fork_launcher(pid, sock);
+	int err = fork_launcher(pid, sock, 1);
 	if (err == 0 && (err = hand_over(*sock, l)) < 0) {
 		close(*sock); /* it ends by itself then */
 		*pid = 0;

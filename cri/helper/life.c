@@ -83,10 +83,12 @@ static void __attribute__((noreturn)) keeper(void)
 			kill(pid1, SIGKILL);
 		give_up(err);
 	}
-	dprintf(FD_READY, "+%d", pid1);
-	close(FD_READY);
+	/* Before anybody is told of this keeper, and puts it into its cgroup. */
 	if (spare)
 		spare_start();
+	dprintf(FD_READY, "+%d", pid1);
+	close(FD_READY);
+	spare_move();
 	loop();
 	_exit(0);
 }
