@@ -7,12 +7,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "keeper.h"
@@ -43,6 +45,23 @@ static void read_config(struct msg *m)
 		give_up("configuration is not valid");
 }
 
+/*
+ * reset_signals undoes what was inherited: an ignored signal would stay so in
+ * containers. The two that the C library keeps to itself are among them, since
+ * its posix_spawn leaves them ignored in what it starts, so it is not asked.
+ */
+static void reset_signals(void)
+{
+	struct {
+		void *handler;
+		unsigned long flags;
+		void *restorer;
+		uint64_t mask;
+	} dfl = { 0 };
+	for (int sig = 1; sig <= 64; sig++)
+		syscall(SYS_rt_sigaction, sig, &dfl, NULL, sizeof dfl.mask);
+}
+
 static void __attribute__((noreturn)) keeper(void)
 {
 	struct msg m;
@@ -55,8 +74,7 @@ static void __attribute__((noreturn)) keeper(void)
 	umask(077);
 	prctl(PR_SET_NAME, "berth-keeper", 0, 0, 0);
 	/* Signals are read from a descriptor; none may end a keeper but SIGKILL. */
-	for (int sig = 1; sig < NSIG; sig++)
-		signal(sig, SIG_DFL); /* an ignored one would stay so in containers */
+	reset_signals();
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	dirfd_ = FD_DIR;

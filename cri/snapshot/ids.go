@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -162,40 +161,6 @@ func (m Mount) mountApart(layers []*os.File, target string) (int, error) {
 // the filesystem can.
 func TryIDs(root string, ids IDs) error {
 	return inOwnMounts(func() error { return tryIDs(root, ids) })
-}
-
-// inOwnMounts calls f in a mount namespace that ends with the call, and with this process: nobody else sees what f mounts.
-func inOwnMounts(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: its working directory is not the process's any more
-		done <- ownMounts(f)
-	}()
-	return <-done
-}
-
-func ownMounts(f func() error) (err error) {
-	home, err := os.Open("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return err
-	}
-	defer home.Close()
-	dir, err := os.Open(".")
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("unshare mounts: %w", err)
-	}
-	// The first thread of a process cannot end before it, and is what /proc/self shows: it must be as it was.
-	defer func() {
-		err = errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNS), unix.Fchdir(int(dir.Fd())))
-	}()
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	return f()
 }
 
 func tryIDs(root string, ids IDs) (err error) {

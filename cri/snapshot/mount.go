@@ -173,50 +173,63 @@ func (m Mount) overlayOld(target string) error {
 	return inDir(base, func() error { return unix.Mount(m.Source, target, "overlay", flags, data) })
 }
 
-// inDir calls f on a thread that has a working directory of its own. The thread is not unlocked, so the runtime ends it
-// with the goroutine instead of using it again.
+// inDir calls f on a thread that has a working directory of its own.
 func inDir(dir string, f func() error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("unshare working directory: %w", err)
+		}
+		if err := unix.Chdir(dir); err != nil {
+			return fmt.Errorf("change to %s: %w", dir, err)
+		}
+		return f()
+	})
+}
+
+// onThread calls f on a thread that ends afterwards, because what f does to it cannot be taken back. That is never the first
+// thread of the process: it cannot end, and /proc/self would show its mounts and its working directory as those of the process.
+func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			done <- fmt.Errorf("unshare working directory: %w", err)
+		if unix.Gettid() == unix.Getpid() {
+			err := onThread(f) // on another one, since this one is taken
+			runtime.UnlockOSThread()
+			done <- err
 			return
 		}
-		if err := unix.Chdir(dir); err != nil {
-			done <- fmt.Errorf("change to %s: %w", dir, err)
-			return
-		}
-		done <- f()
+		done <- f() // not unlocked: the runtime ends the thread with the goroutine
 	}()
 	return <-done
+}
+
+// inOwnMounts calls f in a mount namespace that ends with the call, and with this process: nobody else sees what f mounts.
+func inOwnMounts(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			return fmt.Errorf("unshare mounts: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make mounts private: %w", err)
+		}
+		return f()
+	})
 }
 
 // detached mounts m where nobody else sees it, and returns the mount, which goes when it is closed. The directory at is used for a
 // moment, in a mount namespace of one thread: not every kernel that has OverlayFS can mount it to a file descriptor.
 func (m Mount) detached(at string) (*os.File, error) {
 	var fd int
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked, as above
-		if err = unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
-			err = fmt.Errorf("unshare mounts: %w", err)
-			return
+	err := inOwnMounts(func() error {
+		if err := m.Mount(at); err != nil {
+			return err
 		}
-		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			err = fmt.Errorf("make mounts private: %w", err)
-			return
-		}
-		if err = m.Mount(at); err != nil {
-			return
-		}
+		var err error
 		if fd, err = unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC); err != nil {
-			err = fmt.Errorf("open %s: %w", at, err)
+			return fmt.Errorf("open %s: %w", at, err)
 		}
-	}()
-	<-done
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

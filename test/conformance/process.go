@@ -76,7 +76,9 @@ func missingCommand(t *testing.T, s *suite) {
 
 func outOfMemory(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
-	id := p.run("main", func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 16 << 20 }, "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1")
+	// Not at once: containerd's shim listens for OOM kills from a moment after the start on.
+	id := p.run("main", func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 16 << 20 },
+		"sh", "-c", "sleep 1; exec dd if=/dev/zero of=/dev/null bs=64M count=1")
 	if st := p.exited(id); st.GetReason() != "OOMKilled" || st.GetExitCode() != 137 {
 		t.Errorf("got %v", st)
 	}
