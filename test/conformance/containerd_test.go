@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -46,6 +47,7 @@ func TestContainerd(t *testing.T) {
 	Run(t, func(t *testing.T) *Target {
 		n := newNode(t)
 		n.cleanFilter(t)
+		cleanGroups(t)
 		must(t)(os.MkdirAll(n.dir+"/cni", 0o755))
 		must(t)(os.WriteFile(n.dir+"/config.toml", []byte(n.containerdConfig()), 0o644))
 		must(t)(os.WriteFile(n.dir+"/cni/10-conformance.conflist", []byte(n.network()), 0o644))
@@ -118,6 +120,28 @@ func (n *node) unmount() {
 			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}
+}
+
+// cleanGroups takes away the group that containerd puts pods without a parent into, where there was none.
+func cleanGroups(t *testing.T) {
+	groups := func() []string {
+		v1, err := filepath.Glob("/sys/fs/cgroup/*/k8s.io")
+		must(t)(err)
+		v2, err := filepath.Glob("/sys/fs/cgroup/k8s.io")
+		must(t)(err)
+		return append(v1, v2...)
+	}
+	before := groups()
+	t.Cleanup(func() {
+		for _, g := range groups() {
+			if slices.Contains(before, g) {
+				continue
+			}
+			if err := os.Remove(g); err != nil {
+				t.Logf("remove group: %v", err)
+			}
+		}
+	})
 }
 
 // cleanFilter takes away what the plugins leave in the packet filter for good: chains, and tables where there were none.
