@@ -148,6 +148,7 @@ func purgeCommand(runDir func() string) *cobra.Command {
 	p := config.Default().Place
 	logging := config.Default().Logging
 	logging.Level = slog.LevelWarn
+	plugins := config.Default().CNIBinDirs
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Stop every pod and remove everything this node has made",
@@ -166,16 +167,17 @@ func purgeCommand(runDir func() string) *cobra.Command {
 					return errors.New("nothing was removed")
 				}
 			}
-			return purge(cmd.Context(), p, logging.Logger(os.Stderr))
+			return purge(cmd.Context(), p, plugins, logging.Logger(os.Stderr))
 		},
 	}
 	p.AddFlags(cmd.Flags())
 	logging.AddFlags(cmd.Flags())
+	cmd.Flags().StringSliceVar(&plugins, "cni-bin-dir", plugins, "directories of CNI plugins, for pods in a network of theirs")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
 
-func purge(ctx context.Context, p config.Place, log *slog.Logger) error {
+func purge(ctx context.Context, p config.Place, plugins []string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can remove pods")
 	}
@@ -187,7 +189,9 @@ func purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	runtime, err := cri.New(ctx, placeConfig(p, log))
+	c := placeConfig(p, log)
+	c.CNIBinDirs = plugins // they take down what they have made
+	runtime, err := cri.New(ctx, c)
 	if err != nil {
 		return err
 	}
