@@ -29,19 +29,8 @@ func (g realGroups) Attach(path string, pid int) error {
 	return nil
 }
 
-// Warm makes the attachments of the next moments cheap. The kernel holds up every fork and exit of the machine while it moves
-// a process between groups, and the first move after a while waits some 6 ms for an RCU grace period to announce that; further
-// ones do not. Moving this process to where it is announces it as well, while there is still other work to do.
-func (g realGroups) Warm() {
-	// Looked up each time: somebody may have moved this process, and it is not to be moved back.
-	path, err := g.FromPid(os.Getpid())
-	if err != nil {
-		return
-	}
-	if dir := g.MemoryDir(path); dir != "" {
-		_ = write(dir+"/cgroup.procs", "0")
-	}
-}
+// Warm makes the attachments of the next moments cheap, while there is still other work to do. Where it fails they take longer.
+func (g realGroups) Warm() { _ = g.Hierarchy.Warm() }
 
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)

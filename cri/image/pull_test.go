@@ -218,15 +218,7 @@ func TestImplied(t *testing.T) {
 	w := newWorld(t)
 	_, names := served(t, twoLayers)
 	img := mustPull(t, w, names[0])
-	mounts, err := w.snaps.View(t.Context(), "view", img.TopLayer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	defer func() { _ = errors.Join(snapshot.Unmount(dir), w.snaps.Remove(context.Background(), "view")) }()
-	if err := mounts[0].Mount(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := view(t, w, img)
 	st, err := os.Stat(filepath.Join(dir, "tmp"))
 	if err != nil || st.Mode() != os.ModeDir|os.ModeSticky|0o777 || !st.ModTime().Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("%v %v, %v", st.Mode(), st.ModTime(), err)
@@ -246,15 +238,7 @@ func TestThroughLinks(t *testing.T) {
 	}
 	_, names := served(t, spec)
 	img := mustPull(t, w, names[0])
-	mounts, err := w.snaps.View(t.Context(), "view", img.TopLayer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	defer func() { _ = errors.Join(snapshot.Unmount(dir), w.snaps.Remove(context.Background(), "view")) }()
-	if err := mounts[0].Mount(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := view(t, w, img)
 	for name, want := range map[string]string{"usr/lib/old": "old", "usr/lib/new/file": "new", "lib/last": "last", "etc/a": "a", "etc/b": "a", "top": "t"} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", name, got, err)
@@ -271,6 +255,21 @@ func TestThroughLinks(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
 		}
 	}
+}
+
+// view mounts an image for the time of a test.
+func view(t *testing.T, w *world, img Image) string {
+	t.Helper()
+	mounts, err := w.snaps.View(t.Context(), "view", img.TopLayer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Cleanup(func() { _ = errors.Join(snapshot.Unmount(dir), w.snaps.Remove(context.Background(), "view")) })
+	if err := mounts[0].Mount(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func TestPullAgain(t *testing.T) {
