@@ -42,7 +42,7 @@ var containerd16 = map[string]string{
 func TestContainerd(t *testing.T) {
 	prog, err := osexec.LookPath("containerd")
 	if err != nil {
-		t.Skip("containerd is not installed (.ci/deps bench installs it)")
+		t.Skip("containerd is not installed (.ci/deps test installs it)")
 	}
 	Run(t, func(t *testing.T) *Target {
 		n := newNode(t)
