@@ -67,6 +67,14 @@ func (g *pinnedGroups) EnsurePod(p *corev1.Pod) (string, error) {
 	return g.Tree.EnsurePod(p)
 }
 
+// SettleQuota is called when an agent that pins has come to a pod that runs, or one that does not any more.
+func (g *pinnedGroups) SettleQuota(p *corev1.Pod) error {
+	if g.exclusive(p.UID) {
+		return g.unlimited.SettleQuota(p)
+	}
+	return g.Tree.SettleQuota(p)
+}
+
 // ResizePod changes the limits of a pod that runs.
 func (g *pinnedGroups) ResizePod(p *corev1.Pod, ids map[string]string, write func(string) error) error {
 	if g.exclusive(p.UID) {

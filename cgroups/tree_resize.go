@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,4 +39,18 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 		}
 	}
 	return t.h.Resize(Target{path, PodResourcesWith(pod, t.opts)}, targets, func(c Target) error { return write(names[c.Path]) })
+}
+
+// SettleQuota gives the pod's own group the CPU quota of its specification, or takes away the one it has: whichever it lacks since
+// its containers were given CPUs of their own, or have them no more. One that has a quota and should is left as it is, and so is
+// a pod without a group.
+func (t *Tree) SettleQuota(pod *corev1.Pod) error {
+	path, want := t.PodPath(pod), pickCPU(PodResourcesWith(pod, t.opts))
+	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(t.h.cores(path), 1) {
+		return nil
+	}
+	if err := t.h.Update(path, want); err != nil {
+		return fmt.Errorf("settle quota of pod: %w", err)
+	}
+	return nil
 }

@@ -26,6 +26,9 @@ type Cgroups interface {
 	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs are given,
 	// by name.
 	ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error
+	// SettleQuota gives the group of a pod that runs a CPU quota, or takes it away, if it is to have one now and had none or the
+	// other way round.
+	SettleQuota(*corev1.Pod) error
 	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
 	RemovePod(ctx context.Context, uid types.UID, path string) error
 	// Pods lists the pods that have a group.

@@ -14,6 +14,11 @@ import (
 // others that the node has something against; one that runs already goes on, because an agent's restart is no event in its life.
 func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) (verdict, bool) {
 	err := m.cfg.Pins.Admit(pod)
+	if ran && m.cfg.Pins != nil {
+		if err := m.cfg.Cgroups.SettleQuota(pod); err != nil {
+			m.log.Warn("the pod's CPU quota is as the agent before had it", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "error", err)
+		}
+	}
 	if err == nil {
 		return verdict{}, true
 	}
