@@ -105,10 +105,12 @@ func (c *Collector) pids(path string) []byte {
 	return bytes.TrimSpace(data)
 }
 
-// pod measures a pod with its containers that run. A pod without a group that has none in its status has nothing to tell.
+// pod measures a pod with its containers that run. A pod of which none does, since they wait to be restarted or end one after the
+// other, has its group still, and in it what they used and how many were killed; one without either has nothing to tell.
 func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 	running := runningContainers(pod)
-	if len(running) == 0 {
+	path := c.cfg.PodPath(pod)
+	if len(running) == 0 && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || !c.cfg.Groups.Exists(path)) {
 		return Pod{}, false
 	}
 	st := c.pods[pod.UID]
@@ -121,7 +123,6 @@ func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 	if pod.Status.StartTime != nil {
 		began = pod.Status.StartTime.Time
 	}
-	path := c.cfg.PodPath(pod)
 	out.Figures = c.figures(path, began, seen, true)
 	g := c.groups[path]
 	awake := g == nil || g.moved
