@@ -106,7 +106,7 @@ func New(c Config) (*Agent, error) {
 	if a.groups, err = lockGroups(h, c.CgroupRoot); err != nil {
 		return nil, err
 	}
-	if err := (cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName}).Save(c.RunDir); err != nil {
+	if err := (cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Pins: filepath.Join(c.RootDir, pinsFile)}).Save(c.RunDir); err != nil {
 		return nil, err
 	}
 	return a, nil

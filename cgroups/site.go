@@ -13,6 +13,7 @@ type Site struct {
 	LogDir   string  `json:"logDir"`
 	NodeName string  `json:"nodeName"` // the suffix of static pods' names
 	Options  Options `json:"options"`
+	Pins     string  `json:"pins,omitempty"` // file with the CPUs and memory nodes that containers have for themselves
 }
 
 // SiteFile is the file's name in the run directory.

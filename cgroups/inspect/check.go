@@ -12,7 +12,7 @@ import (
 
 // Problem is something about the groups that is not as the pods say.
 type Problem struct {
-	Kind string `json:"kind"` // orphan, missing, drift, misplaced, partial, stranger, inner
+	Kind string `json:"kind"` // orphan, missing, drift, misplaced, partial, stranger, inner, overlap
 	Path string `json:"path"`
 	Pod  string `json:"pod,omitempty"`
 	Text string `json:"text"`
@@ -37,6 +37,7 @@ func (s *Snapshot) check(o cgroups.Options) []Problem {
 		}
 	}
 	out = append(out, s.missing(groups)...)
+	out = append(out, s.trespassers()...)
 	for uid, list := range groups {
 		if len(list) > 1 {
 			out = append(out, Problem{"misplaced", list[0].Path, list[0].Title, fmt.Sprintf("pod %s has %d groups", uid, len(list))})
@@ -48,8 +49,7 @@ func (s *Snapshot) check(o cgroups.Options) []Problem {
 
 func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
 	var out []Problem
-	if s.PodsFrom != "" && n.pod == nil {
-		text := "no pod has this uid"
+	if text := s.orphan(n); text != "" {
 		if pids := n.pids(); len(pids) > 0 {
 			text += fmt.Sprintf(", but %d processes run in it", len(pids))
 		}
@@ -70,6 +70,18 @@ func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
 		}
 	}
 	return out
+}
+
+// orphan says why a group can be no pod's any more: nobody who knows all pods knows this one.
+func (s *Snapshot) orphan(n *Node) string {
+	switch {
+	case n.pod != nil:
+	case s.PodsFrom != "" && !s.Partial:
+		return "no pod has this uid"
+	case len(s.Runtimes) > 0 && !s.Names[n.UID].InRuntime:
+		return "no sandbox has this uid"
+	}
+	return ""
 }
 
 // missing are running pods without a group.

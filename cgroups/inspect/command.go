@@ -50,6 +50,9 @@ func Command(runDir func() string) *cobra.Command {
 	f.StringVar(&a.from, "from", "", "read this capture instead of the machine")
 	f.StringVar(&a.capture, "capture", "", "write what was read to this file (.gz: compressed)")
 	f.StringVar(&a.live.PodsFile, "pods", "", "file with the pods' specifications (kubectl get pods -A -o json); default: ask the agent")
+	f.StringVar(&a.live.Endpoint, "runtime-endpoint", "", "socket of the container runtime, asked where no agent answers; default: those of the usual places")
+	f.StringVar(&a.live.Manifests, "manifests", "/etc/kubernetes/manifests", "static pods of a kubelet, read where no agent answers")
+	f.StringVar(&a.live.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet's root directory, which tells whom its CPU and memory managers gave what")
 	f.StringVar(&a.live.CgroupMount, "cgroup-mount", cgroups.DefaultMount, "where control groups are mounted")
 	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/", "group below which kubepods is; default: where the agent of the run directory has it")
 	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods", "logs of pods, whose directory names tell the pods' names; default: the agent's")
@@ -94,7 +97,7 @@ func (a *app) locate(cmd *cobra.Command) error {
 	case err != nil:
 		return err
 	}
-	a.live.Options, a.live.NodeName = site.Options, site.NodeName
+	a.live.Options, a.live.NodeName, a.live.PinsFile = site.Options, site.NodeName, site.Pins
 	if !cmd.Flags().Changed("cgroup-root") && site.Root != "" {
 		a.live.CgroupRoot = site.Root
 	}
@@ -303,8 +306,8 @@ func (a *app) checkCommand() *cobra.Command {
 }
 
 func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
-	if s.PodsFrom == "" {
-		fmt.Fprintln(w, "note: no agent answered, so orphans, missing groups and drift cannot be told (--pods FILE)")
+	if s.PodsFrom == "" || s.Partial {
+		fmt.Fprintln(w, s.ignorance())
 	}
 	if len(problems) == 0 {
 		_, err := fmt.Fprintf(w, "%d groups, all as they should be\n", len(s.Groups))
@@ -315,6 +318,18 @@ func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
 		rows = append(rows, []string{p.Kind, dash(p.Pod), p.Path, p.Text})
 	}
 	return printTable(w, rows)
+}
+
+// ignorance says what cannot be told, and why.
+func (s *Snapshot) ignorance() string {
+	whose, what := "no agent answered", "missing groups and drift"
+	if s.Partial {
+		whose, what = "only static pods are known, from "+s.PodsFrom, what+" of others"
+	}
+	if len(s.Runtimes) == 0 {
+		what = "orphans, " + what
+	}
+	return "note: " + whose + ", so " + what + " cannot be told (--pods FILE)"
 }
 
 func (a *app) watchCommand() *cobra.Command {

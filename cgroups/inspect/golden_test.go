@@ -129,7 +129,7 @@ func TestSystemdNames(t *testing.T) {
 	s := &Snapshot{Groups: map[string]Group{
 		"/kubepods.slice": {}, "/kubepods.slice/kubepods-burstable.slice": {}, pod: {}, pod + "/cri-containerd-0123456789abcdef.scope": {},
 		"/kubepods.slice/kubepods-podbbb.slice": {}, "/kubepods.slice/other.service": {},
-	}, Names: map[string]Identity{uid: {"ns", "web", map[string]string{"0123456789abcdef": "app"}}}}
+	}, Names: map[string]Identity{uid: {Namespace: "ns", Name: "web", Containers: map[string]string{"0123456789abcdef": "app"}}}}
 	var got []string
 	for _, n := range s.all() {
 		got = append(got, string(n.Kind)+" "+string(n.Class)+" "+n.UID+" "+n.Title)

@@ -24,6 +24,10 @@ type Live struct {
 	RunDir      string // of the agent: its socket, and the containers' directories
 	LogDir      string // /var/log/pods, whose directory names tell the pods' names
 	PodsFile    string // specifications, as `kubectl get pods -o json` prints them
+	Endpoint    string // socket of the container runtime; "": those of the usual places
+	Manifests   string // directory with the manifests of a kubelet's static pods
+	KubeletDir  string // kubelet's root directory, with the states of its CPU and memory managers
+	PinsFile    string // where the agent keeps which CPUs and memory nodes it gave to whom
 	Options     cgroups.Options
 	NodeName    string // suffix of static pods' names
 }

@@ -1,29 +1,46 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
+	"path"
+	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 )
 
-// name finds out which pods the groups belong to. The agent knows best; without it the directories that runtimes and kubelets
-// leave on the disk tell names, but no specifications.
+// sandboxName stands for the pod's own process: the keeper, or the pause container of other runtimes.
+const sandboxName = "(sandbox)"
+
+// name finds out which pods the groups belong to. The agent knows best. Without it the directories that runtimes and kubelets leave
+// on the disk tell names, a container runtime's socket too, and manifests the specifications of static pods.
 func (l Live) name(ctx context.Context, s *Snapshot) error {
 	s.Names = map[string]Identity{}
 	l.fromLogs(s)
 	l.fromBundles(s)
 	l.fromSandboxes(s)
+	if err := l.specifications(ctx, s); err != nil {
+		return err
+	}
+	if s.PodsFrom == "" || s.nameless() {
+		if err := l.fromRuntime(ctx, s); err != nil {
+			return err
+		}
+	}
+	if s.PodsFrom == "" {
+		l.fromManifests(s)
+	}
+	return l.pins(s)
+}
+
+// specifications come from the file that was named, or else from the agent.
+func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 	if l.PodsFile != "" {
 		data, err := os.ReadFile(l.PodsFile)
 		if err != nil {
@@ -44,16 +61,18 @@ func (l Live) name(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-func isRefused(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op)
-}
-
 // use takes specifications and the names in them.
 func (s *Snapshot) use(pods []corev1.Pod, from string) {
-	s.Pods, s.PodsFrom = pods, from
 	for i := range pods {
 		p := &pods[i]
+		// The API server knows a static pod by its mirror, which has a uid of its own; the groups have the one kubelet gave it.
+		if hash := p.Annotations[hashAnnotation]; hash != "" && s.hasPod(hash) {
+			p.UID = types.UID(hash)
+		}
+	}
+	s.Pods, s.PodsFrom = s.ofThisNode(pods), from
+	for i := range s.Pods {
+		p := &s.Pods[i]
 		id := s.identity(string(p.UID))
 		id.Namespace, id.Name = p.Namespace, p.Name
 		for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
@@ -65,6 +84,66 @@ func (s *Snapshot) use(pods []corev1.Pod, from string) {
 		}
 		s.Names[string(p.UID)] = id
 	}
+}
+
+// The annotations by which kubelet marks static pods.
+const (
+	hashAnnotation   = "kubernetes.io/config.hash"
+	sourceAnnotation = "kubernetes.io/config.source"
+)
+
+// ofThisNode leaves out the pods of other nodes, of which a list of the whole cluster is full. Which node this is tell the pods that
+// have a group here: its name there need not be the machine's.
+func (s *Snapshot) ofThisNode(pods []corev1.Pod) []corev1.Pod {
+	votes := map[string]int{}
+	for i := range pods {
+		if s.hasPod(string(pods[i].UID)) {
+			votes[pods[i].Spec.NodeName]++
+		}
+	}
+	here, most := s.nodeName(), 0
+	for node, n := range votes {
+		if node != "" && n > most {
+			here, most = node, n
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+		return p.Spec.NodeName != "" && p.Spec.NodeName != here && !s.hasPod(string(p.UID))
+	})
+}
+
+// nodeName is what the node is called where nothing better is known.
+func (s *Snapshot) nodeName() string {
+	return cmp.Or(s.Machine.Node, strings.ToLower(s.Machine.Host))
+}
+
+// hasPod says whether a pod with this uid has a group here.
+func (s *Snapshot) hasPod(uid string) bool {
+	for p := range s.Groups {
+		if found, ok := podOf(path.Base(p)); ok && found == uid {
+			return true
+		}
+	}
+	return false
+}
+
+// nameless says whether a pod or one of its containers has a group and no name.
+func (s *Snapshot) nameless() bool {
+	for p := range s.Groups {
+		base := path.Base(p)
+		if uid, ok := podOf(base); ok {
+			if s.Names[uid].Name == "" {
+				return true
+			}
+			continue
+		}
+		if uid, ok := podOf(path.Base(path.Dir(p))); ok {
+			if _, known := s.Names[uid].Containers[containerID(base)]; !known {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (s *Snapshot) identity(uid string) Identity {
@@ -90,115 +169,6 @@ func parsePods(data []byte) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// fromAgent asks the agent's local API.
-func (l Live) fromAgent(ctx context.Context) ([]corev1.Pod, error) {
-	if l.RunDir == "" {
-		return nil, os.ErrNotExist
-	}
-	socket := filepath.Join(l.RunDir, "berth.sock")
-	if _, err := os.Stat(socket); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/pods", nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("agent answers %s", resp.Status)
-	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxCapture))
-	if err != nil {
-		return nil, err
-	}
-	return parsePods(data)
-}
-
-// fromLogs reads names like default_web-0_<uid>: neither namespaces, names nor uids can hold an underscore.
-func (l Live) fromLogs(s *Snapshot) {
-	dir := l.LogDir
-	if dir == "" {
-		dir = "/var/log/pods"
-	}
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		parts := strings.Split(e.Name(), "_")
-		if !e.IsDir() || len(parts) != 3 {
-			continue
-		}
-		id := s.identity(parts[2])
-		id.Namespace, id.Name = parts[0], parts[1]
-		s.Names[parts[2]] = id
-	}
-}
-
-// bundleAnnotations are the names the CRI runtimes give in a container's OCI configuration.
-type bundleAnnotations struct {
-	Annotations map[string]string `json:"annotations"`
-}
-
-// fromBundles reads the OCI configurations of running containers, ours and containerd's.
-func (l Live) fromBundles(s *Snapshot) {
-	var files []string
-	for _, pattern := range []string{filepath.Join(l.RunDir, "containers/*/config.json"), "/run/containerd/io.containerd.runtime.v2.task/k8s.io/*/config.json"} {
-		found, _ := filepath.Glob(pattern)
-		files = append(files, found...)
-	}
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			continue
-		}
-		var b bundleAnnotations
-		if err := json.Unmarshal(data, &b); err != nil {
-			continue
-		}
-		get := func(key string) string { return b.Annotations["io.kubernetes.cri."+key] }
-		uid := get("sandbox-uid")
-		if uid == "" {
-			continue
-		}
-		id := s.identity(uid)
-		if id.Name == "" {
-			id.Namespace, id.Name = get("sandbox-namespace"), get("sandbox-name")
-		}
-		name := get("container-name")
-		if get("container-type") == "sandbox" {
-			name = sandboxName
-		}
-		id.Containers[filepath.Base(filepath.Dir(f))] = name
-		s.Names[uid] = id
-	}
-}
-
-// fromSandboxes tells the groups of our pods' own processes, which no container's bundle names.
-func (l Live) fromSandboxes(s *Snapshot) {
-	files, _ := filepath.Glob(filepath.Join(l.RunDir, "sandboxes/*/cgroup"))
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			continue
-		}
-		uid, ok := podOf(filepath.Base(filepath.Dir(strings.TrimSpace(string(data)))))
-		if !ok {
-			continue
-		}
-		id := s.identity(uid)
-		id.Containers[filepath.Base(filepath.Dir(f))] = sandboxName
-		s.Names[uid] = id
-	}
-}
-
 // podOf is the uid in the name of a pod's group. systemd reads dashes as levels, so its units have underscores in their place.
 func podOf(group string) (uid string, ok bool) {
 	name, unit := strings.CutSuffix(group, ".slice")
@@ -210,5 +180,11 @@ func podOf(group string) (uid string, ok bool) {
 	return uid, ok && uid != ""
 }
 
-// sandboxName stands for the pod's own process: the keeper, or the pause container of other runtimes.
-const sandboxName = "(sandbox)"
+// containerID is the ID in the name of a container's group: runtimes call a scope <runtime>-<id>.scope.
+func containerID(group string) string {
+	id, scope := strings.CutSuffix(group, ".scope")
+	if i := strings.LastIndexByte(id, '-'); i >= 0 && scope {
+		return id[i+1:]
+	}
+	return id
+}

@@ -106,12 +106,8 @@ func (n *Node) setPod(uid string) {
 	}
 }
 
-// setContainer: runtimes call a scope <runtime>-<id>.scope.
 func (n *Node) setContainer() {
-	n.ID = strings.TrimSuffix(path.Base(n.Path), ".scope")
-	if i := strings.LastIndexByte(n.ID, '-'); i >= 0 && strings.HasSuffix(n.Path, ".scope") {
-		n.ID = n.ID[i+1:]
-	}
+	n.ID = containerID(path.Base(n.Path))
 	n.Title = shorten(n.ID)
 	names := n.snap.Names[n.UID].Containers
 	name, ok := names[n.ID]

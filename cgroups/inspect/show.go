@@ -75,11 +75,12 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 func (n *Node) values(o cgroups.Options) []Value {
 	var want []cgroups.Setting
 	m := n.snap.Machine.Mode
+	o.NoCPUQuota = o.NoCPUQuota || n.exclusive()
 	switch {
 	case n.Kind == kindPod && n.pod != nil:
-		want = cgroups.PodSettings(m, n.pod, o)
+		want = n.pinned(cgroups.PodSettings(m, n.pod, o))
 	case n.Kind == kindContainer && n.spec != nil:
-		want = cgroups.ContainerSettings(m, n.pod, n.spec, o)
+		want = n.pinned(cgroups.ContainerSettings(m, n.pod, n.spec, o))
 	}
 	var out []Value
 	told := map[string]bool{}

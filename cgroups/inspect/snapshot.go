@@ -29,6 +29,9 @@ type Snapshot struct {
 	Names     map[string]Identity `json:"names,omitempty"` // by pod uid
 	Pods      []corev1.Pod        `json:"pods,omitempty"`  // whose specification is known
 	PodsFrom  string              `json:"podsFrom,omitempty"`
+	Partial   bool                `json:"partial,omitempty"`  // there are pods that are not in Pods
+	Runtimes  []string            `json:"runtimes,omitempty"` // that have told of all they know
+	Pins      map[string]Pins     `json:"pins,omitempty"`     // by pod uid
 }
 
 // Machine is what the arithmetic needs to know of the node.
@@ -63,6 +66,8 @@ type Identity struct {
 	Namespace  string            `json:"namespace,omitempty"`
 	Name       string            `json:"name,omitempty"`
 	Containers map[string]string `json:"containers,omitempty"`
+	Static     bool              `json:"static,omitempty"`    // its manifest is a file
+	InRuntime  bool              `json:"inRuntime,omitempty"` // a container runtime knows it
 }
 
 const snapshotVersion = 1

@@ -13,7 +13,7 @@ import (
 // TestInspect looks at pods with nothing but the run directory, with an agent and without.
 func TestInspect(t *testing.T) {
 	t.Parallel()
-	n := startNode(t)
+	n := startNode(t, "--cri-socket=cri.sock")
 	n.apply("load.yaml", load)
 	p := n.waitReady("load")
 	n.waitReady("greedy")
@@ -56,6 +56,18 @@ func TestInspect(t *testing.T) {
 	capture := filepath.Join(n.Dir, "capture.json.gz")
 	says(0, nil, "--capture", capture)
 	says(0, []string{"default/load-node"}, "--from", capture, "tree", "-p", "memory")
+
+	// Without the agent's word, as on a kubelet's node: the runtime's socket and the logs tell names, a file the specifications.
+	strange := []string{"--run-dir=" + t.TempDir(), "--cgroup-root=" + n.CgroupRoot, "--log-dir=" + t.TempDir(), "--manifests=" + t.TempDir()}
+	byRuntime := append(strange, "--runtime-endpoint="+filepath.Join(n.Dir, "run", "cri.sock"))
+	says(0, []string{"default/load-node", "busy", "quiet", "(sandbox)"}, append(byRuntime, "tree")...)
+	says(0, []string{"missing groups and drift cannot be told", "as they should be"}, append(byRuntime, "check")...)
+	says(0, []string{"its specification is not known"}, append(byRuntime, "show", "default/load-node")...)
+	says(1, []string{"ask runtime", "none.sock"}, append(strange, "--runtime-endpoint=/none.sock", "tree")...)
+	pods := filepath.Join(n.Dir, "pods.json")
+	write(t, pods, n.must("pods", "-o", "json"))
+	says(0, []string{"limits.cpu=100m"}, append(strange, "--pods="+pods, "show", "default/load-node/busy")...)
+	says(0, []string{"default/load-node", "(sandbox)"}, "--run-dir="+filepath.Join(n.Dir, "run"), "tree")
 
 	// Somebody changes a value.
 	if err := os.WriteFile(quota, []byte(strconv.Itoa(12000)), 0); err != nil {

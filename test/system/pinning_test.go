@@ -50,7 +50,8 @@ func (n *Node) groupFile(name, v1, v2 string) string {
 func (n *Node) waitCPUs(name, want string) {
 	n.t.Helper()
 	n.eventually(name+" on CPUs "+want, func() error {
-		if got := n.groupFile(name, "cpuset.cpus", "cpuset.cpus"); got != want {
+		// On v2 a group that was told nothing has an empty list, and its parent's CPUs.
+		if got := n.groupFile(name, "cpuset.effective_cpus", "cpuset.cpus.effective"); got != want {
 			return fmt.Errorf("it is on %q", got)
 		}
 		return nil
@@ -159,6 +160,10 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 	if got := n.groupFile("own", "cpu.cfs_quota_us", "cpu.max"); got != "-1" && !strings.HasPrefix(got, "max") {
 		t.Errorf("the CPU quota of a container with a CPU of its own is %s", got)
 	}
+	n.must("cgroups", "check")
+	if got := n.must("cgroups", "show", "own/c"); !strings.Contains(got, "exclusive CPUs") || !strings.Contains(got, "no quota: it has CPUs of its own") {
+		t.Errorf("the inspector does not know of the CPU of its own:\n%s", got)
+	}
 
 	n.kill()
 	n.args = nil
@@ -171,6 +176,7 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 		}
 		return nil
 	})
+	n.must("cgroups", "check") // of the pods too, and nobody is where another one was alone
 	n.eventually("the file of assignments to be gone", func() error {
 		if _, err := os.Stat(filepath.Join(n.Dir, "root", "pinned.json")); err == nil {
 			return errors.New("it is there")
