@@ -113,7 +113,10 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r.CDISpecDirs = c.CDISpecDirs
 	if c.NRI {
 		nri.LogTo(log)
-		r.NRI = &nri.Config{Socket: c.NRISocketPath(), PluginDir: c.NRIPluginDir, ConfigDir: c.NRIConfigDir}
+		r.NRI = &nri.Config{
+			Socket: c.NRISocketPath(), PluginDir: c.NRIPluginDir, ConfigDir: c.NRIConfigDir,
+			RegistrationTimeout: c.NRIRegistration, RequestTimeout: c.NRIRequest,
+		}
 	}
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
 	r.MaxRegistryPulls = c.MaxRegistryPulls

@@ -73,6 +73,7 @@ type container struct {
 
 	announced bool                   // plugins were told that it is being made
 	others    []*api.ContainerUpdate // what they have asked for then
+	evicted   string                 // why a plugin has it stopped; "" = none does
 	exitTold  chan struct{}          // closed when they know of its end; nil when nobody tells them
 }
 

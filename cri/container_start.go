@@ -119,8 +119,12 @@ func (cs *containers) exited(ctx context.Context, sb *sandbox, e keeper.Exit) {
 	if s := c.record().State; s == containerExited || s == containerCreating || c.removed() {
 		return
 	}
+	o := outcomeOf(e)
+	c.mu.RLock()
+	o.message = c.evicted
+	c.mu.RUnlock()
 	// To its end, also when the server ends meanwhile.
-	cs.finish(context.WithoutCancel(ctx), c, outcomeOf(e))
+	cs.finish(context.WithoutCancel(ctx), c, o)
 }
 
 // finish records the end of a container, tells of it, and takes down what only a running container needs. The caller holds op.

@@ -1,11 +1,13 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,6 +66,40 @@ func (s *Server) PluginState(context.Context) ([]*api.PodSandbox, []*api.Contain
 // PluginUpdate makes the changes that plugins ask for, each as far as it can.
 func (s *Server) PluginUpdate(ctx context.Context, updates []*api.ContainerUpdate) []*api.ContainerUpdate {
 	return s.ctrs.applyUpdates(ctx, updates)
+}
+
+// evictGrace is for containers whose pod does not say how long it takes to end: what Kubernetes gives them.
+const evictGrace = 30 * time.Second
+
+// graceAnnotation is how kubelet and the agent tell a runtime how many seconds a container has to end.
+const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
+
+// PluginEvict stops containers that plugins want to have ended. Whether they are started again is up to who runs the pod. A plugin asks
+// in answer to an event, and who waits for that must not wait for the end of another container too.
+func (s *Server) PluginEvict(evictions []*api.ContainerEviction) {
+	for _, e := range evictions {
+		c, ok := s.ctrs.byID.exact(e.GetContainerId())
+		if !ok {
+			s.log.Warn("NRI plugin evicts a container that is not there", "id", e.GetContainerId(), "reason", e.GetReason())
+			continue
+		}
+		s.life.start(func(ctx context.Context) {
+			s.log.Warn("NRI plugin evicts a container", append(c.logAttrs(), "reason", e.GetReason())...)
+			c.mu.Lock()
+			c.evicted = "evicted by an NRI plugin: " + cmp.Or(e.GetReason(), "it gives no reason")
+			c.mu.Unlock()
+			if err := s.ctrs.stopOne(ctx, c, graceOf(c.cfg)); err != nil {
+				s.log.Error("container that an NRI plugin evicts has not ended", append(c.logAttrs(), "error", err)...)
+			}
+		})
+	}
+}
+
+func graceOf(cfg *runtimeapi.ContainerConfig) time.Duration {
+	if s, err := strconv.ParseUint(cfg.GetAnnotations()[graceAnnotation], 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	return evictGrace
 }
 
 func (cs *containers) applyUpdates(ctx context.Context, updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate) {

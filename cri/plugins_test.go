@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
+	"github.com/containerd/ttrpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/nri"
@@ -41,10 +42,54 @@ func beTestPlugin(log string) error {
 	if socket := os.Getenv("BERTH_TEST_NRI_SOCKET"); socket != "" {
 		opts = append(opts, stub.WithSocketPath(socket), stub.WithPluginName(p.name), stub.WithPluginIdx("10"))
 	}
-	if p.stub, err = stub.New(p, opts...); err != nil {
+	opts = append(opts, stub.WithTTRPCOptions(nil, []ttrpc.ServerOpt{ttrpc.WithUnaryServerInterceptor(evictToo)}))
+	if os.Getenv("BERTH_TEST_NRI_STRICT") != "" {
+		opts = append(opts, stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}))
+	}
+	var plugin any = p
+	if os.Getenv("BERTH_TEST_NRI_VALIDATES") != "" {
+		plugin = &testValidator{p}
+	}
+	if p.stub, err = stub.New(plugin, opts...); err != nil {
 		return err
 	}
 	return p.stub.Run(context.Background())
+}
+
+// evictToo puts into answers what the stub has no way to say.
+func evictToo(ctx context.Context, read ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, call ttrpc.Method) (any, error) {
+	var asked *api.Container
+	answer, err := call(ctx, func(req any) error {
+		err := read(req)
+		if r, ok := req.(interface{ GetContainer() *api.Container }); ok {
+			asked = r.GetContainer()
+		}
+		return err
+	})
+	evict := []*api.ContainerEviction{{ContainerId: asked.GetAnnotations()["test/evict"], Reason: "it is in the way"}}
+	switch r := answer.(type) {
+	case *api.CreateContainerResponse:
+		if evict[0].ContainerId != "" {
+			r.Evict = evict
+		}
+	case *api.UpdateContainerResponse:
+		if evict[0].ContainerId == "itself" {
+			evict[0].ContainerId = asked.GetId()
+			r.Evict = evict
+		}
+	}
+	return answer, err
+}
+
+// testValidator is a plugin that looks at what others have made of containers.
+type testValidator struct{ *testPlugin }
+
+func (v *testValidator) ValidateContainerAdjustment(_ context.Context, r *api.ValidateContainerAdjustmentRequest) error {
+	v.say("validate %s", r.GetContainer().GetName())
+	if r.GetAdjust().GetArgs() != nil {
+		return errors.New("arguments must not be changed")
+	}
+	return nil
 }
 
 func (p *testPlugin) say(format string, args ...any) { fmt.Fprintf(p.log, format+"\n", args...) }
@@ -110,6 +155,13 @@ func (p *testPlugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *ap
 		os.Exit(1)
 	case "hang":
 		time.Sleep(time.Minute)
+	case "args":
+		if p.name == "validates" {
+			return nil, nil, err
+		}
+		a := &api.ContainerAdjustment{}
+		a.SetArgs([]string{"true"})
+		return a, nil, nil
 	case "class":
 		a := &api.ContainerAdjustment{}
 		a.SetLinuxBlockIOClass("gold")
@@ -205,11 +257,12 @@ func pluggedNode(t *testing.T) *node {
 }
 
 // plug starts a plugin process that connects to the socket, and returns a way to wait for what it says.
-func (n *node) plug(t *testing.T, name string) *pluginProcess {
+func (n *node) plug(t *testing.T, name string, env ...string) *pluginProcess {
 	t.Helper()
 	p := &pluginProcess{log: filepath.Join(t.TempDir(), "log")}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), pluginEnv+"="+p.log, "BERTH_TEST_NRI_SOCKET="+n.cfg.NRI.Socket, "BERTH_TEST_NRI_NAME="+name)
+	p.cmd.Env = append(p.cmd.Env, env...)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -442,6 +495,86 @@ func TestPluginRefuses(t *testing.T) {
 	}
 }
 
+// TestPluginEvicts: what a plugin wants to be gone gets its stop signal, and is killed when its grace is over.
+func TestPluginEvicts(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	n.plug(t, "evicts")
+	n.settled(t, true)
+	pod, _ := n.pod(t, "a", nil)
+	const patient = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+	polite := n.run(t, pod, "polite", nil, "sh", "-c", patient)
+	deaf := n.run(t, pod, "deaf", annotated(graceAnnotation, "1"), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	itself := n.run(t, pod, "itself", annotated("test/evict", "itself"), "sh", "-c", patient)
+	for _, id := range []string{polite, deaf, itself} {
+		eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "ready\n" })
+	}
+	n.run(t, pod, "one", annotated("test/evict", polite), "sleep", "1000")
+	n.run(t, pod, "two", annotated("test/evict", deaf), "sleep", "1000")
+	n.run(t, pod, "three", annotated("test/evict", "nobody"), "sleep", "1000")
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: itself, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
+		t.Error(err)
+	}
+	for id, code := range map[string]int32{polite: 7, deaf: 137, itself: 7} {
+		c, err := n.ctrs.byID.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-c.done
+		if st := statusOf(t, n.Server, id); st.ExitCode != code || st.Message != "evicted by an NRI plugin: it is in the way" {
+			t.Errorf("got %v", st)
+		}
+	}
+}
+
+// TestPluginValidates: a plugin may refuse what others have made of a container.
+func TestPluginValidates(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	n.plug(t, "adjusts")
+	v := n.plug(t, "validates", "BERTH_TEST_NRI_VALIDATES=yes")
+	pod, _ := n.pod(t, "a", nil)
+	n.run(t, pod, "plain", nil, "sleep", "1000")
+	v.wait(t, "validate plain")
+	if _, err := n.tryRun(pod, "changed", annotated("test/do", "args"), "sleep", "1000"); err == nil || !strings.Contains(err.Error(), "arguments must not be changed") {
+		t.Errorf("got %v", err)
+	}
+	if l, err := n.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil || len(l.Containers) != 1 {
+		t.Errorf("containers: got %v, %v", l, err)
+	}
+}
+
+// TestPluginInsists: a plugin that says so is not passed over when it does not answer in time, and stays.
+func TestPluginInsists(t *testing.T) {
+	n := pluggedNode(t)
+	n.cfg.NRI.RequestTimeout = 200 * time.Millisecond
+	n.open(t)
+	n.plug(t, "insists", "BERTH_TEST_NRI_STRICT=yes")
+	n.settled(t, true)
+	pod, _ := n.pod(t, "a", nil)
+	if _, err := n.tryRun(pod, "hang", annotated("test/do", "hang"), "true"); err == nil || !strings.Contains(err.Error(), "10-insists") {
+		t.Errorf("got %v", err)
+	}
+	n.settled(t, true)
+}
+
+// TestPluginComesBack: a plugin that was restarted learns again of all there is.
+func TestPluginComesBack(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	pod, _ := n.pod(t, "a", nil)
+	n.run(t, pod, "main", nil, "sleep", "1000")
+	for range 2 {
+		p := n.plug(t, "again")
+		n.settled(t, true)
+		if said := p.said(); !slices.Contains(said, "known pod a") || !slices.Contains(said, "known container main CONTAINER_RUNNING") {
+			t.Errorf("got %q", said)
+		}
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	}
+}
+
 // TestPluginFails: a plugin that crashes or hangs is let go, and the pods do not suffer.
 func TestPluginFails(t *testing.T) {
 	n := pluggedNode(t)
@@ -499,6 +632,8 @@ type testRuntime struct{}
 func (*testRuntime) PluginState(context.Context) ([]*api.PodSandbox, []*api.Container) {
 	return nil, nil
 }
+
+func (*testRuntime) PluginEvict([]*api.ContainerEviction) {}
 
 func (*testRuntime) PluginUpdate(_ context.Context, u []*api.ContainerUpdate) []*api.ContainerUpdate {
 	return u

@@ -39,6 +39,8 @@ type Embedded struct {
 	NRISocket         string
 	NRIPluginDir      string
 	NRIConfigDir      string
+	NRIRegistration   time.Duration // how long a plugin may take to register
+	NRIRequest        time.Duration // and to answer a call
 	RegistryConfigDir string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
@@ -127,6 +129,8 @@ func Default() Config {
 			NRI:              true,
 			NRIPluginDir:     "/opt/nri/plugins",
 			NRIConfigDir:     "/etc/nri/conf.d",
+			NRIRegistration:  5 * time.Second,
+			NRIRequest:       2 * time.Second,
 			CDISpecDirs:      []string{"/etc/cdi", "/var/run/cdi"},
 			PullStallTimeout: time.Minute,
 			MaxParallelPulls: 6,
@@ -162,6 +166,8 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.NRISocket, "nri-socket", e.NRISocket, "socket that NRI plugins connect to; a relative path is in the run directory (default "+DefaultNRISocket+" for the run directory "+DefaultRunDir+", "+NRISocketName+" for another)")
 	fs.StringVar(&e.NRIPluginDir, "nri-plugin-dir", e.NRIPluginDir, "NRI plugins that are started with the runtime")
 	fs.StringVar(&e.NRIConfigDir, "nri-config-dir", e.NRIConfigDir, "configuration of those plugins")
+	fs.DurationVar(&e.NRIRegistration, "nri-registration-timeout", e.NRIRegistration, "let go of an NRI plugin that has not registered by then")
+	fs.DurationVar(&e.NRIRequest, "nri-request-timeout", e.NRIRequest, "let go of an NRI plugin that has not answered a call by then")
 	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
@@ -240,6 +246,11 @@ func (e *Embedded) Complete() error {
 	} {
 		if *dir != "" {
 			errs = append(errs, absolute(flag, dir))
+		}
+	}
+	for flag, d := range map[string]time.Duration{"registration": e.NRIRegistration, "request": e.NRIRequest} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("--nri-%s-timeout %s: must be positive", flag, d))
 		}
 	}
 	if e.PullStallTimeout < 0 {

@@ -6,6 +6,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/containerd/ttrpc"
 )
 
 // Config says where plugins come from.
@@ -25,7 +27,9 @@ type Config struct {
 	PluginDir string // of plugins that are started with the runtime
 	ConfigDir string // of their configuration
 	Version   string // of the runtime
-	Log       *slog.Logger
+	// How long a plugin may take to register once it is connected (0 = 5 s), and to answer a call (0 = 2 s).
+	RegistrationTimeout, RequestTimeout time.Duration
+	Log                                 *slog.Logger
 }
 
 // Runtime is what plugins want of the runtime beside being called.
@@ -34,6 +38,8 @@ type Runtime interface {
 	PluginState(ctx context.Context) ([]*api.PodSandbox, []*api.Container)
 	// PluginUpdate changes the resources of containers, and returns what it could not.
 	PluginUpdate(ctx context.Context, updates []*api.ContainerUpdate) []*api.ContainerUpdate
+	// PluginEvict stops containers. It does not wait for their end.
+	PluginEvict(evictions []*api.ContainerEviction)
 }
 
 // Plugins are those that are connected now. A nil one has none, and costs nothing.
@@ -60,7 +66,11 @@ func Start(c Config, rt Runtime) (*Plugins, error) {
 	}
 	opts := []adaptation.Option{
 		adaptation.WithPluginPath(c.PluginDir), adaptation.WithPluginConfigPath(c.ConfigDir), adaptation.WithMetrics(p),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{evicting(rt, c.Log)}, nil),
 	}
+	// The library has one of each for the whole process.
+	adaptation.SetPluginRegistrationTimeout(cmp.Or(c.RegistrationTimeout, adaptation.DefaultPluginRegistrationTimeout))
+	adaptation.SetPluginRequestTimeout(cmp.Or(c.RequestTimeout, adaptation.DefaultPluginRequestTimeout))
 	switch err := free(c.Socket); {
 	case c.Socket == "":
 		opts = append(opts, adaptation.WithDisabledExternalConnections())
@@ -144,12 +154,8 @@ func (p *Plugins) RecordPluginLatency(plugin, operation string, d time.Duration)
 	p.log.Debug("NRI plugin was called", "plugin", plugin, "call", operation, "took", d)
 }
 
-// RecordPluginAdjustments is called with what a plugin asks for. The library does not pass evictions on.
-func (p *Plugins) RecordPluginAdjustments(plugin, operation string, _ *adaptation.ContainerAdjustment, _, evicts int) {
-	if evicts > 0 {
-		p.log.Warn("NRI plugin asks for evictions, which NRI does not pass on yet", "plugin", plugin, "call", operation, "count", evicts)
-	}
-}
+// RecordPluginAdjustments is called with what a plugin asks for.
+func (*Plugins) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
 
 type logger struct{ log *slog.Logger }
 
