@@ -110,7 +110,7 @@ func runBoth(ctx context.Context, a *agent.Agent, notify *systemd.Notifier) erro
 func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 	r := placeConfig(c.Place, log)
 	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
-	r.CDISpecDirs = c.CDISpecDirs
+	r.CDISpecDirs, r.BlockIOFile = c.CDISpecDirs, c.BlockIOFile
 	if c.NRI {
 		nri.LogTo(log)
 		r.NRI = &nri.Config{

@@ -259,6 +259,10 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errInvalid, err)
 		}
+		err = cs.classes.Apply(spec, c.cfg.GetMetadata().GetName(), c.cfg.GetAnnotations(), c.sandbox.cfg.GetAnnotations())
+		if err != nil {
+			return fmt.Errorf("%w: %w", errInvalid, err)
+		}
 		devices, err := cdiNames(c.cfg)
 		if err != nil {
 			return err

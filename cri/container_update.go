@@ -158,7 +158,7 @@ func rewriteSpec(path string, r *specs.LinuxResources) error {
 	}
 	// What the CRI does not know stays as it is.
 	was := spec.Linux.Resources
-	r.Devices = was.Devices
+	r.Devices, r.BlockIO = was.Devices, was.BlockIO
 	if r.Pids == nil {
 		r.Pids = was.Pids
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/class"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/nri"
@@ -45,6 +46,8 @@ type Config struct {
 	PodCIDR    netip.Prefix
 	CNIConfDir string   // "" = always the network built in
 	CNIBinDirs []string // binaries of the plugins CNIConfDir names
+
+	BlockIOFile string // classes of block I/O, see [class.Open]; "" = none
 
 	NRI *nri.Config // nil = no plugins; Version and Log are filled in
 
@@ -138,10 +141,13 @@ func (s *Server) openMachine() (*machine, error) {
 		paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
 		cdi: &cdiDevices{dirs: c.CDISpecDirs},
 	}
+	var err error
+	if m.classes, err = class.Open(c.BlockIOFile); err != nil {
+		return nil, err
+	}
 	if err := makeDirs(m.paths); err != nil {
 		return nil, err
 	}
-	var err error
 	if m.bootID, err = bootID(); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/handler"
+	"github.com/berth-node/berth/cri/class"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"
@@ -347,8 +348,13 @@ func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	s := &Server{life: newLife(), hub: &hub{}, db: db, imported: make(chan struct{})}
 	s.log = discard()
 	s.closers = append(s.closers, db.Close)
+	classes, err := class.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.machine = &machine{
-		paths: layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, userNamespaces: func() error { return nil }, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
+		classes: classes,
+		paths:   layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, userNamespaces: func() error { return nil }, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
 		images: fakeImages{w}, mounts: fakeMounts{w}, bootID: "boot", log: s.log, host: oci.Host{Hostname: "node"},
 	}
 	if s.machine.handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/class"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/nri"
@@ -36,6 +37,7 @@ type machine struct {
 	runtimes
 	bootID  string
 	cdi     *cdiDevices
+	classes *class.Classes
 	plugins atomic.Pointer[nri.Plugins] // nil before all pods are known, and where there are none
 	log     *slog.Logger
 

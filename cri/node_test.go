@@ -235,6 +235,15 @@ func (n *node) run(t testing.TB, pod, name string, change func(*runtimeapi.Conta
 }
 
 func (n *node) tryRun(pod, name string, change func(*runtimeapi.ContainerConfig), cmd ...string) (string, error) {
+	id, err := n.tryCreate(pod, name, change, cmd...)
+	if err != nil {
+		return "", err
+	}
+	_, err = n.StartContainer(context.Background(), &runtimeapi.StartContainerRequest{ContainerId: id})
+	return id, err
+}
+
+func (n *node) tryCreate(pod, name string, change func(*runtimeapi.ContainerConfig), cmd ...string) (string, error) {
 	cfg := containerConfig(name)
 	cfg.Image.Image, cfg.Command, cfg.LogPath = boxImage, cmd, name+"/0.log"
 	cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{OomScoreAdj: 1000}
@@ -242,11 +251,7 @@ func (n *node) tryRun(pod, name string, change func(*runtimeapi.ContainerConfig)
 		change(cfg)
 	}
 	r, err := n.CreateContainer(context.Background(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: cfg})
-	if err != nil {
-		return "", err
-	}
-	_, err = n.StartContainer(context.Background(), &runtimeapi.StartContainerRequest{ContainerId: r.ContainerId})
-	return r.ContainerId, err
+	return r.GetContainerId(), err
 }
 
 // output runs a container to its end and returns what it wrote.

@@ -219,7 +219,10 @@ func (cs *containers) adjust(ctx context.Context, c *container, spec *specs.Spec
 		return nil, fmt.Errorf("NRI CreateContainer: %w", err)
 	}
 	nri.Remove(spec, asked.GetContainer())
-	err = nri.Adjust(spec, r.GetAdjust(), nri.Limits{OOMScoreAdjMin: cs.host.OOMScoreAdjMin, Swap: cs.host.Swap, InjectCDI: cs.cdi.inject})
+	err = nri.Adjust(spec, r.GetAdjust(), nri.Limits{
+		OOMScoreAdjMin: cs.host.OOMScoreAdjMin, Swap: cs.host.Swap, InjectCDI: cs.cdi.inject,
+		BlockIO: cs.classes.BlockIO, RDT: cs.classes.RDT, RDTReady: cs.classes.RDTReady,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type Embedded struct {
 	CNIConfDir        string
 	CNIBinDirs        []string
 	CDISpecDirs       []string
+	BlockIOFile       string
 	NRI               bool
 	NRISocket         string
 	NRIPluginDir      string
@@ -162,6 +163,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations; without one the built-in network is used")
 	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
 	fs.StringSliceVar(&e.CDISpecDirs, "cdi-spec-dirs", e.CDISpecDirs, "directories of CDI device specifications, of which the later wins (empty: none)")
+	fs.StringVar(&e.BlockIOFile, "blockio-config", e.BlockIOFile, "YAML file with the classes of block I/O that pods may name (empty: none)")
 	fs.BoolVar(&e.NRI, "nri", e.NRI, "call plugins of the Node Resource Interface")
 	fs.StringVar(&e.NRISocket, "nri-socket", e.NRISocket, "socket that NRI plugins connect to; a relative path is in the run directory (default "+DefaultNRISocket+" for the run directory "+DefaultRunDir+", "+NRISocketName+" for another)")
 	fs.StringVar(&e.NRIPluginDir, "nri-plugin-dir", e.NRIPluginDir, "NRI plugins that are started with the runtime")

@@ -16,6 +16,9 @@ type Limits struct {
 	OOMScoreAdjMin int
 	Swap           bool // is accounted
 	InjectCDI      func(*specs.Spec, []string) error
+	BlockIO        func(class string) (*specs.LinuxBlockIO, error)
+	RDT            func(class string) (*specs.LinuxIntelRdt, error)
+	RDTReady       func() error // says what is missing for RDT
 }
 
 // Adjust does to a container's specification what plugins ask for. What this runtime cannot do is an error, and the container is
@@ -31,7 +34,7 @@ func Adjust(s *specs.Spec, a *api.ContainerAdjustment, l Limits) error {
 	for _, r := range a.GetRlimits() {
 		s.Process.Rlimits = without(s.Process.Rlimits, func(have specs.POSIXRlimit) bool { return have.Type == r.GetType() })
 	}
-	if err := nrigen.SpecGenerator(editor{s}, nrigen.WithCDIDeviceInjector(l.InjectCDI)).Adjust(a); err != nil {
+	if err := nrigen.SpecGenerator(editor{s}, nrigen.WithCDIDeviceInjector(l.InjectCDI), nrigen.WithBlockIOResolver(l.BlockIO), nrigen.WithRdtResolver(l.RDT)).Adjust(a); err != nil {
 		return fmt.Errorf("adjust container as plugins ask: %w", err)
 	}
 	// Which the library leaves out.
@@ -111,22 +114,19 @@ func check(s *specs.Spec, a *api.ContainerAdjustment, l Limits) error {
 	if linux.GetSeccompPolicy().GetListenerPath() != "" {
 		errs = append(errs, errors.New("seccomp policy: notifications to a listener are not supported"))
 	}
+	if r := linux.GetRdt(); r.GetClosId() != nil || r.GetSchemata() != nil || r.GetEnableMonitoring().GetValue() {
+		if err := l.RDTReady(); err != nil {
+			errs = append(errs, fmt.Errorf("RDT: %w", err))
+		}
+	}
 	errs = append(errs, checkResources(linux.GetResources()))
 	return errors.Join(errs...)
 }
 
-// checkResources refuses classes, which are names for settings of a configuration that this runtime does not have, and what the
-// kernel has given up.
+// checkResources refuses what the kernel has given up.
 func checkResources(r *api.LinuxResources) error {
-	var errs []error
-	if r.GetBlockioClass() != nil {
-		errs = append(errs, fmt.Errorf("block I/O class %q: this runtime has no such classes", r.GetBlockioClass().GetValue()))
-	}
-	if r.GetRdtClass() != nil {
-		errs = append(errs, fmt.Errorf("RDT class %q: this runtime has no such classes", r.GetRdtClass().GetValue()))
-	}
 	if m := r.GetMemory(); m.GetKernel() != nil || m.GetKernelTcp() != nil {
-		errs = append(errs, errors.New("limits of kernel memory are not supported"))
+		return errors.New("limits of kernel memory are not supported")
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -46,6 +46,9 @@ func ToCRI(r *api.LinuxResources) (*runtimeapi.LinuxContainerResources, Beyond, 
 	if m.GetSwappiness() != nil || m.GetDisableOomKiller() != nil || m.GetUseHierarchy() != nil || c.GetRealtimeRuntime() != nil || c.GetRealtimePeriod() != nil {
 		return nil, b, errors.New("swappiness, the OOM killer, memory hierarchy and real-time scheduling are not changed once a container is there")
 	}
+	if r.GetBlockioClass() != nil || r.GetRdtClass() != nil {
+		return nil, b, errors.New("classes of block I/O and RDT are not changed once a container is there")
+	}
 	if len(r.GetDevices()) > 0 {
 		return nil, b, errors.New("devices are not changed once a container is there")
 	}
