@@ -19,8 +19,8 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
-	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/class"
+	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"

@@ -89,8 +89,10 @@ func (e entry) check() (devices, error) {
 		q    *resource.Quantity
 		to   **uint64
 	}{
-		{"ThrottleReadBps", e.ThrottleReadBps, &d.readBps}, {"ThrottleWriteBps", e.ThrottleWriteBps, &d.writeBps},
-		{"ThrottleReadIOPS", e.ThrottleReadIOPS, &d.readIOPS}, {"ThrottleWriteIOPS", e.ThrottleWriteIOPS, &d.writeIOPS},
+		{"ThrottleReadBps", e.ThrottleReadBps, &d.readBps},
+		{"ThrottleWriteBps", e.ThrottleWriteBps, &d.writeBps},
+		{"ThrottleReadIOPS", e.ThrottleReadIOPS, &d.readIOPS},
+		{"ThrottleWriteIOPS", e.ThrottleWriteIOPS, &d.writeIOPS},
 	} {
 		if r.q == nil {
 			continue
