@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/event"
@@ -48,17 +49,18 @@ type Config struct {
 
 // Agent is one node's agent.
 type Agent struct {
-	cfg    Config
-	log    *slog.Logger
-	source *source.Source
-	pods   *pod.Manager
-	pins   *pinning.Manager // nil: nothing is pinned
-	events *event.Recorder
-	tree   *cgroups.Tree
-	files  files
-	synced atomic.Bool
-	stats  *stats.Collector
-	groups *os.File // locked as long as the agent lives
+	cfg       Config
+	log       *slog.Logger
+	source    *source.Source
+	pods      *pod.Manager
+	pins      *pinning.Manager // nil: nothing is pinned
+	events    *event.Recorder
+	tree      *cgroups.Tree
+	files     files
+	synced    atomic.Bool
+	stats     *stats.Collector
+	authority *pki.Authority // nil: certificates are somebody else's
+	groups    *os.File       // locked as long as the agent lives
 }
 
 // New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
@@ -100,6 +102,9 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.stats = a.collector(h, memory)
+	if a.authority, err = openAuthority(c.Server); err != nil {
+		return nil, err
+	}
 	a.source = source.New(source.Config{
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
 	})
@@ -124,11 +129,10 @@ func openCredentials(c Config) (pod.Credentials, error) {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.groups.Close()
 	defer a.stats.Close()
-	listener, err := api.Listen(a.cfg.RunDir)
+	srv, err := a.listen(ctx, api.New(a.apiConfig()))
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: api.New(a.api()), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	g, ctx := errgroup.WithContext(ctx)
 	found, wanted := make(chan source.Update), make(chan source.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
@@ -136,17 +140,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
-	g.Go(func() error {
-		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve API: %w", err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		// Whoever follows a log or has a shell is cut off: waiting for them would be waiting for ever.
-		return srv.Close()
-	})
+	srv.run(ctx, g)
 	return g.Wait()
 }
 
@@ -254,14 +248,6 @@ func (a *Agent) settle(ctx context.Context) {
 		case <-quiet.C:
 			debug.FreeOSMemory()
 		}
-	}
-}
-
-func (a *Agent) api() api.Config {
-	return api.Config{
-		Pods: a.pods, Events: a.events, Runtime: a.cfg.Runtime,
-		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
-		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Log: a.log,
 	}
 }
 

@@ -3,12 +3,15 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -34,6 +37,9 @@ type Feed[T any] interface {
 type Runtime interface {
 	ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
 	ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error)
+	CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error)
+	ExecSync(context.Context, *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 	Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
 	Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
 	PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
@@ -68,53 +74,135 @@ type Config struct {
 	Metrics map[string]prometheus.Gatherer
 	Stats   Stats        // nil: /stats/summary is not served
 	Images  http.Handler // serves /images
-	Log     *slog.Logger
+	// Configz is what /configz shows; nil: it is not served.
+	Configz func() any
+
+	Authority     Authority // signs certificates for the administrator; nil: none
+	CheckpointDir string    // where checkpoints of containers go; "": /checkpoint is not served
+	SystemLogs    string    // directory that /logs/ shows; "": it is not served
+	Profiling     bool      // /debug/pprof is served
+	Log           *slog.Logger
 }
 
-// Server is the API's handler.
+// Authority signs client certificates.
+type Authority interface {
+	SignClient(request []byte, life time.Duration) ([]byte, error)
+	Bundle() []byte
+}
+
+// Server has the API's handlers.
 type Server struct {
 	cfg Config
 	log *slog.Logger
 	mux *http.ServeMux
 }
 
+// Access says which part of the API is served.
+type Access int
+
+const (
+	// Full is everything, for whoever is root on this machine.
+	Full Access = iota
+	// Network is what may be reached from elsewhere, by those who are allowed to.
+	Network
+	// NoDebugging is Network without what shows logs, reaches into pods, or changes anything.
+	NoDebugging
+	// ReadOnly is what kubelet's read-only port has.
+	ReadOnly
+	// Health is /healthz alone.
+	Health
+)
+
 // ManifestHeader names the file that asks for the pod in an answer about one pod.
 const ManifestHeader = "Berth-Manifest"
 
-// New returns a handler.
+// New returns the API as a whole.
 func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: c, log: c.Log, mux: http.NewServeMux()}
-	routes := map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET /healthz":            s.healthz,
-		"GET /pods":               s.listPods,
-		"GET /pods/{ns}/{pod}":    s.getPod,
-		"DELETE /pods/{ns}/{pod}": s.deletePod,
-		"GET /events":             s.events,
-		"GET /problems":           s.problems,
-		"GET /timing/{ns}/{pod}":  s.timing,
-		"GET /containerLogs/{ns}/{pod}/{container}": s.containerLogs,
-		"/exec/{ns}/{pod}/{container}":              s.exec,
-		"/attach/{ns}/{pod}/{container}":            s.attach,
-		"/portForward/{ns}/{pod}":                   s.portForward,
-	}
-	for pattern, h := range routes {
-		s.mux.HandleFunc(pattern, s.answer(h))
-	}
-	for path, g := range c.Metrics {
-		// One figure that cannot be had must not cost all others.
-		s.mux.Handle("GET "+path, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
-	}
-	if c.Stats != nil {
-		s.mux.HandleFunc("GET /stats/summary", s.answer(s.summary))
-	}
-	if c.Images != nil {
-		s.mux.Handle("/images", c.Images)
-		s.mux.Handle("/images/", c.Images)
-	}
+	s := &Server{cfg: c, log: c.Log}
+	s.mux = s.routes(Full)
 	return s
+}
+
+// Handler returns a part of the API.
+func (s *Server) Handler(a Access) http.Handler { return s.routes(a) }
+
+// handler answers a request, or returns why it cannot.
+type handler func(http.ResponseWriter, *http.Request) error
+
+func (s *Server) routes(a Access) *http.ServeMux {
+	mux := http.NewServeMux()
+	add := func(routes map[string]handler) {
+		for pattern, h := range routes {
+			mux.HandleFunc(pattern, s.answer(h))
+		}
+	}
+	add(s.health())
+	if a == Health {
+		return mux
+	}
+	add(map[string]handler{"GET /pods": s.listPods, "GET /pods/{$}": s.listPods})
+	for path, g := range s.cfg.Metrics {
+		// One figure that cannot be had must not cost all others.
+		mux.Handle("GET "+path, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	}
+	if s.cfg.Stats != nil {
+		add(map[string]handler{"GET /stats/summary": s.summary, "POST /stats/summary": s.summary})
+	}
+	if a == ReadOnly {
+		return mux
+	}
+	if s.cfg.Configz != nil {
+		add(map[string]handler{"GET /configz": func(w http.ResponseWriter, _ *http.Request) error {
+			return writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Configz()})
+		}})
+	}
+	if a == NoDebugging {
+		return mux
+	}
+	add(s.debugging())
+	if s.cfg.Images != nil {
+		mux.Handle("/images", s.cfg.Images)
+		mux.Handle("/images/", s.cfg.Images)
+	}
+	if s.cfg.Profiling {
+		profiles(mux)
+	}
+	if a == Full && s.cfg.Authority != nil {
+		add(map[string]handler{"POST /certificates": s.signCertificate, "GET /certificates/ca": s.authority})
+	}
+	return mux
+}
+
+// debugging are the routes that show what pods say, reach into them, or change something.
+func (s *Server) debugging() map[string]handler {
+	routes := map[string]handler{
+		"GET /pods/{ns}/{pod}":                      s.getPod,
+		"DELETE /pods/{ns}/{pod}":                   s.deletePod,
+		"GET /runningpods":                          s.runningPods,
+		"GET /runningpods/{$}":                      s.runningPods,
+		"GET /events":                               s.events,
+		"GET /problems":                             s.problems,
+		"GET /timing/{ns}/{pod}":                    s.timing,
+		"GET /containerLogs/{ns}/{pod}/{container}": s.containerLogs,
+		"POST /run/{ns}/{pod}/{container}":          s.run,
+		"POST /run/{ns}/{pod}/{uid}/{container}":    s.run,
+	}
+	for path, h := range map[string]handler{"exec": s.exec, "attach": s.attach} {
+		routes["/"+path+"/{ns}/{pod}/{container}"] = h
+		routes["/"+path+"/{ns}/{pod}/{uid}/{container}"] = h
+	}
+	routes["/portForward/{ns}/{pod}"] = s.portForward
+	routes["/portForward/{ns}/{pod}/{uid}"] = s.portForward
+	if s.cfg.CheckpointDir != "" {
+		routes["POST /checkpoint/{ns}/{pod}/{container}"] = s.checkpoint
+	}
+	if s.cfg.SystemLogs != "" {
+		routes["GET /logs/"] = s.systemLogs
+	}
+	return routes
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
@@ -185,7 +273,13 @@ func (r *response) Flush() {
 	_ = http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// Unwrap lets http.ResponseController reach the connection, for hijacking.
+// Hijack hands over the connection, to libraries that know of no http.ResponseController.
+func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r.begun = true
+	return http.NewResponseController(r.ResponseWriter).Hijack()
+}
+
+// Unwrap lets http.ResponseController reach the connection.
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) error {
@@ -194,14 +288,4 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeJSON(w, sum)
-}
-
-func (s *Server) healthz(w http.ResponseWriter, r *http.Request) error {
-	if s.cfg.Healthy != nil {
-		if err := s.cfg.Healthy(); err != nil {
-			return &failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, err.Error()}
-		}
-	}
-	_, err := fmt.Fprintln(w, "ok")
-	return err
 }

@@ -31,10 +31,14 @@ import (
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/agent/api/pki"
 	berthpod "github.com/berth-node/berth/agent/pod"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// A client's connection that was closed by the server before lingers for a second.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
+}
 
 // feed is a Feed of pods held in memory.
 type feed[T any] struct {
@@ -111,10 +115,27 @@ func (r *runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSt
 }
 
 func (r *runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	if req.GetFilter().GetLabelSelector()["io.kubernetes.pod.uid"] != "u1" {
+	if uid, ok := req.GetFilter().GetLabelSelector()["io.kubernetes.pod.uid"]; ok && uid != "u1" {
 		return &runtimeapi.ListPodSandboxResponse{}, nil
 	}
-	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "s1"}}}, nil
+	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "s1", Metadata: &runtimeapi.PodSandboxMetadata{Name: key.Name, Namespace: key.Namespace, Uid: "u1"}}}}, nil
+}
+
+func (r *runtime) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{
+		Id: "c1", PodSandboxId: "s1", Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "img:1"},
+	}}}, nil
+}
+
+func (r *runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return &runtimeapi.CheckpointContainerResponse{}, nil
+}
+
+func (r *runtime) ExecSync(_ context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if req.GetCmd()[0] == "false" {
+		return &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("no")}, nil
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: fmt.Appendf(nil, "%s %s", req.GetContainerId(), req.GetCmd())}, nil
 }
 
 func (r *runtime) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
@@ -169,6 +190,7 @@ type fixture struct {
 	pods   feed[*corev1.Pod]
 	events feed[*corev1.Event]
 	rt     *runtime
+	cfg    api.Config
 	client *client.Client
 	ill    error
 }
@@ -214,8 +236,13 @@ func start(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewUnstartedServer(api.New(api.Config{
-		Pods: &f.pods, Events: &f.events, Runtime: f.rt,
+	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg = api.Config{
+		Authority: authority,
+		Pods:      &f.pods, Events: &f.events, Runtime: f.rt,
 		File:     func(k types.NamespacedName) string { return "/m/" + k.Name + ".yaml" },
 		Healthy:  func() error { return f.ill },
 		Problems: func() []api.Problem { return []api.Problem{{File: "x", Errors: []string{"bad"}}} },
@@ -223,7 +250,8 @@ func start(t *testing.T) *fixture {
 			return &berthpod.Span{Name: "pod", Duration: time.Millisecond, Children: []*berthpod.Span{{Name: "sandbox"}}}
 		},
 		Images: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }),
-	}))
+	}
+	srv := httptest.NewUnstartedServer(api.New(f.cfg))
 	srv.Listener = l
 	srv.Start()
 	f.client = client.New(dir)

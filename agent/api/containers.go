@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/berth-node/berth/agent/api/logs"
 )
@@ -204,14 +203,17 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	if len(q["command"]) == 0 {
 		return badRequest("command: nothing to execute")
 	}
+	want, err := streams(r)
+	if err != nil {
+		return err
+	}
 	resp, err := s.cfg.Runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
-		ContainerId: id, Cmd: q["command"], Tty: wants(r, "tty"),
-		Stdin: wants(r, "input"), Stdout: wants(r, "output"), Stderr: wants(r, "error") && !wants(r, "tty"),
+		ContainerId: id, Cmd: q["command"], Tty: want.tty, Stdin: want.stdin, Stdout: want.stdout, Stderr: want.stderr,
 	})
 	if err != nil {
 		return fmt.Errorf("exec: %w", err)
 	}
-	return handOver(w, r, resp.GetUrl())
+	return s.stream(w, r, resp.GetUrl(), want)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
@@ -219,14 +221,17 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	want, err := streams(r)
+	if err != nil {
+		return err
+	}
 	resp, err := s.cfg.Runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
-		ContainerId: id, Tty: wants(r, "tty"),
-		Stdin: wants(r, "input"), Stdout: wants(r, "output"), Stderr: wants(r, "error") && !wants(r, "tty"),
+		ContainerId: id, Tty: want.tty, Stdin: want.stdin, Stdout: want.stdout, Stderr: want.stderr,
 	})
 	if err != nil {
 		return fmt.Errorf("attach: %w", err)
 	}
-	return handOver(w, r, resp.GetUrl())
+	return s.stream(w, r, resp.GetUrl(), want)
 }
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) error {
@@ -256,28 +261,8 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
+	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
+		return s.tunnel(w, r, resp.GetUrl())
+	}
 	return handOver(w, r, resp.GetUrl())
-}
-
-// handOver lets the runtime's streaming server answer the request, with the connection that it upgrades.
-func handOver(w http.ResponseWriter, r *http.Request, to string) error {
-	u, err := url.Parse(to)
-	if err != nil || u.Host == "" {
-		return fmt.Errorf("runtime gave the URL %q", to)
-	}
-	if r.Header.Get("Upgrade") == "" {
-		return badRequest("an upgrade to SPDY or WebSocket is needed")
-	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(pr *httputil.ProxyRequest) {
-			pr.Out.URL, pr.Out.Host = u, u.Host
-		},
-		// One connection for one request, never through a proxy of the environment: the server is on this machine.
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, "reach the runtime's streaming server: "+err.Error(), http.StatusBadGateway)
-		},
-	}
-	proxy.ServeHTTP(w, r)
-	return nil
 }

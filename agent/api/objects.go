@@ -45,7 +45,7 @@ func typed(p *corev1.Pod) *corev1.Pod {
 func (s *Server) find(r *http.Request) (*corev1.Pod, error) {
 	ns, name := r.PathValue("ns"), r.PathValue("pod")
 	for _, p := range s.cfg.Pods.List() {
-		if p.Namespace == ns && p.Name == name {
+		if uid := r.PathValue("uid"); p.Namespace == ns && p.Name == name && (uid == "" || uid == string(p.UID)) {
 			return p, nil
 		}
 	}

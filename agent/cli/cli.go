@@ -72,6 +72,7 @@ func Commands(runDir func() string) []*cobra.Command {
 	c := &commands{client: func() *client.Client { return client.New(runDir()) }}
 	return []*cobra.Command{
 		c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.portForward(), c.events(), c.rm(),
+		c.cert(),
 	}
 }
 

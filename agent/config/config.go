@@ -62,8 +62,7 @@ type Config struct {
 	ManifestDir string
 	NodeName    string
 
-	CRISocket  string
-	APIAddress string
+	CRISocket string
 
 	CredentialConfig string // image credential providers; "" = none
 	CredentialBinDir string
@@ -72,6 +71,7 @@ type Config struct {
 	BackoffMax     time.Duration
 
 	Managers
+	Server
 
 	SingleProcessOOMKill bool
 
@@ -143,6 +143,7 @@ func Default() Config {
 		BackoffInitial: 10 * time.Second,
 		BackoffMax:     5 * time.Minute,
 		Managers:       defaultManagers(),
+		Server:         defaultServer(),
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }
@@ -187,11 +188,11 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
 	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
-	fs.StringVar(&c.APIAddress, "api-address", c.APIAddress, "serve the node's API on this address too (empty: off)")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
 	fs.BoolVar(&c.SingleProcessOOMKill, "single-process-oom-kill", c.SingleProcessOOMKill, "with cgroup v2, let the kernel kill one process of a container that is out of memory, not all of it")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
+	c.Server.AddFlags(fs)
 	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
 	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
 	c.Logging.AddFlags(fs)
@@ -302,11 +303,8 @@ func (c *Config) Complete() error {
 	if c.Endpoint != "" && c.ImageDir != "" {
 		errs = append(errs, errors.New("--image-dir is read by the embedded runtime, which --runtime does without: a CRI runtime has no import of its own"))
 	}
-	if c.APIAddress != "" {
-		errs = append(errs, errors.New("--api-address: serving the API on an address is not there yet"))
-	}
 	_, err := c.Pinning()
-	errs = append(errs, err, c.completeCredentials(), c.Logging.Validate())
+	errs = append(errs, err, c.Server.Complete(c.RootDir), c.completeCredentials(), c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 

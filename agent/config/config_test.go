@@ -53,7 +53,7 @@ func TestRefused(t *testing.T) {
 		"--manifest-dir=":                "--manifest-dir",
 		"--max-parallel-pulls=0":         "--max-parallel-pulls",
 		"--log-max-size=-1":              "--log-max-size",
-		"--api-address=127.0.0.1:10250":  "--api-address",
+		"--port=70000":                   "--port",
 		"--pull-stall-timeout=-2s":       "--pull-stall-timeout",
 		"--bridge-name=a/b":              "--bridge-name",
 		"--log-dir=/var/lib/berth":       "must differ",

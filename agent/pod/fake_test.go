@@ -374,6 +374,14 @@ func (f *fake) ContainerStatus(ctx context.Context, r *runtimeapi.ContainerStatu
 	return &runtimeapi.ContainerStatusResponse{Status: cloneContainer(c)}, nil
 }
 
+func (f *fake) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	if err := f.call(ctx, "CheckpointContainer "+r.GetContainerId()); err != nil {
+		return nil, err
+	}
+	f.mu.Unlock()
+	return &runtimeapi.CheckpointContainerResponse{}, nil
+}
+
 func (f *fake) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if err := f.call(ctx, "ExecSync "+r.GetContainerId()+" "+strings.Join(r.GetCmd(), " ")); err != nil {
 		return nil, err

@@ -72,6 +72,8 @@ type Containers interface {
 	// ExecSync runs a command in the container. That it exits with another code than 0 is no error. When ctx ends or the
 	// timeout is over, the command and what it started are killed.
 	ExecSync(context.Context, *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
+	// CheckpointContainer writes the state of a running container to a file. Few runtimes can; the others say what is missing.
+	CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error)
 }
 
 // Images are the images of the node.

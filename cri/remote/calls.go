@@ -107,6 +107,11 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 	return wait(ctx, r.runtime.ExecSync, req)
 }
 
+// CheckpointContainer is the CRI's.
+func (r *Runtime) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return wait(ctx, r.runtime.CheckpointContainer, req)
+}
+
 // Exec is the CRI's.
 func (r *Runtime) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	return wait(ctx, r.runtime.Exec, req)

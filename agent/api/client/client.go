@@ -82,11 +82,15 @@ func (c *Client) HTTP() *http.Client { return c.http }
 
 // Do sends a request and turns an answer that is a failure into an [Error].
 func (c *Client) Do(ctx context.Context, method, path string, q url.Values) (*http.Response, error) {
+	return c.send(ctx, method, path, q, nil)
+}
+
+func (c *Client) send(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Response, error) {
 	u := host + path
 	if len(q) > 0 {
 		u += "?" + q.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u, nil)
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,201 @@
+// Package access says who a request to the agent's API comes from, and whether it may do what it asks for. Its terms are kubelet's:
+// a request wants a verb on a subresource of the node, so that rules that were written for kubelets hold here.
+package access
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// User is who asks.
+type User struct {
+	Name   string
+	UID    string
+	Groups []string
+	Extra  map[string][]string
+}
+
+// The names that requests without credentials go by, and the group of all that have shown some.
+const (
+	Anonymous            = "system:anonymous"
+	UnauthenticatedGroup = "system:unauthenticated"
+	AuthenticatedGroup   = "system:authenticated"
+)
+
+// Attributes are what a request wants.
+type Attributes struct {
+	Verb string
+	// Subresources of the node, each of which is enough. The first is the narrowest.
+	Subresources []string
+}
+
+// Authenticator finds out who a request comes from. It returns nil when the request shows nothing that it knows of, and an error
+// when what the request shows is not good.
+type Authenticator interface {
+	Authenticate(*http.Request) (*User, error)
+}
+
+// Authorizer says whether a user may do something, and if not, why.
+type Authorizer interface {
+	Authorize(context.Context, *User, Attributes) (bool, string, error)
+}
+
+// narrow are the paths that have a subresource of their own. With alone, nodes/proxy does not include it.
+var narrow = []struct {
+	path, subresource string
+	alone             bool
+}{
+	{"/stats", "stats", true},
+	{"/metrics", "metrics", true},
+	{"/logs", "log", true},
+	{"/checkpoint", "checkpoint", true},
+	{"/healthz", "healthz", false},
+	{"/configz", "configz", false},
+	{"/pods", "pods", false},
+	{"/runningpods", "pods", false},
+}
+
+// intrusive are the paths that reach into a pod. For them it does not matter which method asks: a WebSocket begins with GET, and who
+// may read must not thereby be able to run commands.
+var intrusive = []string{"/exec", "/attach", "/portForward", "/run", "/checkpoint"}
+
+// Of returns what a request wants.
+func Of(r *http.Request) Attributes {
+	a := Attributes{Verb: verbs[r.Method]}
+	below := func(path string) bool { return r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/") }
+	if slices.ContainsFunc(intrusive, below) {
+		a.Verb = "create"
+	}
+	for _, n := range narrow {
+		if below(n.path) {
+			if a.Subresources = []string{n.subresource}; !n.alone {
+				a.Subresources = append(a.Subresources, "proxy")
+			}
+			return a
+		}
+	}
+	a.Subresources = []string{"proxy"}
+	return a
+}
+
+var verbs = map[string]string{
+	http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update",
+	http.MethodPatch: "patch", http.MethodDelete: "delete",
+}
+
+// Guard lets requests pass that are allowed.
+type Guard struct {
+	Authenticators []Authenticator
+	Authorizer     Authorizer
+	AllowAnonymous bool // requests that show nothing are those of system:anonymous
+	Next           http.Handler
+	Log            *slog.Logger
+}
+
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, err := g.authenticate(r)
+	if err != nil || user == nil {
+		g.Log.Debug("request without good credentials", "from", r.RemoteAddr, "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		return
+	}
+	want := Of(r)
+	ok, why, err := g.Authorizer.Authorize(r.Context(), user, want)
+	switch {
+	case err != nil:
+		g.Log.Warn("request cannot be authorized", "user", user.Name, "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError,
+			fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb, want.Subresources))
+	case !ok:
+		g.Log.Info("request refused", "user", user.Name, "verb", want.Verb, "path", r.URL.Path, "reason", why)
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden,
+			fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb, want.Subresources))
+	default:
+		g.Next.ServeHTTP(w, r)
+	}
+}
+
+func (g *Guard) authenticate(r *http.Request) (*User, error) {
+	var errs []error
+	for _, a := range g.Authenticators {
+		user, err := a.Authenticate(r)
+		if user != nil {
+			if !slices.Contains(user.Groups, AuthenticatedGroup) {
+				user.Groups = append(slices.Clone(user.Groups), AuthenticatedGroup)
+			}
+			return user, nil
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err // who shows bad credentials is not taken for somebody else
+	}
+	if g.AllowAnonymous {
+		return &User{Name: Anonymous, Groups: []string{UnauthenticatedGroup}}, nil
+	}
+	return nil, nil
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	// A client that is gone needs no answer.
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Message: message, Reason: reason, Code: int32(code),
+	})
+}
+
+// Certificates authenticates by client certificates: the common name is the user, the organizations are the groups.
+type Certificates struct {
+	Roots func() *x509.CertPool // nil: nobody is known
+}
+
+// Authenticate implements [Authenticator].
+func (c Certificates) Authenticate(r *http.Request) (*User, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, nil
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	opts := x509.VerifyOptions{Roots: c.Roots(), Intermediates: x509.NewCertPool(), CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if opts.Roots == nil {
+		return nil, errors.New("no authority is trusted for client certificates")
+	}
+	for _, i := range r.TLS.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(i)
+	}
+	if _, err := leaf.Verify(opts); err != nil {
+		return nil, fmt.Errorf("verify client certificate of %q: %w", leaf.Subject.CommonName, err)
+	}
+	if leaf.Subject.CommonName == "" {
+		return nil, errors.New("client certificate names nobody")
+	}
+	return &User{Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization}, nil
+}
+
+// bearer is the token of a request, "" without one.
+func bearer(r *http.Request) string {
+	scheme, token, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// AlwaysAllow lets everybody do everything who is somebody.
+type AlwaysAllow struct{}
+
+// Authorize implements [Authorizer].
+func (AlwaysAllow) Authorize(context.Context, *User, Attributes) (bool, string, error) {
+	return true, "", nil
+}

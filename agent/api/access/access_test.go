@@ -1,0 +1,223 @@
+package access
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
+)
+
+func TestAttributes(t *testing.T) {
+	for _, c := range []struct{ method, path, verb, sub string }{
+		{"GET", "/metrics", "get", "metrics"},
+		{"GET", "/metrics/cadvisor", "get", "metrics"},
+		{"GET", "/metricsandmore", "get", "proxy"},
+		{"POST", "/stats/summary", "create", "stats"},
+		{"GET", "/logs/syslog", "get", "log"},
+		{"GET", "/pods", "get", "pods proxy"},
+		{"GET", "/runningpods/", "get", "pods proxy"},
+		{"GET", "/healthz/ping", "get", "healthz proxy"},
+		{"GET", "/configz", "get", "configz proxy"},
+		{"GET", "/containerLogs/ns/pod/c", "get", "proxy"},
+		{"GET", "/exec/ns/pod/c", "create", "proxy"},
+		{"POST", "/exec/ns/pod/c", "create", "proxy"},
+		{"GET", "/portForward/ns/pod", "create", "proxy"},
+		{"GET", "/checkpoint/ns/pod/c", "create", "checkpoint"},
+		{"DELETE", "/pods/ns/pod", "delete", "pods proxy"},
+		{"HEAD", "/healthz", "get", "healthz proxy"},
+		{"GET", "/debug/pprof/heap", "get", "proxy"},
+	} {
+		a := Of(httptest.NewRequest(c.method, c.path, nil))
+		if a.Verb != c.verb || strings.Join(a.Subresources, " ") != c.sub {
+			t.Errorf("%s %s: %+v", c.method, c.path, a)
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	var rules Rules
+	for _, s := range []string{"group:system:masters=*", "group:system:monitoring=get:metrics,stats", "user:a=b=pods"} {
+		r, err := ParseRule(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, r)
+	}
+	for _, c := range []struct {
+		user        User
+		method, url string
+		want        bool
+	}{
+		{User{Name: "root", Groups: []string{"system:masters"}}, "POST", "/exec/a/b/c", true},
+		{User{Name: "prom", Groups: []string{"system:monitoring"}}, "GET", "/metrics", true},
+		{User{Name: "prom", Groups: []string{"system:monitoring"}}, "POST", "/metrics", false},
+		{User{Name: "prom", Groups: []string{"system:monitoring"}}, "GET", "/pods", false},
+		{User{Name: "prom", Groups: []string{"system:monitoring"}}, "GET", "/exec/a/b/c", false},
+		{User{Name: "a=b"}, "GET", "/pods", true},
+		{User{Name: "a=b"}, "GET", "/containerLogs/a/b/c", false},
+		{User{Name: "system:masters"}, "GET", "/pods", false},
+		{User{}, "GET", "/pods", false},
+	} {
+		if ok, _, _ := rules.Authorize(t.Context(), &c.user, Of(httptest.NewRequest(c.method, c.url, nil))); ok != c.want {
+			t.Errorf("%+v %s %s: %t", c.user, c.method, c.url, ok)
+		}
+	}
+	for _, s := range []string{"", "ann", "ann=*", "user:=*", "role:x=*", "user:ann=", "user:ann=everything"} {
+		if r, err := ParseRule(s); err == nil {
+			t.Errorf("%q was taken: %+v", s, r)
+		}
+	}
+}
+
+func TestTokens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	write := func(s string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(s), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# comment\nsecret,prom,1,\"system:monitoring, more\"\nother,ann,2\n", 0o600)
+	tokens, err := ReadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(header string) (*User, error) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", header)
+		return TokenFile{func() Tokens { return tokens }}.Authenticate(r)
+	}
+	if u, err := ask("Bearer secret"); err != nil || u.Name != "prom" || !slices.Equal(u.Groups, []string{"system:monitoring", "more"}) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if u, err := ask("Bearer nope"); err == nil || u != nil {
+		t.Errorf("%+v, %v", u, err)
+	}
+	for _, h := range []string{"", "Basic secret", "Bearer ", "Bearer"} {
+		if u, err := ask(h); err != nil || u != nil {
+			t.Errorf("%q: %+v, %v", h, u, err)
+		}
+	}
+	for content, want := range map[string]string{"a,b\n": "line 1", "a,b,c\na,x,y\n": "twice", ",b,c\n": "line 1", "\"a,b": "quote"} {
+		write(content, 0o600)
+		if _, err := ReadTokens(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+	write("a,b,c\n", 0o644)
+	if _, err := ReadTokens(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("readable by others: %v", err)
+	}
+}
+
+// apiServer answers reviews as an API server does.
+type apiServer struct {
+	tokens, reviews int
+	last            authorizationv1.SubjectAccessReviewSpec
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	switch r.URL.Path {
+	case "/apis/authentication.k8s.io/v1/tokenreviews":
+		a.tokens++
+		var in authenticationv1.TokenReview
+		if err := json.Unmarshal(body, &in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if in.Spec.Token == "good" {
+			in.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "sa", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
+		}
+		_ = json.NewEncoder(w).Encode(in)
+	case "/apis/authorization.k8s.io/v1/subjectaccessreviews":
+		a.reviews++
+		var in authorizationv1.SubjectAccessReview
+		if err := json.Unmarshal(body, &in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		a.last = in.Spec
+		in.Status.Allowed = in.Spec.ResourceAttributes.Subresource == "proxy" && in.Spec.ResourceAttributes.Verb == "get"
+		_ = json.NewEncoder(w).Encode(in)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func TestWebhook(t *testing.T) {
+	server := &apiServer{}
+	ts := httptest.NewServer(server)
+	defer ts.Close()
+	w, err := NewWebhook(WebhookConfig{API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour, AllowedTTL: time.Hour, ForbiddenTTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Guard{
+		Authenticators: []Authenticator{TokenReviews{w}}, Authorizer: w, Log: slog.New(slog.DiscardHandler),
+		Next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "in") }),
+	}
+	ask := func(method, path, token string) int {
+		r := httptest.NewRequest(method, path, nil)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		rec := httptest.NewRecorder()
+		g.ServeHTTP(rec, r)
+		return rec.Code
+	}
+	for range 2 {
+		if code := ask("GET", "/pods", "good"); code != http.StatusOK {
+			t.Errorf("allowed by the wider subresource: %d", code)
+		}
+	}
+	if server.tokens != 1 || server.reviews != 2 {
+		t.Errorf("asked %d and %d times, not from memory", server.tokens, server.reviews)
+	}
+	l := server.last
+	if l.User != "sa" || !slices.Equal(l.Groups, []string{"g", AuthenticatedGroup}) || l.Extra["k"][0] != "v" || l.ResourceAttributes.Name != "node" || l.ResourceAttributes.Resource != "nodes" {
+		t.Errorf("%+v %+v", l, l.ResourceAttributes)
+	}
+	for _, c := range []struct {
+		method, path, token string
+		want                int
+	}{
+		{"GET", "/exec/a/b/c", "good", http.StatusForbidden},
+		{"GET", "/metrics", "good", http.StatusForbidden},
+		{"GET", "/pods", "bad", http.StatusUnauthorized},
+		{"GET", "/pods", "", http.StatusUnauthorized},
+	} {
+		if code := ask(c.method, c.path, c.token); code != c.want {
+			t.Errorf("%+v: %d", c, code)
+		}
+	}
+	g.AllowAnonymous = true
+	if code := ask("GET", "/pods", ""); code != http.StatusOK || server.last.User != Anonymous {
+		t.Errorf("anonymous: %d, %+v", code, server.last)
+	}
+	if code := ask("GET", "/pods", "bad"); code != http.StatusUnauthorized {
+		t.Errorf("a bad token became anonymous: %d", code)
+	}
+	ts.Close()
+	if code := ask("GET", "/logs/", "good"); code != http.StatusInternalServerError {
+		t.Errorf("no API server: %d", code)
+	}
+	if code := ask("GET", "/pods", "new"); code != http.StatusUnauthorized {
+		t.Errorf("no API server: %d", code)
+	}
+}

@@ -1,0 +1,141 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
+)
+
+// cached is how many answers of each kind are remembered.
+const cached = 4096
+
+// reviewTimeout is how long an API server may take to answer.
+const reviewTimeout = 10 * time.Second
+
+// Webhook asks an API server who has a token (TokenReview), and who may do what (SubjectAccessReview). It remembers the answers for
+// a while.
+type Webhook struct {
+	cfg     WebhookConfig
+	client  *rest.RESTClient
+	tokens  *cache.LRUExpireCache
+	reviews *cache.LRUExpireCache
+}
+
+// WebhookConfig says whom to ask, and for how long an answer is good.
+type WebhookConfig struct {
+	API      *rest.Config
+	NodeName string
+
+	TokenTTL                 time.Duration
+	AllowedTTL, ForbiddenTTL time.Duration
+}
+
+// NewWebhook returns a Webhook. It asks nothing yet.
+func NewWebhook(c WebhookConfig) (*Webhook, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(authenticationv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("prepare reviews: %w", err)
+	}
+	cfg := rest.CopyConfig(c.API)
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.Timeout = reviewTimeout
+	// Each answer lets a request go on; the limits of a client of its own would hold up others.
+	cfg.QPS, cfg.Burst = -1, 0
+	client, err := rest.UnversionedRESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("prepare reviews: %w", err)
+	}
+	return &Webhook{cfg: c, client: client, tokens: cache.NewLRUExpireCache(cached), reviews: cache.NewLRUExpireCache(cached)}, nil
+}
+
+// TokenReviews authenticates by asking the API server.
+type TokenReviews struct{ *Webhook }
+
+// Authenticate implements [Authenticator].
+func (t TokenReviews) Authenticate(r *http.Request) (*User, error) {
+	token := bearer(r)
+	if token == "" {
+		return nil, nil
+	}
+	key := sha256.Sum256([]byte(token))
+	st, ok := t.tokens.Get(key)
+	if !ok {
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+		err := t.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").Body(review).Do(r.Context()).Into(review)
+		if err != nil {
+			return nil, fmt.Errorf("review token: %w", err)
+		}
+		st = review.Status
+		t.tokens.Add(key, st, t.cfg.TokenTTL)
+	}
+	status := st.(authenticationv1.TokenReviewStatus) //nolint:forcetypeassert // nothing else is in there
+	if !status.Authenticated {
+		return nil, fmt.Errorf("the API server does not know the token: %s", status.Error)
+	}
+	u := &User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups, Extra: map[string][]string{}}
+	for k, v := range status.User.Extra {
+		u.Extra[k] = v
+	}
+	return u, nil
+}
+
+// Authorize implements [Authorizer]: one subresource after the other, until one is allowed.
+func (w *Webhook) Authorize(ctx context.Context, u *User, want Attributes) (bool, string, error) {
+	var why string
+	for _, sub := range want.Subresources {
+		spec := authorizationv1.SubjectAccessReviewSpec{
+			User: u.Name, UID: u.UID, Groups: u.Groups, Extra: map[string]authorizationv1.ExtraValue{},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: want.Verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: w.cfg.NodeName,
+			},
+		}
+		for k, v := range u.Extra {
+			spec.Extra[k] = v
+		}
+		st, err := w.review(ctx, spec)
+		if err != nil {
+			return false, "", err
+		}
+		if st.Allowed {
+			return true, "", nil
+		}
+		why = st.Reason
+		if st.Denied {
+			return false, why, nil
+		}
+	}
+	return false, why, nil
+}
+
+func (w *Webhook) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+	data, err := json.Marshal(spec) // maps are written in order
+	if err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("review access: %w", err)
+	}
+	key := sha256.Sum256(data)
+	if st, ok := w.reviews.Get(key); ok {
+		return st.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is in there
+	}
+	review := &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{}, Spec: spec}
+	if err := w.client.Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+		return review.Status, fmt.Errorf("review access: %w", err)
+	}
+	ttl := w.cfg.ForbiddenTTL
+	if review.Status.Allowed {
+		ttl = w.cfg.AllowedTTL
+	}
+	w.reviews.Add(key, review.Status, ttl)
+	return review.Status, nil
+}

@@ -1,0 +1,121 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// healthCheck is one part of /healthz.
+type healthCheck struct {
+	name  string
+	check func() error
+}
+
+// health are the routes that say whether the agent is well: as a whole and part by part.
+func (s *Server) health() map[string]handler {
+	checks := []healthCheck{
+		{"ping", func() error { return nil }},
+		{"log", func() error { return nil }}, // kubelet's looks whether its log is flushed; this one is not buffered
+		{"syncloop", func() error {
+			if s.cfg.Healthy == nil {
+				return nil
+			}
+			return s.cfg.Healthy()
+		}},
+	}
+	all := func(w http.ResponseWriter, r *http.Request) error { return healthz(w, r, checks) }
+	routes := map[string]handler{"GET /healthz": all, "GET /healthz/{$}": all}
+	for _, c := range checks {
+		routes["GET /healthz/"+c.name] = func(w http.ResponseWriter, _ *http.Request) error {
+			if err := c.check(); err != nil {
+				return unhealthy(err.Error())
+			}
+			_, err := io.WriteString(w, "ok")
+			return err
+		}
+	}
+	return routes
+}
+
+func unhealthy(message string) error {
+	return &failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message}
+}
+
+func healthz(w http.ResponseWriter, r *http.Request, checks []healthCheck) error {
+	var each bytes.Buffer
+	var bad []string
+	for _, c := range checks {
+		if err := c.check(); err != nil {
+			bad = append(bad, err.Error())
+			fmt.Fprintf(&each, "[-]%s failed: %v\n", c.name, err)
+			continue
+		}
+		fmt.Fprintf(&each, "[+]%s ok\n", c.name)
+	}
+	if len(bad) > 0 {
+		return unhealthy(strings.Join(bad, "; "))
+	}
+	if _, verbose := r.URL.Query()["verbose"]; verbose {
+		_, err := fmt.Fprintf(w, "%shealthz check passed\n", each.Bytes())
+		return err
+	}
+	_, err := io.WriteString(w, "ok")
+	return err
+}
+
+// systemLogs shows a directory of logs. Its root is opened so that no symbolic link leads out of it: pods that may write below it
+// could otherwise have any file of the machine shown.
+func (s *Server) systemLogs(w http.ResponseWriter, r *http.Request) error {
+	root, err := os.OpenRoot(s.cfg.SystemLogs)
+	if err != nil {
+		return fmt.Errorf("open logs: %w", err)
+	}
+	defer root.Close()
+	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	return nil
+}
+
+// profiles are the profiles of the agent itself.
+func profiles(mux *http.ServeMux) {
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+}
+
+// maxRequest is more than a certificate request ever has.
+const maxRequest = 64 << 10
+
+// signCertificate signs a certificate request of the administrator, who is whoever can open the socket.
+func (s *Server) signCertificate(w http.ResponseWriter, r *http.Request) error {
+	life, err := time.ParseDuration(r.FormValue("ttl"))
+	if err != nil {
+		return badRequest("ttl: %q is not a duration", r.FormValue("ttl"))
+	}
+	request, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		return badRequest("read certificate request: %v", err)
+	}
+	cert, err := s.cfg.Authority.SignClient(request, life)
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	w.Header().Set("Content-Type", "application/x-pem-file")
+	_, err = w.Write(cert)
+	return err
+}
+
+func (s *Server) authority(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/x-pem-file")
+	_, err := w.Write(s.cfg.Authority.Bundle())
+	return err
+}
