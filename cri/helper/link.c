@@ -1,17 +1,20 @@
 /*
  * A thread more in libcontainer's init life, with a socket to the launcher.
  *
- * It loads the seccomp filter of a container's first process from what was
- * compiled before. libcontainer can only compile a profile itself, in each
- * container's init, which takes longer than all the rest. So the thread waits
- * until libcontainer's init is done and only waits to execute the program, and
- * then loads the filter for all threads at once. Having been made before
- * libcontainer drops privileges, it has those that loading takes.
+ * When libcontainer's init is done, and only waits to execute the program, the
+ * launcher wakes the thread. It gives init the container's own /dev/null in the
+ * place of the host's, whose mode the container could change through the open
+ * file: libcontainer does that only where it has made /dev (see stage.go). And
+ * it loads the seccomp filter of a container's first process from what was
+ * compiled before, for all threads at once: libcontainer can only compile a
+ * profile itself, in each container's init, which takes longer than all the
+ * rest. Having been made before libcontainer drops privileges, the thread has
+ * those that loading takes.
  *
  * And it ends where the program begins: execve(2) ends all other threads of a
- * process first, so the launcher sees the socket close. The thread has a table
- * of files of its own, since libcontainer closes all files of init a moment
- * earlier.
+ * process first, so the launcher sees the socket close. By then the thread has
+ * a table of files of its own, since libcontainer closes all files of init a
+ * moment earlier.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,18 +29,46 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "link.h"
 
 #define STACK (32 * 1024)
 
+#define NULL_DEV makedev(1, 3)
+
 static struct {
 	int sock;
+	int null; /* /dev is not libcontainer's */
 	uint32_t flags;
 	struct sock_fprog prog;
 } want;
+
+static int is_null(int fd)
+{
+	struct stat st;
+	return syscall(SYS_fstat, fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == NULL_DEV;
+}
+
+/* own_null replaces what of 0 to 2 is a /dev/null; -1 when there is none of its own. */
+static int own_null(void)
+{
+	int fd = -1;
+	for (int i = 0; i < 3; i++) {
+		if (!is_null(i))
+			continue;
+		if (fd < 0)
+			fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd < 0 || !is_null(fd) || syscall(SYS_dup3, fd, i, 0) < 0)
+			return -1;
+	}
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	return 0;
+}
 
 /*
  * The C library does not know of this thread, and its thread-local storage is
@@ -45,17 +76,19 @@ static struct {
  * under it as well, so what follows is what any profile allows that lets
  * libcontainer get to the execve.
  */
-static int __attribute__((noreturn)) filter_thread(void *arg)
+static int __attribute__((noreturn)) link_thread(void *arg)
 {
 	static int never;
-	char c;
+	char c, answer = 0;
 	(void)arg;
-	/* Others wait for the end of what else init has open. */
-	syscall(SYS_close_range, 0, (unsigned)want.sock - 1, 0);
-	syscall(SYS_close_range, (unsigned)want.sock + 1, ~0u, 0);
-	if (want.prog.len && syscall(SYS_read, want.sock, &c, 1) == 1) {
-		char answer = 0;
-		if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, want.flags | SECCOMP_FILTER_FLAG_TSYNC, &want.prog) != 0)
+	if (syscall(SYS_read, want.sock, &c, 1) == 1) {
+		if ((want.null && own_null() != 0) || syscall(SYS_unshare, CLONE_FILES) != 0)
+			answer = 1;
+		/* Others wait for the end of what else init has open. */
+		syscall(SYS_close_range, 0, (unsigned)want.sock - 1, 0);
+		syscall(SYS_close_range, (unsigned)want.sock + 1, ~0u, 0);
+		if (answer == 0 && want.prog.len &&
+		    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, want.flags | SECCOMP_FILTER_FLAG_TSYNC, &want.prog) != 0)
 			answer = 1;
 		syscall(SYS_write, want.sock, &answer, 1);
 	}
@@ -68,7 +101,7 @@ static int __attribute__((noreturn)) filter_thread(void *arg)
  * there is one; 0 when that is done. The socket is libcontainer's from then on,
  * the thread has a copy.
  */
-int link_join(int sock)
+int link_join(int sock, int null)
 {
 	size_t max = 8 + BPF_MAXINSNS * sizeof(struct sock_filter);
 	char *buf = malloc(max);
@@ -85,6 +118,7 @@ int link_join(int sock)
 		want.prog.len = (unsigned short)((size_t)(n - 8) / sizeof(struct sock_filter));
 		want.prog.filter = (struct sock_filter *)(void *)(buf + 8);
 	}
+	want.null = null;
 	want.sock = fcntl(sock, F_DUPFD_CLOEXEC, 3);
 	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (want.sock < 0 || stack == MAP_FAILED)
@@ -92,9 +126,8 @@ int link_join(int sock)
 	/* No signal may be handled on it: Go's handlers expect a thread of Go's. */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &old);
-	int tid = clone(filter_thread, stack + STACK,
-			CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM, NULL);
+	int tid = clone(link_thread, stack + STACK,
+			CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM, NULL);
 	sigprocmask(SIG_SETMASK, &old, NULL);
-	close(want.sock);
 	return tid < 0 ? -1 : 0;
 }

@@ -6,6 +6,7 @@ package main
 import "C"
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,23 +17,30 @@ import (
 )
 
 // A link is a socket to a container's init that is closed when it executes the
-// program. It tells of that moment, and puts a compiled seccomp filter on init
-// before, see link.c. It goes in as the one libcontainer has for a pidfd,
+// program. It tells of that moment, and before it hands over what init is to
+// stage, and a compiled seccomp filter, see link.c. It goes in as the one libcontainer has for a pidfd,
 // since there is no other way to hand a file to init that the container does
 // not inherit.
 type link struct {
 	ours, theirs *os.File
-	filter       bool
 }
 
-// newLink makes a link with a filter, or nil for none.
-func newLink(filter []byte) (*link, error) {
+// newLink makes a link with what init is to stage, and a filter, or nil for none.
+func newLink(s stage, filter []byte) (*link, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode stage: %w", err)
+	}
+
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	l := &link{ours: os.NewFile(uintptr(p[0]), "link"), theirs: os.NewFile(uintptr(p[1]), "link"), filter: filter != nil}
-	if !l.filter {
+	l := &link{ours: os.NewFile(uintptr(p[0]), "link"), theirs: os.NewFile(uintptr(p[1]), "link")}
+	if _, err := l.ours.Write(b); err != nil {
+		return nil, fmt.Errorf("hand over stage: %w", err)
+	}
+	if filter == nil {
 		return l, nil
 	}
 	if _, err := l.ours.Write(filter); err != nil {
@@ -41,28 +49,25 @@ func newLink(filter []byte) (*link, error) {
 	return l, nil
 }
 
-// load has the filter loaded, if there is one. It is called when init waits to
-// execute the program.
-func (l *link) load() error {
+// finish has the thread do its part. It is called when init waits to execute
+// the program.
+func (l *link) finish() error {
 	// So that a read ends when init is gone.
 	l.theirs.Close()
-	if !l.filter {
-		return nil
-	}
 	// First the pidfd, which is of no use, and is dropped unreceived.
 	b := make([]byte, 64)
 	if _, err := l.ours.Read(b); err != nil {
-		return fmt.Errorf("load seccomp filter: %w", err)
+		return fmt.Errorf("finish init: %w", err)
 	}
 	if _, err := l.ours.Write([]byte{1}); err != nil {
-		return fmt.Errorf("load seccomp filter: %w", err)
+		return fmt.Errorf("finish init: %w", err)
 	}
 	n, err := l.ours.Read(b)
 	if err == nil && (n != 1 || b[0] != 0) {
-		err = errors.New("the kernel refuses it")
+		err = errors.New("the kernel refuses the seccomp filter or /dev/null")
 	}
 	if err != nil {
-		return fmt.Errorf("load seccomp filter: %w", err)
+		return fmt.Errorf("finish init: %w", err)
 	}
 	return nil
 }
@@ -94,7 +99,23 @@ func joinLink() error {
 	if err != nil {
 		return fmt.Errorf("find the launcher's socket: %w", err)
 	}
-	if C.link_join(C.int(fd)) != 0 {
+	b := make([]byte, 64<<10)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return os.NewSyscallError("read", err)
+	}
+	var s stage
+	if err := json.Unmarshal(b[:n], &s); err != nil {
+		return fmt.Errorf("decode stage: %w", err)
+	}
+	if err := s.set(); err != nil {
+		return err
+	}
+	null := C.int(0)
+	if s.Dev != nil {
+		null = 1
+	}
+	if C.link_join(C.int(fd), null) != 0 {
 		return errors.New("seccomp filter cannot be taken over")
 	}
 	return nil

@@ -1,4 +1,4 @@
 #ifndef BERTH_LINK_H
 #define BERTH_LINK_H
-int link_join(int sock);
+int link_join(int sock, int null);
 #endif

@@ -53,7 +53,7 @@ func (l launch) run(report *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	link, err := l.link(spec)
+	link, err := l.link(spec, stageOf(spec, filepath.Join(l.state, l.id)))
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (l launch) run(report *os.File) (err error) {
 	if _, err := fmt.Fprint(report, "P"+strconv.Itoa(pid)); err != nil {
 		return kill(process, fmt.Errorf("tell keeper of process %d: %w", pid, err))
 	}
-	if err := link.load(); err != nil {
+	if err := link.finish(); err != nil {
 		return kill(process, err)
 	}
 	if err := container.Exec(); err != nil {
@@ -164,20 +164,20 @@ func (l launch) spec() (*specs.Spec, error) {
 
 // link takes the seccomp profile out of the spec, so that libcontainer does not
 // compile it, and returns what loads it compiled.
-func (l launch) link(spec *specs.Spec) (*link, error) {
+func (l launch) link(spec *specs.Spec, s stage) (*link, error) {
 	if spec.Linux == nil || spec.Linux.Seccomp == nil {
-		return newLink(nil)
+		return newLink(s, nil)
 	}
 	p := spec.Linux.Seccomp
 	if native(p) || p.DefaultAction == "" && len(p.Syscalls) == 0 {
-		return newLink(nil)
+		return newLink(s, nil)
 	}
 	filter, err := l.filter(p)
 	if err != nil {
 		return nil, fmt.Errorf("compile seccomp profile: %w", err)
 	}
 	spec.Linux.Seccomp = nil
-	return newLink(filter)
+	return newLink(s, filter)
 }
 
 func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {

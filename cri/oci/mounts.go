@@ -75,15 +75,15 @@ func podFiles(in *Input) []specs.Mount {
 		mode = "ro"
 	}
 	var out []specs.Mount
-	bind := func(src, dst, mode string) {
+	bind := func(src, dst string, options ...string) {
 		if src != "" {
-			out = append(out, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: []string{"rbind", "rprivate", mode}})
+			out = append(out, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: append([]string{"rbind", "rprivate"}, options...)})
 		}
 	}
 	bind(in.Files.Hosts, "/etc/hosts", mode)
 	bind(in.Files.Hostname, "/etc/hostname", mode)
 	bind(in.Files.ResolvConf, "/etc/resolv.conf", mode)
-	bind(in.Files.Shm, "/dev/shm", "rw")
+	bind(in.Files.Shm, "/dev/shm", "nosuid", "noexec", "nodev", "rw") // as it is mounted on the host
 	return out
 }
 
