@@ -79,16 +79,19 @@ type view struct {
 	refused  map[string]failure      // by container ID: those that could not be started
 	probes   map[string]ProbeResults // by container ID
 	end      *ending                 // nil: the pod runs
+	deadline time.Time               // when it has been active long enough; zero: never
 	delays   delays
 }
 
 // decision is what a plan comes to.
 type decision struct {
-	steps   []step
-	waiting map[string]status.Waiting // by container name: why those do not run that should
-	wake    time.Time                 // when to plan again though nothing happens; zero: never
-	over    bool                      // nothing runs or will again
-	gone    bool                      // nothing is left
+	steps      []step
+	waiting    map[string]status.Waiting // by container name: why those do not run that should
+	wake       time.Time                 // when to plan again though nothing happens; zero: never
+	over       bool                      // nothing runs or will again
+	gone       bool                      // nothing is left
+	expired    bool                      // it has been active for longer than it may
+	restarting *bool                     // whether all containers are still being restarted; nil: they never were
 }
 
 // planner makes one decision.
@@ -96,7 +99,8 @@ type planner struct {
 	*view
 	decision
 	sandboxOK bool
-	starts    bool // something of the pod is being started, or waits for it
+	anew      *container // whose exit has sent all containers of the pod back to the start; nil: none
+	starts    bool       // something of the pod is being started, or waits for it
 }
 
 // plan decides what is to be done next. It is pure.
@@ -106,8 +110,11 @@ func plan(v *view) decision {
 	switch {
 	case v.end != nil:
 		p.ending()
+	case p.startsAnew():
 	case p.complete():
 		p.finish()
+	case p.pastDeadline():
+		p.expired = true
 	default:
 		p.run()
 	}
@@ -135,6 +142,14 @@ func (p *planner) blocked(key string) (failure, bool) {
 	}
 	p.at(f.until)
 	return f, true
+}
+
+func (p *planner) pastDeadline() bool {
+	if p.deadline.IsZero() {
+		return false
+	}
+	p.at(p.deadline)
+	return !p.now.Before(p.deadline)
 }
 
 // run plans for a pod that is to run.
@@ -246,6 +261,7 @@ func (p *planner) collect() {
 			c := &list[i]
 			switch {
 			case alive(c), i == 0:
+			case c == p.anew && p.restarting != nil && *p.restarting: // some have still to learn from it that they are past
 			case c.GetState() == exited && !kept:
 				kept = true
 			default:

@@ -23,26 +23,6 @@ const (
 	ends               // it has ended for good
 )
 
-// restarts says whether a container that has exited is to run again.
-func restarts(pod *corev1.Pod, c *corev1.Container, init bool, code int32) bool {
-	policy := pod.Spec.RestartPolicy
-	if c.RestartPolicy != nil {
-		policy = corev1.RestartPolicy(*c.RestartPolicy)
-	}
-	switch {
-	case init && status.IsSidecar(c):
-		return true
-	case init:
-		// An init container that has succeeded is done, whatever the policy.
-		return code != 0 && policy != corev1.RestartPolicyNever
-	case policy == corev1.RestartPolicyAlways:
-		return true
-	case policy == corev1.RestartPolicyOnFailure:
-		return code != 0
-	}
-	return false
-}
-
 // exitCode is that of a container that will not run any further; ok is false while it may.
 func (p *planner) exitCode(c *container) (code int32, ok bool) {
 	switch c.GetState() {
@@ -61,7 +41,7 @@ func (p *planner) exitCode(c *container) (code int32, ok bool) {
 // fate of a container of the pod. One whose sandbox is gone has ended, even if it was never started.
 func (p *planner) fate(c *corev1.Container, init bool) fate {
 	now := p.seen.latest(c.Name)
-	if now == nil {
+	if now == nil || p.past(now) {
 		return starts
 	}
 	code, over := p.exitCode(now)
@@ -74,14 +54,14 @@ func (p *planner) fate(c *corev1.Container, init bool) fate {
 	case !over:
 		return starts
 	}
-	if restarts(p.pod, c, init, code) {
+	if status.Restarts(p.pod, c, init, code) {
 		return starts
 	}
 	return ends
 }
 
 func (p *planner) inSandbox(c *container) bool {
-	return p.sandboxOK && c.sandbox == p.seen.sandbox().GetId()
+	return p.sandboxOK && c.sandbox == p.seen.sandbox().GetId() && !p.past(c)
 }
 
 // complete says whether the pod is over: every container has ended for good, or an init container has failed for good.
@@ -98,10 +78,10 @@ func (p *planner) initFailed() bool {
 	for i := range p.pod.Spec.InitContainers {
 		c := &p.pod.Spec.InitContainers[i]
 		now := p.seen.latest(c.Name)
-		if now == nil || status.IsSidecar(c) {
+		if now == nil || p.past(now) || status.IsSidecar(c) {
 			continue
 		}
-		if code, over := p.exitCode(now); over && code != 0 && !restarts(p.pod, c, true, code) {
+		if code, over := p.exitCode(now); over && code != 0 && !status.Restarts(p.pod, c, true, code) {
 			return true
 		}
 	}

@@ -155,7 +155,7 @@ func TestPlan(t *testing.T) {
 			findContainer(v.pod, name).Lifecycle = &corev1.Lifecycle{PostStart: hookOf("x")}
 		}
 	}
-	for _, c := range []planCase{
+	runPlans(t, []planCase{
 		// The beginning.
 		{name: "nothing there", spec: "a", want: "prepare"},
 		{name: "images meanwhile", spec: "a b", change: noImages, want: "image/a image/b prepare"},
@@ -363,10 +363,14 @@ func TestPlan(t *testing.T) {
 			name: "end, a stop has failed", spec: "a b", seen: "sandbox a=running b=running", want: "kill/b0@30s", wake: time.Second,
 			change: func(v *view) { ending30(v); v.failed["kill/a0"] = failure{until: planNow.Add(time.Second)} },
 		},
-	} {
+	})
+}
+
+func runPlans(t *testing.T, cases []planCase) {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if c.policy == "" {
-				c.policy = always
+				c.policy = corev1.RestartPolicyAlways
 			}
 			v := c.view()
 			d := plan(v)

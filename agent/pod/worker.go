@@ -109,6 +109,10 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 			if d.gone {
 				return true
 			}
+			if d.expired {
+				w.expire()
+				continue
+			}
 			w.traceStart(&d)
 			for _, s := range d.steps {
 				w.begin(ctx, s)
@@ -166,8 +170,7 @@ func (w *worker) read(ctx context.Context) {
 		}
 	}
 	if e := w.mail.evict.Swap(nil); e != nil && (w.end == nil || w.end.keep) {
-		w.evicted = e
-		w.stop(ending{since: time.Now(), grace: time.Duration(e.GraceSeconds) * time.Second, keep: true})
+		w.evict(e)
 	}
 	if events := w.mail.events.Swap(nil); events != nil {
 		for _, e := range *events {
@@ -181,6 +184,12 @@ func (w *worker) read(ctx context.Context) {
 		w.observer.list()
 		w.check(ctx)
 	}
+}
+
+// evict makes the pod end and stay known as one that the node has failed.
+func (w *worker) evict(e *Eviction) {
+	w.evicted = e
+	w.stop(ending{since: time.Now(), grace: time.Duration(e.GraceSeconds) * time.Second, keep: true})
 }
 
 // stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in more of a
@@ -277,7 +286,7 @@ func (w *worker) view() *view {
 	}
 	return &view{
 		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, finished: w.finished, torn: w.torn,
-		busy: busy, resized: *w.resized, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
+		deadline: w.deadline(), busy: busy, resized: *w.resized, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
 		delays: delays{w.cfg.BackoffInitial, w.cfg.BackoffMax, w.cfg.BackoffReset},
 	}
 }
@@ -358,6 +367,9 @@ func (w *worker) publish(d *decision) {
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
 	in.Conditions = append(in.Conditions, w.resizeConditions()...)
+	if d.restarting != nil {
+		in.Conditions = append(in.Conditions, status.Condition(corev1.AllContainersRestarting, *d.restarting, "", ""))
+	}
 	in.Resources, in.PodResources = w.acknowledgedResources(), w.pod.Spec.Resources
 	if w.resized.Acting && w.resized.Pod != nil {
 		in.PodResources = w.resized.Pod

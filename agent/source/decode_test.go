@@ -255,7 +255,6 @@ func TestUnsupported(t *testing.T) {
     env:
     - {name: A, valueFrom: {secretKeyRef: {name: x, key: k}}}
     - {name: B, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-    lifecycle: {stopSignal: SIGINT}
   initContainers:
   - {name: i, image: x, restartPolicy: Always, readinessProbe: {tcpSocket: {port: 1}}}
   volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}]
@@ -269,7 +268,7 @@ func TestUnsupported(t *testing.T) {
 	_, ok := static(&docs[0], "node", time.Now())
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
-		"spec.containers[0].envFrom", "spec.containers[0].env[0].valueFrom.secretKeyRef", "spec.containers[0].lifecycle.stopSignal",
+		"spec.containers[0].envFrom", "spec.containers[0].env[0].valueFrom.secretKeyRef",
 		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[1].configMap", "spec.serviceAccountName", "spec.priorityClassName",
 	}
 	for _, w := range want {

@@ -91,7 +91,8 @@ func derived(in Input, st *corev1.PodStatus, c *corev1.PodCondition) time.Time {
 	return t
 }
 
-func condition(t corev1.PodConditionType, ok bool, reason, message string) corev1.PodCondition {
+// Condition is one that has the time of its transition from [Build].
+func Condition(t corev1.PodConditionType, ok bool, reason, message string) corev1.PodCondition {
 	c := corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	if !ok {
 		c.Status = corev1.ConditionFalse
@@ -105,12 +106,12 @@ func over(st *corev1.PodStatus) bool {
 
 func readyToStart(in Input, st *corev1.PodStatus) corev1.PodCondition {
 	ok := in.Sandbox != nil && in.Sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !over(st)
-	return condition(corev1.PodReadyToStartContainers, ok, "", "")
+	return Condition(corev1.PodReadyToStartContainers, ok, "", "")
 }
 
 // anyStarted says whether one of the pod's own containers has ever run, after which the pod stays initialized.
-func anyStarted(st *corev1.PodStatus) bool {
-	t := count(st.ContainerStatuses)
+func anyStarted(in Input, st *corev1.PodStatus) bool {
+	t := count(in.Pod, st.ContainerStatuses)
 	return t.running+t.stopped > 0
 }
 
@@ -124,21 +125,21 @@ func initialized(in Input, st *corev1.PodStatus) corev1.PodCondition {
 	}
 	switch {
 	case st.Phase == corev1.PodSucceeded:
-		return condition(corev1.PodInitialized, true, "PodCompleted", "")
-	case len(not) == 0 || anyStarted(st):
-		return condition(corev1.PodInitialized, true, "", "")
+		return Condition(corev1.PodInitialized, true, "PodCompleted", "")
+	case len(not) == 0 || anyStarted(in, st):
+		return Condition(corev1.PodInitialized, true, "", "")
 	case st.Phase == corev1.PodFailed:
-		return condition(corev1.PodInitialized, false, "PodFailed", "")
+		return Condition(corev1.PodInitialized, false, "PodFailed", "")
 	}
-	return condition(corev1.PodInitialized, false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %v", not))
+	return Condition(corev1.PodInitialized, false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %v", not))
 }
 
 func containersReady(in Input, st *corev1.PodStatus) corev1.PodCondition {
 	switch st.Phase {
 	case corev1.PodSucceeded:
-		return condition(corev1.ContainersReady, false, "PodCompleted", "")
+		return Condition(corev1.ContainersReady, false, "PodCompleted", "")
 	case corev1.PodFailed:
-		return condition(corev1.ContainersReady, false, "PodFailed", "")
+		return Condition(corev1.ContainersReady, false, "PodFailed", "")
 	}
 	var not []string
 	for i := range st.InitContainerStatuses {
@@ -153,9 +154,9 @@ func containersReady(in Input, st *corev1.PodStatus) corev1.PodCondition {
 		}
 	}
 	if len(not) > 0 {
-		return condition(corev1.ContainersReady, false, "ContainersNotReady", fmt.Sprintf("containers with unready status: %v", not))
+		return Condition(corev1.ContainersReady, false, "ContainersNotReady", fmt.Sprintf("containers with unready status: %v", not))
 	}
-	return condition(corev1.ContainersReady, true, "", "")
+	return Condition(corev1.ContainersReady, true, "", "")
 }
 
 // gated is the Ready condition: the containers are, and every readiness gate has been opened by whoever watches over it.
@@ -175,7 +176,7 @@ func gated(in Input, ready corev1.PodCondition) corev1.PodCondition {
 		}
 	}
 	if len(shut) > 0 {
-		return condition(corev1.PodReady, false, "ReadinessGatesNotReady", strings.Join(shut, ", "))
+		return Condition(corev1.PodReady, false, "ReadinessGatesNotReady", strings.Join(shut, ", "))
 	}
 	return ready
 }

@@ -74,7 +74,7 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 	st.ContainerID = b.in.Runtime + "://" + now.GetId()
 	st.Image, st.ImageID = image(c, now), now.GetImageRef()
 	st.RestartCount = RestartCount(now)
-	st.User = user(now)
+	st.User, st.StopSignal = user(now), stopSignal(now)
 	for _, before := range list[1:] {
 		if before.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 			st.LastTerminationState.Terminated = b.terminated(before)
@@ -179,6 +179,16 @@ func user(s *runtimeapi.ContainerStatus) *corev1.ContainerUser {
 	return &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
 		UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups(),
 	}}
+}
+
+// stopSignal is what asks the container to end, nil where the runtime does not say.
+func stopSignal(s *runtimeapi.ContainerStatus) *corev1.Signal {
+	if s.GetStopSignal() == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return nil
+	}
+	// The API has a sign where the CRI, whose names are identifiers, has a word.
+	name := strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(strings.TrimPrefix(s.GetStopSignal().String(), "SIGNAL_"))
+	return new(corev1.Signal(name))
 }
 
 func volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus {

@@ -9,10 +9,11 @@ type tally struct {
 	waiting   int // never ran
 	running   int
 	stopped   int // ran, and does not now
-	succeeded int // of those stopped: with code 0 and for good
+	succeeded int // of those stopped: with code 0
+	again     int // of those stopped: will run again
 }
 
-func count(list []corev1.ContainerStatus) tally {
+func count(pod *corev1.Pod, list []corev1.ContainerStatus) tally {
 	var t tally
 	for i := range list {
 		s := &list[i]
@@ -24,8 +25,12 @@ func count(list []corev1.ContainerStatus) tally {
 			if s.State.Terminated.ExitCode == 0 {
 				t.succeeded++
 			}
+			if Restarts(pod, &pod.Spec.Containers[i], false, s.State.Terminated.ExitCode) {
+				t.again++
+			}
 		case s.LastTerminationState.Terminated != nil:
 			t.stopped++
+			t.again++ // it waits for that
 		default:
 			t.waiting++
 		}
@@ -42,8 +47,8 @@ func count(list []corev1.ContainerStatus) tally {
 //
 // A pod whose sidecars still run is Running: its end is told when it is over.
 func phase(in Input, st *corev1.PodStatus) corev1.PodPhase {
-	t := count(st.ContainerStatuses)
-	sidecars, pendingInit, failedInit := initState(in.Pod, st)
+	t := count(in.Pod, st.ContainerStatuses)
+	sidecars, pendingInit, failedInit, doomed := initState(in.Pod, st)
 	idle := t.running == 0 && !sidecars
 	switch {
 	case in.Failed && (in.Ended || idle):
@@ -54,23 +59,21 @@ func phase(in Input, st *corev1.PodStatus) corev1.PodPhase {
 			return corev1.PodSucceeded
 		}
 		return corev1.PodFailed
-	case failedInit && in.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever && idle:
+	case doomed && idle:
 		return corev1.PodFailed
 	case pendingInit && t.running == 0 && t.stopped == 0, t.waiting > 0:
 		return corev1.PodPending
-	case !idle || in.Pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+	case !idle || t.again > 0:
 		return corev1.PodRunning
 	case t.succeeded == t.stopped:
 		return corev1.PodSucceeded
-	case in.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
-		return corev1.PodFailed
-	default:
-		return corev1.PodRunning
 	}
+	return corev1.PodFailed
 }
 
-// initState says whether a sidecar runs, whether an init container is not done yet, and whether one has failed.
-func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed bool) {
+// initState says whether a sidecar runs, whether an init container is not done yet, whether one has failed, and whether one has done
+// so for good.
+func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed, doomed bool) {
 	for i := range st.InitContainerStatuses {
 		s, c := &st.InitContainerStatuses[i], &pod.Spec.InitContainers[i]
 		if IsSidecar(c) {
@@ -79,7 +82,10 @@ func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed
 			continue
 		}
 		pending = pending || !s.Ready
-		failed = failed || s.State.Terminated != nil && s.State.Terminated.ExitCode != 0
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			failed = true
+			doomed = doomed || !Restarts(pod, c, true, t.ExitCode)
+		}
 	}
-	return sidecars, pending, failed
+	return sidecars, pending, failed, doomed
 }

@@ -80,6 +80,15 @@ func seenContainer(i int, name, state string) *runtimeapi.ContainerStatus {
 	return c
 }
 
+// own gives the pod's containers restart policies of their own.
+func own(policies ...corev1.ContainerRestartPolicy) func(*Input) {
+	return func(in *Input) {
+		for i := range policies {
+			in.Pod.Spec.Containers[i].RestartPolicy = &policies[i]
+		}
+	}
+}
+
 func TestPhase(t *testing.T) {
 	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
 	crash := map[string]Waiting{"a": {Reason: "CrashLoopBackOff"}}
@@ -105,6 +114,9 @@ func TestPhase(t *testing.T) {
 		{scene{policy: never, spec: "a b", seen: "a=exit1 b=running"}, corev1.PodRunning},
 		{scene{policy: never, spec: "a b", seen: "a=exit1 b=exit0"}, corev1.PodFailed},
 		{scene{policy: never, spec: "a b", seen: "a=exit0"}, corev1.PodPending},
+
+		{scene{policy: always, spec: "a b", seen: "a=exit1 b=exit0", change: own("Never", "OnFailure")}, corev1.PodFailed},
+		{scene{policy: never, spec: "a b", seen: "a=exit1 b=exit0", change: own("OnFailure", "Never")}, corev1.PodRunning},
 
 		{scene{policy: always, spec: "init:i a", seen: "i=running"}, corev1.PodPending},
 		{scene{policy: always, spec: "init:i a", seen: "i=exit0"}, corev1.PodPending},

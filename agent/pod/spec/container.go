@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,8 +94,22 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
+		StopSignal:  stopSignal(c),
 		Linux:       &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: security(&in)},
 	}, nil
+}
+
+// stopSignal is what asks the container to end: the CRI names each of the API's signals as the API does.
+func stopSignal(c *corev1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT // the image's, else SIGTERM
+	}
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+signalName(*c.Lifecycle.StopSignal)])
+}
+
+// signalName is the CRI's for the API's: the names of real-time signals have signs in the API, and words in the CRI.
+func signalName(s corev1.Signal) string {
+	return strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(s))
 }
 
 // Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to go.

@@ -63,6 +63,9 @@ func Hostname(pod *corev1.Pod, clusterDomain string) (string, error) {
 	if pod.Spec.HostNetwork {
 		return "", nil
 	}
+	if overridden(pod) {
+		return *pod.Spec.HostnameOverride, nil
+	}
 	name := ShortName(pod)
 	if pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN || pod.Spec.Subdomain == "" {
 		return name, nil
@@ -86,9 +89,14 @@ func ShortName(pod *corev1.Pod) string {
 	return name
 }
 
+// overridden says whether the pod's host name is one that has nothing to do with its name in a domain.
+func overridden(pod *corev1.Pod) bool {
+	return pod.Spec.HostnameOverride != nil && *pod.Spec.HostnameOverride != ""
+}
+
 // FQDN is the pod's host name with its domain, "" when it has no subdomain.
 func FQDN(pod *corev1.Pod, hostname, clusterDomain string) string {
-	if pod.Spec.Subdomain == "" {
+	if pod.Spec.Subdomain == "" || overridden(pod) {
 		return ""
 	}
 	return strings.TrimSuffix(strings.Join([]string{hostname, pod.Spec.Subdomain, pod.Namespace, "svc", clusterDomain}, "."), ".")

@@ -362,6 +362,7 @@ func TestHostname(t *testing.T) {
 		{func(p *corev1.Pod) { p.Spec.Subdomain = "sub" }, "web"},
 		{func(p *corev1.Pod) { p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "sub", new(true) }, "web.sub.ns.svc.cluster.local"},
 		{func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN = new(true) }, "web"},
+		{func(p *corev1.Pod) { p.Spec.Hostname, p.Spec.HostnameOverride = "host", new("db.example") }, "db.example"},
 		{func(p *corev1.Pod) { p.Name, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = long, "sub", new(true) }, "!"},
 	} {
 		pod := testPod()
@@ -569,5 +570,25 @@ func BenchmarkSandbox(b *testing.B) {
 		if _, _, err := Sandbox(pod, node, 0, "", nil); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Every signal that the API takes is one of the CRI's.
+func TestStopSignal(t *testing.T) {
+	for _, c := range []struct {
+		api corev1.Signal
+		cri runtimeapi.Signal
+	}{
+		{corev1.SIGUSR1, runtimeapi.Signal_SIGNAL_SIGUSR1},
+		{corev1.SIGRTMINPLUS1, runtimeapi.Signal_SIGNAL_SIGRTMINPLUS1},
+		{corev1.SIGRTMAXMINUS14, runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS14},
+		{corev1.SIGRTMAX, runtimeapi.Signal_SIGNAL_SIGRTMAX},
+	} {
+		if got := stopSignal(&corev1.Container{Lifecycle: &corev1.Lifecycle{StopSignal: &c.api}}); got != c.cri {
+			t.Errorf("%s: %s, want %s", c.api, got, c.cri)
+		}
+	}
+	if got := stopSignal(&corev1.Container{}); got != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		t.Errorf("without one: %s", got)
 	}
 }

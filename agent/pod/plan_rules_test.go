@@ -1,0 +1,75 @@
+package pod
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+)
+
+func rules(name string, policy corev1.ContainerRestartPolicy, rule ...corev1.ContainerRestartRule) func(*view) {
+	return func(v *view) {
+		c := findContainer(v.pod, name)
+		c.RestartPolicy, c.RestartPolicyRules = &policy, rule
+		for i := range v.seen.containers[name] {
+			v.seen.containers[name][i].Annotations["io.kubernetes.container.hash"] = spec.Hash(c)
+		}
+	}
+}
+
+func onExit(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) corev1.ContainerRestartRule {
+	return corev1.ContainerRestartRule{Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes}}
+}
+
+// A container's own policy and rules decide before the pod's policy does.
+func TestPlanRules(t *testing.T) {
+	const never, always = corev1.RestartPolicyNever, corev1.RestartPolicyAlways
+	again := onExit(corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleOnExitCodesOpIn, 42, 43)
+	unless := onExit(corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleOnExitCodesOpNotIn, 1)
+	all := onExit(corev1.ContainerRestartRuleActionRestartAllContainers, corev1.ContainerRestartRuleOnExitCodesOpIn, 9)
+	after := func(name string, made time.Duration) func(*view) {
+		return func(v *view) { v.seen.latest(name).CreatedAt = planNow.Add(-made).UnixNano() }
+	}
+	runPlans(t, []planCase{
+		{name: "never of its own", policy: always, spec: "a b", seen: "sandbox a=exit1 b=running", change: rules("a", "Never")},
+		{name: "always of its own", policy: never, spec: "a b", seen: "sandbox a=exit0 b=running", change: rules("a", "Always"), want: "start/a~10s"},
+		{name: "a rule that fits", policy: never, spec: "a", seen: "sandbox a=exit42", change: rules("a", "Never", again), want: "start/a~10s"},
+		{name: "a rule that does not", policy: always, spec: "a", seen: "sandbox a=exit7", change: rules("a", "Never", again), want: "finish", over: true},
+		{name: "not in", policy: never, spec: "a", seen: "sandbox a=exit7", change: rules("a", "Never", unless), want: "start/a~10s"},
+		{name: "init container by rule", policy: never, spec: "init:i a", seen: "sandbox i=exit42", change: rules("i", "Never", again), want: "start/i~10s"},
+		{
+			name: "all are sent back", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=running", change: rules("a", "Never", all),
+			want: "kill/b0@30s",
+		},
+		{
+			name: "and begin with the init containers", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=exit137@1s",
+			change: rules("a", "Never", all), want: "start/i~10s",
+		},
+		{
+			name: "what was made since counts", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=exit137@5s i=exit0",
+			change: func(v *view) {
+				rules("a", "Never", all)(v)
+				after("i", 3*time.Second)(v)
+			},
+			want: "start/a~10s start/b~10s",
+		},
+		{
+			name: "they end meanwhile", policy: never, spec: "a b", seen: "sandbox a=exit9@10s b=running",
+			change: func(v *view) {
+				rules("a", "Never", all)(v)
+				v.end = &ending{since: planNow, grace: time.Second}
+			},
+			want: "kill/b0@1s",
+		},
+		{
+			name: "past its deadline", policy: always, spec: "a", seen: "sandbox a=running",
+			change: func(v *view) { v.deadline = planNow },
+		},
+		{
+			name: "before its deadline", policy: always, spec: "a", seen: "sandbox a=running",
+			change: func(v *view) { v.deadline = planNow.Add(time.Minute) }, wake: time.Minute,
+		},
+	})
+}
