@@ -85,6 +85,10 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	labels, err := c.Labels()
+	if err != nil {
+		return nil, err
+	}
 	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
 	if a.pins, err = openPins(&c); err != nil {
 		return nil, err
@@ -92,7 +96,7 @@ func New(c Config) (*Agent, error) {
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials,
 		Runtime:     c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
-		NodeName: c.NodeName, NodeIPs: nodeIPs, HostMemory: memory,
+		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory,
 		OOMGroup: h.Mode() == cgroups.Unified && !c.SingleProcessOOMKill,
 		RootDir:  c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,

@@ -61,6 +61,7 @@ type Config struct {
 
 	ManifestDir string
 	NodeName    string
+	NodeLabels  map[string]string
 
 	CRISocket string
 
@@ -187,6 +188,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Endpoint, "runtime", c.Endpoint, "socket of another CRI runtime, used instead of the embedded one, such as unix:///run/containerd/containerd.sock")
 	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
+	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of this node beside those of every node (kubernetes.io/hostname, os and arch), as a=b,c=d: what nodeSelector and node affinity choose by")
 	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
 	fs.BoolVar(&c.SingleProcessOOMKill, "single-process-oom-kill", c.SingleProcessOOMKill, "with cgroup v2, let the kernel kill one process of a container that is out of memory, not all of it")
@@ -303,8 +305,9 @@ func (c *Config) Complete() error {
 	if c.Endpoint != "" && c.ImageDir != "" {
 		errs = append(errs, errors.New("--image-dir is read by the embedded runtime, which --runtime does without: a CRI runtime has no import of its own"))
 	}
-	_, err := c.Pinning()
-	errs = append(errs, err, c.Server.Complete(c.RootDir), c.completeCredentials(), c.Logging.Validate())
+	_, pins := c.Pinning()
+	_, labels := c.Labels()
+	errs = append(errs, pins, labels, c.Server.Complete(c.RootDir), c.completeCredentials(), c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 

@@ -90,3 +90,23 @@ func TestSocketOfTheCRI(t *testing.T) {
 		}
 	}
 }
+
+func TestLabels(t *testing.T) {
+	c, err := parse(t, "--node-name=n", "--node-labels=disk=ssd,example.com/rack=7,kubernetes.io/hostname=n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels, err := c.Labels()
+	if err != nil || labels["disk"] != "ssd" || labels["example.com/rack"] != "7" || labels["kubernetes.io/hostname"] != "n" || labels["kubernetes.io/os"] != "linux" {
+		t.Errorf("labels %v, %v", labels, err)
+	}
+	for arg, want := range map[string]string{
+		"--node-labels=a b=c":                     "--node-labels a b=c: name part must",
+		"--node-labels=a=b/c":                     "--node-labels a=b/c: a valid label must",
+		"--node-labels=kubernetes.io/hostname=no": "it is n by itself",
+	} {
+		if _, err := parse(t, "--node-name=n", arg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+}

@@ -62,6 +62,7 @@ type Config struct {
 	Credentials Credentials // nil: registries are shown none
 
 	NodeName    string
+	NodeLabels  map[string]string
 	NodeIPs     func() []string     // the node's addresses, the main one first
 	HostMemory  int64               // bytes, for oom_score_adj
 	OOMGroup    bool                // a container that is out of memory is killed as a whole

@@ -271,7 +271,10 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 
 // tryStart starts a pod unless the node has something against it. ran says that there is something of it already.
 func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool) {
-	v, ok := admit(pod, m.here(), m.cfg.Sysctls)
+	v, ok := m.admitChosen(pod)
+	if ok {
+		v, ok = admit(pod, m.here(), m.cfg.Sysctls)
+	}
 	if ok {
 		v, ok = m.admitPinned(pod, ran)
 	}

@@ -72,8 +72,6 @@ var unsupported = []entry{
 	{"spec.containers[*].securityContext.windowsOptions", "this is a Linux node"},
 	{"spec.securityContext.windowsOptions", "this is a Linux node"},
 
-	{"spec.affinity.nodeAffinity", "nodes have no labels yet to be chosen by"},
-	{"spec.nodeSelector", "nodes have no labels yet to be chosen by"},
 	{"spec.evictionResponders", "evictions by an API server are not there yet"},
 	{"spec.os.name=windows", "this is a Linux node"},
 	{"spec.readinessGates", "conditions of others are not there yet, so the pod would never be ready"},
@@ -83,6 +81,7 @@ var unsupported = []entry{
 
 // ignoredFields lists what has no meaning for a pod that is bound to its node: the pod runs, with a warning.
 var ignoredFields = []entry{
+	{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "a static pod is not scheduled"},
 	{"spec.affinity.podAffinity", "a static pod is not scheduled"},
 	{"spec.affinity.podAntiAffinity", "a static pod is not scheduled"},
 	{"spec.topologySpreadConstraints", "a static pod is not scheduled"},

@@ -1,0 +1,43 @@
+package pod
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestAdmitChosen(t *testing.T) {
+	n := &node{cfg: Config{NodeName: "n1", NodeLabels: map[string]string{"disk": "ssd", "rack": "7"}}}
+	term := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+	}
+	required := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+			}}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		{"nothing asked", func(*corev1.Pod) {}, true},
+		{"selector", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, true},
+		{"another selector", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd", "rack": "8"} }, false},
+		{"affinity", required(term("rack", corev1.NodeSelectorOpGt, "3")), true},
+		{"one of two terms", required(term("rack", corev1.NodeSelectorOpIn, "1"), term("disk", corev1.NodeSelectorOpExists)), true},
+		{"no term", required(term("rack", corev1.NodeSelectorOpNotIn, "7")), false},
+		{"by name", required(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}},
+		}}), true},
+	} {
+		pod := newPod("p")
+		c.change(pod)
+		v, ok := n.admitChosen(pod)
+		if ok != c.want || !ok && (v.Reason != "NodeAffinity" || !v.final) {
+			t.Errorf("%s: %t, %+v", c.name, ok, v)
+		}
+	}
+}
