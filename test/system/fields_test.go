@@ -19,8 +19,8 @@ type fieldCase struct {
 
 	// want is what the pod's main container (named main) must have printed when the pod has succeeded.
 	want []string
-	// check looks at the pod that has become ready; when nil the pod is to succeed.
-	check func(t *testing.T, n *Node, p *corev1.Pod)
+	// check looks at the pod that has become ready, ends at the one that has ended; when both are nil the pod is to succeed.
+	check, ends func(t *testing.T, n *Node, p *corev1.Pod)
 	// host prepares the host's directory.
 	host func(t *testing.T, dir string)
 }
@@ -47,7 +47,7 @@ func runs(extra string) string {
 
 func TestFields(t *testing.T) {
 	t.Parallel()
-	n := startNode(t)
+	n := startNode(t, "--node-labels=disk=ssd")
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range fieldCases {
 			t.Run(c.name, func(t *testing.T) {
@@ -80,9 +80,13 @@ func (n *Node) runCase(t *testing.T, c fieldCase) {
 		c.check(t, n, n.waitReady(c.name))
 		return
 	}
-	n.wait(c.name, "ended", func(p *corev1.Pod) bool {
+	ended := n.wait(c.name, "ended", func(p *corev1.Pod) bool {
 		return p != nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
 	})
+	if c.ends != nil {
+		c.ends(t, n, ended)
+		return
+	}
 	log := n.must("logs", c.name, "-c", "main")
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	for i, w := range c.want {
@@ -266,6 +270,88 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "67108864", "memory.max": "67108864"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "102", "cpu.weight": "*"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"})
+		},
+	},
+	{
+		name: "stop-signal", fields: "spec.os.name, spec.containers.lifecycle.stopSignal",
+		spec: "\n  os: {name: linux}\n  containers:\n  - name: main\n    image: " + image +
+			"\n    lifecycle: {stopSignal: SIGUSR1}\n    command: [sh, -c, 'trap \"echo told; exit 0\" USR1; trap \"\" TERM; touch /ready; while :; do sleep 1000 & wait; done']" +
+			"\n    readinessProbe: {exec: {command: [test, -e, /ready]}}\n    livenessProbe: {exec: {command: [test, '!', -e, /fail]}, periodSeconds: 1, failureThreshold: 1}",
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if s := p.Status.ContainerStatuses[0].StopSignal; s == nil || *s != corev1.SIGUSR1 {
+				t.Errorf("stop signal in the status: %v", s)
+			}
+			n.sh("stop-signal", "touch /fail")
+			n.wait("stop-signal", "restarted", func(p *corev1.Pod) bool { return p != nil && p.Status.ContainerStatuses[0].RestartCount > 0 })
+			if got := n.must("logs", "--previous", "stop-signal"); strings.TrimSpace(got) != "told" {
+				t.Errorf("the container's last words: %q", got)
+			}
+		},
+	},
+	{
+		name: "hostname-override", fields: "spec.hostnameOverride",
+		spec: "\n  hostnameOverride: db.example\n  hostname: named\n  subdomain: sub" + prints("hostname; grep -c sub /etc/hosts", ""), want: []string{"db.example", "0"},
+	},
+	{
+		name: "deadline", fields: "spec.activeDeadlineSeconds",
+		spec: "\n  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 1" + prints("sleep 1000", ""),
+		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "DeadlineExceeded" {
+				t.Errorf("phase %s, reason %s", p.Status.Phase, p.Status.Reason)
+			}
+		},
+	},
+	{
+		name: "own-restart-policy", fields: "spec.containers.restartPolicy, restartPolicyRules",
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("test -e /v/again && { echo second; exit 7; }; touch /v/again; exit 42", `volumeMounts: [{name: v, mountPath: /v}]
+restartPolicy: Never
+restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]
+`),
+		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
+			s := p.Status.ContainerStatuses[0]
+			if p.Status.Phase != corev1.PodFailed || s.RestartCount != 1 || s.State.Terminated == nil || s.State.Terminated.ExitCode != 7 {
+				t.Errorf("phase %s, %+v", p.Status.Phase, s)
+			}
+		},
+	},
+	{
+		name: "restart-all", fields: "spec.containers.restartPolicyRules (RestartAllContainers)",
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers:\n  - {name: i, image: " + image + ", command: [sh, -c, 'echo x >> /v/inits'], volumeMounts: [{name: v, mountPath: /v}]}" +
+			strings.Replace(prints("test $(wc -l < /v/inits) = 2 && { echo inits: 2; exit 0; }; exit 9", `volumeMounts: [{name: v, mountPath: /v}]
+restartPolicy: Never
+restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [9]}}]
+`), "  containers:\n", "  containers:\n  - {name: other, image: "+image+", volumeMounts: [{name: v, mountPath: /v}], command: [sh, -c, 'test $(wc -l < /v/inits) = 2 || exec sleep 1000']}\n", 1),
+		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.Phase != corev1.PodSucceeded || p.Status.ContainerStatuses[0].RestartCount != 1 || p.Status.ContainerStatuses[1].RestartCount != 1 {
+				t.Errorf("phase %s, %+v", p.Status.Phase, p.Status.ContainerStatuses)
+			}
+		},
+	},
+	{
+		name: "pod-resources", fields: "spec.resources, overhead",
+		spec: "\n  overhead: {memory: 16Mi, cpu: 50m}\n  resources: {limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: 100m, memory: 64Mi}}" + runs(""),
+		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.QOSClass != corev1.PodQOSBurstable {
+				t.Errorf("QoS class: %s", p.Status.QOSClass)
+			}
+			group := fmt.Sprintf("%s/kubepods/burstable/pod%s", n.CgroupRoot, p.UID)
+			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "83886080", "memory.max": "83886080"})
+			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "153", "cpu.weight": "*"})
+			requireOneOf(t, group, "cpu", map[string]string{"cpu.cfs_quota_us": "25000", "cpu.max": "25000 100000"})
+		},
+	},
+	{
+		name: "chosen", fields: "spec.nodeSelector, affinity.nodeAffinity",
+		spec: "\n  nodeSelector: {disk: ssd, kubernetes.io/os: linux}\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: NotIn, values: [hdd]}]}]}}}" + prints("echo here", ""),
+		want: []string{"here"},
+	},
+	{
+		name: "not-chosen", fields: "spec.nodeSelector",
+		spec: "\n  nodeSelector: {disk: hdd}" + prints("echo here", ""),
+		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
+			if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "NodeAffinity" {
+				t.Errorf("phase %s, reason %s", p.Status.Phase, p.Status.Reason)
+			}
 		},
 	},
 	{
