@@ -229,16 +229,11 @@ func computed(name string) figure {
 
 // quota is the CPU limit in cores; false without one.
 func (n *Node) quota() (float64, bool) {
-	quota, period := n.files.file("cpu.cfs_quota_us"), n.files.file("cpu.cfs_period_us")
-	if n.snap.Machine.Mode == cgroups.Unified {
-		quota, period = n.files.value("cpu.max#0"), n.files.value("cpu.max#1")
-	}
-	q, err1 := strconv.ParseFloat(quota, 64)
-	p, err2 := strconv.ParseFloat(period, 64)
-	if err1 != nil || err2 != nil || q < 0 || p <= 0 {
+	c := n.Usage.CPU
+	if c.QuotaUs == cgroups.NoLimit || c.PeriodUs == 0 {
 		return 0, false
 	}
-	return q / p, true
+	return float64(c.QuotaUs) / float64(c.PeriodUs), true
 }
 
 // throttled is the percentage of periods, of those in which the group ran, in which it was stopped.

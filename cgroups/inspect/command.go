@@ -336,6 +336,8 @@ func (a *app) watchCommand() *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use: "watch", Short: "Tell OOM kills, throttling, pressure and changed limits as they happen", Args: cobra.NoArgs,
+		Long: "The kernel tells of groups that are made and removed, of written limits, of OOM kills and of pressure, and each is a line at\n" +
+			"once. Of throttling it does not tell: groups with a CPU limit are looked at every --interval.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.from != "" {
 				return errors.New("a capture does not change: watch needs the live machine")
@@ -346,6 +348,6 @@ func (a *app) watchCommand() *cobra.Command {
 			return a.watch(cmd.Context(), cmd.OutOrStdout(), max(every, 100*time.Millisecond))
 		},
 	}
-	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
+	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between two looks for throttling")
 	return cmd
 }

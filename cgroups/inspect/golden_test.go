@@ -144,25 +144,25 @@ func TestSystemdNames(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	prev := cgroups.Usage{PSI: &cgroups.PSI{}}
-	cur := cgroups.Usage{PSI: &cgroups.PSI{}}
+	var prev, cur cgroups.Usage
 	prev.Memory.Limit, cur.Memory.Limit = cgroups.NoLimit, 64<<20
 	prev.Memory.Usage = 64 << 20
 	cur.Memory.OOMKills = 2
 	cur.CPU.Periods, cur.CPU.ThrottledPeriods, cur.CPU.ThrottledNs = 10, 4, 5e6
-	cur.PSI.Memory.Some.Avg10 = 30
+	prev.CPU.QuotaUs = cgroups.NoLimit
+	cur.CPU.QuotaUs, cur.CPU.PeriodUs = 50000, 100000
 	var got []string
-	for _, d := range differences(prev, cur, 0, 0.5) {
+	for _, d := range differences(prev, cur) {
 		got = append(got, d[0]+": "+d[1])
 	}
 	want := []string{
 		"oom: 2 processes killed at 64Mi of 64Mi", "throttled: in 4 of 10 periods, 5ms", "limit: memory max -> 64Mi",
-		"limit: cpu max -> 0.5 cores", "pressure: memory: 30.0% of the last 10 s waiting",
+		"limit: cpu max -> 0.5 cores",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
-	if d := differences(cur, cur, 1, 1); len(d) != 0 {
+	if d := differences(cur, cur); len(d) != 0 {
 		t.Errorf("nothing happened, but %v", d)
 	}
 }

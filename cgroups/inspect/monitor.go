@@ -38,8 +38,6 @@ type watched struct {
 	sampler   *cgroups.Sampler
 	node      *Node
 	prev, cur cgroups.Usage
-	quota     float64
-	limited   bool
 }
 
 func newMonitor(l Live) (*monitor, error) {
@@ -81,6 +79,7 @@ func (m *monitor) look(ctx context.Context) (came, went []*watched, err error) {
 		if err != nil {
 			return came, went, err
 		}
+		w.node.Usage = w.cur
 	}
 	return came, went, nil
 }
@@ -127,21 +126,12 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 			came = append(came, w)
 		}
 		w.node = n
-		n.files = quotaFiles(m.h, n.Path)
-		w.quota, w.limited = n.quota()
-	}
-	return came, went, nil
-}
-
-// quotaFiles are what Node.quota needs.
-func quotaFiles(h *cgroups.Hierarchy, path string) Group {
-	g := Group{Files: map[string]string{}}
-	for _, f := range []string{"cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"} {
-		if data, err := os.ReadFile(h.Dir("cpu", path) + "/" + f); err == nil {
-			g.Files[f] = string(data)
+		n.Usage = w.cur
+		if fresh {
+			w.sampler.Refresh()
 		}
 	}
-	return g
+	return came, went, nil
 }
 
 func walkNames(mount, path string, into map[string]Group) {
@@ -177,8 +167,8 @@ type Row struct {
 
 func (w *watched) row() Row {
 	r := Row{Name: w.node.topName(), Path: w.node.Path, Kind: w.node.Kind, Memory: w.cur.Memory.WorkingSet, Limit: w.cur.Memory.Limit, Pids: w.cur.Pids.Current}
-	if w.limited {
-		r.Quota = w.quota
+	if q, limited := w.node.quota(); limited {
+		r.Quota = q
 	}
 	if p := w.cur.PSI; p != nil {
 		r.CPUPSI, r.MemPSI, r.IOPSI = p.CPU.Some.Avg10, p.Memory.Some.Avg10, p.IO.Some.Avg10

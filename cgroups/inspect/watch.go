@@ -16,69 +16,230 @@ import (
 // Event is a line of watch.
 type Event struct {
 	Time time.Time `json:"time"`
-	What string    `json:"what"` // oom, throttled, limit, pressure, pids, created, removed
+	What string    `json:"what"` // oom, throttled, limit, pressure, created, removed
 	Name string    `json:"name"`
 	Path string    `json:"path"`
 	Text string    `json:"text"`
 }
 
-// watch prints what changes until the context ends.
-func (a *app) watch(ctx context.Context, w io.Writer, every time.Duration) error {
+const (
+	// together is how long more is waited for when the kernel has told of something: one act on a pod is many writes.
+	together = 20 * time.Millisecond
+	// killTime is how long after v1 has told of a lack of memory the kernel may take to kill somebody and count it.
+	killTime = 2 * time.Second
+	// pressureQuiet is how long after a line of pressure there is none of the same.
+	pressureQuiet = 10 * time.Second
+)
+
+// watcher turns the kernel's notices into events.
+type watcher struct {
+	*monitor
+	n      *notices
+	dying  map[string]time.Time // groups out of memory, until when a kill may come
+	pushed map[string]time.Time // lines of pressure, until when there are no more
+}
+
+// watch prints what happens until the context ends. What the kernel tells of is told at once; throttling, of which it does not
+// tell, and what its notices have missed, is looked for as often as asked.
+func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) error {
 	m, err := newMonitor(a.live)
 	if err != nil {
 		return err
 	}
 	defer m.close()
+	n, err := newNotices(m.h)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	w := &watcher{monitor: m, n: n, dying: map[string]time.Time{}, pushed: map[string]time.Time{}}
+	if _, err := w.shape(ctx); err != nil { // what is there when we begin did not happen now
+		return err
+	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for round := 0; ; round++ {
-		quotas := map[string]float64{}
-		for p, g := range m.groups {
-			quotas[p] = g.quota
-			g.sampler.Refresh() // limits are what we watch
-		}
-		came, went, err := m.look(ctx)
-		if err != nil {
-			return err
-		}
+	for {
 		var events []Event
-		if round > 0 { // what is there when we begin did not happen now
-			events = m.events(came, went, quotas)
-		}
-		for _, e := range events {
-			if err := a.printEvent(w, e); err != nil {
-				return err
-			}
+		var kill <-chan time.Time // none is due
+		if len(w.dying) > 0 {
+			kill = time.After(together)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-kill:
+			events = w.killed()
+		case first := <-n.C:
+			events, err = w.told(ctx, w.gather(ctx, first))
 		case <-tick.C:
+			events, err = w.looked(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if err := a.printEvent(out, e); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-func (m *monitor) events(came, went []*watched, quotas map[string]float64) []Event {
+// gather takes what the kernel tells within a moment of the first.
+func (w *watcher) gather(ctx context.Context, first notice) []notice {
+	out := []notice{first}
+	end := time.NewTimer(together)
+	defer end.Stop()
+	for {
+		select {
+		case n := <-w.n.C:
+			out = append(out, n)
+		case <-end.C:
+			return out
+		case <-ctx.Done():
+			return out
+		}
+	}
+}
+
+// told makes events of notices.
+func (w *watcher) told(ctx context.Context, batch []notice) ([]Event, error) {
+	reshaped, all := false, false
+	at := map[string]bool{}
 	var out []Event
-	for _, g := range came {
-		out = append(out, g.event("created", string(g.node.Kind)))
+	for _, n := range batch {
+		switch n.news {
+		case "":
+			all = true
+		case shaped:
+			reshaped = true
+		case outOfMem:
+			w.dying[n.path] = time.Now().Add(killTime)
+			at[n.path] = true
+		case pressed:
+			out = append(out, w.pressed(n)...)
+		default:
+			at[n.path] = true
+		}
 	}
-	for _, g := range went {
-		out = append(out, g.event("removed", string(g.node.Kind)))
+	// Kills first: the group they were in may be gone next.
+	out = append(out, w.sample(func(g *watched) bool { return all || at[g.node.Path] })...)
+	if reshaped || all {
+		events, err := w.shape(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, events...)
 	}
-	for p, g := range m.groups {
+	return out, nil
+}
+
+// killed looks for the kills that v1 has announced: it tells of the want of memory before it has chosen whom to kill.
+func (w *watcher) killed() []Event {
+	now := time.Now()
+	for p, until := range w.dying {
+		if now.After(until) {
+			delete(w.dying, p)
+		}
+	}
+	return w.sample(func(g *watched) bool { _, dying := w.dying[g.node.Path]; return dying })
+}
+
+// looked finds what the kernel does not tell of: throttling.
+func (w *watcher) looked(ctx context.Context) ([]Event, error) {
+	out := w.sample(func(g *watched) bool { _, limited := g.node.quota(); return limited })
+	if time.Since(w.walked) < resyncEvery {
+		return out, nil
+	}
+	events, err := w.shape(ctx)
+	return append(out, events...), err
+}
+
+// resyncEvery is how often it is looked whether groups came or went that the kernel did not tell of.
+const resyncEvery = 30 * time.Second
+
+// shape finds the groups that came and went, and follows the new ones. Groups are followed before they are looked into once more, so
+// that what is made in between is found.
+func (w *watcher) shape(ctx context.Context) ([]Event, error) {
+	var out []Event
+	for _, top := range tops(w.live.root()) {
+		w.n.above(top)
+	}
+	for path, g := range w.groups {
+		w.n.follow(path, g.node.Kind)
+	}
+	for {
+		came, went, err := w.discover(ctx, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range went {
+			if _, dying := w.dying[g.node.Path]; dying {
+				out = append(out, g.event("oom", fmt.Sprintf("it ran out of memory at %s of %s, and is gone", b(g.cur.Memory.Usage), limitText(g.cur.Memory.Limit))))
+				delete(w.dying, g.node.Path)
+			}
+			out = append(out, g.event("removed", string(g.node.Kind)))
+		}
+		for _, g := range came {
+			w.n.follow(g.node.Path, g.node.Kind)
+			_ = g.sampler.Sample(&g.cur) // what it begins with; if it is gone already the kernel tells
+			out = append(out, g.event("created", string(g.node.Kind)))
+		}
+		if len(came) == 0 {
+			slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
+			return out, nil
+		}
+	}
+}
+
+// sample measures some groups again and tells what has changed.
+func (w *watcher) sample(which func(*watched) bool) []Event {
+	var measured []string
+	for p, g := range w.groups {
+		if which(g) {
+			measured = append(measured, p)
+			g.prev = g.cur
+			g.sampler.Refresh() // limits are what we watch
+			if err := g.sampler.Sample(&g.cur); err != nil {
+				g.cur = g.prev // it is gone, of which the kernel tells
+			}
+			g.node.Usage = g.cur
+		}
+	}
+	var out []Event
+	for _, p := range measured {
+		g := w.groups[p]
 		if g.prev.Time.IsZero() {
 			continue
 		}
-		for _, d := range differences(g.prev, g.cur, quotas[p], g.quota) {
-			if d[0] == "oom" && !m.killedItself(p, g) {
-				continue
+		for _, d := range differences(g.prev, g.cur) {
+			if d[0] == "oom" {
+				if !w.killedItself(p, g) {
+					continue
+				}
+				delete(w.dying, p)
 			}
 			out = append(out, g.event(d[0], d[1]))
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
 	return out
+}
+
+// pressed tells of a trigger, but not again and again while the pressure lasts.
+func (w *watcher) pressed(n notice) []Event {
+	g, key := w.groups[n.path], n.path+" "+n.what
+	again := time.Now().Before(w.pushed[key])
+	w.pushed[key] = time.Now().Add(pressureQuiet)
+	if g == nil || again {
+		return nil
+	}
+	u := g.cur
+	if err := g.sampler.Sample(&u); err != nil || u.PSI == nil {
+		return nil
+	}
+	p := map[string]cgroups.Pressure{"cpu": u.PSI.CPU, "memory": u.PSI.Memory, "io": u.PSI.IO}[n.what]
+	return []Event{g.event("pressure", fmt.Sprintf("%s: tasks waited for over a fifth of 2 s; %.1f%% of the last 10 s, %.1f%% of the last minute", n.what, p.Some.Avg10, p.Some.Avg60))}
 }
 
 // killedItself says whether a group had more kills than those that are told of the groups below it, whose counts it has in its own.
@@ -97,7 +258,7 @@ func (w *watched) event(what, text string) Event {
 }
 
 // differences tells what happened between two measurements of one group.
-func differences(prev, cur cgroups.Usage, oldQuota, newQuota float64) [][2]string {
+func differences(prev, cur cgroups.Usage) [][2]string {
 	var out [][2]string
 	add := func(what, format string, args ...any) {
 		out = append(out, [2]string{what, fmt.Sprintf(format, args...)})
@@ -114,24 +275,11 @@ func differences(prev, cur cgroups.Usage, oldQuota, newQuota float64) [][2]strin
 	if prev.Pids.Limit != cur.Pids.Limit {
 		add("limit", "pids %s -> %s", countText(prev.Pids.Limit), countText(cur.Pids.Limit))
 	}
-	if oldQuota != newQuota {
-		add("limit", "cpu %s -> %s cores", coresText(oldQuota), coresText(newQuota))
-	}
-	if p, c := prev.PSI, cur.PSI; p != nil && c != nil {
-		for _, x := range []struct {
-			name     string
-			old, now float64
-		}{{"memory", p.Memory.Some.Avg10, c.Memory.Some.Avg10}, {"io", p.IO.Some.Avg10, c.IO.Some.Avg10}, {"cpu", p.CPU.Some.Avg10, c.CPU.Some.Avg10}} {
-			if x.old < pressureLine && x.now >= pressureLine {
-				add("pressure", "%s: %.1f%% of the last 10 s waiting", x.name, x.now)
-			}
-		}
+	if a, b := coresText(prev.CPU), coresText(cur.CPU); a != b {
+		add("limit", "cpu %s -> %s cores", a, b)
 	}
 	return out
 }
-
-// pressureLine is the percentage of waiting that is worth a line.
-const pressureLine = 20
 
 func countText(v uint64) string {
 	if v == cgroups.NoLimit {
@@ -140,11 +288,11 @@ func countText(v uint64) string {
 	return fmt.Sprint(v)
 }
 
-func coresText(v float64) string {
-	if v == 0 {
+func coresText(c cgroups.CPU) string {
+	if c.QuotaUs == cgroups.NoLimit || c.PeriodUs == 0 {
 		return "max"
 	}
-	return format(v, "cores")
+	return format(float64(c.QuotaUs)/float64(c.PeriodUs), "cores")
 }
 
 func (a *app) printEvent(w io.Writer, e Event) error {
