@@ -122,7 +122,8 @@ type looked struct{ err error }
 
 func runScreen(ctx context.Context, m *monitor, o topOptions) error {
 	s := &screen{ctx: ctx, m: m, o: o, width: 80, height: 24}
-	if _, err := tea.NewProgram(s, tea.WithContext(ctx)).Run(); err != nil && !errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, tea.ErrInterrupted) {
+	// Signals end the context. If the library heard them too, its handler would wait for a loop that has ended with the context.
+	if _, err := tea.NewProgram(s, tea.WithContext(ctx), tea.WithoutSignalHandler()).Run(); err != nil && !errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("run terminal view: %w", err)
 	}
 	return s.err
