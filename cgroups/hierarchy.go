@@ -225,6 +225,19 @@ func (h *Hierarchy) ProcsFiles(path string) []string {
 // MemoryDir is the directory with the group's memory.oom_control (v1) or memory.events (v2).
 func (h *Hierarchy) MemoryDir(path string) string { return h.Dir("memory", path) }
 
+// SwapAccounted says whether the kernel limits swap by group. The root has no limits, so a group of the machine shows.
+func (h *Hierarchy) SwapAccounted() bool {
+	root := h.MemoryDir("/")
+	if root == "" {
+		return false
+	}
+	if h.mode != Unified {
+		return fileExists(root + "/memory.memsw.limit_in_bytes")
+	}
+	groups, err := subdirs(root)
+	return err == nil && slices.ContainsFunc(groups, func(g string) bool { return fileExists(root + "/" + g + "/memory.swap.max") })
+}
+
 // primary is the hierarchy whose directories stand for a group where one answer is wanted: memory where it is, since pids
 // are attached to that one under any configuration.
 func (h *Hierarchy) primary() string {

@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -10,7 +11,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// The kernel's limits of the CPU controller, in v1's terms. libcontainer and containerd/cgroups convert shares to weights.
+// The kernel's limits of the CPU controller, in v1's terms.
 const (
 	minShares     = 2
 	maxShares     = 262144
@@ -19,24 +20,18 @@ const (
 	minQuota      = 1_000
 )
 
-// Options are the node-wide choices that shape a pod's or container's settings. The zero value is kubelet's default.
-type Options struct {
-	NoCPUQuota bool   // do not enforce cpu limits
-	PeriodUs   uint64 // CFS period, 0 = 100 ms
-	PodPids    int64  // tasks a pod may have, 0 = no limit
-	PageSizes  []string
-}
-
-func (o Options) period() uint64 {
-	if o.PeriodUs == 0 {
-		return defaultPeriod
-	}
-	return o.PeriodUs
-}
-
 // Shares converts a cpu request in thousandths of a core. No request is the kernel's smallest share, not its default.
 func Shares(milliCPU int64) uint64 {
 	return uint64(min(max(milliCPU*sharesPerCPU/1000, minShares), maxShares))
+}
+
+// Weight converts v1's shares to v2's weight as the kernel does between its two interfaces (sched_weight_to_cgroup): both are
+// proportional, and the default of one, 1024, is the default of the other, 100.
+func Weight(shares uint64) uint64 {
+	if shares == 0 {
+		return 0
+	}
+	return min(max((shares*100+sharesPerCPU/2)/sharesPerCPU, 1), 10_000)
 }
 
 // Quota converts a cpu limit to microseconds a period. 0 means no limit.
@@ -79,6 +74,14 @@ func PodResourcesWith(pod *corev1.Pod, o Options) *specs.LinuxResources {
 		out.Pids = &specs.LinuxPids{Limit: &o.PodPids}
 	}
 	out.HugepageLimits = hugepages(limits, o.PageSizes)
+	burst(pod, out.CPU)
+	ioWeight(pod, out, o.Unified)
+	if q := requests.Memory(); o.MemoryQoS && o.Unified && !q.IsZero() {
+		set(out, "memory.min", strconv.FormatInt(q.Value(), 10))
+	}
+	if o.Unified && o.oomGroup(pod) == OOMPod {
+		set(out, "memory.oom.group", "1")
+	}
 	return out
 }
 
@@ -87,7 +90,17 @@ func setQuota(cpu *specs.LinuxCPU, milli int64, o Options) {
 	if quota == 0 {
 		return
 	}
+	if o.WholePercent {
+		quota = wholePercent(quota, period)
+	}
 	cpu.Quota, cpu.Period = &quota, &period
+}
+
+// wholePercent rounds a quota up to what systemd can say: hundredths of a CPU.
+func wholePercent(quota int64, period uint64) int64 {
+	const step = 10_000 // microseconds of a second
+	perSecond := (uint64(quota)*1_000_000 + period - 1) / period
+	return int64((perSecond + step - 1) / step * step * period / 1_000_000)
 }
 
 // everyLimit says whether the pod as a whole is limited: by a pod-level limit, or because each container that runs at the
@@ -132,6 +145,12 @@ func ContainerResourcesWith(pod *corev1.Pod, c *corev1.Container, o Options) *sp
 		out.Memory = &specs.LinuxMemory{Limit: &v}
 	}
 	out.HugepageLimits = hugepages(limits, o.PageSizes)
+	burst(pod, out.CPU)
+	o.memoryQoS(out, *requests.Memory(), memory)
+	o.setSwap(out, pod, c)
+	if o.Unified && o.oomGroup(pod) == OOMContainer {
+		set(out, "memory.oom.group", "1")
+	}
 	return out
 }
 
@@ -153,7 +172,7 @@ func hugepages(limits corev1.ResourceList, sizes []string) []specs.LinuxHugepage
 		if !ok {
 			continue
 		}
-		if k, ok := pageSize(size); ok {
+		if k, ok := PageSize(size); ok {
 			asked[k] = uint64(max(q.Value(), 0))
 		}
 	}
@@ -181,8 +200,8 @@ func listed(l []specs.LinuxHugepageLimit, size string) bool {
 	return false
 }
 
-// pageSize turns the API's "2Mi" into the kernel's "2MB".
-func pageSize(s string) (string, bool) {
+// PageSize turns the API's "2Mi" into the kernel's "2MB".
+func PageSize(s string) (string, bool) {
 	for _, u := range []string{"K", "M", "G"} {
 		if n, ok := strings.CutSuffix(s, u+"i"); ok && n != "" && strings.Trim(n, "0123456789") == "" {
 			return fmt.Sprintf("%s%sB", n, u), true

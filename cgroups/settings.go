@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,12 +21,20 @@ type Setting struct {
 	Computed string `json:"computed"` // "250m * 1024 / 1000 = 256 shares"
 	File     string `json:"file"`     // "cpu.shares"
 	Want     string `json:"want"`     // "256"
+
+	also []string // what other programs make of the same, which is as good
 }
 
 // Matches compares a value found in the file with what is wanted. The kernel rounds memory limits down to whole pages and
 // spells "no limit" in v1 as a large number.
 func (s Setting) Matches(found string) bool {
+	if slices.Contains(s.also, strings.TrimSpace(found)) {
+		return true
+	}
 	a, b := strings.Fields(s.Want), strings.Fields(found)
+	if strings.HasSuffix(s.File, ".weight") && len(b) == 2 && b[0] == "default" {
+		b = b[1:]
+	}
 	if strings.Join(a, " ") == strings.Join(b, " ") {
 		return true
 	}
@@ -65,7 +74,10 @@ func PodSettings(m Mode, pod *corev1.Pod, o Options) []Setting {
 
 // ContainerSettings are the settings of a container's group with their origin.
 func ContainerSettings(m Mode, pod *corev1.Pod, c *corev1.Container, o Options) []Setting {
-	r := ContainerResourcesWith(pod, c, o)
+	return settings(m, ContainerResourcesWith(pod, c, o), originOf(pod, c))
+}
+
+func originOf(pod *corev1.Pod, c *corev1.Container) origin {
 	request, limit := c.Resources.Requests, c.Resources.Limits
 	or := origin{
 		cpuRequest: name("", "requests.cpu", request, corev1.ResourceCPU), cpuLimit: name("", "limits.cpu", limit, corev1.ResourceCPU),
@@ -82,7 +94,7 @@ func ContainerSettings(m Mode, pod *corev1.Pod, c *corev1.Container, o Options) 
 			or.memory = name("pod", "limits.memory", pod.Spec.Resources.Limits, corev1.ResourceMemory)
 		}
 	}
-	return settings(m, r, or)
+	return or
 }
 
 type origin struct {
@@ -121,10 +133,12 @@ func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 		computed = fmt.Sprintf("%s, kept within %d..%d: %d", computed, minShares, maxShares, shares)
 	}
 	if m == Unified {
-		w := cgroup2.ConvertCPUSharesToCgroupV2Value(shares)
-		out = append(out, Setting{o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10)})
+		w := Weight(shares)
+		out = append(out, Setting{
+			o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10), otherWeights(shares),
+		})
 	} else {
-		out = append(out, Setting{o.cpuRequest, computed, "cpu.shares", strconv.FormatUint(shares, 10)})
+		out = append(out, one(o.cpuRequest, computed, "cpu.shares", strconv.FormatUint(shares, 10)))
 	}
 	quota, period := int64(-1), uint64(defaultPeriod)
 	computed = "no quota"
@@ -133,9 +147,13 @@ func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 		computed = fmt.Sprintf("%d µs every %d µs", quota, period)
 	}
 	if m != Unified {
-		out = append(out, Setting{o.cpuLimit, computed, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10)})
+		s := one(o.cpuLimit, computed, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
+		if quota > 0 {
+			s.also = []string{strconv.FormatInt(wholePercent(quota, period), 10)}
+		}
+		out = append(out, s)
 		if quota >= 0 {
-			out = append(out, Setting{o.cpuLimit, computed, "cpu.cfs_period_us", strconv.FormatUint(period, 10)})
+			out = append(out, one(o.cpuLimit, computed, "cpu.cfs_period_us", strconv.FormatUint(period, 10)))
 		}
 		return out
 	}
@@ -143,7 +161,11 @@ func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	if quota >= 0 {
 		want = strconv.FormatInt(quota, 10)
 	}
-	return append(out, Setting{o.cpuLimit, computed, "cpu.max", want + " " + strconv.FormatUint(period, 10)})
+	s := one(o.cpuLimit, computed, "cpu.max", want+" "+strconv.FormatUint(period, 10))
+	if quota > 0 {
+		s.also = []string{strconv.FormatInt(wholePercent(quota, period), 10) + " " + strconv.FormatUint(period, 10)}
+	}
+	return append(out, s)
 }
 
 func memorySettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
@@ -152,17 +174,23 @@ func memorySettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 		file = "memory.max"
 	}
 	if r.Memory == nil || r.Memory.Limit == nil {
-		return []Setting{{o.memory, "no limit", file, "max"}}
+		return []Setting{one(o.memory, "no limit", file, "max")}
 	}
 	v := strconv.FormatInt(*r.Memory.Limit, 10)
-	return []Setting{{o.memory, v + " bytes", file, v}}
+	return []Setting{one(o.memory, v+" bytes", file, v)}
 }
 
 func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 	var out []Setting
+	if list := r.CPU.Cpus; list != "" {
+		out = append(out, one("CPUs that were assigned", list, "cpuset.cpus", list))
+	}
+	if list := r.CPU.Mems; list != "" {
+		out = append(out, one("memory nodes that were assigned", list, "cpuset.mems", list))
+	}
 	if r.Pids != nil && r.Pids.Limit != nil {
 		v := strconv.FormatInt(*r.Pids.Limit, 10)
-		out = append(out, Setting{"node's limit of tasks a pod", v, "pids.max", v})
+		out = append(out, one("node's limit of tasks a pod", v, "pids.max", v))
 	}
 	for _, h := range r.HugepageLimits {
 		file := "hugetlb." + h.Pagesize + ".limit_in_bytes"
@@ -170,9 +198,56 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 			file = "hugetlb." + h.Pagesize + ".max"
 		}
 		v := strconv.FormatUint(h.Limit, 10)
-		out = append(out, Setting{"limits.hugepages of " + h.Pagesize, v + " bytes", file, v})
+		out = append(out, one("limits.hugepages of "+h.Pagesize, v+" bytes", file, v))
+	}
+	return append(out, chosenSettings(m, r)...)
+}
+
+// chosenSettings are those that come from annotations and from what the node was told.
+func chosenSettings(m Mode, r *specs.LinuxResources) []Setting {
+	var out []Setting
+	if c := r.CPU; c.Burst != nil {
+		file := "cpu.cfs_burst_us"
+		if m == Unified {
+			file = "cpu.max.burst"
+		}
+		v := strconv.FormatUint(*c.Burst, 10)
+		out = append(out, one("annotation "+CPUBurstAnnotation, v+" µs, at most the quota", file, v))
+	}
+	if b := r.BlockIO; b != nil && b.Weight != nil {
+		v := strconv.Itoa(int(*b.Weight))
+		out = append(out, one("annotation "+IOWeightAnnotation, v+" of 10..1000", "blkio.bfq.weight", v))
+	}
+	if mem := r.Memory; mem != nil && mem.Swap != nil && mem.Limit != nil && m != Unified {
+		v := strconv.FormatInt(*mem.Swap, 10)
+		out = append(out, one("node's swap behavior", v+" bytes of memory and swap", "memory.memsw.limit_in_bytes", v))
+	}
+	if m != Unified {
+		return out
+	}
+	for _, f := range []struct{ file, field string }{
+		{"memory.min", "requests.memory, node's memory QoS"},
+		{"memory.high", "requests.memory + factor * (limits.memory - requests.memory), node's memory QoS"},
+		{"memory.swap.max", "node's swap behavior"},
+		{"memory.oom.group", "annotation " + OOMGroupAnnotation + " or the node's default"},
+		{"io.weight", "annotation " + IOWeightAnnotation},
+	} {
+		if v, ok := r.Unified[f.file]; ok {
+			out = append(out, one(f.field, v, f.file, v))
+		}
 	}
 	return out
+}
+
+func one(field, computed, file, want string) Setting {
+	return Setting{Field: field, Computed: computed, File: file, Want: want}
+}
+
+// otherWeights are what runtimes make of a container's shares: the straight line that runc drew first, and the curve that it and
+// crun draw now.
+func otherWeights(shares uint64) []string {
+	line := 1 + (max(shares, minShares)-minShares)*9999/(maxShares-minShares)
+	return []string{strconv.FormatUint(line, 10), strconv.FormatUint(cgroup2.ConvertCPUSharesToCgroupV2Value(shares), 10)}
 }
 
 // ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are

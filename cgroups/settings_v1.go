@@ -93,7 +93,7 @@ func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) er
 			return fmt.Errorf("write %s settings of %s: %w", st.name, path, explain(st.name, err))
 		}
 	}
-	return errors.Join(s.unlimitedPids(path, r), s.cpuset(path, r), s.block(path, r), s.unified(path, r))
+	return errors.Join(s.burst(path, r), s.unlimitedPids(path, r), s.cpuset(path, r), s.block(path, r), s.unified(path, r))
 }
 
 // raiseSwap: the limit of memory and swap together may at no time be below that of memory, so it has to grow first. cgroup1 means
@@ -112,6 +112,15 @@ func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 		return nil //nolint:nilerr // a number too large for an int64 is no limit
 	}
 	return writeFile(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10))
+}
+
+// burst is written here, and after the quota, which it may not exceed: cgroup1 knows nothing of it.
+func (s *v1Settings) burst(path string, r *specs.LinuxResources) error {
+	dir, ok := s.byName["cpu"]
+	if !ok || r.CPU == nil || r.CPU.Burst == nil || !fileExists(dir+path+"/cpu.cfs_burst_us") {
+		return nil
+	}
+	return writeFile(dir+path, "cpu.cfs_burst_us", strconv.FormatUint(*r.CPU.Burst, 10))
 }
 
 // unlimitedPids: cgroup1 skips limits below 1, but a limit that is taken away has to be written.

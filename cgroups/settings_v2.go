@@ -76,6 +76,10 @@ func v2Resources(r *specs.LinuxResources, have []string) (*cgroup2.Resources, ma
 	raw := map[string]string{}
 	if c := r.CPU; c != nil {
 		res.CPU.Max = ""
+		if c.Shares != nil {
+			w := Weight(*c.Shares)
+			res.CPU.Weight = &w
+		}
 		if c.Quota != nil || c.Period != nil {
 			quota := "max"
 			if c.Quota != nil && *c.Quota > 0 {
