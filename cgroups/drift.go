@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -27,8 +28,7 @@ func (h *Hierarchy) Drift(path string, want []Setting) ([]Difference, error) {
 	}
 	var out []Difference
 	for _, s := range want {
-		controller, _, _ := strings.Cut(s.File, ".")
-		dir := h.Dir(controller, path)
+		dir := h.settingDir(path, s)
 		if dir == "" {
 			continue
 		}
@@ -46,12 +46,65 @@ func (h *Hierarchy) Drift(path string, want []Setting) ([]Difference, error) {
 	return out, nil
 }
 
-// Drift compares a pod's own group with its specification.
-func (t *Tree) Drift(pod *corev1.Pod) ([]Difference, error) {
-	return t.h.Drift(t.PodPath(pod), PodSettings(t.h.mode, pod, t.opts))
+func (h *Hierarchy) settingDir(path string, s Setting) string {
+	controller, _, _ := strings.Cut(s.File, ".")
+	return h.Dir(controller, path)
 }
 
-// ContainerDrift compares a container's group, which the runtime has put at path.
-func (t *Tree) ContainerDrift(path string, pod *corev1.Pod, c *corev1.Container) ([]Difference, error) {
-	return t.h.Drift(path, ContainerSettings(t.h.mode, pod, c, t.opts))
+// Wanted is what a group should have.
+type Wanted struct {
+	Path      string
+	Resources *specs.LinuxResources
+	Settings  []Setting // the same, as the files have it
+}
+
+// Pin is where a container runs and has its memory, in the kernel's list format; "" is anywhere.
+type Pin struct {
+	CPUs, Mems string
+	Exclusive  bool // nobody else runs on the CPUs
+}
+
+// Apply puts the pin into a container's resources. Who has CPUs of its own cannot take more than they have, and a quota would stop
+// it for moments at which it was over by the clock only.
+func (p Pin) Apply(r *specs.LinuxResources) {
+	r.CPU.Cpus, r.CPU.Mems = p.CPUs, p.Mems
+	if p.Exclusive {
+		r.CPU.Quota, r.CPU.Period, r.CPU.Burst = nil, nil, nil
+	}
+}
+
+// WantedOfPod is what the pod's own group should have.
+func (t *Tree) WantedOfPod(pod *corev1.Pod) Wanted {
+	return Wanted{t.PodPath(pod), PodResourcesWith(pod, t.opts), PodSettings(t.h.mode, pod, t.opts)}
+}
+
+// WantedOfContainer is what the group of a container should have, which the runtime has put at path.
+func (t *Tree) WantedOfContainer(path string, pod *corev1.Pod, c *corev1.Container, pin Pin) Wanted {
+	r := ContainerResourcesWith(pod, c, t.opts)
+	pin.Apply(r)
+	return Wanted{path, r, settings(t.h.mode, r, originOf(pod, c))}
+}
+
+// Drift compares a group with what it should have.
+func (t *Tree) Drift(w Wanted) ([]Difference, error) { return t.h.Drift(w.Path, w.Settings) }
+
+// Correct gives the group what it should have. Where systemd makes the groups it is told: it may be from there that another value came.
+func (t *Tree) Correct(w Wanted) error { return t.d.Update(w.Path, Explicit(w.Resources)) }
+
+// ContainerGroups are the groups in a pod's group, by what their names end in: the ID of the container or sandbox.
+func (t *Tree) ContainerGroups(pod *corev1.Pod) (map[string]string, error) {
+	path := t.PodPath(pod)
+	names, err := t.h.Children(path)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]string, len(names))
+	for _, n := range names {
+		id := n
+		if stem, ok := strings.CutSuffix(n, ".scope"); ok {
+			id = stem[strings.LastIndexByte(stem, '-')+1:]
+		}
+		out[id] = path + "/" + n
+	}
+	return out, nil
 }

@@ -1,8 +1,6 @@
 package cgroups
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,28 +73,23 @@ const (
 	podPrefix = "pod"
 )
 
-// QoSPath is the group of a whole class below the cgroup root: Guaranteed pods sit directly under kubepods.
+// QoSPath is the group of a whole class below the cgroup root, as the cgroupfs driver names it: Guaranteed pods sit directly
+// under kubepods.
 func QoSPath(root string, q corev1.PodQOSClass) string {
-	base := strings.TrimSuffix(clean(root), "/") + "/" + kubepods
-	switch q {
-	case corev1.PodQOSBurstable:
-		return base + "/burstable"
-	case corev1.PodQOSBestEffort:
-		return base + "/besteffort"
-	}
-	return base
+	return (*Hierarchy)(nil).Path(root, qosNames(q)...)
 }
 
-// PodPath is the group of a pod.
+// PodPath is the group of a pod, as the cgroupfs driver names it.
 func PodPath(root string, uid types.UID, q corev1.PodQOSClass) string {
 	return QoSPath(root, q) + "/" + podPrefix + string(uid)
 }
 
-// podUID is the reverse of PodPath's last element; ok is false for the class directories and what is not ours.
-func podUID(name string) (types.UID, bool) {
-	uid, ok := strings.CutPrefix(name, podPrefix)
-	if !ok || uid == "" || strings.ContainsAny(uid, "/.") {
-		return "", false
+func qosNames(q corev1.PodQOSClass) []string {
+	switch q {
+	case corev1.PodQOSBurstable:
+		return []string{kubepods, "burstable"}
+	case corev1.PodQOSBestEffort:
+		return []string{kubepods, "besteffort"}
 	}
-	return types.UID(uid), true
+	return []string{kubepods}
 }

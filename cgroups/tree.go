@@ -2,32 +2,41 @@ package cgroups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
+	"path"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Tree is the part of the hierarchy the agent owns: <root>/kubepods with the QoS classes and the pods' groups. It holds no
-// state; what is there is the truth.
+// Tree is the part of the hierarchy the agent owns: kubepods below the root, with the QoS classes and the pods' groups. It holds
+// no state; what is there is the truth.
 type Tree struct {
-	h    *Hierarchy
-	root string
-	opts Options
-	log  *slog.Logger
+	d     Driver
+	h     *Hierarchy
+	root  string
+	opts  Options
+	limit NodeLimits
+	log   *slog.Logger
 }
 
-// NewTree is the tree below the --cgroup-root.
+// NewTree is the tree below the --cgroup-root, made by the cgroupfs driver.
 func NewTree(h *Hierarchy, root string, log *slog.Logger) *Tree {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Tree{h: h, root: clean(root), log: log}
+	return &Tree{d: h, h: h, root: clean(root), log: log}
+}
+
+// WithDriver returns a tree whose groups this driver makes.
+func (t *Tree) WithDriver(d Driver) *Tree {
+	c := *t
+	c.d = d
+	return &c
 }
 
 // WithOptions returns a tree that makes pods with these node-wide choices.
@@ -37,23 +46,33 @@ func (t *Tree) WithOptions(o Options) *Tree {
 	return &c
 }
 
-// Options are the node-wide choices that pods are made with.
+// WithLimits returns a tree whose pods together have these limits.
+func (t *Tree) WithLimits(l NodeLimits) *Tree {
+	c := *t
+	c.limit = l
+	return &c
+}
+
+// Options are the node-wide choices of this tree.
 func (t *Tree) Options() Options { return t.opts }
+
+// ClassPath is the group of a whole class.
+func (t *Tree) ClassPath(q corev1.PodQOSClass) string { return t.d.Path(t.root, qosNames(q)...) }
 
 // Setup makes the groups of the classes; idempotent.
 func (t *Tree) Setup() error {
-	top := Shares(int64(runtime.NumCPU()) * 1000)
+	if err := t.d.Create(t.ClassPath(corev1.PodQOSGuaranteed), t.limit.resources(t.opts.Unified)); err != nil {
+		return fmt.Errorf("set up pod groups: %w", err)
+	}
 	least := uint64(minShares)
 	for _, g := range []struct {
-		class  corev1.PodQOSClass
-		shares *uint64
+		class corev1.PodQOSClass
+		r     *specs.LinuxResources
 	}{
-		{corev1.PodQOSGuaranteed, &top},
 		{corev1.PodQOSBurstable, nil}, // SyncQoS sets it; a running node's value must not drop while we start
-		{corev1.PodQOSBestEffort, &least},
+		{corev1.PodQOSBestEffort, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &least}}},
 	} {
-		r := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: g.shares}}
-		if err := t.h.Create(QoSPath(t.root, g.class), r); err != nil {
+		if err := t.d.Create(t.ClassPath(g.class), g.r); err != nil {
 			return fmt.Errorf("set up pod groups: %w", err)
 		}
 	}
@@ -63,21 +82,25 @@ func (t *Tree) Setup() error {
 // EnsurePod makes the pod's group with its limits and returns its path; idempotent.
 func (t *Tree) EnsurePod(pod *corev1.Pod) (string, error) {
 	path := t.PodPath(pod)
-	if err := t.h.Create(path, PodResourcesWith(pod, t.opts)); err != nil {
+	if err := t.d.Create(path, PodResourcesWith(pod, t.opts)); err != nil {
 		return "", fmt.Errorf("set up group of pod: %w", err)
 	}
 	return path, nil
 }
 
 // PodPath is where EnsurePod puts the pod.
-func (t *Tree) PodPath(pod *corev1.Pod) string { return PodPath(t.root, pod.UID, QoS(pod)) }
+func (t *Tree) PodPath(pod *corev1.Pod) string { return t.pathOf(pod.UID, QoS(pod)) }
+
+func (t *Tree) pathOf(uid types.UID, q corev1.PodQOSClass) string {
+	return t.d.Path(t.root, append(qosNames(q), podPrefix+string(uid))...)
+}
 
 // RemovePod kills what is left in the pod's groups and removes them. path is a hint: the uid is looked for in every class,
 // because a pod's class may have been another when its group was made.
 func (t *Tree) RemovePod(ctx context.Context, uid types.UID, path string) error {
 	paths := []string{path}
 	for _, q := range classes() {
-		if p := PodPath(t.root, uid, q); p != path {
+		if p := t.pathOf(uid, q); p != path {
 			paths = append(paths, p)
 		}
 	}
@@ -85,12 +108,25 @@ func (t *Tree) RemovePod(ctx context.Context, uid types.UID, path string) error 
 		if p == "" {
 			continue
 		}
-		if err := t.h.Remove(ctx, p); err != nil {
+		if err := t.d.Remove(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// Remove takes the whole tree away, with everything in it.
+func (t *Tree) Remove(ctx context.Context) error {
+	return t.d.Remove(ctx, t.ClassPath(corev1.PodQOSGuaranteed))
+}
+
+// Root is the group that the tree is in, and whether it is a unit of systemd.
+func (t *Tree) Root() (path string, unit bool) {
+	return t.d.Path(t.root), t.d.Driver() == DriverSystemd
+}
+
+// RemoveRoot takes the group away that the tree was in.
+func (t *Tree) RemoveRoot(ctx context.Context) error { return t.d.Remove(ctx, t.d.Path(t.root)) }
 
 func classes() []corev1.PodQOSClass {
 	return []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}
@@ -98,39 +134,57 @@ func classes() []corev1.PodQOSClass {
 
 // Pods lists the uids that have groups, sorted, so that the agent can find the orphans among them.
 func (t *Tree) Pods() ([]types.UID, error) {
-	var out []types.UID
+	groups, err := t.groups()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]types.UID, 0, len(groups))
+	for uid := range groups {
+		out = append(out, uid)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// groups are the pods' groups by the uid that their name tells.
+func (t *Tree) groups() (map[types.UID][]string, error) {
+	out := map[types.UID][]string{}
 	for _, q := range classes() {
-		names, err := t.h.Children(QoSPath(t.root, q))
+		class := t.ClassPath(q)
+		names, err := t.h.Children(class)
 		if err != nil {
 			return nil, err
 		}
 		for _, n := range names {
 			if uid, ok := podUID(n); ok {
-				out = append(out, uid)
+				out[uid] = append(out[uid], path.Join(class, n))
 			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	return out, nil
 }
 
-// SyncQoS gives the Burstable class the sum of its pods' requests as its share against the Guaranteed pods beside it.
-func (t *Tree) SyncQoS(pods []*corev1.Pod) error {
-	var milli int64
-	for _, p := range pods {
-		if QoS(p) == corev1.PodQOSBurstable {
-			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-			milli += requests.Cpu().MilliValue()
+// RemoveOrphans removes the groups that carry a pod's name of our making, and none of the pods for which known is true: what a
+// crash has left. It returns those it has removed.
+func (t *Tree) RemoveOrphans(ctx context.Context, known func(types.UID) bool) ([]string, error) {
+	groups, err := t.groups()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	var errs []error
+	for uid, paths := range groups {
+		if known(uid) {
+			continue
+		}
+		for _, p := range paths {
+			if err := t.d.Remove(ctx, p); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			out = append(out, p)
 		}
 	}
-	burstable, least := Shares(milli), uint64(minShares)
-	for class, shares := range map[corev1.PodQOSClass]*uint64{
-		corev1.PodQOSBurstable: &burstable, corev1.PodQOSBestEffort: &least,
-	} {
-		r := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: shares}}
-		if err := t.h.Update(QoSPath(t.root, class), r); err != nil {
-			return fmt.Errorf("update class %s: %w", class, err)
-		}
-	}
-	return nil
+	slices.Sort(out)
+	return out, errors.Join(errs...)
 }

@@ -38,7 +38,12 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 			targets = append(targets, target)
 		}
 	}
-	return t.h.Resize(Target{path, PodResourcesWith(pod, t.opts)}, targets, func(c Target) error { return write(names[c.Path]) })
+	want := PodResourcesWith(pod, t.opts)
+	err = t.h.Resize(Target{path, want}, targets, func(c Target) error { return write(names[c.Path]) })
+	if err != nil {
+		return err
+	}
+	return t.d.Announce(path, Explicit(want)) // the runtime does it for the containers
 }
 
 // SettleQuota gives the pod's own group the CPU quota of its specification, or takes away the one it has: whichever it lacks since

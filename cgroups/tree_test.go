@@ -70,7 +70,7 @@ func TestTreeOfEachClass(t *testing.T) {
 	}
 	if h.Mode() == Unified {
 		expect(t, h, besteffort, "cpu", "cpu.weight", "1")
-		expect(t, h, burstable, "cpu", "cpu.weight", "174")
+		expect(t, h, burstable, "cpu", "cpu.weight", "200")
 	} else {
 		expect(t, h, besteffort, "cpu", "cpu.shares", "2")
 		expect(t, h, burstable, "cpu", "cpu.shares", "2048")
@@ -129,18 +129,24 @@ func TestDrift(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d, err := tree.Drift(c.pod); err != nil || len(d) != 0 {
+		if d, err := tree.Drift(tree.WantedOfPod(c.pod)); err != nil || len(d) != 0 {
 			t.Errorf("%s: %v, %v", c.name, d, err)
 		}
 		pids, shares := int64(5), uint64(7777)
 		if err := h.Update(path, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Pids: &specs.LinuxPids{Limit: &pids}}); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := tree.Drift(c.pod); err != nil || len(d) != 1 || !strings.HasPrefix(d[0].File, "cpu.") {
+		if d, err := tree.Drift(tree.WantedOfPod(c.pod)); err != nil || len(d) != 1 || !strings.HasPrefix(d[0].File, "cpu.") {
 			t.Errorf("%s: %v, %v", c.name, d, err)
+		} else if err := tree.Correct(tree.WantedOfPod(c.pod)); err != nil {
+			t.Error(err)
+		}
+		if d, err := tree.Drift(tree.WantedOfPod(c.pod)); err != nil || len(d) != 0 {
+			t.Errorf("%s corrected: %v, %v", c.name, d, err)
 		}
 	}
-	if _, err := tree.Drift(podOf(container("a", nil, nil))); !errors.Is(err, os.ErrNotExist) {
+	lost := podOf(container("a", nil, nil))
+	if _, err := tree.Drift(tree.WantedOfPod(lost)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("drift of a pod without a group: %v", err)
 	}
 }

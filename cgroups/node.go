@@ -1,0 +1,119 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// NodeLimits is what a part of the node may have: its pods together, or what is reserved beside them. Zero is no limit.
+type NodeLimits struct {
+	MilliCPU  int64
+	Memory    int64 // bytes
+	Pids      int64
+	Hugepages map[string]uint64 // bytes by the kernel's name of the size, "2MB"
+
+	MemoryMin int64 // bytes that are not reclaimed for others; v2 only
+}
+
+func (l NodeLimits) resources(unified bool) *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if l.MilliCPU > 0 {
+		shares := Shares(l.MilliCPU)
+		r.CPU = &specs.LinuxCPU{Shares: &shares}
+	}
+	if l.Memory > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &l.Memory}
+	}
+	if l.Pids > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &l.Pids}
+	}
+	for _, size := range slices.Sorted(maps.Keys(l.Hugepages)) {
+		r.HugepageLimits = append(r.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: size, Limit: l.Hugepages[size]})
+	}
+	if unified && l.MemoryMin > 0 {
+		r.Unified = map[string]string{"memory.min": strconv.FormatInt(l.MemoryMin, 10)}
+	}
+	return r
+}
+
+// Reserve gives a group beside the pods, the system's or kubelet-like daemons', what is reserved for it, and no more. It must be
+// there: whoever runs these daemons has made it.
+func (t *Tree) Reserve(group string, l NodeLimits) error {
+	d := t.d
+	if d.Driver() == DriverSystemd {
+		if _, err := unitOf(group); err != nil {
+			d = t.h // not systemd's
+		}
+	}
+	if err := d.Update(clean(group), l.resources(t.opts.Unified)); err != nil {
+		return fmt.Errorf("reserve for group %s: %w", group, err)
+	}
+	return nil
+}
+
+// SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its share
+// against the Guaranteed pods beside it, and memory is protected and reserved as the options say.
+func (t *Tree) SyncQoS(pods []*corev1.Pod) error {
+	var milli int64
+	requested := map[corev1.PodQOSClass]int64{}
+	for _, p := range pods {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue // its containers have ended for good
+		}
+		class := QoS(p)
+		requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+		requested[class] += requests.Memory().Value()
+		if class == corev1.PodQOSBurstable {
+			milli += requests.Cpu().MilliValue()
+		}
+	}
+	burstable, least := Shares(milli), uint64(minShares)
+	sets := map[corev1.PodQOSClass]*specs.LinuxResources{
+		corev1.PodQOSBurstable:  {CPU: &specs.LinuxCPU{Shares: &burstable}},
+		corev1.PodQOSBestEffort: {CPU: &specs.LinuxCPU{Shares: &least}},
+	}
+	t.protect(sets, requested)
+	t.reserve(sets, requested)
+	var errs []error
+	for _, class := range classes() {
+		if r := sets[class]; r != nil {
+			if err := t.d.Update(t.ClassPath(class), r); err != nil {
+				errs = append(errs, fmt.Errorf("update class %s: %w", class, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// protect keeps what pods request from being reclaimed. A group's protection is worth what its parents' is at most.
+func (t *Tree) protect(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
+	if !t.opts.MemoryQoS || !t.opts.Unified {
+		return
+	}
+	burstable := requested[corev1.PodQOSBurstable]
+	all := burstable + requested[corev1.PodQOSGuaranteed]
+	sets[corev1.PodQOSBurstable].Unified = map[string]string{"memory.min": strconv.FormatInt(burstable, 10)}
+	sets[corev1.PodQOSGuaranteed] = &specs.LinuxResources{Unified: map[string]string{"memory.min": strconv.FormatInt(all, 10)}}
+}
+
+// reserve limits the lower classes to what the requests of those above them leave, as far as the percentage goes.
+func (t *Tree) reserve(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
+	if t.opts.QoSReserved <= 0 || t.limit.Memory <= 0 {
+		return
+	}
+	left := t.limit.Memory - requested[corev1.PodQOSGuaranteed]*t.opts.QoSReserved/100
+	burstable := max(left, minMemory)
+	besteffort := max(left-requested[corev1.PodQOSBurstable]*t.opts.QoSReserved/100, minMemory)
+	sets[corev1.PodQOSBurstable].Memory = &specs.LinuxMemory{Limit: &burstable}
+	sets[corev1.PodQOSBestEffort].Memory = &specs.LinuxMemory{Limit: &besteffort}
+}
+
+// minMemory is the least a class is limited to: with none at all not even its keepers would run.
+const minMemory = 16 << 20

@@ -1,0 +1,393 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Systemd makes groups as units of systemd: slices for pods, scopes for what holds processes. It speaks to systemd where a unit
+// begins or ends and where a value changes that systemd would write back at its next reload; everything else, and every
+// value as well, goes to the kernel's files directly, as in the other driver.
+type Systemd struct {
+	*Hierarchy
+	log *slog.Logger
+	dir string // the hierarchy that systemd has its units in
+
+	calls chan struct{} // a place a call in flight: systemd does one thing at a time, and everybody else needs it too
+	mu    sync.Mutex
+	conn  *dbus.Conn
+}
+
+const (
+	maxCalls    = 4
+	callTimeout = 30 * time.Second
+)
+
+// OpenSystemd connects to systemd over its own socket, so that no message bus need run.
+func OpenSystemd(h *Hierarchy, log *slog.Logger) (*Systemd, error) {
+	if !HasSystemd() {
+		return nil, fmt.Errorf("use the systemd cgroup driver: %w", ErrNoSystemd)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Systemd{Hierarchy: h, log: log, calls: make(chan struct{}, maxCalls), dir: h.byName["name=systemd"]}
+	if s.dir == "" {
+		s.dir = h.unified
+	}
+	if s.dir == "" {
+		return nil, fmt.Errorf("use the systemd cgroup driver: %w: it has no hierarchy below %s", ErrNoSystemd, h.mount)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	_, err := s.connect(ctx, nil)
+	return s, err
+}
+
+// Close ends the connection. Units stay.
+func (s *Systemd) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+	return nil
+}
+
+// connect returns the connection, a new one if it is broken.
+func (s *Systemd) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil && s.conn != broken {
+		return s.conn, nil
+	}
+	// The connection outlives the call that needed it first.
+	c, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.conn = c
+	return c, nil
+}
+
+// do makes one call, again when the connection broke: systemd drops it when it executes itself anew.
+func (s *Systemd) do(ctx context.Context, call func(context.Context, *dbus.Conn) error) error {
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var broken *dbus.Conn
+	for {
+		c, err := s.connect(ctx, broken)
+		if err != nil {
+			return err
+		}
+		err = call(ctx, c)
+		if broken == nil && (errors.Is(err, godbus.ErrClosed) || err != nil && !c.Connected()) {
+			broken = c
+			continue
+		}
+		return err
+	}
+}
+
+// Driver is DriverSystemd.
+func (s *Systemd) Driver() string { return DriverSystemd }
+
+// Path is [SlicePath].
+func (s *Systemd) Path(root string, names ...string) string { return SlicePath(root, names...) }
+
+// Create makes a slice with its settings. A scope comes into being with its first process, see [Systemd.StartScope], so for one
+// there is nothing to do.
+func (s *Systemd) Create(path string, r *specs.LinuxResources) error {
+	path, err := own(path)
+	if err != nil {
+		return err
+	}
+	unit, err := unitOf(path)
+	if err != nil || strings.HasSuffix(unit, ".scope") {
+		return err
+	}
+	if fileExists(s.dir + path) {
+		// It runs, and systemd hears only what changes.
+		if err := s.complete(path); err != nil || r == nil {
+			return err
+		}
+		return s.Update(path, r)
+	}
+	if err := s.start(unit, s.sliceProperties(path, r)); err != nil {
+		return fmt.Errorf("create group %s: %w", path, err)
+	}
+	if err := s.complete(path); err != nil || r == nil {
+		return err
+	}
+	return s.Hierarchy.Update(path, r)
+}
+
+// complete makes of a unit's group what systemd does not: on v1 the directories in the controllers that it was not asked for, on
+// v2 the controllers that it does not know. Those that it knows are its own to switch, by what the units of a slice need.
+func (s *Systemd) complete(path string) error {
+	if s.mode != Unified {
+		return s.Hierarchy.Create(path, nil)
+	}
+	if !slices.Contains(s.v2, "hugetlb") {
+		return nil
+	}
+	for _, dir := range ancestors(s.unified, path) {
+		if err := enable(dir, []string{"hugetlb"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Systemd) sliceProperties(group string, r *specs.LinuxResources) []dbus.Property {
+	props := []dbus.Property{
+		dbus.PropDescription("pods of berth: " + path.Base(group)),
+		property("DefaultDependencies", false),
+	}
+	if parent := path.Base(path.Dir(group)); strings.HasSuffix(parent, ".slice") {
+		props = append(props, dbus.PropWants(parent))
+	}
+	return append(append(props, accounting(s.mode)...), unitProperties(s.mode, r)...)
+}
+
+// StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is there, the
+// process joins it by the kernel's files.
+func (s *Systemd) StartScope(group string, pid int) error {
+	group, err := own(group)
+	if err != nil {
+		return err
+	}
+	unit, err := unitOf(group)
+	if err != nil {
+		return err
+	}
+	if !fileExists(s.dir + group) {
+		props := []dbus.Property{
+			dbus.PropDescription("container of berth: " + unit),
+			property("DefaultDependencies", false),
+			property("Delegate", true),
+			property("PIDs", []uint32{uint32(pid)}),
+			property("TasksMax", infinity), // systemd's default for scopes is not the pod's
+			// Nobody would look after a scope whose processes were killed for want of memory.
+			property("CollectMode", "inactive-or-failed"),
+		}
+		if slice := path.Base(path.Dir(group)); strings.HasSuffix(slice, ".slice") {
+			props = append(props, dbus.PropSlice(slice))
+		}
+		if err := s.start(unit, append(props, accounting(s.mode)...)); err != nil {
+			return fmt.Errorf("create group %s: %w", group, err)
+		}
+	}
+	if err := s.complete(group); err != nil {
+		return err
+	}
+	for _, t := range s.trees {
+		err := writeFile(t.dir+group, "cgroup.procs", strconv.Itoa(pid))
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+			return nil // the process has ended, and the scope with it
+		}
+		if err != nil {
+			return fmt.Errorf("attach process %d to group %s: %w", pid, group, err)
+		}
+	}
+	return nil
+}
+
+// start starts a transient unit and waits until it has started. A slice that systemd has made by itself, as the parent of
+// something, only gets the properties.
+func (s *Systemd) start(unit string, props []dbus.Property) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		done := make(chan string, 1)
+		err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
+			_, err := c.StartTransientUnitContext(ctx, unit, "replace", props, done)
+			return err
+		})
+		switch {
+		case isBusError(err, "UnitExists") && strings.HasSuffix(unit, ".slice"):
+			return s.restart(ctx, unit, props)
+		case isBusError(err, "UnitExists") && try == 0:
+			// One that has failed and was not collected.
+			if err := s.resetFailed(ctx, unit); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("start unit %s: %w", unit, err)
+		}
+		return finished(ctx, "start", unit, done)
+	}
+}
+
+// restart starts a slice that is loaded and tells it its properties.
+func (s *Systemd) restart(ctx context.Context, unit string, props []dbus.Property) error {
+	done := make(chan string, 1)
+	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
+		_, err := c.StartUnitContext(ctx, unit, "replace", done)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start unit %s: %w", unit, err)
+	}
+	if err := finished(ctx, "start", unit, done); err != nil {
+		return err
+	}
+	var settable []dbus.Property
+	for _, p := range props {
+		switch p.Name {
+		case "Description", "DefaultDependencies", "Wants":
+		default:
+			settable = append(settable, p)
+		}
+	}
+	return s.set(ctx, unit, settable)
+}
+
+func (s *Systemd) set(ctx context.Context, unit string, props []dbus.Property) error {
+	if len(props) == 0 {
+		return nil
+	}
+	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
+		return c.SetUnitPropertiesContext(ctx, unit, true, props...)
+	})
+	if err != nil {
+		return fmt.Errorf("set properties of unit %s: %w", unit, err)
+	}
+	return nil
+}
+
+func (s *Systemd) resetFailed(ctx context.Context, unit string) error {
+	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error { return c.ResetFailedUnitContext(ctx, unit) })
+	if err != nil && !isBusError(err, "NoSuchUnit") {
+		return fmt.Errorf("reset unit %s: %w", unit, err)
+	}
+	return nil
+}
+
+// finished waits for a job's end.
+func finished(ctx context.Context, verb, unit string, done <-chan string) error {
+	select {
+	case result := <-done:
+		if result != "done" {
+			return fmt.Errorf("%s unit %s: the job has ended as %q", verb, unit, result)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s unit %s: %w", verb, unit, ctx.Err())
+	}
+}
+
+func isBusError(err error, name string) bool {
+	var e godbus.Error
+	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1."+name
+}
+
+// Update writes the kernel's files. Only when that has changed one of those that systemd writes too is it told, since it
+// would put its own value back at its next reload.
+func (s *Systemd) Update(path string, r *specs.LinuxResources) error {
+	path, err := own(path)
+	if err != nil {
+		return err
+	}
+	before := s.fingerprint(path)
+	if err := s.Hierarchy.Update(path, r); err != nil {
+		return err
+	}
+	if s.fingerprint(path) == before {
+		return nil
+	}
+	return s.Announce(path, r)
+}
+
+// Announce makes systemd know values that the files have already.
+func (s *Systemd) Announce(path string, r *specs.LinuxResources) error {
+	unit, err := unitOf(path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	return s.set(ctx, unit, unitProperties(s.mode, r))
+}
+
+// fingerprint is what the files have that systemd writes too.
+func (s *Systemd) fingerprint(path string) string {
+	var b strings.Builder
+	for _, f := range unitFiles(s.mode) {
+		controller, _, _ := strings.Cut(f, ".")
+		dir := s.Dir(controller, path)
+		if dir == "" {
+			continue
+		}
+		text, _ := readString(dir + "/" + f)
+		b.WriteString(text)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Remove kills what is left in the group, ends its unit and removes it in every hierarchy. A scope that is empty is ended by
+// systemd itself.
+func (s *Systemd) Remove(ctx context.Context, path string) error {
+	path, err := own(path)
+	if err != nil {
+		return err
+	}
+	unit, err := unitOf(path)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(unit, ".slice") && fileExists(s.dir+path) {
+		v, err := s.kill(path)
+		if err == nil {
+			err = v.wait(ctx)
+		}
+		v.close()
+		if err != nil {
+			return fmt.Errorf("remove group %s: %w", path, err)
+		}
+		if err := s.stop(ctx, unit); err != nil {
+			return fmt.Errorf("remove group %s: %w", path, err)
+		}
+	}
+	return s.Hierarchy.Remove(ctx, path)
+}
+
+func (s *Systemd) stop(ctx context.Context, unit string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	done := make(chan string, 1)
+	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
+		_, err := c.StopUnitContext(ctx, unit, "replace", done)
+		return err
+	})
+	if isBusError(err, "NoSuchUnit") {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("stop unit %s: %w", unit, err)
+	}
+	return finished(ctx, "stop", unit, done)
+}

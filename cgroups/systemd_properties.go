@@ -1,0 +1,164 @@
+package cgroups
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+const infinity uint64 = math.MaxUint64
+
+func property(name string, value any) dbus.Property {
+	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
+}
+
+// accounting makes systemd switch the controllers on for a unit, whether or not it has a limit in them.
+func accounting(m Mode) []dbus.Property {
+	io := "IOAccounting"
+	if m != Unified {
+		io = "BlockIOAccounting"
+	}
+	return []dbus.Property{
+		property("CPUAccounting", true), property("MemoryAccounting", true), property("TasksAccounting", true), property(io, true),
+	}
+}
+
+// unitFiles are the files whose values systemd has as properties of a unit.
+func unitFiles(m Mode) []string {
+	if m == Unified {
+		return []string{
+			"cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.max", "memory.min", "memory.high", "memory.swap.max", "pids.max", "io.weight",
+		}
+	}
+	return []string{"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "pids.max"}
+}
+
+// unitProperties are the settings in systemd's words. Those it has no words for (hugetlb, bursts, OOM groups) it leaves alone.
+func unitProperties(m Mode, r *specs.LinuxResources) []dbus.Property {
+	if r == nil {
+		return nil
+	}
+	var out []dbus.Property
+	if r.CPU != nil {
+		out = append(out, cpuProperties(m, r.CPU)...)
+	}
+	if mem := r.Memory; mem != nil && mem.Limit != nil {
+		name := "MemoryMax"
+		if m != Unified {
+			name = "MemoryLimit"
+		}
+		out = append(out, property(name, limitOrInfinity(*mem.Limit)))
+		if m == Unified && mem.Swap != nil {
+			swap := infinity
+			if *mem.Swap >= 0 && *mem.Limit >= 0 {
+				swap = uint64(max(*mem.Swap-*mem.Limit, 0))
+			}
+			out = append(out, property("MemorySwapMax", swap))
+		}
+	}
+	if r.Pids != nil && r.Pids.Limit != nil {
+		n := infinity
+		if *r.Pids.Limit > 0 {
+			n = uint64(*r.Pids.Limit)
+		}
+		out = append(out, property("TasksMax", n))
+	}
+	if m == Unified {
+		out = append(out, rawProperties(r.Unified)...)
+	}
+	return out
+}
+
+func limitOrInfinity(v int64) uint64 {
+	if v < 0 {
+		return infinity
+	}
+	return uint64(v)
+}
+
+func cpuProperties(m Mode, c *specs.LinuxCPU) []dbus.Property {
+	var out []dbus.Property
+	if c.Shares != nil {
+		if m == Unified {
+			out = append(out, property("CPUWeight", Weight(*c.Shares)))
+		} else {
+			out = append(out, property("CPUShares", *c.Shares))
+		}
+	}
+	if c.Quota != nil || c.Period != nil {
+		period := uint64(defaultPeriod)
+		if c.Period != nil && *c.Period > 0 {
+			period = *c.Period
+		}
+		perSecond := infinity
+		if c.Quota != nil && *c.Quota > 0 {
+			// systemd counts in hundredths of a CPU. Rounded down it would be less than what was promised.
+			const step = 10_000
+			perSecond = (uint64(*c.Quota)*1_000_000/period + step - 1) / step * step
+		}
+		out = append(out, property("CPUQuotaPeriodUSec", period), property("CPUQuotaPerSecUSec", perSecond))
+	}
+	if m == Unified {
+		for name, list := range map[string]string{"AllowedCPUs": c.Cpus, "AllowedMemoryNodes": c.Mems} {
+			if mask, ok := cpuMask(list); ok {
+				out = append(out, property(name, mask))
+			}
+		}
+	}
+	return out
+}
+
+// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first.
+func cpuMask(list string) ([]byte, bool) {
+	if list == "" {
+		return nil, false
+	}
+	var mask []byte
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err1 != nil || err2 != nil || from > to {
+			return nil, false
+		}
+		for n := from; n <= to; n++ {
+			for uint64(len(mask)) <= n/8 {
+				mask = append(mask, 0)
+			}
+			mask[n/8] |= 1 << (n % 8)
+		}
+	}
+	return mask, true
+}
+
+// rawProperties are the files of the specification's "unified" map that systemd knows.
+func rawProperties(raw map[string]string) []dbus.Property {
+	var out []dbus.Property
+	for file, name := range map[string]string{
+		"memory.min": "MemoryMin", "memory.low": "MemoryLow", "memory.high": "MemoryHigh", "memory.max": "MemoryMax",
+		"memory.swap.max": "MemorySwapMax", "cpu.weight": "CPUWeight", "io.weight": "IOWeight", "pids.max": "TasksMax",
+	} {
+		text, ok := raw[file]
+		if !ok {
+			continue
+		}
+		text = strings.TrimPrefix(text, "default ")
+		n := infinity
+		if text != "max" {
+			v, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				continue
+			}
+			n = v
+		}
+		out = append(out, property(name, n))
+	}
+	return out
+}

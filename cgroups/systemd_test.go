@@ -1,0 +1,273 @@
+package cgroups
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestSlicePath(t *testing.T) {
+	for _, tt := range []struct {
+		root  string
+		names []string
+		want  string
+	}{
+		{"/", []string{"kubepods"}, "/kubepods.slice"},
+		{"/", []string{"kubepods", "burstable", "pod1-2"}, "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice"},
+		{"/a-b/c", []string{"kubepods"}, "/a_b.slice/a_b-c.slice/a_b-c-kubepods.slice"},
+		{"/a.slice/a-b.slice", []string{"kubepods"}, "/a.slice/a-b.slice/a-b-kubepods.slice"},
+		{"/-.slice", nil, "/"},
+	} {
+		if got := SlicePath(tt.root, tt.names...); got != tt.want {
+			t.Errorf("%s %v: %s, want %s", tt.root, tt.names, got, tt.want)
+		}
+	}
+	for name, want := range map[string]types.UID{
+		"pod1-2": "1-2", "kubepods-burstable-pod1_2.slice": "1-2", "kubepods-podx.slice": "x", "burstable": "", "kubepods-burstable.slice": "", "pod": "", "podx.scope": "",
+	} {
+		if got, ok := podUID(name); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v", name, got, ok)
+		}
+	}
+}
+
+func TestUnitProperties(t *testing.T) {
+	shares, quota, period, memory, pids := uint64(512), int64(12_345), uint64(50_000), int64(64<<20), int64(-1)
+	r := &specs.LinuxResources{
+		CPU: &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Cpus: "0-1,9"}, Memory: &specs.LinuxMemory{Limit: &memory},
+		Pids: &specs.LinuxPids{Limit: &pids}, Unified: map[string]string{"memory.high": "max", "io.weight": "default 50", "memory.oom.group": "1"},
+	}
+	got := map[string]string{}
+	for _, p := range unitProperties(Unified, r) {
+		got[p.Name] = fmt.Sprint(p.Value.Value())
+	}
+	for name, want := range map[string]string{
+		"CPUWeight": "50", "CPUQuotaPeriodUSec": "50000", "CPUQuotaPerSecUSec": "250000", "MemoryMax": "67108864", "AllowedCPUs": "[3 2]",
+		"TasksMax": fmt.Sprint(infinity), "MemoryHigh": fmt.Sprint(infinity), "IOWeight": "50",
+	} {
+		if got[name] != want {
+			t.Errorf("%s = %q, want %q", name, got[name], want)
+		}
+		delete(got, name)
+	}
+	if len(got) != 0 {
+		t.Errorf("also %v", got)
+	}
+}
+
+// testDrivers are a tree for each driver that this machine has, with everything gone at the end.
+func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *Hierarchy)) {
+	t.Run(DriverCgroupfs, func(t *testing.T) {
+		h, group := testGroup(t)
+		tree := NewTree(h, group, nil).WithOptions(Options{Unified: h.Mode() == Unified})
+		fn(t, tree, h)
+	})
+	t.Run(DriverSystemd, func(t *testing.T) {
+		if os.Geteuid() != 0 || !HasSystemd() {
+			t.Skip("needs root and systemd: makes units")
+		}
+		h, err := Open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := OpenSystemd(h, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid()), nil).WithDriver(s).WithOptions(Options{Unified: h.Mode() == Unified, WholePercent: true})
+		t.Cleanup(func() {
+			if err := tree.RemoveRoot(context.Background()); err != nil {
+				t.Error(err)
+			}
+			root, _ := tree.Root()
+			for _, dir := range h.Dirs(root) {
+				if fileExists(dir) {
+					t.Errorf("%s was left behind", dir)
+				}
+			}
+			if left := units(t, "berthtest*"); left != "" {
+				t.Errorf("units left behind:\n%s", left)
+			}
+			s.Close()
+		})
+		fn(t, tree, h)
+	})
+}
+
+func units(t *testing.T, pattern string) string {
+	t.Helper()
+	// A unit that has ended is forgotten by systemd a little later.
+	var out []byte
+	for range 50 {
+		var err error
+		if out, err = exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", pattern).Output(); err != nil {
+			t.Fatal(err)
+		}
+		if len(out) == 0 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return string(out)
+}
+
+// Groups of 300 pods come and go in random order, and somebody else's stays.
+func TestManyPodsWithBothDrivers(t *testing.T) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+		stranger := tree.ClassPath(corev1.PodQOSBurstable) + "/somebody"
+		mustCreate(t, h, stranger, nil)
+		began := time.Now()
+		cases := podCases()
+		var wait sync.WaitGroup
+		gate := make(chan struct{}, 8)
+		for _, n := range rand.Perm(300) {
+			wait.Go(func() {
+				gate <- struct{}{}
+				defer func() { <-gate }()
+				pod := cases[n%len(cases)].pod.DeepCopy()
+				pod.UID = types.UID(fmt.Sprintf("11111111-2222-4333-8444-%012d", n))
+				path, err := tree.EnsurePod(pod)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d, err := tree.Drift(tree.WantedOfPod(pod)); err != nil || len(d) != 0 {
+					t.Errorf("%s: %v %v", path, d, err)
+				}
+				if n%3 == 0 {
+					if err := tree.RemovePod(t.Context(), pod.UID, ""); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wait.Wait()
+		uids, err := tree.Pods()
+		if err != nil || len(uids) != 200 {
+			t.Fatalf("%d pods, %v", len(uids), err)
+		}
+		keep := uids[0]
+		gone, err := tree.RemoveOrphans(t.Context(), func(uid types.UID) bool { return uid == keep })
+		if err != nil || len(gone) != 199 {
+			t.Errorf("%d orphans removed, %v", len(gone), err)
+		}
+		if left, err := tree.Pods(); err != nil || len(left) != 1 || left[0] != keep {
+			t.Errorf("left: %v, %v", left, err)
+		}
+		if !h.Exists(stranger) {
+			t.Error("somebody else's group is gone")
+		}
+		t.Logf("%s: %v", h.Mode(), time.Since(began))
+		if err := tree.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A change of a class or a pod lasts over a reload of systemd, which writes the values that it knows back.
+func TestValuesLastOverReload(t *testing.T) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+		pod := podOf(container("a", list("cpu", "500m", "memory", "32Mi"), list("cpu", "700m", "memory", "64Mi")))
+		pod.UID = "1-2"
+		if _, err := tree.EnsurePod(pod); err != nil {
+			t.Fatal(err)
+		}
+		pod.Spec.Containers[0].Resources.Limits = list("cpu", "333m", "memory", "128Mi")
+		for range 2 {
+			if _, err := tree.EnsurePod(pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tree.SyncQoS([]*corev1.Pod{pod}); err != nil {
+			t.Fatal(err)
+		}
+		if tree.d.Driver() == DriverSystemd {
+			if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		d, err := tree.Drift(tree.WantedOfPod(pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d) != 0 {
+			t.Error(d)
+		}
+		class := tree.ClassPath(corev1.PodQOSBurstable)
+		if h.Mode() == Unified {
+			expect(t, h, class, "cpu", "cpu.weight", "50")
+		} else {
+			expect(t, h, class, "cpu", "cpu.shares", "512")
+		}
+		if err := tree.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestScope(t *testing.T) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+		s, ok := tree.d.(*Systemd)
+		if !ok {
+			t.Skip("scopes are systemd's")
+		}
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+		pod := podOf(container("a", nil, nil))
+		pod.UID = "1-2"
+		path, err := tree.EnsurePod(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sleep := exec.Command("sleep", "1000")
+		if err := sleep.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer sleep.Wait() //nolint:errcheck // it is killed
+		scope := path + "/cri-berth-" + strings.Repeat("a", 64) + ".scope"
+		for range 2 {
+			if err := s.StartScope(scope, sleep.Process.Pid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		groups, err := h.groupsOf(sleep.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, controller := range []string{"", "memory", "cpu", "name=systemd"} {
+			if at, ok := groups[controller]; ok && at != scope && (controller != "" || h.Mode() == Unified) {
+				t.Errorf("%q: process is in %s", controller, at)
+			}
+		}
+		ids, err := tree.ContainerGroups(pod)
+		if err != nil || ids[strings.Repeat("a", 64)] != scope {
+			t.Errorf("%v %v", ids, err)
+		}
+		if h.Mode() == Unified {
+			expect(t, h, scope, "pids", "pids.max", "max")
+		}
+		if err := s.Remove(t.Context(), scope); err != nil {
+			t.Error(err)
+		}
+		if err := tree.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
