@@ -108,3 +108,6 @@ func (t *Tree) ContainerGroups(pod *corev1.Pod) (map[string]string, error) {
 	}
 	return out, nil
 }
+
+// Changes tells of writes to the groups of this tree.
+func (t *Tree) Changes() (*Changes, error) { return t.h.Changes() }

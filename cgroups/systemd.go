@@ -311,6 +311,12 @@ func (s *Systemd) Update(path string, r *specs.LinuxResources) error {
 	if err != nil {
 		return err
 	}
+	if c := r.CPU; s.mode == Unified && c != nil && c.Cpus+c.Mems != "" && !fileExists(s.unified+path+"/cpuset.cpus") {
+		// systemd has the controller on only where a unit needs it, and takes it away from where none does.
+		if err := s.Announce(path, r); err != nil {
+			return err
+		}
+	}
 	before := s.fingerprint(path)
 	if err := s.Hierarchy.Update(path, r); err != nil {
 		return err
