@@ -37,6 +37,8 @@ type Config struct {
 	RunDir     string // what is of no use after a boot; may be on disk nevertheless
 	LogDir     string // logs of pods, for Purge; the paths themselves come with each pod
 	CgroupRoot string // pods without a cgroup parent of their own go under it
+	// CgroupDriver is cgroupfs or systemd; "" is cgroupfs. With systemd the parents of pods are slices.
+	CgroupDriver string
 
 	Helper string // path of the helper binary
 
@@ -171,14 +173,17 @@ func (s *Server) openMachine() (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cgroups = realGroups{h}
+	if m.cgroups, err = s.openGroups(h); err != nil {
+		return nil, err
+	}
 	if m.host, err = oci.ReadHost(); err != nil {
 		return nil, err
 	}
 	m.host.Unified = h.Mode() == cgroups.Unified
 	m.host.Hugetlb = hugetlbUsable(h)
-	m.host.Swap = swapAccounted(h)
-	if err := h.Create(m.launchCgroup(), nil); err != nil {
+	m.host.Swap = h.SwapAccounted()
+	m.host.Systemd = c.CgroupDriver == cgroups.DriverSystemd
+	if err := m.makeOwnGroups(); err != nil {
 		return nil, err
 	}
 	helper, err := keeper.OpenHelper(c.Helper)
@@ -307,29 +312,4 @@ func bootID() (string, error) {
 func hugetlbUsable(h *cgroups.Hierarchy) bool {
 	dir := h.Dir("hugetlb", "/")
 	return dir != "" && (h.Mode() == cgroups.Unified || dir != h.Dir("", "/"))
-}
-
-// swapAccounted says whether a limit of memory and swap together can be set. On v2 the kernel shows the file for it when swap
-// is accounted.
-func swapAccounted(h *cgroups.Hierarchy) bool {
-	dir := h.MemoryDir("/")
-	if dir == "" {
-		return false
-	}
-	if h.Mode() != cgroups.Unified {
-		_, err := os.Stat(dir + "/memory.memsw.limit_in_bytes")
-		return err == nil
-	}
-	// The root group has no limits; the runtime's own shows.
-	groups, err := os.ReadDir(dir)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(groups, func(d os.DirEntry) bool {
-		if !d.IsDir() {
-			return false
-		}
-		_, err := os.Stat(dir + "/" + d.Name() + "/memory.swap.max")
-		return err == nil
-	})
 }

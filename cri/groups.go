@@ -15,6 +15,32 @@ import (
 // realGroups is the hierarchy of the machine.
 type realGroups struct{ *cgroups.Hierarchy }
 
+// openGroups returns the groups that the driver makes.
+func (s *Server) openGroups(h *cgroups.Hierarchy) (groups, error) {
+	switch s.cfg.CgroupDriver {
+	case "", cgroups.DriverCgroupfs:
+		return realGroups{h}, nil
+	case cgroups.DriverSystemd:
+		units, err := cgroups.OpenSystemd(h, s.log)
+		if err != nil {
+			return nil, err
+		}
+		s.closers = append(s.closers, units.Close)
+		return unitGroups{units}, nil
+	}
+	return nil, fmt.Errorf("%w: cgroup driver %q", errInvalid, s.cfg.CgroupDriver)
+}
+
+// makeOwnGroups makes the group of launchers and what is above it.
+func (m *machine) makeOwnGroups() error {
+	for _, g := range []string{m.defaultParent(), m.launchCgroup()} {
+		if err := m.cgroups.Create(g, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Attach puts a process into a group, in every hierarchy. A process or group that is gone is no error.
 func (g realGroups) Attach(path string, pid int) error {
 	for _, f := range g.ProcsFiles(path) {
@@ -31,6 +57,15 @@ func (g realGroups) Attach(path string, pid int) error {
 
 // Warm makes the attachments of the next moments cheap, while there is still other work to do. Where it fails they take longer.
 func (g realGroups) Warm() { _ = g.Hierarchy.Warm() }
+
+// unitGroups are the groups of the machine, made by systemd.
+type unitGroups struct{ *cgroups.Systemd }
+
+// Attach makes the scope, which cannot be without a process.
+func (g unitGroups) Attach(path string, pid int) error { return g.StartScope(path, pid) }
+
+// Warm is [realGroups.Warm].
+func (g unitGroups) Warm() { _ = g.Hierarchy.Warm() }
 
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -182,8 +182,15 @@ func (l layout) volatile() []string {
 
 // defaultParent is the cgroup parent of pods that name none; beside them launchers start containers, so that a start is not
 // charged to the pod, whose limit may be smaller than the launcher.
-func (m *machine) defaultParent() string { return path.Join("/", m.cgroupRoot, "berth") }
-func (m *machine) launchCgroup() string  { return path.Join(m.defaultParent(), "launch") }
+func (m *machine) defaultParent() string { return m.ownGroup("berth") }
+func (m *machine) launchCgroup() string  { return m.ownGroup("berth", "launch") }
+
+func (m *machine) ownGroup(names ...string) string {
+	if m.host.Systemd {
+		return cgroups.SlicePath(m.cgroupRoot, names...)
+	}
+	return path.Join(append([]string{"/", m.cgroupRoot}, names...)...)
+}
 
 func (m *machine) cgroupOf(parent, id string) string {
 	if parent == "" {

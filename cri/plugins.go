@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/nri"
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // NRI plugins are called here. All of it costs a look at a counter as long as there is no plugin.
@@ -234,11 +235,12 @@ func (cs *containers) adjust(ctx context.Context, c *container, spec *specs.Spec
 	}
 	if now := spec.Linux.CgroupsPath; now != was {
 		// The group is killed and removed with the container.
-		if cs.cgroups.Exists(now) {
-			return nil, fmt.Errorf("adjust container as plugins ask: cgroup %s is there already", now)
+		path := oci.KernelPath(now)
+		if cs.cgroups.Exists(path) {
+			return nil, fmt.Errorf("adjust container as plugins ask: cgroup %s is there already", path)
 		}
 		c.mu.Lock()
-		c.rec.Cgroup = now
+		c.rec.Cgroup = path
 		c.mu.Unlock()
 	}
 	return r.GetUpdate(), nil

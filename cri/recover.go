@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
@@ -272,7 +273,7 @@ func removeOrphanContainer(ctx context.Context, m *machine, id string) error {
 		return err
 	}
 	if spec, err := readSpec(m.paths.spec(id)); err == nil && strings.Contains(spec.Linux.CgroupsPath, id) {
-		if err := m.cgroups.Remove(ctx, spec.Linux.CgroupsPath); err != nil {
+		if err := m.cgroups.Remove(ctx, oci.KernelPath(spec.Linux.CgroupsPath)); err != nil {
 			return err
 		}
 	}

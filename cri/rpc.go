@@ -6,6 +6,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // The methods of the CRI. What all have in common is here: the span, and the code an error has for clients.
@@ -156,9 +158,11 @@ func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeC
 
 // RuntimeConfig says which cgroup driver is in use.
 func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return &runtimeapi.RuntimeConfigResponse{
-		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
-	}, nil
+	driver := runtimeapi.CgroupDriver_CGROUPFS
+	if s.cfg.CgroupDriver == cgroups.DriverSystemd {
+		driver = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
 // Status says whether sandboxes can be run.

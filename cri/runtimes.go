@@ -27,6 +27,7 @@ type runtimes struct {
 	handlers *handler.Set
 	external handler.Caller
 	hybrid   bool // cgroup v1 with controllers on a v2 side
+	systemd  bool // cgroups are units of systemd
 }
 
 func openRuntimes(c Config, l layout, helper *os.File, h *cgroups.Hierarchy) (runtimes, error) {
@@ -36,7 +37,7 @@ func openRuntimes(c Config, l layout, helper *os.File, h *cgroups.Hierarchy) (ru
 	if err != nil {
 		return runtimes{}, err
 	}
-	r := runtimes{handlers: set, hybrid: h.Mode() == cgroups.Hybrid}
+	r := runtimes{handlers: set, hybrid: h.Mode() == cgroups.Hybrid, systemd: c.CgroupDriver == cgroups.DriverSystemd}
 	// Of the sealed copy: the binary may be replaced by another version.
 	r.external.Veil = "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(helper.Fd()))
 	return r, nil
@@ -57,6 +58,7 @@ func (r *runtimes) runtimeOf(ctx context.Context, name string, cfg *runtimeapi.P
 			return nil, invalidf("runtime handler %q does not support user namespaces", name)
 		}
 		o := *h.OCI
+		o.Systemd = r.systemd
 		o.CgroupV1 = r.hybrid && r.handlers.NeedsCgroupV1(ctx, h.OCI)
 		h.OCI = &o
 	}

@@ -36,11 +36,17 @@ type OCI struct {
 	Root string   // where it keeps its state
 	// CgroupV1 says that the v2 side of a hybrid cgroup layout is to be hidden from it, see [Set.NeedsCgroupV1].
 	CgroupV1 bool `json:",omitempty"`
+	// Systemd says that cgroups are named as units of systemd, which shall make them.
+	Systemd bool `json:",omitempty"`
 }
 
 // Command is what every command of the runtime begins with.
 func (o *OCI) Command() []string {
-	return append(append([]string{o.Path}, o.Args...), "--root", o.Root)
+	out := append(append([]string{o.Path}, o.Args...), "--root", o.Root)
+	if o.Systemd {
+		out = append(out, "--systemd-cgroup")
+	}
+	return out
 }
 
 // ErrUnknown says that no handler has the name.

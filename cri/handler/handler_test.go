@@ -62,6 +62,10 @@ func TestAutomaticHandlers(t *testing.T) {
 	if err != nil || !slices.Equal(h.OCI.Command(), []string{"/usr/bin/crun", "--root", "/run/x/crun"}) {
 		t.Errorf("got %+v, %v", h, err)
 	}
+	h.OCI.Systemd = true
+	if c := h.OCI.Command(); !slices.Equal(c, []string{"/usr/bin/crun", "--root", "/run/x/crun", "--systemd-cgroup"}) {
+		t.Errorf("got %v", c)
+	}
 }
 
 func TestConfiguredHandlers(t *testing.T) {

@@ -3,8 +3,6 @@ package oci
 import (
 	"errors"
 	"fmt"
-	"path"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -47,25 +45,4 @@ func namespaces(in *Input, s *specs.Spec) error {
 		add(specs.CgroupNamespace, "")
 	}
 	return nil
-}
-
-// CgroupPath is the cgroup of a sandbox or container under its pod's parent. A parent in systemd's notation
-// ("kubepods-pod1.slice") names its ancestors by its prefixes; the leaf then is a scope.
-func CgroupPath(parent, id string) string {
-	base := path.Base(parent)
-	stem, ok := strings.CutSuffix(base, ".slice")
-	if !ok {
-		return path.Join("/", parent, id)
-	}
-	leaf := "berth-" + id + ".scope"
-	if strings.Contains(strings.Trim(parent, "/"), "/") || stem == "-" || stem == "" {
-		return path.Join("/", strings.TrimSuffix(parent, "-.slice"), leaf)
-	}
-	dir, prefix := "/", ""
-	for part := range strings.SplitSeq(stem, "-") {
-		prefix += part
-		dir = path.Join(dir, prefix+".slice")
-		prefix += "-"
-	}
-	return path.Join(dir, leaf)
 }

@@ -51,6 +51,7 @@ type Host struct {
 	Capabilities   []string            // which this process has, and so may give
 	Devices        []specs.LinuxDevice // all of /dev; only privileged containers need them
 	Unified        bool                // cgroup v2 only
+	Systemd        bool                // systemd makes the cgroups
 	Hugetlb        bool                // the controller is there
 	Swap           bool                // swap is accounted
 	OOMScoreAdjMin int                 // lowest value this process may set
@@ -71,6 +72,13 @@ func Spec(in Input) (*specs.Spec, error) {
 		Process: &specs.Process{},
 		Root:    &specs.Root{Path: in.Rootfs, Readonly: security(in.Container).GetReadonlyRootfs()},
 		Linux:   &specs.Linux{CgroupsPath: in.Cgroup, Resources: &specs.LinuxResources{}},
+	}
+	if in.Host.Systemd {
+		unit, ok := UnitPath(in.Cgroup)
+		if !ok {
+			return nil, fmt.Errorf("specify container: systemd makes the cgroups, and the pod's parent of %s is not a slice", in.Cgroup)
+		}
+		s.Linux.CgroupsPath = unit
 	}
 	for _, p := range []part{
 		process,
@@ -105,6 +113,10 @@ func annotations(in *Input, s *specs.Spec) error {
 		"io.kubernetes.cri.sandbox-name":      meta.GetName(),
 		"io.kubernetes.cri.sandbox-namespace": meta.GetNamespace(),
 		"io.kubernetes.cri.sandbox-uid":       meta.GetUid(),
+	}
+	if in.Host.Systemd {
+		// systemd would keep a scope whose processes were killed for want of memory until somebody looks.
+		s.Annotations["org.systemd.property.CollectMode"] = "'inactive-or-failed'"
 	}
 	return nil
 }

@@ -2,14 +2,22 @@ package oci
 
 import (
 	"maps"
+	"strconv"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 func resources(in *Input, s *specs.Spec) error {
 	r := Resources(in.Container.GetLinux().GetResources(), in.Host)
 	r.Devices = s.Linux.Resources.Devices
+	if in.Host.Systemd {
+		// A scope would have systemd's own default.
+		unlimited := int64(-1)
+		r.Pids = &specs.LinuxPids{Limit: &unlimited}
+	}
 	s.Linux.Resources = r
 	return nil
 }
@@ -29,6 +37,20 @@ func Resources(r *runtimeapi.LinuxContainerResources, h Host) *specs.LinuxResour
 	}
 	if v := uint64(r.GetCpuShares()); v != 0 {
 		cpu.Shares = &v
+	}
+	unified := maps.Clone(r.GetUnified())
+	if v, err := strconv.ParseUint(unified[burstFile], 10, 64); err == nil {
+		// The specification has a field for it, which is written to v1's file as well.
+		cpu.Burst = &v
+		delete(unified, burstFile)
+	}
+	if _, given := unified[weightFile]; cpu.Shares != nil && h.Unified && !given {
+		// Said as a weight, so that it is the kernel's conversion everywhere: libraries have had two of their own.
+		if unified == nil {
+			unified = map[string]string{}
+		}
+		unified[weightFile] = strconv.FormatUint(cgroups.Weight(*cpu.Shares), 10)
+		cpu.Shares = nil
 	}
 	if *cpu != (specs.LinuxCPU{}) {
 		out.CPU = cpu
@@ -52,8 +74,13 @@ func Resources(r *runtimeapi.LinuxContainerResources, h Host) *specs.LinuxResour
 			out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 		}
 	}
-	if len(r.GetUnified()) > 0 {
-		out.Unified = maps.Clone(r.GetUnified())
+	if len(unified) > 0 {
+		out.Unified = unified
 	}
 	return out
 }
+
+const (
+	burstFile  = "cpu.max.burst"
+	weightFile = "cpu.weight"
+)

@@ -366,10 +366,10 @@ func TestCgroupPath(t *testing.T) {
 	for _, tt := range []struct{ parent, want string }{
 		{"/kubepods/podx", "/kubepods/podx/id"},
 		{"kubepods", "/kubepods/id"},
-		{"a-b.slice", "/a.slice/a-b.slice/berth-id.scope"},
-		{"/a-b-c.slice", "/a.slice/a-b.slice/a-b-c.slice/berth-id.scope"},
-		{"a.slice/a-b.slice", "/a.slice/a-b.slice/berth-id.scope"},
-		{"-.slice", "/berth-id.scope"},
+		{"a-b.slice", "/a.slice/a-b.slice/cri-berth-id.scope"},
+		{"/a-b-c.slice", "/a.slice/a-b.slice/a-b-c.slice/cri-berth-id.scope"},
+		{"a.slice/a-b.slice", "/a.slice/a-b.slice/cri-berth-id.scope"},
+		{"-.slice", "/cri-berth-id.scope"},
 	} {
 		if got := CgroupPath(tt.parent, "id"); got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.parent, got, tt.want)
