@@ -68,6 +68,9 @@ func runAgent(ctx context.Context, c config.Config) error {
 	if err != nil {
 		return err
 	}
+	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err != nil {
+		return err
+	}
 	// It outlives the agent, which uses it to the end. The agent ends when it does.
 	runtimeCtx, stopRuntime := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRuntime()
@@ -127,7 +130,7 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 
 func placeConfig(p config.Place, log *slog.Logger) cri.Config {
 	return cri.Config{
-		RootDir: p.RootDir, RunDir: p.RunDir, LogDir: p.LogDir, CgroupRoot: p.CgroupRoot, Helper: p.Helper,
+		RootDir: p.RootDir, RunDir: p.RunDir, LogDir: p.LogDir, CgroupRoot: p.CgroupRoot, CgroupDriver: p.CgroupDriver, Helper: p.Helper,
 		BridgeName: p.BridgeName, PodCIDR: p.PodCIDR, Log: log,
 	}
 }

@@ -3,11 +3,17 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/agent"
@@ -99,6 +105,33 @@ func another(c config.Config, log *slog.Logger) (*runtime, error) {
 		<-ctx.Done()
 		return r.Close()
 	}}, nil
+}
+
+// cgroupDriver is the driver that agent and runtime both use: the groups of pods that one makes are the parents of those that the
+// other makes. A runtime that does not answer is asked again; one that does not know the question is believed to agree.
+func cgroupDriver(ctx context.Context, c config.Config, rt pod.Runtime, log *slog.Logger) (string, error) {
+	if c.Endpoint == "" {
+		return c.CgroupDriver, nil
+	}
+	for {
+		r, err := rt.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
+		switch {
+		case err == nil && r.GetLinux() != nil:
+			has := strings.ToLower(r.GetLinux().GetCgroupDriver().String())
+			if c.CgroupDriver != "" && c.CgroupDriver != has {
+				return "", fmt.Errorf("--cgroup-driver %s: the runtime at %s has %s", c.CgroupDriver, c.Endpoint, has)
+			}
+			return has, nil
+		case err == nil || grpcstatus.Code(err) == codes.Unimplemented:
+			return c.CgroupDriver, nil
+		}
+		log.Warn("runtime does not say its cgroup driver", "error", err)
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // embedded is the runtime in this process, which serves others too when it was given a socket.

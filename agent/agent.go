@@ -69,16 +69,19 @@ func New(c Config) (*Agent, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	a := &Agent{cfg: c, log: c.Log, files: files{of: map[types.NamespacedName]string{}}}
-	h, err := cgroups.Open("/sys/fs/cgroup")
+	memory, err := hostMemory()
 	if err != nil {
-		return nil, fmt.Errorf("open cgroups: %w", err)
+		return nil, err
 	}
-	a.tree = cgroups.NewTree(h, c.CgroupRoot, c.Log)
+	h, tree, div, err := groupTree(c.Config, memory, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	a.tree = tree
 	if err := a.tree.Setup(); err != nil {
 		return nil, err
 	}
-	memory, err := hostMemory()
-	if err != nil {
+	if err := a.reserveNode(h, div); err != nil {
 		return nil, err
 	}
 	credentials, err := openCredentials(c)
@@ -96,9 +99,9 @@ func New(c Config) (*Agent, error) {
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials,
 		Runtime:     c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
-		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory,
-		OOMGroup: h.Mode() == cgroups.Unified && !c.SingleProcessOOMKill,
-		RootDir:  c.RootDir, LogDir: c.LogDir,
+		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
+		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
+		RootDir: c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
 		Events: a.events, Log: c.Log,
 	})
@@ -112,10 +115,11 @@ func New(c Config) (*Agent, error) {
 	a.source = source.New(source.Config{
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
 	})
-	if a.groups, err = lockGroups(h, c.CgroupRoot); err != nil {
+	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
 		return nil, err
 	}
-	if err := (cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Pins: filepath.Join(c.RootDir, pinsFile)}).Save(c.RunDir); err != nil {
+	site := cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile)}
+	if err := site.Save(c.RunDir); err != nil {
 		return nil, err
 	}
 	return a, nil

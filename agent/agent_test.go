@@ -119,10 +119,10 @@ func TestGroupsAreForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-test-agent-%d", os.Getpid())
-	if _, err := lockGroups(h, root); !errors.Is(err, fs.ErrNotExist) {
+	tree := cgroups.NewTree(h, root, nil)
+	if _, err := lockGroups(h, tree, root); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no groups yet: %v", err)
 	}
-	tree := cgroups.NewTree(h, root, nil)
 	if err := tree.Setup(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,11 +131,11 @@ func TestGroupsAreForOne(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	f, err := lockGroups(h, root)
+	f, err := lockGroups(h, tree, root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockGroups(h, root); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
+	if _, err := lockGroups(h, tree, root); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), root) {
 		t.Errorf("second: %v", err)
 	}
 	if err := purgeGroups(t.Context(), h, tree, root); !errors.Is(err, ErrRunning) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
 )
@@ -49,8 +50,8 @@ func Lock(runDir string) (*os.File, error) {
 
 // lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods as ones
 // that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
-func lockGroups(h *cgroups.Hierarchy, root string) (*os.File, error) {
-	dirs := h.Dirs(filepath.Join(root, "kubepods"))
+func lockGroups(h *cgroups.Hierarchy, tree *cgroups.Tree, root string) (*os.File, error) {
+	dirs := h.Dirs(tree.ClassPath(corev1.PodQOSGuaranteed))
 	if len(dirs) == 0 {
 		return nil, fmt.Errorf("lock groups of pods: %w", fs.ErrNotExist)
 	}

@@ -21,11 +21,11 @@ import (
 // were kept. The runtime is purged first, so that no container uses any of it. It can be run again after it failed.
 func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	volumes := volume.New(volume.Config{Root: p.RootDir, Log: log})
-	h, err := cgroups.Open("/sys/fs/cgroup")
+	h, driver, err := openDriver(p, log)
 	if err != nil {
-		return fmt.Errorf("open cgroups: %w", err)
+		return err
 	}
-	tree := cgroups.NewTree(h, p.CgroupRoot, log)
+	tree := cgroups.NewTree(h, p.CgroupRoot, log).WithDriver(driver)
 	errs := []error{purgeGroups(ctx, h, tree, p.CgroupRoot)}
 	uids, err := volumes.Pods()
 	errs = append(errs, err)
@@ -50,9 +50,9 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 }
 
 func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
-	lock, err := lockGroups(h, root)
+	lock, err := lockGroups(h, tree, root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return purgeRoot(h, root)
+		return purgeRoot(ctx, h, tree, root)
 	}
 	if err != nil {
 		return err
@@ -66,17 +66,25 @@ func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, 
 	for _, uid := range uids {
 		errs = append(errs, tree.RemovePod(ctx, types.UID(uid), ""))
 	}
-	errs = append(errs, h.Remove(ctx, filepath.Join(root, "kubepods")))
-	return errors.Join(append(errs, purgeRoot(h, root))...)
+	errs = append(errs, tree.Remove(ctx))
+	return errors.Join(append(errs, purgeRoot(ctx, h, tree, root))...)
 }
 
 // purgeRoot removes the root if nothing is in it: it may be somebody else's group as well.
-func purgeRoot(h *cgroups.Hierarchy, root string) error {
+func purgeRoot(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
 	if root == "/" {
 		return nil
 	}
+	path, unit := tree.Root()
+	if unit {
+		children, err := h.Children(path)
+		if err != nil || len(children) > 0 || path == "/" {
+			return err
+		}
+		return tree.RemoveRoot(ctx)
+	}
 	var errs []error
-	for _, d := range h.Dirs(root) {
+	for _, d := range h.Dirs(path) {
 		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)

@@ -24,9 +24,11 @@ type Place struct {
 	RunDir     string
 	LogDir     string
 	CgroupRoot string
-	BridgeName string
-	PodCIDR    netip.Prefix
-	Helper     string
+	// CgroupDriver is cgroupfs or systemd; "" is what the runtime has, and the embedded one has cgroupfs then.
+	CgroupDriver string
+	BridgeName   string
+	PodCIDR      netip.Prefix
+	Helper       string
 }
 
 // Embedded is how the embedded runtime works.
@@ -55,6 +57,7 @@ type Embedded struct {
 type Config struct {
 	Place
 	Embedded
+	Resources
 
 	// Endpoint is the runtime that is used instead of the embedded one.
 	Endpoint string
@@ -73,8 +76,6 @@ type Config struct {
 
 	Managers
 	Server
-
-	SingleProcessOOMKill bool
 
 	Logging
 }
@@ -139,6 +140,7 @@ func Default() Config {
 			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
 			LogMaxFiles:      5,
 		},
+		Resources:      defaultResources(),
 		ManifestDir:    "/etc/berth/manifests",
 		CRISocket:      CRISocketName,
 		BackoffInitial: 10 * time.Second,
@@ -154,6 +156,7 @@ func (p *Place) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&p.RootDir, "root-dir", p.RootDir, "images, snapshots, records and volumes")
 	fs.StringVar(&p.LogDir, "log-dir", p.LogDir, "logs of the containers")
 	fs.StringVar(&p.CgroupRoot, "cgroup-root", p.CgroupRoot, "cgroup that the pods' groups are made under")
+	fs.StringVar(&p.CgroupDriver, "cgroup-driver", p.CgroupDriver, "who makes the groups: cgroupfs, or systemd, which then has a slice for each pod (default what the runtime of --runtime says, else cgroupfs)")
 	fs.StringVar(&p.BridgeName, "bridge-name", p.BridgeName, "bridge of the built-in pod network")
 	fs.TextVar(&p.PodCIDR, "pod-cidr", p.PodCIDR, "addresses of the built-in pod network")
 	fs.StringVar(&p.Helper, "helper", p.Helper, "helper program that starts containers (default berth-helper beside this program)")
@@ -185,13 +188,13 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Place.AddFlags(fs)
 	c.Embedded.AddFlags(fs)
+	c.Resources.AddFlags(fs)
 	fs.StringVar(&c.Endpoint, "runtime", c.Endpoint, "socket of another CRI runtime, used instead of the embedded one, such as unix:///run/containerd/containerd.sock")
 	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of this node beside those of every node (kubernetes.io/hostname, os and arch), as a=b,c=d: what nodeSelector and node affinity choose by")
 	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
 	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
-	fs.BoolVar(&c.SingleProcessOOMKill, "single-process-oom-kill", c.SingleProcessOOMKill, "with cgroup v2, let the kernel kill one process of a container that is out of memory, not all of it")
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
 	c.Server.AddFlags(fs)
@@ -220,6 +223,9 @@ func (p *Place) Complete() error {
 	}
 	if !path.IsAbs(p.CgroupRoot) || path.Clean(p.CgroupRoot) != p.CgroupRoot {
 		errs = append(errs, fmt.Errorf("--cgroup-root %q: must be a clean path that begins with /", p.CgroupRoot))
+	}
+	if p.CgroupDriver != "" && p.CgroupDriver != "cgroupfs" && p.CgroupDriver != "systemd" {
+		errs = append(errs, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", p.CgroupDriver))
 	}
 	// The kernel's IFNAMSIZ is 16 with the final NUL; a name with / or space cannot be addressed in sysfs.
 	if n := len(p.BridgeName); n == 0 || n > 15 || strings.ContainsAny(p.BridgeName, "/ \t") {
@@ -275,7 +281,7 @@ func (e *Embedded) Complete() error {
 
 // Complete is [Place.Complete] for every setting.
 func (c *Config) Complete() error {
-	errs := []error{c.Place.Complete(), c.Embedded.Complete(), absolute("manifest-dir", &c.ManifestDir)}
+	errs := []error{c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), absolute("manifest-dir", &c.ManifestDir)}
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {

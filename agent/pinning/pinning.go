@@ -18,7 +18,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/cpuset"
 
-	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
 )
@@ -77,7 +76,7 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Message }
 
 // Pin is where a container runs.
-type Pin = spec.Pin
+type Pin = cgroups.Pin
 
 // Manager gives out CPUs and memory. A nil Manager gives out nothing. Its methods can be called at any time.
 type Manager struct {

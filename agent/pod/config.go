@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/cgroups"
 )
 
 // Cgroups are the groups of the pods. All methods are idempotent.
@@ -65,8 +66,9 @@ type Config struct {
 	NodeLabels  map[string]string
 	NodeIPs     func() []string     // the node's addresses, the main one first
 	HostMemory  int64               // bytes, for oom_score_adj
-	OOMGroup    bool                // a container that is out of memory is killed as a whole
-	Allocatable corev1.ResourceList // what resourceFieldRef says without a limit; nil: cpus and memory of the node
+	Allocatable corev1.ResourceList // what pods may request, and what resourceFieldRef says without a limit; nil: cpus and memory of the node
+	Groups      cgroups.Options     // the node's choices for the groups of containers
+	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
 
 	RootDir    string   // pods' files are under pods/<uid>
 	LogDir     string   // logs are under <namespace>_<name>_<uid>/<container>

@@ -70,7 +70,7 @@ func (n *node) sandboxNode() *spec.Node {
 
 func (n *node) specNode() *spec.Node {
 	return &spec.Node{
-		Name: n.cfg.NodeName, IPs: n.nodeIPs(), Memory: n.cfg.HostMemory, OOMGroup: n.cfg.OOMGroup, Allocatable: n.cfg.Allocatable,
+		Name: n.cfg.NodeName, IPs: n.nodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable, Groups: n.cfg.Groups,
 		LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir,
 		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS,
 	}

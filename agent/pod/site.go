@@ -46,14 +46,18 @@ type hook struct {
 // hooks are in the order of making; those of one stage do not depend on each other. Undoing goes the other way. The directory is
 // the record: it comes first and goes last, so that whatever is left of a pod is found by it.
 func (s *site) hooks() [][]hook {
+	early, beside := func(context.Context) error { return nil }, s.makeCgroup
+	if s.cfg.GroupFirst {
+		early, beside = s.makeCgroup, early
+	}
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
-		{{"cgroup", nil, s.removeCgroup}},
+		{{"cgroup", early, s.removeCgroup}},
 		{
 			{"sandbox", s.makeSandbox, s.removeSandboxes},
 			// The sandbox needs no more of the group than its path; a runtime makes what is missing of it. The kernel lets everybody
 			// who makes a group wait for milliseconds while a process is moved between groups, so that much is waited for beside.
-			{"cgroup", s.makeCgroup, nil},
+			{"cgroup", beside, nil},
 			{"volumes", s.makeVolumes, nil},
 			{"files", s.makeFiles, s.removeLogs},
 		},

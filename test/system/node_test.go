@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,8 @@ type Node struct {
 	Dir  string
 	Log  string
 	args []string
+
+	purgeArgs []string // beside those of the directories
 
 	CgroupRoot, Bridge, CIDR string
 
@@ -184,7 +187,7 @@ func (n *Node) destroy() {
 	if n.t.Failed() {
 		n.t.Logf("the agent's log:\n%s", n.logTail())
 	}
-	out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput()
+	out, err := exec.Command(bin("berth"), slices.Concat([]string{"purge"}, n.dirArgs(), n.purgeArgs)...).CombinedOutput()
 	if err != nil {
 		n.t.Errorf("berth purge: %v\n%s", err, out)
 	}

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"path/filepath"
 	"strings"
@@ -21,12 +20,6 @@ type Image struct {
 	Username string
 }
 
-// Pin is where a container runs. Empty fields say nothing.
-type Pin struct {
-	CPUs, Mems string // CPUs and memory nodes in the kernel's list format
-	Exclusive  bool   // nobody else runs on the CPUs
-}
-
 // Input is all that a container's configuration depends on.
 type Input struct {
 	Pod       *corev1.Pod
@@ -41,7 +34,7 @@ type Input struct {
 	Mounts      []string // for each of the container's volumeMounts: what is mounted there
 	HostsFile   string   // "" = the runtime's
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
-	Pin         Pin
+	Pin         cgroups.Pin
 	RecursiveRO bool // the runtime can mount recursively read-only
 }
 
@@ -65,21 +58,10 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := resources(cgroups.ContainerResources(in.Pod, c))
+	limits := cgroups.ContainerResourcesWith(in.Pod, c, in.Node.Groups)
+	in.Pin.Apply(limits)
+	res := resources(limits)
 	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(in.Pod, c, in.Node.Memory))
-	res.CpusetCpus, res.CpusetMems = in.Pin.CPUs, in.Pin.Mems
-	if in.Pin.Exclusive {
-		// It cannot take more than its CPUs have, and a quota would stop it for moments at which it was over by the clock only.
-		res.CpuQuota, res.CpuPeriod = 0, 0
-	}
-	if in.Node.OOMGroup {
-		// What is left of a container that has lost any of its processes is seldom of use, and does not end by itself.
-		res.Unified = maps.Clone(res.Unified)
-		if res.Unified == nil {
-			res.Unified = map[string]string{}
-		}
-		res.Unified["memory.oom.group"] = "1"
-	}
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: in.Image.ID, UserSpecifiedImage: c.Image},
@@ -114,7 +96,7 @@ func signalName(s corev1.Signal) string {
 
 // Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to go.
 func Resized(pod *corev1.Pod, c *corev1.Container, n *Node) *runtimeapi.LinuxContainerResources {
-	res := resources(cgroups.Explicit(cgroups.ContainerResources(pod, c)))
+	res := resources(cgroups.Explicit(cgroups.ContainerResourcesWith(pod, c, n.Groups)))
 	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(pod, c, n.Memory))
 	return res
 }

@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -16,8 +18,8 @@ type Node struct {
 	Name          string
 	IPs           []string
 	Memory        int64 // bytes
-	OOMGroup      bool  // the kernel can kill containers as a whole, and shall
 	Allocatable   corev1.ResourceList
+	Groups        cgroups.Options
 	LogDir        string
 	SeccompDir    string // where profiles of type Localhost are
 	ClusterDomain string // the domain of host names with a subdomain
@@ -52,7 +54,7 @@ func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string, ids *ID
 			CgroupParent:    cgroup,
 			SecurityContext: sandboxSecurity(pod, ids),
 			Sysctls:         sysctls(pod),
-			Resources:       resources(cgroups.PodResources(pod)),
+			Resources:       podResources(pod, node.Groups),
 		},
 	}
 	return c, warnings, nil
@@ -212,6 +214,13 @@ func sysctls(pod *corev1.Pod) map[string]string {
 	return out
 }
 
+// podResources tells the runtime what the pod as a whole may use. The files that are written beside are the pod group's own.
+func podResources(pod *corev1.Pod, o cgroups.Options) *runtimeapi.LinuxContainerResources {
+	out := resources(cgroups.PodResourcesWith(pod, o))
+	out.Unified = nil
+	return out
+}
+
 // resources puts a cgroup's settings into the CRI's words.
 func resources(r *specs.LinuxResources) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
@@ -229,10 +238,20 @@ func resources(r *specs.LinuxResources) *runtimeapi.LinuxContainerResources {
 	}
 	if r.Memory != nil && r.Memory.Limit != nil {
 		out.MemoryLimitInBytes = *r.Memory.Limit
+		if r.Memory.Swap != nil {
+			out.MemorySwapLimitInBytes = *r.Memory.Swap
+		}
 	}
 	for _, h := range r.HugepageLimits {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: h.Pagesize, Limit: h.Limit})
 	}
-	out.Unified = r.Unified
+	out.Unified = maps.Clone(r.Unified)
+	if cpu := r.CPU; cpu != nil && cpu.Burst != nil {
+		// The CRI has no field for it; runtimes take the file's name.
+		if out.Unified == nil {
+			out.Unified = map[string]string{}
+		}
+		out.Unified["cpu.max.burst"] = strconv.FormatUint(*cpu.Burst, 10)
+	}
 	return out
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 func TestExpand(t *testing.T) {
@@ -456,7 +458,7 @@ func TestResources(t *testing.T) {
 	if r.GetCpuShares() != 256 || r.GetCpuQuota() != 50000 || r.GetCpuPeriod() != 100000 || r.GetMemoryLimitInBytes() != 2<<30 || r.GetOomScoreAdj() != 938 || r.GetUnified() != nil {
 		t.Errorf("%v", r)
 	}
-	in.Node.OOMGroup = true
+	in.Node.Groups = cgroups.Options{Unified: true, OOMGroup: cgroups.OOMContainer}
 	if c, err = Container(in); err != nil || c.GetLinux().GetResources().GetUnified()["memory.oom.group"] != "1" {
 		t.Errorf("%v, %v", c, err)
 	}

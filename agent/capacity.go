@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cgroups"
+)
+
+// capacity is what the machine has.
+func capacity(memory int64) (corev1.ResourceList, error) {
+	out := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+	}
+	if n, err := maxTasks(); err == nil {
+		out[config.PidResource] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
+	dirs, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
+	if err != nil {
+		return nil, fmt.Errorf("find huge pages: %w", err)
+	}
+	for _, dir := range dirs {
+		kb, err1 := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(dir), "hugepages-"), "kB"), 10, 64)
+		n, err2 := readInt(filepath.Join(dir, "nr_hugepages"))
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("read huge pages: %w", err)
+		}
+		if n > 0 {
+			size := resource.NewQuantity(kb<<10, resource.BinarySI)
+			out[corev1.ResourceName(corev1.ResourceHugePagesPrefix+size.String())] = *resource.NewQuantity(n*kb<<10, resource.BinarySI)
+		}
+	}
+	return out, nil
+}
+
+// maxTasks is how many tasks the machine can have: as many as have numbers, and as many as it wants to have.
+func maxTasks() (int64, error) {
+	a, err1 := readInt("/proc/sys/kernel/pid_max")
+	b, err2 := readInt("/proc/sys/kernel/threads-max")
+	return min(a, b), errors.Join(err1, err2)
+}
+
+func readInt(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64)
+}
+
+// swapTotal is the node's swap in bytes.
+func swapTotal() int64 {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		f := bytes.Fields(line)
+		if len(f) >= 2 && string(f[0]) == "SwapTotal:" {
+			kib, err := strconv.ParseInt(string(f[1]), 10, 64)
+			if err == nil {
+				return kib << 10
+			}
+		}
+	}
+	return 0
+}
+
+// groupTree opens the groups of the pods, with the driver, the choices and the limits of the node.
+func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierarchy, *cgroups.Tree, config.Division, error) {
+	h, driver, err := openDriver(c.Place, log)
+	if err != nil {
+		return nil, nil, config.Division{}, err
+	}
+	have, err := capacity(memory)
+	if err != nil {
+		return nil, nil, config.Division{}, err
+	}
+	div, err := c.Divide(have, c.Managers.ReservedCPUs)
+	if err != nil {
+		return nil, nil, div, err
+	}
+	opts, err := groupOptions(c, h, div, memory)
+	if err != nil {
+		return nil, nil, div, err
+	}
+	tree := cgroups.NewTree(h, c.CgroupRoot, log).WithDriver(driver).WithOptions(opts)
+	if c.Enforces(config.EnforcePods) {
+		tree = tree.WithLimits(nodeLimits(div.Enforced, h))
+	} else {
+		tree = tree.WithLimits(cgroups.NodeLimits{MilliCPU: div.Enforced.Cpu().MilliValue()})
+	}
+	return h, tree, div, nil
+}
+
+func openDriver(p config.Place, log *slog.Logger) (*cgroups.Hierarchy, cgroups.Driver, error) {
+	h, err := cgroups.Open(cgroups.DefaultMount)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open cgroups: %w", err)
+	}
+	if p.CgroupDriver != cgroups.DriverSystemd {
+		return h, h, nil
+	}
+	s, err := cgroups.OpenSystemd(h, log)
+	return h, s, err
+}
+
+func groupOptions(c config.Config, h *cgroups.Hierarchy, div config.Division, memory int64) (cgroups.Options, error) {
+	reserved, err := c.QoSReservedMemory()
+	if err != nil {
+		return cgroups.Options{}, err
+	}
+	o := cgroups.Options{
+		NoCPUQuota: !c.CPUQuota, PeriodUs: uint64(c.CPUQuotaPeriod.Microseconds()), PodPids: c.PodMaxPids,
+		Unified: h.Mode() == cgroups.Unified, WholePercent: c.CgroupDriver == cgroups.DriverSystemd,
+		MemoryQoS: c.MemoryQoS, ThrottlingFactor: c.ThrottlingFactor, NodeMemory: div.Allocatable.Memory().Value(),
+		HostMemory: memory, NodeSwap: swapTotal(), OOMGroup: cgroups.OOMGroup(c.OOMGroup), QoSReserved: reserved,
+	}
+	if h.SwapAccounted() {
+		o.Swap = cgroups.SwapBehavior(c.Swap)
+	}
+	for size := range hugepageLimits(div.Capacity, h) {
+		o.PageSizes = append(o.PageSizes, size)
+	}
+	return o, nil
+}
+
+// nodeLimits are a list's resources in the groups' terms.
+func nodeLimits(l corev1.ResourceList, h *cgroups.Hierarchy) cgroups.NodeLimits {
+	pids := l[config.PidResource]
+	return cgroups.NodeLimits{
+		MilliCPU: l.Cpu().MilliValue(), Memory: l.Memory().Value(), Pids: pids.Value(), Hugepages: hugepageLimits(l, h),
+	}
+}
+
+func hugepageLimits(l corev1.ResourceList, h *cgroups.Hierarchy) map[string]uint64 {
+	out := map[string]uint64{}
+	for name, q := range l {
+		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok && h.Dir("hugetlb", "/") != "" {
+			if k, ok := cgroups.PageSize(size); ok {
+				out[k] = uint64(q.Value())
+			}
+		}
+	}
+	return out
+}
+
+// reserveNode limits what is reserved beside the pods to that.
+func (a *Agent) reserveNode(h *cgroups.Hierarchy, div config.Division) error {
+	for _, r := range []struct {
+		what, group string
+		list        corev1.ResourceList
+	}{
+		{config.EnforceSystemReserved, a.cfg.SystemReservedCgroup, div.System},
+		{config.EnforceKubeReserved, a.cfg.KubeReservedCgroup, div.Kube},
+	} {
+		if !a.cfg.Enforces(r.what) {
+			continue
+		}
+		if err := a.tree.Reserve(r.group, nodeLimits(r.list, h)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Resources is how the node's resources are divided among its pods, and what is kept from them.
+type Resources struct {
+	SystemReserved map[string]string // by resource: cpu, memory, pid, hugepages-*
+	KubeReserved   map[string]string
+	EvictionHard   string // of it memory.available counts here: what eviction keeps free is no pod's to ask for
+
+	EnforceAllocatable   []string // pods, system-reserved, kube-reserved
+	SystemReservedCgroup string
+	KubeReservedCgroup   string
+
+	MaxPods    int
+	PodMaxPids int64
+
+	CPUQuota       bool
+	CPUQuotaPeriod time.Duration
+
+	MemoryQoS        bool
+	ThrottlingFactor float64
+	Swap             string
+	OOMGroup         string
+	QoSReserved      map[string]string
+}
+
+// What EnforceAllocatable has.
+const (
+	EnforcePods           = "pods"
+	EnforceSystemReserved = "system-reserved"
+	EnforceKubeReserved   = "kube-reserved"
+)
+
+func defaultResources() Resources {
+	return Resources{
+		EvictionHard: "memory.available<100Mi", EnforceAllocatable: []string{EnforcePods},
+		MaxPods: 500, CPUQuota: true, CPUQuotaPeriod: 100 * time.Millisecond,
+		ThrottlingFactor: 0.9, Swap: "NoSwap", OOMGroup: "container",
+	}
+}
+
+// AddFlags adds the flags to fs.
+func (r *Resources) AddFlags(fs *pflag.FlagSet) {
+	fs.StringToStringVar(&r.SystemReserved, "system-reserved", r.SystemReserved, "kept for the system, such as cpu=500m,memory=1Gi,pid=1000")
+	fs.StringToStringVar(&r.KubeReserved, "kube-reserved", r.KubeReserved, "kept for the agent and other daemons of the node, likewise")
+	fs.StringVar(&r.EvictionHard, "eviction-hard", r.EvictionHard, "kept free for eviction, of which memory.available, a quantity or a percentage, is not the pods' to ask for")
+	fs.StringSliceVar(&r.EnforceAllocatable, "enforce-node-allocatable", r.EnforceAllocatable, "groups that are limited: pods, system-reserved, kube-reserved (none: no limits)")
+	fs.StringVar(&r.SystemReservedCgroup, "system-reserved-cgroup", r.SystemReservedCgroup, "group that system-reserved is enforced on")
+	fs.StringVar(&r.KubeReservedCgroup, "kube-reserved-cgroup", r.KubeReservedCgroup, "group that kube-reserved is enforced on")
+	fs.IntVar(&r.MaxPods, "max-pods", r.MaxPods, "pods that this node runs at most")
+	fs.Int64Var(&r.PodMaxPids, "pod-max-pids", r.PodMaxPids, "tasks that a pod may have (0: as many as the node)")
+	fs.BoolVar(&r.CPUQuota, "cpu-cfs-quota", r.CPUQuota, "enforce CPU limits by quotas")
+	fs.DurationVar(&r.CPUQuotaPeriod, "cpu-cfs-quota-period", r.CPUQuotaPeriod, "period of the quotas, 1ms to 1s")
+	fs.BoolVar(&r.MemoryQoS, "memory-qos", r.MemoryQoS, "protect requested memory (memory.min) and slow down before the limit (memory.high); cgroup v2 only")
+	fs.Float64Var(&r.ThrottlingFactor, "memory-throttling-factor", r.ThrottlingFactor, "how far between request and limit memory.high is")
+	fs.StringVar(&r.Swap, "swap-behavior", r.Swap, "NoSwap or LimitedSwap, which gives Burstable pods swap by their memory requests (cgroup v2 only)")
+	fs.StringVar(&r.OOMGroup, "oom-group", r.OOMGroup, "what dies with a process that the kernel kills for want of memory: none (it alone), container or pod (cgroup v2 only)")
+	fs.StringToStringVar(&r.QoSReserved, "qos-reserved", r.QoSReserved, "part of the requests that pods of lower classes may not use, such as memory=50%")
+}
+
+// Complete says what is wrong with the settings.
+func (r *Resources) Complete() error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for flag, m := range map[string]map[string]string{"system-reserved": r.SystemReserved, "kube-reserved": r.KubeReserved} {
+		if _, err := reserved(m); err != nil {
+			add("--%s: %w", flag, err)
+		}
+	}
+	if _, err := r.evictionMemory(1 << 40); err != nil {
+		errs = append(errs, err)
+	}
+	for _, e := range r.EnforceAllocatable {
+		switch {
+		case !slices.Contains([]string{EnforcePods, EnforceSystemReserved, EnforceKubeReserved, "none"}, e):
+			add("--enforce-node-allocatable %q: must be pods, system-reserved, kube-reserved or none", e)
+		case e == EnforceSystemReserved && !isGroup(r.SystemReservedCgroup):
+			add("--enforce-node-allocatable system-reserved needs --system-reserved-cgroup, a clean path below /")
+		case e == EnforceKubeReserved && !isGroup(r.KubeReservedCgroup):
+			add("--enforce-node-allocatable kube-reserved needs --kube-reserved-cgroup, a clean path below /")
+		}
+	}
+	if r.MaxPods < 1 || r.PodMaxPids < 0 {
+		add("--max-pods must be at least 1, and --pod-max-pids not negative")
+	}
+	if r.CPUQuotaPeriod < time.Millisecond || r.CPUQuotaPeriod > time.Second {
+		add("--cpu-cfs-quota-period %s: the kernel takes 1ms to 1s", r.CPUQuotaPeriod)
+	}
+	if r.ThrottlingFactor <= 0 || r.ThrottlingFactor > 1 {
+		add("--memory-throttling-factor %v: must be above 0 and at most 1", r.ThrottlingFactor)
+	}
+	if _, err := r.QoSReservedMemory(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, one := range []struct {
+		flag, value string
+		allowed     []string
+	}{
+		{"swap-behavior", r.Swap, []string{"NoSwap", "LimitedSwap"}},
+		{"oom-group", r.OOMGroup, []string{"none", "container", "pod"}},
+	} {
+		if !slices.Contains(one.allowed, one.value) {
+			add("--%s %q: must be one of %s", one.flag, one.value, strings.Join(one.allowed, ", "))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isGroup(p string) bool { return path.IsAbs(p) && path.Clean(p) == p && p != "/" }
+
+// Enforces says whether a group is to be limited.
+func (r *Resources) Enforces(what string) bool { return slices.Contains(r.EnforceAllocatable, what) }
+
+// QoSReservedMemory is the percentage of --qos-reserved memory.
+func (r *Resources) QoSReservedMemory() (int64, error) {
+	for k, v := range r.QoSReserved {
+		n, err := strconv.ParseInt(strings.TrimSuffix(v, "%"), 10, 64)
+		if k != string(corev1.ResourceMemory) || !strings.HasSuffix(v, "%") || err != nil || n < 0 || n > 100 {
+			return 0, fmt.Errorf("--qos-reserved %s=%s: must be memory=, 0%% to 100%%", k, v)
+		}
+		return n, nil
+	}
+	return 0, nil
+}
+
+// PidResource is how reservations call the number of tasks.
+const PidResource corev1.ResourceName = "pid"
+
+func reserved(m map[string]string) (corev1.ResourceList, error) {
+	out := corev1.ResourceList{}
+	for k, v := range m {
+		q, err := resource.ParseQuantity(v)
+		if err != nil || q.Sign() < 0 {
+			return nil, fmt.Errorf("%s=%s is not a quantity", k, v)
+		}
+		switch name := corev1.ResourceName(k); {
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, name == PidResource,
+			strings.HasPrefix(k, corev1.ResourceHugePagesPrefix):
+			out[name] = q
+		default:
+			return nil, fmt.Errorf("%s is not a resource that can be reserved", k)
+		}
+	}
+	return out, nil
+}
+
+// evictionMemory is what eviction keeps free of that much memory.
+func (r *Resources) evictionMemory(memory int64) (int64, error) {
+	for one := range strings.SplitSeq(r.EvictionHard, ",") {
+		signal, text, ok := strings.Cut(one, "<")
+		if strings.TrimSpace(one) == "" {
+			continue
+		}
+		if !ok {
+			return 0, fmt.Errorf("--eviction-hard %q: must be a signal, <, and a quantity or percentage", one)
+		}
+		if strings.TrimSpace(signal) != "memory.available" {
+			continue
+		}
+		text = strings.TrimSpace(text)
+		if percent, isPercent := strings.CutSuffix(text, "%"); isPercent {
+			f, err := strconv.ParseFloat(percent, 64)
+			if err != nil || f < 0 || f > 100 {
+				return 0, fmt.Errorf("--eviction-hard %q: %q is not a percentage", one, text)
+			}
+			return int64(float64(memory) * f / 100), nil
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Sign() < 0 {
+			return 0, fmt.Errorf("--eviction-hard %q: %q is not a quantity", one, text)
+		}
+		return q.Value(), nil
+	}
+	return 0, nil
+}
+
+// CountCPUs is how many CPUs a list such as "0-3,8" has.
+func CountCPUs(list string) (int, error) {
+	if list == "" {
+		return 0, nil
+	}
+	seen := map[uint64]bool{}
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.ParseUint(first, 10, 12)
+		to, err2 := strconv.ParseUint(last, 10, 12)
+		if err1 != nil || err2 != nil || from > to {
+			return 0, fmt.Errorf("%q is not a list of CPUs", list)
+		}
+		for n := from; n <= to; n++ {
+			seen[n] = true
+		}
+	}
+	return len(seen), nil
+}
+
+// Division is what a node of some capacity gives to its pods.
+type Division struct {
+	Capacity    corev1.ResourceList
+	System      corev1.ResourceList // reserved
+	Kube        corev1.ResourceList
+	Enforced    corev1.ResourceList // what the pods' group is limited to: capacity less what is reserved
+	Allocatable corev1.ResourceList // what pods may request: that, less what eviction keeps free
+}
+
+// Divide divides the capacity. The CPUs of the list are the node's own, in place of the cpu that is reserved.
+func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (Division, error) {
+	d := Division{Capacity: capacity, Enforced: corev1.ResourceList{}, Allocatable: corev1.ResourceList{}}
+	var err1, err2 error
+	d.System, err1 = reserved(r.SystemReserved)
+	d.Kube, err2 = reserved(r.KubeReserved)
+	evict, err3 := r.evictionMemory(capacity.Memory().Value())
+	cpus, err4 := CountCPUs(reservedCPUs)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return d, fmt.Errorf("divide node: %w", err)
+	}
+	if cpus > 0 {
+		delete(d.Kube, corev1.ResourceCPU)
+		d.System[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus), resource.DecimalSI)
+	}
+	for name, q := range capacity {
+		left := q.DeepCopy()
+		left.Sub(d.System[name])
+		left.Sub(d.Kube[name])
+		if left.Sign() < 0 {
+			return d, fmt.Errorf("divide node: it has %s of %s, of which %s for the system and %s for daemons cannot be kept", q.String(), name,
+				quantityText(d.System, name), quantityText(d.Kube, name))
+		}
+		d.Enforced[name] = left
+		a := left.DeepCopy()
+		if name == corev1.ResourceMemory {
+			a.Sub(*resource.NewQuantity(evict, resource.BinarySI))
+			if a.Sign() < 0 {
+				a = *resource.NewQuantity(0, resource.BinarySI)
+			}
+		}
+		d.Allocatable[name] = a
+	}
+	d.Allocatable[corev1.ResourcePods] = *resource.NewQuantity(int64(r.MaxPods), resource.DecimalSI)
+	return d, nil
+}
+
+func quantityText(l corev1.ResourceList, name corev1.ResourceName) string {
+	q := l[name]
+	return q.String()
+}

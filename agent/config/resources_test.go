@@ -1,0 +1,85 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func quantities(pairs ...string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		out[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return out
+}
+
+func TestDivide(t *testing.T) {
+	r := defaultResources()
+	r.SystemReserved = map[string]string{"cpu": "500m", "memory": "1Gi", "pid": "100"}
+	r.KubeReserved = map[string]string{"cpu": "250m", "memory": "512Mi"}
+	r.EvictionHard = "memory.available<10%,nodefs.available<5%"
+	r.MaxPods = 7
+	capacity := quantities("cpu", "4", "memory", "10Gi", "pid", "1000", "hugepages-2Mi", "4Mi")
+	d, err := r.Divide(capacity, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, l corev1.ResourceList, want ...string) {
+		t.Helper()
+		for name, q := range quantities(want...) {
+			if got := l[name]; got.Cmp(q) != 0 {
+				t.Errorf("%s %s is %s, want %s", what, name, got.String(), q.String())
+			}
+		}
+	}
+	check("enforced", d.Enforced, "cpu", "3250m", "memory", "8704Mi", "pid", "900", "hugepages-2Mi", "4Mi")
+	check("allocatable", d.Allocatable, "cpu", "3250m", "memory", "7680Mi", "pods", "7")
+	if d, err = r.Divide(capacity, "0,2-3"); err != nil {
+		t.Fatal(err)
+	}
+	check("with reserved CPUs", d.Allocatable, "cpu", "1")
+	r.SystemReserved["memory"] = "10Gi"
+	if _, err := r.Divide(capacity, ""); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("more reserved than there is: %v", err)
+	}
+}
+
+func TestResourcesAreChecked(t *testing.T) {
+	if r := defaultResources(); r.Complete() != nil {
+		t.Errorf("defaults: %v", r.Complete())
+	}
+	for want, change := range map[string]func(*Resources){
+		"--system-reserved: ":           func(r *Resources) { r.SystemReserved = map[string]string{"cpu": "x"} },
+		"gpu is not a resource":         func(r *Resources) { r.KubeReserved = map[string]string{"gpu": "1"} },
+		"must be a signal":              func(r *Resources) { r.EvictionHard = "memory.available=5" },
+		"is not a percentage":           func(r *Resources) { r.EvictionHard = "memory.available<120%" },
+		"--system-reserved-cgroup":      func(r *Resources) { r.EnforceAllocatable = []string{"system-reserved"} },
+		"pods, system-reserved":         func(r *Resources) { r.EnforceAllocatable = []string{"all"} },
+		"--cpu-cfs-quota-period":        func(r *Resources) { r.CPUQuotaPeriod = 2 },
+		"--memory-throttling-factor":    func(r *Resources) { r.ThrottlingFactor = 1.5 },
+		"--qos-reserved":                func(r *Resources) { r.QoSReserved = map[string]string{"memory": "50"} },
+		"--swap-behavior":               func(r *Resources) { r.Swap = "All" },
+		"--oom-group":                   func(r *Resources) { r.OOMGroup = "node" },
+		"--max-pods must be at least 1": func(r *Resources) { r.MaxPods = 0 },
+	} {
+		r := defaultResources()
+		change(&r)
+		if err := r.Complete(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}
+
+func FuzzCountCPUs(f *testing.F) {
+	for _, s := range []string{"", "0", "0-3,8", "1-", ",", "4095"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if n, err := CountCPUs(s); err == nil && (n < 0 || n > 4096) {
+			t.Errorf("%q has %d", s, n)
+		}
+	})
+}
