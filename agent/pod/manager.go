@@ -275,6 +275,9 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	if ok {
 		v, ok = admit(pod, m.here(), m.cfg.Sysctls)
 	}
+	if ok && !ran {
+		v, ok = fits(pod, m.using(), m.cfg.Allocatable)
+	}
 	if ok {
 		v, ok = m.admitPinned(pod, ran)
 	}
@@ -303,6 +306,14 @@ func (m *Manager) here() []*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// using are the pods that use resources: those here that have not come to their end.
+func (m *Manager) using() []*corev1.Pod {
+	return slices.DeleteFunc(m.here(), func(p *corev1.Pod) bool {
+		shown, ok := m.status.Get(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		return ok && shown.UID == p.UID && (shown.Status.Phase == corev1.PodSucceeded || shown.Status.Phase == corev1.PodFailed)
+	})
 }
 
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {

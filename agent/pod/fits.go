@@ -1,0 +1,68 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/cgroups"
+)
+
+// fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
+// kubelet. What the node alone does not have, it never will.
+func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) (verdict, bool) {
+	if err := cgroups.CheckAnnotations(pod.Annotations); err != nil {
+		return verdict{status.Waiting{Reason: "UnexpectedAdmissionError", Message: err.Error()}, true}, false
+	}
+	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	used := corev1.ResourceList{}
+	for _, other := range here {
+		for name, q := range resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}) {
+			sum := used[name]
+			sum.Add(q)
+			used[name] = sum
+		}
+	}
+	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
+		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value()), false
+	}
+	for _, name := range ordered(allocatable) {
+		asked, have, taken := want[name], allocatable[name], used[name]
+		sum := taken.DeepCopy()
+		sum.Add(asked)
+		switch {
+		case asked.Sign() <= 0 || sum.Cmp(have) <= 0:
+		case name == corev1.ResourceCPU:
+			return short(name, asked.MilliValue(), taken.MilliValue(), have.MilliValue()), false
+		default:
+			return short(name, asked.Value(), taken.Value(), have.Value()), false
+		}
+	}
+	return verdict{}, true
+}
+
+// ordered are the resources that pods can run out of, the CPU first.
+func ordered(l corev1.ResourceList) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for name := range l {
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func short(name corev1.ResourceName, requested, used, capacity int64) verdict {
+	return verdict{
+		status.Waiting{
+			Reason:  "OutOf" + string(name),
+			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity),
+		},
+		requested > capacity,
+	}
+}

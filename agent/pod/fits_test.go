@@ -1,0 +1,46 @@
+package pod
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+func asking(cpu, memory string) *corev1.Pod {
+	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)},
+	}}}}}
+}
+
+func TestFits(t *testing.T) {
+	allocatable := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3"),
+	}
+	for _, tt := range []struct {
+		name            string
+		pod             *corev1.Pod
+		here            []*corev1.Pod
+		reason, message string
+		final           bool
+	}{
+		{name: "exactly", pod: asking("1500m", "512Mi"), here: []*corev1.Pod{asking("500m", "512Mi")}},
+		{name: "cpu", pod: asking("1600m", "0"), here: []*corev1.Pod{asking("500m", "0")}, reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1600, used: 500, capacity: 2000"},
+		{name: "memory", pod: asking("1", "1Gi"), here: []*corev1.Pod{asking("1", "1")}, reason: "OutOfmemory", message: "Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
+		{name: "never", pod: asking("3", "0"), reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000", final: true},
+		{name: "nothing of what is used up", pod: asking("0", "0"), here: []*corev1.Pod{asking("3", "2Gi")}},
+		{name: "pods", pod: asking("0", "0"), here: []*corev1.Pod{{}, {}, {}}, reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
+	} {
+		v, ok := fits(tt.pod, tt.here, allocatable)
+		if ok != (tt.reason == "") || v.Reason != tt.reason || v.Message != tt.message || v.final != tt.final {
+			t.Errorf("%s: %v %+v", tt.name, ok, v)
+		}
+	}
+	bad := asking("0", "0")
+	bad.Annotations = map[string]string{cgroups.IOWeightAnnotation: "0"}
+	if v, ok := fits(bad, nil, allocatable); ok || v.Reason != "UnexpectedAdmissionError" || !v.final {
+		t.Errorf("bad annotation: %v %+v", ok, v)
+	}
+}
