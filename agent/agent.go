@@ -58,6 +58,7 @@ type Agent struct {
 	tree      *cgroups.Tree
 	files     files
 	synced    atomic.Bool
+	read      chan struct{} // closed when synced
 	stats     *stats.Collector
 	authority *pki.Authority // nil: certificates are somebody else's
 	groups    *os.File       // locked as long as the agent lives
@@ -68,7 +69,7 @@ func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Agent{cfg: c, log: c.Log, files: files{of: map[types.NamespacedName]string{}}}
+	a := &Agent{cfg: c, log: c.Log, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
 	memory, err := hostMemory()
 	if err != nil {
 		return nil, err
@@ -148,6 +149,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
+	g.Go(func() error { a.removeOrphans(ctx); return nil })
 	srv.run(ctx, g)
 	return g.Wait()
 }
@@ -186,6 +188,7 @@ func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- so
 			if a.cfg.Ready != nil {
 				a.cfg.Ready()
 			}
+			close(a.read)
 		}
 	}
 }

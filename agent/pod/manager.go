@@ -386,6 +386,12 @@ func (m *Manager) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Po
 	return m.status.Watch(ctx, fn)
 }
 
+// Has says whether a pod has a worker, also one that ends it.
+func (m *Manager) Has(uid types.UID) bool {
+	_, ok := m.workers.Load(uid)
+	return ok
+}
+
 // Missed counts the changes in the runtime that a look has found and no event had told of.
 func (m *Manager) Missed() int64 { return m.missed.Load() }
 
