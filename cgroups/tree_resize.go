@@ -54,7 +54,7 @@ func (t *Tree) SettleQuota(pod *corev1.Pod) error {
 	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(t.h.cores(path), 1) {
 		return nil
 	}
-	if err := t.h.Update(path, want); err != nil {
+	if err := t.d.Update(path, want); err != nil {
 		return fmt.Errorf("settle quota of pod: %w", err)
 	}
 	return nil
