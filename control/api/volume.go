@@ -179,20 +179,6 @@ func validateTemplate(e *corev1.EphemeralVolumeSource, path *field.Path) field.E
 		return field.ErrorList{field.Required(at, "")}
 	}
 	s := &e.VolumeClaimTemplate.Spec
-	var errs field.ErrorList
-	if len(s.AccessModes) == 0 {
-		errs = append(errs, field.Required(at.Child("spec", "accessModes"), "at least 1 access mode is required"))
-	}
-	for i, m := range s.AccessModes {
-		errs = append(errs, oneOf(at.Child("spec", "accessModes").Index(i), m,
-			corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
-	}
-	q, ok := s.Resources.Requests[corev1.ResourceStorage]
-	switch storage := at.Child("spec", "resources").Key("storage"); {
-	case !ok:
-		errs = append(errs, field.Required(storage, ""))
-	case q.Sign() <= 0:
-		errs = append(errs, field.Invalid(storage, q.String(), "must be greater than zero"))
-	}
-	return errs
+	errs := accessModes(s.AccessModes, at.Child("spec", "accessModes"))
+	return append(errs, storage(s.Resources.Requests, at.Child("spec", "resources"))...)
 }

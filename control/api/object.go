@@ -1,0 +1,244 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxObjectData is what the values of a ConfigMap or a Secret may have together, in bytes.
+const maxObjectData = 1 << 20
+
+// Priorities up to this one are the users'; those above belong to the two classes of the system.
+const highestUserPriority = 1_000_000_000
+
+// SetObjectDefaults fills in what the API server would for one of the kinds that [ValidateObject] knows.
+func SetObjectDefaults(object metav1.Object) {
+	switch o := object.(type) {
+	case *corev1.Secret:
+		or(&o.Type, corev1.SecretTypeOpaque)
+		// Written only, never read: what is in it overrides the data.
+		if len(o.StringData) > 0 && o.Data == nil {
+			o.Data = map[string][]byte{}
+		}
+		for k, v := range o.StringData {
+			o.Data[k] = []byte(v)
+		}
+		o.StringData = nil
+	case *corev1.PersistentVolume:
+		or(&o.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
+		orNew(&o.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+		if h := o.Spec.HostPath; h != nil {
+			orNew(&h.Type, corev1.HostPathUnset)
+		}
+		if i := o.Spec.ISCSI; i != nil {
+			or(&i.ISCSIInterface, "default")
+		}
+	case *corev1.PersistentVolumeClaim:
+		orNew(&o.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	case *schedulingv1.PriorityClass:
+		orNew(&o.PreemptionPolicy, corev1.PreemptLowerPriority)
+	}
+}
+
+// ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, RuntimeClass or PriorityClass to the rules of the
+// API server for a create. Its errors tell no value of a Secret.
+func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
+	meta := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessor(object, namespaced, apivalidation.NameIsDNSSubdomain, meta)
+	switch o := object.(type) {
+	case *corev1.ConfigMap:
+		errs = append(errs, validateConfigMap(o)...)
+	case *corev1.Secret:
+		errs = append(errs, validateSecret(o)...)
+	case *corev1.PersistentVolume:
+		errs = append(errs, validatePersistentVolume(&o.Spec, field.NewPath("spec"))...)
+	case *corev1.PersistentVolumeClaim:
+		errs = append(errs, validateClaim(&o.Spec, field.NewPath("spec"))...)
+	case *nodev1.RuntimeClass:
+		errs = append(errs, validateRuntimeClass(o)...)
+	case *schedulingv1.PriorityClass:
+		errs = append(errs, validatePriorityClass(o)...)
+	}
+	return errs
+}
+
+func validateConfigMap(o *corev1.ConfigMap) field.ErrorList {
+	var errs field.ErrorList
+	size := 0
+	for _, k := range slices.Sorted(maps.Keys(o.Data)) {
+		at := field.NewPath("data").Key(k)
+		errs = append(errs, invalid(at, k, validation.IsConfigMapKey(k))...)
+		if _, both := o.BinaryData[k]; both {
+			errs = append(errs, field.Invalid(at, k, "duplicate of key present in binaryData"))
+		}
+		size += len(o.Data[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(o.BinaryData)) {
+		errs = append(errs, invalid(field.NewPath("binaryData").Key(k), k, validation.IsConfigMapKey(k))...)
+		size += len(o.BinaryData[k])
+	}
+	return append(errs, dataSize(size)...)
+}
+
+func dataSize(size int) field.ErrorList {
+	if size <= maxObjectData {
+		return nil
+	}
+	return field.ErrorList{field.TooLong(field.NewPath("data"), "", maxObjectData)}
+}
+
+func validateSecret(o *corev1.Secret) field.ErrorList {
+	var errs field.ErrorList
+	data := field.NewPath("data")
+	size := 0
+	for _, k := range slices.Sorted(maps.Keys(o.Data)) {
+		errs = append(errs, invalid(data.Key(k), k, validation.IsConfigMapKey(k))...)
+		size += len(o.Data[k])
+	}
+	errs = append(errs, dataSize(size)...)
+	must := func(keys ...string) {
+		for _, k := range keys {
+			if _, ok := o.Data[k]; !ok {
+				errs = append(errs, field.Required(data.Key(k), fmt.Sprintf("a secret of type %s has it", o.Type)))
+			}
+		}
+	}
+	switch o.Type {
+	case corev1.SecretTypeDockerConfigJson:
+		must(corev1.DockerConfigJsonKey)
+		errs = append(errs, isJSON(data.Key(corev1.DockerConfigJsonKey), o.Data[corev1.DockerConfigJsonKey])...)
+	case corev1.SecretTypeDockercfg:
+		must(corev1.DockerConfigKey)
+		errs = append(errs, isJSON(data.Key(corev1.DockerConfigKey), o.Data[corev1.DockerConfigKey])...)
+	case corev1.SecretTypeBasicAuth:
+		_, user := o.Data[corev1.BasicAuthUsernameKey]
+		if _, password := o.Data[corev1.BasicAuthPasswordKey]; !user && !password {
+			must(corev1.BasicAuthUsernameKey, corev1.BasicAuthPasswordKey)
+		}
+	case corev1.SecretTypeSSHAuth:
+		must(corev1.SSHAuthPrivateKey)
+	case corev1.SecretTypeTLS:
+		must(corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+	}
+	return errs
+}
+
+func isJSON(path *field.Path, data []byte) field.ErrorList {
+	if len(data) == 0 || json.Valid(data) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, "<secret contents redacted>", "must be JSON")}
+}
+
+func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
+	errs := accessModes(s.AccessModes, path.Child("accessModes"))
+	errs = append(errs, storage(s.Capacity, path.Child("capacity"))...)
+	errs = append(errs, oneVolumeSource(s, path)...)
+	errs = append(errs, oneOf(path.Child("persistentVolumeReclaimPolicy"), s.PersistentVolumeReclaimPolicy,
+		corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle)...)
+	errs = append(errs, subdomain(path.Child("storageClassName"), s.StorageClassName)...)
+	errs = append(errs, oneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
+	if r := s.ClaimRef; r != nil {
+		errs = append(errs, needs(path.Child("claimRef"), need{"namespace", r.Namespace}, need{"name", r.Name})...)
+	}
+	switch {
+	case s.HostPath != nil:
+		errs = append(errs, validateHostPath(s.HostPath, path.Child("hostPath"))...)
+	case s.Local != nil:
+		at := path.Child("local", "path")
+		errs = append(errs, required(at, s.Local.Path)...)
+		errs = append(errs, noBackstep(at, s.Local.Path)...)
+	case s.NFS != nil:
+		errs = append(errs, validateNetworkSource(&corev1.VolumeSource{NFS: s.NFS}, path)...)
+	}
+	return errs
+}
+
+// oneVolumeSource wants exactly one of the many kinds of volumes.
+func oneVolumeSource(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
+	var set []string
+	v := reflect.ValueOf(s.PersistentVolumeSource)
+	for i := range v.NumField() {
+		if !v.Field(i).IsNil() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			set = append(set, name)
+		}
+	}
+	if len(set) == 0 {
+		return field.ErrorList{field.Required(path, "must specify a volume type")}
+	}
+	var errs field.ErrorList
+	for _, name := range set[1:] {
+		errs = append(errs, field.Forbidden(path.Child(name), fmt.Sprintf("may not specify more than 1 volume type (%s is one)", set[0])))
+	}
+	return errs
+}
+
+func validateClaim(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
+	errs := accessModes(s.AccessModes, path.Child("accessModes"))
+	errs = append(errs, storage(s.Resources.Requests, path.Child("resources", "requests"))...)
+	errs = append(errs, subdomain(path.Child("volumeName"), s.VolumeName)...)
+	if s.StorageClassName != nil {
+		errs = append(errs, subdomain(path.Child("storageClassName"), *s.StorageClassName)...)
+	}
+	return append(errs, oneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
+}
+
+func accessModes(modes []corev1.PersistentVolumeAccessMode, path *field.Path) field.ErrorList {
+	if len(modes) == 0 {
+		return field.ErrorList{field.Required(path, "at least 1 access mode is required")}
+	}
+	var errs field.ErrorList
+	for i, m := range modes {
+		errs = append(errs, oneOf(path.Index(i), m, corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
+	}
+	return errs
+}
+
+func storage(list corev1.ResourceList, path *field.Path) field.ErrorList {
+	q, ok := list[corev1.ResourceStorage]
+	switch at := path.Key("storage"); {
+	case !ok:
+		return field.ErrorList{field.Required(at, "")}
+	case q.Sign() <= 0:
+		return field.ErrorList{field.Invalid(at, q.String(), "must be greater than zero")}
+	}
+	return nil
+}
+
+func validateRuntimeClass(o *nodev1.RuntimeClass) field.ErrorList {
+	handler := field.NewPath("handler")
+	errs := required(handler, o.Handler)
+	errs = append(errs, label(handler, o.Handler)...)
+	if o.Overhead != nil {
+		at := field.NewPath("overhead", "podFixed")
+		for _, name := range slices.Sorted(maps.Keys(o.Overhead.PodFixed)) {
+			errs = append(errs, quantity(at.Key(string(name)), name, o.Overhead.PodFixed[name])...)
+		}
+	}
+	return errs
+}
+
+func validatePriorityClass(o *schedulingv1.PriorityClass) field.ErrorList {
+	var errs field.ErrorList
+	system := strings.HasPrefix(o.Name, "system-")
+	switch {
+	case system:
+		errs = append(errs, field.Forbidden(field.NewPath("metadata", "name"), "priority class names with 'system-' prefix are reserved for system use only"))
+	case o.Value > highestUserPriority:
+		errs = append(errs, field.Forbidden(field.NewPath("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d", highestUserPriority)))
+	}
+	return append(errs, oneOf(field.NewPath("preemptionPolicy"), *o.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+}
