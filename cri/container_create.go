@@ -15,6 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/image"
@@ -92,7 +93,10 @@ func (cs *containers) make(ctx context.Context, c *container, img image.Image) e
 
 // begin reserves the name and writes the record of a container to be.
 func (cs *containers) begin(sb *sandbox, cfg *runtimeapi.ContainerConfig, img image.Image) (*container, error) {
-	raw, err := encode(cfg)
+	// The environment is needed for the specification only, which is in memory, and records are on a disk: it may have secrets.
+	kept, _ := proto.Clone(cfg).(*runtimeapi.ContainerConfig)
+	kept.Envs = nil
+	raw, err := encode(kept)
 	if err != nil {
 		return nil, err
 	}
