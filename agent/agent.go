@@ -27,6 +27,7 @@ import (
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/source"
@@ -115,6 +116,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.source = source.New(source.Config{
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
+		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"),
 	})
 	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
 		return nil, err
@@ -175,7 +177,7 @@ func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- so
 			return
 		case u = <-in:
 		}
-		if !u.Synced {
+		if !u.Synced && u.Kind == object.Pod {
 			a.files.set(u)
 		}
 		select {

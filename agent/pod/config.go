@@ -14,7 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -38,8 +40,9 @@ type Cgroups interface {
 
 // Volumes are the volumes of the pods. All methods are idempotent.
 type Volumes interface {
-	// Setup makes every volume of the pod and returns the host path of each by its name.
-	Setup(ctx context.Context, pod *corev1.Pod) (map[string]string, error)
+	// Setup makes every volume of the pod and returns the host path of each by its name. Volumes that are there already are brought
+	// up to date with their content.
+	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
 	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be mounted.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
 	// Teardown takes away everything Setup and SubPath made.
@@ -60,7 +63,8 @@ type Config struct {
 	Cgroups Cgroups
 	Volumes Volumes
 
-	Credentials Credentials // nil: registries are shown none
+	Credentials Credentials   // nil: registries are shown none
+	Objects     *object.Store // filled by the Manager with what updates tell; nil: one of its own
 
 	NodeName    string
 	NodeLabels  map[string]string
@@ -120,6 +124,9 @@ func (c *Config) complete() error {
 			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
 			corev1.ResourceMemory: *resource.NewQuantity(c.HostMemory, resource.BinarySI),
 		}
+	}
+	if c.Objects == nil {
+		c.Objects = new(object.Store)
 	}
 	setDefault(&c.ResolvConf, "/etc/resolv.conf")
 	setDefault(&c.ClusterDomain, "cluster.local")

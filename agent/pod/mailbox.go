@@ -31,6 +31,7 @@ type mailbox struct {
 	events atomic.Pointer[[]*runtimeapi.ContainerEventResponse]
 	probes atomic.Pointer[map[string]ProbeResults] // by container ID
 	look   atomic.Bool                             // look at everything, whatever was told
+	object atomic.Bool                             // an object that the pod refers to has changed
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
@@ -54,6 +55,11 @@ func (m *mailbox) putEviction(e Eviction) {
 
 func (m *mailbox) putLook() {
 	m.look.Store(true)
+	m.ring()
+}
+
+func (m *mailbox) putObject() {
+	m.object.Store(true)
 	m.ring()
 }
 

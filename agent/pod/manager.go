@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -222,6 +223,10 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 		m.roomFreed()
 		return
 	}
+	if u.Kind != "" && u.Kind != object.Pod {
+		m.change(ctx, object.Ref{Kind: u.Kind, NamespacedName: u.Key}, u.Object)
+		return
+	}
 	if u.Pod == nil {
 		delete(m.desired, u.Key)
 	} else {
@@ -233,6 +238,9 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 // reconcile makes the workers of a name be what is desired: the one of the desired pod, once all others of that name have ended.
 func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	want := m.desired[key]
+	if want != nil {
+		want = classed(want, m.cfg.Objects)
+	}
 	delete(m.held, key)
 	ran := false
 	for uid, pod := range m.found {
@@ -277,6 +285,9 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	}
 	if ok && !ran {
 		v, ok = fits(pod, m.using(), m.cfg.Allocatable)
+	}
+	if ok && !ran {
+		v, ok = hasClass(pod)
 	}
 	if ok {
 		v, ok = m.admitPinned(pod, ran)

@@ -17,6 +17,7 @@ type kind string
 
 const (
 	stepPrepare  kind = "prepare"  // directories, volumes, cgroup, sandbox
+	stepRenew    kind = "renew"    // bring volumes up to date with their objects
 	stepImage    kind = "image"    // have the image of a container's next start
 	stepStart    kind = "start"    // create and start a container, run its postStart hook
 	stepResize   kind = "resize"   // make cgroups be what is allocated
@@ -53,6 +54,7 @@ func (s step) key() string {
 // failure is what became of a step, and when it may be tried again.
 type failure struct {
 	reason, message string
+	err             error
 	at, until       time.Time
 	count           int
 }
@@ -70,6 +72,7 @@ type view struct {
 	now      time.Time
 	seen     *observed
 	prepared bool                    // what a start needs beside the sandbox is there
+	renew    bool                    // volumes may not be up to date
 	finished bool                    // what a pod that is over does not need was given back
 	torn     bool                    // nothing is left of the pod
 	busy     map[string]bool         // keys of the steps that run
@@ -166,10 +169,14 @@ func (p *planner) run() {
 	if p.initialize() {
 		p.regular()
 	}
-	if p.needsPrepare() {
+	// The two steps make the same volumes.
+	switch renewing := p.busy[string(stepRenew)]; {
+	case p.needsPrepare() && !renewing:
 		if _, wait := p.blocked(string(stepPrepare)); !wait && !p.busy[string(stepPrepare)] {
 			p.steps = slices.Insert(p.steps, 0, p.prepare()) // it takes longest
 		}
+	case p.renew && p.sandboxOK && !p.busy[string(stepPrepare)]:
+		p.tidy(step{kind: stepRenew})
 	}
 	if !p.starts {
 		p.collect()
@@ -276,6 +283,7 @@ func (p *planner) collect() {
 	}
 }
 
+// tidy does a step now, unless it has failed just now.
 func (p *planner) tidy(s step) {
 	if _, wait := p.blocked(s.key()); !wait {
 		p.add(s)

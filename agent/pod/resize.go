@@ -103,6 +103,7 @@ func (w *worker) allocate() {
 		w.log.Warn("a restart of the agent may leave a resize half done", "error", err)
 	}
 	w.pod, w.want, w.pending = w.want, nil, nil
+	w.renew = hasContent(w.pod) // a volume may tell of resources
 	delete(w.failed, step{kind: stepResize}.key())
 	w.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
 }

@@ -149,8 +149,36 @@ func (s *site) makeFiles(context.Context) error {
 }
 
 func (s *site) makeVolumes(ctx context.Context) (err error) {
-	s.volumes, err = s.cfg.Volumes.Setup(ctx, s.pod)
+	content, err := s.content()
+	if err != nil {
+		return err
+	}
+	s.volumes, err = s.cfg.Volumes.Setup(ctx, s.pod, content)
 	return err
+}
+
+// content is what the pod's volumes get of objects.
+func (s *site) content() (volume.Content, error) {
+	out := volume.Content{Files: map[string][]volume.File{}, Persistent: map[string]*corev1.PersistentVolume{}}
+	for i := range s.pod.Spec.Volumes {
+		v := &s.pod.Spec.Volumes[i]
+		if c := v.PersistentVolumeClaim; c != nil {
+			bound, err := s.cfg.Objects.Volume(s.pod.Namespace, c.ClaimName)
+			if err != nil {
+				return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
+			}
+			out.Persistent[v.Name] = bound
+			continue
+		}
+		files, ok, err := spec.Files(s.pod, v, s.cfg.Objects, s.specNode())
+		if err != nil {
+			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
+		}
+		if ok {
+			out.Files[v.Name] = files
+		}
+	}
+	return out, nil
 }
 
 func (s *site) removeVolumes(ctx context.Context) error {
@@ -229,13 +257,16 @@ func (s *site) makeSandbox(ctx context.Context) error {
 	return nil
 }
 
-// handler is the runtime handler of the pod's runtime class. The class itself, which could name another one, is an object of an
-// API server; as long as there is none, the handler is the one of the same name.
+// handler is the runtime handler that the pod's runtime class names; without such an object it is the one of the same name.
 func (s *site) handler() string {
-	if c := s.pod.Spec.RuntimeClassName; c != nil {
-		return *c
+	name := s.pod.Spec.RuntimeClassName
+	if name == nil {
+		return ""
 	}
-	return ""
+	if c, err := s.cfg.Objects.RuntimeClass(*name); err == nil {
+		return c.Handler
+	}
+	return *name
 }
 
 // features is what the pod's handler can do; nothing where the runtime does not say.

@@ -34,8 +34,31 @@ func (w *worker) image(s step) act {
 		if err != nil {
 			return nil, err
 		}
+		for _, m := range c.VolumeMounts {
+			v := findVolume(pod, m.Name)
+			if v == nil || v.Image == nil {
+				continue
+			}
+			of, err := w.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy})
+			if err != nil {
+				return nil, err
+			}
+			if img.Volumes == nil {
+				img.Volumes = map[string]string{}
+			}
+			img.Volumes[v.Name] = of.ID
+		}
 		return func() { w.images[c.Name] = img }, nil
 	}
+}
+
+func findVolume(pod *corev1.Pod, name string) *corev1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
 }
 
 // pullPolicy is the container's, or what it is by default for its image.
@@ -93,7 +116,7 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
-	r, err := w.pullWithCredentials(ctx, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
+	r, err := w.pullWithCredentials(ctx, pod, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
 	if err != nil {
 		if ctx.Err() == nil {
 			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
@@ -211,6 +234,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
+		Objects: l.cfg.Objects,
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin
@@ -246,9 +270,13 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	sub := m.SubPath
 	if m.SubPathExpr != "" {
 		var err error
-		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips}); err != nil {
+		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips, Objects: l.cfg.Objects}); err != nil {
 			return "", err
 		}
+	}
+	// In an image the runtime looks for it.
+	if v := findVolume(l.pod, m.Name); v != nil && v.Image != nil {
+		return sub, nil
 	}
 	if sub == "" {
 		return path, nil

@@ -47,6 +47,8 @@ func (w *worker) act(s step) act {
 	switch s.kind {
 	case stepPrepare:
 		return w.prepare(s)
+	case stepRenew:
+		return w.bringUpToDate()
 	case stepImage:
 		return w.image(s)
 	case stepStart:
@@ -72,7 +74,7 @@ func (w *worker) fail(s step, err error) {
 		return // it was cut off by an order, or by the end of the agent
 	}
 	key := s.key()
-	f := failure{message: err.Error(), at: time.Now(), count: w.failed[key].count + 1}
+	f := failure{message: err.Error(), err: err, at: time.Now(), count: w.failed[key].count + 1}
 	d := w.view().delays
 	f.until = f.at.Add(d.retry(f.count))
 	if r, ok := errors.AsType[*reasoned](err); ok {
@@ -84,7 +86,8 @@ func (w *worker) fail(s step, err error) {
 	w.failed[key] = f
 	w.log.Warn("step failed", "step", string(s.kind), "container", s.container, "error", err, "again", f.until.Sub(f.at))
 	switch s.kind {
-	case stepPrepare:
+	case stepPrepare, stepRenew:
+		w.renew = w.renew || s.kind == stepRenew
 		w.tellPrepare(err)
 	case stepResize:
 		w.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
@@ -116,6 +119,7 @@ func (w *worker) newSite() *site {
 }
 
 func (w *worker) prepare(s step) act {
+	w.renew = false
 	place := w.newSite()
 	place.attempt, place.old = s.attempt, s.id
 	if now := w.seen.sandbox(); now != nil && s.id == "" {

@@ -57,6 +57,7 @@ type worker struct {
 	probes   map[string]ProbeResults
 	prober   *prober
 
+	renew    bool                 // volumes may not have what their objects have
 	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
 	pending  *corev1.PodCondition // why not
 	resized  *resized
@@ -86,8 +87,8 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
-		resized: &resized{},
-		probes:  map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
+		resized: &resized{}, renew: hasContent(pod),
+		probes: map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
 	}
 	w.prober = newProber(n, pod.UID, w.mail, w.log)
 	return w
@@ -179,6 +180,9 @@ func (w *worker) read(ctx context.Context) {
 	}
 	if all := w.mail.probes.Load(); all != nil {
 		w.probes = *all
+	}
+	if w.mail.object.Swap(false) {
+		w.objectsChanged()
 	}
 	if w.mail.look.Swap(false) {
 		w.observer.list()
@@ -285,7 +289,7 @@ func (w *worker) view() *view {
 		busy[key] = true
 	}
 	return &view{
-		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, finished: w.finished, torn: w.torn,
+		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, renew: w.renew, finished: w.finished, torn: w.torn,
 		deadline: w.deadline(), busy: busy, resized: *w.resized, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
 		delays: delays{w.cfg.BackoffInitial, w.cfg.BackoffMax, w.cfg.BackoffReset},
 	}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 const (
@@ -33,10 +35,12 @@ const (
 	maxMessage = 400
 )
 
-// decoded is one pod of a manifest, or what is wrong with it.
+// decoded is one pod or other object of a manifest, or what is wrong with it.
 type decoded struct {
-	name     string // as the manifest has it, "" when that cannot be read
+	name     string      // as the manifest has it, "" when that cannot be read
+	kind     object.Kind // "" when that cannot be read
 	pod      *corev1.Pod
+	object   object.Object // when it is no pod
 	errors   []string
 	warnings []string
 	at       position
@@ -46,6 +50,7 @@ type decoded struct {
 type position struct {
 	*document
 	path string // of the pod in its document: "items[3]" in a list
+	hide bool   // its values are nobody's business
 }
 
 // document is one of a file.
@@ -59,7 +64,7 @@ func newDocument(text []byte, line int) position {
 	return position{document: &document{text: text, line: line, tree: sync.OnceValue(func() *yamlv3.Node { return parseTree(text) })}}
 }
 
-// decode reads every pod of a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole: what
+// decode reads everything in a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole: what
 // cannot be read is a decoded with errors.
 func decode(data []byte) []decoded {
 	docs, isJSON := splitJSON(data)
@@ -228,15 +233,55 @@ func decodeJSON(data []byte, warnings []string, p position) []decoded {
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(data, &generic)
 		return []decoded{{errors: p.mismatches(generic, &head), at: p}}
 	}
-	switch {
-	case head.APIVersion == "v1" && head.Kind == "Pod":
-		d := decodePod(data, p)
-		d.warnings = append(warnings, d.warnings...)
-		return []decoded{d}
-	case head.APIVersion == "v1" && (head.Kind == "List" || head.Kind == "PodList"):
-		return decodeItems(head.Items, head.Kind == "PodList", warnings, p)
+	if kind, ok := listed(head.TypeMeta); ok {
+		return decodeItems(head.Items, kind, warnings, p)
 	}
-	return []decoded{{errors: p.kindErrors(head.TypeMeta), warnings: warnings, at: p}}
+	d := decodeOne(data, head.TypeMeta, p)
+	d.warnings = append(warnings, d.warnings...)
+	return []decoded{d}
+}
+
+// listed is the kind of a list's items, "" when each says its own.
+func listed(t metav1.TypeMeta) (object.Kind, bool) {
+	kind, list := strings.CutSuffix(t.Kind, "List")
+	if !list || kind == "" {
+		return "", list && t.APIVersion == "v1"
+	}
+	version, known := versionOf(object.Kind(kind))
+	return object.Kind(kind), known && t.APIVersion == version
+}
+
+func versionOf(k object.Kind) (string, bool) {
+	if k == object.Pod {
+		return "v1", true
+	}
+	_, version := k.Empty()
+	return version, version != ""
+}
+
+// decodeOne reads a pod or another object.
+func decodeOne(data []byte, t metav1.TypeMeta, p position) decoded {
+	kind := object.Kind(t.Kind)
+	if version, known := versionOf(kind); !known || version != t.APIVersion {
+		return decoded{errors: p.kindErrors(t), at: p}
+	}
+	if kind == object.Pod {
+		var pod corev1.Pod
+		d := decodeInto(data, p, &pod)
+		if len(d.errors) == 0 {
+			d.name, d.pod = pod.Name, &pod
+		}
+		d.kind = kind
+		return d
+	}
+	o, _ := kind.Empty()
+	p.hide = kind == object.Secret
+	d := decodeInto(data, p, o)
+	if len(d.errors) == 0 {
+		d.name, d.object = o.GetName(), o
+	}
+	d.kind = kind
+	return d
 }
 
 // checkJSON is checkSize after aliases were resolved.
@@ -255,16 +300,18 @@ func (p position) kindErrors(t metav1.TypeMeta) []string {
 	if t.Kind == "" {
 		errs = append(errs, field.Required(field.NewPath("kind"), `must be "Pod" (or "List" of them)`))
 	}
-	if len(errs) == 0 && t.Kind == "Pod" {
-		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), t.APIVersion, []string{"v1"}))
+	if version, known := versionOf(object.Kind(t.Kind)); len(errs) == 0 && known {
+		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), t.APIVersion, []string{version}))
 	}
 	if len(errs) == 0 {
-		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind, `not supported yet: must be v1 "Pod" or "List"`))
+		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind, "not supported: must be Pod, ConfigMap, Secret, "+
+			"PersistentVolume, PersistentVolumeClaim or List of v1, RuntimeClass of node.k8s.io/v1, or PriorityClass of scheduling.k8s.io/v1"))
 	}
 	return p.sayAll(errs)
 }
 
-func decodeItems(items []json.RawMessage, pods bool, warnings []string, p position) []decoded {
+// decodeItems reads the items of a list. Those of a list of one kind need not say that they are of it.
+func decodeItems(items []json.RawMessage, kind object.Kind, warnings []string, p position) []decoded {
 	var out []decoded
 	for i, raw := range items {
 		at := p
@@ -277,12 +324,10 @@ func decodeItems(items []json.RawMessage, pods bool, warnings []string, p positi
 		}
 		var head metav1.TypeMeta
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(raw, &head)
-		// The items of a PodList carry no kind of their own.
-		if pods && head.Kind == "" && (head.APIVersion == "" || head.APIVersion == "v1") || head.Kind == "Pod" && head.APIVersion == "v1" {
-			out = append(out, decodePod(raw, at))
-			continue
+		if version, ok := versionOf(kind); ok && head.Kind == "" && (head.APIVersion == "" || head.APIVersion == version) {
+			head = metav1.TypeMeta{Kind: string(kind), APIVersion: version}
 		}
-		out = append(out, decoded{errors: at.kindErrors(head), at: at})
+		out = append(out, decodeOne(raw, head, at))
 	}
 	if len(out) == 0 && len(warnings) > 0 {
 		out = append(out, decoded{at: p})
@@ -293,10 +338,10 @@ func decodeItems(items []json.RawMessage, pods bool, warnings []string, p positi
 	return out
 }
 
-func decodePod(data []byte, p position) decoded {
+// decodeInto reads into what is a pointer to the type of the document's kind.
+func decodeInto(data []byte, p position, into any) decoded {
 	d := decoded{at: p}
-	var pod corev1.Pod
-	strict, err := kjson.UnmarshalStrict(data, &pod)
+	strict, err := kjson.UnmarshalStrict(data, into)
 	for _, s := range strict {
 		d.warnings = append(d.warnings, p.strict(s))
 		if len(d.warnings) == maxMessages {
@@ -305,12 +350,11 @@ func decodePod(data []byte, p position) decoded {
 		}
 	}
 	if err == nil {
-		d.name, d.pod = pod.Name, &pod
 		return d
 	}
 	var generic any
 	if e := kjson.UnmarshalCaseSensitivePreserveInts(data, &generic); e == nil {
-		d.errors = p.mismatches(generic, &pod)
+		d.errors = p.mismatches(generic, into)
 	}
 	if len(d.errors) == 0 {
 		d.errors = []string{p.say("", err.Error())}

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"strings"
@@ -46,7 +45,7 @@ func TestDecode(t *testing.T) {
 		{name: "empty list", text: "apiVersion: v1\nkind: List\nitems: []\n"},
 		{name: "nothing", text: "\n# x\n---\n"},
 		{name: "anchors", text: "apiVersion: v1\nkind: List\nitems:\n- &a " + asJSON(pod("a")) + "\n- <<: *a\n  metadata: {name: b}\n", want: "a b"},
-		{name: "kind", text: "apiVersion: apps/v1\nkind: Deployment\n", errors: `line 2: kind: Invalid value: "apps/v1 Deployment": not supported yet`},
+		{name: "kind", text: "apiVersion: apps/v1\nkind: Deployment\n", errors: `line 2: kind: Invalid value: "apps/v1 Deployment": not supported: must be Pod, ConfigMap`},
 		{name: "version", text: "apiVersion: v2\nkind: Pod\n", errors: `line 1: apiVersion: Unsupported value: "v2"`},
 		{name: "no kind", text: "metadata: {name: x}\n", errors: "line 1: apiVersion: Required value|line 1: kind: Required value"},
 		{name: "kind of a wrong type", text: "apiVersion: v1\nkind: 5\n", errors: `line 2: kind: Invalid value: 5: must be a string`},
@@ -257,7 +256,7 @@ func TestUnsupported(t *testing.T) {
     - {name: B, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
   initContainers:
   - {name: i, image: x, restartPolicy: Always, readinessProbe: {tcpSocket: {port: 1}}}
-  volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}]
+  volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}, {name: s, csi: {driver: x}}, {name: p, projected: {sources: [{serviceAccountToken: {path: t}}]}}]
   automountServiceAccountToken: false
   serviceAccount: sa
   priorityClassName: high
@@ -268,8 +267,8 @@ func TestUnsupported(t *testing.T) {
 	_, ok := static(&docs[0], "node", time.Now())
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
-		"spec.containers[0].envFrom", "spec.containers[0].env[0].valueFrom.secretKeyRef",
-		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[1].configMap", "spec.serviceAccountName", "spec.priorityClassName",
+		"spec.volumes[3].projected.sources[0].serviceAccountToken",
+		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[2].csi", "spec.serviceAccountName",
 	}
 	for _, w := range want {
 		if !strings.Contains(all, w+": ") {
@@ -309,33 +308,34 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(podYAML("a", "nginx:1")))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{}"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"y","resources":{"limits":{"cpu":"1"}}}]}}{}`))
+	f.Add([]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {k: v}\n---\napiVersion: v1\nkind: ConfigMapList\nitems: [{metadata: {name: b}, data: {x: y}}]"))
+	f.Add([]byte("{apiVersion: v1, kind: PersistentVolume, metadata: {name: p}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], local: {path: /x}}}"))
+	f.Add([]byte("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: p}, value: 7}"))
+	f.Add([]byte("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: p}, handler: crun, overhead: {podFixed: {cpu: 1}}}"))
 	f.Add([]byte("a: &a [*a]\n? {x: 1}\n: y"))
+	src := New(Config{NodeName: "node"})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<16 {
 			return
 		}
 		for _, d := range decode(data) {
-			if d.pod == nil && len(d.errors) == 0 && len(d.warnings) == 0 {
+			here := d.pod != nil || d.object != nil
+			if !here && len(d.errors) == 0 && len(d.warnings) == 0 {
 				t.Fatal("neither a pod nor a reason")
 			}
-			if d.pod == nil || len(d.errors) > 0 {
+			if !here || len(d.errors) > 0 {
 				continue
 			}
-			c, ok := static(&d, "node", time.Time{})
+			c, ok := src.claimOf(&d, time.Time{}, nil)
 			if ok == (len(d.errors) > 0) {
 				t.Fatalf("accepted %v with errors %q", ok, d.errors)
 			}
 			if !ok {
 				continue
 			}
-			// What is kept for a restart must come back as the same pod.
-			var pod corev1.Pod
-			if err := json.Unmarshal(c.raw, &pod); err != nil {
-				t.Fatal(err)
-			}
-			again := decodePod(c.raw, newDocument(nil, 0))
-			if c2, ok := static(&again, "node", time.Time{}); !ok || c2.hash != c.hash || c2.key != c.key {
-				t.Fatalf("came back as %v %q, was %v %q: %q", c2.key, c2.hash, c.key, c.hash, again.errors)
+			// What is kept for a restart must come back as it was.
+			if c2, ok := src.again(c.raw, time.Time{}); !ok || c2.hash != c.hash || c2.key != c.key {
+				t.Fatalf("came back as %v %q, was %v %q", c2.key, c2.hash, c.key, c.hash)
 			}
 		}
 	})

@@ -23,10 +23,11 @@ type identity struct {
 	dev, ino     uint64
 	size         int64
 	mtime, ctime unix.Timespec
+	mode, uid    uint32
 }
 
 func statID(st *unix.Stat_t) identity {
-	return identity{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
+	return identity{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim, mode: st.Mode, uid: st.Uid}
 }
 
 // ignoredName tells the names that editors and package managers give to what is not the file itself. Hidden entries are
@@ -141,6 +142,8 @@ func (s *Source) entry(e event) {
 	case e.mask&(unix.IN_MOVED_FROM|unix.IN_DELETE) != 0:
 		delete(s.later, e.name)
 		s.vanish(e.name)
+	case e.mask&unix.IN_ATTRIB != 0 && s.files[e.name] != nil:
+		s.touch(e.name) // its mode says whether it may hold Secrets
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_CREATE) == 0:
 	case oddName(e.name) && s.files[e.name] == nil:
 		s.later[e.name] = time.Now().Add(oddDelay)

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 // file is what is known of one entry of the directory.
@@ -24,7 +25,7 @@ type file struct {
 	problems []Problem // but for conflicts with other files
 }
 
-func (f *file) claim(key types.NamespacedName) *claim {
+func (f *file) claim(key object.Ref) *claim {
 	for i := range f.claims {
 		if f.claims[i].key == key {
 			return &f.claims[i]
@@ -64,13 +65,14 @@ func (s *Source) check(name string) {
 		f = &file{}
 		s.files[name] = f
 	}
+	exposed := fmt.Sprint(f.id.exposed()) != fmt.Sprint(id.exposed())
 	f.id = id
 	sum := sha256.Sum256(data)
 	switch {
 	case err != nil:
 		s.fail(name, f, err)
 		return
-	case f.read && f.sum == sum:
+	case f.read && f.sum == sum && !exposed:
 		return
 	case len(data) == 0 && len(f.claims) == 0:
 		// Somebody is about to fill it.
@@ -216,11 +218,11 @@ func (s *Source) apply(name string, f *file, docs []decoded) {
 	for i := range docs {
 		d := &docs[i]
 		c, ok := claim{}, false
-		if d.pod != nil && len(d.errors) == 0 {
-			c, ok = static(d, s.cfg.NodeName, time.Now())
+		if len(d.errors) == 0 && (d.pod != nil || d.object != nil) {
+			c, ok = s.claimOf(d, time.Now(), f.id.exposed())
 		}
 		if ok && slices.ContainsFunc(now, func(o claim) bool { return o.key == c.key }) {
-			d.errors = append(d.errors, d.at.say("metadata.name", fmt.Sprintf("metadata.name: Duplicate value: %q: an earlier document of this file has it", c.key)))
+			d.errors = append(d.errors, d.at.say("metadata.name", fmt.Sprintf("metadata.name: Duplicate value: %q: an earlier document of this file has it", c.key.NamespacedName)))
 			ok = false
 		}
 		wrong = wrong || !ok && len(d.errors) > 0
@@ -292,7 +294,7 @@ func (s *Source) reclaim(name string, before, now []claim) {
 	}
 }
 
-func (s *Source) unclaim(name string, key types.NamespacedName) {
+func (s *Source) unclaim(name string, key object.Ref) {
 	left := slices.DeleteFunc(s.claims[key], func(n string) bool { return n == name })
 	if len(left) == 0 {
 		delete(s.claims, key)
@@ -302,7 +304,7 @@ func (s *Source) unclaim(name string, key types.NamespacedName) {
 }
 
 // handOver lets a file that is going lose a key at once to one that is there: the manifest was renamed.
-func (s *Source) handOver(key types.NamespacedName) {
+func (s *Source) handOver(key object.Ref) {
 	slices.SortStableFunc(s.claims[key], func(a, b string) int {
 		switch {
 		case s.gone[a] == s.gone[b]:
@@ -315,16 +317,22 @@ func (s *Source) handOver(key types.NamespacedName) {
 }
 
 // settle queues what the desired state of a key is now.
-func (s *Source) settle(key types.NamespacedName) {
+func (s *Source) settle(key object.Ref) {
 	holders := s.claims[key]
 	if len(holders) == 0 {
-		s.queue.put(Update{Key: key}, "")
+		s.queue.put(Update{Kind: key.Kind, Key: key.NamespacedName}, "")
 		return
 	}
 	name := holders[0]
-	if c := s.files[name].claim(key); c != nil {
-		s.queue.put(Update{Key: key, Pod: c.pod, File: s.path(name)}, c.hash+"/"+string(c.pod.UID))
+	c := s.files[name].claim(key)
+	if c == nil {
+		return
 	}
+	// What a pod refers to may be in a file that is read after its own.
+	if c.pod != nil && !s.queue.scanned && len(object.Refs(c.pod)) > 0 {
+		return
+	}
+	s.queue.put(Update{Kind: key.Kind, Key: key.NamespacedName, Pod: c.pod, Object: c.object, File: s.path(name)}, c.version())
 }
 
 func (s *Source) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
@@ -337,9 +345,13 @@ func (s *Source) conflicts(name string, f *file) []Problem {
 		if holder == name || s.gone[name] {
 			continue
 		}
-		out = append(out, Problem{File: s.path(name), Pod: c.key.String(), Errors: []string{fmt.Sprintf(
-			"metadata.name: Duplicate value: %q: pod of %s already, so that of %s waits until the other one goes",
-			strings.TrimSuffix(c.pod.Name, "-"+s.cfg.NodeName), s.path(holder), s.path(name))}})
+		what, named := "pod", c.key.NamespacedName.String()
+		if c.pod == nil {
+			what, named = strings.ToLower(string(c.key.Kind)), c.key.String()
+		}
+		out = append(out, Problem{File: s.path(name), Pod: named, Errors: []string{fmt.Sprintf(
+			"metadata.name: Duplicate value: %q: %s of %s already, so that of %s waits until the other one goes",
+			strings.TrimSuffix(c.key.Name, "-"+s.cfg.NodeName), what, s.path(holder), s.path(name))}})
 	}
 	return out
 }

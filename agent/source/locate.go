@@ -25,6 +25,12 @@ const maxLocate = 256 << 10
 func (p position) mismatches(v any, into any) []string {
 	var errs field.ErrorList
 	mismatch(v, reflect.TypeOf(into).Elem(), nil, &errs)
+	if p.hide {
+		for _, e := range errs {
+			e.BadValue = "<not shown>"
+			e.Detail, _, _ = strings.Cut(e.Detail, ", as in ")
+		}
+	}
 	return p.sayAll(errs)
 }
 

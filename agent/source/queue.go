@@ -1,52 +1,70 @@
 package source
 
 import (
-	"k8s.io/apimachinery/pkg/types"
+	"github.com/berth-node/berth/agent/object"
 )
 
-// queue holds what the consumer has not taken yet, the latest of each key only, in the order the keys were first changed.
-// A consumer that is slow misses states in between, and never the last one.
+// queue holds what the consumer has not taken yet, the latest of each key only, in the order the keys were first changed, but
+// objects before the pods that may refer to them, and objects that go after those. A consumer that is slow misses states in between,
+// and never the last one.
 type queue struct {
-	order   []types.NamespacedName
-	pending map[types.NamespacedName]Update
-	sent    map[types.NamespacedName]string // version of what the consumer has
-	hashes  map[types.NamespacedName]string // version of what is pending
-	synced  bool                            // the marker was sent
-	scanned bool                            // the marker may be sent, once nothing is pending
+	lines   [3][]object.Ref // objects, pods, objects that go
+	pending map[object.Ref]Update
+	sent    map[object.Ref]string // version of what the consumer has
+	hashes  map[object.Ref]string // version of what is pending
+	synced  bool                  // the marker was sent
+	scanned bool                  // the marker may be sent, once nothing is pending
 }
 
 func newQueue() *queue {
 	return &queue{
-		pending: map[types.NamespacedName]Update{},
-		sent:    map[types.NamespacedName]string{},
-		hashes:  map[types.NamespacedName]string{},
+		pending: map[object.Ref]Update{},
+		sent:    map[object.Ref]string{},
+		hashes:  map[object.Ref]string{},
 	}
 }
 
+// line is where an update waits for its turn.
+func (u *Update) line() int {
+	switch {
+	case u.Kind == object.Pod:
+		return 1
+	case u.Object == nil:
+		return 2
+	}
+	return 0
+}
+
+func (u *Update) ref() object.Ref { return object.Ref{Kind: u.Kind, NamespacedName: u.Key} }
+
 // put replaces what is pending for the key of u; hash tells one version from another and is "" for a removal.
 func (q *queue) put(u Update, hash string) {
-	_, waiting := q.pending[u.Key]
-	if q.sent[u.Key] == hash {
+	key := u.ref()
+	before, waiting := q.pending[key]
+	if q.sent[key] == hash {
 		// Back to what the consumer has: there is nothing to tell.
 		if waiting {
-			delete(q.pending, u.Key)
-			delete(q.hashes, u.Key)
+			delete(q.pending, key)
+			delete(q.hashes, key)
 		}
 		return
 	}
-	if !waiting {
-		q.order = append(q.order, u.Key)
+	if line := u.line(); !waiting || before.line() != line {
+		q.lines[line] = append(q.lines[line], key)
 	}
-	q.pending[u.Key], q.hashes[u.Key] = u, hash
+	q.pending[key], q.hashes[key] = u, hash
 }
 
 // head returns what to send next.
 func (q *queue) head() (Update, bool) {
-	for len(q.order) > 0 {
-		if u, ok := q.pending[q.order[0]]; ok {
-			return u, true
+	for i := range q.lines {
+		for len(q.lines[i]) > 0 {
+			// What has changed its line is found there too.
+			if u, ok := q.pending[q.lines[i][0]]; ok && u.line() == i {
+				return u, true
+			}
+			q.lines[i] = q.lines[i][1:]
 		}
-		q.order = q.order[1:]
 	}
 	return Update{Synced: true}, q.scanned && !q.synced
 }
@@ -57,12 +75,13 @@ func (q *queue) taken(u Update) {
 		q.synced = true
 		return
 	}
-	if h := q.hashes[u.Key]; h != "" {
-		q.sent[u.Key] = h
+	key := u.ref()
+	if h := q.hashes[key]; h != "" {
+		q.sent[key] = h
 	} else {
-		delete(q.sent, u.Key)
+		delete(q.sent, key)
 	}
-	delete(q.pending, u.Key)
-	delete(q.hashes, u.Key)
-	q.order = q.order[1:]
+	delete(q.pending, key)
+	delete(q.hashes, key)
+	q.lines[u.line()] = q.lines[u.line()][1:]
 }

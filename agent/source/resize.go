@@ -18,7 +18,7 @@ func (s *Source) succeed(f *file, c *claim) {
 			old = s.files[holders[0]].claim(c.key)
 		}
 	}
-	if old == nil || old.pod.UID == c.pod.UID || old.hash != c.hash && !onlyResized(old.pod, c.pod) {
+	if old == nil || c.pod == nil || old.pod.UID == c.pod.UID || old.hash != c.hash && !onlyResized(old.pod, c.pod) {
 		return
 	}
 	c.pod.UID = old.pod.UID

@@ -17,6 +17,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 const (
@@ -51,12 +53,18 @@ type Config struct {
 	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts does not
 	// cost its pods. Empty: such pods are lost at a restart.
 	StateDir string
+
+	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may take values from.
+	Credentials string
 }
 
-// Update is the latest desired pod of a key, or its removal. The pod is shared: it must not be written to.
+// Update is the latest desired pod of a key, or its removal; or the latest of an object that pods may refer to. Both are shared and
+// must not be written to. Objects come before the pods that the same files hold.
 type Update struct {
+	Kind   object.Kind // of Key; "" is a pod's too
 	Key    types.NamespacedName
-	Pod    *corev1.Pod // nil: removed
+	Pod    *corev1.Pod   // nil: removed
+	Object object.Object // nil: removed
 	File   string
 	Synced bool // every manifest was read once; comes once, without a key
 }
@@ -64,7 +72,7 @@ type Update struct {
 // Problem is what is wrong with a manifest.
 type Problem struct {
 	File     string
-	Pod      string // namespace/name, "" when it concerns the file or cannot be told
+	Pod      string // namespace/name, with the kind before it when it is no pod; "" when it concerns the file or cannot be told
 	Errors   []string
 	Warnings []string
 }
@@ -83,7 +91,7 @@ type Source struct {
 	dir    string // where Dir leads now, "" when nowhere
 	dirID  identity
 	files  map[string]*file
-	claims map[types.NamespacedName][]string // files that claim a key; the first one has it
+	claims map[object.Ref][]string // files that claim a key; the first one has it
 	queue  *queue
 
 	todo    []string // entries to read
@@ -111,7 +119,7 @@ func New(cfg Config) *Source {
 	cfg.NodeName = strings.ToLower(cfg.NodeName)
 	return &Source{
 		cfg: cfg, log: cfg.Log, problems: map[string][]Problem{},
-		files: map[string]*file{}, claims: map[types.NamespacedName][]string{}, queue: newQueue(),
+		files: map[string]*file{}, claims: map[object.Ref][]string{}, queue: newQueue(),
 		gone: map[string]bool{}, later: map[string]time.Time{}, busy: map[string]busy{}, unsaved: map[string]bool{},
 	}
 }

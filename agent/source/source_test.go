@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,6 +32,7 @@ type harness struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
 	pods    map[string]*corev1.Pod
+	objects map[object.Ref]object.Object
 	history []string // "+name uid" and "-name"
 	synced  bool
 }
@@ -45,7 +48,7 @@ func start(t testing.TB, dir string, change func(*Config)) *harness {
 	if change != nil {
 		change(&cfg)
 	}
-	h := &harness{t: t, dir: dir, src: New(cfg), pods: map[string]*corev1.Pod{}}
+	h := &harness{t: t, dir: dir, src: New(cfg), pods: map[string]*corev1.Pod{}, objects: map[object.Ref]object.Object{}}
 	h.cond = sync.NewCond(&h.mu)
 	ctx, cancel := context.WithCancel(context.Background())
 	out := make(chan Update)
@@ -73,6 +76,12 @@ func (h *harness) take(u Update) {
 	switch {
 	case u.Synced:
 		h.synced = true
+	case u.Kind != object.Pod && u.Object == nil:
+		delete(h.objects, u.ref())
+		h.history = append(h.history, "-"+u.ref().String())
+	case u.Kind != object.Pod:
+		h.objects[u.ref()] = u.Object
+		h.history = append(h.history, "+"+u.ref().String())
 	case u.Pod == nil:
 		delete(h.pods, u.Key.String())
 		h.history = append(h.history, "-"+u.Key.Name)

@@ -12,12 +12,21 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 // saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
 type saved struct {
 	File string     `json:"file"`
 	Pods []savedPod `json:"pods"`
+
+	Objects []savedObject `json:"objects,omitempty"` // but for Secrets, which are never written to a disk
+}
+
+type savedObject struct {
+	Since  time.Time       `json:"since"`
+	Object json.RawMessage `json:"object"`
 }
 
 type savedPod struct {
@@ -64,15 +73,17 @@ func (s *Source) restore() {
 		}
 		f := &file{}
 		for _, p := range v.Pods {
-			d := decodePod(p.Pod, newDocument(nil, 0))
-			if d.pod == nil {
-				continue
-			}
 			// What this version does not accept any more is judged when its file is read.
-			if c, ok := static(&d, s.cfg.NodeName, p.Since); ok {
+			if c, ok := s.again(p.Pod, p.Since); ok && c.pod != nil {
 				if p.UID != "" {
 					c.pod.UID = p.UID
 				}
+				f.claims = append(f.claims, c)
+				all = append(all, restored{v.File, c})
+			}
+		}
+		for _, o := range v.Objects {
+			if c, ok := s.again(o.Object, o.Since); ok && c.object != nil {
 				f.claims = append(f.claims, c)
 				all = append(all, restored{v.File, c})
 			}
@@ -83,6 +94,15 @@ func (s *Source) restore() {
 	for _, r := range all {
 		s.claims[r.claim.key] = append(s.claims[r.claim.key], r.name)
 	}
+}
+
+// again is the claim that was kept as raw.
+func (s *Source) again(raw []byte, since time.Time) (claim, bool) {
+	docs := decodeJSON(raw, nil, newDocument(nil, 0))
+	if len(docs) != 1 || len(docs[0].errors) > 0 {
+		return claim{}, false
+	}
+	return s.claimOf(&docs[0], since, nil)
 }
 
 // save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it.
@@ -113,7 +133,12 @@ func (s *Source) saveFile(name string) error {
 	}
 	v := saved{File: name}
 	for _, c := range f.claims {
-		v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw, UID: c.pod.UID})
+		switch {
+		case c.pod != nil:
+			v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw, UID: c.pod.UID})
+		case c.key.Kind != object.Secret:
+			v.Objects = append(v.Objects, savedObject{Since: c.since, Object: c.raw})
+		}
 	}
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/control/api"
 	"github.com/berth-node/berth/probes"
 )
@@ -24,13 +25,22 @@ const (
 	AnnotationSeen   = "kubernetes.io/config.seen"
 )
 
-// claim is one pod a file asks for, ready to run.
+// claim is one pod a file asks for, ready to run, or another object that it holds.
 type claim struct {
-	key   types.NamespacedName
-	pod   *corev1.Pod
-	hash  string
-	raw   []byte // the manifest's pod, before defaults
-	since time.Time
+	key    object.Ref
+	pod    *corev1.Pod
+	object object.Object // when it is no pod
+	hash   string
+	raw    []byte // as the manifest has it, before defaults
+	since  time.Time
+}
+
+// version tells what of a claim would have to be told again.
+func (c *claim) version() string {
+	if c.pod != nil {
+		return c.hash + "/" + string(c.pod.UID)
+	}
+	return c.hash
 }
 
 // static turns the pod of a manifest into a static pod of this node: identity, defaults, validation. The pod of d becomes part
@@ -84,13 +94,16 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 		return claim{}, false
 	}
 	pod.Status.Phase = corev1.PodPending
-	return claim{key: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod: pod, hash: hash, raw: raw, since: seen}, true
+	return claim{key: object.RefTo(object.Pod, pod.Namespace, pod.Name), pod: pod, hash: hash, raw: raw, since: seen}, true
 }
 
 // key is what the pod of d will be called, as far as its manifest tells.
 func (d *decoded) key(node string) string {
 	if d.name == "" {
 		return ""
+	}
+	if d.object != nil || d.kind != object.Pod {
+		return clip(d.ref().String())
 	}
 	ns := "default"
 	if d.pod != nil && d.pod.Namespace != "" {

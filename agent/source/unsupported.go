@@ -2,9 +2,7 @@ package source
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 
@@ -18,18 +16,14 @@ import (
 type entry struct{ path, reason string }
 
 const (
-	objects   = "a static pod cannot refer to objects of an API server, and manifests of them are not read yet"
-	volumeYet = "this kind of volume is not there yet: use emptyDir or hostPath"
+	objects   = "only an API server has service accounts, and there is none"
+	volumeYet = "this kind of volume is not there yet"
 )
 
 // unsupported lists what this version does not do yet. Such a pod is refused, because a field that is silently ignored
 // is found out in production. Each line goes when its feature comes.
 var unsupported = []entry{
-	{"spec.containers[*].envFrom", objects},
-	{"spec.containers[*].env[*].valueFrom.configMapKeyRef", objects},
-	{"spec.containers[*].env[*].valueFrom.secretKeyRef", objects},
 	{"spec.containers[*].env[*].valueFrom.fileKeyRef", "environment from files is not there yet"},
-	{"spec.imagePullSecrets", objects},
 	{"spec.serviceAccountName", objects},
 	{"spec.automountServiceAccountToken=true", objects},
 	{"spec.resourceClaims", "devices by resource claim are not there yet"},
@@ -40,9 +34,7 @@ var unsupported = []entry{
 	{"spec.volumes[*].azureFile", volumeYet},
 	{"spec.volumes[*].cephfs", volumeYet},
 	{"spec.volumes[*].cinder", volumeYet},
-	{"spec.volumes[*].configMap", volumeYet},
 	{"spec.volumes[*].csi", volumeYet},
-	{"spec.volumes[*].downwardAPI", volumeYet},
 	{"spec.volumes[*].ephemeral", volumeYet},
 	{"spec.volumes[*].fc", volumeYet},
 	{"spec.volumes[*].flexVolume", volumeYet},
@@ -50,17 +42,15 @@ var unsupported = []entry{
 	{"spec.volumes[*].gcePersistentDisk", volumeYet},
 	{"spec.volumes[*].gitRepo", volumeYet},
 	{"spec.volumes[*].glusterfs", volumeYet},
-	{"spec.volumes[*].image", volumeYet},
 	{"spec.volumes[*].iscsi", volumeYet},
-	{"spec.volumes[*].nfs", volumeYet},
-	{"spec.volumes[*].persistentVolumeClaim", volumeYet},
 	{"spec.volumes[*].photonPersistentDisk", volumeYet},
 	{"spec.volumes[*].portworxVolume", volumeYet},
-	{"spec.volumes[*].projected", volumeYet},
+	{"spec.volumes[*].projected.sources[*].serviceAccountToken", "only an API server makes tokens, and there is none"},
+	{"spec.volumes[*].projected.sources[*].clusterTrustBundle", "only an API server has trust bundles, and there is none"},
+	{"spec.volumes[*].projected.sources[*].podCertificate", "only an API server signs certificates, and there is none"},
 	{"spec.volumes[*].quobyte", volumeYet},
 	{"spec.volumes[*].rbd", volumeYet},
 	{"spec.volumes[*].scaleIO", volumeYet},
-	{"spec.volumes[*].secret", volumeYet},
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
 	{"spec.containers[*].volumeDevices", "block volumes are not there yet"},
@@ -104,9 +94,6 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 		for _, path := range r.find(pod) {
 			errs = append(errs, field.Forbidden(at(path), r.reason))
 		}
-	}
-	if c := pod.Spec.PriorityClassName; c != "" && systemPriorities[c] == 0 {
-		errs = append(errs, field.NotSupported(at("spec.priorityClassName"), c, slices.Sorted(maps.Keys(systemPriorities))))
 	}
 	return errs
 }

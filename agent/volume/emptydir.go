@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,18 +45,7 @@ func setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {
 	if gid >= 0 {
 		data += fmt.Sprintf(",gid=%d", gid)
 	}
-	// Swapped out, the content would be on a disk after all; kernels before 6.4 do not know the option.
-	err = unix.EINVAL
-	if kind == "tmpfs" {
-		err = unix.Mount(kind, path, kind, 0, data+",noswap")
-	}
-	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount(kind, path, kind, 0, data)
-	}
-	if err != nil {
-		return fmt.Errorf("mount %s (%s): %w", kind, data, err)
-	}
-	return nil
+	return mountMemory(kind, path, data)
 }
 
 // makeOwned makes a directory with its owner and mode in one step: it has its name only once it is complete, and one that

@@ -134,7 +134,8 @@ func isMount(path string) (bool, error) {
 
 func isMountFD(fd int) (bool, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &st); err != nil {
+	// Without a word to the server of a network file system, which may be gone.
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err != nil {
 		return false, fmt.Errorf("statx: %w", err)
 	}
 	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {

@@ -61,6 +61,7 @@ var contents = []struct {
 	policy policy
 }{
 	{volumesDir + "/" + emptyDirPlugin, everything},
+	{volumesDir + "/" + configMapPlugin, everything},
 	{containersDir, everything}, // after the emptyDirs, whose deepest parts are moved there
 	{"", ownFiles},
 }

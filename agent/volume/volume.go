@@ -24,8 +24,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
+// The directories of the kinds of volumes, as other node tools know them.
 const (
-	emptyDirPlugin = "kubernetes.io~empty-dir"
+	emptyDirPlugin  = "kubernetes.io~empty-dir"
+	configMapPlugin = "kubernetes.io~configmap"
+	secretPlugin    = "kubernetes.io~secret"
+	downwardPlugin  = "kubernetes.io~downward-api"
+	projectedPlugin = "kubernetes.io~projected"
+	nfsPlugin       = "kubernetes.io~nfs"
 
 	volumesDir  = "volumes"
 	subPathsDir = "volume-subpaths"
@@ -96,8 +102,9 @@ func (m *Manager) Pods() ([]types.UID, error) {
 }
 
 // Setup makes every volume of the pod that is not there yet and returns the host path of each by name. What is there already
-// stays as it is, since containers may be using it.
-func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
+// stays, since containers may be using it; volumes that are made of objects get the content that these have now, in one step each. An
+// image volume has no path: the runtime mounts it.
+func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (map[string]string, error) {
 	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "volumes")
 	defer span.End()
 	dir, err := m.podDir(pod.UID)
@@ -114,7 +121,7 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod) (map[string]string
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
-		path, err := m.setup(dir, pod, v)
+		path, err := m.setup(ctx, dir, pod, v, content)
 		if err != nil {
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
@@ -123,7 +130,7 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return paths, nil
 }
 
-func (m *Manager) setup(dir string, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+func (m *Manager) setup(ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, content Content) (string, error) {
 	if v.Name == "" || strings.HasPrefix(v.Name, ".") || strings.Contains(v.Name, "/") {
 		return "", fmt.Errorf("%q is no name of a volume", v.Name)
 	}
@@ -136,6 +143,20 @@ func (m *Manager) setup(dir string, pod *corev1.Pod, v *corev1.Volume) (string, 
 		return filepath.Join(parent, v.Name), setupEmptyDir(parent, pod, v)
 	case v.HostPath != nil:
 		return v.HostPath.Path, m.setupHostPath(v.HostPath)
+	case v.ConfigMap != nil:
+		return m.setupFiles(dir, configMapPlugin, pod, v, content.Files[v.Name], false)
+	case v.Secret != nil:
+		return m.setupFiles(dir, secretPlugin, pod, v, content.Files[v.Name], true)
+	case v.DownwardAPI != nil:
+		return m.setupFiles(dir, downwardPlugin, pod, v, content.Files[v.Name], true)
+	case v.Projected != nil:
+		return m.setupFiles(dir, projectedPlugin, pod, v, content.Files[v.Name], true)
+	case v.NFS != nil:
+		return m.setupNFS(ctx, dir, v.Name, v.NFS, nil)
+	case v.Image != nil:
+		return "", nil
+	case v.PersistentVolumeClaim != nil && content.Persistent[v.Name] != nil:
+		return m.setupPersistent(ctx, dir, pod, v, content.Persistent[v.Name])
 	}
 	return "", errors.New("this kind of volume is not there yet")
 }

@@ -69,7 +69,7 @@ func must(t testing.TB, err error) {
 
 func setup(t *testing.T, m *Manager, pod *corev1.Pod) map[string]string {
 	t.Helper()
-	paths, err := m.Setup(t.Context(), pod)
+	paths, err := m.Setup(t.Context(), pod, Content{})
 	must(t, err)
 	return paths
 }
@@ -238,7 +238,7 @@ func TestHostPathTypes(t *testing.T) {
 		{"relative", "", "not absolute"},
 		{dir, "Bogus", "unknown type"},
 	} {
-		paths, err := m.Setup(t.Context(), podWith(hostPath("h", c.path, c.kind)))
+		paths, err := m.Setup(t.Context(), podWith(hostPath("h", c.path, c.kind)), Content{})
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s as %q: %v", c.path, c.kind, err)
@@ -261,11 +261,11 @@ func TestHostPathOfTheAgent(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(m.cfg.Root, link))
 	for _, path := range []string{m.cfg.Root, m.cfg.Root + "/pods/x", m.cfg.Own[0], link + "/content", filepath.Dir(m.cfg.Root) + "/./" + filepath.Base(m.cfg.Root)} {
-		if _, err := m.Setup(t.Context(), podWith(hostPath("h", path, ""))); err == nil || !strings.Contains(err.Error(), "agent's own") {
+		if _, err := m.Setup(t.Context(), podWith(hostPath("h", path, "")), Content{}); err == nil || !strings.Contains(err.Error(), "agent's own") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, err := m.Setup(t.Context(), podWith(hostPath("h", m.cfg.Root+"x", ""))); err != nil {
+	if _, err := m.Setup(t.Context(), podWith(hostPath("h", m.cfg.Root+"x", "")), Content{}); err != nil {
 		t.Errorf("a neighbour was refused: %v", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestHostileUID(t *testing.T) {
 			t.Errorf("of a pod that never was: %v", err)
 		}
 		pod.UID = types.UID(uid)
-		if _, err := m.Setup(t.Context(), pod); err == nil {
+		if _, err := m.Setup(t.Context(), pod, Content{}); err == nil {
 			t.Errorf("Setup took uid %q", uid)
 		}
 		if err := m.Teardown(t.Context(), pod.UID); err == nil {
@@ -369,7 +369,7 @@ func BenchmarkLife(b *testing.B) {
 	pod := podWith(emptyDir("a", "", ""), hostPath("h", b.TempDir(), ""))
 	for i := 0; b.Loop(); i++ {
 		pod.UID = types.UID(fmt.Sprint("uid-", i))
-		if _, err := m.Setup(b.Context(), pod); err != nil {
+		if _, err := m.Setup(b.Context(), pod, Content{}); err != nil {
 			b.Fatal(err)
 		}
 		if err := m.Teardown(b.Context(), pod.UID); err != nil {

@@ -121,8 +121,8 @@ func TestManifestDirectory(t *testing.T) {
 func TestUnsupportedIsRefused(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	n.apply("u.yaml", pod("u", "\n  volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]"+sleeping))
-	n.logHas("u.yaml", "spec.volumes[0].persistentVolumeClaim")
+	n.apply("u.yaml", pod("u", "\n  volumes: [{name: v, csi: {driver: x}}]"+sleeping))
+	n.logHas("u.yaml", "spec.volumes[0].csi")
 	if n.pod("u") != nil {
 		t.Error("the pod was accepted")
 	}

@@ -18,6 +18,8 @@ type Image struct {
 	ID       string // by which the runtime has it
 	UID      *int64 // the user it runs as; with neither UID nor Username root
 	Username string
+
+	Volumes map[string]string // of the container's image volumes, by volume: the image, by which the runtime has it
 }
 
 // Input is all that a container's configuration depends on.
@@ -36,6 +38,13 @@ type Input struct {
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
 	Pin         cgroups.Pin
 	RecursiveRO bool // the runtime can mount recursively read-only
+	Objects     Objects
+}
+
+// Objects are what pods refer to. An error says that there is no such object.
+type Objects interface {
+	ConfigMap(namespace, name string) (*corev1.ConfigMap, error)
+	Secret(namespace, name string) (*corev1.Secret, error)
 }
 
 const hostsPath = "/etc/hosts"
@@ -106,7 +115,8 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 	taken := map[string]bool{}
 	for i := range in.Container.VolumeMounts {
 		m := &in.Container.VolumeMounts[i]
-		if i >= len(in.Mounts) || in.Mounts[i] == "" {
+		v := volumeOf(in.Pod, m.Name)
+		if i >= len(in.Mounts) || in.Mounts[i] == "" && v.Image == nil {
 			return nil, fmt.Errorf("volume %q is not there", m.Name)
 		}
 		at := m.MountPath
@@ -118,10 +128,14 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, &runtimeapi.Mount{
-			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly, RecursiveReadOnly: recursive,
+		mount := &runtimeapi.Mount{
+			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || onlyRead(v), RecursiveReadOnly: recursive,
 			Propagation: propagation(m.MountPropagation),
-		})
+		}
+		if v.Image != nil {
+			mount.Image, mount.ImageSubPath = &runtimeapi.ImageSpec{Image: in.Image.Volumes[m.Name], UserSpecifiedImage: v.Image.Reference}, in.Mounts[i]
+		}
+		out = append(out, mount)
 	}
 	if in.HostsFile != "" && !taken[hostsPath] {
 		// Who has a read-only root does not write to the hosts file either, which is the whole pod's.
@@ -138,6 +152,22 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 		m.UidMappings, m.GidMappings = in.IDs.mappings(), in.IDs.mappings()
 	}
 	return out, nil
+}
+
+func volumeOf(pod *corev1.Pod, name string) *corev1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return &corev1.Volume{}
+}
+
+// onlyRead says of a volume that no container may write to it, whatever its mount says: the agent writes it, an image is everybody's,
+// or the volume itself says so.
+func onlyRead(v *corev1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil || v.Image != nil ||
+		v.NFS != nil && v.NFS.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
 }
 
 // recursiveReadOnly resolves the API's three modes into what the runtime does.

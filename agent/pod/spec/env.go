@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -41,15 +42,20 @@ func (e *environment) message() []*runtimeapi.KeyValue {
 // env gathers the container's environment. A value can refer to those before it.
 func env(in *Input) (*environment, error) {
 	e := &environment{values: make(map[string]string, len(in.Container.Env))}
+	for i := range in.Container.EnvFrom {
+		if err := envFrom(in, &in.Container.EnvFrom[i], e); err != nil {
+			return nil, err
+		}
+	}
 	for i := range in.Container.Env {
 		v := &in.Container.Env[i]
 		if v.ValueFrom == nil {
 			e.set(v.Name, expand(v.Value, e.lookup))
 			continue
 		}
-		value, ok, err := valueFrom(in, v.ValueFrom)
+		value, ok, err := valueFrom(in, v)
 		if err != nil {
-			return nil, fmt.Errorf("environment variable %s: %w", v.Name, err)
+			return nil, err
 		}
 		if ok {
 			e.set(v.Name, value)
@@ -58,30 +64,79 @@ func env(in *Input) (*environment, error) {
 	return e, nil
 }
 
-// valueFrom is false for what is optional and not there.
-func valueFrom(in *Input, from *corev1.EnvVarSource) (string, bool, error) {
-	switch {
+// valueFrom is false for what is optional and not there. That something is missing is said in kubelet's words, which people look for.
+func valueFrom(in *Input, v *corev1.EnvVar) (value string, ok bool, err error) {
+	switch from := v.ValueFrom; {
 	case from.FieldRef != nil:
-		v, err := Field(in.Pod, from.FieldRef.FieldPath, in.Node, in.PodIPs)
-		return v, err == nil, err
+		value, err = Field(in.Pod, from.FieldRef.FieldPath, in.Node, in.PodIPs)
 	case from.ResourceFieldRef != nil:
-		v, err := Resource(in.Pod, in.Container, from.ResourceFieldRef, in.Node.Allocatable)
-		return v, err == nil, err
+		value, err = Resource(in.Pod, in.Container, from.ResourceFieldRef, in.Node.Allocatable)
 	case from.ConfigMapKeyRef != nil:
-		optional := from.ConfigMapKeyRef.Optional != nil && *from.ConfigMapKeyRef.Optional
-		return "", false, missing(optional, "configmap", from.ConfigMapKeyRef.Name)
+		return configMapKey(in, from.ConfigMapKeyRef)
 	case from.SecretKeyRef != nil:
-		optional := from.SecretKeyRef.Optional != nil && *from.SecretKeyRef.Optional
-		return "", false, missing(optional, "secret", from.SecretKeyRef.Name)
+		return secretKey(in, from.SecretKeyRef)
+	default:
+		err = fmt.Errorf("its source is not known")
 	}
-	return "", false, fmt.Errorf("its source is not known")
+	if err != nil {
+		return "", false, fmt.Errorf("environment variable %s: %w", v.Name, err)
+	}
+	return value, true, nil
 }
 
-func missing(optional bool, kind, name string) error {
-	if optional {
+func configMapKey(in *Input, ref *corev1.ConfigMapKeySelector) (string, bool, error) {
+	o, err := in.Objects.ConfigMap(in.Pod.Namespace, ref.Name)
+	if err == nil {
+		if v, ok := o.Data[ref.Key]; ok {
+			return v, true, nil
+		}
+		err = fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+	}
+	return "", false, unlessOptional(ref.Optional, err)
+}
+
+func secretKey(in *Input, ref *corev1.SecretKeySelector) (string, bool, error) {
+	o, err := in.Objects.Secret(in.Pod.Namespace, ref.Name)
+	if err == nil {
+		if v, ok := o.Data[ref.Key]; ok {
+			return string(v), true, nil
+		}
+		err = fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+	}
+	return "", false, unlessOptional(ref.Optional, err)
+}
+
+// unlessOptional drops the error that something is missing that may be.
+func unlessOptional(optional *bool, err error) error {
+	if isTrue(optional) {
 		return nil
 	}
-	return fmt.Errorf("%s %q not found", kind, name)
+	return err
+}
+
+// envFrom takes every key of an object.
+func envFrom(in *Input, from *corev1.EnvFromSource, e *environment) error {
+	values := map[string]string{}
+	switch {
+	case from.ConfigMapRef != nil:
+		o, err := in.Objects.ConfigMap(in.Pod.Namespace, from.ConfigMapRef.Name)
+		if err != nil {
+			return unlessOptional(from.ConfigMapRef.Optional, err)
+		}
+		values = o.Data
+	case from.SecretRef != nil:
+		o, err := in.Objects.Secret(in.Pod.Namespace, from.SecretRef.Name)
+		if err != nil {
+			return unlessOptional(from.SecretRef.Optional, err)
+		}
+		for k, v := range o.Data {
+			values[k] = string(v)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		e.set(from.Prefix+k, values[k])
+	}
+	return nil
 }
 
 // Field is the value of a field of the pod, as fieldRef names it.

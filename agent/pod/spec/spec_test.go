@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -96,7 +97,7 @@ func testInput(change ...func(*corev1.Pod)) Input {
 	for _, f := range change {
 		f(pod)
 	}
-	return Input{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{ID: "sha256:1"}, PodIPs: []string{"10.0.0.2", "fd00::2"}}
+	return Input{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{ID: "sha256:1"}, PodIPs: []string{"10.0.0.2", "fd00::2"}, Objects: new(object.Store)}
 }
 
 func field(name, path string) corev1.EnvVar {

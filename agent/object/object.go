@@ -1,0 +1,87 @@
+// Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims, RuntimeClasses and
+// PriorityClasses. Here they come out of the node's manifests, not from an API server.
+//
+// [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be told to the
+// pods that it concerns and to no others.
+package object
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Object is one of the kinds below. It is shared and never changed once it is in the store.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Kind is that of an object.
+type Kind string
+
+// The kinds there are. Pod is here so that a [Ref] can name whatever a manifest may hold; the store has none.
+const (
+	Pod                   Kind = "Pod"
+	ConfigMap             Kind = "ConfigMap"
+	Secret                Kind = "Secret"
+	PersistentVolume      Kind = "PersistentVolume"
+	PersistentVolumeClaim Kind = "PersistentVolumeClaim"
+	RuntimeClass          Kind = "RuntimeClass"
+	PriorityClass         Kind = "PriorityClass"
+)
+
+type kind struct {
+	version string
+	cluster bool // without a namespace
+	empty   func() Object
+}
+
+var kinds = map[Kind]kind{
+	ConfigMap:             {"v1", false, func() Object { return new(corev1.ConfigMap) }},
+	Secret:                {"v1", false, func() Object { return new(corev1.Secret) }},
+	PersistentVolume:      {"v1", true, func() Object { return new(corev1.PersistentVolume) }},
+	PersistentVolumeClaim: {"v1", false, func() Object { return new(corev1.PersistentVolumeClaim) }},
+	RuntimeClass:          {"node.k8s.io/v1", true, func() Object { return new(nodev1.RuntimeClass) }},
+	PriorityClass:         {"scheduling.k8s.io/v1", true, func() Object { return new(schedulingv1.PriorityClass) }},
+}
+
+// Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.
+func (k Kind) Empty() (o Object, version string) {
+	is, ok := kinds[k]
+	if !ok {
+		return nil, ""
+	}
+	return is.empty(), is.version
+}
+
+// Namespaced says whether objects of the kind are in a namespace.
+func (k Kind) Namespaced() bool { return !kinds[k].cluster }
+
+// Ref names an object.
+type Ref struct {
+	Kind Kind
+	types.NamespacedName
+}
+
+// String is how messages name it, such as configmap "default/a".
+func (r Ref) String() string {
+	name := r.Name
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + r.Name
+	}
+	return strings.ToLower(string(r.Kind)) + ` "` + name + `"`
+}
+
+// RefTo makes a Ref; the namespace of a kind that has none is left out.
+func RefTo(k Kind, namespace, name string) Ref {
+	if !k.Namespaced() {
+		namespace = ""
+	}
+	return Ref{Kind: k, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}

@@ -1,0 +1,161 @@
+package object
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+)
+
+// Store has the latest of each object. Its zero value is empty. It can be used by several goroutines; what it returns must
+// not be changed.
+type Store struct {
+	mu      sync.RWMutex
+	objects map[Ref]Object
+}
+
+// Put makes o the object that ref names; nil: there is none any more.
+func (s *Store) Put(ref Ref, o Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o == nil {
+		delete(s.objects, ref)
+		return
+	}
+	if s.objects == nil {
+		s.objects = map[Ref]Object{}
+	}
+	s.objects[ref] = o
+}
+
+// NotFound says that an object is missing, in the words of an API server.
+type NotFound struct{ Ref Ref }
+
+func (e *NotFound) Error() string {
+	return fmt.Sprintf("%s %q not found", strings.ToLower(string(e.Ref.Kind)), e.Ref.Name)
+}
+
+func get[T Object](s *Store, k Kind, namespace, name string) (T, error) {
+	ref := RefTo(k, namespace, name)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, ok := s.objects[ref].(T)
+	if !ok {
+		return o, &NotFound{ref}
+	}
+	return o, nil
+}
+
+// ConfigMap fails with [NotFound], as do the methods below.
+func (s *Store) ConfigMap(namespace, name string) (*corev1.ConfigMap, error) {
+	return get[*corev1.ConfigMap](s, ConfigMap, namespace, name)
+}
+
+// Secret has its stringData in its data.
+func (s *Store) Secret(namespace, name string) (*corev1.Secret, error) {
+	return get[*corev1.Secret](s, Secret, namespace, name)
+}
+
+// RuntimeClass says which handler runs a pod, and what that costs.
+func (s *Store) RuntimeClass(name string) (*nodev1.RuntimeClass, error) {
+	return get[*nodev1.RuntimeClass](s, RuntimeClass, "", name)
+}
+
+// PriorityClass gives a pod's priority a name.
+func (s *Store) PriorityClass(name string) (*schedulingv1.PriorityClass, error) {
+	return get[*schedulingv1.PriorityClass](s, PriorityClass, "", name)
+}
+
+// DefaultPriority is the class of pods that name none: of those that want to be it, the one with the lowest value, as under an
+// API server. nil: there is none.
+func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var found *schedulingv1.PriorityClass
+	for _, o := range s.objects {
+		if c, ok := o.(*schedulingv1.PriorityClass); ok && c.GlobalDefault && (found == nil || c.Value < found.Value) {
+			found = c
+		}
+	}
+	return found
+}
+
+// Volume is what a claim is bound to. Nothing provisions volumes here and nothing decides between them, so the binding must be
+// written down: in the claim (spec.volumeName) or in the volume (spec.claimRef).
+func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error) {
+	c, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, namespace, claim)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.bound(c)
+	if err != nil {
+		return nil, fmt.Errorf("persistentvolumeclaim %q: %w", claim, err)
+	}
+	return v, nil
+}
+
+func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	if c.Spec.VolumeName != "" {
+		v, err := get[*corev1.PersistentVolume](s, PersistentVolume, "", c.Spec.VolumeName)
+		if err != nil {
+			return nil, err
+		}
+		return v, fits(v, c)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var found []*corev1.PersistentVolume
+	for _, o := range s.objects {
+		if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Name == c.Name && v.Spec.ClaimRef.Namespace == c.Namespace {
+			found = append(found, v)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("not bound: name a PersistentVolume in its spec.volumeName, or it in the spec.claimRef of one")
+	case 1:
+		return found[0], fits(found[0], c)
+	}
+	return nil, fmt.Errorf("spec.claimRef of both persistentvolume %q and %q names it: name one of them in its spec.volumeName", found[0].Name, found[1].Name)
+}
+
+// fits says why a claim cannot have a volume.
+func fits(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("persistentvolume %q: %s", v.Name, fmt.Sprintf(format, args...))
+	}
+	if r := v.Spec.ClaimRef; r != nil && (r.Name != c.Name || r.Namespace != c.Namespace) {
+		return bad("it is bound to %s/%s", r.Namespace, r.Name)
+	}
+	class := ""
+	if c.Spec.StorageClassName != nil {
+		class = *c.Spec.StorageClassName
+	}
+	if v.Spec.StorageClassName != class {
+		return bad("its storageClassName is %q, and the claim's %q", v.Spec.StorageClassName, class)
+	}
+	for _, m := range c.Spec.AccessModes {
+		if !slices.Contains(v.Spec.AccessModes, m) {
+			return bad("it has no access mode %s", m)
+		}
+	}
+	want, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
+	if has.Cmp(want) < 0 {
+		return bad("its capacity of %s is less than the %s that are claimed", has.String(), want.String())
+	}
+	if a, b := volumeMode(v.Spec.VolumeMode), volumeMode(c.Spec.VolumeMode); a != b {
+		return bad("its volumeMode is %s, and the claim's %s", a, b)
+	}
+	return nil
+}
+
+func volumeMode(m *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
+	if m == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return *m
+}

@@ -1,0 +1,110 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// change makes an object known, or that there is none any more, and tells the pods that it concerns.
+func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
+	m.cfg.Objects.Put(ref, o)
+	for _, workers := range m.live {
+		for _, w := range workers {
+			if concerns(ref, w.admitted) {
+				w.mail.putObject()
+			}
+		}
+	}
+	m.retryHeld(ctx)
+}
+
+// concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so that a volume
+// concerns every pod with a claim.
+func concerns(ref object.Ref, pod *corev1.Pod) bool {
+	refs := object.Refs(pod)
+	if ref.Kind == object.PersistentVolume {
+		return slices.ContainsFunc(refs, func(r object.Ref) bool { return r.Kind == object.PersistentVolumeClaim })
+	}
+	return slices.Contains(refs, ref)
+}
+
+// classed is the pod with what its classes say, as an API server would have filled it in: its priority, and the overhead of its runtime.
+// What the pod says itself stays, and what its classes would say later is for later pods.
+func classed(pod *corev1.Pod, objects *object.Store) *corev1.Pod {
+	out := *pod
+	s := &out.Spec
+	if s.Priority == nil {
+		c, err := objects.PriorityClass(s.PriorityClassName)
+		if s.PriorityClassName == "" {
+			c, err = objects.DefaultPriority(), nil
+		}
+		if err == nil && c != nil {
+			s.PriorityClassName, s.Priority, s.PreemptionPolicy = c.Name, &c.Value, c.PreemptionPolicy
+		}
+	}
+	if s.RuntimeClassName != nil && s.Overhead == nil {
+		if c, err := objects.RuntimeClass(*s.RuntimeClassName); err == nil && c.Overhead != nil {
+			s.Overhead = c.Overhead.PodFixed
+		}
+	}
+	return &out
+}
+
+// hasClass says whether the priority class that a pod names is known.
+func hasClass(pod *corev1.Pod) (verdict, bool) {
+	if c := pod.Spec.PriorityClassName; c != "" && pod.Spec.Priority == nil {
+		return verdict{Waiting: status.Waiting{
+			Reason:  "PriorityClassNotFound",
+			Message: fmt.Sprintf("no PriorityClass with name %s was found; the pod starts when there is one", c),
+		}}, false
+	}
+	return verdict{}, true
+}
+
+// objectsChanged makes the worker try again at once what has failed for want of an object, and bring the volumes up to date.
+func (w *worker) objectsChanged() {
+	w.renew = hasContent(w.pod)
+	for key, f := range w.failed {
+		var hook *hookError
+		k := kindOf(key)
+		volumes := (k == stepPrepare || k == stepRenew) && errors.As(f.err, &hook) && hook.hook == "volumes"
+		if volumes || k == stepStart && f.reason == reasonConfig || k == stepImage && len(w.pod.Spec.ImagePullSecrets) > 0 {
+			f.until, f.count = time.Time{}, 0
+			w.failed[key] = f
+		}
+	}
+}
+
+// hasContent says whether a pod has volumes whose content is in objects or in the pod itself.
+func hasContent(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+	})
+}
+
+// bringUpToDate makes the volumes of a pod that runs have what its objects have now.
+func (w *worker) bringUpToDate() act {
+	w.renew = false
+	place := w.newSite()
+	if w.site != nil {
+		*place = *w.site // others may be reading it
+	}
+	return func(ctx context.Context) (func(), error) {
+		if err := place.makeVolumes(ctx); err != nil {
+			return nil, &hookError{"volumes", err}
+		}
+		return func() {
+			if w.site != nil {
+				w.site = place
+			}
+		}, nil
+	}
+}

@@ -1,0 +1,171 @@
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/control/api"
+)
+
+// AnnotationCredentials says of a Secret which credentials of the service its keys have as values: "password=db-password, ca.crt=ca".
+const AnnotationCredentials = "berth.node/credentials" //nolint:gosec // the name of an annotation
+
+// claimOf makes a claim of what a document holds. exposed is why the file may not hold Secrets.
+func (s *Source) claimOf(d *decoded, seen time.Time, exposed error) (claim, bool) {
+	if d.object == nil {
+		return static(d, s.cfg.NodeName, seen)
+	}
+	o := d.object
+	strip(o)
+	_, version := d.kind.Empty()
+	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(d.kind))) // items of a list need not say it
+	if d.kind.Namespaced() && o.GetNamespace() == "" {
+		o.SetNamespace("default")
+	} else if !d.kind.Namespaced() && o.GetNamespace() != "" {
+		d.warnings = append(d.warnings, d.at.say("metadata.namespace", "metadata.namespace is ignored: objects of this kind are in none"))
+		o.SetNamespace("")
+	}
+	if secret, ok := o.(*corev1.Secret); ok {
+		if errs := s.secret(secret, exposed); len(errs) > 0 {
+			d.errors = append(d.errors, d.at.sayAll(errs)...)
+			return claim{}, false
+		}
+	}
+	raw, err := json.Marshal(o)
+	if err != nil {
+		d.errors = append(d.errors, d.at.say("", err.Error()))
+		return claim{}, false
+	}
+	api.SetObjectDefaults(o)
+	errs := api.ValidateObject(o, d.kind.Namespaced())
+	errs = append(errs, unsupportedObject(o)...)
+	if len(errs) > 0 {
+		d.errors = append(d.errors, d.at.sayAll(errs)...)
+		return claim{}, false
+	}
+	return claim{key: d.ref(), object: o, hash: contentHash(raw, ""), raw: raw, since: seen}, true
+}
+
+// ref names what a document holds, as far as it tells.
+func (d *decoded) ref() object.Ref {
+	if d.object != nil {
+		return object.RefTo(d.kind, d.object.GetNamespace(), d.object.GetName())
+	}
+	return object.RefTo(d.kind, "", d.name)
+}
+
+// strip takes away what only an API server says of an object.
+func strip(o object.Object) {
+	o.SetManagedFields(nil)
+	o.SetResourceVersion("")
+	o.SetGeneration(0)
+	o.SetUID("")
+	o.SetCreationTimestamp(metav1.Time{})
+	o.SetOwnerReferences(nil)
+	o.SetFinalizers(nil)
+	o.SetGenerateName("")
+}
+
+// secret fills in the credentials that a Secret names, and refuses values that others could have read.
+func (s *Source) secret(o *corev1.Secret, exposed error) field.ErrorList {
+	if len(o.Data)+len(o.StringData) > 0 && exposed != nil {
+		path := field.NewPath("data")
+		if len(o.Data) == 0 {
+			path = field.NewPath("stringData")
+		}
+		return field.ErrorList{field.Forbidden(path, exposed.Error())}
+	}
+	wanted := o.Annotations[AnnotationCredentials]
+	if wanted == "" {
+		return nil
+	}
+	at := field.NewPath("metadata", "annotations").Key(AnnotationCredentials)
+	// Each value is read apart, so that a name cannot lead out of the directory.
+	dir, err := s.credentials()
+	if err != nil {
+		return field.ErrorList{field.Forbidden(at, err.Error())}
+	}
+	defer dir.Close()
+	var errs field.ErrorList
+	for pair := range strings.SplitSeq(wanted, ",") {
+		key, name, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || key == "" || name == "" {
+			errs = append(errs, field.Invalid(at, pair, "must be KEY=CREDENTIAL, several of them separated by commas"))
+			continue
+		}
+		value, err := fs.ReadFile(dir.FS(), name)
+		if err != nil {
+			errs = append(errs, field.Invalid(at, pair, fmt.Sprintf("read credential %q of this service: %v (see LoadCredential= in systemd.exec(5))", name, cause(err))))
+			continue
+		}
+		if o.Data == nil {
+			o.Data = map[string][]byte{}
+		}
+		o.Data[key] = value
+	}
+	return errs
+}
+
+// cause leaves the path out of an error.
+func cause(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	return err
+}
+
+func (s *Source) credentials() (*os.Root, error) {
+	if s.cfg.Credentials == "" {
+		return nil, errors.New("this service was given no credentials: $CREDENTIALS_DIRECTORY is not set (see LoadCredential= in systemd.exec(5))")
+	}
+	dir, err := os.OpenRoot(s.cfg.Credentials)
+	if err != nil {
+		return nil, fmt.Errorf("open the service's credentials: %w", err)
+	}
+	return dir, nil
+}
+
+// exposed says why a file in that state may not hold Secrets.
+func (id identity) exposed() error {
+	const rule = "Secrets are taken only from files of mode 0600 that are root's, or from the service's credentials (annotation " + AnnotationCredentials + ")"
+	switch {
+	case id.mode&0o077 != 0:
+		return fmt.Errorf("the file has mode %04o, so others can read or change it: %s", id.mode&0o7777, rule)
+	case id.uid != 0 && int(id.uid) != os.Geteuid():
+		return fmt.Errorf("the file belongs to user %d: %s", id.uid, rule)
+	}
+	return nil
+}
+
+// mountable are the kinds of PersistentVolumes that this version mounts.
+var mountable = []string{"hostPath", "local", "nfs"}
+
+func unsupportedObject(o object.Object) field.ErrorList {
+	spec := field.NewPath("spec")
+	switch o := o.(type) {
+	case *corev1.PersistentVolume:
+		s := &o.Spec
+		if s.HostPath == nil && s.Local == nil && s.NFS == nil && s.PersistentVolumeSource != (corev1.PersistentVolumeSource{}) {
+			return field.ErrorList{field.Forbidden(spec, "this kind of volume is not there yet: must be one of "+strings.Join(mountable, ", "))}
+		}
+		if *s.VolumeMode == corev1.PersistentVolumeBlock {
+			return field.ErrorList{field.NotSupported(spec.Child("volumeMode"), *s.VolumeMode, []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem})}
+		}
+	case *corev1.PersistentVolumeClaim:
+		if o.Spec.DataSource != nil || o.Spec.DataSourceRef != nil {
+			return field.ErrorList{field.Forbidden(spec.Child("dataSource"), "nothing here fills volumes")}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What the pod's group may do with what is in its volumes, as under kubelet. The setgid bit hands the group on to what is made later.
+const (
+	groupFile = 0o660
+	groupDir  = 0o770 | unix.S_ISGID
+)
+
+// takeGroup gives a volume and everything in it to the pod's group, where it has one. With the policy OnRootMismatch nothing is done
+// when the volume's root says that it has been done. The root comes last, so that a walk that was cut off begins anew.
+func takeGroup(pod *corev1.Pod, path string) error {
+	s := pod.Spec.SecurityContext
+	if s == nil || s.FSGroup == nil {
+		return nil
+	}
+	root, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(root)
+	var st unix.Stat_t
+	if err := unix.Fstat(root, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", path, err)
+	}
+	gid := uint32(*s.FSGroup)
+	if p := s.FSGroupChangePolicy; p != nil && *p == corev1.FSGroupChangeOnRootMismatch && st.Gid == gid && st.Mode&groupDir == groupDir {
+		return nil
+	}
+	g := grouper{gid: gid, dev: st.Dev}
+	g.group.SetLimit(2 * runtime.NumCPU())
+	dup, err := openSame(root, "")
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	err = g.walk(dup, path)
+	if err = errors.Join(err, g.group.Wait()); err != nil {
+		return fmt.Errorf("give volume to group %d: %w", gid, err)
+	}
+	return g.give(root, path, &st)
+}
+
+// grouper walks directories side by side, since most of a walk is waiting for the disk. It follows no link and stays on one file
+// system: what is mounted below is not the volume's.
+type grouper struct {
+	gid   uint32
+	dev   uint64
+	group errgroup.Group
+}
+
+// walk gives away everything in the directory fd, which it closes.
+func (g *grouper) walk(fd int, path string) error {
+	d := os.NewFile(uintptr(fd), path)
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(1000)
+		for _, name := range names {
+			if err := g.entry(int(d.Fd()), name, filepath.Join(path, name)); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) || err == nil && len(names) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (g *grouper) entry(dir int, name, path string) error {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	// It has gone meanwhile, is a link, or something else is mounted there.
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", path, err)
+	}
+	if st.Dev != g.dev || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return nil
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		child, err := openSame(fd, "")
+		if err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		// Where all hands are busy the walk goes on with this one, so that it never waits for itself.
+		if walk := func() error { return g.walk(child, path) }; !g.group.TryGo(walk) {
+			if err := walk(); err != nil {
+				return err
+			}
+		}
+	}
+	return g.give(fd, path, &st)
+}
+
+// give changes the group, then the mode: the former clears the setgid bit.
+func (g *grouper) give(fd int, path string, st *unix.Stat_t) error {
+	// A descriptor that was opened by path only is good for neither fchown nor fchmod, but for a way back to the file.
+	self := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if st.Gid != g.gid {
+		if err := unix.Fchownat(fd, "", -1, int(g.gid), unix.AT_EMPTY_PATH); err != nil {
+			return fmt.Errorf("chown %s: %w", path, err)
+		}
+	}
+	mode := st.Mode&0o7777 | groupFile
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		mode |= groupDir
+	}
+	if mode == st.Mode&0o7777 && st.Gid == g.gid {
+		return nil
+	}
+	if err := unix.Chmod(self, mode); err != nil {
+		return fmt.Errorf("chmod %s: %w", path, err)
+	}
+	return nil
+}
