@@ -29,6 +29,7 @@ import (
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/cri/store"
+	"github.com/berth-node/berth/cri/stream"
 )
 
 // Config says where a [Server] lives. RootDir, RunDir, Helper, BridgeName and PodCIDR are required.
@@ -81,7 +82,7 @@ type Server struct {
 	pods    *pods
 	ctrs    *containers
 	hub     *hub
-	streams *streams
+	urls    *stream.Server
 	life    *life
 	closers []func() error // in reverse order
 
@@ -119,15 +120,15 @@ func (s *Server) open(ctx context.Context) error {
 		return err
 	}
 	s.ctrs.dropped = s.containerDropped
-	if s.streams, err = newStreams(s.ctrs, s.pods); err != nil {
+	if s.urls, err = stream.Listen(streams{s.ctrs, s.pods}); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.streams.listener.Close)
+	s.closers = append(s.closers, s.urls.Close)
 	if err := s.recover(ctx); err != nil {
 		return err
 	}
 	s.life.start(func(ctx context.Context) {
-		if err := s.streams.serve(ctx); err != nil {
+		if err := s.urls.Serve(ctx); err != nil {
 			s.log.Error("exec, attach and port-forward do not work any more", "error", err)
 		}
 	})

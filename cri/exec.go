@@ -18,6 +18,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/stream"
 )
 
 const (
@@ -139,8 +140,9 @@ func (c *capped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// runExec runs a process and copies its streams, nil ones being /dev/null. When ctx ends, the whole process group is killed and
-// the cause returned.
+// runExec runs a process and copies its streams, nil ones being /dev/null. When ctx ends, the cause is returned and the whole process
+// group killed; but when a client has gone, the process only loses its streams: a terminal is hung up, and who reads or writes a pipe
+// finds it closed.
 func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, stdout, stderr io.Writer, resize <-chan remotecommand.TerminalSize) (int32, error) {
 	var s stdio
 	defer s.close()
@@ -164,6 +166,9 @@ func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, s
 	}
 	s.start()
 	exit, err := p.Wait(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), stream.ErrGone) {
+		return 0, stream.ErrGone
+	}
 	if err != nil && ctx.Err() != nil {
 		killed := p.Kill(unix.SIGKILL)
 		// So that no zombie is left: the group is dead, this does not take long.
@@ -177,7 +182,17 @@ func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, s
 	return int32(exit.Code), nil
 }
 
-func resizeAll(ctx context.Context, p *keeper.Process, sizes <-chan remotecommand.TerminalSize) {
+// input copies a client's input, then ends it. What is not wanted any more is read all the same: a message that nobody takes holds up
+// all the others of its connection.
+func input(to io.WriteCloser, from io.Reader) {
+	_, err := io.Copy(to, from)
+	to.Close()
+	if err != nil {
+		_, _ = io.Copy(io.Discard, from)
+	}
+}
+
+func resizeAll(ctx context.Context, p interface{ Resize(w, h uint16) error }, sizes <-chan remotecommand.TerminalSize) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -211,10 +226,7 @@ func (s *stdio) pipes(x *keeper.Exec, stdin io.Reader, stdout, stderr io.Writer)
 		x.Stdin = r
 		s.theirs, s.ours = append(s.theirs, r), append(s.ours, w)
 		// Not waited for: the client may keep its end open for as long as it likes.
-		go func() {
-			_, _ = io.Copy(w, stdin)
-			w.Close() // the command sees the end of its input, and may go on writing
-		}()
+		go input(w, stdin)
 	}
 	for _, o := range []struct {
 		to   io.Writer
@@ -256,13 +268,18 @@ func pipe(readIsOurs bool) (r, w *os.File, err error) {
 func (s *stdio) console(c *os.File, stdin io.Reader, stdout io.Writer) {
 	s.ours = append(s.ours, c)
 	if stdin != nil {
-		go func() { _, _ = io.Copy(c, stdin) }()
+		go input(keepOpen{c}, stdin)
 	}
 	if stdout == nil {
 		stdout = io.Discard
 	}
 	s.output(c, stdout)
 }
+
+// keepOpen is a terminal, whose output goes on after its input: both are one file.
+type keepOpen struct{ io.Writer }
+
+func (keepOpen) Close() error { return nil }
 
 func (s *stdio) output(from *os.File, to io.Writer) {
 	s.readers = append(s.readers, from)

@@ -189,7 +189,7 @@ func testImage(t testing.TB) []byte {
 		{Name: "data/"},
 		{Name: "data/file", Body: "from the image\n"},
 	}
-	for _, a := range []string{"sh", "sleep", "cat", "echo", "id", "ls", "env", "hostname", "mount", "touch", "nc", "head", "dd", "stat", "pwd", "readlink", "ps", "wget", "grep", "mkdir", "kill", "true", "false", "yes", "seq", "stty", "ip", "nslookup", "ulimit", "trap"} {
+	for _, a := range []string{"sh", "sleep", "cat", "echo", "id", "ls", "env", "hostname", "mount", "touch", "nc", "head", "dd", "stat", "pwd", "readlink", "ps", "wget", "grep", "mkdir", "mkfifo", "kill", "true", "false", "yes", "seq", "stty", "ip", "nslookup", "ulimit", "trap"} {
 		files = append(files, imagetest.File{Name: "bin/" + a, Type: '2', Link: "busybox"})
 	}
 	return imagetest.Build(imagetest.Spec{

@@ -15,8 +15,7 @@ import (
 const dialTimeout = 30 * time.Second
 
 // PortForward copies between a client's stream and a port on the pod's own loopback.
-func (s *streams) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	defer stream.Close()
+func (s streams) PortForward(ctx context.Context, id string, port int32, client io.ReadWriter) error {
 	sb, err := s.pods.byID.get(id)
 	if err != nil {
 		return asStatus(err)
@@ -33,7 +32,7 @@ func (s *streams) PortForward(ctx context.Context, id string, port int32, stream
 	defer stop()
 	// The client ending its half is told to the pod, which may go on answering; the pod ending its half ends it all.
 	go func() {
-		if _, err := io.Copy(conn, stream); err != nil {
+		if _, err := io.Copy(conn, client); err != nil {
 			conn.Close()
 			return
 		}
@@ -41,7 +40,7 @@ func (s *streams) PortForward(ctx context.Context, id string, port int32, stream
 			_ = t.CloseWrite()
 		}
 	}()
-	if _, err := io.Copy(stream, conn); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := io.Copy(client, conn); err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		return fmt.Errorf("forward port %d of sandbox %s: %w", port, id, err)
 	}
 	return nil

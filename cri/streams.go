@@ -2,56 +2,20 @@ package cri
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"net/url"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// streams serves what exec, attach and port-forward hand out URLs of: each with a token that is good once, on loopback.
+// streams is where the streams of clients lead to: it is a stream.Runtime.
 type streams struct {
 	containers *containers
 	pods       *pods
-	urls       streaming.Server
-	http       *http.Server
-	listener   net.Listener
-}
-
-func newStreams(cs *containers, ps *pods) (*streams, error) {
-	s := &streams{containers: cs, pods: ps}
-	var err error
-	if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("listen for streams: %w", err)
-	}
-	cfg := streaming.DefaultConfig
-	cfg.Addr = s.listener.Addr().String()
-	cfg.BaseURL = &url.URL{Scheme: "http", Host: cfg.Addr, Path: "/"}
-	if s.urls, err = streaming.NewServer(cfg, s); err != nil {
-		s.listener.Close()
-		return nil, fmt.Errorf("make streaming server: %w", err)
-	}
-	s.http = &http.Server{Handler: s.urls, ReadHeaderTimeout: 30 * time.Second}
-	return s, nil
-}
-
-func (s *streams) serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.http.Close() })
-	defer stop()
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve streams: %w", err)
-	}
-	return nil
 }
 
 // Exec runs a command for a client that is connected now.
-func (s *streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.Writer, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	c, k, err := s.containers.running(id)
 	if err != nil {
 		return asStatus(err)
@@ -60,23 +24,15 @@ func (s *streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return asStatus(err)
 	}
-	code, err := runExec(ctx, k, x, in, writer(out), writer(errOut), resize)
+	code, err := runExec(ctx, k, x, in, out, errOut, resize)
 	if err != nil {
 		return asStatus(err)
 	}
 	return exitError(code)
 }
 
-// writer turns a nil pointer in an interface, which is how a stream that was not asked for comes, into a nil interface.
-func writer(w io.WriteCloser) io.Writer {
-	if w == nil {
-		return nil
-	}
-	return w
-}
-
 // Attach connects a client with the first process of a container.
-func (s *streams) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.Writer, resize <-chan remotecommand.TerminalSize) error {
 	c, k, err := s.containers.running(id)
 	if err != nil {
 		return asStatus(err)
@@ -89,18 +45,9 @@ func (s *streams) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	stop := context.AfterFunc(ctx, func() { at.Close() })
 	defer stop()
 	if in != nil && at.Stdin != nil {
-		go func() {
-			_, _ = io.Copy(at.Stdin, in)
-			at.Stdin.Close()
-		}()
+		go input(at.Stdin, in)
 	}
-	go func() {
-		for size := range resize {
-			if at.Resize(size.Width, size.Height) != nil {
-				return
-			}
-		}
-	}()
+	go resizeAll(ctx, at, resize)
 	ended := make(chan struct{}, 2)
 	copyOut := func(to io.Writer, from io.Reader) {
 		if to != nil && from != nil {
@@ -112,8 +59,8 @@ func (s *streams) Attach(ctx context.Context, id string, in io.Reader, out, errO
 		}
 		ended <- struct{}{}
 	}
-	go copyOut(writer(out), at.Stdout)
-	go copyOut(writer(errOut), at.Stderr)
+	go copyOut(out, at.Stdout)
+	go copyOut(errOut, at.Stderr)
 	<-ended
 	<-ended
 	return nil
@@ -130,7 +77,7 @@ func (s *Server) Exec(ctx context.Context, r *runtimeapi.ExecRequest) (*runtimea
 			return nil, err
 		}
 		r.ContainerId = c.id
-		return s.streams.urls.GetExec(r)
+		return s.urls.Exec(r)
 	})
 }
 
@@ -142,7 +89,7 @@ func (s *Server) Attach(ctx context.Context, r *runtimeapi.AttachRequest) (*runt
 			return nil, err
 		}
 		r.ContainerId = c.id
-		return s.streams.urls.GetAttach(r)
+		return s.urls.Attach(r)
 	})
 }
 
@@ -157,7 +104,7 @@ func (s *Server) PortForward(ctx context.Context, r *runtimeapi.PortForwardReque
 			return nil, err
 		}
 		r.PodSandboxId = sb.id
-		return s.streams.urls.GetPortForward(r)
+		return s.urls.PortForward(r)
 	})
 }
 

@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // deprecated, and still what client-go has in its signatures
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
@@ -36,7 +41,7 @@ func executors(t *testing.T, rawURL string) map[string]func() remotecommand.Exec
 			return e
 		},
 		"websocket": func() remotecommand.Executor {
-			e, err := remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, rawURL, "v4.channel.k8s.io")
+			e, err := remotecommand.NewWebSocketExecutor(&rest.Config{}, http.MethodGet, rawURL)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,13 +91,10 @@ func TestExecStreams(t *testing.T) {
 			if !errors.As(err, &code) || code.ExitStatus() != 9 || out != "o\n" || errOut != "e\n" {
 				t.Errorf("got %q, %q, %v", out, errOut, err)
 			}
-			// The end of the input is an end for the command, which then goes on writing. Version 4 of the protocol over
-			// WebSocket has no word for it.
-			if proto == "spdy" {
-				out, _, err = exec(false, strings.NewReader("to and fro"), nil, "sh", "-c", "cat; echo; echo end")
-				if err != nil || out != "to and fro\nend\n" {
-					t.Errorf("got %q, %v", out, err)
-				}
+			// The end of the input is an end for the command, which then goes on writing.
+			out, _, err = exec(false, strings.NewReader("to and fro"), nil, "sh", "-c", "cat; echo; echo end")
+			if err != nil || out != "to and fro\nend\n" {
+				t.Errorf("got %q, %v", out, err)
 			}
 			out, _, err = exec(false, strings.NewReader("line\n"), nil, "sh", "-c", "read x; echo $x")
 			if err != nil || out != "line\n" {
@@ -127,6 +129,14 @@ func TestTerminalIsResized(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	for _, proto := range []string{"spdy", "websocket"} {
+		n.resized(t, proto, id)
+	}
+}
+
+// resized runs a command in a terminal that waits for another size.
+func (n *node) resized(t *testing.T, proto, id string) {
+	t.Helper()
 	r, err := n.Exec(t.Context(), &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: []string{"sh", "-c", "while [ \"$(stty size)\" != '17 91' ]; do sleep 0.02; done; echo resized"}, Tty: true, Stdout: true,
 	})
@@ -136,18 +146,37 @@ func TestTerminalIsResized(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out bytes.Buffer
-	err = executors(t, r.Url)["spdy"]().StreamWithContext(ctx, remotecommand.StreamOptions{
+	err = executors(t, r.Url)[proto]().StreamWithContext(ctx, remotecommand.StreamOptions{
 		Stdout: &out, Tty: true, TerminalSizeQueue: &sizes{{Width: 91, Height: 17}},
 	})
 	if err != nil || !strings.Contains(out.String(), "resized") {
-		t.Errorf("got %q, %v", out.String(), err)
+		t.Errorf("%s: got %q, %v", proto, out.String(), err)
 	}
 }
 
 func TestAttach(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
-	id := n.run(t, pod, "main", func(c *runtimeapi.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sh", "-c", "read x; echo got $x; read y; echo got $y; cat")
+	for _, proto := range []string{"spdy", "websocket"} {
+		id := n.attached(t, proto, pod, nil)
+		if st := waitExited(t, n.Server, id); st.ExitCode != 0 {
+			t.Errorf("%s: got %v", proto, st)
+		}
+		if got := logText(t, statusOf(t, n.Server, id).LogPath); got != "got one\ngot two\nthree\n" {
+			t.Errorf("%s: log: got %q", proto, got)
+		}
+	}
+}
+
+// attached runs a container that answers to its input, and is its input.
+func (n *node) attached(t *testing.T, proto, pod string, change func(*runtimeapi.ContainerConfig)) string {
+	t.Helper()
+	id := n.run(t, pod, "attached-"+proto, func(c *runtimeapi.ContainerConfig) {
+		if change != nil {
+			change(c)
+		}
+		c.Stdin, c.StdinOnce = true, true
+	}, "sh", "-c", "read x; echo got $x; read y; echo got $y; cat")
 	r, err := n.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
 	if err != nil {
 		t.Fatal(err)
@@ -155,24 +184,37 @@ func TestAttach(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out bytes.Buffer
-	err = executors(t, r.Url)["spdy"]().StreamWithContext(ctx, remotecommand.StreamOptions{
+	err = executors(t, r.Url)[proto]().StreamWithContext(ctx, remotecommand.StreamOptions{
 		Stdin: strings.NewReader("one\ntwo\nthree\n"), Stdout: &out, Stderr: io.Discard,
 	})
 	if err != nil || out.String() != "got one\ngot two\nthree\n" {
-		t.Errorf("got %q, %v", out.String(), err)
+		t.Errorf("%s: got %q, %v", proto, out.String(), err)
 	}
-	if st := waitExited(t, n.Server, id); st.ExitCode != 0 {
-		t.Errorf("got %v", st)
-	}
-	if got := logText(t, statusOf(t, n.Server, id).LogPath); got != "got one\ngot two\nthree\n" {
-		t.Errorf("log: got %q", got)
-	}
+	return id
 }
 
 func TestPortForward(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
-	n.run(t, pod, "main", nil, "sh", "-c", "while :; do echo four | nc -l -p 80 127.0.0.1; done & while :; do echo six | nc -l -p 81 ::1; done")
+	n.run(t, pod, "main", nil, "sh", "-c", serves("80", "127.0.0.1", "four")+" & "+serves("81", "::1", "six"))
+	for _, proto := range []string{"spdy", "websocket"} {
+		conn := n.forward(t, proto, pod)
+		defer conn.Close()
+		id := 0
+		for port, want := range map[string]string{"80": "four\n", "81": "six\n"} {
+			eventually(t, func() bool { id++; return say(t, conn, id, port) == want })
+		}
+	}
+}
+
+// serves is a shell loop that says something to whoever connects.
+func serves(port, address, text string) string {
+	return fmt.Sprintf("while :; do echo %s | nc -l -p %s %s; done", text, port, address)
+}
+
+// forward connects with a sandbox's ports.
+func (n *node) forward(t *testing.T, proto, pod string) httpstream.Connection {
+	t.Helper()
 	r, err := n.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: pod})
 	if err != nil {
 		t.Fatal(err)
@@ -181,40 +223,179 @@ func TestPortForward(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	dialer, err := portforward.NewSPDYOverWebsocketDialer(u, &rest.Config{})
+	if proto == "spdy" {
+		var transport http.RoundTripper
+		var upgrader spdy.Upgrader
+		transport, upgrader, err = spdy.RoundTripperFor(&rest.Config{})
+		dialer = spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u).Dial(portforward.PortForwardProtocolV1Name)
+	conn, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	reqID := 0
-	get := func(port string) string {
-		reqID++
+	return conn
+}
+
+// open opens the two streams of a connection with a port.
+func open(t *testing.T, conn httpstream.Connection, id int, port string) (data, errs httpstream.Stream) {
+	t.Helper()
+	var both [2]httpstream.Stream
+	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
 		h := http.Header{}
-		h.Set(corev1.StreamType, corev1.StreamTypeError)
+		h.Set(corev1.StreamType, kind)
 		h.Set(corev1.PortHeader, port)
-		h.Set(corev1.PortForwardRequestIDHeader, itoa(reqID))
-		errs, err := conn.CreateStream(h)
-		if err != nil {
+		h.Set(corev1.PortForwardRequestIDHeader, itoa(id))
+		var err error
+		if both[i], err = conn.CreateStream(h); err != nil {
 			t.Fatal(err)
 		}
-		errs.Close()
-		h.Set(corev1.StreamType, corev1.StreamTypeData)
-		data, err := conn.CreateStream(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer data.Close()
-		b, _ := io.ReadAll(data)
-		// What is not read holds up the whole connection.
-		_, _ = io.ReadAll(errs)
-		conn.RemoveStreams(data, errs)
-		return string(b)
 	}
-	for port, want := range map[string]string{"80": "four\n", "81": "six\n"} {
-		eventually(t, func() bool { return get(port) == want })
+	both[0].Close()
+	return both[1], both[0]
+}
+
+// say returns what a port says.
+func say(t *testing.T, conn httpstream.Connection, id int, port string) string {
+	t.Helper()
+	data, errs := open(t, conn, id, port)
+	defer data.Close()
+	b, _ := io.ReadAll(data)
+	// What is not read holds up the whole connection.
+	_, _ = io.ReadAll(errs)
+	conn.RemoveStreams(data, errs)
+	return string(b)
+}
+
+// Streams lead into a pod whatever its namespaces are.
+func TestStreamsIntoNamespaces(t *testing.T) {
+	n := usernsNode(t)
+	for i, c := range []struct {
+		name string
+		opts *runtimeapi.NamespaceOption
+	}{
+		{"own-ids", &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: ownIDs(65536)}},
+		{"own-ids-shared-pids", &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD, UsernsOptions: ownIDs(65536)}},
+		{"shared-pids", &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD}},
+		{"host", &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod, change := n.usernsPod(t, c.name, c.opts, nil)
+			port := itoa(20000 + os.Getpid()%10000 + i) // one of the host's for the last
+			id := n.run(t, pod, "main", change, "sh", "-c", serves(port, "127.0.0.1", "hello"))
+			for _, proto := range []string{"spdy", "websocket"} {
+				n.resized(t, proto, id)
+				waitExited(t, n.Server, n.attached(t, proto, pod, change))
+				conn := n.forward(t, proto, pod)
+				defer conn.Close()
+				id := 0
+				eventually(t, func() bool { id++; return say(t, conn, id, port) == "hello\n" })
+			}
+			if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A client that goes without a word takes nothing with it but its streams: a terminal is hung up, a connection ended, and a command
+// goes on.
+func TestClientsThatGo(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	// One that says nothing and does not care for the end of what it hears.
+	id := n.run(t, pod, "main", nil, "sh", "-c", "mkfifo /tmp/p; sleep 1000 > /tmp/p & while :; do nc -l -p 80 127.0.0.1 < /tmp/p; done")
+	for _, proto := range []string{"spdy", "websocket"} {
+		for _, tty := range []bool{true, false} {
+			seconds := map[bool]string{true: "4711", false: "4712"}[tty]
+			r, err := n.Exec(t.Context(), &runtimeapi.ExecRequest{
+				ContainerId: id, Cmd: []string{"sh", "-c", "echo here; exec sleep " + seconds}, Tty: tty, Stdin: true, Stdout: true,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, keep := io.Pipe()
+			out, w := io.Pipe()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- executors(t, r.Url)[proto]().StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: w, Tty: tty})
+			}()
+			if _, err := io.ReadFull(out, make([]byte, len("here"))); err != nil {
+				t.Fatal(err)
+			}
+			go io.Copy(io.Discard, out)
+			cancel()
+			<-ended
+			keep.Close()
+			if tty {
+				eventually(t, func() bool { return !strings.Contains(n.sh(t, id, "ps"), "4711") })
+			}
+		}
+	}
+	if got := strings.Count(n.sh(t, id, "ps"), "sleep 4712"); got != 2 {
+		t.Errorf("%d commands without a terminal are left", got)
+	}
+	// The port's own end stays open: what is to be closed is ours.
+	grep := func(state string) string {
+		return n.sh(t, id, "grep -c ' 0100007F:0050 .* "+state+" ' /proc/net/tcp || true")
+	}
+	for _, proto := range []string{"spdy", "websocket"} {
+		eventually(t, func() bool { return grep("0A") == "1" }) // somebody listens
+		before := openFiles(t)
+		conn := n.forward(t, proto, pod)
+		open(t, conn, 1, "80")
+		eventually(t, func() bool { return grep("01") == "1" }) // connected
+		conn.Close()
+		eventually(t, func() bool { return openFiles(t) <= before })
+		n.sh(t, id, "kill -9 $(ps | grep '[n]c -l' | while read pid rest; do echo $pid; done)")
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	l, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(l)
+}
+
+// Many execs at once, of both kinds, leave no file, no goroutine and no process.
+func TestManyExecsAtOnce(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	round := func(count int) {
+		var wg sync.WaitGroup
+		for i := range count {
+			wg.Go(func() {
+				if r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo " + itoa(i)}, Timeout: 120}); err != nil || string(r.Stdout) != itoa(i)+"\n" {
+					t.Errorf("got %v, %v", r, err)
+				}
+				r, err := n.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"cat"}, Stdin: true, Stdout: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var out bytes.Buffer
+				proto := []string{"spdy", "websocket"}[i%2]
+				err = executors(t, r.Url)[proto]().StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("over"), Stdout: &out})
+				if err != nil || out.String() != "over" {
+					t.Errorf("%s: got %q, %v", proto, out.String(), err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	round(4) // what is there once, such as the files of the standard library
+	wantFiles, wantRoutines := openFiles(t), runtime.NumGoroutine()
+	round(200)
+	eventually(t, func() bool { return openFiles(t) <= wantFiles && runtime.NumGoroutine() <= wantRoutines })
+	if ps := n.sh(t, id, "ps"); strings.Count(ps, "\n") > 3 {
+		t.Errorf("processes are left:\n%s", ps)
 	}
 }
