@@ -15,13 +15,15 @@ const pauseImage = "berth.test/pause:1"
 
 // what containerd 1.6 cannot pass, and why.
 var containerd16 = map[string]string{
-	"RuntimeConfig":     "containerd 1.6 is older than this call",
-	"TargetNamespace":   "containerd 1.6 looks for the target in another way than by the container's own sandbox",
-	"StrictGroups":      "containerd 1.6 is older than the policy of supplemental groups and the user in the status",
-	"RecursiveReadOnly": "containerd 1.6 is older than recursive read-only mounts",
-	"StopSignal":        "containerd 1.6 takes the stop signal from the image alone",
-	"ListOrder":         "containerd 1.6 lists in no order",
-	"ResourcesInStatus": "containerd 1.6 does not tell resources in the status",
+	"RuntimeConfig":        "containerd 1.6 is older than this call",
+	"TargetNamespace":      "containerd 1.6 looks for the target in another way than by the container's own sandbox",
+	"StrictGroups":         "containerd 1.6 is older than the policy of supplemental groups and the user in the status",
+	"RecursiveReadOnly":    "containerd 1.6 is older than recursive read-only mounts",
+	"StopSignal":           "containerd 1.6 takes the stop signal from the image alone",
+	"AttachWebSocket":      "containerd 1.6 speaks version 4 of the protocol, which has no word for the end of the input",
+	"PortForwardWebSocket": "containerd 1.6 does not know SPDY in a WebSocket",
+	"ListOrder":            "containerd 1.6 lists in no order",
+	"ResourcesInStatus":    "containerd 1.6 does not tell resources in the status",
 
 	"ExecSyncTimeout":    "containerd 1.6 kills the command alone and then waits for the output of what it has left behind, for ever",
 	"ExecSyncLeftBehind": "containerd 1.6 waits for the output of what a command has left behind, for ever",
@@ -34,7 +36,8 @@ var containerd16 = map[string]string{
 	"ManyAtOnce/StopsMeet":      "containerd 1.6 finds the network gone that another stop has taken down",
 	"Images/Filter":             "containerd 1.6 lists all images whatever the filter",
 	"ImageThatIsNot/Filter":     "containerd 1.6 lists all images whatever the filter",
-	"PortForward/IPv6":          "containerd 1.6 does not reach ::1 alone",
+	"PortForwardSPDY/IPv6":      "containerd 1.6 does not reach ::1 alone",
+	"ExecWebSocket/EndOfInput":  "containerd 1.6 speaks version 4 of the protocol, which has no word for it",
 	"Privileged/Sysfs":          "containerd 1.6 makes the sysfs of a pod read-only for all its containers",
 }
 

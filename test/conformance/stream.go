@@ -22,9 +22,12 @@ import (
 var streamCases = []testCase{
 	{"ExecSPDY", func(t *testing.T, s *suite) { exec(t, s, spdyExecutor) }},
 	{"ExecWebSocket", func(t *testing.T, s *suite) { exec(t, s, webSocketExecutor) }},
-	{"ExecTerminal", execTerminal},
-	{"Attach", attach},
-	{"PortForward", portForward},
+	{"ExecTerminalSPDY", func(t *testing.T, s *suite) { execTerminal(t, s, spdyExecutor) }},
+	{"ExecTerminalWebSocket", func(t *testing.T, s *suite) { execTerminal(t, s, webSocketExecutor) }},
+	{"AttachSPDY", func(t *testing.T, s *suite) { attach(t, s, spdyExecutor) }},
+	{"AttachWebSocket", func(t *testing.T, s *suite) { attach(t, s, webSocketExecutor) }},
+	{"PortForwardSPDY", func(t *testing.T, s *suite) { portForward(t, s, spdyDialer) }},
+	{"PortForwardWebSocket", func(t *testing.T, s *suite) { portForward(t, s, webSocketDialer) }},
 	{"StreamRequests", streamRequests},
 }
 
@@ -38,8 +41,9 @@ func spdyExecutor(raw string) (remotecommand.Executor, error) {
 	return remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, u)
 }
 
+// webSocketExecutor is that of kubectl and crictl, and speaks to older runtimes, too.
 func webSocketExecutor(raw string) (remotecommand.Executor, error) {
-	return remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, raw, "v4.channel.k8s.io")
+	return remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, raw, "v5.channel.k8s.io", "v4.channel.k8s.io")
 }
 
 func stream(t *testing.T, with executor, raw string, opts remotecommand.StreamOptions) error {
@@ -76,8 +80,7 @@ func exec(t *testing.T, s *suite, with executor) {
 	if _, _, err = run(nil, "no-such-thing"); err == nil || !strings.Contains(err.Error(), "no-such-thing") {
 		t.Errorf("a command that is not there: %v", err)
 	}
-	// WebSocket has no word for the end of the input before version 5 of the protocol.
-	if strings.HasSuffix(t.Name(), "SPDY") {
+	if !s.lacks(t, "EndOfInput") {
 		if out, _, err = run(strings.NewReader("to and fro"), "sh", "-c", "cat; echo; echo end"); err != nil || out != "to and fro\nend\n" {
 			t.Errorf("end of input: got %q, %v", out, err)
 		}
@@ -96,7 +99,7 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 	return &first
 }
 
-func execTerminal(t *testing.T, s *suite) {
+func execTerminal(t *testing.T, s *suite, with executor) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", nil)
 	r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Tty: true, Stdin: true, Stdout: true, Cmd: []string{
@@ -106,20 +109,20 @@ func execTerminal(t *testing.T, s *suite) {
 	var out bytes.Buffer
 	in, keep := io.Pipe()
 	defer keep.Close()
-	err = stream(t, spdyExecutor, r.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes{{Width: 91, Height: 17}}})
+	err = stream(t, with, r.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes{{Width: 91, Height: 17}}})
 	var code utilexec.ExitError
 	if !errors.As(err, &code) || code.ExitStatus() != 4 || !strings.Contains(out.String(), "term=xterm") {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
 
-func attach(t *testing.T, s *suite) {
+func attach(t *testing.T, s *suite, with executor) {
 	p := s.pod(t, nil)
 	id := p.run("main", func(c *runtimeapi.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sh", "-c", "read x; echo got $x; read y; echo err $y >&2; cat")
 	r, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
 	must(t)(err)
 	var out, errOut bytes.Buffer
-	err = stream(t, spdyExecutor, r.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("one\ntwo\nthree\n"), Stdout: &out, Stderr: &errOut})
+	err = stream(t, with, r.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("one\ntwo\nthree\n"), Stdout: &out, Stderr: &errOut})
 	if err != nil || out.String() != "got one\nthree\n" || errOut.String() != "err two\n" {
 		t.Errorf("got %q, %q, %v", out.String(), errOut.String(), err)
 	}
@@ -137,13 +140,13 @@ func attach(t *testing.T, s *suite) {
 	}
 }
 
-func portForward(t *testing.T, s *suite) {
+func portForward(t *testing.T, s *suite, with dialer) {
 	p := s.pod(t, nil)
 	p.run("main", nil, "sh", "-c", "while :; do echo four | nc -l -p 8080 127.0.0.1; done & while :; do echo six | nc -l -p 8081 ::1; done")
 	get := func(port string) string {
 		r, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: p.id, Port: []int32{8080, 8081}})
 		must(t)(err)
-		conn := forwarder(t, r.GetUrl())
+		conn := forwarder(t, r.GetUrl(), with)
 		defer conn.Close()
 		h := http.Header{}
 		h.Set(corev1.StreamType, corev1.StreamTypeError)
@@ -165,14 +168,25 @@ func portForward(t *testing.T, s *suite) {
 	}
 }
 
+type dialer func(*url.URL) (httpstream.Dialer, error)
+
+func spdyDialer(u *url.URL) (httpstream.Dialer, error) {
+	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	return spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), err
+}
+
+func webSocketDialer(u *url.URL) (httpstream.Dialer, error) {
+	return portforward.NewSPDYOverWebsocketDialer(u, &rest.Config{})
+}
+
 // forwarder is the connection of a port-forward.
-func forwarder(t *testing.T, raw string) httpstream.Connection {
+func forwarder(t *testing.T, raw string, with dialer) httpstream.Connection {
 	t.Helper()
 	u, err := url.Parse(raw)
 	must(t)(err)
-	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	d, err := with(u)
 	must(t)(err)
-	conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u).Dial(portforward.PortForwardProtocolV1Name)
+	conn, _, err := d.Dial(portforward.PortForwardProtocolV1Name)
 	must(t)(err)
 	return conn
 }
