@@ -76,7 +76,7 @@ func command() *cobra.Command {
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
 	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() })...)
-	add("node", inspect.Command(dir), agentCommand(dir), runtimeCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
+	add("node", inspect.Command(dir), agentCommand(dir), config.Command(dir), runtimeCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

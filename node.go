@@ -29,40 +29,53 @@ import (
 const gcPercent = 50
 
 func agentCommand(runDir func() string) *cobra.Command {
-	c := config.Default()
+	flags := config.Default()
+	sources := &config.Sources{}
 	cmd := &cobra.Command{
 		Use: "agent", Short: "Run the node's agent",
 		Long: `Run the pods whose manifests are in a directory, until SIGTERM or SIGINT. Pods go on running when the agent ends, however it ends;
 the next agent on the same directories takes them over.
 
+Settings come from flags, from the files of --config-dir, from the file of --config, and from the defaults, the first of these the
+strongest. SIGHUP reads the files again.
+
 Several agents can run on one machine when they differ in --root-dir, --run-dir, --log-dir, --cgroup-root, --bridge-name and --pod-cidr.`,
-		Example: "  berth agent --manifest-dir /etc/kubernetes/manifests\n  berth agent --image-dir /var/lib/images",
+		Example: "  berth agent --manifest-dir /etc/kubernetes/manifests\n  berth agent --config /var/lib/kubelet/config.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.RunDir = runDir()
-			if err := c.Complete(); err != nil {
+			sources.RunDir, sources.Given = runDir(), cmd.Flags()
+			l, err := sources.Load()
+			if err != nil {
 				return err
 			}
-			return runAgent(cmd.Context(), c)
+			return runAgent(cmd.Context(), sources, l)
 		},
 	}
-	c.AddFlags(cmd.Flags())
+	sources.AddFlags(cmd.Flags())
+	flags.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func runAgent(ctx context.Context, c config.Config) error {
+func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loaded) error {
+	c := loaded.Config
 	if os.Geteuid() != 0 {
 		return errors.New("the agent makes namespaces, cgroups and mounts, and must run as root")
 	}
 	saveMemory()
-	log := c.Logger(os.Stderr)
+	level := &slog.LevelVar{}
+	level.Set(c.Level)
+	log := c.LoggerAt(os.Stderr, level)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
+	if w := loaded.Warning(); w != "" {
+		log.Warn(w)
+	}
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 	notify := systemd.NewNotifier(log)
+	settings := newSettings(sources, loaded, level, notify, log)
 
 	rt, err := openRuntime(ctx, c, log)
 	if err != nil {
@@ -83,11 +96,11 @@ func runAgent(ctx context.Context, c config.Config) error {
 	})
 
 	a, err := agent.New(agent.Config{
-		Config: c, Runtime: rt, Images: rt.images, Version: version, Log: log,
+		Config: c, Runtime: rt, Images: rt.images, Version: version, Configz: settings.configz, Log: log,
 		Ready: func() { notify.Ready("running pods") },
 	})
 	if err == nil {
-		err = runBoth(ctx, a, notify)
+		err = runAll(ctx, a, notify, settings)
 	}
 	notify.Stopping()
 	stopRuntime()
@@ -102,10 +115,11 @@ func saveMemory() {
 	}
 }
 
-// runBoth runs the agent and, where systemd asks for it, its watchdog.
-func runBoth(ctx context.Context, a *agent.Agent, notify *systemd.Notifier) error {
+// runAll runs the agent, what reads its configuration again, and, where systemd asks for it, its watchdog.
+func runAll(ctx context.Context, a *agent.Agent, notify *systemd.Notifier, s *settings) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
+	g.Go(func() error { s.run(ctx, a.Reload); return nil })
 	g.Go(func() error { return notify.Watchdog(ctx, a.Alive) })
 	return g.Wait()
 }

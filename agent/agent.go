@@ -43,6 +43,8 @@ type Config struct {
 	Runtime pod.Runtime
 	Images  http.Handler // serves /images of the API
 	Version string
+	// Configz is what /configz shows; nil: it is not served.
+	Configz func() any
 	// Ready is called once, when the agent answers and has read every manifest.
 	Ready func()
 	Log   *slog.Logger
@@ -61,8 +63,9 @@ type Agent struct {
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
-	authority *pki.Authority // nil: certificates are somebody else's
-	groups    *os.File       // locked as long as the agent lives
+	server    atomic.Pointer[server] // nil before it serves
+	authority *pki.Authority         // nil: certificates are somebody else's
+	groups    *os.File               // locked as long as the agent lives
 }
 
 // New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
@@ -105,6 +108,7 @@ func New(c Config) (*Agent, error) {
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,
 		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
+		ResolvConf: c.ResolvConf, ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault,
 		Events: a.events, Log: c.Log,
 	})
 	if err != nil {
@@ -144,6 +148,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.server.Store(srv)
 	g, ctx := errgroup.WithContext(ctx)
 	found, wanted := make(chan source.Update), make(chan source.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })

@@ -39,6 +39,7 @@ type server struct {
 	certs     *pki.Files[*tls.Certificate]
 	clients   *pki.Files[[]*x509.Certificate]
 	tokens    *pki.Files[access.Tokens]
+	rules     *access.Replaceable // nil: an API server says who may do what
 
 	parts []part
 }
@@ -159,9 +160,12 @@ func (s *server) guard(next http.Handler) (http.Handler, error) {
 	case hook != nil:
 		g.Authorizer = hook
 	default:
-		if g.Authorizer, err = c.Rules(); err != nil {
+		rules, err := c.Rules()
+		if err != nil {
 			return nil, err
 		}
+		s.rules = access.NewReplaceable(rules)
+		g.Authorizer = s.rules
 	}
 	return g, nil
 }
@@ -292,13 +296,25 @@ func (s *server) renamed(ctx context.Context) <-chan struct{} {
 	return out
 }
 
+// Reload takes over what can change while the agent runs: who may do what.
+func (a *Agent) Reload(c config.Config) error {
+	rules, err := c.Rules()
+	if err != nil {
+		return err
+	}
+	if s := a.server.Load(); s != nil && s.rules != nil {
+		s.rules.Replace(rules)
+	}
+	return nil
+}
+
 // apiConfig is what the API shows.
 func (a *Agent) apiConfig() api.Config {
 	c := api.Config{
 		Pods: a.pods, Events: a.events, Runtime: a.cfg.Runtime,
 		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
 		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Log: a.log,
-		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling,
+		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling, Configz: a.cfg.Configz,
 	}
 	if a.cfg.SystemLogs {
 		c.SystemLogs = "/var/log"

@@ -104,7 +104,7 @@ func TestUnit(t *testing.T) {
 	u.Environment = []string{"GOGC=50", "A=b c"}
 	got := u.String()
 	for _, want := range []string{
-		"Type=notify\n", "KillMode=process\n", "Delegate=yes\n", "Restart=always\n", "OOMScoreAdjust=-999\n", "WatchdogSec=1m0s\n",
+		"Type=notify\n", "KillMode=process\n", "Delegate=yes\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "Restart=always\n", "OOMScoreAdjust=-999\n", "WatchdogSec=1m0s\n",
 		`ExecStart=/usr/local/bin/berth agent --root-dir "/var/lib/my berth" --label "a=\"$$HOME%%n\""` + "\n",
 		"Environment=GOGC=50\n", `Environment="A=b c"` + "\n", "WantedBy=multi-user.target\n",
 	} {

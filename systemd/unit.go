@@ -40,6 +40,7 @@ func (u Unit) String() string {
 	line("[Service]")
 	line("Type=notify")
 	line("ExecStart=%s", commandLine(u.ExecStart))
+	line("ExecReload=/bin/kill -HUP $MAINPID")
 	for _, e := range u.Environment {
 		line("Environment=%s", quote(specifiers(e)))
 	}

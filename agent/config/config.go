@@ -76,6 +76,7 @@ type Config struct {
 
 	Managers
 	Server
+	Pods
 
 	Logging
 }
@@ -147,6 +148,7 @@ func Default() Config {
 		BackoffMax:     5 * time.Minute,
 		Managers:       defaultManagers(),
 		Server:         defaultServer(),
+		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local"},
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }
@@ -198,6 +200,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
 	c.Server.AddFlags(fs)
+	c.Pods.AddFlags(fs)
 	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
 	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
 	c.Logging.AddFlags(fs)
@@ -313,7 +316,7 @@ func (c *Config) Complete() error {
 	}
 	_, pins := c.Pinning()
 	_, labels := c.Labels()
-	errs = append(errs, pins, labels, c.Server.Complete(c.RootDir), c.completeCredentials(), c.Logging.Validate())
+	errs = append(errs, pins, labels, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.completeCredentials(), c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 
@@ -344,8 +347,11 @@ func (l *Logging) Validate() error {
 }
 
 // Logger makes the program's logger.
-func (l *Logging) Logger(w *os.File) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: l.Level}
+func (l *Logging) Logger(w *os.File) *slog.Logger { return l.LoggerAt(w, l.Level) }
+
+// LoggerAt is [Logging.Logger] with a level that can change.
+func (l *Logging) LoggerAt(w *os.File, level slog.Leveler) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}

@@ -74,11 +74,12 @@ type Config struct {
 	Groups      cgroups.Options     // the node's choices for the groups of containers
 	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
 
-	RootDir    string   // pods' files are under pods/<uid>
-	LogDir     string   // logs are under <namespace>_<name>_<uid>/<container>
-	ResolvConf string   // the node's resolver configuration; "" = /etc/resolv.conf
-	SeccompDir string   // profiles of type Localhost; "" = <RootDir>/seccomp
-	Sysctls    []string // sysctls allowed beyond the safe ones, "net.core.*" too
+	RootDir        string   // pods' files are under pods/<uid>
+	LogDir         string   // logs are under <namespace>_<name>_<uid>/<container>
+	ResolvConf     string   // the node's resolver configuration; "" = /etc/resolv.conf
+	SeccompDir     string   // profiles of type Localhost; "" = <RootDir>/seccomp
+	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
+	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
 
 	Pins *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
 

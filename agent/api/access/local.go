@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // Rule lets a user, or the members of a group, do something.
@@ -67,6 +68,24 @@ func (rs Rules) Authorize(_ context.Context, u *User, want Attributes) (bool, st
 		}
 	}
 	return false, "no rule of --api-allow lets them", nil
+}
+
+// Replaceable are rules that can be replaced while they are in use.
+type Replaceable struct{ now atomic.Pointer[Rules] }
+
+// NewReplaceable begins with some rules.
+func NewReplaceable(r Rules) *Replaceable {
+	out := &Replaceable{}
+	out.Replace(r)
+	return out
+}
+
+// Replace makes other rules hold from the next request on.
+func (p *Replaceable) Replace(r Rules) { p.now.Store(&r) }
+
+// Authorize implements [Authorizer].
+func (p *Replaceable) Authorize(ctx context.Context, u *User, want Attributes) (bool, string, error) {
+	return p.now.Load().Authorize(ctx, u, want)
 }
 
 // Tokens are bearer tokens of a file. They are kept as their hashes, so that how long it takes to find one tells nothing of it.

@@ -15,16 +15,17 @@ import (
 
 // Node is what of the node matters to its pods.
 type Node struct {
-	Name          string
-	IPs           []string
-	Memory        int64 // bytes
-	Allocatable   corev1.ResourceList
-	Groups        cgroups.Options
-	LogDir        string
-	SeccompDir    string // where profiles of type Localhost are
-	ClusterDomain string // the domain of host names with a subdomain
-	ClusterDNS    []string
-	Resolver      Resolver // the node's own
+	Name           string
+	IPs            []string
+	Memory         int64 // bytes
+	Allocatable    corev1.ResourceList
+	Groups         cgroups.Options
+	LogDir         string
+	SeccompDir     string // where profiles of type Localhost are
+	SeccompDefault bool   // containers that name no profile have the runtime's
+	ClusterDomain  string // the domain of host names with a subdomain
+	ClusterDNS     []string
+	Resolver       Resolver // the node's own
 }
 
 // The kernel's limits of a host name, and DNS's of one label of it.

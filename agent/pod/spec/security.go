@@ -61,7 +61,7 @@ func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 		ReadonlyRootfs:   isTrue(sc.ReadOnlyRootFilesystem),
 		NoNewPrivs:       sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
 		SelinuxOptions:   seLinux(sc.SELinuxOptions),
-		Seccomp:          seccomp(sc.SeccompProfile, in.Node.SeccompDir),
+		Seccomp:          seccomp(sc.SeccompProfile, in.Node),
 		Apparmor:         appArmor(sc.AppArmorProfile),
 	}
 	out.SupplementalGroups, out.SupplementalGroupsPolicy = groups(in.Pod)
@@ -104,7 +104,10 @@ func seLinux(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
 	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-func seccomp(p *corev1.SeccompProfile, dir string) *runtimeapi.SecurityProfile {
+func seccomp(p *corev1.SeccompProfile, node *Node) *runtimeapi.SecurityProfile {
+	if p == nil && node.SeccompDefault {
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
 	if p == nil {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	}
@@ -114,7 +117,7 @@ func seccomp(p *corev1.SeccompProfile, dir string) *runtimeapi.SecurityProfile {
 	case corev1.SeccompProfileTypeLocalhost:
 		out := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
 		if p.LocalhostProfile != nil {
-			out.LocalhostRef = filepath.Join(dir, *p.LocalhostProfile)
+			out.LocalhostRef = filepath.Join(node.SeccompDir, *p.LocalhostProfile)
 		}
 		return out
 	}
