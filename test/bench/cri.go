@@ -59,6 +59,7 @@ type criRun struct {
 	parent, logs string
 	took         map[string][]time.Duration
 	order        []string
+	costs        []cost
 }
 
 // cri times the calls of the CRI one by one on a runtime that has nothing else to do, and those that only look also with many
@@ -73,6 +74,10 @@ func (b *bench) cri(ctx context.Context, p peer) error {
 		return err
 	}
 	defer client.conn.Close()
+	// It answers when the archives given at start have been read.
+	if a, err := client.img.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil || a.GetImage() == nil {
+		return fmt.Errorf("find image %s: %w", image, err)
+	}
 	logs, err := os.MkdirTemp(b.dir, "logs-")
 	if err != nil {
 		return err
@@ -90,17 +95,23 @@ func (b *bench) cri(ctx context.Context, p peer) error {
 			return err
 		}
 	}
-	if err := r.crowd(ctx, b.many); err != nil {
+	if err := r.crowd(ctx, b.many, p.Processes); err != nil {
 		return err
 	}
 	for _, what := range r.order {
 		b.record(p, "CRI "+what+", median", "ms", median(r.took[what]))
 	}
+	for _, c := range r.costs {
+		b.record(p, "CRI "+c.what+", CPU of the runtime a call", "µs", c.micros)
+	}
+	if in, ok := p.(inProcess); ok {
+		return b.criInside(ctx, p, in, logs)
+	}
 	return nil
 }
 
-// crowd looks while n pods are there.
-func (r *criRun) crowd(ctx context.Context, n int) (err error) {
+// crowd looks while n pods are there. processes are those whose CPU time is taken.
+func (r *criRun) crowd(ctx context.Context, n int, processes func() []int) (err error) {
 	var pods []criPod
 	defer func() {
 		quiet := criRun{criClient: r.criClient, took: map[string][]time.Duration{}}
@@ -116,10 +127,33 @@ func (r *criRun) crowd(ctx context.Context, n int) (err error) {
 			return err
 		}
 	}
+	when := fmt.Sprintf(" at %d pods", n)
 	for i := range max(n, 20) {
-		if err := r.look(ctx, pods[i%n], fmt.Sprintf(" at %d pods", n)); err != nil {
+		if err := r.look(ctx, pods[i%n], when); err != nil {
 			return err
 		}
+	}
+	return r.cost(ctx, pods[0], when, processes())
+}
+
+// cost is what a call takes of the runtime's own CPU time, which on a busy machine says more than how long it took.
+type cost struct {
+	what   string
+	micros float64
+}
+
+// costCalls is how often a call is made for its cost to be taken.
+const costCalls = 500
+
+func (r *criRun) cost(ctx context.Context, x criPod, when string, pids []int) error {
+	for _, c := range r.quick(ctx, x) {
+		before := cpu(pids)
+		for range costCalls {
+			if err := c.call(); err != nil {
+				return fmt.Errorf("%s: %w", c.what, err)
+			}
+		}
+		r.costs = append(r.costs, cost{c.what + when, float64((cpu(pids) - before).Nanoseconds()) / 1000 / costCalls})
 	}
 	return nil
 }
@@ -177,12 +211,14 @@ func (r *criRun) up(ctx context.Context, name string) (criPod, error) {
 	})
 }
 
-// look makes the calls that change nothing, and runs a command.
-func (r *criRun) look(ctx context.Context, x criPod, when string) error {
-	for _, c := range []struct {
-		what string
-		call func() error
-	}{
+type criCall struct {
+	what string
+	call func() error
+}
+
+// quick are the calls that change nothing.
+func (r *criRun) quick(ctx context.Context, x criPod) []criCall {
+	return []criCall{
 		// What any call takes between these two processes: the floor of the others.
 		{"Version", func() error {
 			_, err := r.rt.Version(ctx, &runtimeapi.VersionRequest{})
@@ -204,14 +240,19 @@ func (r *criRun) look(ctx context.Context, x criPod, when string) error {
 			_, err := r.rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 			return err
 		}},
-		{"ExecSync", func() error {
-			a, err := r.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: x.container, Cmd: []string{"true"}, Timeout: 30})
-			if err == nil && a.GetExitCode() != 0 {
-				err = fmt.Errorf("exit code %d: %s", a.GetExitCode(), a.GetStderr())
-			}
-			return err
-		}},
-	} {
+	}
+}
+
+// look makes the calls that change nothing, and runs a command.
+func (r *criRun) look(ctx context.Context, x criPod, when string) error {
+	exec := criCall{"ExecSync", func() error {
+		a, err := r.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: x.container, Cmd: []string{"true"}, Timeout: 30})
+		if err == nil && a.GetExitCode() != 0 {
+			err = fmt.Errorf("exit code %d: %s", a.GetExitCode(), a.GetStderr())
+		}
+		return err
+	}}
+	for _, c := range append(r.quick(ctx, x), exec) {
 		if err := r.time(c.what+when, c.call); err != nil {
 			return err
 		}

@@ -8,7 +8,8 @@
 // cache and lazily loaded plugins are in the state they have on a node that has run a pod before.
 //
 // "CRI" figures are single calls over the socket, on a runtime that has nothing else to do and with many pods there; Version is
-// what a call costs that does nothing.
+// what a call costs that does nothing. Of the calls that only look, the CPU time of the runtime's processes is taken, too, and for berth
+// also what they take in-process, which is how its agent makes them.
 //
 // "Running" is the moment at which the container's own process has made a file in a directory of the host, seen by inotify.
 // "Gone" is the moment at which the kernel has no interface on the peer's bridge and no cgroup of its pods any more.
