@@ -136,7 +136,7 @@ func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
 		}
 	}
 	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
-	r.MaxRegistryPulls = c.MaxRegistryPulls
+	r.MaxRegistryPulls, r.PinnedImages = c.MaxRegistryPulls, c.PinnedImages
 	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
 	return r

@@ -58,6 +58,7 @@ type Config struct {
 
 	RegistryConfigDir string        // hosts.toml files, one directory a registry
 	ImageDir          string        // archives imported at start
+	PinnedImages      []string      // names that garbage collection leaves, * in them for anything
 	MaxParallelPulls  int           // layers downloaded at a time; 0 = 6
 	MaxRegistryPulls  int           // and from one registry; 0 = as many as in all
 	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
@@ -162,7 +163,7 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	s.images, err = image.Open(image.Config{
-		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir,
+		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, Pinned: c.PinnedImages,
 		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout, Log: s.log,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/image"
 )
 
@@ -55,6 +56,9 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 // ImageStatus returns an image, and nothing when there is none.
 func (s *Server) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	return call(ctx, "ImageStatus", func(ctx context.Context) (*runtimeapi.ImageStatusResponse, error) {
+		if _, err := s.imageHandler(r.GetImage()); err != nil {
+			return nil, err
+		}
 		img, err := s.getImage(ctx, r.GetImage().GetImage())
 		if errors.Is(err, image.ErrNotFound) {
 			return &runtimeapi.ImageStatusResponse{}, nil
@@ -80,12 +84,30 @@ func (s *Server) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) 
 		if r.GetImage().GetImage() == "" {
 			return nil, invalidf("pull image: no image is named")
 		}
-		img, err := s.images.Pull(ctx, r.GetImage().GetImage(), auth, nil)
+		h, err := s.imageHandler(r.GetImage())
+		if err != nil {
+			return nil, err
+		}
+		pull := s.images.Pull
+		if h.Kind == handler.Wasm {
+			pull = s.images.PullModule
+		}
+		img, err := pull(ctx, r.GetImage().GetImage(), auth, nil)
 		if err != nil {
 			return nil, fmt.Errorf("pull image: %w", err)
 		}
 		return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 	})
+}
+
+// imageHandler is the runtime handler that an image is for. All of them share the layers of all images; what differs is which image is
+// taken where there are several under one name.
+func (s *Server) imageHandler(i *runtimeapi.ImageSpec) (handler.Handler, error) {
+	h, err := s.machine.handlers.Get(i.GetRuntimeHandler())
+	if err != nil {
+		return h, fmt.Errorf("image %q: %w: %w", i.GetImage(), errInvalid, err)
+	}
+	return h, nil
 }
 
 // authOf also reads the combined form that docker's configuration files have: base64 of "user:password".
@@ -114,6 +136,9 @@ func authOf(a *runtimeapi.AuthConfig) (*image.Auth, error) {
 // RemoveImage removes an image with all its names.
 func (s *Server) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	return call(ctx, "RemoveImage", func(ctx context.Context) (*runtimeapi.RemoveImageResponse, error) {
+		if _, err := s.imageHandler(r.GetImage()); err != nil {
+			return nil, err
+		}
 		err := s.images.Remove(ctx, r.GetImage().GetImage())
 		if errors.Is(err, image.ErrNotFound) {
 			err = nil

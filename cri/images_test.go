@@ -30,11 +30,16 @@ func TestAuth(t *testing.T) {
 	}{
 		"apart":      {&runtimeapi.AuthConfig{Username: "me", Password: "secret"}, "me", "secret", false},
 		"combined":   {&runtimeapi.AuthConfig{Auth: both}, "me", "secret", false},
+		"identity":   {&runtimeapi.AuthConfig{IdentityToken: "id"}, "", "", false},
+		"registry":   {&runtimeapi.AuthConfig{RegistryToken: "token"}, "", "", false},
+		"both":       {&runtimeapi.AuthConfig{Username: "other", Password: "x", Auth: both}, "other", "x", false},
+		"padded":     {&runtimeapi.AuthConfig{Auth: base64.StdEncoding.EncodeToString([]byte("me:secret\x00\x00"))}, "me", "secret", false},
+		"with colon": {&runtimeapi.AuthConfig{Auth: base64.StdEncoding.EncodeToString([]byte("me:a:b"))}, "me", "a:b", false},
 		"not base64": {&runtimeapi.AuthConfig{Auth: "%"}, "", "", true},
 		"no colon":   {&runtimeapi.AuthConfig{Auth: base64.StdEncoding.EncodeToString([]byte("me"))}, "", "", true},
 	} {
 		a, err := authOf(tt.in)
-		if (err != nil) != tt.bad || err == nil && (a.Username != tt.user || a.Password != tt.pass) {
+		if (err != nil) != tt.bad || err == nil && (a.Username != tt.user || a.Password != tt.pass || a.IdentityToken != tt.in.IdentityToken || a.RegistryToken != tt.in.RegistryToken) {
 			t.Errorf("%s: got %+v, %v", name, a, err)
 		}
 	}
@@ -73,6 +78,27 @@ func TestImages(t *testing.T) {
 	}
 	if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil || st.Image != nil {
 		t.Errorf("got %v, %v", st, err)
+	}
+	for _, call := range []func(*runtimeapi.ImageSpec) error{
+		func(i *runtimeapi.ImageSpec) error {
+			_, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: i})
+			return err
+		},
+		func(i *runtimeapi.ImageSpec) error {
+			_, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: i})
+			return err
+		},
+		func(i *runtimeapi.ImageSpec) error {
+			_, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: i})
+			return err
+		},
+	} {
+		if err := call(&runtimeapi.ImageSpec{Image: ref, RuntimeHandler: "nobody"}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "nobody") {
+			t.Errorf("unknown handler: got %v", err)
+		}
+		if err := call(&runtimeapi.ImageSpec{Image: ref, RuntimeHandler: ""}); err != nil {
+			t.Errorf("default handler: got %v", err)
+		}
 	}
 	if _, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reg.Host + "/nope:1"}}); err == nil || status.Code(err) == codes.OK {
 		t.Errorf("got %v", err)

@@ -45,6 +45,7 @@ type Embedded struct {
 	NRIRegistration   time.Duration // how long a plugin may take to register
 	NRIRequest        time.Duration // and to answer a call
 	RegistryConfigDir string
+	PinnedImages      []string
 	PullStallTimeout  time.Duration
 	MaxParallelPulls  int
 	MaxRegistryPulls  int
@@ -178,6 +179,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&e.NRIRegistration, "nri-registration-timeout", e.NRIRegistration, "let go of an NRI plugin that has not registered by then")
 	fs.DurationVar(&e.NRIRequest, "nri-request-timeout", e.NRIRequest, "let go of an NRI plugin that has not answered a call by then")
 	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
+	fs.StringSliceVar(&e.PinnedImages, "pinned-images", e.PinnedImages, "names of images that garbage collection leaves, in which * stands for anything")
 	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
 	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
 	fs.IntVar(&e.MaxRegistryPulls, "max-parallel-pulls-per-registry", e.MaxRegistryPulls, "and from one registry (0: as many as in all)")

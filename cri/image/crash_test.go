@@ -287,23 +287,34 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestPinned: the mark survives another pull.
+// TestPinned: images are pinned by any of their names, for as long as the configuration says so.
 func TestPinned(t *testing.T) {
-	w := newWorld(t)
-	r, names := served(t, twoLayers)
-	img := mustPull(t, w, names[0])
-	if err := w.Pin(names[0], true); err != nil {
-		t.Fatal(err)
+	other := twoLayers
+	other.Name, other.Config.Labels = "team/other:v2", map[string]string{"other": "yes"}
+	r, names := served(t, twoLayers, other)
+	for pattern, want := range map[string][2]bool{
+		names[0]: {true, false}, r.Host + "/*": {true, true}, "*/team/*": {false, true}, "*:v1": {true, false}, "hello:v1": {}, r.Host + "/hello": {}, "": {},
+	} {
+		w := newWorld(t, func(c *Config) {
+			if pattern != "" {
+				c.Pinned = []string{"docker.io/library/never:seen", pattern}
+			}
+		})
+		for i, name := range names {
+			img := mustPull(t, w, name)
+			if got, err := w.Get(img.ID); err != nil || got.Pinned != want[i] || img.Pinned != want[i] {
+				t.Errorf("%q, %s: got %+v, %v", pattern, name, got, err)
+			}
+			// It is a hint for who collects garbage, and no lock.
+			if err := w.Remove(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		}
 	}
-	if _, err := imagetest.Push(r.Host, imagetest.Build(twoLayers)); err != nil {
-		t.Fatal(err)
-	}
-	mustPull(t, w, strings.Replace(names[0], ":v1", "@"+img.ManifestDigest, 1))
-	if got, err := w.Get(img.ID); err != nil || !got.Pinned {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if err := w.Pin("absent", true); !errors.Is(err, ErrNotFound) {
-		t.Errorf("error is %v", err)
+	c := newWorld(t).cfg
+	c.Pinned = []string{"UPPER"}
+	if _, err := Open(c); err == nil || !strings.Contains(err.Error(), "pinned images") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -29,6 +29,7 @@ type Config struct {
 	DB                *store.DB
 	Snapshots         snapshot.Snapshotter
 	RegistryConfigDir string            // hosts.toml files in containerd's layout; "" = none
+	Pinned            []string          // names of images that garbage collection leaves, * in them for anything
 	MaxParallel       int               // layers fetched at a time, of all pulls; 0 = 6
 	MaxPerRegistry    int               // and from one registry; 0 = MaxParallel
 	StallTimeout      time.Duration     // a connection without a byte for so long is given up; 0 = 1 minute

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/platforms"
@@ -133,6 +134,39 @@ func choose(manifests []ocispec.Descriptor, want platforms.MatchComparer) (ocisp
 	return *best, nil
 }
 
+// moduleSystems are what builders call the system of a WebAssembly module.
+var moduleSystems = []string{"wasip1", "wasi"}
+
+func isModule(c ocispec.Image) bool { return slices.Contains(moduleSystems, c.OS) }
+
+// platformFor is what is taken of an index, the best first.
+func (s *Store) platformFor(as kind) platforms.MatchComparer {
+	if as != module {
+		return s.platform
+	}
+	return modulesFirst{s.platform}
+}
+
+// modulesFirst prefers modules to what the machine runs itself.
+type modulesFirst struct{ machine platforms.MatchComparer }
+
+func (m modulesFirst) Match(p ocispec.Platform) bool {
+	return slices.Contains(moduleSystems, p.OS) || m.machine.Match(p)
+}
+
+func (m modulesFirst) Less(a, b ocispec.Platform) bool {
+	rank := func(p ocispec.Platform) int {
+		if i := slices.Index(moduleSystems, p.OS); i >= 0 {
+			return i
+		}
+		return len(moduleSystems)
+	}
+	if x, y := rank(a), rank(b); x != y {
+		return x < y
+	}
+	return m.machine.Less(a, b)
+}
+
 // parseConfig reads the configuration of an image with so many layers, and returns the keys of its snapshots, the lowest
 // first.
 func parseConfig(body []byte, layers int) (ocispec.Image, []string, error) {
@@ -140,7 +174,7 @@ func parseConfig(body []byte, layers int) (ocispec.Image, []string, error) {
 	if err := json.Unmarshal(body, &c); err != nil {
 		return c, nil, invalid("read configuration: %v", err)
 	}
-	if c.OS != "" && c.OS != "linux" {
+	if c.OS != "" && c.OS != "linux" && !isModule(c) {
 		return c, nil, fmt.Errorf("image is made for %q", c.OS)
 	}
 	if len(c.RootFS.DiffIDs) != layers {

@@ -20,18 +20,36 @@ import (
 // Pull brings the image ref here. Pulls of one name with the same credentials are one; it goes on as long as one of its
 // callers waits. progress may be nil; it is called a few times a second at most, never twice at once, and must not block.
 func (s *Store) Pull(ctx context.Context, ref string, auth *Auth, progress func(Progress)) (Image, error) {
+	return s.pullAs(ctx, ref, program, auth, progress)
+}
+
+// PullModule is Pull for who runs WebAssembly: where a name stands for several images, one that is a module comes first, then what
+// this machine runs itself.
+func (s *Store) PullModule(ctx context.Context, ref string, auth *Auth, progress func(Progress)) (Image, error) {
+	return s.pullAs(ctx, ref, module, auth, progress)
+}
+
+// kind is what an image is wanted for.
+type kind string
+
+const (
+	program kind = "program"
+	module  kind = "module"
+)
+
+func (s *Store) pullAs(ctx context.Context, ref string, as kind, auth *Auth, progress func(Progress)) (Image, error) {
 	named, err := ParseName(ref)
 	if err != nil {
 		return Image{}, err
 	}
-	key := named.String()
+	key := string(as) + " " + named.String()
 	if auth != nil {
 		key = strings.Join([]string{key, auth.ServerAddress, auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken}, "\x00")
 	}
 	return s.pulls.do(ctx, key, progress, func(ctx context.Context, tell func(Progress)) (Image, error) {
 		ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "pull image")
 		defer span.End()
-		img, err := s.pull(ctx, named, auth, tell)
+		img, err := s.pull(ctx, named, as, auth, tell)
 		if err != nil {
 			return img, fmt.Errorf("pull %s: %w", reference.FamiliarString(named), err)
 		}
@@ -40,23 +58,23 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth, progress func(
 	})
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth, tell func(Progress)) (Image, error) {
+func (s *Store) pull(ctx context.Context, named reference.Named, as kind, auth *Auth, tell func(Progress)) (Image, error) {
 	tell(Progress{Ref: named.String(), Phase: Resolving})
 	repo, err := s.registry.Repository(ctx, named, auth)
 	if err != nil {
 		return Image{}, err
 	}
 	defer repo.Close()
-	if img, ok, err := s.unchanged(ctx, repo, named); err != nil || ok {
+	if img, ok, err := s.unchanged(ctx, repo, named, as); err != nil || ok {
 		return img, err
 	}
-	p := &puller{store: s, repo: repo, named: named, tell: tell}
+	p := &puller{store: s, repo: repo, named: named, as: as, tell: tell}
 	defer p.release()
 	return p.run(ctx)
 }
 
 // unchanged looks whether the registry still has under that name what is here already.
-func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named reference.Named) (Image, bool, error) {
+func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named reference.Named, as kind) (Image, bool, error) {
 	n, err := s.names.Get(named.String())
 	if err != nil || n.Target == "" {
 		return Image{}, false, nil // not here
@@ -75,6 +93,9 @@ func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named 
 	if err != nil || topLayer(r) != "" && !s.cfg.Snapshots.Exists(topLayer(r)) {
 		return Image{}, false, nil // removed meanwhile
 	}
+	if isModule(r.Config) != (as == module) {
+		return Image{}, false, nil // perhaps there is another under the same name
+	}
 	return s.image(n.ID, r, s.namesOf(n.ID)), true, nil
 }
 
@@ -83,6 +104,7 @@ type puller struct {
 	store *Store
 	repo  *registry.Repository
 	named reference.Named
+	as    kind
 	tell  func(Progress)
 
 	kept     []digest.Digest
@@ -124,7 +146,7 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 		})
 	}
 	if err := u.run(ctx); err != nil {
-		return Image{}, err
+		return Image{}, elsewhere(err, doc.Layers)
 	}
 	names := map[string]digest.Digest{reference.TrimNamed(p.named).String() + "@" + target.String(): target}
 	if _, ok := p.named.(reference.Tagged); ok {
@@ -137,6 +159,20 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 		return img, err
 	}
 	return img, p.store.finish(doc.Layers)
+}
+
+// elsewhere tells of a layer that the registry does not have because it may not: such layers are fetched only from registries, never from
+// the addresses that an image names.
+func elsewhere(err error, layers []ocispec.Descriptor) error {
+	if !errors.Is(err, registry.ErrNotFound) {
+		return err
+	}
+	for _, l := range layers {
+		if len(l.URLs) > 0 {
+			return fmt.Errorf("%w (layer %s is meant to come from %s: push the image with all of its layers)", err, l.Digest, l.URLs[0])
+		}
+	}
+	return err
 }
 
 // finish drops packed layers that were needed only to unpack them.
@@ -183,7 +219,7 @@ func (p *puller) descend(ctx context.Context, m registry.Manifest) (registry.Man
 		if err != nil || !doc.isIndex() {
 			return m, doc, err
 		}
-		d, err := choose(*doc.Manifests, p.store.platform)
+		d, err := choose(*doc.Manifests, p.store.platformFor(p.as))
 		if err != nil {
 			return m, doc, err
 		}
@@ -235,7 +271,7 @@ func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, erro
 // warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in their
 // configuration, and some machines run others' programs.
 func (s *Store) warnPlatform(ref string, c ocispec.Image) {
-	if c.Architecture != "" && !s.platform.Match(c.Platform) {
+	if c.Architecture != "" && !isModule(c) && !s.platform.Match(c.Platform) {
 		s.log.Warn("image is made for another kind of machine", "image", ref, "architecture", c.Architecture, "variant", c.Variant)
 	}
 }

@@ -366,7 +366,7 @@ func TestOne(t *testing.T) {
 	waitFor(t, func() bool {
 		w.pulls.mu.Lock()
 		defer w.pulls.mu.Unlock()
-		f := w.pulls.of[names[0]]
+		f := w.pulls.of["program "+names[0]]
 		if f == nil {
 			return false
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type Store struct {
 	content  *content
 	registry *registry.Client
 	platform platforms.MatchComparer
+	pins     []*regexp.Regexp
 
 	images   *store.Table[imageRecord]   // by ID
 	names    *store.Table[nameRecord]    // by complete name
@@ -49,7 +51,6 @@ type imageRecord struct {
 	Bytes    int64           // of those
 	Layers   []string        // chain IDs, the lowest first
 	Config   ocispec.Image   // without history
-	Pinned   bool            `json:",omitempty"`
 	PulledAt time.Time
 }
 
@@ -85,7 +86,10 @@ func Open(c Config) (*Store, error) {
 	if c.Platform != nil {
 		s.platform = platforms.Only(*c.Platform)
 	}
-	err := s.openTables(c.DB)
+	err := s.readPins()
+	if err == nil {
+		err = s.openTables(c.DB)
+	}
 	if err == nil {
 		s.content, err = openContent(c.Root)
 	}
@@ -208,7 +212,7 @@ func (s *Store) namesOf(id string) []string {
 func (s *Store) image(id string, r imageRecord, names []string) Image {
 	i := Image{
 		ID: id, ManifestDigest: r.Manifest.String(), TopLayer: topLayer(r), Config: r.Config,
-		Pinned: r.Pinned, PulledAt: r.PulledAt, Size: r.Bytes,
+		Pinned: s.pinned(names), PulledAt: r.PulledAt, Size: r.Bytes,
 	}
 	for _, n := range names {
 		if strings.Contains(n, "@") {
@@ -240,25 +244,6 @@ func (s *Store) List() []Image {
 	return all
 }
 
-// Pin marks or unmarks an image as one that garbage collection must keep.
-func (s *Store) Pin(ref string, pinned bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	id, err := s.find(ref)
-	if err != nil {
-		return err
-	}
-	r, err := s.images.Get(id)
-	if err != nil || r.Pinned == pinned {
-		return err
-	}
-	r.Pinned = pinned
-	if err := s.images.Put(id, r); err != nil {
-		return fmt.Errorf("pin image %q: %w", ref, err)
-	}
-	return nil
-}
-
 // Usage is what all images take on disk, each layer counted once.
 func (s *Store) Usage() (bytes, inodes uint64, err error) {
 	for _, r := range s.images.All() {
@@ -280,7 +265,6 @@ func (s *Store) record(id string, r imageRecord, names map[string]digest.Digest)
 		return Image{}, fmt.Errorf("record image %s: its layers were removed meanwhile", id)
 	}
 	if old, err := s.images.Get(id); err == nil {
-		r.Pinned = r.Pinned || old.Pinned
 		r.Content = slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.Content, old.Content))))
 		r.Manifest = cmp.Or(r.Manifest, old.Manifest)
 	}

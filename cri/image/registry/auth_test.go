@@ -1,18 +1,28 @@
 package registry
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	mathbig "math/big"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distribution/reference"
 
@@ -189,7 +199,7 @@ func writeHosts(t testing.TB, dir, host, content string) {
 
 func TestMirrors(t *testing.T) {
 	good, empty := pushed(t), imagetest.NewRegistry(t)
-	tls := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.URL.Path = strings.TrimPrefix(r.URL.Path, "/odd/root")
 		if !strings.HasPrefix(r.URL.Path, "/v2/") {
 			r.URL.Path = "/v2" + r.URL.Path
@@ -203,10 +213,10 @@ func TestMirrors(t *testing.T) {
 		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 		_, _ = io.Copy(w, resp.Body)
 	}))
-	defer tls.Close()
+	defer secure.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -221,14 +231,14 @@ func TestMirrors(t *testing.T) {
 		"server":                {"registry.test", `server = "http://` + good.Host + `"`, ""},
 		"default":               {"_default", `server = "http://` + good.Host + `"`, ""},
 		"may not resolve":       {"registry.test", "server = 'http://127.0.0.1:1'\n[host.\"http://" + good.Host + "\"]\ncapabilities = ['pull']", "connection refused"},
-		"unknown authority":     {"registry.test", `server = "` + tls.URL + `"`, "certificate signed by unknown authority"},
-		"skip_verify":           {"registry.test", "server = '" + tls.URL + "'\nskip_verify = true", ""},
-		"ca":                    {"registry.test", "server = '" + tls.URL + "'\nca = '" + ca + "'", ""},
-		"override_path":         {"registry.test", "server = '" + tls.URL + "/odd/root'\nskip_verify = true\noverride_path = true", ""},
+		"unknown authority":     {"registry.test", `server = "` + secure.URL + `"`, "certificate signed by unknown authority"},
+		"skip_verify":           {"registry.test", "server = '" + secure.URL + "'\nskip_verify = true", ""},
+		"ca":                    {"registry.test", "server = '" + secure.URL + "'\nca = '" + ca + "'", ""},
+		"override_path":         {"registry.test", "server = '" + secure.URL + "/odd/root'\nskip_verify = true\noverride_path = true", ""},
 		"broken":                {"registry.test", "server = ", "hosts.toml"},
 		"wrong type":            {"registry.test", "[host.'http://x']\ncapabilities = 'pull'", "hosts.toml"},
 		"unknown capability":    {"registry.test", "[host.'http://x']\ncapabilities = ['fly']", "unknown capability"},
-		"missing ca":            {"registry.test", "server = '" + tls.URL + "'\nca = '/absent'", "/absent"},
+		"missing ca":            {"registry.test", "server = '" + secure.URL + "'\nca = '/absent'", "/absent"},
 		"port in the directory": {"registry.test_5000_", `server = "http://` + good.Host + `"`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -254,12 +264,115 @@ func TestMirrors(t *testing.T) {
 				t.Errorf("error is %v, want %q", err, c.want)
 			}
 			for _, q := range good.Requests() {
-				if ns := q.URL.Query().Get("ns"); ns != domain && q.Host == good.Host && !strings.Contains(c.hosts, tls.URL) {
+				if ns := q.URL.Query().Get("ns"); ns != domain && q.Host == good.Host && !strings.Contains(c.hosts, secure.URL) {
 					t.Errorf("mirror was asked for namespace %q", ns)
 				}
 			}
 		})
 	}
+}
+
+// TestClientCertificates: a registry that knows its clients by certificates and by a header of their own.
+func TestClientCertificates(t *testing.T) {
+	good := pushed(t)
+	backend, err := url.Parse("http://" + good.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := selfSigned(t)
+	pool := x509.NewCertPool()
+	if b, err := os.ReadFile(cert); err != nil || !pool.AppendCertsFromPEM(b) {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(backend) }}
+	proxy.Transport = &http.Transport{DisableKeepAlives: true}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Who") != "node" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	const header = "[host.'%[1]s'.header]\nX-Who = ['node']\n"
+	for name, c := range map[string]struct{ hosts, want string }{
+		"pair":              {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n" + header, ""},
+		"one file":          {"[host.'%[1]s']\nskip_verify = true\nclient = '%[4]s'\n" + header, ""},
+		"no certificate":    {"[host.'%[1]s']\nskip_verify = true\n" + header, "certificate required"},
+		"no header":         {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n", "403 Forbidden"},
+		"no such file":      {"[host.'%[1]s']\nclient = '/absent'\n", "/absent"},
+		"relative path":     {"[host.'%[1]s']\nskip_verify = true\nclient = [['cert.pem', 'key.pem']]\n" + header, ""},
+		"header of another": {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n[host.'http://127.0.0.1:1'.header]\nX-Who = ['node']\n", "403 Forbidden"},
+	} {
+		dir := t.TempDir()
+		together := filepath.Join(t.TempDir(), "both.pem")
+		var all []byte
+		for _, file := range []string{cert, key} {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, b...)
+		}
+		text := fmt.Sprintf("server = 'http://127.0.0.1:1'\n"+c.hosts+"%.0[2]s%.0[3]s%.0[4]s", s.URL, cert, key, together)
+		writeHosts(t, dir, "registry.test", text)
+		if err := errors.Join(os.WriteFile(together, all, 0o600), copyFile(cert, filepath.Join(dir, "registry.test", "cert.pem")), copyFile(key, filepath.Join(dir, "registry.test", "key.pem"))); err != nil {
+			t.Fatal(err)
+		}
+		ref, err := reference.ParseNormalizedNamed("registry.test/dir/big")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Config{HostsDir: dir, Backoff: 1, Attempts: 1}).Repository(t.Context(), ref, nil)
+		if err == nil {
+			if _, err = r.Tag(t.Context(), "v1"); err == nil {
+				wantBlob(t, r)
+			}
+			r.Close()
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error is %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600)
+}
+
+// selfSigned makes a certificate that vouches for itself, and its key.
+func selfSigned(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: mathbig.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	err = errors.Join(os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
 }
 
 func TestAuthFor(t *testing.T) {
