@@ -156,6 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
+	g.Go(func() error { return a.watchDrift(ctx) })
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
 	srv.run(ctx, g)
 	return g.Wait()

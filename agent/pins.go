@@ -47,9 +47,13 @@ func (a *Agent) podGroups() pod.Cgroups {
 	if a.pins == nil {
 		return a.tree
 	}
+	return &pinnedGroups{a.tree, a.withoutQuota(), a.pins.Exclusive}
+}
+
+func (a *Agent) withoutQuota() *cgroups.Tree {
 	o := a.tree.Options()
 	o.NoCPUQuota = true
-	return &pinnedGroups{a.tree, a.tree.WithOptions(o), a.pins.Exclusive}
+	return a.tree.WithOptions(o)
 }
 
 // pinnedGroups gives pods no CPU quota that have CPUs of their own: that of the pod would stop containers that have none.

@@ -35,7 +35,16 @@ type Resources struct {
 	Swap             string
 	OOMGroup         string
 	QoSReserved      map[string]string
+
+	CgroupDrift string // correct, report or off
 }
+
+// What is done about a group's value that somebody has changed.
+const (
+	DriftCorrect = "correct"
+	DriftReport  = "report"
+	DriftOff     = "off"
+)
 
 // What EnforceAllocatable has.
 const (
@@ -48,7 +57,7 @@ func defaultResources() Resources {
 	return Resources{
 		EvictionHard: "memory.available<100Mi", EnforceAllocatable: []string{EnforcePods},
 		MaxPods: 500, CPUQuota: true, CPUQuotaPeriod: 100 * time.Millisecond,
-		ThrottlingFactor: 0.9, Swap: "NoSwap", OOMGroup: "container",
+		ThrottlingFactor: 0.9, Swap: "NoSwap", OOMGroup: "container", CgroupDrift: DriftCorrect,
 	}
 }
 
@@ -69,6 +78,7 @@ func (r *Resources) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&r.Swap, "swap-behavior", r.Swap, "NoSwap or LimitedSwap, which gives Burstable pods swap by their memory requests (cgroup v2 only)")
 	fs.StringVar(&r.OOMGroup, "oom-group", r.OOMGroup, "what dies with a process that the kernel kills for want of memory: none (it alone), container or pod (cgroup v2 only)")
 	fs.StringToStringVar(&r.QoSReserved, "qos-reserved", r.QoSReserved, "part of the requests that pods of lower classes may not use, such as memory=50%")
+	fs.StringVar(&r.CgroupDrift, "cgroup-drift", r.CgroupDrift, "what to do when somebody changes a value of a pod's group: correct, report or off")
 }
 
 // Complete says what is wrong with the settings.
@@ -111,6 +121,7 @@ func (r *Resources) Complete() error {
 	}{
 		{"swap-behavior", r.Swap, []string{"NoSwap", "LimitedSwap"}},
 		{"oom-group", r.OOMGroup, []string{"none", "container", "pod"}},
+		{"cgroup-drift", r.CgroupDrift, []string{DriftCorrect, DriftReport, DriftOff}},
 	} {
 		if !slices.Contains(one.allowed, one.value) {
 			add("--%s %q: must be one of %s", one.flag, one.value, strings.Join(one.allowed, ", "))

@@ -62,6 +62,7 @@ func TestResourcesAreChecked(t *testing.T) {
 		"--memory-throttling-factor":    func(r *Resources) { r.ThrottlingFactor = 1.5 },
 		"--qos-reserved":                func(r *Resources) { r.QoSReserved = map[string]string{"memory": "50"} },
 		"--swap-behavior":               func(r *Resources) { r.Swap = "All" },
+		"--cgroup-drift":                func(r *Resources) { r.CgroupDrift = "on" },
 		"--oom-group":                   func(r *Resources) { r.OOMGroup = "node" },
 		"--max-pods must be at least 1": func(r *Resources) { r.MaxPods = 0 },
 	} {

@@ -64,21 +64,31 @@ type groupValue struct {
 	controller, v1, want1, v2, want2 string
 }
 
+// at is the file in a group, and what it has to be.
+func (v groupValue) at(group string) (file, want string) {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return "/sys/fs/cgroup" + group + "/" + v.v2, v.want2
+	}
+	return "/sys/fs/cgroup/" + v.controller + group + "/" + v.v1, v.want1
+}
+
+func (v groupValue) check(group string) error {
+	file, want := v.at(group)
+	if want == "" {
+		return nil
+	}
+	b, err := os.ReadFile(file)
+	if got := strings.Join(strings.Fields(string(b)), " "); err != nil || got != want {
+		return fmt.Errorf("%s is %q, want %q (%v)", file, got, want, err)
+	}
+	return nil
+}
+
 func (n *Node) requireValues(what, group string, values []groupValue) {
 	n.t.Helper()
-	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	for _, v := range values {
-		path, want := "/sys/fs/cgroup/"+v.controller+group+"/"+v.v1, v.want1
-		if err == nil {
-			path, want = "/sys/fs/cgroup"+group+"/"+v.v2, v.want2
-		}
-		if want == "" {
-			continue
-		}
-		b, rerr := os.ReadFile(path)
-		got := strings.Join(strings.Fields(string(b)), " ")
-		if rerr != nil || got != want {
-			n.t.Errorf("%s: %s is %q, want %q (%v)", what, path, got, want, rerr)
+		if err := v.check(group); err != nil {
+			n.t.Errorf("%s: %v", what, err)
 		}
 	}
 }
@@ -157,6 +167,7 @@ func TestGroups(t *testing.T) {
 			}
 		}
 		n.requireClasses()
+		n.requireDrift()
 		n.apply("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  "+fmt.Sprintf(sleeper, "{}")+"\n")
 		n.wait("more", "to find no room", func(p *corev1.Pod) bool {
 			return p != nil && p.Status.Reason == "OutOfpods" && strings.HasPrefix(p.Status.Message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")
@@ -195,6 +206,35 @@ func (n *Node) requireClasses() {
 	limit := (kib<<10 - 128<<20) / 4096 * 4096
 	n.requireValues("kubepods", all, []groupValue{limitOf(fmt.Sprint(limit))})
 	n.requireValues("burstable", burstable, []groupValue{limitOf(fmt.Sprint((limit - 32<<20) / 4096 * 4096)), {v2: "memory.min", want2: fmt.Sprint(32 << 20)}})
+}
+
+// requireDrift changes values behind the agent's back, which tells of it and corrects them.
+func (n *Node) requireDrift() {
+	n.t.Helper()
+	group := n.containerGroup(n.pod("guaranteed"))
+	for _, v := range []struct {
+		group string
+		groupValue
+		bad string
+	}{
+		{filepath.Dir(group), sharesOf("512", "50"), "77"},
+		{filepath.Dir(group), limitOf("67108864"), "99999744"},
+		{group, sharesOf("512", "50"), "78"},
+		{group, limitOf("67108864"), "33554432"},
+		{group, groupValue{"cpu", "cpu.cfs_quota_us", "25000", "cpu.max", "25000 50000"}, "20000"},
+	} {
+		file, _ := v.at(v.group)
+		if err := os.WriteFile(file, []byte(v.bad), 0); err != nil {
+			n.t.Fatal(err)
+		}
+		n.eventually(file+" to be told of and corrected", func() error {
+			events := n.must("events")
+			if !strings.Contains(events, "Group "+v.group+": ") || !strings.Contains(events, filepath.Base(file)+" is "+v.bad) || !strings.Contains(events, "; corrected") {
+				return fmt.Errorf("events:\n%s", events)
+			}
+			return v.check(v.group)
+		})
+	}
 }
 
 // What a crash has left of a pod's group goes when the next agent has read the manifests, and nobody else's does.

@@ -1,0 +1,329 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cgroups"
+)
+
+const (
+	driftSettle = 500 * time.Millisecond // our own writes are followed by the pod that says so
+	driftCalm   = time.Minute            // how long somebody who goes on changing a value is let be at most
+	driftSweep  = 10 * time.Minute       // how often everything is compared, should the kernel have lost a write
+	driftReason = "CgroupChanged"
+)
+
+// drift sees when somebody changes a value of a pod's groups. The kernel tells of every write, ours too, so each leads to a comparison
+// with what the pod should have by now. One goroutine has all of its state.
+type drift struct {
+	*Agent
+	unlimited *cgroups.Tree // of pods with CPUs of their own
+	changes   *cgroups.Changes
+	pods      map[types.UID]*watched
+	due       map[types.UID]time.Time
+}
+
+// watched is a pod whose groups are watched.
+type watched struct {
+	pod    *corev1.Pod
+	state  string // what ran, and with what, when it was looked at
+	groups map[string]*watchedGroup
+}
+
+// watchedGroup is what was done about a group.
+type watchedGroup struct {
+	told  string        // the last differences, until there are none: they are told once
+	pause time.Duration // before the next correction, longer each time that somebody insists
+	calm  time.Time     // the end of that
+}
+
+type podChange struct {
+	kind watch.EventType
+	pod  *corev1.Pod
+}
+
+// watchDrift runs until ctx ends.
+func (a *Agent) watchDrift(ctx context.Context) error {
+	if a.cfg.CgroupDrift == config.DriftOff {
+		return nil
+	}
+	changes, err := a.tree.Changes()
+	if err != nil {
+		return err
+	}
+	defer changes.Close()
+	d := &drift{Agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
+	pods, groups := make(chan podChange), make(chan string)
+	ctx, cancel := context.WithCancel(ctx)
+	wait := make(chan error, 2)
+	go func() {
+		wait <- a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
+	}()
+	go func() { wait <- changes.Run(ctx, func(group, _ string) { _ = send(ctx, groups, group) }) }()
+	d.run(ctx, pods, groups)
+	cancel()
+	<-wait
+	<-wait
+	return nil
+}
+
+func send[T any](ctx context.Context, to chan<- T, v T) error {
+	select {
+	case to <- v:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *drift) run(ctx context.Context, pods <-chan podChange, groups <-chan string) {
+	sweep := time.NewTicker(driftSweep)
+	defer sweep.Stop()
+	timer := time.NewTimer(driftSweep)
+	defer timer.Stop()
+	for {
+		if len(d.due) > 0 {
+			next := slices.MinFunc(slices.Collect(maps.Values(d.due)), time.Time.Compare)
+			timer.Reset(max(time.Until(next), 0))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-pods:
+			d.see(c)
+		case group := <-groups:
+			d.written(group)
+		case <-sweep.C:
+			d.written("")
+		case <-timer.C:
+			d.compareDue()
+		}
+	}
+}
+
+// see takes note of a pod as it is now. Its groups are looked at when it has settled.
+func (d *drift) see(c podChange) {
+	uid := c.pod.UID
+	w := d.pods[uid]
+	if c.kind == watch.Deleted {
+		if w != nil {
+			for group := range w.groups {
+				d.changes.Remove(group)
+			}
+		}
+		delete(d.pods, uid)
+		delete(d.due, uid)
+		return
+	}
+	if w == nil {
+		w = &watched{groups: map[string]*watchedGroup{}}
+		d.pods[uid] = w
+	}
+	w.pod = c.pod
+	if state := runningState(c.pod); c.pod.Status.Phase == corev1.PodRunning && state != w.state {
+		w.state = state
+		d.soon(uid, time.Now())
+	}
+}
+
+// soon has a pod compared when it has settled, or when those who insist were let be for long enough.
+func (d *drift) soon(uid types.UID, calm time.Time) {
+	at := time.Now().Add(driftSettle)
+	if calm.After(at) {
+		at = calm
+	}
+	if had, ok := d.due[uid]; !ok || at.Before(had) {
+		d.due[uid] = at
+	}
+}
+
+// written marks the pod of a group to be compared; "" is every pod.
+func (d *drift) written(group string) {
+	for uid, w := range d.pods {
+		if group == "" {
+			d.soon(uid, time.Now())
+		} else if g := w.groups[group]; g != nil {
+			d.soon(uid, g.calm)
+			return
+		}
+	}
+}
+
+func (d *drift) compareDue() {
+	now := time.Now()
+	for uid, at := range d.due {
+		if at.After(now) {
+			continue
+		}
+		delete(d.due, uid)
+		w := d.pods[uid]
+		if err := d.compare(w); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.log.Warn("groups of the pod are not compared", "pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID), "error", err)
+		}
+	}
+}
+
+// compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have more of the
+// CPU than its parent.
+func (d *drift) compare(w *watched) error {
+	if resizing(w.pod) {
+		return nil // the pod changes again when that is done
+	}
+	wanted, err := d.wanted(w.pod)
+	if err != nil {
+		return err
+	}
+	here := map[string]bool{}
+	for _, want := range wanted {
+		here[want.Path] = true
+		g := w.groups[want.Path]
+		if g == nil {
+			g = &watchedGroup{}
+			w.groups[want.Path] = g
+		}
+		// Watched first, so that no write falls between the look and the watch.
+		if err := d.changes.Add(want.Path); err != nil {
+			d.log.Debug("a group is compared now and then only", "group", want.Path, "error", err)
+		}
+		diffs, err := d.tree.Drift(want)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it ends just now
+		case err != nil:
+			return err
+		default:
+			d.act(w.pod, want, g, diffs)
+		}
+	}
+	for group := range w.groups {
+		if !here[group] {
+			d.changes.Remove(group)
+			delete(w.groups, group)
+		}
+	}
+	return nil
+}
+
+// wanted is what the pod's group and those of its containers should have: by what the containers were given last.
+func (d *drift) wanted(pod *corev1.Pod) ([]cgroups.Wanted, error) {
+	pod = asGiven(pod)
+	tree := d.tree
+	if d.pins.Exclusive(pod.UID) {
+		tree = d.unlimited
+	}
+	out := []cgroups.Wanted{tree.WantedOfPod(pod)}
+	groups, err := d.tree.ContainerGroups(pod)
+	if err != nil {
+		return nil, err
+	}
+	ids := runningIDs(pod)
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			if group, ok := groups[ids[c.Name]]; ok {
+				out = append(out, d.tree.WantedOfContainer(group, pod, c, d.pins.Pin(pod.UID, c.Name)))
+			}
+		}
+	}
+	return out, nil
+}
+
+// act tells of differences, and corrects them if that is the policy.
+func (d *drift) act(pod *corev1.Pod, want cgroups.Wanted, g *watchedGroup, diffs []cgroups.Difference) {
+	if len(diffs) == 0 {
+		g.told = ""
+		return
+	}
+	correct := d.cfg.CgroupDrift == config.DriftCorrect
+	now := time.Now()
+	if correct && now.Before(g.calm) {
+		d.soon(pod.UID, g.calm)
+		return
+	}
+	var text []string
+	for _, x := range diffs {
+		text = append(text, fmt.Sprintf("%s is %s, should be %s (%s)", x.File, x.Found, x.Want, x.Field))
+	}
+	message := fmt.Sprintf("Group %s: %s", want.Path, strings.Join(text, ", "))
+	if correct {
+		if now.Sub(g.calm) > driftSweep {
+			g.pause = 0
+		}
+		g.pause = min(max(2*g.pause, driftSettle), driftCalm)
+		g.calm = now.Add(g.pause)
+		if err := d.tree.Correct(want); err != nil {
+			message += "; it cannot be corrected: " + err.Error()
+		} else {
+			message += "; corrected"
+		}
+	} else if message == g.told {
+		return
+	}
+	g.told = message
+	d.events.Event(pod, corev1.EventTypeWarning, driftReason, "%s", message)
+	d.log.Warn("a group has not what it should have", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "difference", message)
+}
+
+// runningState changes whenever a pod's groups may have to be looked at anew.
+func runningState(pod *corev1.Pod) string {
+	return fmt.Sprint(pod.Generation, resizing(pod), runningIDs(pod))
+}
+
+func resizing(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodResizeInProgress && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// asGiven is the pod with the resources that its containers have, where a resize that is wanted waits for room.
+func asGiven(pod *corev1.Pod) *corev1.Pod {
+	out := pod.DeepCopy()
+	if out.Status.Resources != nil {
+		out.Spec.Resources = out.Status.Resources
+	}
+	for _, list := range [][]corev1.ContainerStatus{out.Status.InitContainerStatuses, out.Status.ContainerStatuses} {
+		for i := range list {
+			if c := findContainer(out, list[i].Name); c != nil && list[i].Resources != nil {
+				c.Resources = *list[i].Resources
+			}
+		}
+	}
+	return out
+}
+
+func runningIDs(pod *corev1.Pod) map[string]string {
+	out := map[string]string{}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if _, id, ok := strings.Cut(list[i].ContainerID, "://"); ok && list[i].State.Running != nil {
+				out[list[i].Name] = id
+			}
+		}
+	}
+	return out
+}
+
+func findContainer(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
