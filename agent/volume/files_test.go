@@ -120,6 +120,7 @@ func TestFilesAreSwappedInOneStep(t *testing.T) {
 }
 
 func TestSecretsAreInMemory(t *testing.T) {
+	needRoot(t)
 	m := manager(t)
 	pod := podWith(secret("s"))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))}
@@ -154,6 +155,7 @@ func TestSecretsAreInMemory(t *testing.T) {
 }
 
 func TestGroupOfALocalVolume(t *testing.T) {
+	needRoot(t)
 	m := manager(t)
 	disk := t.TempDir()
 	elsewhere := t.TempDir()
