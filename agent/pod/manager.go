@@ -37,7 +37,8 @@ type Manager struct {
 	workers sync.Map // types.UID -> *worker, for those who are not the manager's goroutine
 	ended   chan *worker
 	wait    sync.WaitGroup
-	synced  atomic.Bool // every pod that was wanted at the start is known
+	turns   chan struct{} // a pod that others may wait for has come up or gone down
+	synced  atomic.Bool   // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
 	desired map[types.NamespacedName]*corev1.Pod
@@ -60,7 +61,7 @@ func New(c Config) (*Manager, error) {
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
 			rooms: rooms{granted: map[types.UID]grant{}},
 		},
-		log: c.Log, ended: make(chan *worker),
+		log: c.Log, ended: make(chan *worker), turns: make(chan struct{}, 1),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
 		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
 	}
@@ -108,6 +109,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 	}
 	m.wait.Go(func() { m.listen(ctx) })
 	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
+	m.wait.Go(func() { m.watchTurns(ctx) })
 	resync := time.NewTicker(m.cfg.Resync)
 	defer resync.Stop()
 	for {
@@ -123,6 +125,8 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 		case w := <-m.ended:
 			m.bury(ctx, w)
 		case <-m.unpinned:
+			m.retryHeld(ctx)
+		case <-m.turns:
 			m.retryHeld(ctx)
 		case <-resync.C:
 			m.lookAll()
@@ -235,12 +239,14 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 	m.reconcile(ctx, u.Key)
 }
 
-// reconcile makes the workers of a name be what is desired: the one of the desired pod, once all others of that name have ended.
+// reconcile makes the workers of a name be what is desired: the one of the desired pod, once all others of that name have ended. A pod
+// that is to be replaced goes on as long as the node would not take the new one.
 func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	want := m.desired[key]
 	if want != nil {
 		want = classed(want, m.cfg.Objects)
 	}
+	before := m.held[key]
 	delete(m.held, key)
 	ran := false
 	for uid, pod := range m.found {
@@ -257,6 +263,12 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 			m.endFound(ctx, uid)
 		}
 	}
+	if want != nil && m.replaces(want, key) {
+		if v, ok := m.judge(want, key, false); !ok {
+			m.keepOld(want, key, v, before)
+			return
+		}
+	}
 	waits := false
 	for uid, w := range m.live[key] {
 		if want != nil && want.UID == uid && !w.leaving {
@@ -269,7 +281,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	switch {
 	case waits: // bury comes back to it
 	case want != nil:
-		m.tryStart(ctx, key, want, ran)
+		m.tryStart(ctx, key, want, ran, before)
 	default:
 		if shown, ok := m.status.Get(key); ok {
 			m.status.Delete(shown) // it never had a worker
@@ -277,18 +289,51 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// tryStart starts a pod unless the node has something against it. ran says that there is something of it already.
-func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool) {
+// judge says whether the node takes a pod beside those that are here. Those of its own name go before it comes.
+func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (verdict, bool) {
+	same := func(p *corev1.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name }
 	v, ok := m.admitChosen(pod)
 	if ok {
-		v, ok = admit(pod, m.here(), m.cfg.Sysctls)
+		v, ok = admit(pod, slices.DeleteFunc(m.here(), same), m.cfg.Sysctls)
 	}
-	if ok && !ran {
-		v, ok = fits(pod, m.using(), m.cfg.Allocatable)
+	if !ok || ran {
+		return v, ok
 	}
-	if ok && !ran {
-		v, ok = hasClass(pod)
+	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.cfg.Allocatable); !ok {
+		return v, ok
 	}
+	if v, ok = hasClass(pod); !ok {
+		return v, ok
+	}
+	return m.admitTurn(pod)
+}
+
+// replaces says whether a pod of the name is here that was not told to end, and another one is wanted.
+func (m *Manager) replaces(want *corev1.Pod, key types.NamespacedName) bool {
+	stays := false
+	for uid, w := range m.live[key] {
+		if uid == want.UID {
+			return false
+		}
+		stays = stays || !w.leaving
+	}
+	return stays
+}
+
+// keepOld lets the pod that is here go on, and tells why.
+func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v verdict, before status.Waiting) {
+	m.held[key] = v.Waiting // a verdict that is final for this manifest is asked for again with no other result
+	if v.Waiting == before {
+		return
+	}
+	m.log.Warn("the manifest's new pod cannot run, so the old one goes on", "pod", key.String(), "reason", v.Reason, "message", v.Message)
+	m.event(want, corev1.EventTypeWarning, v.Reason, "the pod that runs is not replaced: %s", v.Message)
+}
+
+// tryStart starts a pod unless the node has something against it. ran says that there is something of it already, before why it was
+// held until now.
+func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
+	v, ok := m.judge(pod, key, ran)
 	if ok {
 		v, ok = m.admitPinned(pod, ran)
 	}
@@ -298,6 +343,9 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	}
 	if !v.final {
 		m.held[key] = v.Waiting
+		if v.Waiting == before {
+			return // it is known
+		}
 	}
 	shown := *pod
 	shown.Status = status.Build(status.Input{

@@ -89,6 +89,9 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))
 	}
+	if _, err := After(pod); err != nil {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(AnnotationAfter), pod.Annotations[AnnotationAfter], err.Error()))
+	}
 	if len(errs) > 0 {
 		d.errors = append(d.errors, d.at.sayAll(errs)...)
 		return claim{}, false

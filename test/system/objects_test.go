@@ -274,3 +274,48 @@ func TestPersistentVolumes(t *testing.T) {
 	}
 	n.requireNoPods()
 }
+
+// TestImageVolumesAndPullSecrets runs a private image with the pod's own credentials, and mounts another one.
+func TestImageVolumesAndPullSecrets(t *testing.T) {
+	t.Parallel()
+	addr := guarded(t, registry(t), "me", "secret")
+	n := startNode(t)
+	n.apply("private.yaml", pod("private", `
+  imagePullSecrets: [{name: registry}]
+  volumes: [{name: img, image: {reference: `+addr+`/busybox:1}}]
+  containers:
+  - name: main
+    image: `+addr+`/busybox:1
+    command: [sleep, "1000000"]
+    volumeMounts:
+    - {name: img, mountPath: /img}
+    - {name: img, mountPath: /bins, subPath: bin}`))
+	n.wait("private", "without credentials", func(p *corev1.Pod) bool {
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+			strings.HasSuffix(p.Status.ContainerStatuses[0].State.Waiting.Reason, "Pull") // ErrImagePull
+	})
+	if out := n.must("events"); !strings.Contains(out, "FailedToRetrieveImagePullSecret") {
+		t.Errorf("events: %s", out)
+	}
+	n.applySecret("registry.yaml", `{apiVersion: v1, kind: Secret, metadata: {name: registry}, type: kubernetes.io/dockerconfigjson,
+  stringData: {.dockerconfigjson: '{"auths": {"`+addr+`": {"username": "me", "password": "secret"}}}'}}`)
+	n.waitReady("private")
+	if got := n.sh("private", "test -x /img/bin/busybox && echo root; test -x /bins/busybox && echo sub; touch /img/x 2>/dev/null || echo read-only"); got != "root\nsub\nread-only\n" {
+		t.Errorf("%q", got)
+	}
+
+	// A class that names another handler than itself.
+	n.apply("class.yaml", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: fast}\nhandler: crun\noverhead: {podFixed: {memory: 10Mi}}\n")
+	n.apply("other.yaml", pod("other", "\n  runtimeClassName: fast"+sleeping))
+	if p := n.waitReady("other"); p.Spec.Overhead.Memory().String() != "10Mi" {
+		t.Errorf("overhead %v", p.Spec.Overhead)
+	}
+	if states, err := os.ReadDir(filepath.Join(n.Dir, "run", "runtimes", "crun")); err != nil || len(states) == 0 {
+		t.Errorf("crun has no container: %v", err)
+	}
+	for _, name := range []string{"private", "other"} {
+		n.remove(name + ".yaml")
+		n.waitGone(name)
+	}
+	n.requireNoPods()
+}

@@ -133,6 +133,7 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 			Propagation: propagation(m.MountPropagation),
 		}
 		if v.Image != nil {
+			mount.HostPath = ""
 			mount.Image, mount.ImageSubPath = &runtimeapi.ImageSpec{Image: in.Image.Volumes[m.Name], UserSpecifiedImage: v.Image.Reference}, in.Mounts[i]
 		}
 		out = append(out, mount)
