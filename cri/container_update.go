@@ -3,12 +3,14 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/nri"
@@ -63,16 +65,20 @@ func (cs *containers) changeResources(ctx context.Context, c *container, want *r
 		return err
 	}
 	rec := c.record()
-	merged := &runtimeapi.LinuxContainerResources{}
-	if err := decode(rec.Resources, merged); err != nil {
+	was := &runtimeapi.LinuxContainerResources{}
+	if err := decode(rec.Resources, was); err != nil {
 		return err
 	}
+	merged := proto.CloneOf(was)
 	mergeResources(merged, want)
 	res := oci.Resources(merged, cs.host)
 	beyond.Add(res)
 	var err error
 	if rec.State == containerRunning {
-		err = cs.limit(ctx, c, res)
+		if err = cs.limit(ctx, c, res); err != nil {
+			// The kernel takes one limit after the other, and may have some of them already.
+			err = errors.Join(err, cs.limit(context.WithoutCancel(ctx), c, oci.Resources(explicit(was, want), cs.host)))
+		}
 	} else {
 		err = rewriteSpec(cs.paths.spec(c.id), res)
 	}
@@ -84,6 +90,25 @@ func (cs *containers) changeResources(ctx context.Context, c *container, want *r
 		return err
 	}
 	return cs.update(c, func(r *containerRecord) { r.Resources = raw })
+}
+
+// explicit is was, with what it leaves open and the change did not in words: no limit.
+func explicit(was, change *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
+	out := proto.CloneOf(was)
+	for _, f := range []struct {
+		to     *int64
+		change int64
+		open   int64
+	}{
+		{&out.CpuQuota, change.GetCpuQuota(), -1},
+		{&out.CpuShares, change.GetCpuShares(), 1024},
+		{&out.MemoryLimitInBytes, change.GetMemoryLimitInBytes(), -1},
+	} {
+		if *f.to == 0 && f.change != 0 {
+			*f.to = f.open
+		}
+	}
+	return out
 }
 
 // updateResources notes what a pod as a whole has. It is shown to who asks for it, and to plugins.

@@ -1,0 +1,103 @@
+package cri
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestUpdatesLast: what was changed is what the kernel has, what is told, and so for the next runtime too. What cannot be is refused and
+// changes nothing.
+func TestUpdatesLast(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 300, CpusetCpus: "0"}
+	}, "sleep", "1000")
+	update := func(r *runtimeapi.LinuxContainerResources) error {
+		_, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: r})
+		return err
+	}
+	for range 2 {
+		if err := update(&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 96 << 20, CpuQuota: 40000, CpuPeriod: 100000}); err != nil {
+			t.Error(err)
+		}
+	}
+	whole := &runtimeapi.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: pod, Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 200 << 20}, Overhead: &runtimeapi.LinuxContainerResources{CpuShares: 20},
+	}
+	for range 2 {
+		if _, err := n.UpdatePodSandboxResources(t.Context(), whole); err != nil {
+			t.Error(err)
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		u, err := n.machine.cgroups.Stat(n.containerRecord(t, id).Cgroup)
+		if err != nil || u.Memory.Limit != 96<<20 {
+			t.Errorf("%s: the kernel has %d, %v", when, u.Memory.Limit, err)
+		}
+		d, err := n.machine.cgroups.Detail(n.containerRecord(t, id).Cgroup)
+		if err != nil || d.CPUShares < 250 || d.CPUShares > 300 || d.CPUQuotaUs != 40000 {
+			t.Errorf("%s: the kernel has %+v, %v", when, d, err)
+		}
+		want := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 96 << 20, CpuQuota: 40000, CpuPeriod: 100000, CpuShares: 300, CpusetCpus: "0"}
+		if got := statusOf(t, n.Server, id).GetResources().GetLinux(); !proto.Equal(got, want) {
+			t.Errorf("%s: got %v", when, got)
+		}
+		st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info struct {
+			Overhead, Resources struct {
+				Linux runtimeapi.LinuxContainerResources `json:"linux"`
+			}
+		}
+		if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil || info.Resources.Linux.MemoryLimitInBytes != 200<<20 || info.Overhead.Linux.CpuShares != 20 {
+			t.Errorf("%s: got %s, %v", when, st.Info["info"], err)
+		}
+	}
+	check("at once")
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	check("after a restart")
+
+	for name, r := range map[string]*runtimeapi.LinuxContainerResources{
+		"CPU that is not":     {CpusetCpus: "100000"},
+		"no CPU":              {CpusetCpus: "none"},
+		"memory node":         {CpusetMems: "63"},
+		"too little of a CPU": {CpuQuota: 1, CpuPeriod: 100000},
+		"period":              {CpuPeriod: 1},
+	} {
+		err := update(r)
+		if err == nil {
+			t.Errorf("%s: it is taken", name)
+		}
+		check(name)
+	}
+	// More is in use than the limit would be.
+	n.sh(t, id, "head -c 40000000 /dev/zero > /dev/shm/f")
+	err := update(&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 8 << 20, CpuShares: 700, CpuQuota: 90000})
+	if err == nil || !strings.Contains(err.Error(), "below what is in use") {
+		t.Errorf("less memory than is in use: got %v", err)
+	}
+	check("too little memory")
+
+	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if err := update(&runtimeapi.LinuxContainerResources{CpuShares: 5}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "EXITED") {
+		t.Errorf("of one that has ended: got %v", err)
+	}
+	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("of one that is not: got %v", err)
+	}
+}
