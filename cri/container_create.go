@@ -300,7 +300,11 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 	rootfs := cs.paths.rootfs(c.id)
 	in := oci.Input{
 		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Container: c.cfg, Image: img.Config.Config,
-		IDs: c.sandbox.ids, Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host, ImageMounts: cs.imageMountPaths(c),
+		IDs: c.sandbox.ids, Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host,
+	}
+	var err error
+	if in.ImageMounts, err = cs.imageMountPaths(c); err != nil {
+		return in, err
 	}
 	sc := c.cfg.GetLinux().GetSecurityContext()
 	passwd, err := oci.ReadFile(rootfs, "/etc/passwd")

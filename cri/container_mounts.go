@@ -74,16 +74,44 @@ func checkPropagation(src string, want runtimeapi.MountPropagation) error {
 	return fmt.Errorf("path %q is mounted on %q but it is not a %s mount", src, at.Mountpoint, kind)
 }
 
-func (cs *containers) imageMountPaths(c *container) []string {
+// imageMountPaths is what containers bind of their image volumes.
+func (cs *containers) imageMountPaths(c *container) ([]string, error) {
 	var out []string
 	for i, m := range c.cfg.GetMounts() {
 		path := ""
 		if m.GetImage() != nil {
-			path = filepath.Join(cs.paths.imageMounts(c.id), strconv.Itoa(i), filepath.Clean("/"+m.GetImageSubPath()))
+			var err error
+			if path, err = within(filepath.Join(cs.paths.imageMounts(c.id), strconv.Itoa(i)), m.GetImageSubPath()); err != nil {
+				return nil, fmt.Errorf("image volume %s: %w", m.GetContainerPath(), err)
+			}
 		}
 		out = append(out, path)
 	}
-	return out
+	return out, nil
+}
+
+// within is where a path in an image leads. Links in it are followed as in the image's own root, so that none leads out of it; once
+// followed they stay so, since nobody can write there.
+func within(dir, sub string) (string, error) {
+	if sub == "" {
+		return dir, nil
+	}
+	if !filepath.IsLocal(sub) {
+		return "", invalidf("sub path %q: must be relative and must not lead out of the image", sub)
+	}
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, sub, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return "", fmt.Errorf("sub path %q: %w", sub, err)
+	}
+	defer unix.Close(fd)
+	return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 }
 
 func hasImageMounts(cfg *runtimeapi.ContainerConfig) bool {
@@ -126,25 +154,7 @@ func (cs *containers) mountImage(ctx context.Context, c *container, i int, m *ru
 	if err != nil {
 		return err
 	}
-	if err := cs.mounts.mount(cs.mapped(c.sandbox, mounts), dir); err != nil {
-		return err
-	}
-	if m.GetImageSubPath() == "" {
-		return nil
-	}
-	// The path is taken as the image has it: no link in it may lead anywhere else.
-	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(root)
-	fd, err := unix.Openat2(root, filepath.Clean("./"+m.GetImageSubPath()), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	if err != nil {
-		return fmt.Errorf("sub path %q: %w", m.GetImageSubPath(), err)
-	}
-	return unix.Close(fd)
+	return cs.mounts.mount(cs.mapped(c.sandbox, mounts), dir)
 }
 
 func viewKey(id string, i int) string { return id + "-" + strconv.Itoa(i) }
