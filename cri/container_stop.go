@@ -81,16 +81,18 @@ func wait(ctx context.Context, c *container, d time.Duration) (ended bool, err e
 // the process and so knows that its number is not another's yet.
 func (cs *containers) signal(ctx context.Context, c *container, sig unix.Signal) error {
 	k, err := c.sandbox.keeperOf()
-	if err != nil {
-		return err
+	if err == nil && !cs.signalExternal(ctx, c, sig) {
+		err = k.Signal(ctx, c.id, sig)
 	}
-	if cs.signalExternal(ctx, c, sig) {
+	if errors.Is(err, keeper.ErrNotFound) {
 		return nil
 	}
-	if err := k.Signal(ctx, c.id, sig); err != nil && !errors.Is(err, keeper.ErrNotFound) {
+	select {
+	case <-c.done: // by another stop, of the sandbox, say, which has taken the keeper down since
+		return nil
+	default:
 		return err
 	}
-	return nil
 }
 
 // keeperOf is the keeper, whatever the state of the sandbox.

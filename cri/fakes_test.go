@@ -221,6 +221,7 @@ type fakeKeeper struct {
 	runErr   error
 	stubborn bool            // only SIGKILL ends a container
 	early    func(id string) // called before Run answers
+	tooLate  func()          // called by the next Signal, which then finds the keeper gone
 }
 
 func (k *fakeKeeper) Pid() int                  { return 4242 }
@@ -263,8 +264,13 @@ func (k *fakeKeeper) exit(e keeper.Exit) {
 func (k *fakeKeeper) Signal(_ context.Context, id string, sig unix.Signal) error {
 	k.mu.Lock()
 	k.signals = append(k.signals, sig)
-	run, stubborn := k.running[id], k.stubborn
+	run, stubborn, tooLate := k.running[id], k.stubborn, k.tooLate
+	k.tooLate = nil
 	k.mu.Unlock()
+	if tooLate != nil {
+		tooLate()
+		return keeper.ErrGone
+	}
 	if !run {
 		return keeper.ErrNotFound
 	}

@@ -325,6 +325,26 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
+// A stop of the container, which has seen it run, finds the keeper taken down by a stop of the sandbox.
+func TestStopsMeet(t *testing.T) {
+	w := newWorld()
+	s := closing(t, fakeServer(t, w, t.TempDir()))
+	pod := runPod(t, s, "a")
+	id := createContainer(t, s, pod, "c")
+	startContainer(t, s, id)
+	w.keeper(pod).tooLate = func() {
+		if err := stopPod(t, s, pod); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+		t.Error(err)
+	}
+	if err := removePod(t, s, pod); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStopSandboxKillsContainers(t *testing.T) {
 	w := newWorld()
 	s := closing(t, fakeServer(t, w, t.TempDir()))
