@@ -28,6 +28,7 @@ type Target struct {
 	CgroupRoot string // the pods' cgroups are made below it
 	LogDir     string
 	Image      string // the test image: busybox, the user app (1000) and the group extra (2000) that app is in
+	Handler    string // the runtime handler of all pods, "" being the runtime's own choice
 	Registry   string // host:port of a registry without TLS that has the test image as busybox:1, and as user:1 with the user app
 	// Lacks says of the cases that the runtime cannot pass why not.
 	Lacks map[string]string
@@ -121,12 +122,16 @@ func (s *suite) pod(t *testing.T, change func(*runtimeapi.PodSandboxConfig)) *sa
 		change(cfg)
 	}
 	must(t)(os.MkdirAll(cfg.LogDirectory, 0o755))
-	r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
+	r, err := s.RunPodSandbox(t.Context(), s.request(cfg))
 	if err != nil {
 		t.Fatalf("run sandbox: %v", err)
 	}
 	t.Cleanup(func() { s.end(t, r.PodSandboxId) })
 	return &sandbox{suite: s, t: t, id: r.PodSandboxId, cfg: cfg}
+}
+
+func (s *suite) request(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.RunPodSandboxRequest {
+	return &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: s.Handler}
 }
 
 func (s *suite) end(t *testing.T, id string) {

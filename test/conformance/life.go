@@ -131,7 +131,7 @@ func containerLife(t *testing.T, s *suite) {
 
 func namesAreTaken(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
-	if r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: p.cfg}); err == nil {
+	if r, err := s.RunPodSandbox(t.Context(), s.request(p.cfg)); err == nil {
 		t.Error("a second sandbox has the name of the first")
 		s.end(t, r.PodSandboxId)
 	}
@@ -372,7 +372,7 @@ func manyAtOnce(t *testing.T, s *suite) {
 	for range n {
 		cfg := s.config(t)
 		wg.Go(func() {
-			r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
+			r, err := s.RunPodSandbox(t.Context(), s.request(cfg))
 			if err != nil {
 				t.Error(err)
 				return

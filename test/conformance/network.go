@@ -122,7 +122,7 @@ func sysctls(t *testing.T, s *suite) {
 	p.expect(id, map[string]string{"cat /proc/sys/net/ipv4/ip_local_port_range": "20000\t30000", "cat /proc/sys/kernel/shm_rmid_forced": "1"})
 	cfg := s.config(t)
 	cfg.Linux.Sysctls = map[string]string{"vm.swappiness": "1"}
-	if r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil {
+	if r, err := s.RunPodSandbox(t.Context(), s.request(cfg)); err == nil {
 		s.end(t, r.GetPodSandboxId())
 		t.Error("a sysctl of the whole machine was taken")
 	}

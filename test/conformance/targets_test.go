@@ -51,15 +51,44 @@ func TestEmbedded(t *testing.T) {
 }
 
 func TestServed(t *testing.T) {
+	Run(t, func(t *testing.T) *Target { return newNode(t).served(t) })
+}
+
+// TestServedByAgent is the socket beside the agent's own use of the runtime.
+func TestServedByAgent(t *testing.T) {
 	Run(t, func(t *testing.T) *Target {
 		n := newNode(t)
-		cmd := n.start(t, n.bin+"/berth", append([]string{"runtime", "--image-dir=" + n.dir + "/images", "--cni-conf-dir=", "--listen=unix://" + n.dir + "/cri.sock"}, n.args()...)...)
-		t.Cleanup(func() {
-			end(t, cmd)
-			n.purge(t)
-		})
-		return n.target(t, n.dial(t, n.dir+"/cri.sock"))
+		must(t)(os.Mkdir(n.dir+"/manifests", 0o755))
+		return n.serve(t, "agent", "--cri-socket="+n.dir+"/cri.sock", "--manifest-dir="+n.dir+"/manifests", "--nri=false")
 	})
+}
+
+// TestHandlers makes every container by another OCI runtime.
+func TestHandlers(t *testing.T) {
+	for _, handler := range []string{"crun", "runc"} {
+		t.Run(handler, func(t *testing.T) {
+			Run(t, func(t *testing.T) *Target {
+				target := newNode(t).served(t)
+				target.Handler = handler
+				return target
+			})
+		})
+	}
+}
+
+func (n *node) served(t *testing.T) *Target {
+	return n.serve(t, "runtime", "--listen=unix://"+n.dir+"/cri.sock")
+}
+
+// serve is a command of berth that serves the CRI on the node's socket.
+func (n *node) serve(t *testing.T, command string, args ...string) *Target {
+	t.Helper()
+	cmd := n.start(t, n.bin+"/berth", append(append([]string{command, "--image-dir=" + n.dir + "/images", "--cni-conf-dir="}, args...), n.args()...)...)
+	t.Cleanup(func() {
+		end(t, cmd)
+		n.purge(t)
+	})
+	return n.target(t, n.dial(t, n.dir+"/cri.sock"))
 }
 
 // node is where a runtime of a test lives, apart from everything else on the machine.
