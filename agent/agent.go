@@ -102,8 +102,8 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.pods, err = pod.New(pod.Config{
-		Credentials: credentials,
-		Runtime:     c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Credentials: credentials, DiskUse: stats.Used,
+		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,

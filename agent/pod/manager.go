@@ -110,6 +110,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 	m.wait.Go(func() { m.listen(ctx) })
 	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
 	m.wait.Go(func() { m.watchTurns(ctx) })
+	m.wait.Go(func() { m.watchLimits(ctx) })
 	resync := time.NewTicker(m.cfg.Resync)
 	defer resync.Stop()
 	for {

@@ -155,6 +155,12 @@ func (d *Disk) statfs(path string, used bool) bool {
 	return true
 }
 
+// Used is the size of the blocks of the files below dir, as du counts them; false when dir cannot be read.
+func Used(ctx context.Context, dir string) (bytes int64, ok bool) {
+	d, ok := count(ctx, dir)
+	return int64(d.Used), ok
+}
+
 // count adds up the blocks of the files below dir: each hard link once, no other file system, no link followed.
 func count(ctx context.Context, dir string) (Disk, bool) {
 	d := Disk{Time: time.Now()}

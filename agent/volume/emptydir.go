@@ -8,11 +8,17 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/resource"
 )
 
 // emptyDirMode lets every user of every container write, whatever user that is.
 const emptyDirMode = 0o777
+
+// EmptyDir is where the files of a pod's emptyDir are.
+func EmptyDir(root string, uid types.UID, name string) string {
+	return filepath.Join(root, "pods", string(uid), volumesDir, emptyDirPlugin, name)
+}
 
 // setupEmptyDir makes the directory of v in parent.
 func setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {

@@ -319,3 +319,31 @@ func TestImageVolumesAndPullSecrets(t *testing.T) {
 	}
 	n.requireNoPods()
 }
+
+// TestSizeLimitOfEmptyDir fills a volume on the disk beyond its limit, and one in memory up to it.
+func TestSizeLimitOfEmptyDir(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.apply("full.yaml", pod("full", `
+  volumes: [{name: disk, emptyDir: {sizeLimit: 1Mi}}, {name: memory, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]
+  containers:
+  - name: main
+    image: `+image+`
+    command: [sleep, "1000000"]
+    volumeMounts: [{name: disk, mountPath: /d}, {name: memory, mountPath: /m}]`))
+	n.waitReady("full")
+	if got := n.sh("full", "dd if=/dev/zero of=/m/x bs=64k count=32 2>/dev/null || wc -c < /m/x"); strings.TrimSpace(got) != "1048576" {
+		t.Errorf("in memory are %q bytes", got)
+	}
+	n.sh("full", "dd if=/dev/zero of=/d/x bs=64k count=32 2>/dev/null; sync")
+	p := n.waitPhase("full", corev1.PodFailed)
+	if p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, `Usage of EmptyDir volume "disk" exceeds the limit "1Mi"`) {
+		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
+	}
+	if c := condition(p, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue {
+		t.Errorf("conditions %v", p.Status.Conditions)
+	}
+	n.remove("full.yaml")
+	n.waitGone("full")
+	n.requireNoPods()
+}
