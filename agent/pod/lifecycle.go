@@ -105,11 +105,16 @@ func httpHook(ctx context.Context, h *corev1.HTTPGetAction, t target) error {
 		}
 		req.Header.Add(x.Name, x.Value)
 	}
-	client := http.Client{Transport: &http.Transport{
+	transport := &http.Transport{
 		DisableKeepAlives: true,
 		// A container's own certificate is not one anybody has signed.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-	}}
+	}
+	if h.Protocol != nil && *h.Protocol == corev1.HTTPProtocolHTTP2 {
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
+	client := http.Client{Transport: transport}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", u, err)

@@ -154,6 +154,9 @@ func validateHTTP(h *corev1.HTTPGetAction, path *field.Path) field.ErrorList {
 	}
 	if h.Protocol != nil {
 		errs = append(errs, oneOf(path.Child("protocol"), *h.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)...)
+		if *h.Protocol == corev1.HTTPProtocolHTTP2 && h.Scheme == corev1.URISchemeHTTPS {
+			errs = append(errs, field.Invalid(path.Child("protocol"), *h.Protocol, "must be used with scheme HTTP"))
+		}
 	}
 	return errs
 }
