@@ -17,6 +17,7 @@ type entry struct{ path, reason string }
 
 const (
 	objects   = "only an API server has service accounts, and there is none"
+	ownerYet  = "a user of its own for a file of a volume is not there yet"
 	volumeYet = "this kind of volume is not there yet"
 )
 
@@ -26,6 +27,7 @@ var unsupported = []entry{
 	{"spec.containers[*].env[*].valueFrom.fileKeyRef", "environment from files is not there yet"},
 	{"spec.serviceAccountName", objects},
 	{"spec.automountServiceAccountToken=true", objects},
+	{"spec.resources.claims", "devices by resource claim are not there yet"},
 	{"spec.resourceClaims", "devices by resource claim are not there yet"},
 	{"spec.containers[*].resources.claims", "devices by resource claim are not there yet"},
 
@@ -53,6 +55,16 @@ var unsupported = []entry{
 	{"spec.volumes[*].scaleIO", volumeYet},
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
+	{"spec.volumes[*].configMap.defaultUser", ownerYet},
+	{"spec.volumes[*].configMap.items[*].user", ownerYet},
+	{"spec.volumes[*].downwardAPI.defaultUser", ownerYet},
+	{"spec.volumes[*].downwardAPI.items[*].user", ownerYet},
+	{"spec.volumes[*].projected.defaultUser", ownerYet},
+	{"spec.volumes[*].projected.sources[*].configMap.items[*].user", ownerYet},
+	{"spec.volumes[*].projected.sources[*].downwardAPI.items[*].user", ownerYet},
+	{"spec.volumes[*].projected.sources[*].secret.items[*].user", ownerYet},
+	{"spec.volumes[*].secret.defaultUser", ownerYet},
+	{"spec.volumes[*].secret.items[*].user", ownerYet},
 	{"spec.containers[*].volumeDevices", "block volumes are not there yet"},
 	{"spec.containers[*].volumeMounts[*].bindMountOptions", "mount options of a container are not there yet"},
 
@@ -207,4 +219,24 @@ func (r *rule) match(v reflect.Value, path string, steps []member) []string {
 		return nil
 	}
 	return []string{path + "." + s.name}
+}
+
+// Rule says what becomes of a pod that sets a field: it is refused, or it runs with a warning that the field means nothing here.
+type Rule struct {
+	Path    string // [*] stands for every element, containers for init containers too
+	Value   string // "" = any value
+	Reason  string
+	Refused bool
+}
+
+// Rules are the fields of the Pod API that pods of manifests cannot use. Every other one is acted upon.
+func Rules() []Rule {
+	var out []Rule
+	for i, table := range [][]entry{unsupported, ignoredFields} {
+		for _, e := range table {
+			path, value, _ := strings.Cut(e.path, "=")
+			out = append(out, Rule{Path: path, Value: value, Reason: e.reason, Refused: i == 0})
+		}
+	}
+	return out
 }

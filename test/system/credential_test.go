@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // guarded puts a proxy before a registry that lets only one user in.
@@ -68,4 +70,22 @@ providers:
 	if runs, err := os.ReadFile(dir + "/runs"); err != nil || string(runs) != "asked\n" {
 		t.Errorf("the plugin ran %q, want once (%v)", runs, err)
 	}
+}
+
+// TestPullSecrets gives a pod credentials of its own by a Secret, which may come after the pod.
+func TestPullSecrets(t *testing.T) {
+	t.Parallel()
+	addr := guarded(t, registry(t), "me", "secret")
+	n := startNode(t)
+	n.apply("private.yaml", pod("private", "\n  imagePullSecrets: [{name: pull}]"+strings.ReplaceAll(sleeping, image, addr+"/busybox:1")))
+	n.wait("private", "refused by the registry", func(p *corev1.Pod) bool {
+		return waiting("main", "ErrImagePull")(p) || waiting("main", "ImagePullBackOff")(p)
+	})
+	n.applySecret("pull.yaml", `apiVersion: v1
+kind: Secret
+metadata: {name: pull}
+type: kubernetes.io/dockerconfigjson
+stringData: {.dockerconfigjson: '{"auths": {"`+addr+`": {"username": "me", "password": "secret"}}}'}
+`)
+	n.waitReady("private")
 }

@@ -134,6 +134,15 @@ var securityCases = []fieldCase{
 		want: []string{"volume", "hosts", "shm"},
 	},
 	{
+		name: "selinux", fields: fieldsBelow("containers.securityContext.seLinuxOptions", "user role type level") + " " + fieldsBelow("securityContext.seLinuxOptions", "user role type level"),
+		spec:  runs("securityContext: {seLinuxOptions: {user: system_u, role: system_r, type: container_t, level: 's0:c1,c2'}}\n"),
+		waits: "CreateContainerError", // a kernel without SELinux must not run it without a label
+	},
+	{
+		name: "selinux-volumes", fields: "securityContext.seLinuxChangePolicy",
+		spec: "\n  securityContext: {seLinuxChangePolicy: Recursive}" + emptyVol + prints("echo runs", mountVol), want: []string{"runs"},
+	},
+	{
 		name: "app-armor-unconfined", fields: "containers.securityContext.appArmorProfile.type securityContext.appArmorProfile.type",
 		spec: "\n  securityContext: {appArmorProfile: {type: Unconfined}}" + prints("echo runs", ""), want: []string{"runs"},
 	},

@@ -16,10 +16,11 @@ import (
 // A fieldCase is a pod that uses fields of the v1 Pod API, and what must then be true of it: inside the container, or by the
 // kernel's word.
 type fieldCase struct {
-	name   string
-	fields string // the fields that the case proves, as paths below the Pod's spec; init containers' are those of containers
-	meta   string // more of the metadata
-	spec   string // lines of the pod's spec, from "  " on; "$HOST" is a directory of the host that the test made
+	name    string
+	fields  string // the fields that the case proves, as paths below the Pod's spec; init containers' are those of containers
+	meta    string // more of the metadata
+	objects string // manifests that come with it
+	spec    string // lines of the pod's spec, from "  " on; "$HOST" is a directory of the host that the test made
 
 	// want is what the pod's main container (named main) must have printed when the pod has succeeded.
 	want []string
@@ -63,6 +64,7 @@ func TestFields(t *testing.T) {
 	}
 	n.start()
 	ports := startServers(t)
+	n.applySecret("objects.yaml", objects)
 	// Most of them wait most of the time, so there are more at a time than the machine has CPUs.
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -77,7 +79,7 @@ func TestFields(t *testing.T) {
 }
 
 func allFieldCases() []fieldCase {
-	return slices.Concat(fieldCases, processCases, securityCases, networkCases, lifeCases)
+	return slices.Concat(fieldCases, processCases, securityCases, networkCases, volumeCases, lifeCases)
 }
 
 func (n *Node) runCase(t *testing.T, c fieldCase, ports *strings.Replacer) {
@@ -99,7 +101,10 @@ func (n *Node) runCase(t *testing.T, c fieldCase, ports *strings.Replacer) {
 	if strings.Contains(manifest, "$FREE") {
 		manifest = strings.ReplaceAll(manifest, "$FREE", strconv.Itoa(freePort(t)))
 	}
-	n.apply(file, ports.Replace(strings.ReplaceAll(manifest, "$HOST", host)))
+	if c.objects != "" {
+		manifest += "---\n" + c.objects
+	}
+	n.applySecret(file, ports.Replace(strings.ReplaceAll(manifest, "$HOST", host)))
 	t.Cleanup(func() {
 		n.remove(file)
 		n.waitGone(c.name)

@@ -108,8 +108,10 @@ func TestHTTPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, executor := range map[string]func() (remotecommand.Executor, error){
-		"SPDY":      func() (remotecommand.Executor, error) { return remotecommand.NewSPDYExecutor(admin, "POST", u) },
-		"WebSocket": func() (remotecommand.Executor, error) { return remotecommand.NewWebSocketExecutor(admin, "GET", u.String()) },
+		"SPDY": func() (remotecommand.Executor, error) { return remotecommand.NewSPDYExecutor(admin, "POST", u) },
+		"WebSocket": func() (remotecommand.Executor, error) {
+			return remotecommand.NewWebSocketExecutor(admin, "GET", u.String())
+		},
 	} {
 		ex, err := executor()
 		if err != nil {
