@@ -69,9 +69,9 @@ var lifeCases = append(probeCases(), []fieldCase{
 			s := containerState(p, "main")
 			return s.State.Running != nil && s.Started != nil && !*s.Started
 		},
-		check: func(t *testing.T, n *Node, p *corev1.Pod) {
+		check: func(t *testing.T, n *Node, _ *corev1.Pod) {
 			n.sh("startup-holds-liveness", "touch /up")
-			if p = n.waitReady("startup-holds-liveness"); containerState(p, "main").RestartCount != 0 {
+			if p := n.waitReady("startup-holds-liveness"); containerState(p, "main").RestartCount != 0 {
 				t.Error("it was restarted while it started")
 			}
 		},

@@ -79,7 +79,7 @@ func (v groupValue) check(group string) error {
 	}
 	b, err := os.ReadFile(file)
 	if got := strings.Join(strings.Fields(string(b)), " "); err != nil || got != want {
-		return fmt.Errorf("%s is %q, want %q (%v)", file, got, want, err)
+		return fmt.Errorf("%s is %q, want %q (%w)", file, got, want, err)
 	}
 	return nil
 }
@@ -133,11 +133,14 @@ func TestGroups(t *testing.T) {
 				class:       []string{"/kubepods/burstable/pod", "kubepods-burstable.slice/"},
 				pod: []groupValue{
 					sharesOf("256", "25"), quotaOf("75000", "75000 50000"), limitOf("67108864"),
-					{"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"}, {v2: "io.weight", want2: "default 250"},
+					{"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"},
+					{v2: "io.weight", want2: "default 250"},
 				},
 				container: []groupValue{
-					sharesOf("256", "25"), quotaOf("75000", "75000 50000"), limitOf("67108864"), {"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"},
-					{v2: "memory.high", want2: "63750144"}, {v2: "memory.oom.group", want2: "1"},
+					sharesOf("256", "25"), quotaOf("75000", "75000 50000"), limitOf("67108864"),
+					{"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"},
+					{v2: "memory.high", want2: "63750144"},
+					{v2: "memory.oom.group", want2: "1"},
 				},
 			},
 			{
