@@ -78,8 +78,11 @@ func (v groupValue) check(group string) error {
 		return nil
 	}
 	b, err := os.ReadFile(file)
-	if got := strings.Join(strings.Fields(string(b)), " "); err != nil || got != want {
-		return fmt.Errorf("%s is %q, want %q (%w)", file, got, want, err)
+	if err != nil {
+		return err
+	}
+	if got := strings.Join(strings.Fields(string(b)), " "); got != want {
+		return fmt.Errorf("%s is %q, want %q", file, got, want)
 	}
 	return nil
 }
