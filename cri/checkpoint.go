@@ -29,10 +29,10 @@ func (s *Server) CheckpointContainer(ctx context.Context, r *runtimeapi.Checkpoi
 func noCheckpoint(ctx context.Context) error {
 	criu, err := exec.LookPath("criu")
 	if err != nil {
-		return fmt.Errorf("%w: the program criu is not installed", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the program criu is not installed (in most distributions the package criu)", errors.ErrUnsupported)
 	}
 	if out, err := exec.CommandContext(ctx, criu, "check").CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: this kernel cannot (criu check: %w): %s", errors.ErrUnsupported, err, lastLine(string(out)))
+		return fmt.Errorf("%w: this kernel cannot, for which it needs CONFIG_CHECKPOINT_RESTORE and more (criu check: %w): %s", errors.ErrUnsupported, err, lastLine(string(out)))
 	}
 	return fmt.Errorf("%w: the built-in handler does not use CRIU yet", errors.ErrUnsupported)
 }

@@ -20,7 +20,10 @@ func TestImageVolumes(t *testing.T) {
 		return imagetest.File{Name: name, Type: tar.TypeSymlink, Link: to}
 	}
 	ref, err := imagetest.Push(reg.Host, imagetest.Build(imagetest.Spec{Name: "volume:1", Config: ocispec.ImageConfig{Labels: map[string]string{"a": "volume"}}, Layers: [][]imagetest.File{{
-		{Name: "v1/"}, {Name: "v1/file", Body: "one"}, {Name: "etc/hostname", Body: "of the image"}, {Name: "v1/single", Body: "single"},
+		{Name: "v1/"},
+		{Name: "v1/file", Body: "one"},
+		{Name: "etc/hostname", Body: "of the image"},
+		{Name: "v1/single", Body: "single"},
 		link("current", "v1"), link("absolute", "/v1"), link("up", "../../../../etc"), link("deep", "/absolute/../v1/./"), link("loop", "loop"), link("proc", "/proc/self/root"),
 	}}}))
 	if err != nil {

@@ -175,6 +175,12 @@ func (n *node) checkClean(t testing.TB) {
 // testImage is an image with a static busybox and some users.
 func testImage(t testing.TB) []byte {
 	t.Helper()
+	return boxWith(t, boxImage, ocispec.ImageConfig{Cmd: []string{"/bin/sh"}, Env: []string{"FROM_IMAGE=1"}})
+}
+
+// boxWith is the test image under another name and with another configuration.
+func boxWith(t testing.TB, name string, c ocispec.ImageConfig) []byte {
+	t.Helper()
 	busybox, err := os.ReadFile("/usr/bin/busybox")
 	if err != nil {
 		t.Fatalf("the test image is made from the package busybox-static: %v", err)
@@ -192,9 +198,7 @@ func testImage(t testing.TB) []byte {
 	for _, a := range []string{"sh", "sleep", "cat", "echo", "id", "ls", "env", "hostname", "mount", "touch", "nc", "head", "dd", "stat", "pwd", "readlink", "ps", "wget", "grep", "mkdir", "mkfifo", "kill", "true", "false", "yes", "seq", "stty", "ip", "nslookup", "ulimit", "trap"} {
 		files = append(files, imagetest.File{Name: "bin/" + a, Type: '2', Link: "busybox"})
 	}
-	return imagetest.Build(imagetest.Spec{
-		Name: "berth.test/box:1", Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Cmd: []string{"/bin/sh"}, Env: []string{"FROM_IMAGE=1"}},
-	}).DockerArchive()
+	return imagetest.Build(imagetest.Spec{Name: name, Layers: [][]imagetest.File{files}, Config: c}).DockerArchive()
 }
 
 const boxImage = "berth.test/box:1"

@@ -146,6 +146,11 @@ func TestUsers(t *testing.T) {
 	}{
 		{func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = uid(1000) }, "uid=1000(app) gid=1000(app) groups=1000(app),2000(extra)"},
 		{func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUsername = "app"; s.RunAsGroup = uid(5) }, "uid=1000(app) gid=5 groups=5,2000(extra)"},
+		{func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUsername = "app:extra" }, "uid=1000(app) gid=2000(extra) groups=2000(extra)"},
+		{func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.SupplementalGroups = uid(1000), []int64{2000, 9}
+			s.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict
+		}, "uid=1000(app) gid=1000(app) groups=9,1000(app),2000(extra)"},
 		{func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.RunAsUser = uid(77)
 			s.SupplementalGroups = []int64{8}

@@ -1,12 +1,14 @@
 package cri
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -291,10 +293,20 @@ func TestRefusedSecurity(t *testing.T) {
 func TestStopSignals(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
-	for sig, trap := range map[runtimeapi.Signal]string{
-		runtimeapi.Signal_SIGNAL_SIGUSR1: "USR1", runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3: "37", runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT: "TERM",
+	const quits = "berth.test/quits:1"
+	if _, err := n.Images().Import(t.Context(), bytes.NewReader(boxWith(t, quits, ocispec.ImageConfig{StopSignal: "SIGQUIT"})), nil); err != nil {
+		t.Fatal(err)
+	}
+	const unsaid = runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+	for _, tt := range []struct {
+		sig         runtimeapi.Signal
+		image, trap string
+	}{
+		{runtimeapi.Signal_SIGNAL_SIGUSR1, boxImage, "USR1"}, {runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, boxImage, "37"}, {unsaid, boxImage, "TERM"},
+		{unsaid, quits, "QUIT"}, {runtimeapi.Signal_SIGNAL_SIGUSR2, quits, "USR2"}, // the pod's word counts more than the image's
 	} {
-		id := n.run(t, pod, "c"+trap, func(cfg *runtimeapi.ContainerConfig) { cfg.StopSignal = sig },
+		sig, trap := tt.sig, tt.trap
+		id := n.run(t, pod, "c"+trap, func(cfg *runtimeapi.ContainerConfig) { cfg.StopSignal, cfg.Image.Image = sig, tt.image },
 			"sh", "-c", "trap 'exit 9' "+trap+"; echo ready; while :; do sleep 0.05; done")
 		eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "ready\n" })
 		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 60}); err != nil {

@@ -73,7 +73,7 @@ func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string,
 func wanted(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string) (user, group string, err error) {
 	switch {
 	case sc.GetRunAsUsername() != "":
-		user = sc.GetRunAsUsername()
+		user, group, _ = strings.Cut(sc.GetRunAsUsername(), ":") // as an image says it
 	case sc.GetRunAsUser() != nil:
 		user = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
 	}

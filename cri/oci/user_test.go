@@ -34,6 +34,8 @@ func TestResolveUser(t *testing.T) {
 		{"pod over image", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1234)}, "web:staff", 1234, 0, []uint32{0}},
 		{"pod user and group", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1000), RunAsGroup: id(5)}, "", 1000, 5, []uint32{5, 3000, 3001}},
 		{"pod name", &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "web"}, "", 1000, 1001, []uint32{1001, 3000, 3001}},
+		{"pod name and group", &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "web:staff"}, "", 1000, 3001, []uint32{3001, 3000}},
+		{"pod name, group number", &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "web:staff", RunAsGroup: id(5)}, "", 1000, 5, []uint32{5, 3000, 3001}},
 		{"supplemental", &runtimeapi.LinuxContainerSecurityContext{RunAsUser: id(1000), SupplementalGroups: []int64{9, 3000}}, "", 1000, 1001, []uint32{1001, 3000, 3001, 9}},
 		{"strict", &runtimeapi.LinuxContainerSecurityContext{
 			RunAsUser: id(1000), SupplementalGroups: []int64{9}, SupplementalGroupsPolicy: runtimeapi.SupplementalGroupsPolicy_Strict,
@@ -46,6 +48,7 @@ func TestResolveUser(t *testing.T) {
 	}
 	for name, sc := range map[string]*runtimeapi.LinuxContainerSecurityContext{
 		"unknown name":         {RunAsUsername: "nobody-there"},
+		"unknown group":        {RunAsUsername: "web:nogroup"},
 		"group without a user": {RunAsGroup: id(1)},
 		"negative":             {RunAsUser: id(-1)},
 		"too large":            {RunAsUser: id(1<<32 - 1)},
