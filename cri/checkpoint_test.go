@@ -29,7 +29,8 @@ func TestCheckpoint(t *testing.T) {
 	path := t.TempDir()
 	t.Setenv("PATH", path)
 	for _, tt := range []struct{ criu, want string }{
-		{"", "package criu"}, {"#!/bin/sh\necho some lines\necho no ptrace\nexit 1\n", "CONFIG_CHECKPOINT_RESTORE and more (criu check: exit status 1): no ptrace"},
+		{"", "package criu"},
+		{"#!/bin/sh\necho some lines\necho no ptrace\nexit 1\n", "CONFIG_CHECKPOINT_RESTORE and more (criu check: exit status 1): no ptrace"},
 		{"#!/bin/sh\n", "built-in handler"},
 	} {
 		if tt.criu != "" {

@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -58,5 +60,66 @@ func TestMetrics(t *testing.T) {
 	st, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	if err != nil || st.Stats.Swap.GetSwapAvailableBytes() == nil || st.Stats.WritableLayer.GetUsedBytes().GetValue() < 100*4096 || st.Stats.WritableLayer.GetInodesUsed().GetValue() < 2 {
 		t.Errorf("stats: got %v, %v", st, err)
+	}
+}
+
+// TestStatsFilters: lists of what is used have what is asked for, and nothing of what has ended.
+func TestStatsFilters(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.pod(t, "a", nil)
+	b, _ := n.pod(t, "b", nil)
+	one := n.run(t, a, "one", nil, "sleep", "1000")
+	two := n.run(t, a, "two", nil, "sleep", "1000")
+	other := n.run(t, b, "one", nil, "sleep", "1000")
+	n.output(t, b, "ended", nil, "true")
+	for name, tt := range map[string]struct {
+		filter *runtimeapi.ContainerStatsFilter
+		want   []string
+	}{
+		"all":              {nil, []string{one, two, other}},
+		"by pod":           {&runtimeapi.ContainerStatsFilter{PodSandboxId: a}, []string{one, two}},
+		"by id":            {&runtimeapi.ContainerStatsFilter{Id: two}, []string{two}},
+		"by its beginning": {&runtimeapi.ContainerStatsFilter{Id: two[:16]}, []string{two}},
+		"by label":         {&runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{"app": "none"}}, nil},
+		"of another pod":   {&runtimeapi.ContainerStatsFilter{Id: two, PodSandboxId: b}, nil},
+		"of nobody":        {&runtimeapi.ContainerStatsFilter{Id: "nobody"}, nil},
+	} {
+		l, err := n.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{Filter: tt.filter})
+		var got []string
+		for _, s := range l.GetStats() {
+			got = append(got, s.GetAttributes().GetId())
+		}
+		slices.Sort(got)
+		slices.Sort(tt.want)
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		filter *runtimeapi.PodSandboxStatsFilter
+		want   int
+	}{
+		"all": {nil, 2}, "by id": {&runtimeapi.PodSandboxStatsFilter{Id: a}, 1}, "by its beginning": {&runtimeapi.PodSandboxStatsFilter{Id: a[:16]}, 1},
+		"by label": {&runtimeapi.PodSandboxStatsFilter{LabelSelector: map[string]string{"app": "none"}}, 0}, "of nobody": {&runtimeapi.PodSandboxStatsFilter{Id: "nobody"}, 0},
+	} {
+		l, err := n.ListPodSandboxStats(t.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: tt.filter})
+		if err != nil || len(l.GetStats()) != tt.want {
+			t.Errorf("%s: got %v, %v", name, l, err)
+		}
+	}
+	// Pressure is told where the kernel keeps it for a group, and nowhere else.
+	_, err := os.Stat(filepath.Join("/sys/fs/cgroup", n.containerRecord(t, one).Cgroup, "cpu.pressure"))
+	if err != nil { // on hybrid machines v2 is beside v1
+		_, err = os.Stat(filepath.Join("/sys/fs/cgroup/unified", n.containerRecord(t, one).Cgroup, "cpu.pressure"))
+	}
+	st, serr := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: one})
+	if serr != nil || (st.Stats.Cpu.Psi != nil) != (err == nil) || (st.Stats.Memory.Psi != nil) != (err == nil) || (st.Stats.Io != nil) != (err == nil) {
+		t.Errorf("pressure (%v): got %v, %v", err, st, serr)
+	}
+	if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: b}); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := n.ListPodSandboxStats(t.Context(), &runtimeapi.ListPodSandboxStatsRequest{}); err != nil || len(l.Stats) != 1 {
+		t.Errorf("after a stop: got %v, %v", l, err)
 	}
 }

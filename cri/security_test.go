@@ -302,8 +302,11 @@ func TestStopSignals(t *testing.T) {
 		sig         runtimeapi.Signal
 		image, trap string
 	}{
-		{runtimeapi.Signal_SIGNAL_SIGUSR1, boxImage, "USR1"}, {runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, boxImage, "37"}, {unsaid, boxImage, "TERM"},
-		{unsaid, quits, "QUIT"}, {runtimeapi.Signal_SIGNAL_SIGUSR2, quits, "USR2"}, // the pod's word counts more than the image's
+		{runtimeapi.Signal_SIGNAL_SIGUSR1, boxImage, "USR1"},
+		{runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, boxImage, "37"},
+		{unsaid, boxImage, "TERM"},
+		{unsaid, quits, "QUIT"},
+		{runtimeapi.Signal_SIGNAL_SIGUSR2, quits, "USR2"}, // the pod's word counts more than the image's
 	} {
 		sig, trap := tt.sig, tt.trap
 		id := n.run(t, pod, "c"+trap, func(cfg *runtimeapi.ContainerConfig) { cfg.StopSignal, cfg.Image.Image = sig, tt.image },
