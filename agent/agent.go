@@ -63,6 +63,7 @@ type Agent struct {
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
+	probed    *probeMetrics
 	server    atomic.Pointer[server] // nil before it serves
 	authority *pki.Authority         // nil: certificates are somebody else's
 	groups    *os.File               // locked as long as the agent lives
@@ -73,7 +74,7 @@ func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Agent{cfg: c, log: c.Log, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
+	a := &Agent{cfg: c, log: c.Log, probed: newProbeMetrics(), files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
 	memory, err := hostMemory()
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, DiskUse: stats.Used,
-		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,

@@ -25,6 +25,7 @@ func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 func (a *Agent) metrics() map[string]prometheus.Gatherer {
 	return map[string]prometheus.Gatherer{
 		"/metrics": a.ownMetrics(), "/metrics/resource": a.stats.Resource(), "/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version),
+		"/metrics/probes": a.probed.registry(),
 	}
 }
 

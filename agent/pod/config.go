@@ -18,6 +18,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/probes"
 )
 
 // Cgroups are the groups of the pods. All methods are idempotent.
@@ -57,6 +58,13 @@ type Credentials interface {
 	For(ctx context.Context, image string) ([]*runtimeapi.AuthConfig, error)
 }
 
+// ProbeObserver hears of every answer of a probe.
+type ProbeObserver interface {
+	Probed(pod *corev1.Pod, container string, kind probes.Kind, outcome probes.Outcome, took time.Duration)
+	// ProbesEnded tells of a container that is not asked any more.
+	ProbesEnded(pod *corev1.Pod, container string)
+}
+
 // Config is what a [Manager] works with. Runtime, Cgroups, Volumes, NodeName, RootDir and LogDir are required.
 type Config struct {
 	Runtime Runtime
@@ -84,7 +92,8 @@ type Config struct {
 	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
 	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
 
-	Pins *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
+	Probes ProbeObserver    // nil: nobody counts
+	Pins   *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
 
 	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
 	ClusterDomain string   // "" = cluster.local

@@ -30,6 +30,7 @@ type prober struct {
 	mail *mailbox
 	log  *slog.Logger
 	stop map[string]context.CancelFunc // by container ID
+	of   map[string]probed             // by container ID
 	wait sync.WaitGroup
 
 	mu      sync.Mutex
@@ -37,7 +38,7 @@ type prober struct {
 }
 
 func newProber(n *node, uid types.UID, mail *mailbox, log *slog.Logger) *prober {
-	return &prober{node: n, uid: uid, mail: mail, log: log, stop: map[string]context.CancelFunc{}}
+	return &prober{node: n, uid: uid, mail: mail, log: log, stop: map[string]context.CancelFunc{}, of: map[string]probed{}}
 }
 
 // probed is a container that is to be probed.
@@ -76,6 +77,7 @@ func (w *worker) probe(ctx context.Context) {
 		if !want[id] {
 			stop()
 			delete(w.prober.stop, id)
+			w.prober.ended(id)
 			w.prober.forget(id, w.end != nil)
 		}
 	}
@@ -90,6 +92,19 @@ func (p *prober) end() {
 		stop()
 	}
 	p.wait.Wait()
+	for id := range p.of {
+		p.ended(id)
+	}
+}
+
+// ended tells of a container whose probes have been stopped; what they still answer is not heard.
+func (p *prober) ended(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.of[id]; p.cfg.Probes != nil {
+		p.cfg.Probes.ProbesEnded(t.pod, t.spec.Name)
+	}
+	delete(p.of, id)
 }
 
 func hasProbe(c *corev1.Container) bool {
@@ -99,6 +114,7 @@ func hasProbe(c *corev1.Container) bool {
 // begin probes a container: first whether it has started, then the rest.
 func (p *prober) begin(ctx context.Context, t probed) {
 	ctx, p.stop[t.id] = context.WithCancel(ctx)
+	p.of[t.id] = t
 	had := p.known(t.id)
 	rest := func() {
 		p.run(ctx, t, probes.Liveness, t.spec.LivenessProbe)
@@ -166,7 +182,7 @@ func (p *prober) runThen(ctx context.Context, t probed, kind probes.Kind, probe 
 		return
 	}
 	loop := probes.Loop{
-		Kind: kind, Probe: probe, Period: period, StartedAt: t.at, Fast: true, Ask: p.tell(t, kind, period, ask),
+		Kind: kind, Probe: probe, Period: period, StartedAt: t.at, Fast: true, Ask: p.tell(t, kind, period, p.count(ctx, t, kind, ask)),
 		Report: func(r probes.Result) {
 			p.report(ctx, t.id, kind, r.OK)
 			if r.OK && then != nil {
@@ -218,6 +234,23 @@ func (p *prober) write() error {
 		return nil
 	}
 	return err
+}
+
+// count tells of each answer how long it took. run is the context of the probes.
+func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask probes.Question) probes.Question {
+	if p.cfg.Probes == nil {
+		return ask
+	}
+	return func(ctx context.Context) (probes.Outcome, string) {
+		began := time.Now()
+		outcome, message := ask(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if run.Err() == nil {
+			p.cfg.Probes.Probed(t.pod, t.spec.Name, kind, outcome, time.Since(began))
+		}
+		return outcome, message
+	}
 }
 
 // tell adds an event to each failure, once a period at most: while a probe waits for its first success it asks more often.

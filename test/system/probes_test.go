@@ -56,8 +56,19 @@ func TestProbes(t *testing.T) {
 		}
 		return nil
 	})
+	of := func(kind, result string) map[string]string {
+		return map[string]string{"probe_type": kind, "result": result, "container": "main", "pod": "asked-node", "namespace": "default", "pod_uid": string(before.UID)}
+	}
+	for _, kind := range []string{"Readiness", "Liveness"} {
+		if got := n.metrics("/metrics/probes").get(t, "prober_probe_total", of(kind, "successful")); got < 1 {
+			t.Errorf("%f successful %s probes", got, kind)
+		}
+	}
 	n.must("exec", "asked", "-c", "main", "--", "rm", "/www/ok")
 	ready(false, true)
+	if got := n.metrics("/metrics/probes").get(t, "prober_probe_total", of("Readiness", "failed")); got < 1 {
+		t.Errorf("%f failed readiness probes", got)
+	}
 	n.must("exec", "asked", "-c", "main", "--", "touch", "/www/ok")
 	ready(true, true)
 
@@ -78,6 +89,9 @@ func TestProbes(t *testing.T) {
 	}
 	n.remove("asked.yaml")
 	n.waitGone("asked")
+	if _, ok := n.metrics("/metrics/probes").find("prober_probe_total", map[string]string{"pod": "asked-node"}); ok {
+		t.Error("a pod that is gone has metrics of its probes")
+	}
 	n.requireNoPods()
 }
 
