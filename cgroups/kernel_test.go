@@ -484,6 +484,7 @@ func sample100(b *testing.B, runs, charges int) {
 			if p == pod {
 				pods = append(pods, s)
 			} else {
+				s.Below(pods[i])
 				containers = append(containers, s)
 			}
 		}
@@ -495,18 +496,23 @@ func sample100(b *testing.B, runs, charges int) {
 	var u Usage
 	t0 := cpuTime(b)
 	for b.Loop() {
+		kills, err := MachineOOMKills()
+		if err != nil {
+			b.Fatal(err)
+		}
+		r := Round{kills, true}
 		for i, s := range pods {
 			for _, one := range []*Sampler{s, containers[i]} { // as if it had been so
 				if i < runs {
 					one.last.CPU.UsageNs = 1
 				}
 				if i < charges {
-					one.last.Memory.Usage = 1
+					one.last.Memory.Usage, one.stat = 1, 1<<30
 				}
 			}
-			err := s.Sample(&u)
+			err := s.SampleIn(&u, r)
 			if err == nil && s.Moved() {
-				err = containers[i].Sample(&u)
+				err = containers[i].SampleIn(&u, r)
 			}
 			if err != nil {
 				b.Fatal(err)

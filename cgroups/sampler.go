@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,24 @@ type Sampler struct {
 	rare  time.Time // when every file was read
 	moved bool
 	oom   *oomBelow // v1
+	kills uint64    // on the machine, when those of the group were last counted
+	again bool      // count them in the next round too
+	stat  uint64    // memory in use when memory.stat was read
+	above *Sampler
+	at    [motions]time.Time // when each was seen to have moved
 }
+
+// motion is something that does not move in a group if it does not in the group above.
+type motion int
+
+const (
+	unbounded motion = iota
+	cpuStall
+	memoryStall
+	ioStall
+	transfers // of block devices
+	motions
+)
 
 // rarely is how often every file is read whatever happens.
 const rarely = 10 * time.Second
@@ -45,15 +63,21 @@ const (
 	first     when = 1 << iota
 	always         // changes without the group running: pressure of waiting tasks
 	ifRan          // changes when the group runs; what writeback still writes for one that sleeps is seen with the rare files
+	ifTouched      // changes with the memory in use, or when somebody is killed
+	ifLimited      // changes when the group runs, if it has a quota
+	ifMoved        // changes when the group runs, if the file before it has
 	ifCharged      // changes with the memory in use. To render memory.stat costs the kernel as much as all other files together
 	rare           // limits and high-water marks
 )
 
+// chargeBatch is how many bytes the kernel charges to a group ahead of use, and keeps a CPU: a change that is less says nothing.
+const chargeBatch = 64 << 12
+
 // statFile is one open kernel file and what to do with its contents.
 type statFile struct {
-	fd   int
-	when when
-	read func(data []byte, u *Usage) error
+	fd int
+	statSource
+	moves motion
 }
 
 type statSource struct {
@@ -90,7 +114,7 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 			s.Close()
 			return nil, fmt.Errorf("open %s/%s: %w", dir, src.name, err)
 		}
-		s.files = append(s.files, statFile{fd: fd, when: src.when, read: src.read})
+		s.files = append(s.files, statFile{fd, src, bound(src.name)})
 	}
 	if h.mode != Unified {
 		s.oom = openOOM(h.MemoryDir(path))
@@ -107,6 +131,27 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 // many for groups near the root.
 func (s *Sampler) Alone() {
 	s.oom.alone()
+}
+
+// Below says that the group is directly below another that is measured, just before it each time: what cannot have changed by what was
+// seen there is not read.
+func (s *Sampler) Below(above *Sampler) { s.above = above }
+
+// Round is one measurement of many groups, for which what they have in common is read once. The zero value knows nothing.
+type Round struct {
+	// OOMKills are those of the whole machine ([MachineOOMKills]), which are counted before those of a group are: while they stay
+	// the same, no group has had any.
+	OOMKills uint64
+	Known    bool
+}
+
+// MachineOOMKills are those since the machine came up, of groups and of the machine.
+func MachineOOMKills() (uint64, error) {
+	data, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		return 0, fmt.Errorf("count OOM kills: %w", err)
+	}
+	return field(data, "oom_kill"), nil
 }
 
 // unlimited stands where the kernel has no files of limits.
@@ -132,58 +177,102 @@ func (s *Sampler) Refresh() { s.rare = time.Time{} }
 func (s *Sampler) Moved() bool { return s.moved }
 
 // Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it, and leaves in u what was read before.
-func (s *Sampler) Sample(u *Usage) error {
+func (s *Sampler) Sample(u *Usage) error { return s.SampleIn(u, Round{}) }
+
+// SampleIn is Sample as part of a measurement of many groups.
+func (s *Sampler) SampleIn(u *Usage, r Round) error {
 	now := time.Now()
 	*u = s.last
-	u.Time, s.psi = now, nil
+	u.Time = now
+	s.psi = u.PSI.clone()
 	if err := s.read(u, first); err != nil {
 		return err
 	}
-	ran, charged := u.CPU.UsageNs != s.last.CPU.UsageNs, u.Memory.Usage != s.last.Memory.Usage
+	ran, touched := u.CPU.UsageNs != s.last.CPU.UsageNs, u.Memory.Usage != s.last.Memory.Usage
+	// The machine's count moves a moment before that of a group, so that the round after one with a kill looks once more.
+	killed := r.Known && (r.OOMKills != s.kills || s.again)
 	due := always
-	if ran {
-		due |= ifRan
+	if ran || touched {
+		due |= ifRan | ifMoved
 	}
-	if charged {
-		due |= ifRan | ifCharged
+	if touched || killed {
+		due |= ifTouched
 	}
-	if now.Sub(s.rare) >= rarely {
+	if ran && s.last.CPU.QuotaUs != NoLimit {
+		due |= ifLimited
+	}
+	if max(u.Memory.Usage, s.stat)-min(u.Memory.Usage, s.stat) >= chargeBatch {
+		due |= ifCharged
+	}
+	everything := now.Sub(s.rare) >= rarely
+	if everything {
 		s.rare = now
-		due = always | ifRan | ifCharged | rare
+		due = always | ifRan | ifTouched | ifLimited | ifMoved | ifCharged | rare
+	}
+	if due&ifCharged != 0 {
+		s.stat = u.Memory.Usage
 	}
 	if err := s.read(u, due); err != nil {
 		return err
 	}
-	if s.oom != nil && due&ifCharged != 0 {
+	if s.oom != nil && (killed || everything || touched && !r.Known) {
 		n, err := s.oom.kills(s)
 		if err != nil {
 			return fmt.Errorf("measure group %s: %w", s.path, err)
 		}
 		u.Memory.OOMKills = n
 	}
+	s.again, s.kills = r.OOMKills != s.kills, r.OOMKills
 	u.PSI = s.psi
 	u.Memory.derive()
-	s.moved = ran || charged || u.PSI.stalls() != s.last.PSI.stalls()
+	s.note(u, now)
+	s.moved = ran || touched || u.PSI.stalls() != s.last.PSI.stalls()
 	s.last = *u
 	return nil
 }
 
+// note notes what has moved, for those below.
+func (s *Sampler) note(u *Usage, now time.Time) {
+	for q := cpuStall; q <= ioStall; q++ {
+		if u.PSI.of(q).Some.TotalUs != s.last.PSI.of(q).Some.TotalUs {
+			s.at[q] = now
+		}
+	}
+	if u.IO != s.last.IO {
+		s.at[transfers] = now
+	}
+}
+
+// still says whether a file tells of something that cannot have moved since the last sample, by what is known of the group above. An
+// average that has not come to rest moves by itself.
+func (s *Sampler) still(f *statFile) bool {
+	if f.moves == unbounded || s.above == nil || !s.above.last.Time.After(s.last.Time) || s.above.at[f.moves].After(s.last.Time) {
+		return false
+	}
+	p := s.last.PSI.of(f.moves)
+	return p.Some.Avg300 == 0 && p.Full.Avg300 == 0
+}
+
 // read reads the files whose turn it is.
 func (s *Sampler) read(u *Usage, due when) error {
-	for _, f := range s.files {
-		if f.when&due == 0 {
+	moved := false
+	for i := range s.files {
+		f := &s.files[i]
+		if f.when&due == 0 || due&rare == 0 && (f.when == ifMoved && !moved || s.still(f)) {
 			continue
 		}
 		data, err := s.pread(f.fd)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			continue // PSI switched off for this group (cgroup.pressure) or on the command line
 		}
+		before := u.IO
 		if err == nil {
 			err = f.read(data, u)
 		}
 		if err != nil {
 			return fmt.Errorf("measure group %s: %w", s.path, err)
 		}
+		moved = u.IO != before
 	}
 	return nil
 }

@@ -21,6 +21,21 @@ func (s *Sampler) pressureSources() []statSource {
 	}
 }
 
+// bound is what a file tells of that cannot move in a group when it does not in the one above.
+func bound(file string) motion {
+	switch file {
+	case "cpu.pressure":
+		return cpuStall
+	case "memory.pressure":
+		return memoryStall
+	case "io.pressure":
+		return ioStall
+	case "io.stat", "blkio.throttle.io_serviced_recursive":
+		return transfers
+	}
+	return unbounded
+}
+
 // number reads a one-number file into where pick says.
 func number(pick func(*Usage) *uint64) func([]byte, *Usage) error {
 	return func(data []byte, u *Usage) error {
@@ -50,7 +65,7 @@ func v1Sources() []statSource {
 		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
 		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
 		{"cpuacct", "cpuacct.usage_sys", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
-		{"cpu", "cpu.stat", ifRan, keyed(v1CPUStat)},
+		{"cpu", "cpu.stat", ifLimited, keyed(v1CPUStat)},
 		{"cpu", "cpu.cfs_quota_us", rare, v1Quota},
 		{"cpu", "cpu.cfs_period_us", rare, number(func(u *Usage) *uint64 { return &u.CPU.PeriodUs })},
 		{"memory", "memory.stat", ifCharged, keyed(v1MemoryStat)},
@@ -66,12 +81,12 @@ func v1Sources() []statSource {
 		}},
 		{"pids", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"pids", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
-		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifRan, func(data []byte, u *Usage) error {
-			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
-			return nil
-		}},
 		{"blkio", "blkio.throttle.io_serviced_recursive", ifRan, func(data []byte, u *Usage) error {
 			u.IO.ReadOps, u.IO.WriteOps = parseBlkio(data)
+			return nil
+		}},
+		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifMoved, func(data []byte, u *Usage) error { // no bytes without an operation
+			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
 			return nil
 		}},
 	}
@@ -87,7 +102,7 @@ func v2Sources() []statSource {
 		{"", "memory.peak", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
 		{"", "memory.swap.current", ifCharged, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
 		{"", "memory.swap.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.SwapLimit })},
-		{"", "memory.events", ifCharged, keyed(v2MemoryEvents)},
+		{"", "memory.events", ifTouched, keyed(v2MemoryEvents)},
 		{"", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},
 		{"", "io.stat", ifRan, func(data []byte, u *Usage) error {

@@ -83,6 +83,29 @@ func (p *PSI) stalls() uint64 {
 	return p.CPU.Some.TotalUs + p.Memory.Some.TotalUs + p.IO.Some.TotalUs
 }
 
+// of is the pressure that a motion is of; none has none.
+func (p *PSI) of(q motion) Pressure {
+	if p != nil {
+		switch q {
+		case cpuStall:
+			return p.CPU
+		case memoryStall:
+			return p.Memory
+		case ioStall:
+			return p.IO
+		}
+	}
+	return Pressure{}
+}
+
+func (p *PSI) clone() *PSI {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	return &c
+}
+
 // Pressure has a line for "at least one task waited" and one for "all of them did".
 type Pressure struct {
 	Some Stall `json:"some"`

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -74,10 +75,13 @@ func (c *Collector) sample(g *group, path string) (cgroups.Usage, error) {
 		if c.aggregate(path) {
 			s.Alone()
 		}
+		if above := c.groups[filepath.Dir(path)]; above != nil && above.sampler != nil {
+			s.Below(above.sampler)
+		}
 		g.sampler = s
 		c.open++
 	}
-	err := g.sampler.Sample(&u)
+	err := g.sampler.SampleIn(&u, c.round)
 	g.moved = g.sampler.Moved()
 	return u, err
 }

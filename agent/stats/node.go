@@ -44,7 +44,7 @@ func (c *Collector) node(seen map[string]bool) Node {
 	m.Limit, m.Available = total, total-min(m.WorkingSet, total)
 	n.Available, n.SwapTotal = mem["MemAvailable"], mem["SwapTotal"]
 	n.SwapUsed = n.SwapTotal - min(mem["SwapFree"], n.SwapTotal)
-	n.Usage.Memory.OOMKills = vmstat("oom_kill")
+	n.Usage.Memory.OOMKills = c.round.OOMKills
 	if n.Usage.PSI == nil {
 		n.Usage.PSI = nodePressure(c.cfg.Groups.Mode())
 	}
@@ -64,24 +64,6 @@ func (c *Collector) node(seen map[string]bool) Node {
 		n.Self = c.figures(path, time.Time{}, seen, true)
 	}
 	return n
-}
-
-// vmstat is one of the kernel's counters of the machine.
-func vmstat(name string) uint64 {
-	data, err := os.ReadFile("/proc/vmstat")
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(data) {
-		if k, v, ok := bytes.Cut(bytes.TrimSpace(line), []byte(" ")); ok && string(k) == name {
-			n, err := strconv.ParseUint(string(v), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }
 
 func meminfo() map[string]uint64 {

@@ -70,6 +70,7 @@ type Collector struct {
 	last   *Snapshot
 	pods   map[types.UID]*podState
 	groups map[string]*group
+	round  cgroups.Round
 	open   int // groups whose files are open
 	most   int // how many may be
 	idle   *time.Timer
@@ -183,6 +184,8 @@ func (c *Collector) measure(ctx context.Context) *Snapshot {
 	began := time.Now()
 	s := &Snapshot{Time: began}
 	seen := map[string]bool{}
+	kills, err := cgroups.MachineOOMKills()
+	c.round = cgroups.Round{OOMKills: kills, Known: err == nil}
 	s.Node = c.node(seen)
 	for _, path := range c.cfg.Classes {
 		s.Classes = append(s.Classes, c.figures(path, time.Time{}, seen, true))

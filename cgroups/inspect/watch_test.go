@@ -73,7 +73,7 @@ func TestWatchIsTold(t *testing.T) {
 	// Until a new group is told of, what happens may be before the watching has begun.
 	web := tree.PodPath(&pods[1])
 	begun := false
-	for i := 0; !begun; i++ {
+	for i := 0; !begun && i < 600; i++ {
 		path := fmt.Sprintf("%s/try%d", web, i)
 		if err := h.Create(path, nil); err != nil {
 			t.Fatal(err)
