@@ -45,6 +45,8 @@ type notices struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 
+	triggers bool // the kernel's pressure triggers can be used
+
 	mu     sync.Mutex
 	groups map[string]string // by directory
 	fds    map[int32]source
@@ -61,7 +63,7 @@ func newNotices(h *cgroups.Hierarchy) (*notices, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch groups: %w", err)
 	}
-	n := &notices{h: h, fs: fs, epoll: -1, wake: -1, C: make(chan notice, 1024), groups: map[string]string{}, fds: map[int32]source{}}
+	n := &notices{h: h, fs: fs, epoll: -1, wake: -1, C: make(chan notice, 1024), groups: map[string]string{}, fds: map[int32]source{}, triggers: kernelHas(6, 5)}
 	if n.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err == nil {
 		n.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	}
@@ -77,6 +79,19 @@ func newNotices(h *cgroups.Hierarchy) (*notices, error) {
 	n.wait.Go(func() { n.readFiles(ctx) })
 	n.wait.Go(func() { n.readDescriptors(ctx) })
 	return n, nil
+}
+
+// kernelHas says whether the kernel is of this version or later.
+func kernelHas(major, minor int) bool {
+	var u unix.Utsname
+	var a, b int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a > major || a == major && b >= minor
 }
 
 func (n *notices) close() {
@@ -151,9 +166,12 @@ func (n *notices) followOOM(group string) {
 // pressureTrigger is a fifth of 2 seconds: the shortest window that the kernel gives to those without CAP_SYS_RESOURCE.
 const pressureTrigger = "some 400000 2000000"
 
-// followPressure sets triggers. Before Linux 6.5 they take CAP_SYS_RESOURCE, and each of a pod a kernel thread, so that containers
-// have none.
+// followPressure sets triggers, on pods alone: for those with CAP_SYS_RESOURCE the kernel starts a thread for each group. Before Linux
+// 6.5 nobody else is given any, and polling them is not safe against the group's removal; pressure is looked at there.
 func (n *notices) followPressure(group string) {
+	if !n.triggers {
+		return
+	}
 	for _, what := range []string{"cpu", "memory", "io"} {
 		fd, err := unix.Open(n.h.Dir("", group)+"/"+what+".pressure", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
@@ -162,6 +180,7 @@ func (n *notices) followPressure(group string) {
 		_, err = unix.Write(fd, append([]byte(pressureTrigger), 0))
 		if err != nil || !n.waitFor(fd, unix.EPOLLPRI, source{notice{news: pressed, path: group, what: what}, -1}) {
 			unix.Close(fd)
+			n.triggers = false // nor for the next group
 		}
 	}
 }

@@ -145,9 +145,12 @@ func (w *watcher) killed() []Event {
 	return w.sample(func(g *watched) bool { _, dying := w.dying[g.node.Path]; return dying })
 }
 
-// looked finds what the kernel does not tell of: throttling.
+// looked finds what the kernel does not tell of: throttling, and on some kernels pressure.
 func (w *watcher) looked(ctx context.Context) ([]Event, error) {
-	out := w.sample(func(g *watched) bool { _, limited := g.node.quota(); return limited })
+	out := w.sample(func(g *watched) bool {
+		_, limited := g.node.quota()
+		return limited || !w.n.triggers && g.node.Kind == kindPod
+	})
 	if time.Since(w.walked) < resyncEvery {
 		return out, nil
 	}
@@ -221,25 +224,57 @@ func (w *watcher) sample(which func(*watched) bool) []Event {
 			}
 			out = append(out, g.event(d[0], d[1]))
 		}
+		if !w.n.triggers && g.node.Kind == kindPod {
+			out = append(out, w.rising(g)...)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 
-// pressed tells of a trigger, but not again and again while the pressure lasts.
+// pressed tells of a trigger.
 func (w *watcher) pressed(n notice) []Event {
-	g, key := w.groups[n.path], n.path+" "+n.what
-	again := time.Now().Before(w.pushed[key])
-	w.pushed[key] = time.Now().Add(pressureQuiet)
-	if g == nil || again {
+	g := w.groups[n.path]
+	if g == nil {
 		return nil
 	}
 	u := g.cur
-	if err := g.sampler.Sample(&u); err != nil || u.PSI == nil {
+	if err := g.sampler.Sample(&u); err != nil {
 		return nil
 	}
-	p := map[string]cgroups.Pressure{"cpu": u.PSI.CPU, "memory": u.PSI.Memory, "io": u.PSI.IO}[n.what]
-	return []Event{g.event("pressure", fmt.Sprintf("%s: tasks waited for over a fifth of 2 s; %.1f%% of the last 10 s, %.1f%% of the last minute", n.what, p.Some.Avg10, p.Some.Avg60))}
+	return w.pressure(g, n.what, "tasks waited for over a fifth of 2 s", pressures(u.PSI)[n.what])
+}
+
+// rising tells of pressure that is above the line in the last 10 s.
+func (w *watcher) rising(g *watched) []Event {
+	var out []Event
+	for what, p := range pressures(g.cur.PSI) {
+		if p.Some.Avg10 >= pressureLine {
+			out = append(out, w.pressure(g, what, "tasks waited", p)...)
+		}
+	}
+	return out
+}
+
+// pressureLine is the percentage of waiting that is worth a line.
+const pressureLine = 20
+
+// pressure makes a line, but not again and again while the pressure lasts.
+func (w *watcher) pressure(g *watched, what, text string, p cgroups.Pressure) []Event {
+	key := g.node.Path + " " + what
+	again := time.Now().Before(w.pushed[key])
+	w.pushed[key] = time.Now().Add(pressureQuiet)
+	if again {
+		return nil
+	}
+	return []Event{g.event("pressure", fmt.Sprintf("%s: %s; %.1f%% of the last 10 s, %.1f%% of the last minute", what, text, p.Some.Avg10, p.Some.Avg60))}
+}
+
+func pressures(p *cgroups.PSI) map[string]cgroups.Pressure {
+	if p == nil {
+		return nil
+	}
+	return map[string]cgroups.Pressure{"cpu": p.CPU, "memory": p.Memory, "io": p.IO}
 }
 
 // killedItself says whether a group had more kills than those that are told of the groups below it, whose counts it has in its own.
