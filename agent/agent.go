@@ -30,6 +30,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/shutdown"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
@@ -158,6 +159,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { return a.watchDrift(ctx) })
+	if periods, err := a.cfg.Periods(); err == nil && len(periods) > 0 {
+		down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
+		g.Go(func() error { down.Run(ctx); return nil })
+	}
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
 	srv.run(ctx, g)
 	return g.Wait()

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/systemd"
 )
 
 // Purge removes what agents of this place have made beside what the runtime has: groups of pods, volumes, and the files that
@@ -38,6 +39,9 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
 	for _, suffix := range []string{"", ".new", ".bad"} {
 		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix))
+	}
+	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
+		gone = append(gone, filepath.Join(systemd.LoginConfDir, systemd.DelayConf))
 	}
 	for _, d := range gone {
 		errs = append(errs, os.RemoveAll(d))

@@ -78,6 +78,7 @@ type Config struct {
 	Managers
 	Server
 	Pods
+	Shutdown
 
 	Logging
 }
@@ -203,6 +204,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Managers.AddFlags(fs)
 	c.Server.AddFlags(fs)
 	c.Pods.AddFlags(fs)
+	c.Shutdown.AddFlags(fs)
 	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
 	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
 	c.Logging.AddFlags(fs)
@@ -318,7 +320,8 @@ func (c *Config) Complete() error {
 	}
 	_, pins := c.Pinning()
 	_, labels := c.Labels()
-	errs = append(errs, pins, labels, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.completeCredentials(), c.Logging.Validate())
+	_, periods := c.Periods()
+	errs = append(errs, pins, labels, periods, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.completeCredentials(), c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 

@@ -20,6 +20,9 @@ type Eviction struct {
 	Message      string                `json:"message"`
 	GraceSeconds int64                 `json:"graceSeconds"`
 	Conditions   []corev1.PodCondition `json:"conditions,omitempty"`
+	// Boot, when not empty, is the ID of the boot (/proc/sys/kernel/random/boot_id) with which the order ends: the pod runs again when
+	// the machine does.
+	Boot string `json:"boot,omitempty"`
 }
 
 // mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and a worker

@@ -38,6 +38,7 @@ type Manager struct {
 	ended   chan *worker
 	wait    sync.WaitGroup
 	turns   chan struct{} // a pod that others may wait for has come up or gone down
+	closed  atomic.Bool   // no pod may come
 	synced  atomic.Bool   // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
@@ -293,7 +294,10 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 // judge says whether the node takes a pod beside those that are here. Those of its own name go before it comes.
 func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (verdict, bool) {
 	same := func(p *corev1.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name }
-	v, ok := m.admitChosen(pod)
+	v, ok := m.open(ran)
+	if ok {
+		v, ok = m.admitChosen(pod)
+	}
 	if ok {
 		v, ok = admit(pod, slices.DeleteFunc(m.here(), same), m.cfg.Sysctls)
 	}
@@ -355,6 +359,22 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	})
 	m.status.Put(&shown)
 	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
+}
+
+// Close refuses pods that come from now on, because the machine is being shut down. It is called with false when it is not after all.
+func (m *Manager) Close(closed bool) {
+	m.closed.Store(closed)
+	select {
+	case m.unpinned <- struct{}{}: // those that were refused are asked for again
+	default:
+	}
+}
+
+func (m *Manager) open(ran bool) (verdict, bool) {
+	if ran || !m.closed.Load() {
+		return verdict{}, true
+	}
+	return verdict{Waiting: status.Waiting{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}, false
 }
 
 // here are the pods that have something of the node.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -55,5 +56,17 @@ func readMark(rootDir string, uid types.UID) *mark {
 	if json.Unmarshal(data, m) != nil {
 		return nil
 	}
+	if m.Evicted != nil && m.Evicted.Boot != "" && m.Evicted.Boot != BootID() {
+		return nil
+	}
 	return m
+}
+
+// BootID is the kernel's name for the time since the machine was started; "" when it has none.
+func BootID() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
 }
