@@ -29,6 +29,7 @@ var streamCases = []testCase{
 	{"PortForwardSPDY", func(t *testing.T, s *suite) { portForward(t, s, spdyDialer) }},
 	{"PortForwardWebSocket", func(t *testing.T, s *suite) { portForward(t, s, webSocketDialer) }},
 	{"StreamRequests", streamRequests},
+	{"StreamsOfWhatHasEnded", streamsOfWhatHasEnded},
 }
 
 type executor func(string) (remotecommand.Executor, error)
@@ -207,6 +208,44 @@ func streamRequests(t *testing.T, s *suite) {
 	} {
 		if _, err := s.Exec(t.Context(), req); err == nil {
 			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// streamsOfWhatHasEnded asks for streams, and opens some that were handed out in time.
+func streamsOfWhatHasEnded(t *testing.T, s *suite) {
+	p := s.pod(t, nil)
+	id := p.sleeper("main", nil)
+	ask := map[string]func() (string, error){
+		"ExecSync": func() (string, error) {
+			_, err := p.exec(id, 60, "true")
+			return "", err
+		},
+		"Exec": func() (string, error) {
+			r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"true"}, Stdout: true})
+			return r.GetUrl(), err
+		},
+		"Attach": func() (string, error) {
+			r, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: id, Stdout: true})
+			return r.GetUrl(), err
+		},
+	}
+	urls := map[string]string{}
+	for what, f := range ask {
+		url, err := f()
+		must(t)(err)
+		urls[what] = url
+	}
+	_, err := s.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id})
+	must(t)(err)
+	for what, f := range ask {
+		if _, err := f(); err == nil || !strings.Contains(err.Error(), "CONTAINER_EXITED") {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	for what, with := range map[string]executor{"Exec": spdyExecutor, "Attach": webSocketExecutor} {
+		if err := stream(t, with, urls[what], remotecommand.StreamOptions{Stdout: io.Discard}); err == nil || !strings.Contains(err.Error(), "CONTAINER_EXITED") {
+			t.Errorf("%s that was handed out in time: got %v", what, err)
 		}
 	}
 }
