@@ -79,6 +79,10 @@ func (l launch) run(report *os.File) (err error) {
 		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
 	process.PidfdSocket = link.theirs
+	// libcontainer hands it on, and its init would begin with a change from what we have to one.
+	if err := os.Setenv("GOMAXPROCS", "1"); err != nil {
+		return err
+	}
 	if err := container.Start(process); err != nil {
 		return err
 	}
