@@ -155,6 +155,8 @@ func (p *testPlugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *ap
 		os.Exit(1)
 	case "hang":
 		time.Sleep(time.Minute)
+	case "more":
+		return p.more(c), nil, nil
 	case "args":
 		if p.name == "validates" {
 			return nil, nil, err
@@ -201,6 +203,26 @@ func (p *testPlugin) adjustment(c *api.Container) *api.ContainerAdjustment {
 	a.SetLinuxCgroupsPath(c.GetAnnotations()["test/cgroup"])
 	a.AddCDIDevice(&api.CDIDevice{Name: "berth.test/gadget=one"})
 	a.SetLinuxSeccompPolicy(&api.LinuxSeccomp{DefaultAction: "SCMP_ACT_ALLOW", Syscalls: []*api.LinuxSyscall{{Names: []string{"mkdir", "mkdirat"}, Action: "SCMP_ACT_ERRNO"}}})
+	return a
+}
+
+// more is what is asked for more rarely.
+func (p *testPlugin) more(c *api.Container) *api.ContainerAdjustment {
+	a := &api.ContainerAdjustment{}
+	note := func(name string) *api.Hook {
+		return &api.Hook{Path: "/bin/sh", Args: []string{"sh", "-c", "cat > " + c.GetAnnotations()["test/dir"] + "/" + name}}
+	}
+	a.AddHooks(&api.Hooks{
+		Prestart: []*api.Hook{note("prestart")}, CreateRuntime: []*api.Hook{note("createRuntime")}, Poststart: []*api.Hook{note("poststart")}, Poststop: []*api.Hook{note("poststop")},
+		CreateContainer: []*api.Hook{note("createContainer")},
+		StartContainer:  []*api.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "cat > /tmp/startContainer"}}},
+	})
+	a.AddOrReplaceNamespace(&api.LinuxNamespace{Type: "uts", Path: fmt.Sprintf("/proc/%d/ns/uts", os.Getpid())})
+	a.SetLinuxScheduler(&api.LinuxScheduler{Policy: api.LinuxSchedulerPolicy_SCHED_BATCH, Nice: 5})
+	a.SetLinuxCPUSetCPUs("0")
+	a.SetLinuxCPUQuota(60000)
+	a.SetLinuxCPUPeriod(100000)
+	a.RemoveDevice("/dev/given")
 	return a
 }
 
@@ -427,6 +449,51 @@ func TestPluginAdjusts(t *testing.T) {
 	if _, err := n.tryRun(pod, "class", annotated("test/do", "class"), "true"); err == nil || !strings.Contains(err.Error(), `block I/O class "gold"`) {
 		t.Errorf("what cannot be honoured: got %v", err)
 	}
+}
+
+func TestPluginAdjustsMore(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	n.plug(t, "more")
+	pod, _ := n.pod(t, "a", func(cfg *runtimeapi.PodSandboxConfig) { cfg.Hostname = "not-the-hosts" })
+	dir := t.TempDir()
+	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		annotated("test/do", "more", "test/dir", dir)(cfg)
+		cfg.Devices = []*runtimeapi.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/given", Permissions: "rw"}}
+	}, "sleep", "1000")
+	host, err := os.Readlink("/proc/self/ns/uts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for script, want := range map[string]string{
+		"readlink /proc/1/ns/uts":                host,
+		"cut -d' ' -f19,41 /proc/1/stat":         "5 3", // niceness, SCHED_BATCH
+		"grep Cpus_allowed_list /proc/1/status":  "Cpus_allowed_list:\t0",
+		"test -e /dev/given || echo gone":        "gone",
+		"grep -c " + id + " /tmp/startContainer": "1",
+	} {
+		if got := n.sh(t, id, script); got != want {
+			t.Errorf("%s: got %q, want %q", script, got, want)
+		}
+	}
+	d, err := n.machine.cgroups.Detail(n.containerRecord(t, id).Cgroup)
+	if err != nil || d.CPUQuotaUs != 60000 {
+		t.Errorf("got %+v, %v", d, err)
+	}
+	called := func(hook string) bool {
+		b, err := os.ReadFile(filepath.Join(dir, hook))
+		return err == nil && strings.Contains(string(b), id)
+	}
+	for _, hook := range []string{"prestart", "createRuntime", "createContainer", "poststart"} {
+		eventually(t, func() bool { return called(hook) })
+	}
+	if called("poststop") {
+		t.Error("poststop was called before the end")
+	}
+	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return called("poststop") })
 }
 
 func TestPluginChangesOthers(t *testing.T) {
