@@ -120,7 +120,12 @@ func New(c Config) (*Agent, error) {
 	if a.authority, err = openAuthority(c.Server); err != nil {
 		return nil, err
 	}
+	headers, err := source.ParseHeaders(c.ManifestHeaders)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest-url-header: %w", err)
+	}
 	a.source = source.New(source.Config{
+		URL: c.ManifestURL, Header: headers,
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
 		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"),
 	})

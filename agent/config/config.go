@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -64,8 +65,12 @@ type Config struct {
 	Endpoint string
 
 	ManifestDir string
-	NodeName    string
-	NodeLabels  map[string]string
+	ManifestURL string
+	// ManifestHeaders are what ManifestURL is asked with, as "NAME:VALUE".
+	ManifestHeaders []string
+
+	NodeName   string
+	NodeLabels map[string]string
 
 	CRISocket string
 
@@ -196,6 +201,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Resources.AddFlags(fs)
 	fs.StringVar(&c.Endpoint, "runtime", c.Endpoint, "socket of another CRI runtime, used instead of the embedded one, such as unix:///run/containerd/containerd.sock")
 	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
+	fs.StringVar(&c.ManifestURL, "manifest-url", c.ManifestURL, "more pod manifests, asked for by HTTP every 20 s")
+	fs.StringArrayVar(&c.ManifestHeaders, "manifest-url-header", c.ManifestHeaders, "NAME:VALUE to ask --manifest-url with (may be given several times)")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of this node beside those of every node (kubernetes.io/hostname, os and arch), as a=b,c=d: what nodeSelector and node affinity choose by")
 	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
@@ -289,6 +296,9 @@ func (e *Embedded) Complete() error {
 // Complete is [Place.Complete] for every setting.
 func (c *Config) Complete() error {
 	errs := []error{c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), absolute("manifest-dir", &c.ManifestDir)}
+	if u, err := url.Parse(c.ManifestURL); c.ManifestURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		errs = append(errs, fmt.Errorf("--manifest-url %q: must be an http:// or https:// URL", c.ManifestURL))
+	}
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {

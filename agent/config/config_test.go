@@ -51,6 +51,7 @@ func TestRefused(t *testing.T) {
 		"--log-format=xml":               "--log-format",
 		"--log-max-files=0":              "--log-max-files",
 		"--manifest-dir=":                "--manifest-dir",
+		"--manifest-url=ftp://x/y":       "--manifest-url",
 		"--max-parallel-pulls=0":         "--max-parallel-pulls",
 		"--log-max-size=-1":              "--log-max-size",
 		"--port=70000":                   "--port",

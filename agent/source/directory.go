@@ -257,7 +257,7 @@ func (s *Source) scan(check bool) {
 		s.touch(f.name)
 	}
 	for name := range s.files {
-		if !there[name] && !s.gone[name] {
+		if !there[name] && !s.gone[name] && name != s.cfg.URL {
 			if check {
 				s.miss("gone", name)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -219,8 +220,9 @@ func (s *Source) apply(name string, f *file, docs []decoded) {
 		d := &docs[i]
 		c, ok := claim{}, false
 		if len(d.errors) == 0 && (d.pod != nil || d.object != nil) {
-			c, ok = s.claimOf(d, time.Now(), f.id.exposed())
+			c, ok = s.claimOf(d, time.Now(), s.exposed(name, f))
 		}
+		s.mark(name, &c)
 		if ok && slices.ContainsFunc(now, func(o claim) bool { return o.key == c.key }) {
 			d.errors = append(d.errors, d.at.say("metadata.name", fmt.Sprintf("metadata.name: Duplicate value: %q: an earlier document of this file has it", c.key.NamespacedName)))
 			ok = false
@@ -335,7 +337,21 @@ func (s *Source) settle(key object.Ref) {
 	s.queue.put(Update{Kind: key.Kind, Key: key.NamespacedName, Pod: c.pod, Object: c.object, File: s.path(name)}, c.version())
 }
 
-func (s *Source) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
+// mark tells where a pod comes from.
+func (s *Source) mark(name string, c *claim) {
+	if name == s.cfg.URL && c.pod != nil {
+		c.pod.Annotations[AnnotationSource] = "http"
+	}
+}
+
+func (s *Source) path(name string) string {
+	if name == s.cfg.URL {
+		if u, err := url.Parse(name); err == nil {
+			return u.Redacted()
+		}
+	}
+	return filepath.Join(s.cfg.Dir, name)
+}
 
 // conflicts names the files that have what this one claims too.
 func (s *Source) conflicts(name string, f *file) []Problem {

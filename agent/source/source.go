@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,11 @@ type Config struct {
 	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts does not
 	// cost its pods. Empty: such pods are lost at a restart.
 	StateDir string
+
+	// URL has a manifest too, which is asked for with the Header; "" = none.
+	URL      string
+	Header   http.Header
+	URLEvery time.Duration // 0: 20 s
 
 	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may take values from.
 	Credentials string
@@ -102,6 +108,9 @@ type Source struct {
 	busy    map[string]busy      // files found open for writing
 	unsaved map[string]bool      // files whose state is to be kept or dropped
 	began   bool                 // the first scan has begun
+
+	answers  chan answer // of the URL
+	answered bool        // the URL was asked once
 }
 
 // New returns a Source that has not begun to watch.
@@ -112,6 +121,9 @@ func New(cfg Config) *Source {
 	if cfg.Rescan <= 0 {
 		cfg.Rescan = defaultRescan
 	}
+	if cfg.URLEvery <= 0 {
+		cfg.URLEvery = urlEvery
+	}
 	if cfg.Report == nil {
 		cfg.Report = func(Problem) {}
 	}
@@ -120,7 +132,8 @@ func New(cfg Config) *Source {
 	return &Source{
 		cfg: cfg, log: cfg.Log, problems: map[string][]Problem{},
 		files: map[string]*file{}, claims: map[object.Ref][]string{}, queue: newQueue(),
-		gone: map[string]bool{}, later: map[string]time.Time{}, busy: map[string]busy{}, unsaved: map[string]bool{},
+		gone: map[string]bool{}, answers: make(chan answer),
+		later: map[string]time.Time{}, busy: map[string]busy{}, unsaved: map[string]bool{},
 	}
 }
 
@@ -146,6 +159,14 @@ func (s *Source) Run(ctx context.Context, out chan<- Update) error {
 		defer w.file.Close()
 	}
 	defer close(done)
+	if s.answered = s.cfg.URL == ""; !s.answered {
+		ctx, cancel := context.WithCancel(ctx)
+		f := fetcher{url: s.cfg.URL, every: s.cfg.URLEvery, header: s.cfg.Header, client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}}
+		var wait sync.WaitGroup
+		wait.Go(func() { f.run(ctx, s.answers) })
+		defer wait.Wait()
+		defer cancel()
+	}
 	s.restore()
 	s.resolve()
 	s.scan(false)
@@ -175,6 +196,8 @@ func (s *Source) loop(ctx context.Context, out chan<- Update, raw <-chan []byte,
 				s.queue.taken(next)
 			case data := <-raw:
 				s.handle(data)
+			case a := <-s.answers:
+				s.fetched(a)
 			default:
 				s.readNext()
 			}
@@ -191,6 +214,8 @@ func (s *Source) loop(ctx context.Context, out chan<- Update, raw <-chan []byte,
 			s.queue.taken(next)
 		case data := <-raw:
 			s.handle(data)
+		case a := <-s.answers:
+			s.fetched(a)
 		case <-timer.C:
 		case <-rescan.C:
 			s.resolve()
@@ -201,7 +226,7 @@ func (s *Source) loop(ctx context.Context, out chan<- Update, raw <-chan []byte,
 
 // nextUpdate returns what to send next. The marker comes when nothing of the first scan is left to do.
 func (s *Source) nextUpdate() (Update, bool) {
-	if s.began && !s.queue.scanned && len(s.todo) == 0 && len(s.gone) == 0 {
+	if s.began && s.answered && !s.queue.scanned && len(s.todo) == 0 && len(s.gone) == 0 {
 		s.queue.scanned = true
 		for key := range s.claims {
 			s.settle(key)

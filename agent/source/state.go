@@ -62,7 +62,7 @@ func (s *Source) restore() {
 		if err == nil {
 			err = json.Unmarshal(data, &v)
 		}
-		if err == nil && (s.statePath(v.File) != path || strings.Contains(v.File, "/")) {
+		if err == nil && (s.statePath(v.File) != path || strings.Contains(v.File, "/") && v.File != s.cfg.URL) {
 			err = fmt.Errorf("belongs to %q", v.File)
 		}
 		if err != nil {
@@ -78,6 +78,7 @@ func (s *Source) restore() {
 				if p.UID != "" {
 					c.pod.UID = p.UID
 				}
+				s.mark(v.File, &c)
 				f.claims = append(f.claims, c)
 				all = append(all, restored{v.File, c})
 			}

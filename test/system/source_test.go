@@ -1,9 +1,12 @@
 package system
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -126,4 +129,30 @@ func TestUnsupportedIsRefused(t *testing.T) {
 	if n.pod("u") != nil {
 		t.Error("the pod was accepted")
 	}
+}
+
+// TestManifestURL runs a pod that a web server asks for, and keeps it while the server fails.
+func TestManifestURL(t *testing.T) {
+	t.Parallel()
+	var broken atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() || r.Header.Get("X-Node") != "one" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write([]byte(pod("remote", sleeping)))
+	}))
+	defer server.Close()
+	n := startNode(t, "--manifest-url="+server.URL+"/node.yaml", "--manifest-url-header=X-Node: one")
+	before := n.waitReady("remote")
+	broken.Store(true)
+	n.stop()
+	n.start()
+	n.logHas(server.URL+"/node.yaml", "403 Forbidden")
+	n.requireSame(before, n.waitReady("remote"))
+	n.stop()
+	n.args = nil
+	n.start()
+	n.waitGone("remote")
+	n.requireNoPods()
 }
