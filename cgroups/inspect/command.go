@@ -243,11 +243,14 @@ func (a *app) explainCommand() *cobra.Command {
 				return err
 			}
 			n, err := s.lookup(args[0])
-			if err != nil {
-				return err
+			if err == nil {
+				e := explain(n)
+				return a.print(cmd, e, e.print)
 			}
-			e := explain(n)
-			return a.print(cmd, e, e.print)
+			if e, ok := s.explainGone(args[0]); ok {
+				return a.print(cmd, e, e.print)
+			}
+			return err
 		},
 	}
 }

@@ -22,6 +22,7 @@ type Explanation struct {
 	Other  []string `json:"other,omitempty"`
 	OOM    []string `json:"oom"`
 	Evict  []string `json:"eviction"`
+	Before []string `json:"before,omitempty"` // what its status remembers of groups that are gone
 }
 
 func explain(n *Node) Explanation {
@@ -33,7 +34,45 @@ func explain(n *Node) Explanation {
 	}
 	e.OOM = n.explainOOM()
 	e.Evict = n.explainEviction()
+	if n.pod != nil {
+		e.Before = remembered(n.pod)
+	}
 	return e
+}
+
+// explainGone tells of a pod that has no group any more, by its status; false where no such pod is known.
+func (s *Snapshot) explainGone(name string) (Explanation, bool) {
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		full := p.Namespace + "/" + p.Name
+		if name != full && name != p.Name && name != string(p.UID) && name != strings.TrimSuffix(p.Name, "-"+cmp.Or(p.Spec.NodeName, s.nodeName())) {
+			continue
+		}
+		e := Explanation{Pod: full, Before: []string{fmt.Sprintf("the pod is %s and has no group: nothing of it runs.", cmp.Or(p.Status.Phase, corev1.PodPending))}}
+		if p.Status.Reason != "" || p.Status.Message != "" {
+			e.Before = append(e.Before, strings.TrimSuffix(p.Status.Reason+": "+p.Status.Message, ": "))
+		}
+		e.Before = append(e.Before, remembered(p)...)
+		return e, true
+	}
+	return Explanation{}, false
+}
+
+// remembered is how the containers of a pod ended that ran before, or last: the kernel forgets with the group.
+func remembered(p *corev1.Pod) []string {
+	var out []string
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, c := range list {
+			for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				if t == nil || t.ExitCode == 0 && t.Reason != "OOMKilled" {
+					continue
+				}
+				out = append(out, fmt.Sprintf("container %s ended at %s with exit code %d, %s, after %s; it was restarted %d times.",
+					c.Name, t.FinishedAt.UTC().Format(time.RFC3339), t.ExitCode, cmp.Or(t.Reason, "no reason"), t.FinishedAt.Sub(t.StartedAt.Time).Round(time.Second), c.RestartCount))
+			}
+		}
+	}
+	return out
 }
 
 func (n *Node) who() string {
@@ -234,7 +273,7 @@ func (e Explanation) print(w io.Writer) error {
 	for _, s := range []struct {
 		title string
 		lines []string
-	}{{"CPU", e.CPU}, {"Memory", e.Memory}, {"Other", e.Other}, {"OOM killer", e.OOM}, {"Eviction", e.Evict}} {
+	}{{"CPU", e.CPU}, {"Memory", e.Memory}, {"Other", e.Other}, {"OOM killer", e.OOM}, {"Eviction", e.Evict}, {"Before", e.Before}} {
 		if len(s.lines) == 0 {
 			continue
 		}

@@ -52,6 +52,8 @@ func TestGolden(t *testing.T) {
 			"explain":      {"explain", "web"},
 			"explain-best": {"explain", "ccc33333"},
 			"check":        {"check"},
+			"find-path":    {"find", "/sys/fs/cgroup/kubepods/burstable/podbbb22222-2222-4222-8222-222222222222/bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1bbb1/below"},
+			"find-pid":     {"find", map[string]string{"v1-hybrid": "28966", "v2": "293"}[machine]},
 		} {
 			t.Run(machine+"/"+name, func(t *testing.T) {
 				got, err := execute(t, append(args, "--from", c)...)

@@ -190,3 +190,29 @@ func TestKubeletPins(t *testing.T) {
 		t.Errorf("a broken state: %v", err)
 	}
 }
+
+// What has no group any more is told of by its status.
+func TestExplainGone(t *testing.T) {
+	s := kubeletNode()
+	began := metav1.Unix(1_700_000_000, 0)
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "greedy-worker-1", UID: "zzz"}, Spec: corev1.PodSpec{NodeName: "worker-1"}}
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory.",
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "eats", RestartCount: 2, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "OOMKilled", StartedAt: began, FinishedAt: metav1.Unix(1_700_000_007, 0),
+		}}}},
+	}
+	s.use([]corev1.Pod{p}, "file")
+	for _, name := range []string{"greedy", "greedy-worker-1", "default/greedy-worker-1", "zzz"} {
+		e, ok := s.explainGone(name)
+		got := strings.Join(e.Before, "\n")
+		want := "the pod is Failed and has no group: nothing of it runs.\nEvicted: The node was low on resource: memory.\n" +
+			"container eats ended at 2023-11-14T22:13:27Z with exit code 137, OOMKilled, after 7s; it was restarted 2 times."
+		if !ok || got != want {
+			t.Errorf("%s: %t\n%s", name, ok, got)
+		}
+	}
+	if _, ok := s.explainGone("nobody"); ok {
+		t.Error("told of a pod that is not")
+	}
+}
