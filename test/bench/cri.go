@@ -60,6 +60,7 @@ type criRun struct {
 	took         map[string][]time.Duration
 	order        []string
 	costs        []cost
+	calls        int // for each of them
 }
 
 // cri times the calls of the CRI one by one on a runtime that has nothing else to do, and those that only look also with many
@@ -82,7 +83,7 @@ func (b *bench) cri(ctx context.Context, p peer) error {
 	if err != nil {
 		return err
 	}
-	r := &criRun{criClient: client, parent: s.Parent(), logs: logs, took: map[string][]time.Duration{}}
+	r := &criRun{criClient: client, parent: s.Parent(), logs: logs, took: map[string][]time.Duration{}, calls: costCalls}
 	for i := range b.runs + 2 {
 		if i == 2 {
 			clear(r.took) // the first pods are discarded, as elsewhere
@@ -142,18 +143,22 @@ type cost struct {
 	micros float64
 }
 
-// costCalls is how often a call is made for its cost to be taken.
-const costCalls = 500
+// How often a call is made for its cost to be taken. The kernel adds a running thread's time up at each of its ticks only, some
+// milliseconds, so calls that take microseconds are made more often.
+const (
+	costCalls       = 500
+	costCallsInside = 20000
+)
 
 func (r *criRun) cost(ctx context.Context, x criPod, when string, pids []int) error {
 	for _, c := range r.quick(ctx, x) {
 		before := cpu(pids)
-		for range costCalls {
+		for range r.calls {
 			if err := c.call(); err != nil {
 				return fmt.Errorf("%s: %w", c.what, err)
 			}
 		}
-		r.costs = append(r.costs, cost{c.what + when, float64((cpu(pids) - before).Nanoseconds()) / 1000 / costCalls})
+		r.costs = append(r.costs, cost{c.what + when, float64((cpu(pids) - before).Nanoseconds()) / 1000 / float64(r.calls)})
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (b *bench) criInside(ctx context.Context, p peer, in inProcess, logs string
 	if err != nil {
 		return err
 	}
-	r := &criRun{criClient: &criClient{rt: runtimeapi.NewRuntimeServiceClient(direct{s})}, parent: parent, logs: logs, took: map[string][]time.Duration{}}
+	r := &criRun{criClient: &criClient{rt: runtimeapi.NewRuntimeServiceClient(direct{s})}, parent: parent, logs: logs, took: map[string][]time.Duration{}, calls: costCallsInside}
 	if err := r.crowd(ctx, b.many, func() []int { return []int{os.Getpid()} }); err != nil {
 		return err
 	}
