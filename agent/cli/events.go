@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,19 +18,25 @@ import (
 func (c *commands) events() *cobra.Command {
 	var t target
 	var follow bool
+	var only filter
 	cmd := &cobra.Command{
 		Use: "events [POD]", Short: "Show what happened to pods",
-		Example: "  berth events -w\n  berth events web",
+		Example: "  berth events -w\n  berth events web\n  berth events -A --types Warning --reason BackOff,Unhealthy",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: c.onePod,
-		RunE: func(cmd *cobra.Command, args []string) error { return c.runEvents(cmd, t, follow, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return c.runEvents(cmd, t, follow, only, args) },
 	}
+	cmd.Flags().StringSliceVar(&only.types, "types", nil, "only events of these types: Normal, Warning")
+	cmd.Flags().StringSliceVar(&only.reasons, "reason", nil, "only events with these reasons, such as BackOff")
 	t.addFlags(cmd)
 	cmd.Flags().BoolVarP(&t.all, "all-namespaces", "A", false, "events of every namespace")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with what happens")
 	return cmd
 }
 
-func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, args []string) error {
+func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, only filter, args []string) error {
+	if err := only.check(); err != nil {
+		return err
+	}
 	cl := c.client()
 	ns, uid := t.namespace, types.UID("")
 	if t.all {
@@ -52,6 +59,7 @@ func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, args []s
 		if err != nil {
 			return err
 		}
+		events = slices.DeleteFunc(events, func(e corev1.Event) bool { return !only.wants(&e) })
 		if len(events) == 0 {
 			fmt.Fprintln(cmd.ErrOrStderr(), "No events.")
 			return nil
@@ -64,7 +72,7 @@ func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, args []s
 	}
 	fmt.Fprintln(w, head)
 	err := cl.WatchEvents(cmd.Context(), ns, uid, func(et watch.EventType, e *corev1.Event) error {
-		if et == watch.Deleted {
+		if et == watch.Deleted || !only.wants(e) {
 			return nil
 		}
 		printEvent(w, e, t.all)
@@ -74,6 +82,25 @@ func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, args []s
 		return nil
 	}
 	return err
+}
+
+// filter says which events are wanted; what is empty filters nothing.
+type filter struct{ types, reasons []string }
+
+func (f filter) check() error {
+	for _, t := range f.types {
+		if !strings.EqualFold(t, corev1.EventTypeNormal) && !strings.EqualFold(t, corev1.EventTypeWarning) {
+			return usagef("--types %q: must be Normal or Warning", t)
+		}
+	}
+	return nil
+}
+
+func (f filter) wants(e *corev1.Event) bool {
+	among := func(list []string, s string) bool {
+		return len(list) == 0 || slices.ContainsFunc(list, func(one string) bool { return strings.EqualFold(one, s) })
+	}
+	return among(f.types, e.Type) && among(f.reasons, e.Reason)
 }
 
 func printEvent(w io.Writer, e *corev1.Event, ns bool) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,17 +33,19 @@ type Config struct {
 type Recorder struct {
 	cfg Config
 
-	mu     sync.Mutex
-	order  []*corev1.Event // by the time an event was first seen; the first is the next to go
-	byKey  map[key]*corev1.Event
-	serial int64
-	change chan struct{} // closed and replaced at every change
+	mu      sync.Mutex
+	order   []*corev1.Event // by the time an event was first seen; the first is the next to go
+	byKey   map[key]*corev1.Event
+	similar map[kind]*similar
+	serial  int64
+	change  chan struct{} // closed and replaced at every change
 }
 
 // key is what makes two events one.
 type key struct {
 	uid                         types.UID
 	field, typ, reason, message string
+	combined                    bool // it stands for all of its kind, whatever their messages
 }
 
 // New returns an empty Recorder.
@@ -53,7 +56,7 @@ func New(c Config) *Recorder {
 	if c.Component == "" {
 		c.Component = "berth"
 	}
-	return &Recorder{cfg: c, byKey: map[key]*corev1.Event{}, change: make(chan struct{})}
+	return &Recorder{cfg: c, byKey: map[key]*corev1.Event{}, similar: map[kind]*similar{}, change: make(chan struct{})}
 }
 
 // Event records something about a pod. typ is corev1.EventTypeNormal or corev1.EventTypeWarning.
@@ -80,26 +83,36 @@ func fieldPath(pod *corev1.Pod, name string) string {
 }
 
 func (r *Recorder) record(pod *corev1.Pod, field, typ, reason, message string) {
-	if len(message) > messageLimit {
-		message = message[:messageLimit-3] + "..."
-	}
+	message = shorten(message)
 	now := metav1.NewTime(time.Now())
-	k := key{pod.UID, field, typ, reason, message}
+	k := key{uid: pod.UID, field: field, typ: typ, reason: reason, message: message}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.combine(k, now.Time) {
+		k = key{uid: pod.UID, typ: typ, reason: reason, combined: true}
+		message = shorten(combinedPrefix + message)
+	}
 	r.serial++
-	e := r.next(pod, k, now)
+	e := r.next(pod, k, message, now)
 	e.ResourceVersion = fmt.Sprint(r.serial)
 	r.byKey[k] = e
 	close(r.change)
 	r.change = make(chan struct{})
 }
 
+func shorten(message string) string {
+	if len(message) > messageLimit {
+		return message[:messageLimit-3] + "..."
+	}
+	return message
+}
+
 // next is the event to be stored for k: a new one, or the last one with its count raised. What was handed out is not changed.
-func (r *Recorder) next(pod *corev1.Pod, k key, now metav1.Time) *corev1.Event {
+func (r *Recorder) next(pod *corev1.Pod, k key, message string, now metav1.Time) *corev1.Event {
 	if old, ok := r.byKey[k]; ok {
 		e := *old
 		e.Count++
+		e.Message = message
 		e.LastTimestamp = now
 		r.order[slices.Index(r.order, old)] = &e
 		return &e
@@ -113,17 +126,25 @@ func (r *Recorder) next(pod *corev1.Pod, k key, now metav1.Time) *corev1.Event {
 			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 			ResourceVersion: pod.ResourceVersion, FieldPath: k.field,
 		},
-		Type: k.typ, Reason: k.reason, Message: k.message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Type: k.typ, Reason: k.reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
 		ReportingController: r.cfg.Component, ReportingInstance: r.cfg.Host,
 	}
 	if len(r.order) >= r.cfg.Capacity {
 		old := r.order[0]
 		r.order = slices.Delete(r.order, 0, 1)
-		delete(r.byKey, key{old.InvolvedObject.UID, old.InvolvedObject.FieldPath, old.Type, old.Reason, old.Message})
+		delete(r.byKey, keyOf(old))
 	}
 	r.order = append(r.order, e)
 	return e
+}
+
+// keyOf is the key under which an event was recorded.
+func keyOf(e *corev1.Event) key {
+	if strings.HasPrefix(e.Message, combinedPrefix) {
+		return key{uid: e.InvolvedObject.UID, typ: e.Type, reason: e.Reason, combined: true}
+	}
+	return key{uid: e.InvolvedObject.UID, field: e.InvolvedObject.FieldPath, typ: e.Type, reason: e.Reason, message: e.Message}
 }
 
 // List returns the events, the oldest first.

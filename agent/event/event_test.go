@@ -53,14 +53,14 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 func TestRingIsBounded(t *testing.T) {
 	r := New(Config{Capacity: 10})
 	for i := range 25 {
-		r.Event(pod("a"), corev1.EventTypeNormal, "Test", "event %d", i)
+		r.Event(pod(fmt.Sprint("a", i)), corev1.EventTypeNormal, "Test", "event %d", i)
 	}
 	list := r.List()
 	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(r.byKey) != 10 {
 		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(r.byKey))
 	}
 	// One that was forgotten begins anew.
-	r.Event(pod("a"), corev1.EventTypeNormal, "Test", "event %d", 3)
+	r.Event(pod("a3"), corev1.EventTypeNormal, "Test", "event %d", 3)
 	if e := r.List()[9]; e.Message != "event 3" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
@@ -102,6 +102,41 @@ func TestWatch(t *testing.T) {
 		want := []string{"ADDED One 1", "ADDED Two 1", "MODIFIED One 2", "MODIFIED Two 101"}
 		if strings.Join(got, ", ") != strings.Join(want, ", ") {
 			t.Errorf("told %v, want %v", got, want)
+		}
+	})
+}
+
+// TestSimilarEventsAreCombined fails in ever new words.
+func TestSimilarEventsAreCombined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Capacity: 15})
+		for i := range 20 {
+			r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error %d", i)
+		}
+		r.Container(pod("a"), "main", corev1.EventTypeNormal, "Pulled", "another reason")
+		r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error 3")
+		list := r.List()
+		if len(list) != 11 {
+			t.Fatalf("%d events", len(list))
+		}
+		if e := list[9]; e.Message != combinedPrefix+"error 19" || e.Count != 11 {
+			t.Errorf("%d times %q", e.Count, e.Message)
+		}
+		if e := list[3]; e.Message != "error 3" || e.Count != 2 {
+			t.Errorf("one of the first: %d times %q", e.Count, e.Message)
+		}
+		// After a while without any, each is one of its own again.
+		time.Sleep(similarFor + time.Second)
+		r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error 100")
+		if e := r.List()[11]; e.Message != "error 100" {
+			t.Errorf("later: %q", e.Message)
+		}
+		// What the ring has let go of can come again.
+		for i := range 30 {
+			r.Event(pod("a"), corev1.EventTypeNormal, fmt.Sprint("Reason", i), "x")
+		}
+		if len(r.List()) != 15 || len(r.byKey) != 15 {
+			t.Errorf("%d events, %d keys", len(r.List()), len(r.byKey))
 		}
 	})
 }

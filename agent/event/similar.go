@@ -1,0 +1,53 @@
+package event
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What client-go's recorders do with events that differ in nothing but their message, so that one pod that fails in ever new words
+// does not push all others out: from the tenth within ten minutes on they are one event, with the last of the messages.
+const (
+	maxSimilar     = 10
+	similarFor     = 10 * time.Minute
+	combinedPrefix = "(combined from similar events): "
+)
+
+// kind is what similar events have in common.
+type kind struct {
+	uid         types.UID
+	typ, reason string
+}
+
+// similar are the messages of one kind of events.
+type similar struct {
+	messages map[string]bool
+	last     time.Time
+}
+
+// combine says whether an event goes into the one that stands for its kind.
+func (r *Recorder) combine(k key, now time.Time) bool {
+	of := kind{k.uid, k.typ, k.reason}
+	s := r.similar[of]
+	if s == nil || now.Sub(s.last) > similarFor {
+		s = &similar{messages: map[string]bool{}}
+		r.similar[of] = s
+	}
+	s.last = now
+	if s.messages[k.message] {
+		return false
+	}
+	if len(s.messages) >= maxSimilar-1 {
+		return true
+	}
+	s.messages[k.message] = true
+	if len(r.similar) > r.cfg.Capacity {
+		for of, s := range r.similar {
+			if now.Sub(s.last) > similarFor {
+				delete(r.similar, of)
+			}
+		}
+	}
+	return false
+}
