@@ -80,17 +80,18 @@ func Open(mountpoint string) (*Hierarchy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(mountpoint, mounts)
+	return detect(mountpoint, mounts, isFS)
 }
 
-func open(mountpoint string, mounts []mount) (*Hierarchy, error) {
+// detect finds out what the mounts are; is says whether a directory still shows a file system of this kind.
+func detect(mountpoint string, mounts []mount, is func(dir string, magic int64) (bool, error)) (*Hierarchy, error) {
 	h := &Hierarchy{mount: mountpoint, byName: map[string]string{}}
 	for _, m := range mounts {
 		magic := int64(unix.CGROUP_SUPER_MAGIC)
 		if m.unified {
 			magic = unix.CGROUP2_SUPER_MAGIC
 		}
-		if ok, err := isFS(m.dir, magic); err != nil || !ok {
+		if ok, err := is(m.dir, magic); err != nil || !ok {
 			continue // covered by another mount, or out of our reach
 		}
 		if err := h.add(m); err != nil {

@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -208,4 +209,27 @@ func PageSize(s string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// minLimit is the least memory that a container can be started in. The kernel refuses to make a group below one that is limited to
+// some pages, and of a few hundred KiB nothing is left for the program beside its process's page tables and stacks.
+const minLimit = 512 << 10
+
+// CheckLimits says which limit of a pod the kernel cannot keep a container in. CPU limits have no such minimum: [Quota] rounds up.
+func CheckLimits(pod *corev1.Pod) error {
+	var errs []error
+	check := func(of string, l corev1.ResourceList) {
+		if q, ok := l[corev1.ResourceMemory]; ok && q.Sign() > 0 && q.Value() < minLimit {
+			errs = append(errs, fmt.Errorf("%s: limits.memory is %s, %d bytes: the least that a container can be started in is %d bytes", of, q.String(), q.Value(), minLimit))
+		}
+	}
+	if pod.Spec.Resources != nil {
+		check("pod", pod.Spec.Resources.Limits)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			check("container "+list[i].Name, list[i].Resources.Limits)
+		}
+	}
+	return errors.Join(errs...)
 }

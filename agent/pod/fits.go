@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/cgroups"
 )
@@ -15,8 +17,8 @@ import (
 // fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
 // kubelet. What the node alone does not have, it never will.
 func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) (verdict, bool) {
-	if err := cgroups.CheckAnnotations(pod.Annotations); err != nil {
-		return verdict{status.Waiting{Reason: "UnexpectedAdmissionError", Message: err.Error()}, true}, false
+	if err := errors.Join(cgroups.CheckAnnotations(pod.Annotations), cgroups.CheckLimits(pod)); err != nil {
+		return verdict{status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}, true}, false
 	}
 	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	used := corev1.ResourceList{}

@@ -38,6 +38,11 @@ func TestFits(t *testing.T) {
 			t.Errorf("%s: %v %+v", tt.name, ok, v)
 		}
 	}
+	tiny := asking("0", "0")
+	tiny.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Ki")}
+	if v, ok := fits(tiny, nil, allocatable); ok || !v.final || v.Message != "container a: limits.memory is 64Ki, 65536 bytes: the least that a container can be started in is 524288 bytes" {
+		t.Errorf("tiny limit: %v %+v", ok, v)
+	}
 	bad := asking("0", "0")
 	bad.Annotations = map[string]string{cgroups.IOWeightAnnotation: "0"}
 	if v, ok := fits(bad, nil, allocatable); ok || v.Reason != "UnexpectedAdmissionError" || !v.final {

@@ -85,6 +85,9 @@ func (w *worker) allocate() {
 		return // they are told when it is
 	}
 	reason, message := w.pinned(w.want)
+	if err := cgroups.CheckLimits(w.want); reason == "" && err != nil {
+		reason, message = corev1.PodReasonInfeasible, err.Error()
+	}
 	if reason == "" {
 		reason, message = w.rooms.take(w.want, w.pod, w.cfg.Allocatable, all)
 	}

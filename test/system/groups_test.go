@@ -18,19 +18,20 @@ func driverNodes(t *testing.T, args []string, fn func(n *Node, driver string)) {
 			if _, err := os.Stat("/run/systemd/system"); driver == "systemd" && err != nil {
 				t.Skip("needs systemd: its driver makes units")
 			}
-			n := newNode(t)
-			root := n.CgroupRoot
+			var n *Node
+			t.Cleanup(func() { // the last of all, after the purge
+				if driver != "systemd" || n == nil {
+					return
+				}
+				slice := strings.ReplaceAll(strings.TrimPrefix(n.CgroupRoot, "/"), "-", "_")
+				out, err := exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", slice+"*").Output()
+				if err != nil || len(out) > 0 {
+					t.Errorf("units left: %v\n%s", err, out)
+				}
+			})
+			n = newNode(t)
 			n.args = append([]string{"--cgroup-driver=" + driver}, args...)
 			n.purgeArgs = []string{"--cgroup-driver=" + driver}
-			if driver == "systemd" {
-				t.Cleanup(func() {
-					slice := strings.ReplaceAll(strings.TrimPrefix(root, "/"), "-", "_")
-					out, err := exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", slice+"*").Output()
-					if err != nil || len(out) > 0 {
-						t.Errorf("units left: %v\n%s", err, out)
-					}
-				})
-			}
 			n.start()
 			fn(n, driver)
 		})
