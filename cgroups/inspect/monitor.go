@@ -57,14 +57,14 @@ func (m *monitor) close() {
 	m.groups = map[string]*watched{}
 }
 
-// look measures everything once and returns the groups that came and went.
-func (m *monitor) look(ctx context.Context) (came, went []*watched, err error) {
+// look measures everything once, and looks for groups that came and went when it is time.
+func (m *monitor) look(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	if now.Sub(m.walked) >= walkEvery {
-		if came, went, err = m.discover(ctx, now); err != nil {
-			return nil, nil, err
+		if _, _, err := m.discover(ctx, now); err != nil {
+			return err
 		}
 	}
 	for path, w := range m.groups {
@@ -73,15 +73,14 @@ func (m *monitor) look(ctx context.Context) (came, went []*watched, err error) {
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, os.ErrNotExist) {
 			w.sampler.Close()
 			delete(m.groups, path)
-			went = append(went, w)
 			continue
 		}
 		if err != nil {
-			return came, went, err
+			return err
 		}
 		w.node.Usage = w.cur
 	}
-	return came, went, nil
+	return nil
 }
 
 // discover walks the directories of one hierarchy and opens what is new.

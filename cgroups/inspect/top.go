@@ -65,7 +65,7 @@ func (a *app) plainTop(ctx context.Context, w io.Writer, m *monitor, o topOption
 	tick := time.NewTicker(o.every)
 	defer tick.Stop()
 	for i := 0; ; i++ {
-		if _, _, err := m.look(ctx); err != nil {
+		if err := m.look(ctx); err != nil {
 			return err
 		}
 		if i > 0 { // the first look has nothing to compare with
@@ -133,8 +133,7 @@ func (s *screen) Init() tea.Cmd { return s.look }
 
 // look measures; bubbletea runs it beside the drawing, and never two at a time since the next is only asked for afterwards.
 func (s *screen) look() tea.Msg {
-	_, _, err := s.m.look(s.ctx)
-	return looked{err}
+	return looked{s.m.look(s.ctx)}
 }
 
 func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {

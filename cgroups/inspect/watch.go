@@ -161,38 +161,37 @@ func (w *watcher) looked(ctx context.Context) ([]Event, error) {
 // resyncEvery is how often it is looked whether groups came or went that the kernel did not tell of.
 const resyncEvery = 30 * time.Second
 
-// shape finds the groups that came and went, and follows the new ones. Groups are followed before they are looked into once more, so
-// that what is made in between is found.
+// shape finds the groups that came and went, and follows the new ones. What was made in them before they were followed is found by
+// another look, which comes after what this one has found is told.
 func (w *watcher) shape(ctx context.Context) ([]Event, error) {
-	var out []Event
 	for _, top := range tops(w.live.root()) {
 		w.n.above(top)
 	}
 	for path, g := range w.groups {
 		w.n.follow(path, g.node.Kind)
 	}
-	for {
-		came, went, err := w.discover(ctx, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range went {
-			if _, dying := w.dying[g.node.Path]; dying {
-				out = append(out, g.event("oom", fmt.Sprintf("it ran out of memory at %s of %s, and is gone", b(g.cur.Memory.Usage), limitText(g.cur.Memory.Limit))))
-				delete(w.dying, g.node.Path)
-			}
-			out = append(out, g.event("removed", string(g.node.Kind)))
-		}
-		for _, g := range came {
-			w.n.follow(g.node.Path, g.node.Kind)
-			_ = g.sampler.Sample(&g.cur) // what it begins with; if it is gone already the kernel tells
-			out = append(out, g.event("created", string(g.node.Kind)))
-		}
-		if len(came) == 0 {
-			slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
-			return out, nil
-		}
+	came, went, err := w.discover(ctx, time.Now())
+	if err != nil {
+		return nil, err
 	}
+	var out []Event
+	for _, g := range went {
+		if _, dying := w.dying[g.node.Path]; dying {
+			out = append(out, g.event("oom", fmt.Sprintf("it ran out of memory at %s of %s, and is gone", b(g.cur.Memory.Usage), limitText(g.cur.Memory.Limit))))
+			delete(w.dying, g.node.Path)
+		}
+		out = append(out, g.event("removed", string(g.node.Kind)))
+	}
+	for _, g := range came {
+		w.n.follow(g.node.Path, g.node.Kind)
+		_ = g.sampler.Sample(&g.cur) // what it begins with; if it is gone already the kernel tells
+		out = append(out, g.event("created", string(g.node.Kind)))
+	}
+	if len(came) > 0 {
+		w.n.tell(ctx, notice{news: shaped})
+	}
+	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
+	return out, nil
 }
 
 // sample measures some groups again and tells what has changed.
