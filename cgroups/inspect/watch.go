@@ -188,7 +188,11 @@ func (w *watcher) shape(ctx context.Context) ([]Event, error) {
 		out = append(out, g.event("created", string(g.node.Kind)))
 	}
 	if len(came) > 0 {
-		w.n.tell(ctx, notice{news: shaped})
+		select {
+		case w.n.C <- notice{news: shaped}:
+		default: // so much is told that the next tick has to look: nobody but us would make room
+			w.walked = time.Time{}
+		}
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
 	return out, nil
