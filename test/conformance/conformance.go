@@ -162,7 +162,7 @@ type change func(*runtimeapi.ContainerConfig)
 // container is the configuration of a container with this command.
 func (p *sandbox) container(name string, cmd ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: p.Image}, Command: cmd,
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: p.Image, UserSpecifiedImage: p.Image}, Command: cmd,
 		LogPath: name + ".log",
 		Labels:  map[string]string{"case": p.cfg.Labels["case"], "name": name},
 		Linux: &runtimeapi.LinuxContainerConfig{

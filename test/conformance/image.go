@@ -16,7 +16,9 @@ var imageCases = []testCase{
 	{"ImageFilesystem", imageFilesystem},
 }
 
-func ref(name string) *runtimeapi.ImageSpec { return &runtimeapi.ImageSpec{Image: name} }
+func ref(name string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}
+}
 
 // image is the status of an image, nil when there is none.
 func (s *suite) image(t *testing.T, name string) *runtimeapi.Image {
@@ -54,7 +56,7 @@ func images(t *testing.T, s *suite) {
 	if again := s.pull(t, name); again != id {
 		t.Errorf("pulled again: %s, not %s", again, id)
 	}
-	if !strings.HasPrefix(img.GetId(), "sha256:") || !slices.Contains(img.GetRepoTags(), name) || len(img.GetRepoDigests()) != 1 ||
+	if len(strings.TrimPrefix(img.GetId(), "sha256:")) != 64 || !slices.Contains(img.GetRepoTags(), name) || len(img.GetRepoDigests()) != 1 ||
 		!strings.HasPrefix(img.GetRepoDigests()[0], s.Registry+"/images@sha256:") || img.GetSize() == 0 {
 		t.Errorf("got %v", img)
 	}
@@ -88,7 +90,9 @@ func imageByDigest(t *testing.T, s *suite) {
 	}
 	p := s.pod(t, nil)
 	for i, name := range []string{digest, img.GetId()} {
-		id := p.sleeper("c"+itoa(i), func(c *runtimeapi.ContainerConfig) { c.Image = ref(name) })
+		id := p.sleeper("c"+itoa(i), func(c *runtimeapi.ContainerConfig) {
+			c.Image = &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: digest}
+		})
 		if st := p.status(id); st.GetImageRef() == "" || st.GetImage().GetImage() == "" {
 			t.Errorf("got %v", st)
 		}
