@@ -101,10 +101,7 @@ func another(c config.Config, log *slog.Logger) (*runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &runtime{Runtime: r, images: r.ImageHandler(), run: func(ctx context.Context) error {
-		<-ctx.Done()
-		return r.Close()
-	}}, nil
+	return &runtime{Runtime: r, images: r.ImageHandler(), run: r.Run}, nil
 }
 
 // cgroupDriver is the driver that agent and runtime both use: the groups of pods that one makes are the parents of those that the

@@ -17,6 +17,16 @@ func wait[Req, Resp any](ctx context.Context, do call[Req, Resp], req *Req) (*Re
 	return do(ctx, req, grpc.WaitForReady(true))
 }
 
+// change is wait with a call that changes what the lists tell.
+func change[Req, Resp any](ctx context.Context, r *Runtime, do call[Req, Resp], req *Req) (*Resp, error) {
+	resp, err := wait(ctx, do, req)
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+	return resp, err
+}
+
 // Version is the CRI's.
 func (r *Runtime) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return wait(ctx, r.runtime.Version, req)
@@ -39,17 +49,17 @@ func (r *Runtime) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConf
 
 // RunPodSandbox is the CRI's.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return wait(ctx, r.runtime.RunPodSandbox, req)
+	return change(ctx, r, r.runtime.RunPodSandbox, req)
 }
 
 // StopPodSandbox is the CRI's.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	return wait(ctx, r.runtime.StopPodSandbox, req)
+	return change(ctx, r, r.runtime.StopPodSandbox, req)
 }
 
 // RemovePodSandbox is the CRI's.
 func (r *Runtime) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	return wait(ctx, r.runtime.RemovePodSandbox, req)
+	return change(ctx, r, r.runtime.RemovePodSandbox, req)
 }
 
 // PodSandboxStatus is the CRI's.
@@ -64,22 +74,22 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSan
 
 // CreateContainer is the CRI's.
 func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	return wait(ctx, r.runtime.CreateContainer, req)
+	return change(ctx, r, r.runtime.CreateContainer, req)
 }
 
 // StartContainer is the CRI's.
 func (r *Runtime) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	return wait(ctx, r.runtime.StartContainer, req)
+	return change(ctx, r, r.runtime.StartContainer, req)
 }
 
 // StopContainer is the CRI's.
 func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	return wait(ctx, r.runtime.StopContainer, req)
+	return change(ctx, r, r.runtime.StopContainer, req)
 }
 
 // RemoveContainer is the CRI's.
 func (r *Runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	return wait(ctx, r.runtime.RemoveContainer, req)
+	return change(ctx, r, r.runtime.RemoveContainer, req)
 }
 
 // ListContainers is the CRI's.
@@ -102,9 +112,9 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reopen
 	return wait(ctx, r.runtime.ReopenContainerLog, req)
 }
 
-// ExecSync is the CRI's.
+// ExecSync is the CRI's. It does not wait for a runtime that is away: a probe would take that for a container which does not answer.
 func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	return wait(ctx, r.runtime.ExecSync, req)
+	return r.runtime.ExecSync(ctx, req)
 }
 
 // CheckpointContainer is the CRI's.

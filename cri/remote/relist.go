@@ -2,9 +2,11 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -18,35 +20,125 @@ type thing struct {
 
 type things map[string]thing
 
+// follower tells what happens in a runtime that has no stream of events, by comparing its lists when there is reason to: a process
+// has ended, or somebody here has made a call that changes something. What others do to the runtime shows only when a process
+// ends by it, so it is asked for its lists now and then besides.
+type follower struct {
+	*Runtime
+	processes *processes
+	before    listing
+	expected  map[string]bool // ended as the kernel says, and not yet as the runtime does
+	blind     bool            // something runs whose process is not known
+	retry     time.Duration   // the last delay of those that wait for the runtime to know
+}
+
+const (
+	gather     = 20 * time.Millisecond // calls are made one after the other
+	firstRetry = 5 * time.Millisecond
+)
+
 // compareLists tells what has changed between two lists as events. Two calls a round are the least there is: the lists have
 // neither exit codes nor addresses, which who hears the event asks for.
 func (r *Runtime) compareLists(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
-	before, err := r.lists(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f := &follower{Runtime: r, processes: newProcesses(), expected: map[string]bool{}}
+	defer f.processes.close()
+	now, err := r.lists(ctx)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(r.relist)
-	defer tick.Stop()
+	f.see(ctx, now)
 	for {
+		timer := time.NewTimer(f.delay())
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return ctx.Err()
-		case <-tick.C:
+		case id := <-f.processes.ended:
+			f.expect(id)
+		case <-r.changed:
+			sleep(ctx, gather)
+			select { // what was done meanwhile is seen, too
+			case <-r.changed:
+			default:
+			}
+		case <-timer.C:
 		}
-		now, err := r.lists(ctx)
-		if err != nil {
+		timer.Stop()
+		if now, err = r.lists(ctx); err != nil {
 			return err
 		}
-		for _, e := range changes(before, now.things) {
-			e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{Id: e.PodSandboxStatus.GetId()}
+		for _, e := range changes(f.before, now.things) {
 			if s, ok := now.sandboxes[e.PodSandboxStatus.Id]; ok {
 				e.PodSandboxStatus = s
-			} else if s, ok := before.sandboxes[e.PodSandboxStatus.Id]; ok {
+			} else if s, ok := f.before.sandboxes[e.PodSandboxStatus.Id]; ok {
 				e.PodSandboxStatus = s
 			}
 			fn(e)
 		}
-		before = now
+		f.see(ctx, now)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// expect remembers that the runtime should know of an end. It learns of it when we do, and takes its time.
+func (f *follower) expect(id string) {
+	f.processes.forget(id)
+	f.expected[id] = true
+	f.retry = 0
+}
+
+// delay is how long nothing needs to be looked at if nothing happens.
+func (f *follower) delay() time.Duration {
+	switch {
+	case len(f.expected) > 0:
+		f.retry = min(max(2*f.retry, firstRetry), f.relist)
+		return f.retry
+	case f.blind:
+		return f.relist
+	}
+	return f.check
+}
+
+// see takes a list for what is, and watches the processes of what runs.
+func (f *follower) see(ctx context.Context, now listing) {
+	f.before, f.blind = now, false
+	runs := func(id string) bool { t, ok := now.things[id]; return ok && t.started && !t.stopped }
+	for id := range f.processes.watched {
+		if !runs(id) {
+			f.processes.forget(id)
+		}
+	}
+	for id := range f.expected {
+		if !runs(id) {
+			delete(f.expected, id)
+		}
+	}
+	for id, t := range now.things {
+		if _, ok := f.processes.watched[id]; ok || !runs(id) || f.expected[id] {
+			continue
+		}
+		pid := f.pid(ctx, id, t.sandbox == "")
+		switch {
+		case pid == 0 && t.sandbox == "": // CRI-O's sandboxes need no process: they do not end by themselves then
+		case pid == 0:
+			f.blind = true
+		default:
+			err := f.processes.watch(ctx, id, pid)
+			if errors.Is(err, unix.ESRCH) {
+				f.expect(id)
+			} else if err != nil {
+				f.log.Debug("process is not watched", "id", id, "pid", pid, "error", err)
+				f.blind = true
+			}
+		}
 	}
 }
 
