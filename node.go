@@ -11,16 +11,19 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
 	"github.com/berth-node/berth/cri/nri"
+	"github.com/berth-node/berth/cri/remote"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -169,11 +172,12 @@ func purgeCommand(runDir func() string) *cobra.Command {
 	logging := config.Default().Logging
 	logging.Level = slog.LevelWarn
 	plugins := config.Default().CNIBinDirs
+	var endpoint string
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Stop every pod and remove everything this node has made",
 		Long: "Stop every pod of the node on these directories and remove everything that it has made: containers, images, volumes, logs, cgroups, the bridge. " +
-			"Manifests stay. The agent must have been stopped.",
+			"Manifests stay. The agent must have been stopped.\n\nOf a runtime that --runtime names, only the pods of this node are removed: images and network are its own.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.RunDir = runDir()
@@ -187,17 +191,18 @@ func purgeCommand(runDir func() string) *cobra.Command {
 					return errors.New("nothing was removed")
 				}
 			}
-			return purge(cmd.Context(), p, plugins, logging.Logger(os.Stderr))
+			return purge(cmd.Context(), p, endpoint, plugins, logging.Logger(os.Stderr))
 		},
 	}
 	p.AddFlags(cmd.Flags())
 	logging.AddFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&plugins, "cni-bin-dir", plugins, "directories of CNI plugins, for pods in a network of theirs")
+	cmd.Flags().StringVar(&endpoint, "runtime", "", "socket of the CRI runtime that the agent was given")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
 
-func purge(ctx context.Context, p config.Place, plugins []string, log *slog.Logger) error {
+func purge(ctx context.Context, p config.Place, endpoint string, plugins []string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can remove pods")
 	}
@@ -209,13 +214,7 @@ func purge(ctx context.Context, p config.Place, plugins []string, log *slog.Logg
 		return err
 	}
 	defer lock.Close()
-	c := placeConfig(p, log)
-	c.CNIBinDirs = plugins // they take down what they have made
-	runtime, err := cri.New(ctx, c)
-	if err != nil {
-		return err
-	}
-	if err := runtime.Purge(ctx); err != nil {
+	if err := purgeRuntime(ctx, p, endpoint, plugins, log); err != nil {
 		return err
 	}
 	if err := agent.Purge(ctx, p, log); err != nil {
@@ -235,4 +234,27 @@ func purge(ctx context.Context, p config.Place, plugins []string, log *slog.Logg
 		log.Warn("run directory stays", "dir", p.RunDir, "error", err)
 	}
 	return nil
+}
+
+func purgeRuntime(ctx context.Context, p config.Place, endpoint string, plugins []string, log *slog.Logger) error {
+	if endpoint != "" {
+		r, err := remote.Dial(remote.Config{Endpoint: endpoint, Log: log})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		answer, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		if _, err := r.Version(answer, &runtimeapi.VersionRequest{}); err != nil {
+			return fmt.Errorf("ask runtime %s: %w", endpoint, err)
+		}
+		return agent.PurgePods(ctx, r, p)
+	}
+	c := placeConfig(p, log)
+	c.CNIBinDirs = plugins // they take down what they have made
+	runtime, err := cri.New(ctx, c)
+	if err != nil {
+		return err
+	}
+	return runtime.Purge(ctx)
 }

@@ -9,10 +9,14 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/systemd"
@@ -51,6 +55,32 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)
+}
+
+// PurgePods ends the pods that agents of this place have on a runtime, without grace, and removes their logs. Images stay, and pods of
+// others go on. It can be run again after it failed.
+func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
+	list, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, s := range list.GetItems() {
+		if s.GetAnnotations()[spec.OwnerAnnotation] != p.RootDir {
+			continue
+		}
+		g.Go(func() error {
+			if _, err := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+				return fmt.Errorf("stop sandbox %s: %w", s.GetId(), err)
+			}
+			if _, err := r.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+				return fmt.Errorf("remove sandbox %s: %w", s.GetId(), err)
+			}
+			return os.RemoveAll(spec.LogDirectory(p.LogDir, spec.Restore(s, nil)))
+		})
+	}
+	return g.Wait()
 }
 
 func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {

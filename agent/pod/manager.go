@@ -155,7 +155,7 @@ func (m *Manager) survey(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		m.log.Warn("runtime does not answer", "error", err)
+		m.log.Warn("runtime cannot be used", "error", err)
 		select {
 		case <-ctx.Done():
 			return false
@@ -170,6 +170,11 @@ func (m *Manager) ask(ctx context.Context) error {
 		return fmt.Errorf("ask for the runtime's version: %w", err)
 	}
 	m.runtimeName = v.GetRuntimeName()
+	// Older runtimes do not know the call.
+	c, err := m.cfg.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
+	if err == nil && c.GetLinux() != nil && c.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD {
+		return fmt.Errorf("%s has systemd as its cgroup driver, and pods have cgroupfs: it has to be cgroupfs in the runtime's configuration, too", m.runtimeName)
+	}
 	s, err := m.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's status: %w", err)

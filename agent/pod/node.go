@@ -71,7 +71,7 @@ func (n *node) sandboxNode() *spec.Node {
 func (n *node) specNode() *spec.Node {
 	return &spec.Node{
 		Name: n.cfg.NodeName, IPs: n.nodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable, Groups: n.cfg.Groups,
-		LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir, SeccompDefault: n.cfg.SeccompDefault,
+		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir, SeccompDefault: n.cfg.SeccompDefault,
 		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS,
 	}
 }

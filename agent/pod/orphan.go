@@ -32,8 +32,9 @@ func (m *Manager) findAll(ctx context.Context) error {
 	}
 	for _, s := range sandboxes.GetItems() {
 		uid := s.GetMetadata().GetUid()
-		// Sandboxes without the label are not of a pod: somebody has made them by hand.
-		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid {
+		// Sandboxes without the label are not of a pod: somebody has made them by hand. Pods of others, of a kubelet or of another
+		// agent on the same runtime, are theirs to end.
+		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != m.cfg.RootDir {
 			continue
 		}
 		m.found[types.UID(uid)] = spec.Restore(s, of[uid])

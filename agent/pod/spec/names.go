@@ -41,6 +41,9 @@ const (
 	resourcesAnnotation = "berth.node/resources" // what it was made with
 )
 
+// OwnerAnnotation of a sandbox has the root directory of the agent that has made it: a runtime may have pods of others.
+const OwnerAnnotation = "berth.node/root-dir"
+
 // PodName is how messages name a pod.
 func PodName(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)

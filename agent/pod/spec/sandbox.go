@@ -20,6 +20,7 @@ type Node struct {
 	Memory         int64 // bytes
 	Allocatable    corev1.ResourceList
 	Groups         cgroups.Options
+	RootDir        string
 	LogDir         string
 	SeccompDir     string // where profiles of type Localhost are
 	SeccompDefault bool   // containers that name no profile have the runtime's
@@ -41,6 +42,11 @@ func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string, ids *ID
 		return nil, nil, err
 	}
 	dns, warnings := dnsConfig(pod, node)
+	annotations := maps.Clone(pod.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[OwnerAnnotation] = node.RootDir
 	c := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
@@ -50,7 +56,7 @@ func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string, ids *ID
 		DnsConfig:    dns,
 		PortMappings: portMappings(pod),
 		Labels:       podLabels(pod),
-		Annotations:  pod.Annotations,
+		Annotations:  annotations,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent:    cgroup,
 			SecurityContext: sandboxSecurity(pod, ids),
