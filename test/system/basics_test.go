@@ -89,18 +89,13 @@ func TestFirstPod(t *testing.T) {
 // requireCgroup checks that the container's process is where its QoS class says, by the kernel's word.
 func (n *Node) requireCgroup(p *corev1.Pod, container string) {
 	n.t.Helper()
-	class := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "/burstable", corev1.PodQOSBestEffort: "/besteffort"}[p.Status.QOSClass]
-	want := fmt.Sprintf("%s/kubepods%s/pod%s/", n.CgroupRoot, class, p.UID)
 	for _, s := range p.Status.ContainerStatuses {
 		if s.Name != container {
 			continue
 		}
-		id := s.ContainerID[strings.LastIndex(s.ContainerID, "/")+1:]
-		for _, proc := range n.processesIn(want + id) {
-			_ = proc
-			return
+		if group := n.groupOf(p, s); len(n.processesIn(group)) == 0 {
+			n.t.Errorf("no process in cgroup %s", group)
 		}
-		n.t.Errorf("no process in cgroup %s%s", want, id)
 		return
 	}
 	n.t.Errorf("no container %s in the status", container)

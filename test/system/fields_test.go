@@ -1,7 +1,6 @@
 package system
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -312,9 +311,7 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 				t.Errorf("QoS class: %s", p.Status.QOSClass)
 			}
 			n.requireCgroup(p, "main")
-			id := p.Status.ContainerStatuses[0].ContainerID
-			id = id[strings.LastIndex(id, "/")+1:]
-			group := fmt.Sprintf("%s/kubepods/burstable/pod%s/%s", n.CgroupRoot, p.UID, id)
+			group := n.groupOf(p, p.Status.ContainerStatuses[0])
 			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "67108864", "memory.max": "67108864"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "102", "cpu.weight": "*"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"})

@@ -102,6 +102,8 @@ func (n *Node) podLeftovers() []string {
 		case l == "link "+n.Bridge:
 		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run": // tmpfs of the node's own
 		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):
+		case n.peer != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.peer.Pid())):
+		case n.peer != nil && l == "mount "+n.peer.Dir+"/root/overlay": // CRI-O's own
 		default:
 			out = append(out, l)
 		}

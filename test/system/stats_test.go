@@ -181,7 +181,11 @@ func unified() bool {
 // groupOf is the cgroup of a pod's container.
 func (n *Node) groupOf(p *corev1.Pod, c corev1.ContainerStatus) string {
 	n.t.Helper()
-	return n.podGroup(p) + "/" + strings.TrimPrefix(c.ContainerID, "berth://")
+	_, id, _ := strings.Cut(c.ContainerID, "://")
+	if n.peer != nil {
+		id = n.peer.GroupPrefix + id
+	}
+	return n.podGroup(p) + "/" + id
 }
 
 func (n *Node) podGroup(p *corev1.Pod) string {
