@@ -84,9 +84,6 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	if err != nil {
 		return err
 	}
-	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err != nil {
-		return err
-	}
 	// It outlives the agent, which uses it to the end. The agent ends when it does.
 	runtimeCtx, stopRuntime := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRuntime()
@@ -98,10 +95,13 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 		return rt.run(runtimeCtx)
 	})
 
-	a, err := agent.New(agent.Config{
-		Config: c, Runtime: rt, Images: rt.images, Version: version, Configz: settings.configz, Log: log,
-		Ready: func() { notify.Ready("running pods") },
-	})
+	var a *agent.Agent
+	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err == nil {
+		a, err = agent.New(agent.Config{
+			Config: c, Runtime: rt, Images: rt.images, Version: version, Configz: settings.configz, Log: log,
+			Ready: func() { notify.Ready("running pods") },
+		})
+	}
 	if err == nil {
 		err = runAll(ctx, a, notify, settings)
 	}

@@ -117,10 +117,6 @@ func cloneContainer(c *fakeContainer) *runtimeapi.ContainerStatus {
 
 func notFound(id string) error { return grpcstatus.Errorf(codes.NotFound, "%s not found", id) }
 
-func (f *fake) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return &runtimeapi.RuntimeConfigResponse{}, nil
-}
-
 func (f *fake) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	if err := f.call(ctx, "Version"); err != nil {
 		return nil, err

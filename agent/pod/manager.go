@@ -170,11 +170,6 @@ func (m *Manager) ask(ctx context.Context) error {
 		return fmt.Errorf("ask for the runtime's version: %w", err)
 	}
 	m.runtimeName = v.GetRuntimeName()
-	// Older runtimes do not know the call.
-	c, err := m.cfg.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
-	if err == nil && c.GetLinux() != nil && c.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD {
-		return fmt.Errorf("%s has systemd as its cgroup driver, and pods have cgroupfs: it has to be cgroupfs in the runtime's configuration, too", m.runtimeName)
-	}
 	s, err := m.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's status: %w", err)

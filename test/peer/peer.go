@@ -159,6 +159,10 @@ func (r *Runtime) Start(t *testing.T) {
 	answers := make(chan error, 1)
 	go func() {
 		_, err := r.client.Version(ctx, &runtimeapi.VersionRequest{})
+		for err != nil && ctx.Err() == nil { // containerd listens before it is ready
+			time.Sleep(20 * time.Millisecond)
+			_, err = r.client.Version(ctx, &runtimeapi.VersionRequest{})
+		}
 		answers <- err
 	}()
 	select {

@@ -15,9 +15,12 @@ import (
 )
 
 // kills is how often the agent is killed; each is at a random moment of a random change.
-func kills() int {
+func (n *Node) kills() int {
 	if s, err := strconv.Atoi(os.Getenv("BERTH_KILLS")); err == nil {
 		return s
+	}
+	if n.peer != nil {
+		return 20 // others start pods slowly
 	}
 	return 200
 }
@@ -50,7 +53,7 @@ func TestKillAgent(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	wanted := map[string]bool{}
-	for i := range kills() {
+	for i := range n.kills() {
 		for range 1 + rnd.IntN(3) {
 			name := fmt.Sprintf("p%d", rnd.IntN(8))
 			if wanted[name] {

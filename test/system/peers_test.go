@@ -1,10 +1,15 @@
 package system
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/test/peer"
 )
@@ -41,10 +46,54 @@ func onPeer(t *testing.T, p peer.Program) {
 	for name, test := range map[string]func(*testing.T){
 		"FirstPod": TestFirstPod, "PodsReachEachOther": TestPodsReachEachOther, "StopLeavesPodsRunning": TestStopLeavesPodsRunning,
 		"Fields": TestFields, "Lifecycle": TestLifecycle, "Probes": TestProbes, "Stats": TestStats, "Resize": TestResize,
-		"KillAgent": TestKillAgent, "Inspect": TestInspect,
+		"KillAgent": TestKillAgent,
 	} {
 		t.Run(name, test)
 	}
+}
+
+// TestKilledPeer kills the runtime below pods. The agent says so, waits for it and goes on; containers do not notice, and what has
+// ended meanwhile is known as soon as the runtime is there again.
+func TestKilledPeer(t *testing.T) {
+	t.Parallel()
+	peers.Store(t.Name(), peer.Containerd(t))
+	n := startNode(t)
+	n.apply("still.yaml", pod("still", `
+  containers:
+  - name: main
+    image: `+image+`
+    command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 1000 & wait; done']
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, failureThreshold: 1}`))
+	n.apply("ends.yaml", pod("ends", `
+  restartPolicy: Never
+  containers: [{name: main, image: `+image+`, command: [sh, -c, 'while ! test -e /end; do sleep 0.1; done; exit 7']}]`))
+	still, ends := n.waitReady("still"), n.waitReady("ends")
+	pid := n.processesIn(n.groupOf(ends, ends.Status.ContainerStatuses[0]))[0]
+	n.peer.Kill()
+	write(t, "/proc/"+pid+"/root/end", "")
+	n.eventually("the process to end", func() error {
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	n.apply("new.yaml", pod("new", sleeping))
+	n.eventually("the agent to say why it waits", func() error {
+		if b, err := os.ReadFile(n.Log); err != nil || !strings.Contains(string(b), "runtime cannot be reached") {
+			return fmt.Errorf("its log: %s, %w", b, err)
+		}
+		return nil
+	})
+	n.peer.Start(t)
+	n.waitReady("new")
+	if s := terminated(n.waitPhase("ends", corev1.PodFailed), "main"); s == nil || s.ExitCode != 7 {
+		t.Errorf("what has ended meanwhile: %+v", s)
+	}
+	n.requireSame(still, n.waitReady("still"))
+	for _, name := range []string{"still", "ends", "new"} {
+		n.remove(name + ".yaml")
+	}
+	n.requireNoPods()
 }
 
 // TestContainerd runs the agent on Debian's containerd.

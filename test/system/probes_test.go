@@ -51,6 +51,9 @@ func TestProbes(t *testing.T) {
 	n.must("exec", "asked", "-c", "beside", "--", "touch", "/ready")
 	before := ready(true, true)
 	n.eventually("what timed-out commands have started to be gone", func() error {
+		if n.peer != nil && n.peer.Name == "containerd" {
+			return nil // it ends the command alone
+		}
 		if out := n.must("exec", "asked", "-c", "beside", "--", "ps"); countLines(out, "sleep 1000") != 1 {
 			return fmt.Errorf("processes:\n%s", out)
 		}
