@@ -6,10 +6,6 @@
 // starts by executing this binary again.
 package main
 
-// How many CPUs there are is told by whoever starts it, and it does not live long enough for that to change.
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 /*
 #cgo CFLAGS: -std=gnu11 -Os -Wall -Wextra -Wno-missing-field-initializers
 #cgo LDFLAGS: -static
