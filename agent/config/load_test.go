@@ -69,6 +69,18 @@ reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
 	}
 }
 
+// What is sent to the source of manifests may be a password, and is shown to nobody.
+func TestHeadersAreHidden(t *testing.T) {
+	l, err := loadFile(t, kubeletDoc+"staticPodURL: https://a.example/pods\nstaticPodURLHeader: {Authorization: [Bearer t0ken]}\n", "--manifest-url-header=X-Key:t0ken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(l.Configz())
+	if strings.Contains(text, "t0ken") || !strings.Contains(text, "Authorization") || !strings.Contains(text, "X-Key") {
+		t.Error(text)
+	}
+}
+
 func TestReload(t *testing.T) {
 	first, err := loadFile(t, kubeletDoc)
 	if err != nil {

@@ -39,7 +39,34 @@ func (f *Files) Effective(flags *pflag.FlagSet, all bool) (kubeletDoc, berthDoc 
 			berthDoc[FieldName(fl.Name)] = valueOf(fl.Value)
 		}
 	})
+	mask(kubeletDoc, berthDoc)
 	return kubeletDoc, berthDoc
+}
+
+// headersFlag is the flag, and headersField the kubelet's field, of headers that may be credentials.
+const (
+	headersFlag  = "manifest-url-header"
+	headersField = "staticPodURLHeader"
+	masked       = "<masked>"
+)
+
+// mask hides what headers say, as kubelet's /configz does.
+func mask(kubeletDoc, berthDoc map[string]any) {
+	if headers, ok := kubeletDoc[headersField].(map[string]any); ok {
+		hidden := map[string]any{}
+		for name := range headers {
+			hidden[name] = []string{masked}
+		}
+		kubeletDoc[headersField] = hidden
+	}
+	if headers, ok := berthDoc[FieldName(headersFlag)].([]string); ok {
+		var hidden []string
+		for _, h := range headers {
+			name, _, _ := strings.Cut(h, ":")
+			hidden = append(hidden, name+": "+masked)
+		}
+		berthDoc[FieldName(headersFlag)] = hidden
+	}
 }
 
 // said tells whether a file or the command line has given a flag another value than its default.

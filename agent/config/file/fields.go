@@ -87,7 +87,7 @@ func podFields() []Field {
 		ignored("fileCheckFrequency", byEvent),
 		ignored("httpCheckFrequency", "is not needed for files, which are heard of"),
 		setting("staticPodURL", "manifest-url"),
-		converted("staticPodURLHeader", "manifest-url-header", headers),
+		converted(headersField, headersFlag, headers),
 		ignored("registryPullQPS", "pulls are limited in number, see --max-parallel-pulls, not by time"),
 		ignored("registryBurst", "pulls are limited in number, see --max-parallel-pulls, not by time"),
 		ignored("imagePullCredentialsVerificationPolicy", "an image that is present may be used by every pod", "NeverVerify"),
