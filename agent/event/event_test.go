@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -99,9 +100,10 @@ func TestWatch(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-done
-		want := []string{"ADDED One 1", "ADDED Two 1", "MODIFIED One 2", "MODIFIED Two 101"}
-		if strings.Join(got, ", ") != strings.Join(want, ", ") {
-			t.Errorf("told %v, want %v", got, want)
+		// Of the hundred it is told what there is whenever it looks, and in the end the last.
+		first, last := []string{"ADDED One 1", "ADDED Two 1", "MODIFIED One 2"}, "MODIFIED Two 101"
+		if len(got) < 4 || !slices.Equal(got[:3], first) || got[len(got)-1] != last {
+			t.Errorf("told %v, want %v, and in the end %s", got, first, last)
 		}
 	})
 }

@@ -96,14 +96,14 @@ func TestSecretsAreForRootOnly(t *testing.T) {
 func TestSecretsAreNotTold(t *testing.T) {
 	state := t.TempDir()
 	h := start(t, t.TempDir(), func(c *Config) { c.StateDir = state })
-	for _, bad := range []string{
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {password: hunter2!}\n",
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: [hunter2]}\n",
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ntype: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: hunter2}\n",
-		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ntype: kubernetes.io/tls\nstringData: {password: hunter2}\n",
+	for _, bad := range []struct{ want, text string }{
+		{"data[password]", "data: {password: hunter2!}\n"},
+		{"stringData[password]", "stringData: {password: [hunter2]}\n"},
+		{".dockerconfigjson", "type: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: hunter2}\n"},
+		{"tls.crt", "type: kubernetes.io/tls\nstringData: {password: hunter2}\n"},
 	} {
-		h.write("s.yaml", bad)
-		h.waitProblem("s.yaml", "data")
+		h.write("s.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"+bad.text)
+		h.waitProblem("s.yaml", bad.want)
 		for _, p := range h.src.Problems() {
 			if strings.Contains(strings.Join(p.Errors, "\n"), "hunter2") {
 				t.Errorf("told: %q", p.Errors)

@@ -34,7 +34,7 @@ func TestExecKillReachesAll(t *testing.T) {
 			r, w, _ := os.Pipe()
 			defer r.Close()
 			pr := p.spec(c.ID, "/bin/sh", "-c", `trap '' TERM
-				sleep 2001 & setsid sleep 2002 & (setsid sh -c 'sleep 2003 & sleep 2004 &' &) ; sleep 0.1; echo ready; sleep 2005`).Process
+				sleep 47112001 & setsid sleep 47112002 & (setsid sh -c 'sleep 47112003 & sleep 47112004 &' &) ; sleep 0.1; echo ready; sleep 47112005`).Process
 			proc, err := p.Exec(t.Context(), keeper.Exec{ContainerID: c.ID, Pid: pid, Process: pr, Stdout: w})
 			w.Close()
 			if err != nil {
@@ -53,7 +53,7 @@ func TestExecKillReachesAll(t *testing.T) {
 			if _, err := io.ReadAll(r); err != nil { // all that held the pipe are gone
 				t.Fatal(err)
 			}
-			if left := processes("sleep\x00200"); len(left) != 0 {
+			if left := processes("sleep\x004711200"); len(left) != 0 {
 				t.Errorf("left running: %v", left)
 			}
 		})
