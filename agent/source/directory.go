@@ -167,11 +167,11 @@ func (s *Source) vanish(name string) {
 	}
 	now := time.Now()
 	if len(s.gone) == 0 {
-		s.goneMax = now.Add(goneLimit)
+		s.goneMax = now.Add(max(goneLimit, s.cfg.Quiet))
 		s.goneAt = now
 	}
 	s.gone[name] = true
-	if t := now.Add(goneQuiet); t.After(s.goneAt) {
+	if t := now.Add(s.cfg.Quiet); t.After(s.goneAt) {
 		s.goneAt = t
 	}
 	if s.goneAt.After(s.goneMax) {

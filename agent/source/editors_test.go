@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,7 +67,8 @@ func TestEditors(t *testing.T) {
 	for name, save := range editors {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := start(t, t.TempDir(), nil)
+			// An editor that the machine keeps waiting is no other editor.
+			h := start(t, t.TempDir(), func(c *Config) { c.Quiet = 5 * time.Second })
 			h.write("a.yaml", podYAML("web", "nginx:0"))
 			h.waitImage("web", "nginx:0")
 			for i := 1; i <= 5; i++ {

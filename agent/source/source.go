@@ -48,6 +48,7 @@ type Config struct {
 	Dir      string        // need not exist yet
 	NodeName string        // becomes part of each pod's name
 	Rescan   time.Duration // 0: 20 s
+	Quiet    time.Duration // how long a file that goes may take to come back; 0: 20 ms
 	Log      *slog.Logger
 	Report   func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
 
@@ -120,6 +121,9 @@ func New(cfg Config) *Source {
 	}
 	if cfg.Rescan <= 0 {
 		cfg.Rescan = defaultRescan
+	}
+	if cfg.Quiet <= 0 {
+		cfg.Quiet = goneQuiet
 	}
 	if cfg.URLEvery <= 0 {
 		cfg.URLEvery = urlEvery
