@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,6 +26,25 @@ func change[Req, Resp any](ctx context.Context, r *Runtime, do call[Req, Resp], 
 	default:
 	}
 	return resp, err
+}
+
+// startGrace is what a start that nobody waits for any more is given to come to its end.
+const startGrace = 10 * time.Second
+
+// whole makes a call that is not cut off in the midst: containerd then leaves a container that it says is being started, which cannot
+// be removed for a while, and a shim that nobody ends.
+func whole[Req, Resp any](ctx context.Context, r *Runtime, do call[Req, Resp], req *Req) (*Resp, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(startGrace, cancel)
+		<-longer.Done()
+		timer.Stop()
+	})()
+	return change(longer, r, do, req)
 }
 
 // Version is the CRI's.
@@ -74,12 +94,12 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSan
 
 // CreateContainer is the CRI's.
 func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	return change(ctx, r, r.runtime.CreateContainer, req)
+	return whole(ctx, r, r.runtime.CreateContainer, req)
 }
 
 // StartContainer is the CRI's.
 func (r *Runtime) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	return change(ctx, r, r.runtime.StartContainer, req)
+	return whole(ctx, r, r.runtime.StartContainer, req)
 }
 
 // StopContainer is the CRI's.

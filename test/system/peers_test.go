@@ -39,6 +39,18 @@ func (n *Node) usePeer(p peer.Program) {
 	n.peer.Start(n.t)
 }
 
+// peerLacks are the cases of [TestFields] that a runtime other than the embedded one cannot pass, and why.
+var peerLacks = map[string]string{
+	"stop-signal":           "containerd 1.6 takes the stop signal from the image alone",
+	"groups-strict":         "containerd 1.6 is older than the policy of supplemental groups",
+	"own-users":             "containerd 1.6 is older than user namespaces",
+	"proc-unmasked":         "containerd 1.6 is older than user namespaces",
+	"selinux":               "containerd runs without a label what asks for one where the kernel has none",
+	"image-volume":          "containerd 1.6 is older than image volumes",
+	"recursively-read-only": "containerd 1.6 is older than recursive read-only mounts",
+	"pull-always":           "the peer has a registry for the image",
+}
+
 // onPeer runs tests of the agent with another runtime below it.
 func onPeer(t *testing.T, p peer.Program) {
 	t.Parallel()

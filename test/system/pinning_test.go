@@ -78,7 +78,8 @@ func TestExclusiveCPUs(t *testing.T) {
 	}
 	n.start()
 	n.apply("shared.yaml", pinned("shared", ""))
-	n.apply("half.yaml", pinned("half", "500m"))
+	// It asks for nothing, since what is not reserved is one pod's in the end, and may have half a CPU.
+	n.apply("half.yaml", strings.Replace(pinned("half", "500m"), "limits: {", "requests: {cpu: 0}, limits: {", 1))
 	n.waitReady("shared")
 	n.waitReady("half")
 	n.waitCPUs("shared", "0-1")
@@ -106,9 +107,9 @@ func TestExclusiveCPUs(t *testing.T) {
 
 	// What can be had later waits, what can never be had has failed.
 	n.apply("later.yaml", pinned("later", "1"))
-	n.waitRefused("later", "UnexpectedAdmissionError", corev1.PodPending, "not enough cpus available to satisfy request: requested=1, available=0")
+	n.waitRefused("later", "OutOfcpu", corev1.PodPending, "requested: 1000, used: 1000, capacity: 1000")
 	n.apply("never.yaml", pinned("never", "2"))
-	n.waitRefused("never", "UnexpectedAdmissionError", corev1.PodFailed, "not enough cpus available to satisfy request: requested=2, available=1")
+	n.waitRefused("never", "OutOfcpu", corev1.PodFailed, "requested: 2000, used: 1000, capacity: 1000")
 
 	// Drift: somebody changes a value while no agent looks. The next one puts it right and moves nobody else.
 	n.kill()
@@ -120,7 +121,7 @@ func TestExclusiveCPUs(t *testing.T) {
 	if now := n.pod("own").Status.ContainerStatuses[0].ContainerID; now != id {
 		t.Errorf("the agent's restart has replaced container %s by %s", id, now)
 	}
-	n.waitRefused("later", "UnexpectedAdmissionError", corev1.PodPending, "requested=1, available=0")
+	n.waitRefused("later", "OutOfcpu", corev1.PodPending, "requested: 1000, used: 1000, capacity: 1000")
 
 	// What a pod gives back the one gets that waits; with both gone it is shared again.
 	n.remove("own.yaml")
