@@ -23,8 +23,9 @@ import (
 // value as well, goes to the kernel's files directly, as in the other driver.
 type Systemd struct {
 	*Hierarchy
-	log *slog.Logger
-	dir string // the hierarchy that systemd has its units in
+	log  *slog.Logger
+	dir  string // the hierarchy that systemd has its units in
+	kept keepers
 
 	calls chan struct{} // a place a call in flight: systemd does one thing at a time, and everybody else needs it too
 	mu    sync.Mutex
@@ -192,10 +193,13 @@ func (s *Systemd) StartScope(group string, pid int) error {
 			// Nobody would look after a scope whose processes were killed for want of memory.
 			property("CollectMode", "inactive-or-failed"),
 		}
-		if slice := path.Base(path.Dir(group)); strings.HasSuffix(slice, ".slice") {
+		parent := path.Dir(group)
+		if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
 			props = append(props, dbus.PropSlice(slice))
 		}
-		if err := s.start(unit, append(props, accounting(s.mode)...)); err != nil {
+		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings anew.
+		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.mode)...)) })
+		if err != nil {
 			return fmt.Errorf("create group %s: %w", group, err)
 		}
 	}
@@ -265,12 +269,18 @@ func (s *Systemd) restart(ctx context.Context, unit string, props []dbus.Propert
 	return s.set(ctx, unit, settable)
 }
 
+// set returns when systemd has written the properties to the files as well.
 func (s *Systemd) set(ctx context.Context, unit string, props []dbus.Property) error {
 	if len(props) == 0 {
 		return nil
 	}
 	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
-		return c.SetUnitPropertiesContext(ctx, unit, true, props...)
+		if err := c.SetUnitPropertiesContext(ctx, unit, true, props...); err != nil {
+			return err
+		}
+		// The answer comes before the files are written, and the next call is taken after that.
+		_, err := c.SystemStateContext(ctx)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("set properties of unit %s: %w", unit, err)
@@ -335,7 +345,7 @@ func (s *Systemd) Announce(path string, r *specs.LinuxResources) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	return s.set(ctx, unit, unitProperties(s.mode, r))
+	return s.keep(path, func() error { return s.set(ctx, unit, unitProperties(s.mode, r)) })
 }
 
 // fingerprint is what the files have that systemd writes too.

@@ -159,6 +159,7 @@ func TestManyPodsWithBothDrivers(t *testing.T) {
 			})
 		}
 		wait.Wait()
+		t.Logf("%s: made, and a third removed, in %v", h.Mode(), time.Since(began))
 		uids, err := tree.Pods()
 		if err != nil || len(uids) != 200 {
 			t.Fatalf("%d pods, %v", len(uids), err)
@@ -174,7 +175,7 @@ func TestManyPodsWithBothDrivers(t *testing.T) {
 		if !h.Exists(stranger) {
 			t.Error("somebody else's group is gone")
 		}
-		t.Logf("%s: %v", h.Mode(), time.Since(began))
+		t.Logf("%s: all but one removed after %v", h.Mode(), time.Since(began))
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -269,6 +270,71 @@ func TestScope(t *testing.T) {
 		}
 		if err := s.Remove(t.Context(), scope); err != nil {
 			t.Error(err)
+		}
+		if err := tree.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// systemd writes the OOM group of a unit whenever it applies another setting of it, and keeps none for slices.
+func TestOOMGroupLastsOverChanges(t *testing.T) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+		s, ok := tree.d.(*Systemd)
+		if !ok || h.Mode() != Unified {
+			t.Skip("only systemd resets it, on v2")
+		}
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+		pod := podOf(container("a", nil, list("memory", "64Mi")))
+		pod.UID, pod.Annotations = "1-2", map[string]string{OOMGroupAnnotation: string(OOMPod)}
+		path, err := tree.EnsurePod(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, h, path, "memory", oomGroup, "1")
+		var scopes []string
+		for _, id := range []string{"a", "b"} {
+			sleep := exec.Command("sleep", "1000")
+			if err := sleep.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer sleep.Wait() //nolint:errcheck // it is killed
+			scope := path + "/cri-berth-" + strings.Repeat(id, 64) + ".scope"
+			if err := s.StartScope(scope, sleep.Process.Pid); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, h, path, "memory", oomGroup, "1")
+			scopes = append(scopes, scope)
+		}
+		r := ContainerResourcesWith(pod, &pod.Spec.Containers[0], tree.opts)
+		set(r, oomGroup, "1")
+		if err := s.Update(scopes[0], r); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, h, scopes[0], "memory", oomGroup, "1")
+		pod.Spec.Containers[0].Resources.Limits = list("memory", "96Mi", "cpu", "500m")
+		if _, err := tree.EnsurePod(pod); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			// Nothing of its settings changes, but systemd applies them.
+			if err := s.Announce(path, PodResourcesWith(pod, tree.opts)); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, h, path, "memory", oomGroup, "1")
+		}
+		expect(t, h, scopes[1], "memory", oomGroup, "0")
+		if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		want := tree.WantedOfPod(pod)
+		if err := tree.Correct(want); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := tree.Drift(want); err != nil || len(d) != 0 {
+			t.Errorf("after a reload: %v %v", d, err)
 		}
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)
