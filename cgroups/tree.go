@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path"
 	"slices"
+	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
@@ -164,6 +165,9 @@ func (t *Tree) groups() (map[types.UID][]string, error) {
 	return out, nil
 }
 
+// maxRemovals is how many groups are removed at a time: what each waits for is processes that die, and systemd.
+const maxRemovals = 8
+
 // RemoveOrphans removes the groups that carry a pod's name of our making, and none of the pods for which known is true: what a
 // crash has left. It returns those it has removed.
 func (t *Tree) RemoveOrphans(ctx context.Context, known func(types.UID) bool) ([]string, error) {
@@ -171,20 +175,33 @@ func (t *Tree) RemoveOrphans(ctx context.Context, known func(types.UID) bool) ([
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	var errs []error
+	var (
+		out  []string
+		errs []error
+		mu   sync.Mutex
+		wait sync.WaitGroup
+		gate = make(chan struct{}, maxRemovals)
+	)
 	for uid, paths := range groups {
 		if known(uid) {
 			continue
 		}
 		for _, p := range paths {
-			if err := t.d.Remove(ctx, p); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			out = append(out, p)
+			gate <- struct{}{}
+			wait.Go(func() {
+				defer func() { <-gate }()
+				err := t.d.Remove(ctx, p)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					errs = append(errs, err)
+					return
+				}
+				out = append(out, p)
+			})
 		}
 	}
+	wait.Wait()
 	slices.Sort(out)
 	return out, errors.Join(errs...)
 }
