@@ -152,7 +152,7 @@ var lifeCases = append(probeCases(), []fieldCase{
 		spec: "\n  initContainers: [{name: i, image: " + image + ", command: ['true'], resources: {requests: {cpu: 300m}, limits: {memory: 128Mi}}}]" +
 			runs("resources: {requests: {cpu: 100m}, limits: {memory: 64Mi}}\n"),
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
-			group := fmt.Sprintf("%s/kubepods/burstable/pod%s", n.CgroupRoot, p.UID)
+			group := n.podGroup(p)
 			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "134217728", "memory.max": "134217728"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "307", "cpu.weight": "*"})
 		},

@@ -383,7 +383,7 @@ restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, va
 			if p.Status.QOSClass != corev1.PodQOSBurstable {
 				t.Errorf("QoS class: %s", p.Status.QOSClass)
 			}
-			group := fmt.Sprintf("%s/kubepods/burstable/pod%s", n.CgroupRoot, p.UID)
+			group := n.podGroup(p)
 			requireOneOf(t, group, "memory", map[string]string{"memory.limit_in_bytes": "83886080", "memory.max": "83886080"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.shares": "153", "cpu.weight": "*"})
 			requireOneOf(t, group, "cpu", map[string]string{"cpu.cfs_quota_us": "25000", "cpu.max": "25000 100000"})

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // driverNodes runs fn on a node with each cgroup driver that this machine has.
@@ -18,24 +20,37 @@ func driverNodes(t *testing.T, args []string, fn func(n *Node, driver string)) {
 			if _, err := os.Stat("/run/systemd/system"); driver == "systemd" && err != nil {
 				t.Skip("needs systemd: its driver makes units")
 			}
-			var n *Node
-			t.Cleanup(func() { // the last of all, after the purge
-				if driver != "systemd" || n == nil {
-					return
-				}
-				slice := strings.ReplaceAll(strings.TrimPrefix(n.CgroupRoot, "/"), "-", "_")
-				out, err := exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", slice+"*").Output()
-				if err != nil || len(out) > 0 {
-					t.Errorf("units left: %v\n%s", err, out)
-				}
-			})
-			n = newNode(t)
-			n.args = append([]string{"--cgroup-driver=" + driver}, args...)
-			n.purgeArgs = []string{"--cgroup-driver=" + driver}
+			n := newNode(t, args...)
+			n.useDriver(driver)
 			n.start()
 			fn(n, driver)
 		})
 	}
+}
+
+// useDriver is called before the agent starts; what $BERTH_CGROUP_DRIVER names is every node's.
+func (n *Node) useDriver(driver string) {
+	n.driver = driver
+	if driver == cgroups.DriverSystemd {
+		n.CgroupRoot = cgroups.SlicePath(n.CgroupRoot)
+	}
+}
+
+// units lists the node's units.
+func (n *Node) units() []string {
+	if n.driver != cgroups.DriverSystemd {
+		return nil
+	}
+	stem := strings.TrimSuffix(filepath.Base(n.CgroupRoot), ".slice")
+	b, err := exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", stem+".slice", stem+"-*").Output()
+	if err != nil {
+		n.t.Error(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		out = append(out, "unit "+strings.TrimSpace(line))
+	}
+	return out
 }
 
 // containerGroup is the group of a pod's first container, by the kernel's word; the pod's is the one above.

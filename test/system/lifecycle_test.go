@@ -340,7 +340,7 @@ func grace(n *Node) {
 	p := n.waitReady("grace")
 	n.remove("grace.yaml")
 	n.waitGone("grace")
-	if procs := n.processesIn(n.CgroupRoot + "/kubepods/besteffort/pod" + string(p.UID)); len(procs) > 0 {
+	if procs := n.processesIn(n.podGroup(p)); len(procs) > 0 {
 		n.t.Errorf("a container that ignores SIGTERM is left: %q", procs)
 	}
 }

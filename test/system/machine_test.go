@@ -19,6 +19,7 @@ func (n *Node) leftovers() []string {
 	var left []string
 	left = append(left, n.mounts()...)
 	left = append(left, n.cgroups()...)
+	left = append(left, n.units()...)
 	left = append(left, n.links()...)
 	left = append(left, n.processes()...)
 	return left
@@ -98,7 +99,8 @@ func (n *Node) podLeftovers() []string {
 	for _, l := range n.leftovers() {
 		name := strings.TrimPrefix(l, "cgroup ")
 		switch {
-		case strings.HasPrefix(l, "cgroup ") && !strings.Contains(name, "/pod"):
+		case strings.HasPrefix(l, "cgroup ") && !strings.Contains(name, "/pod") && !strings.Contains(name, "-pod"):
+		case strings.HasPrefix(l, "unit ") && !strings.Contains(l, "-pod"):
 		case l == "link "+n.Bridge:
 		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run": // tmpfs of the node's own
 		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -36,7 +35,7 @@ type Node struct {
 	Log  string
 	args []string
 
-	purgeArgs []string // beside those of the directories
+	driver string // of cgroups; "" is the agent's default
 
 	CgroupRoot, Bridge, CIDR string
 	peer                     *peer.Runtime // runs the pods instead of the embedded runtime, if not nil
@@ -67,6 +66,7 @@ func newNode(t *testing.T, args ...string) *Node {
 		Bridge:     fmt.Sprintf("bs%d", (os.Getpid()*64+int(i))%1_000_000_000),
 		CIDR:       fmt.Sprintf("10.%d.%d.0/24", 100+os.Getpid()%96, i%250), // two of the machine's test runs seldom meet
 	}
+	n.useDriver(os.Getenv("BERTH_CGROUP_DRIVER"))
 	for _, d := range []string{"manifests", "images"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -118,10 +118,14 @@ func bin(name string) string {
 }
 
 func (n *Node) dirArgs() []string {
-	return []string{
+	args := []string{
 		"--root-dir=" + n.Dir + "/root", "--run-dir=" + n.Dir + "/run", "--log-dir=" + n.Dir + "/logs",
 		"--cgroup-root=" + n.CgroupRoot, "--bridge-name=" + n.Bridge, "--pod-cidr=" + n.CIDR,
 	}
+	if n.driver != "" {
+		args = append(args, "--cgroup-driver="+n.driver)
+	}
+	return args
 }
 
 // launch starts the agent without waiting for it.
@@ -202,7 +206,7 @@ func (n *Node) destroy() {
 	if n.t.Failed() {
 		n.t.Logf("the agent's log:\n%s", n.logTail())
 	}
-	args := slices.Concat([]string{"purge"}, n.dirArgs(), n.purgeArgs)
+	args := append([]string{"purge"}, n.dirArgs()...)
 	if n.peer != nil {
 		args = append(args, "--runtime=unix://"+n.peer.Socket)
 	}

@@ -195,7 +195,7 @@ func (n *Node) groupsOf(containerID string) []string {
 	var out []string
 	for _, root := range []string{"/sys/fs/cgroup/*", "/sys/fs/cgroup"} {
 		for _, depth := range []string{"*", "*/*"} {
-			found, _ := filepath.Glob(filepath.Join(root, n.CgroupRoot, "kubepods", depth, "*"+id+"*"))
+			found, _ := filepath.Glob(filepath.Join(root, n.CgroupRoot, "*kubepods*", depth, "*"+id+"*"))
 			out = append(out, found...)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // load is a pod that burns what CPU it may have, holds memory, has files in a volume and in its layer, and serves them; and one
@@ -185,12 +188,23 @@ func (n *Node) groupOf(p *corev1.Pod, c corev1.ContainerStatus) string {
 	if n.peer != nil {
 		id = n.peer.GroupPrefix + id
 	}
+	if n.driver == cgroups.DriverSystemd {
+		id = "cri-berth-" + id + ".scope"
+	}
 	return n.podGroup(p) + "/" + id
 }
 
 func (n *Node) podGroup(p *corev1.Pod) string {
-	class := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "/burstable", corev1.PodQOSBestEffort: "/besteffort"}[p.Status.QOSClass]
-	return n.CgroupRoot + "/kubepods" + class + "/pod" + string(p.UID)
+	n.t.Helper()
+	names := []string{"kubepods"}
+	if class := p.Status.QOSClass; class != corev1.PodQOSGuaranteed {
+		names = append(names, strings.ToLower(string(class)))
+	}
+	names = append(names, "pod"+string(p.UID))
+	if n.driver == cgroups.DriverSystemd {
+		return cgroups.SlicePath(n.CgroupRoot, names...)
+	}
+	return path.Join(append([]string{n.CgroupRoot}, names...)...)
 }
 
 // groupFile reads a file of a group: of v1's controller, or of v2's.

@@ -149,9 +149,7 @@ func (n *Node) containerProcess(p *corev1.Pod, container string) string {
 		if s.Name != container {
 			continue
 		}
-		class := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "/burstable", corev1.PodQOSBestEffort: "/besteffort"}[p.Status.QOSClass]
-		id := s.ContainerID[strings.LastIndex(s.ContainerID, "/")+1:]
-		if all := n.processesIn(fmt.Sprintf("%s/kubepods%s/pod%s/%s", n.CgroupRoot, class, p.UID, id)); len(all) > 0 {
+		if all := n.processesIn(n.groupOf(p, s)); len(all) > 0 {
 			return all[0]
 		}
 	}
