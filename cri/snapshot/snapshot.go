@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/berth-node/berth/cri/store"
@@ -96,6 +97,9 @@ type Snapshotter interface {
 	Remove(ctx context.Context, key string) error
 	// Usage of a layer is counted once and remembered; of an active snapshot it is counted anew by each call.
 	Usage(ctx context.Context, key string) (Usage, error)
+	// Diff writes what was changed and added in an active snapshot as a tar archive without whiteouts, and returns what was deleted of
+	// the layers below, as absolute paths inside. The snapshot may be in use.
+	Diff(ctx context.Context, key string, w io.Writer) (deleted []string, err error)
 	// List returns all snapshots in the order of their keys.
 	List() []Info
 	// Sync makes all committed layers survive a power cut. It happens by itself soon after a Commit; a layer that was

@@ -2,10 +2,14 @@
 package snapshottest
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) snapshot.Snapshotter) {
 		"two fill one layer":        twoFillOneLayer,
 		"abort":                     abort,
 		"usage":                     usage,
+		"diff":                      diff,
 		"attributes":                attributes,
 		"many layers":               manyLayers,
 		"concurrent":                concurrent,
@@ -325,6 +330,56 @@ func usage(t *testing.T, s snapshot.Snapshotter) {
 	if d := after.Bytes - before.Bytes; d < 50_000 || d > 80_000 || after.Inodes != before.Inodes+1 {
 		t.Errorf("active: got %+v, then %+v, want 50000 bytes and one inode more", before, after)
 	}
+}
+
+// diff changes a container's files in all ways, and wants to be told of these alone.
+func diff(t *testing.T, s snapshot.Snapshotter) {
+	Commit(t, s, "a", "", func(dir string, _ snapshot.Whiteouts) {
+		for _, f := range []string{"keep/same", "keep/gone", "tree/one/x", "again/old", "again/kept/old"} {
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755))
+			write(t, filepath.Join(dir, f), f)
+		}
+	})
+	Commit(t, s, "b", "a", func(dir string, _ snapshot.Whiteouts) { write(t, filepath.Join(dir, "upper"), "of b") })
+	mounts, err := s.Prepare(t.Context(), "c", "b")
+	at := Mount(t, mounts, err)
+	path := func(name string) string { return filepath.Join(at, name) }
+	write(t, path("upper"), "changed")
+	write(t, path("keep/new"), "new")
+	must(t, os.Link(path("keep/new"), path("keep/link")))
+	must(t, os.Symlink("/etc/passwd", path("keep/sym")))
+	must(t, unix.Mkfifo(path("pipe"), 0o600))
+	must(t, errors.Join(os.Remove(path("keep/gone")), os.RemoveAll(path("tree")), os.RemoveAll(path("again"))))
+	must(t, os.MkdirAll(path("again/kept"), 0o755))
+	write(t, path("again/kept/new"), "new")
+
+	var out bytes.Buffer
+	deleted, err := s.Diff(t.Context(), "c", &out)
+	must(t, err)
+	slices.Sort(deleted)
+	if want := []string{"/again/kept/old", "/again/old", "/keep/gone", "/tree"}; !slices.Equal(deleted, want) {
+		t.Errorf("deleted: got %q, want %q", deleted, want)
+	}
+	got := map[string]string{}
+	for r := tar.NewReader(&out); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		b, err := io.ReadAll(r)
+		must(t, err)
+		if h.Typeflag != tar.TypeDir {
+			got[h.Name] = string(h.Typeflag) + h.Linkname + " " + string(b)
+		}
+	}
+	if want := map[string]string{
+		"upper": "0 changed", "keep/link": "0 new", "keep/new": "1keep/link ", "keep/sym": "2/etc/passwd ", "pipe": "6 ", "again/kept/new": "0 new",
+	}; !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	_, err = s.Diff(t.Context(), "nobody", io.Discard)
+	want(t, err, snapshot.ErrNotFound)
 }
 
 func attributes(t *testing.T, s snapshot.Snapshotter) {
