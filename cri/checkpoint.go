@@ -2,42 +2,161 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/checkpoint"
 )
 
-// CheckpointContainer says what is missing for it: checkpoints need CRIU, a CRIU that can on this kernel, and a handler that asks
-// it, which the built-in one does not do yet.
+// checkpointTimeout is how long a checkpoint may take when the client does not say it.
+const checkpointTimeout = 5 * time.Minute
+
+// CheckpointContainer writes an archive of a running container, which goes on running. Where CRIU is missing, or cannot work on
+// this kernel, it is unimplemented and the error says so.
 func (s *Server) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	return call(ctx, "CheckpointContainer", func(ctx context.Context) (*runtimeapi.CheckpointContainerResponse, error) {
-		c, err := s.ctrs.byID.get(r.GetContainerId())
+		c, _, err := s.ctrs.running(r.GetContainerId())
 		if err != nil {
 			return nil, err
 		}
-		if st := c.record().State; st != containerRunning {
-			return nil, fmt.Errorf("%w: container %q is in %s state", errPrecondition, c.id, st.cri())
+		limit := seconds(r.GetTimeout())
+		if limit == 0 {
+			limit = checkpointTimeout
 		}
-		return nil, fmt.Errorf("checkpoint container %s: %w", c.id, noCheckpoint(ctx))
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		if err := s.ctrs.checkpoint(ctx, c, r.GetLocation()); err != nil {
+			return nil, fmt.Errorf("checkpoint container %s: %w", c.id, err)
+		}
+		return &runtimeapi.CheckpointContainerResponse{}, nil
 	})
 }
 
-// noCheckpoint is the reason why no container can be checkpointed.
-func noCheckpoint(ctx context.Context) error {
-	criu, err := exec.LookPath("criu")
+// checkpoint writes the archive to location. The container's lock is not taken: what dumps its processes notices when they end, and
+// whoever wants to stop the container need not wait.
+func (cs *containers) checkpoint(ctx context.Context, c *container, location string) (err error) {
+	if err := checkLocation(location); err != nil {
+		return err
+	}
+	criu, err := checkpoint.FindCRIU(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: the program criu is not installed (in most distributions the package criu)", errors.ErrUnsupported)
+		return err
 	}
-	if out, err := exec.CommandContext(ctx, criu, "check").CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: this kernel cannot, for which it needs CONFIG_CHECKPOINT_RESTORE and more (criu check: %w): %s", errors.ErrUnsupported, err, lastLine(string(out)))
+	if !c.dumping.CompareAndSwap(false, true) {
+		return fmt.Errorf("%w: another checkpoint of it is being made", errPrecondition)
 	}
-	return fmt.Errorf("%w: the built-in handler does not use CRIU yet", errors.ErrUnsupported)
+	defer c.dumping.Store(false)
+	d, err := checkpoint.NewDir(cs.paths.checkpoints(), c.id)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Remove()) }()
+	if err := cs.dump(ctx, c, criu, d); err != nil {
+		return err
+	}
+	if err := cs.describe(ctx, c, d); err != nil {
+		return err
+	}
+	return d.Pack(ctx, location)
 }
 
-func lastLine(s string) string {
-	s = strings.TrimSpace(s)
-	return s[strings.LastIndexByte(s, '\n')+1:]
+// checkLocation refuses what could only fail when all the work is done.
+func checkLocation(location string) error {
+	if !filepath.IsAbs(location) {
+		return invalidf("location %q: must be the absolute path of the archive to be written", location)
+	}
+	if _, err := os.Lstat(location); err == nil {
+		return fmt.Errorf("location %s: %w", location, errExists)
+	}
+	if info, err := os.Stat(filepath.Dir(location)); err != nil || !info.IsDir() {
+		return invalidf("location %s: there is no directory %s", location, filepath.Dir(location))
+	}
+	return nil
+}
+
+func (cs *containers) dump(ctx context.Context, c *container, criu checkpoint.CRIU, d checkpoint.Dir) error {
+	b, err := os.ReadFile(cs.paths.spec(c.id))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(d.Path(checkpoint.SpecFile), b, 0o600); err != nil {
+		return err
+	}
+	if o := c.sandbox.external(); o != nil {
+		return cs.external.Checkpoint(ctx, o, c.id, d.Images(), string(d))
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return fmt.Errorf("read %s: %w", cs.paths.spec(c.id), err)
+	}
+	return criu.Dump(ctx, checkpoint.Container{Pid: c.record().Pid, Rootfs: cs.paths.rootfs(c.id), Spec: &spec}, d)
+}
+
+// describe puts beside the dump what else a checkpoint has.
+func (cs *containers) describe(ctx context.Context, c *container, d checkpoint.Dir) error {
+	rec, status := c.record(), containerStatus(c)
+	handler := c.sandbox.record().Handler
+	if handler == "" {
+		handler = "berth"
+	}
+	files := map[string]any{
+		checkpoint.ConfigFile: checkpoint.Config{
+			ID: c.id, Name: c.cfg.GetMetadata().GetName(), Runtime: handler,
+			RootfsImage: status.GetImage().GetImage(), RootfsImageName: status.GetImage().GetImage(), RootfsImageRef: status.GetImageRef(),
+			CreatedTime: time.Unix(0, rec.CreatedAt), CheckpointedAt: time.Now(),
+		},
+		checkpoint.StatusFile: status,
+		checkpoint.TimesFile:  checkpoint.Times{CreatedAt: rec.CreatedAt, StartedAt: rec.StartedAt, Pid: rec.Pid},
+	}
+	deleted, err := cs.diffRootfs(ctx, c, d.Path(checkpoint.RootfsDiffFile))
+	if err != nil {
+		return err
+	}
+	if len(deleted) > 0 {
+		files[checkpoint.DeletedFile] = deleted
+	}
+	for name, v := range files {
+		if err := d.PutJSON(name, v); err != nil {
+			return err
+		}
+	}
+	return copyLog(rec.LogPath, d.Path(checkpoint.ContainerLog))
+}
+
+func (cs *containers) diffRootfs(ctx context.Context, c *container, path string) (deleted []string, err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return cs.snaps.Diff(ctx, c.id, f)
+}
+
+func copyLog(from, to string) error {
+	if from == "" {
+		return nil
+	}
+	in, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }

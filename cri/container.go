@@ -65,6 +65,7 @@ type container struct {
 	op        oplock                      // held by what changes the state
 	done      chan struct{}               // closed when it has exited and nothing of it runs any more
 	signalled atomic.Bool                 // its stop signal was sent
+	dumping   atomic.Bool                 // a checkpoint of it is being made
 
 	mu   sync.RWMutex
 	rec  containerRecord

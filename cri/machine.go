@@ -157,6 +157,7 @@ type layout struct{ root, run string }
 func (l layout) db() string                 { return filepath.Join(l.root, "runtime.db") }
 func (l layout) content() string            { return filepath.Join(l.root, "content") }
 func (l layout) snapshots() string          { return filepath.Join(l.root, "snapshots") }
+func (l layout) checkpoints() string        { return filepath.Join(l.root, "checkpoints") } // being made
 func (l layout) netns() string              { return filepath.Join(l.run, "netns") }
 func (l layout) ipam() string               { return filepath.Join(l.run, "ipam") }
 func (l layout) cniCache() string           { return filepath.Join(l.run, "cni") }

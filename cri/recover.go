@@ -228,7 +228,7 @@ func (s *Server) collect(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, m.net.Collect(ctx, live))
+	errs = append(errs, m.net.Collect(ctx, live), os.RemoveAll(m.paths.checkpoints()))
 	if err := errors.Join(errs...); err != nil {
 		// Not a reason not to run: what is left now is tried again by the next start.
 		s.log.Warn("leftovers are not removed completely", "error", err)
@@ -319,7 +319,7 @@ func (s *Server) Purge(ctx context.Context) error {
 	for _, dir := range l.volatile() {
 		errs = append(errs, s.machine.mounts.unmount(dir))
 	}
-	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.db(), l.netns(), l.ipam(), l.cniCache()) {
+	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.checkpoints(), l.db(), l.netns(), l.ipam(), l.cniCache()) {
 		errs = append(errs, os.RemoveAll(dir))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -50,6 +50,13 @@ func Has(r *OCI, id string) bool {
 	return err != nil || len(found) > 0
 }
 
+// Checkpoint has CRIU dump a container's processes into the directory images, which go on running. Its log is in the directory work.
+// It may take as long as ctx.
+func (c Caller) Checkpoint(ctx context.Context, r *OCI, id, images, work string) error {
+	_, err := c.exec(ctx, r, nil, "checkpoint", "--leave-running", "--tcp-established", "--file-locks", "--image-path", images, "--work-path", work, id)
+	return err
+}
+
 // Update changes a container's limits.
 func (c Caller) Update(ctx context.Context, r *OCI, id string, res *specs.LinuxResources) error {
 	b, err := json.Marshal(res)
@@ -60,13 +67,18 @@ func (c Caller) Update(ctx context.Context, r *OCI, id string, res *specs.LinuxR
 	return err
 }
 
-// run returns the command's output. Its error has the runtime's own words.
+// run is exec for commands that take a known time.
 func (c Caller) run(ctx context.Context, r *OCI, stdin []byte, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	return c.exec(ctx, r, stdin, args...)
+}
+
+// exec returns the command's output. Its error has the runtime's own words.
+func (c Caller) exec(ctx context.Context, r *OCI, stdin []byte, args ...string) ([]byte, error) {
 	if _, err := os.Stat(r.Path); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", filepath.Base(r.Path), args[0], err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
 	all := slices.Concat(r.Command(), args)
 	cmd := exec.CommandContext(ctx, r.Path)
 	cmd.Args = all
