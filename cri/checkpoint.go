@@ -160,3 +160,12 @@ func copyLog(from, to string) error {
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
 }
+
+// removeCheckpoint removes what a crash has left of a checkpoint. Who dumped the container may have been killed, too.
+func (s *Server) removeCheckpoint(id string) error {
+	var err error
+	if c, ok := s.ctrs.byID.exact(id); ok && c.record().State == containerRunning {
+		err = checkpoint.UnlockNetwork(c.record().Pid)
+	}
+	return errors.Join(err, os.RemoveAll(filepath.Join(s.machine.paths.checkpoints(), id)))
+}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -159,5 +160,41 @@ func (n *node) checkpointGivenUp(t *testing.T, handler string) {
 	left, _ := filepath.Glob(filepath.Join(n.cfg.RootDir, "checkpoints/*"))
 	if _, err := os.Lstat(location); len(left) > 0 || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// TestCheckpointLeftovers: what a checkpoint has left whose maker was killed goes with the next start, the lock of the network too.
+func TestCheckpointLeftovers(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	if err := os.MkdirAll(filepath.Join(n.machine.paths.checkpoints(), id, "checkpoint"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.ctrs.byID.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := os.Open("/proc/" + itoa(c.record().Pid) + "/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	nft, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nft.AddTable(&nftables.Table{Name: "CRIU-1", Family: nftables.TableFamilyINet})
+	nft.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+	if err := errors.Join(nft.Flush(), n.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	tables, err := nft.ListTables()
+	if err != nil || len(tables) != 1 || tables[0].Name != "other" {
+		t.Errorf("tables: got %v, %v", tables, err)
+	}
+	if left, _ := filepath.Glob(n.machine.paths.checkpoints() + "/*"); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
 	}
 }

@@ -228,7 +228,7 @@ func (s *Server) collect(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, m.net.Collect(ctx, live), os.RemoveAll(m.paths.checkpoints()))
+	errs = append(errs, m.net.Collect(ctx, live), orphans(m.paths.checkpoints(), func(string) bool { return false }, s.removeCheckpoint))
 	if err := errors.Join(errs...); err != nil {
 		// Not a reason not to run: what is left now is tried again by the next start.
 		s.log.Warn("leftovers are not removed completely", "error", err)

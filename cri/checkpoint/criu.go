@@ -85,7 +85,7 @@ func (c CRIU) Dump(ctx context.Context, ctr Container, d Dir) error {
 	} else if text := lastLine(string(out)); text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
 	}
-	return errors.Join(fmt.Errorf("criu dump: %w", err), ctr.unlockNetwork())
+	return errors.Join(fmt.Errorf("criu dump: %w", err), UnlockNetwork(ctr.Pid))
 }
 
 // external is what belongs to the machine or the pod, and is put there again by whoever restores. Its names are those that runc
@@ -178,10 +178,10 @@ func (ctr Container) describeStdio(d Dir) error {
 	return os.WriteFile(filepath.Join(d.Images(), "descriptors.json"), b, 0o600)
 }
 
-// unlockNetwork lets packets of the container through again, which criu keeps away while it dumps connections. It does so itself,
-// unless it was killed.
-func (ctr Container) unlockNetwork() error {
-	ns, err := os.Open("/proc/" + strconv.Itoa(ctr.Pid) + "/ns/net")
+// UnlockNetwork lets packets of a process's network through again, which criu keeps away while it dumps connections. It does so
+// itself, unless it was killed.
+func UnlockNetwork(pid int) error {
+	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/net")
 	if err != nil {
 		return nil // it has ended
 	}
