@@ -151,6 +151,12 @@ func (r realKeepers) NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) 
 
 func (r realKeepers) Kill(dir string) error { return keeper.Kill(dir) }
 
+// Used says whether a runtime has been on a root directory.
+func Used(rootDir string) bool {
+	_, err := os.Lstat(layout{root: rootDir}.db())
+	return err == nil
+}
+
 // layout says where things are.
 type layout struct{ root, run string }
 

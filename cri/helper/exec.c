@@ -277,7 +277,7 @@ void exec_request(struct conn *c, struct msg *m)
 	int p[2], on = 1, cgroup = -1;
 
 	if (!k || k->phase != RUNNING) {
-		reply_error(c->s.fd, ESRCH, "container is not running");
+		reply_not_running(c, k);
 		return;
 	}
 	int other = tag_has(m, TAG_RUNTIME);
@@ -320,7 +320,10 @@ void exec_request(struct conn *c, struct msg *m)
 	if (cgroup >= 0)
 		close(cgroup);
 	if (x->entry <= 0) {
-		reply_error(c->s.fd, err, "start entry process: %s", strerror(err));
+		if (err == ESRCH)
+			reply_error(c->s.fd, err, "its first process, %d, has just ended", (int)k->pid);
+		else
+			reply_error(c->s.fd, err, "start entry process: %s", strerror(err));
 		close(p[0]);
 		free(x);
 		return;

@@ -139,6 +139,19 @@ void conn_close(struct conn *c)
 	free(c);
 }
 
+/* reply_not_running says why there is no process, or none of its output. */
+void reply_not_running(struct conn *c, struct ctr *k)
+{
+	if (!k)
+		reply_error(c->s.fd, ESRCH, "it is not known");
+	else if (k->phase == LAUNCHING)
+		reply_error(c->s.fd, ESRCH, "it is being started");
+	else if (k->phase == EXITED)
+		reply_error(c->s.fd, ESRCH, "its first process, %d, ended with wait status %d", (int)k->pid, k->status);
+	else
+		reply_error(c->s.fd, ESRCH, "it has closed its output");
+}
+
 static void signal_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
@@ -152,7 +165,7 @@ static void signal_request(struct conn *c, struct msg *m)
 		return;
 	}
 	if (!k || k->phase != RUNNING) {
-		reply_error(c->s.fd, ESRCH, "container is not running");
+		reply_not_running(c, k);
 		return;
 	}
 	if (sig > 64 || kill(k->pid, (int)sig) < 0) {
@@ -171,7 +184,7 @@ static void small_request(struct conn *c, struct msg *m)
 	if (m->h.op == MSG_REOPEN || m->h.op == MSG_RESIZE) {
 		k = ctr_find(tag_str(m, TAG_ID));
 		if (!k) {
-			reply_error(c->s.fd, ESRCH, "container is not known");
+			reply_not_running(c, k);
 			return;
 		}
 	}

@@ -116,6 +116,7 @@ void source_resume(struct source *s, uint32_t events);
 void source_del(struct source *s);
 struct ctr *ctr_find(struct span id);
 void conn_close(struct conn *c);
+void reply_not_running(struct conn *c, struct ctr *k);
 void child_reset(void);
 char *scratch_in(void);
 char *scratch_out(void);

@@ -175,7 +175,7 @@ void attach_request(struct conn *c, struct msg *m)
 	struct reply r;
 	int size = BACKLOG;
 	if (!k || (k->out[0].s.fd < 0 && k->out[1].s.fd < 0)) {
-		reply_error(c->s.fd, ESRCH, "container is not running");
+		reply_not_running(c, k);
 		return;
 	}
 	setsockopt(c->s.fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/keeper"
 )
@@ -126,9 +127,17 @@ func TestExecTellsWhyItCannot(t *testing.T) {
 		}
 	}
 	_, _, err := p.execIn("other", pid, nil, "true")
-	if err == nil || !strings.Contains(err.Error(), keeper.ErrNotFound.Error()) {
+	if err == nil || !strings.Contains(err.Error(), keeper.ErrNotFound.Error()+": it is not known") {
 		t.Errorf("exec in an unknown container: %v", err)
 	}
+	if err := p.Signal(t.Context(), id, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("its first process, %d, ended with wait status 9", pid)
+	eventually(t, func() bool {
+		_, _, err = p.execIn(id, pid, nil, "true")
+		return err != nil && strings.Contains(err.Error(), keeper.ErrNotFound.Error()+": "+want)
+	})
 }
 
 // TestExecCannotLeaveTheRoot tries the working directories that led out of

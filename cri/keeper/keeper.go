@@ -29,8 +29,9 @@ import (
 // ErrGone says that the keeper is not alive any more. Its records still are.
 var ErrGone = errors.New("keeper is gone")
 
-// ErrNotFound says that the keeper does not know the container.
-var ErrNotFound = errors.New("keeper does not know the container")
+// ErrNotFound says that the keeper has no such container running. The error
+// that wraps it says what became of the container, as far as it is known.
+var ErrNotFound = errors.New("container does not run")
 
 // Keeper is a handle on a live keeper. It holds no connection: each call makes
 // one of its own, so that a handle needs no care when either side dies.
@@ -331,7 +332,7 @@ func exchange(c *net.UnixConn, o op, f fields, files []*os.File) (message, []*os
 	case opError:
 		closeAll(got)
 		if unix.Errno(m.u32(tagStatus)) == unix.ESRCH {
-			return message{}, nil, ErrNotFound
+			return message{}, nil, fmt.Errorf("%w: %s", ErrNotFound, m.text(tagText))
 		}
 		return message{}, nil, errors.New(m.text(tagText))
 	}
