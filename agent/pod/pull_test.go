@@ -3,10 +3,14 @@ package pod
 import (
 	"context"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/event"
 )
 
 // guarded is a registry that lets one user in.
@@ -22,6 +26,41 @@ func (g *guarded) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (
 		return nil, errors.New("unauthorized")
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: "id"}, nil
+}
+
+// perHandler is a runtime that has an image for each of its handlers.
+type perHandler struct {
+	Runtime
+	asked map[string][]string
+}
+
+func (p *perHandler) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	h := r.GetImage().GetRuntimeHandler()
+	p.asked[h] = append(p.asked[h], r.GetImage().GetImage())
+	if !strings.HasSuffix(r.GetImage().GetImage(), "@"+h) {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "id@" + h}}, nil
+}
+
+func (p *perHandler) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	return &runtimeapi.PullImageResponse{ImageRef: "pulled@" + r.GetImage().GetRuntimeHandler()}, nil
+}
+
+func TestImagesAreThoseOfThePodsHandler(t *testing.T) {
+	rt := &perHandler{asked: map[string][]string{}}
+	w := &worker{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), NodeIPs: func() []string { return nil }}}}
+	c := &corev1.Container{Name: "main", Image: "r.io/x:1"}
+	for _, handler := range []string{"", "wasm"} {
+		img, err := w.haveImage(t.Context(), &corev1.Pod{}, c, handler)
+		if err != nil || img.ID != "id@"+handler {
+			t.Errorf("for %q: %+v, %v", handler, img, err)
+		}
+	}
+	want := map[string][]string{"": {"r.io/x:1", "pulled@"}, "wasm": {"r.io/x:1", "pulled@wasm"}}
+	if !reflect.DeepEqual(rt.asked, want) {
+		t.Errorf("asked for %q, want %q", rt.asked, want)
+	}
 }
 
 type credentials []string
@@ -47,7 +86,7 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 	} {
 		g := &guarded{user: c.user}
 		w := &worker{node: &node{cfg: Config{Runtime: g, Credentials: c.have}}}
-		_, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x")})
+		_, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
 		if (err == nil) != c.ok || len(g.shown) != c.shown {
 			t.Errorf("%v for %q: showed %q, %v", c.have, c.user, g.shown, err)
 		}

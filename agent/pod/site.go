@@ -243,7 +243,7 @@ func (s *site) makeSandbox(ctx context.Context) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 		defer cancel()
-		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handler()})
+		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handlerOf(s.pod)})
 		if err != nil {
 			return err
 		}
@@ -257,20 +257,20 @@ func (s *site) makeSandbox(ctx context.Context) error {
 	return nil
 }
 
-// handler is the runtime handler that the pod's runtime class names; without such an object it is the one of the same name.
-func (s *site) handler() string {
-	name := s.pod.Spec.RuntimeClassName
+// handlerOf is the runtime handler that a pod's runtime class names; without such an object it is the one of the same name.
+func (n *node) handlerOf(pod *corev1.Pod) string {
+	name := pod.Spec.RuntimeClassName
 	if name == nil {
 		return ""
 	}
-	if c, err := s.cfg.Objects.RuntimeClass(*name); err == nil {
+	if c, err := n.cfg.Objects.RuntimeClass(*name); err == nil {
 		return c.Handler
 	}
 	return *name
 }
 
 // features is what the pod's handler can do; nothing where the runtime does not say.
-func (s *site) features() *runtimeapi.RuntimeHandlerFeatures { return s.handlers[s.handler()] }
+func (s *site) features() *runtimeapi.RuntimeHandlerFeatures { return s.handlers[s.handlerOf(s.pod)] }
 
 func (s *site) stopSandbox(ctx context.Context, id string) error {
 	_, err := s.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})

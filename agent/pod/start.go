@@ -28,9 +28,9 @@ func (w *worker) podIPs() []string {
 
 // image sees to the image of a container's next start.
 func (w *worker) image(s step) act {
-	pod, c := w.pod, findContainer(w.pod, s.container)
+	pod, c, handler := w.pod, findContainer(w.pod, s.container), w.handlerOf(w.pod)
 	return func(ctx context.Context) (func(), error) {
-		img, err := w.haveImage(ctx, pod, c)
+		img, err := w.haveImage(ctx, pod, c, handler)
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +39,7 @@ func (w *worker) image(s step) act {
 			if v == nil || v.Image == nil {
 				continue
 			}
-			of, err := w.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy})
+			of, err := w.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}, handler)
 			if err != nil {
 				return nil, err
 			}
@@ -72,7 +72,8 @@ func pullPolicy(c *corev1.Container, ref string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (spec.Image, error) {
+// haveImage sees to a container's image for a runtime handler: runtimes may keep images of each handler apart.
+func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string) (spec.Image, error) {
 	ref, err := tagged(c.Image)
 	if err != nil {
 		w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
@@ -80,7 +81,7 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	}
 	policy := pullPolicy(c, ref)
 	if policy != corev1.PullAlways {
-		img, ok, err := w.findImage(ctx, ref)
+		img, ok, err := w.findImage(ctx, imageSpec(ref, handler))
 		if err != nil {
 			return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 		}
@@ -94,7 +95,7 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			return spec.Image{}, &reasoned{reasonErrImageNeverPull, err}
 		}
 	}
-	return w.pullImage(ctx, pod, c, ref)
+	return w.pullImage(ctx, pod, c, imageSpec(ref, handler))
 }
 
 // tagged is the image's name with the tag that it has by default.
@@ -109,14 +110,14 @@ func tagged(image string) (string, error) {
 	return image, nil
 }
 
-func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ref string) (spec.Image, error) {
+func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec) (spec.Image, error) {
 	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
 	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "", nil)
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
-	r, err := w.pullWithCredentials(ctx, pod, &runtimeapi.PullImageRequest{Image: imageSpec(ref), SandboxConfig: config})
+	r, err := w.pullWithCredentials(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
 	if err != nil {
 		if ctx.Err() == nil {
 			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
@@ -124,7 +125,7 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		return spec.Image{}, &reasoned{reasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	img, ok, err := w.findImage(ctx, r.GetImageRef())
+	img, ok, err := w.findImage(ctx, imageSpec(r.GetImageRef(), image.GetRuntimeHandler()))
 	if err == nil && !ok {
 		err = fmt.Errorf("image %q is not there after it was pulled", c.Image)
 	}
@@ -135,12 +136,12 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	return img, nil
 }
 
-func imageSpec(ref string) *runtimeapi.ImageSpec {
-	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}
+func imageSpec(ref, handler string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler}
 }
 
-func (w *worker) findImage(ctx context.Context, ref string) (spec.Image, bool, error) {
-	r, err := w.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: imageSpec(ref)})
+func (w *worker) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (spec.Image, bool, error) {
+	r, err := w.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
 	if err != nil || r.GetImage() == nil {
 		return spec.Image{}, false, err
 	}
