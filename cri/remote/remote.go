@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -119,14 +120,15 @@ func (r *Runtime) Events(ctx context.Context, fn func(*runtimeapi.ContainerEvent
 		return errAway
 	}
 	stream, err := r.runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	told := false
 	for err == nil {
 		var event *runtimeapi.ContainerEventResponse
 		if event, err = stream.Recv(); err == nil {
+			told = true
 			fn(event)
 		}
 	}
-	// containerd before 1.7 does not know the method, CRI-O answers so when its configuration has events off.
-	if status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "not enabled") {
+	if !told && hasNoEvents(err) {
 		r.log.Info("runtime has no stream of events, its processes are watched instead")
 		return r.compareLists(ctx, fn)
 	}
@@ -134,4 +136,11 @@ func (r *Runtime) Events(ctx context.Context, fn func(*runtimeapi.ContainerEvent
 		return ctx.Err()
 	}
 	return fmt.Errorf("read runtime's events: %w", err)
+}
+
+// hasNoEvents says whether a stream that ended so without an event is none. containerd before 1.7 does not know the method; CRI-O whose
+// configuration has events off ends the stream at once, and without an error. So may a runtime that is told to end, of which the
+// lists are as true as its events.
+func hasNoEvents(err error) bool {
+	return status.Code(err) == codes.Unimplemented || errors.Is(err, io.EOF)
 }

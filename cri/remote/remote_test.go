@@ -17,6 +17,8 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -60,12 +62,20 @@ type old struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	pid             int
 	asked           func()
+	knows           bool // the method, which ends at once, as CRI-O's does
 	listings        atomic.Int32
 	exited, removed atomic.Bool
 }
 
 func (o *old) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{}, nil
+}
+
+func (o *old) GetContainerEvents(*runtimeapi.GetEventsRequest, grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	if o.knows {
+		return nil
+	}
+	return status.Error(codes.Unimplemented, "unknown method")
 }
 
 func (o *old) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
@@ -103,6 +113,12 @@ func (o *old) RemoveContainer(context.Context, *runtimeapi.RemoveContainerReques
 
 // TestEventsOfARuntimeWithoutThem kills a container's process. The runtime takes its time to know of it.
 func TestEventsOfARuntimeWithoutThem(t *testing.T) {
+	for name, knows := range map[string]bool{"Unimplemented": false, "EndsAtOnce": true} {
+		t.Run(name, func(t *testing.T) { eventsWithoutStream(t, knows) })
+	}
+}
+
+func eventsWithoutStream(t *testing.T, knows bool) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -113,7 +129,7 @@ func TestEventsOfARuntimeWithoutThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	o := &old{pid: cmd.Process.Pid}
+	o := &old{pid: cmd.Process.Pid, knows: knows}
 	runtimeapi.RegisterRuntimeServiceServer(server, o)
 	go server.Serve(l)
 	defer server.Stop()
