@@ -49,6 +49,9 @@ var containerd2 = map[string]string{
 	"Images/Filter":             "containerd 2.2 lists all images whatever the filter",
 	"ImageThatIsNot/Filter":     "containerd 2.2 lists all images whatever the filter",
 	"PortForwardSPDY/IPv6":      "containerd 2.2 does not reach ::1 alone",
+	"PortForwardWebSocket":      "containerd 2.2 does not know SPDY in a WebSocket",
+	"AttachWebSocket":           "containerd 2.2 speaks version 4 of the protocol, which has no word for the end of the input",
+	"ExecWebSocket/EndOfInput":  "containerd 2.2 speaks version 4 of the protocol, which has no word for it",
 }
 
 // what CRI-O cannot pass, and why.
