@@ -172,12 +172,13 @@ func purgeCommand(runDir func() string) *cobra.Command {
 	logging := config.Default().Logging
 	logging.Level = slog.LevelWarn
 	plugins := config.Default().CNIBinDirs
-	var endpoint string
+	var endpoints []string
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Stop every pod and remove everything this node has made",
 		Long: "Stop every pod of the node on these directories and remove everything that it has made: containers, images, volumes, logs, cgroups, the bridge. " +
-			"Manifests stay. The agent must have been stopped.\n\nOf a runtime that --runtime names, only the pods of this node are removed: images and network are its own.",
+			"Manifests stay. The agent must have been stopped.\n\nOf another runtime that agents have used, only the pods of this node are removed: images and network are its own. " +
+			"Nothing is removed while it does not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.RunDir = runDir()
@@ -191,18 +192,24 @@ func purgeCommand(runDir func() string) *cobra.Command {
 					return errors.New("nothing was removed")
 				}
 			}
-			return purge(cmd.Context(), p, endpoint, plugins, logging.Logger(os.Stderr))
+			if !cmd.Flags().Changed("runtime") {
+				var err error
+				if endpoints, err = agent.Runtimes(p.RootDir); err != nil {
+					return err
+				}
+			}
+			return purge(cmd.Context(), p, endpoints, plugins, logging.Logger(os.Stderr))
 		},
 	}
 	p.AddFlags(cmd.Flags())
 	logging.AddFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&plugins, "cni-bin-dir", plugins, "directories of CNI plugins, for pods in a network of theirs")
-	cmd.Flags().StringVar(&endpoint, "runtime", "", "socket of the CRI runtime that the agent was given")
+	cmd.Flags().StringSliceVar(&endpoints, "runtime", nil, "sockets of the CRI runtimes whose pods are removed (default those that agents have used; empty: those of the embedded runtime alone)")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
 
-func purge(ctx context.Context, p config.Place, endpoint string, plugins []string, log *slog.Logger) error {
+func purge(ctx context.Context, p config.Place, endpoints, plugins []string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can remove pods")
 	}
@@ -214,7 +221,7 @@ func purge(ctx context.Context, p config.Place, endpoint string, plugins []strin
 		return err
 	}
 	defer lock.Close()
-	if err := purgeRuntime(ctx, p, endpoint, plugins, log); err != nil {
+	if err := purgeRuntimes(ctx, p, endpoints, plugins, log); err != nil {
 		return err
 	}
 	if err := agent.Purge(ctx, p, log); err != nil {
@@ -236,19 +243,27 @@ func purge(ctx context.Context, p config.Place, endpoint string, plugins []strin
 	return nil
 }
 
-func purgeRuntime(ctx context.Context, p config.Place, endpoint string, plugins []string, log *slog.Logger) error {
-	if endpoint != "" {
+// purgeRuntimes removes the pods of all runtimes that have some. None is touched before all other runtimes have answered.
+func purgeRuntimes(ctx context.Context, p config.Place, endpoints, plugins []string, log *slog.Logger) error {
+	var others []*remote.Runtime
+	for _, endpoint := range endpoints {
 		r, err := remote.Dial(remote.Config{Endpoint: endpoint, Log: log})
 		if err != nil {
 			return err
 		}
 		defer r.Close()
-		answer, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		if _, err := r.Version(answer, &runtimeapi.VersionRequest{}); err != nil {
-			return fmt.Errorf("ask runtime %s: %w", endpoint, err)
+		if err := answers(ctx, r); err != nil {
+			return fmt.Errorf("ask runtime %s, which may have pods of %s: %w; start it, or purge with --runtime= to leave its containers where they are, without their volumes", endpoint, p.RootDir, err)
 		}
-		return agent.PurgePods(ctx, r, p)
+		others = append(others, r)
+	}
+	for _, r := range others {
+		if err := agent.PurgePods(ctx, r, p); err != nil {
+			return err
+		}
+	}
+	if len(others) > 0 && !cri.Used(p.RootDir) {
+		return nil
 	}
 	c := placeConfig(p, log)
 	c.CNIBinDirs = plugins // they take down what they have made
@@ -257,4 +272,11 @@ func purgeRuntime(ctx context.Context, p config.Place, endpoint string, plugins 
 		return err
 	}
 	return runtime.Purge(ctx)
+}
+
+func answers(ctx context.Context, r *remote.Runtime) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err := r.Version(ctx, &runtimeapi.VersionRequest{})
+	return err
 }

@@ -132,6 +132,9 @@ func New(c Config) (*Agent, error) {
 	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
 		return nil, err
 	}
+	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
+		return nil, err
+	}
 	site := cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile)}
 	if err := site.Save(c.RunDir); err != nil {
 		return nil, err

@@ -207,9 +207,6 @@ func (n *Node) destroy() {
 		n.t.Logf("the agent's log:\n%s", n.logTail())
 	}
 	args := append([]string{"purge"}, n.dirArgs()...)
-	if n.peer != nil {
-		args = append(args, "--runtime=unix://"+n.peer.Socket)
-	}
 	if out, err := exec.Command(bin("berth"), args...).CombinedOutput(); err != nil {
 		n.t.Errorf("berth purge: %v\n%s", err, out)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -116,3 +117,29 @@ func TestContainerd2(t *testing.T) { onPeer(t, peer.Containerd2(t)) }
 
 // TestCRIO runs the agent on the CRI-O that the environment names, as it is installed.
 func TestCRIO(t *testing.T) { onPeer(t, peer.CRIO(t, false)) }
+
+// TestPurgeOfPeer purges a node that has forgotten nothing of the runtime below it. While the runtime is dead, its pods keep
+// everything.
+func TestPurgeOfPeer(t *testing.T) {
+	t.Parallel()
+	peers.Store(t.Name(), peer.Containerd(t))
+	n := startNode(t)
+	n.apply("stays.yaml", pod("stays", `
+  containers:
+  - {name: main, image: `+image+`, command: [sh, -c, 'echo here > /data/file; exec sleep 1000'], volumeMounts: [{name: data, mountPath: /data}]}
+  volumes: [{name: data, emptyDir: {}}]`))
+	p := n.waitReady("stays")
+	pid := n.processesIn(n.groupOf(p, p.Status.ContainerStatuses[0]))[0]
+	n.kill()
+	n.cmd = nil
+	n.peer.Kill()
+	out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), n.peer.Socket) || !strings.Contains(string(out), "--runtime=") {
+		t.Errorf("purge without the runtime: %v, %s", err, out)
+	}
+	if b, err := os.ReadFile("/proc/" + pid + "/root/data/file"); err != nil || string(b) != "here\n" {
+		t.Errorf("the volume of a container that runs has %q, %v", b, err)
+	}
+	n.peer.Start(t)
+	// The end of the test purges again.
+}
