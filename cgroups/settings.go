@@ -50,7 +50,7 @@ func (s Setting) Matches(found string) bool {
 		return true
 	}
 	page := uint64(os.Getpagesize())
-	return strings.HasPrefix(s.File, "memory.") && want != NoLimit && got == want/page*page
+	return strings.HasPrefix(s.File, "memory.") && s.File != oomGroup && want != NoLimit && got == want/page*page
 }
 
 // PodSettings are the settings of the pod's own group with their origin.
