@@ -126,6 +126,46 @@ func (n *node) checkpoints(t *testing.T, handler string) {
 	}
 }
 
+// TestCheckpointKinds dumps what is not like most containers.
+func TestCheckpointKinds(t *testing.T) {
+	if _, err := checkpoint.FindCRIU(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	n := newNode(t)
+	shared := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD}
+	for name, tt := range map[string]struct {
+		pod       func(*runtimeapi.PodSandboxConfig)
+		container func(*runtimeapi.ContainerConfig)
+		cmd       string
+	}{
+		"shared-processes": {
+			func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions = shared },
+			func(c *runtimeapi.ContainerConfig) { securityOf(c).NamespaceOptions = shared }, counter,
+		},
+		"confined": {nil, func(c *runtimeapi.ContainerConfig) {
+			securityOf(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+			securityOf(c).MaskedPaths = []string{"/proc/kcore", "/proc/acpi", "/proc/timer_list", "/sys/firmware"}
+			securityOf(c).ReadonlyPaths = []string{"/proc/sys", "/proc/bus"}
+		}, counter},
+		"connected": {nil, nil, "nc -l -p 82 -e cat & while :; do sleep 1; done | nc 127.0.0.1 82 & " + counter},
+		"privileged": {
+			func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true },
+			func(c *runtimeapi.ContainerConfig) { securityOf(c).Privileged = true }, counter,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, _ := n.pod(t, name, tt.pod)
+			id := n.run(t, pod, "main", tt.container, "sh", "-c", tt.cmd)
+			eventually(t, func() bool { return n.sh(t, id, "cat /data/count || true") != "" })
+			request := &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: filepath.Join(t.TempDir(), "c.tar")}
+			if _, err := n.CheckpointContainer(context.Background(), request); err != nil {
+				t.Error(err)
+			}
+			n.counting(t, id)
+		})
+	}
+}
+
 // checkpointGivenUp ends the request while the memory is being dumped.
 func (n *node) checkpointGivenUp(t *testing.T, handler string) {
 	pod, _ := n.podOf(t, handler, "b"+handler, nil)
