@@ -58,7 +58,8 @@ var containerd2 = map[string]string{
 var crio = map[string]string{
 	"MountPropagation":      "runc gives an exec in a privileged container all capabilities, which the machine may withhold",
 	"Privileged":            "runc gives an exec in a privileged container all capabilities, which the machine may withhold",
-	"ExecTerminal":          "CRI-O loses what a command on a terminal writes last",
+	"ExecTerminalSPDY":      "CRI-O loses what a command on a terminal writes last",
+	"ExecTerminalWebSocket": "CRI-O loses what a command on a terminal writes last",
 	"HostPorts/Loopback":    "CRI-O's host ports do not answer at the loopback address",
 	"PodStats":              "CRI-O tells no CPU and memory of a pod whose sandbox has no process",
 	"HostNamespaces":        "CRI-O gives a pod on the node's network a UTS namespace of its own",
