@@ -75,6 +75,10 @@ var crio = map[string]string{
 	"PortForwardSPDY/IPv6":  "CRI-O does not reach ::1 alone",
 	"Sysctls/WholeMachine":  "CRI-O leaves it to the agent which sysctls are taken",
 	"Events/SandboxDeleted": "CRI-O does not tell the removal of a sandbox",
+	"StreamsOfWhatHasEnded": "CRI-O looks a container up when its stream has begun, and names no state",
+	"PortForwardWebSocket":  "CRI-O does not know SPDY in a WebSocket",
+	"AttachWebSocket":       "CRI-O does not tell a command the end of its input in a WebSocket",
+	"ExitCodes/Times":       "CRI-O takes the time of a start when it has returned, by when the container may have ended",
 }
 
 // TestContainerd runs Debian's containerd on directories, a bridge and a cgroup of its own.
