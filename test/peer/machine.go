@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ var before struct {
 	sync.Mutex
 	runtimes           int
 	tables, groups     []string
+	networks           []string // of this process
 	chains, forwarding string
 }
 
@@ -35,6 +37,7 @@ func (r *Runtime) keepMachine(t *testing.T) {
 		before.tables, before.groups = tables(t), groups()
 	}
 	before.runtimes++
+	before.networks = append(before.networks, r.Bridge)
 	t.Cleanup(func() {
 		before.Lock()
 		defer before.Unlock()
@@ -45,13 +48,16 @@ func (r *Runtime) keepMachine(t *testing.T) {
 }
 
 func cleanMachine(t *testing.T) {
-	must(t, os.WriteFile(forward, []byte(before.forwarding), 0o644))
+	shared := sharedMachine()
+	if !shared {
+		must(t, os.WriteFile(forward, []byte(before.forwarding), 0o644))
+	}
 	for _, table := range tables(t) {
-		if !slices.Contains(before.tables, table) && strings.HasPrefix(table, "ip") && !strings.Contains(table, "berth") {
+		if !shared && !slices.Contains(before.tables, table) && strings.HasPrefix(table, "ip") && !strings.Contains(table, "berth") {
 			_ = exec.Command("nft", append([]string{"delete", "table"}, strings.Fields(table)...)...).Run()
 		}
 	}
-	removeChains(t)
+	removeChains(t, shared)
 	for _, g := range groups() {
 		if !slices.Contains(before.groups, g) {
 			if err := os.Remove(g); err != nil {
@@ -59,6 +65,20 @@ func cleanMachine(t *testing.T) {
 			}
 		}
 	}
+}
+
+// networkName is in the comments of the plugins' rules.
+var networkName = regexp.MustCompile(`name: \\"([^"\\]+)\\"`)
+
+// sharedMachine says whether pods of somebody else have rules of the plugins. What is not of one pod stays then.
+func sharedMachine() bool {
+	out, _ := exec.Command("iptables-save", "-t", "nat").Output()
+	return slices.ContainsFunc(networkName.FindAllSubmatch(out, -1), func(m [][]byte) bool { return !slices.Contains(before.networks, string(m[1])) })
+}
+
+func isOurs(rule string) bool {
+	m := networkName.FindStringSubmatch(rule)
+	return m != nil && slices.Contains(before.networks, m[1])
 }
 
 // groups are those that containerd puts pods without a parent into, and CRI-O the monitors of its sandboxes.
@@ -83,16 +103,25 @@ func tables(t *testing.T) []string {
 	return names
 }
 
-// removeChains removes the plugins' chains that were not there before, and what leads to them.
-func removeChains(t *testing.T) {
+// removeChains removes the plugins' chains that were not there before, and what leads to them; of a machine that is shared, only those of
+// our pods.
+func removeChains(t *testing.T, shared bool) {
 	out, err := exec.Command("iptables-save", "-t", "nat").Output()
 	if err != nil {
 		return // the table is gone
 	}
 	var chains []string
 	for l := range strings.Lines(string(out)) {
-		if name, ok := strings.CutPrefix(l, ":CNI-"); ok && !strings.Contains(before.chains, l[:strings.IndexByte(l, ' ')]) {
-			chains = append(chains, "CNI-"+name[:strings.IndexByte(name, ' ')])
+		f := strings.Fields(l)
+		if len(f) == 0 {
+			continue
+		}
+		chain, made := strings.CutPrefix(f[0], ":")
+		if shared {
+			chain, made = f[len(f)-1], isOurs(l)
+		}
+		if made && strings.HasPrefix(chain, "CNI-") && !strings.Contains(before.chains, ":"+chain+" ") && !slices.Contains(chains, chain) {
+			chains = append(chains, chain)
 		}
 	}
 	iptables := func(args ...string) {
@@ -102,7 +131,9 @@ func removeChains(t *testing.T) {
 	}
 	for l := range strings.Lines(string(out)) {
 		rule, ok := strings.CutPrefix(strings.TrimSpace(l), "-A ")
-		if ok && slices.ContainsFunc(chains, func(c string) bool { return strings.HasSuffix(rule, "-j "+c) && !strings.HasPrefix(rule, "CNI-") }) {
+		if ok && slices.ContainsFunc(chains, func(c string) bool {
+			return strings.HasSuffix(rule, "-j "+c) && (shared || !strings.HasPrefix(rule, "CNI-"))
+		}) {
 			f := strings.Fields(rule)
 			chain, target := f[0], f[len(f)-1]
 			// By its number: a comment with spaces would have to be taken apart.
