@@ -128,9 +128,8 @@ func (n *Node) dirArgs() []string {
 	return args
 }
 
-// launch starts the agent without waiting for it.
-func (n *Node) launch() {
-	n.t.Helper()
+// agentArgs are what the agent is started with.
+func (n *Node) agentArgs() []string {
 	args := append([]string{
 		"agent", "--manifest-dir=" + n.Dir + "/manifests", "--node-name=node", "--backoff-initial=100ms", "--backoff-max=1s",
 	}, n.dirArgs()...)
@@ -139,13 +138,18 @@ func (n *Node) launch() {
 	} else {
 		args = append(args, "--image-dir="+n.Dir+"/images", "--cni-conf-dir="+n.Dir+"/cni", "--cri-socket=")
 	}
-	args = append(args, n.args...)
+	return append(args, n.args...)
+}
+
+// launch starts the agent without waiting for it.
+func (n *Node) launch() {
+	n.t.Helper()
 	log, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(bin("berth"), args...)
+	cmd := exec.Command(bin("berth"), n.agentArgs()...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
