@@ -326,20 +326,6 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 			expect(t, h, path, "memory", oomGroup, "1")
 		}
 		expect(t, h, scopes[1], "memory", oomGroup, "0")
-		if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		want := tree.WantedOfPod(pod)
-		if d, err := tree.Drift(want); err != nil || len(d) != 1 || d[0].File != oomGroup {
-			t.Errorf("a reload has changed %v, %v; only of %s it has to be", d, err, oomGroup)
-		}
-		if err := tree.Correct(want); err != nil {
-			t.Fatal(err)
-		}
-		if d, err := tree.Drift(want); err != nil || len(d) != 0 {
-			t.Errorf("after a reload: %v %v", d, err)
-		}
-		expect(t, h, path, "memory", oomGroup, "1")
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
