@@ -82,15 +82,32 @@ func (l *link) awaitExec(pid int) {
 			break
 		}
 	}
-	// The other threads are gone, so execve(2) cannot fail any more, but it may
-	// still be at work for some microseconds. Nothing tells of its end.
+	// The other threads are gone, so execve(2) cannot fail any more, but it may still be at work for some microseconds. Nothing
+	// tells of its end. When it is not the first thread that executes, that one is a zombie for a moment, before the other becomes
+	// it: the process has no program then, and nobody can enter it, but it has not ended. A pidfd tells these apart, since it is
+	// readable only once the process is without threads.
 	ours, _ := os.Readlink("/proc/self/exe")
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer unix.Close(pidfd)
 	for {
-		if exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe"); err != nil || exe != ours {
+		exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+		if err == nil && exe != ours {
+			return
+		}
+		if err != nil && (!errors.Is(err, os.ErrNotExist) || ended(pidfd)) {
 			return
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
+}
+
+// ended says whether the process has, without waiting for it.
+func ended(pidfd int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+	return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }
 
 // joinLink is the other end of a link, in libcontainer's init life.
