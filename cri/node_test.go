@@ -209,11 +209,17 @@ func (n *node) pod(t testing.TB, name string, change func(*runtimeapi.PodSandbox
 	return n.podOf(t, "", name, change)
 }
 
+// podConfig is that of a pod below the node's own group.
+func (n *node) podConfig(name string) *runtimeapi.PodSandboxConfig {
+	cfg := podConfig(name)
+	cfg.Linux.CgroupParent = n.cfg.CgroupRoot + "/pod-" + name
+	return cfg
+}
+
 // podOf is pod with a runtime handler.
 func (n *node) podOf(t testing.TB, handler, name string, change func(*runtimeapi.PodSandboxConfig)) (string, *runtimeapi.PodSandboxConfig) {
 	t.Helper()
-	cfg := podConfig(name)
-	cfg.Linux.CgroupParent = n.cfg.CgroupRoot + "/pod-" + name
+	cfg := n.podConfig(name)
 	cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 	}

@@ -184,7 +184,7 @@ func TestExternalRuntimeEnds(t *testing.T) {
 
 func TestUnknownHandler(t *testing.T) {
 	n := newNode(t)
-	_, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("a"), RuntimeHandler: "nosuch"})
+	_, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.podConfig("a"), RuntimeHandler: "nosuch"})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `no runtime for this handler is configured: "nosuch"`) {
 		t.Errorf("got %v", err)
 	}

@@ -135,14 +135,14 @@ func TestSysctlsOnTheRealKernel(t *testing.T) {
 		"net.core.somaxconn":    {Network: runtimeapi.NamespaceMode_NODE},
 		"kernel/../vm/anything": {},
 	} {
-		cfg := podConfig("bad")
+		cfg := n.podConfig("bad")
 		cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: opts}
 		cfg.Linux.Sysctls = map[string]string{name: "1"}
 		if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	cfg := podConfig("unknown")
+	cfg := n.podConfig("unknown")
 	cfg.Linux.Sysctls = map[string]string{"net.ipv4.no_such_thing": "1"}
 	if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil || !strings.Contains(err.Error(), "no_such_thing") {
 		t.Errorf("unknown: got %v", err)

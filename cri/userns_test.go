@@ -242,7 +242,7 @@ func TestUserNamespaceRefused(t *testing.T) {
 	} {
 		u := ownIDs(65536)
 		change(u)
-		cfg := podConfig("a")
+		cfg := n.podConfig("a")
 		cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{}
 		cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{UsernsOptions: u}
 		if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
@@ -279,7 +279,7 @@ func TestFeatures(t *testing.T) {
 	if n.machine.features().UserNamespaces {
 		t.Error("user namespaces are offered where their pods cannot reach their root file system")
 	}
-	cfg := podConfig("a")
+	cfg := n.podConfig("a")
 	cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: ownIDs(65536)}}
 	if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.FailedPrecondition ||
 		!strings.Contains(err.Error(), "o+x") {
