@@ -21,7 +21,7 @@ import (
 const checkpointTimeout = 5 * time.Minute
 
 // CheckpointContainer writes an archive of a running container, which goes on running. Where CRIU is missing, or cannot work on
-// this kernel, it is unimplemented and the error says so.
+// this kernel, it answers with the code Unimplemented and names what is missing.
 func (s *Server) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	return call(ctx, "CheckpointContainer", func(ctx context.Context) (*runtimeapi.CheckpointContainerResponse, error) {
 		c, _, err := s.ctrs.running(r.GetContainerId())

@@ -426,9 +426,19 @@ func TestPortForward(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pingForwarded(t, pf, ready, stop)
+}
+
+// pingForwarded forwards the one port of pf, sends a ping through it and closes stop.
+func pingForwarded(t *testing.T, pf *portforward.PortForwarder, ready <-chan struct{}, stop chan<- struct{}) {
+	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- pf.ForwardPorts() }()
-	<-ready
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
 	ports, err := pf.GetPorts()
 	if err != nil {
 		t.Fatal(err)

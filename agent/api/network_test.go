@@ -10,10 +10,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -308,34 +306,12 @@ func TestForwardingOfClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stop, ready, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			stop, ready := make(chan struct{}), make(chan struct{})
 			pf, err := portforward.New(d, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
-			go func() { done <- pf.ForwardPorts() }()
-			select {
-			case <-ready:
-			case err := <-done:
-				t.Fatal(err)
-			}
-			ports, err := pf.GetPorts()
-			if err != nil {
-				t.Fatal(err)
-			}
-			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
-			if err != nil {
-				t.Fatal(err)
-			}
-			io.WriteString(conn, "ping")
-			if b, err := io.ReadAll(conn); err != nil || string(b) != "ping from s1:8080" {
-				t.Errorf("%q, %v", b, err)
-			}
-			conn.Close()
-			close(stop)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			pingForwarded(t, pf, ready, stop)
 		})
 	}
 }

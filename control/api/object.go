@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -145,7 +144,7 @@ func isJSON(path *field.Path, data []byte) field.ErrorList {
 func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
 	errs := accessModes(s.AccessModes, path.Child("accessModes"))
 	errs = append(errs, storage(s.Capacity, path.Child("capacity"))...)
-	errs = append(errs, oneVolumeSource(s, path)...)
+	errs = append(errs, oneSource(s.PersistentVolumeSource, path)...)
 	errs = append(errs, oneOf(path.Child("persistentVolumeReclaimPolicy"), s.PersistentVolumeReclaimPolicy,
 		corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle)...)
 	errs = append(errs, subdomain(path.Child("storageClassName"), s.StorageClassName)...)
@@ -162,26 +161,6 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 		errs = append(errs, noBackstep(at, s.Local.Path)...)
 	case s.NFS != nil:
 		errs = append(errs, validateNetworkSource(&corev1.VolumeSource{NFS: s.NFS}, path)...)
-	}
-	return errs
-}
-
-// oneVolumeSource wants exactly one of the many kinds of volumes.
-func oneVolumeSource(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
-	var set []string
-	v := reflect.ValueOf(s.PersistentVolumeSource)
-	for i := range v.NumField() {
-		if !v.Field(i).IsNil() {
-			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-			set = append(set, name)
-		}
-	}
-	if len(set) == 0 {
-		return field.ErrorList{field.Required(path, "must specify a volume type")}
-	}
-	var errs field.ErrorList
-	for _, name := range set[1:] {
-		errs = append(errs, field.Forbidden(path.Child(name), fmt.Sprintf("may not specify more than 1 volume type (%s is one)", set[0])))
 	}
 	return errs
 }

@@ -20,7 +20,7 @@ func validateVolumes(volumes []corev1.Volume, path *field.Path) (map[string]*cor
 		v := &volumes[i]
 		at := path.Index(i)
 		errs = append(errs, requiredLabel(at.Child("name"), v.Name, names)...)
-		errs = append(errs, oneSource(v, at)...)
+		errs = append(errs, oneSource(v.VolumeSource, at)...)
 		errs = append(errs, validateSource(v, at)...)
 		if v.Name != "" && byName[v.Name] == nil {
 			byName[v.Name] = v
@@ -29,10 +29,10 @@ func validateVolumes(volumes []corev1.Volume, path *field.Path) (map[string]*cor
 	return byName, errs
 }
 
-// oneSource wants exactly one of the many.
-func oneSource(v *corev1.Volume, path *field.Path) field.ErrorList {
+// oneSource wants exactly one of the many kinds of volumes: source is a struct of pointers, of a pod's or of a PersistentVolume.
+func oneSource(source any, path *field.Path) field.ErrorList {
 	var set []string
-	s := reflect.ValueOf(v.VolumeSource)
+	s := reflect.ValueOf(source)
 	for i := range s.NumField() {
 		if !s.Field(i).IsNil() {
 			name, _, _ := strings.Cut(s.Type().Field(i).Tag.Get("json"), ",")

@@ -37,7 +37,7 @@ type Target struct {
 // Run runs every case on the runtime that the factory makes, which is made once.
 func Run(t *testing.T, factory func(*testing.T) *Target) {
 	s := &suite{Target: factory(t)}
-	all := slices.Concat(lifeCases, processCases, streamCases, imageCases, securityCases, networkCases, resourceCases)
+	all := slices.Concat(lifeCases, listCases, processCases, streamCases, imageCases, securityCases, networkCases, resourceCases)
 	names := map[string]bool{}
 	t.Run("case", func(t *testing.T) {
 		for _, c := range all {
