@@ -104,7 +104,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.pods, err = pod.New(pod.Config{
-		Credentials: credentials, DiskUse: stats.Used,
+		Credentials: credentials, DiskUse: diskUse(&c.Resources),
 		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
@@ -143,6 +143,14 @@ func New(c Config) (*Agent, error) {
 }
 
 // openCredentials is nil when no plugins were configured.
+// diskUse counts what pods have on the disk, where that is limited.
+func diskUse(r *config.Resources) func(context.Context, string) (int64, bool) {
+	if !r.LocalStorage {
+		return nil
+	}
+	return stats.Used
+}
+
 func openCredentials(c Config) (pod.Credentials, error) {
 	if c.CredentialConfig == "" {
 		return nil, nil

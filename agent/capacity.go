@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -18,14 +19,21 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// capacity is what the machine has.
-func capacity(memory int64) (corev1.ResourceList, error) {
+// capacity is what the machine has. storage is a directory on the disk that pods share, "" when that is not divided.
+func capacity(memory int64, storage string) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
 		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
 	}
 	if n, err := maxTasks(); err == nil {
 		out[config.PidResource] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
+	if storage != "" {
+		size, err := sizeOf(storage)
+		if err != nil {
+			return nil, err
+		}
+		out[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(size, resource.BinarySI)
 	}
 	dirs, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
 	if err != nil {
@@ -43,6 +51,21 @@ func capacity(memory int64) (corev1.ResourceList, error) {
 		}
 	}
 	return out, nil
+}
+
+// sizeOf is the size in bytes of the file system that a directory is on, or will be on when it is made.
+func sizeOf(dir string) (int64, error) {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			return int64(st.Blocks) * st.Bsize, nil
+		}
+		if !errors.Is(err, unix.ENOENT) || dir == filepath.Dir(dir) {
+			return 0, fmt.Errorf("find size of disk: %w", &os.PathError{Op: "statfs", Path: dir, Err: err})
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // maxTasks is how many tasks the machine can have: as many as have numbers, and as many as it wants to have.
@@ -84,7 +107,11 @@ func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierar
 	if err != nil {
 		return nil, nil, config.Division{}, err
 	}
-	have, err := capacity(memory)
+	storage := c.RootDir
+	if !c.LocalStorage {
+		storage = ""
+	}
+	have, err := capacity(memory, storage)
 	if err != nil {
 		return nil, nil, config.Division{}, err
 	}

@@ -64,7 +64,7 @@ reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
 	if _, err := loadFile(t, kubeletDoc+"clusterDNS: [somewhere]\n"); err == nil || !strings.Contains(err.Error(), "somewhere") {
 		t.Errorf("bad value: %v", err)
 	}
-	if l, err = loadFile(t, kubeletDoc+"nodeStatusMaxImages: 5\npodsPerCore: 4\n"); err != nil || !strings.Contains(l.Warning(), "nodeStatusMaxImages: ") || !strings.Contains(l.Warning(), "podsPerCore: ") {
+	if l, err = loadFile(t, kubeletDoc+"nodeStatusMaxImages: 5\nregistryBurst: 4\npodsPerCore: 4\n"); err != nil || !strings.Contains(l.Warning(), "nodeStatusMaxImages: ") || !strings.Contains(l.Warning(), "registryBurst: ") || l.PodsPerCore != 4 {
 		t.Errorf("%q, %v", l.Warning(), err)
 	}
 }

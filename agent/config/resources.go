@@ -24,8 +24,10 @@ type Resources struct {
 	SystemReservedCgroup string
 	KubeReservedCgroup   string
 
-	MaxPods    int
-	PodMaxPids int64
+	MaxPods      int
+	PodsPerCore  int  // 0: MaxPods alone limits
+	LocalStorage bool // the node's disk is divided too, and what pods have on it is limited
+	PodMaxPids   int64
 
 	CPUQuota       bool
 	CPUQuotaPeriod time.Duration
@@ -56,7 +58,7 @@ const (
 func defaultResources() Resources {
 	return Resources{
 		EvictionHard: "memory.available<100Mi", EnforceAllocatable: []string{EnforcePods},
-		MaxPods: 500, CPUQuota: true, CPUQuotaPeriod: 100 * time.Millisecond,
+		MaxPods: 500, LocalStorage: true, CPUQuota: true, CPUQuotaPeriod: 100 * time.Millisecond,
 		ThrottlingFactor: 0.9, Swap: "NoSwap", OOMGroup: "container", CgroupDrift: DriftCorrect,
 	}
 }
@@ -70,6 +72,8 @@ func (r *Resources) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&r.SystemReservedCgroup, "system-reserved-cgroup", r.SystemReservedCgroup, "group that system-reserved is enforced on")
 	fs.StringVar(&r.KubeReservedCgroup, "kube-reserved-cgroup", r.KubeReservedCgroup, "group that kube-reserved is enforced on")
 	fs.IntVar(&r.MaxPods, "max-pods", r.MaxPods, "pods that this node runs at most")
+	fs.IntVar(&r.PodsPerCore, "pods-per-core", r.PodsPerCore, "pods that this node runs at most for each of its CPUs, if that is less (0: any number)")
+	fs.BoolVar(&r.LocalStorage, "local-storage-capacity-isolation", r.LocalStorage, "count ephemeral-storage, and end pods that have more on the disk than their limits and the sizeLimits of their emptyDirs")
 	fs.Int64Var(&r.PodMaxPids, "pod-max-pids", r.PodMaxPids, "tasks that a pod may have (0: as many as the node)")
 	fs.BoolVar(&r.CPUQuota, "cpu-cfs-quota", r.CPUQuota, "enforce CPU limits by quotas")
 	fs.DurationVar(&r.CPUQuotaPeriod, "cpu-cfs-quota-period", r.CPUQuotaPeriod, "period of the quotas, 1ms to 1s")
@@ -103,8 +107,8 @@ func (r *Resources) Complete() error {
 			add("--enforce-node-allocatable kube-reserved needs --kube-reserved-cgroup, a clean path below /")
 		}
 	}
-	if r.MaxPods < 1 || r.PodMaxPids < 0 {
-		add("--max-pods must be at least 1, and --pod-max-pids not negative")
+	if r.MaxPods < 1 || r.PodsPerCore < 0 || r.PodMaxPids < 0 {
+		add("--max-pods must be at least 1, and --pods-per-core and --pod-max-pids not negative")
 	}
 	if r.CPUQuotaPeriod < time.Millisecond || r.CPUQuotaPeriod > time.Second {
 		add("--cpu-cfs-quota-period %s: the kernel takes 1ms to 1s", r.CPUQuotaPeriod)
@@ -263,7 +267,11 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 		}
 		d.Allocatable[name] = a
 	}
-	d.Allocatable[corev1.ResourcePods] = *resource.NewQuantity(int64(r.MaxPods), resource.DecimalSI)
+	pods := int64(r.MaxPods)
+	if r.PodsPerCore > 0 {
+		pods = min(pods, int64(r.PodsPerCore)*capacity.Cpu().Value())
+	}
+	d.Allocatable[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
 	return d, nil
 }
 

@@ -74,7 +74,8 @@ type Config struct {
 	Credentials Credentials   // nil: registries are shown none
 	Objects     *object.Store // filled by the Manager with what updates tell; nil: one of its own
 
-	// DiskUse counts the bytes that the files below a directory take; false when it cannot. nil: emptyDirs have no limit.
+	// DiskUse counts the bytes that the files below a directory take; false when it cannot. nil: what pods
+	// have on the disk is not limited.
 	DiskUse func(ctx context.Context, dir string) (bytes int64, ok bool)
 
 	NodeName    string

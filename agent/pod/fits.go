@@ -51,7 +51,9 @@ func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) 
 func ordered(l corev1.ResourceList) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for name := range l {
-		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+		switch {
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
+			strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
 			out = append(out, name)
 		}
 	}

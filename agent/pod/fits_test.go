@@ -18,7 +18,10 @@ func asking(cpu, memory string) *corev1.Pod {
 func TestFits(t *testing.T) {
 	allocatable := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("1Gi"),
 	}
+	big := asking("0", "0")
+	big.Spec.Containers[0].Resources.Requests[corev1.ResourceEphemeralStorage] = resource.MustParse("2Gi")
 	for _, tt := range []struct {
 		name            string
 		pod             *corev1.Pod
@@ -31,6 +34,7 @@ func TestFits(t *testing.T) {
 		{name: "memory", pod: asking("1", "1Gi"), here: []*corev1.Pod{asking("1", "1")}, reason: "OutOfmemory", message: "Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
 		{name: "never", pod: asking("3", "0"), reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000", final: true},
 		{name: "nothing of what is used up", pod: asking("0", "0"), here: []*corev1.Pod{asking("3", "2Gi")}},
+		{name: "disk", pod: big, reason: "OutOfephemeral-storage", message: "Node didn't have enough resource: ephemeral-storage, requested: 2147483648, used: 0, capacity: 1073741824", final: true},
 		{name: "pods", pod: asking("0", "0"), here: []*corev1.Pod{{}, {}, {}}, reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 	} {
 		v, ok := fits(tt.pod, tt.here, allocatable)

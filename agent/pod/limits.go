@@ -19,18 +19,18 @@ const limitsEvery = 10 * time.Second
 // evictedGrace is what a pod has that is evicted for what it takes, as under kubelet.
 const evictedGrace = 1
 
-// limits ends pods whose emptyDirs have more in them than they may. Those in memory are limited by the kernel.
+// limits ends pods that have more on the node's disk than they may. What is in memory is limited by the kernel.
 type limits struct {
 	*Manager
-	free unix.Statfs_t      // at the last look
-	over map[types.UID]bool // pods that were told to end
+	free map[string]unix.Statfs_t // at the last look, by directory: of what pods write to
+	over map[types.UID]bool       // pods that were told to end
 }
 
 func (m *Manager) watchLimits(ctx context.Context) {
 	if m.cfg.DiskUse == nil {
 		return
 	}
-	l := limits{Manager: m, over: map[types.UID]bool{}}
+	l := limits{Manager: m, free: map[string]unix.Statfs_t{filepath.Join(m.cfg.RootDir, "pods"): {}, m.cfg.LogDir: {}}, over: map[types.UID]bool{}}
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
 	for {
@@ -43,14 +43,14 @@ func (m *Manager) watchLimits(ctx context.Context) {
 	}
 }
 
-// look counts only when something was written to the file system at all since the last time.
+// look counts only when something was written to a file system of pods at all since the last time.
 func (l *limits) look(ctx context.Context) {
 	var limited []*worker
 	here := map[types.UID]bool{}
 	l.workers.Range(func(uid, w any) bool {
 		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
 		here[one.uid] = true
-		if len(limitedVolumes(one.admitted)) > 0 && !l.over[one.uid] {
+		if !l.over[one.uid] && (len(limitedVolumes(one.admitted)) > 0 || limitsStorage(one.admitted)) {
 			limited = append(limited, one)
 		}
 		return true
@@ -60,36 +60,72 @@ func (l *limits) look(ctx context.Context) {
 			delete(l.over, uid)
 		}
 	}
-	var free unix.Statfs_t
-	if len(limited) == 0 || unix.Statfs(filepath.Join(l.cfg.RootDir, "pods"), &free) != nil {
-		return
-	}
-	same := free.Bfree == l.free.Bfree && free.Ffree == l.free.Ffree
-	if l.free = free; same {
+	if len(limited) == 0 || !l.written() {
 		return
 	}
 	for _, w := range limited {
-		for _, v := range limitedVolumes(w.admitted) {
-			used, ok := l.cfg.DiskUse(ctx, volume.EmptyDir(l.cfg.RootDir, w.uid, v.Name))
-			if limit := v.EmptyDir.SizeLimit; ok && used > limit.Value() {
-				l.over[w.uid] = true
-				message := fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
-				l.event(w.admitted, corev1.EventTypeWarning, "Evicted", "%s", message)
-				w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Conditions: []corev1.PodCondition{{
-					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
-				}}})
-				break
-			}
+		message := l.exceeded(ctx, w.admitted)
+		if message == "" {
+			continue
+		}
+		l.over[w.uid] = true
+		l.event(w.admitted, corev1.EventTypeWarning, "Evicted", "%s", message)
+		w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Conditions: []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
+		}}})
+	}
+}
+
+// written says whether there is more or less free than at the last look, anywhere that pods write to.
+func (l *limits) written() bool {
+	changed := false
+	for dir, before := range l.free {
+		var now unix.Statfs_t
+		if unix.Statfs(dir, &now) != nil {
+			continue // nothing was written there yet
+		}
+		changed = changed || now.Bfree != before.Bfree || now.Ffree != before.Ffree
+		l.free[dir] = now
+	}
+	return changed
+}
+
+// exceeded says which limit a pod is above, in the words that people know from kubelet; "" when it is above none.
+func (l *limits) exceeded(ctx context.Context, pod *corev1.Pod) string {
+	for _, v := range limitedVolumes(pod) {
+		used, ok := l.cfg.DiskUse(ctx, volume.EmptyDir(l.cfg.RootDir, pod.UID, v.Name))
+		if limit := v.EmptyDir.SizeLimit; ok && used > limit.Value() {
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
 	}
+	if !limitsStorage(pod) {
+		return ""
+	}
+	use, err := l.storage(ctx, pod)
+	if err != nil {
+		l.log.Warn("what the pod has on the disk is not compared with its limit", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "error", err)
+		return ""
+	}
+	return use.exceeded(pod)
 }
 
 // limitedVolumes are the emptyDirs on the disk that have a limit.
 func limitedVolumes(pod *corev1.Pod) []*corev1.Volume {
 	var out []*corev1.Volume
+	for _, v := range diskVolumes(pod) {
+		if limit := v.EmptyDir.SizeLimit; limit != nil && limit.Sign() > 0 {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// diskVolumes are the emptyDirs on the disk.
+func diskVolumes(pod *corev1.Pod) []*corev1.Volume {
+	var out []*corev1.Volume
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if e := v.EmptyDir; e != nil && e.Medium == corev1.StorageMediumDefault && e.SizeLimit != nil && e.SizeLimit.Sign() > 0 {
+		if e := v.EmptyDir; e != nil && e.Medium == corev1.StorageMediumDefault {
 			out = append(out, v)
 		}
 	}

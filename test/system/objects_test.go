@@ -347,3 +347,35 @@ func TestSizeLimitOfEmptyDir(t *testing.T) {
 	n.waitGone("full")
 	n.requireNoPods()
 }
+
+// TestLimitOfEphemeralStorage has one pod write more into its file system than it may, and one into its log.
+func TestLimitOfEphemeralStorage(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	limited := func(name, command string) {
+		n.apply(name+".yaml", pod(name, `
+  containers:
+  - {name: main, image: `+image+`, command: [sh, -c, '`+command+`; sleep 1000000'], resources: {limits: {ephemeral-storage: 4Mi}}}
+  - {name: other, image: `+image+`, command: [sleep, "1000000"], resources: {limits: {ephemeral-storage: 100Mi}}}`))
+	}
+	limited("layer", "dd if=/dev/zero of=/tmp/x bs=1M count=8")
+	limited("log", "yes 0123456789012345678901234567890123456789 | head -c 8000000")
+	limited("small", "dd if=/dev/zero of=/tmp/x bs=1M count=1")
+	for _, name := range []string{"layer", "log"} {
+		p := n.waitPhase(name, corev1.PodFailed)
+		if p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, `Container main exceeded its local ephemeral storage limit "4Mi"`) {
+			t.Errorf("%s: %s: %s", name, p.Status.Reason, p.Status.Message)
+		}
+	}
+	n.waitReady("small")
+	n.apply("huge.yaml", pod("huge", `
+  containers: [{name: main, image: `+image+`, command: [sleep, "1000000"], resources: {requests: {ephemeral-storage: 1Ei}}}]`))
+	if p := n.waitPhase("huge", corev1.PodFailed); p.Status.Reason != "OutOfephemeral-storage" {
+		t.Errorf("huge: %s: %s", p.Status.Reason, p.Status.Message)
+	}
+	for _, name := range []string{"layer", "log", "small", "huge"} {
+		n.remove(name + ".yaml")
+		n.waitGone(name)
+	}
+	n.requireNoPods()
+}
