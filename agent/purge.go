@@ -35,7 +35,12 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	uids, err := volumes.Pods()
 	errs = append(errs, err)
 	for _, uid := range uids {
-		errs = append(errs, volumes.Teardown(ctx, uid))
+		// The directory goes last: it is the record of the logs of a pod that was killed before it had a sandbox.
+		err := pod.RemoveLogs(p.LogDir, uid)
+		if err == nil {
+			err = volumes.Teardown(ctx, uid)
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -38,14 +38,16 @@ type Manager struct {
 	ended   chan *worker
 	wait    sync.WaitGroup
 	turns   chan struct{} // a pod that others may wait for has come up or gone down
-	closed  atomic.Bool   // no pod may come
-	synced  atomic.Bool   // every pod that was wanted at the start is known
+	stray   chan struct{} // the runtime may have pods that nobody asked for
+	strayed chan []*corev1.Pod
+	closed  atomic.Bool // no pod may come
+	synced  atomic.Bool // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
 	desired map[types.NamespacedName]*corev1.Pod
 	live    map[types.NamespacedName]map[types.UID]*worker
 	held    map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
-	found   map[types.UID]*corev1.Pod               // what was there at the start and nobody has asked for yet
+	found   map[types.UID]*corev1.Pod               // what is there and nobody has asked for yet
 }
 
 // New returns a Manager that does nothing before [Manager.Run].
@@ -63,6 +65,7 @@ func New(c Config) (*Manager, error) {
 			rooms: rooms{granted: map[types.UID]grant{}},
 		},
 		log: c.Log, ended: make(chan *worker), turns: make(chan struct{}, 1),
+		stray: make(chan struct{}, 1), strayed: make(chan []*corev1.Pod),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
 		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
 	}
@@ -109,6 +112,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 		return nil
 	}
 	m.wait.Go(func() { m.listen(ctx) })
+	m.wait.Go(func() { m.watchStrays(ctx) })
 	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
 	m.wait.Go(func() { m.watchTurns(ctx) })
 	m.wait.Go(func() { m.watchLimits(ctx) })
@@ -130,8 +134,11 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 			m.retryHeld(ctx)
 		case <-m.turns:
 			m.retryHeld(ctx)
+		case pods := <-m.strayed:
+			m.takeStrays(ctx, pods)
 		case <-resync.C:
 			m.lookAll()
+			m.lookForStrays()
 		}
 	}
 }
@@ -185,12 +192,17 @@ func (m *Manager) ask(ctx context.Context) error {
 func (m *Manager) listen(ctx context.Context) {
 	for try := 0; ctx.Err() == nil; try++ {
 		// What happened before the runtime began to tell is looked for once it does.
-		settled := time.AfterFunc(time.Second, m.lookAll)
+		settled := time.AfterFunc(time.Second, func() {
+			m.lookAll()
+			m.lookForStrays()
+		})
 		began := time.Now()
 		err := m.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
 			uid := types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid())
 			if w, ok := m.workers.Load(uid); ok {
 				w.(*worker).mail.putEvent(e) //nolint:forcetypeassert // nothing else is in there
+			} else if uid != "" && m.straying(e) {
+				m.lookForStrays()
 			}
 		})
 		settled.Stop()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
@@ -52,14 +53,15 @@ func (s *site) hooks() [][]hook {
 	}
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
-		{{"cgroup", early, s.removeCgroup}},
+		// A runtime that was told to start a container by an agent that is dead makes the log's directory, until the sandbox is gone.
+		{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}},
 		{
 			{"sandbox", s.makeSandbox, s.removeSandboxes},
 			// The sandbox needs no more of the group than its path; a runtime makes what is missing of it. The kernel lets everybody
 			// who makes a group wait for milliseconds while a process is moved between groups, so that much is waited for beside.
 			{"cgroup", beside, nil},
 			{"volumes", s.makeVolumes, nil},
-			{"files", s.makeFiles, s.removeLogs},
+			{"files", s.makeFiles, nil},
 		},
 	}
 }
@@ -193,11 +195,13 @@ func (s *site) removeVolumes(ctx context.Context) error {
 	return err
 }
 
-// removeLogs finds the directory by the uid: of what is left of a pod the name may not be known.
-func (s *site) removeLogs(context.Context) error {
-	dirs, err := filepath.Glob(filepath.Join(s.cfg.LogDir, "*_"+string(s.pod.UID)))
+func (s *site) removeLogs(context.Context) error { return RemoveLogs(s.cfg.LogDir, s.pod.UID) }
+
+// RemoveLogs removes a pod's logs. It finds their directory by the uid: of what is left of a pod the name may not be known.
+func RemoveLogs(logDir string, uid types.UID) error {
+	dirs, err := filepath.Glob(filepath.Join(logDir, "*_"+string(uid)))
 	if err != nil {
-		return err
+		return fmt.Errorf("find logs of pod %s: %w", uid, err)
 	}
 	var errs []error
 	for _, d := range dirs {

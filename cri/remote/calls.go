@@ -32,7 +32,7 @@ func change[Req, Resp any](ctx context.Context, r *Runtime, do call[Req, Resp], 
 const startGrace = 10 * time.Second
 
 // whole makes a call that is not cut off in the midst: containerd then leaves a container that it says is being started, which cannot
-// be removed for a while, and a shim that nobody ends.
+// be removed for a while, and a shim or a network namespace that nobody ends.
 func whole[Req, Resp any](ctx context.Context, r *Runtime, do call[Req, Resp], req *Req) (*Resp, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (r *Runtime) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConf
 
 // RunPodSandbox is the CRI's.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return change(ctx, r, r.runtime.RunPodSandbox, req)
+	return whole(ctx, r, r.runtime.RunPodSandbox, req)
 }
 
 // StopPodSandbox is the CRI's.

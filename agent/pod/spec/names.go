@@ -41,7 +41,7 @@ const (
 	resourcesAnnotation = "berth.node/resources" // what it was made with
 )
 
-// OwnerAnnotation of a sandbox has the root directory of the agent that has made it: a runtime may have pods of others.
+// OwnerAnnotation of a sandbox or container has the root directory of the agent that has made it: a runtime may have pods of others.
 const OwnerAnnotation = "berth.node/root-dir"
 
 // PodName is how messages name a pod.
@@ -82,6 +82,7 @@ func containerAnnotations(in *Input) (map[string]string, error) {
 		messagePathAnnotation:         c.TerminationMessagePath,
 		messagePolicyAnnotation:       string(c.TerminationMessagePolicy),
 		backoffAnnotation:             in.Backoff.String(),
+		OwnerAnnotation:               in.Node.RootDir,
 	}
 	if g := in.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		a[graceAnnotation] = strconv.FormatInt(*g, 10)
