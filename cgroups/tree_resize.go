@@ -3,7 +3,6 @@ package cgroups
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -29,10 +28,8 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 				continue
 			}
 			target := Target{Path: path + "/" + id, Resources: ContainerResourcesWith(pod, &list[i], t.opts)}
-			for _, g := range groups {
-				if strings.Contains(g, id) {
-					target.Path = path + "/" + g // what else is in the name is the runtime's choice
-				}
+			if g, ok := ContainerGroup(groups, id); ok {
+				target.Path = path + "/" + g
 			}
 			names[target.Path] = list[i].Name
 			targets = append(targets, target)

@@ -150,3 +150,19 @@ func TestDrift(t *testing.T) {
 		t.Errorf("drift of a pod without a group: %v", err)
 	}
 }
+
+func TestContainerGroup(t *testing.T) {
+	for _, c := range []struct{ names, want string }{
+		{"", ""},
+		{"other", ""},
+		{"other abc", "abc"},
+		{"cri-containerd-abc.scope", "cri-containerd-abc.scope"},
+		{"crio-conmon-abc crio-abc", "crio-abc"},
+		{"crio-conmon-abc.scope crio-abc.scope", "crio-abc.scope"},
+		{"crio-conmon-abc", ""},
+	} {
+		if got, ok := ContainerGroup(strings.Fields(c.names), "abc"); got != c.want || ok != (c.want != "") {
+			t.Errorf("of %q: %q, %t, want %q", c.names, got, ok, c.want)
+		}
+	}
+}

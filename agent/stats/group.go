@@ -166,22 +166,27 @@ type podState struct {
 	disk  slow[disk]
 }
 
-// containerPath finds the container's group among those of the pod by its ID: what else is in the name is the runtime's choice.
+// containerPath finds the container's group among those of the pod.
 func (c *Collector) containerPath(st *podState, pod, id string) string {
 	if p, ok := st.paths[id]; ok {
 		return p
 	}
-	names, err := os.ReadDir(c.cfg.Groups.MemoryDir(pod))
+	entries, err := os.ReadDir(c.cfg.Groups.MemoryDir(pod))
 	if err != nil {
 		return ""
 	}
-	for _, e := range names {
-		if e.IsDir() && strings.Contains(e.Name(), id) {
-			st.paths[id] = pod + "/" + e.Name()
-			return st.paths[id]
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
 		}
 	}
-	return ""
+	name, ok := cgroups.ContainerGroup(names, id)
+	if !ok {
+		return ""
+	}
+	st.paths[id] = pod + "/" + name
+	return st.paths[id]
 }
 
 // anyPid is a process of one of the containers; 0 when there is none.

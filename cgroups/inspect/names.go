@@ -180,9 +180,9 @@ func podOf(group string) (uid string, ok bool) {
 	return uid, ok && uid != ""
 }
 
-// containerID is the ID in the name of a container's group: runtimes call a scope <runtime>-<id>.scope.
+// containerID is the ID in the name of a container's group: runtimes call a scope <runtime>-<id>.scope, and CRI-O any group crio-<id>.
 func containerID(group string) string {
-	id, scope := strings.CutSuffix(group, ".scope")
+	id, scope := strings.CutSuffix(strings.TrimPrefix(group, "crio-"), ".scope")
 	if i := strings.LastIndexByte(id, '-'); i >= 0 && scope {
 		return id[i+1:]
 	}

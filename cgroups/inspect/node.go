@@ -88,7 +88,7 @@ func (n *Node) classify(parent *Node) {
 		default:
 			n.Kind = kindOther
 		}
-	case parent.Kind == kindPod:
+	case parent.Kind == kindPod && !cgroups.IsMonitor(base):
 		n.Kind, n.Class, n.UID, n.pod = kindContainer, parent.Class, parent.UID, parent.pod
 		n.setContainer()
 	default:
