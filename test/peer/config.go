@@ -99,8 +99,6 @@ network_dir = "%[1]s/cni"
 plugin_dirs = ["/usr/lib/cni"]
 [crio.nri]
 enable_nri = false
-[crio.stats]
-stats_collection_period = 1
 `, r.Dir, r.Socket, filepath.Dir(r.path), events, pauseImage, program, r.short)
 	return settings{
 		files: map[string]string{

@@ -272,8 +272,8 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "share-pid", fields: "shareProcessNamespace",
-		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("sleep 0.3; ps | grep -c '[s]leep 4711'; test $(cut -d' ' -f4 /proc/self/stat) != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; echo end", ""), "  containers:\n",
-			"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & sleep 1']}\n", 1),
+		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("until ps | grep -c ' sleep 4711$'; do sleep 0.1; done | grep -v 0; test $(cut -d' ' -f4 /proc/self/stat) != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; kill $(ps | awk '/ sleep 4711$/ {print $1}'); echo end", ""), "  containers:\n",
+			"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & wait']}\n", 1),
 		want: []string{"1", "not-one", "end"},
 	},
 	{

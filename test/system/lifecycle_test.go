@@ -291,7 +291,8 @@ func badCommand(n *Node) {
   containers: [{name: main, image: `+image+`, command: [no-such-program]}]`)
 	p := n.wait("bad-command", "failed with a message that names the program", func(p *corev1.Pod) bool {
 		s := containerState(p, "main")
-		return s.State.Terminated != nil || s.State.Waiting != nil && s.State.Waiting.Reason == "RunContainerError"
+		// CRI-O has runc make the process when the container is created.
+		return s.State.Terminated != nil || waiting("main", "RunContainerError")(p) || n.peer != nil && waiting("main", "CreateContainerError")(p)
 	})
 	s := containerState(p, "main")
 	text := ""
