@@ -24,7 +24,12 @@ func Refs(pod *corev1.Pod) []Ref {
 		}
 	}
 	for i := range s.Volumes {
-		r.volume(&s.Volumes[i])
+		v := &s.Volumes[i]
+		r.volume(v)
+		// The claim that its template makes is to be in no manifest, and what it may be bound to concerns the pod like a claim's volume.
+		if v.Ephemeral != nil {
+			r.add(PersistentVolumeClaim, ClaimName(pod, v.Name))
+		}
 	}
 	return r.list
 }

@@ -46,6 +46,9 @@ type Volumes interface {
 	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
 	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be mounted.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
+	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns, which is told what
+	// all pods have.
+	Bind(uid types.UID, volume string, choose func(taken map[string]bool) (string, error)) (string, error)
 	// Teardown takes away everything Setup and SubPath made.
 	Teardown(ctx context.Context, uid types.UID) error
 	// Pods lists the pods that have anything.

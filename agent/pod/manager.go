@@ -181,6 +181,7 @@ func (m *Manager) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's status: %w", err)
 	}
+	m.mountOptions = s.GetFeatures().GetMountOptions()
 	m.handlers = map[string]*runtimeapi.RuntimeHandlerFeatures{}
 	for _, h := range s.GetRuntimeHandlers() {
 		m.handlers[h.GetName()] = h.GetFeatures()

@@ -30,6 +30,8 @@ type node struct {
 	// Set before the first worker begins.
 	runtimeName string
 	handlers    map[string]*runtimeapi.RuntimeHandlerFeatures // of the runtime, by name
+
+	mountOptions bool // the runtime acts upon options of a container's mounts
 }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {

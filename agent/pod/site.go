@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
@@ -164,11 +165,9 @@ func (s *site) content() (volume.Content, error) {
 	out := volume.Content{Files: map[string][]volume.File{}, Persistent: map[string]*corev1.PersistentVolume{}}
 	for i := range s.pod.Spec.Volumes {
 		v := &s.pod.Spec.Volumes[i]
-		if c := v.PersistentVolumeClaim; c != nil {
-			bound, err := s.cfg.Objects.Volume(s.pod.Namespace, c.ClaimName)
-			if err != nil {
-				return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
-			}
+		if bound, ok, err := s.persistent(v); err != nil {
+			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
+		} else if ok {
 			out.Persistent[v.Name] = bound
 			continue
 		}
@@ -181,6 +180,33 @@ func (s *site) content() (volume.Content, error) {
 		}
 	}
 	return out, nil
+}
+
+// persistent is the PersistentVolume that a volume of the pod is; false for a volume of any other kind.
+func (s *site) persistent(v *corev1.Volume) (bound *corev1.PersistentVolume, ok bool, err error) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		bound, err = s.cfg.Objects.Volume(s.pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+	case v.Ephemeral != nil:
+		claim := object.ClaimOf(s.pod, v)
+		var name string
+		name, err = s.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken map[string]bool) (string, error) {
+			chosen, err := s.cfg.Objects.Choose(claim, s.cfg.NodeLabels, taken)
+			if err != nil {
+				return "", err
+			}
+			return chosen.Name, nil
+		})
+		if err == nil {
+			bound, err = s.cfg.Objects.Bound(claim, name)
+		}
+		if err != nil {
+			err = fmt.Errorf("persistentvolumeclaim %q: %w", claim.Name, err)
+		}
+	default:
+		return nil, false, nil
+	}
+	return bound, true, err
 }
 
 func (s *site) removeVolumes(ctx context.Context) error {

@@ -235,7 +235,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
-		Objects: l.cfg.Objects,
+		BindOptions: l.mountOptions, Objects: l.cfg.Objects,
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin
@@ -248,6 +248,9 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 			return nil, err
 		}
 		in.Mounts = append(in.Mounts, path)
+	}
+	for _, d := range l.c.VolumeDevices {
+		in.Devices = append(in.Devices, l.site.volumes[d.Name])
 	}
 	if l.c.TerminationMessagePath != "" {
 		in.MessageFile = spec.MessageFile(l.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)

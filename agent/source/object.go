@@ -159,8 +159,8 @@ func unsupportedObject(o object.Object) field.ErrorList {
 		if s.HostPath == nil && s.Local == nil && s.NFS == nil && s.PersistentVolumeSource != (corev1.PersistentVolumeSource{}) {
 			return field.ErrorList{field.Forbidden(spec, "this kind of volume is not there yet: must be one of "+strings.Join(mountable, ", "))}
 		}
-		if *s.VolumeMode == corev1.PersistentVolumeBlock {
-			return field.ErrorList{field.NotSupported(spec.Child("volumeMode"), *s.VolumeMode, []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem})}
+		if *s.VolumeMode == corev1.PersistentVolumeBlock && s.Local == nil && s.ISCSI == nil {
+			return field.ErrorList{field.Invalid(spec.Child("volumeMode"), *s.VolumeMode, "only local and iscsi volumes can be block devices")}
 		}
 	case *corev1.PersistentVolumeClaim:
 		if o.Spec.DataSource != nil || o.Spec.DataSourceRef != nil {

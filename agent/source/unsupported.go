@@ -17,7 +17,6 @@ type entry struct{ path, reason string }
 
 const (
 	objects   = "only an API server has service accounts, and there is none"
-	ownerYet  = "a user of its own for a file of a volume is not there yet"
 	volumeYet = "this kind of volume is not there yet"
 )
 
@@ -37,7 +36,6 @@ var unsupported = []entry{
 	{"spec.volumes[*].cephfs", volumeYet},
 	{"spec.volumes[*].cinder", volumeYet},
 	{"spec.volumes[*].csi", volumeYet},
-	{"spec.volumes[*].ephemeral", volumeYet},
 	{"spec.volumes[*].fc", volumeYet},
 	{"spec.volumes[*].flexVolume", volumeYet},
 	{"spec.volumes[*].flocker", volumeYet},
@@ -55,20 +53,11 @@ var unsupported = []entry{
 	{"spec.volumes[*].scaleIO", volumeYet},
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
-	{"spec.volumes[*].configMap.defaultUser", ownerYet},
-	{"spec.volumes[*].configMap.items[*].user", ownerYet},
-	{"spec.volumes[*].downwardAPI.defaultUser", ownerYet},
-	{"spec.volumes[*].downwardAPI.items[*].user", ownerYet},
-	{"spec.volumes[*].projected.defaultUser", ownerYet},
-	{"spec.volumes[*].projected.sources[*].configMap.items[*].user", ownerYet},
-	{"spec.volumes[*].projected.sources[*].downwardAPI.items[*].user", ownerYet},
-	{"spec.volumes[*].projected.sources[*].secret.items[*].user", ownerYet},
-	{"spec.volumes[*].secret.defaultUser", ownerYet},
-	{"spec.volumes[*].secret.items[*].user", ownerYet},
-	{"spec.containers[*].volumeDevices", "block volumes are not there yet"},
-	{"spec.containers[*].volumeMounts[*].bindMountOptions", "mount options of a container are not there yet"},
 
 	{"spec.ephemeralContainers", "ephemeral containers are not there yet, and none can be part of a manifest"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSource", "nothing here fills volumes"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSourceRef", "nothing here fills volumes"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", "nothing here changes volumes"},
 	{"spec.containers[*].lifecycle.postStart.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].lifecycle.preStop.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].securityContext.windowsOptions", "this is a Linux node"},
@@ -87,6 +76,7 @@ var ignoredFields = []entry{
 	{"spec.affinity.podAffinity", "a static pod is not scheduled"},
 	{"spec.affinity.podAntiAffinity", "a static pod is not scheduled"},
 	{"spec.topologySpreadConstraints", "a static pod is not scheduled"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.resources.limits", "a volume is as large as it is: nothing here makes one"},
 	{"spec.schedulerName", "a static pod is not scheduled"},
 	{"spec.preemptionPolicy", "a static pod is not scheduled"},
 }

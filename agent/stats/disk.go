@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
@@ -89,9 +90,7 @@ func (c *Collector) disk(p *Pod) disk {
 			v := &pod.Spec.Volumes[i]
 			if path := volumePath(base, v.Name); path != "" {
 				d := volume(ctx, path)
-				if v.PersistentVolumeClaim != nil {
-					d.Claim = v.PersistentVolumeClaim.ClaimName
-				}
+				d.Claim = claimOf(pod, v)
 				out.volumes[v.Name] = d
 			}
 		}
@@ -106,6 +105,17 @@ func (c *Collector) disk(p *Pod) disk {
 		}
 		return out
 	})
+}
+
+// claimOf is the claim whose volume it is; "" = none.
+func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return object.ClaimName(pod, v.Name)
+	}
+	return ""
 }
 
 // volumePath finds the volume's directory: which plugin made it is part of its path. One of the host is nowhere here, and is not the

@@ -18,12 +18,14 @@ func (c *Collector) Volumes() prometheus.Collector {
 		}
 		for i := range s.Pods {
 			p := &s.Pods[i]
-			for _, v := range p.Pod.Spec.Volumes {
-				if v.PersistentVolumeClaim == nil {
+			for i := range p.Pod.Spec.Volumes {
+				v := &p.Pod.Spec.Volumes[i]
+				claim := claimOf(p.Pod, v)
+				if claim == "" {
 					continue
 				}
 				if d := c.disk(p).volumes[v.Name]; d.Known {
-					volumeMetrics(d, ch, p.Pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+					volumeMetrics(d, ch, p.Pod.Namespace, claim)
 				}
 			}
 		}

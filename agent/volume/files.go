@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,15 @@ type File struct {
 	Path string // in the volume, with slashes
 	Data []byte
 	Mode uint32
+	User *int64 // who owns it; nil = root
+}
+
+// owner is the user as the kernel has it. Files are made by root, or in a test by who runs it.
+func (f *File) owner() int {
+	if f.User == nil {
+		return os.Geteuid()
+	}
+	return int(*f.User)
 }
 
 // The names in a volume that is made of objects, as other tools know them: NAME is a link to ..data/NAME, and ..data one to the
@@ -62,7 +72,7 @@ func (m *Manager) setupFiles(dir, plugin string, pod *corev1.Pod, v *corev1.Volu
 	}
 	defer root.Close()
 	w := writer{root: root, pod: dir, at: filepath.Join(volumesDir, plugin, v.Name), gid: gid}
-	if err := w.own(".", mode); err != nil {
+	if err := w.own(".", -1, mode); err != nil {
 		return "", err
 	}
 	return path, w.write(files)
@@ -143,6 +153,9 @@ func (w *writer) has(dir string, files []File) bool {
 		if err != nil || f == nil || uint32(info.Mode()&0o777) != w.fileMode(f.Mode)&0o777 || info.Size() != int64(len(f.Data)) {
 			return fs.ErrInvalid
 		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != f.owner() {
+			return fs.ErrInvalid
+		}
 		data, err := w.root.ReadFile(path)
 		if err != nil || !bytes.Equal(data, f.Data) {
 			return fs.ErrInvalid
@@ -167,7 +180,7 @@ func (w *writer) stage(files []File) (string, error) {
 				if err := w.root.Mkdir(sub, 0o700); err != nil {
 					return "", err
 				}
-				if err := w.own(sub, w.dirMode()); err != nil {
+				if err := w.own(sub, -1, w.dirMode()); err != nil {
 					return "", err
 				}
 				made[sub] = true
@@ -177,11 +190,11 @@ func (w *writer) stage(files []File) (string, error) {
 		if err := w.root.WriteFile(path, f.Data, 0o600); err != nil {
 			return "", err
 		}
-		if err := w.own(path, w.fileMode(f.Mode)); err != nil {
+		if err := w.own(path, f.owner(), w.fileMode(f.Mode)); err != nil {
 			return "", err
 		}
 	}
-	return dir, w.own(dir, w.dirMode())
+	return dir, w.own(dir, -1, w.dirMode())
 }
 
 func (w *writer) dirMode() uint32 {
@@ -199,10 +212,13 @@ func (w *writer) fileMode(mode uint32) uint32 {
 	return mode
 }
 
-// own gives a file its group and then its mode, since a change of the group clears the setgid bit.
-func (w *writer) own(path string, mode uint32) error {
-	if w.gid >= 0 {
-		if err := w.root.Lchown(path, -1, w.gid); err != nil {
+// own gives a file its user and group and then its mode, since a change of them clears the setgid bit. What is made is the agent's own.
+func (w *writer) own(path string, uid int, mode uint32) error {
+	if uid == os.Geteuid() {
+		uid = -1
+	}
+	if uid >= 0 || w.gid >= 0 {
+		if err := w.root.Lchown(path, uid, w.gid); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ func (m *Manager) setupHostPath(h *corev1.HostPathVolumeSource) error {
 	case corev1.HostPathCharDev:
 		ok, want = mode&os.ModeCharDevice != 0, "a character device"
 	case corev1.HostPathBlockDev:
-		ok, want = mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0, "a block device"
+		ok, want = isBlock(mode), "a block device"
 	default:
 		return fmt.Errorf("host path %s: unknown type %q", h.Path, kind)
 	}

@@ -7,40 +7,102 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
+// localPlugin holds the mounts of local volumes that are block devices with a file system.
+const localPlugin = "kubernetes.io~local-volume"
+
 // setupPersistent makes what a claim is bound to usable.
 func (m *Manager) setupPersistent(ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, pv *corev1.PersistentVolume) (string, error) {
+	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	if err := usedAs(pod, v.Name, block); err != nil {
+		return "", err
+	}
 	switch s := &pv.Spec; {
+	case block && s.Local != nil:
+		return s.Local.Path, m.localDevice(s.Local.Path)
+	case block:
+		return "", fmt.Errorf("persistentvolume %q: this kind of volume cannot have the volumeMode Block: a local one can", pv.Name)
 	case s.HostPath != nil:
 		return s.HostPath.Path, m.setupHostPath(s.HostPath)
 	case s.Local != nil:
-		return s.Local.Path, m.setupLocal(pod, s.Local)
+		return m.setupLocal(ctx, dir, pod, v, pv)
 	case s.NFS != nil:
 		return m.setupNFS(ctx, dir, v.Name, s.NFS, s.MountOptions)
 	}
 	return "", fmt.Errorf("persistentvolume %q: this kind of volume is not there yet", pv.Name)
 }
 
-// setupLocal holds a local volume to being a directory. Unlike a host path it is never made, and its group is that of the pod.
-func (m *Manager) setupLocal(pod *corev1.Pod, l *corev1.LocalVolumeSource) error {
-	if !filepath.IsAbs(l.Path) {
-		return fmt.Errorf("local path %q is not absolute", l.Path)
+// usedAs says where a container uses a volume in the other mode than it has.
+func usedAs(pod *corev1.Pod, volume string, block bool) error {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			mount := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+			device := slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume })
+			if block && mount {
+				return fmt.Errorf("volume has volumeMode Block, but is in volumeMounts of container %s: it must be in volumeDevices", c.Name)
+			}
+			if !block && device {
+				return fmt.Errorf("volume has volumeMode Filesystem, but is in volumeDevices of container %s: it must be in volumeMounts", c.Name)
+			}
+		}
 	}
-	if err := m.refuseOwn(l.Path); err != nil {
-		return err
+	return nil
+}
+
+// localInfo is what a local volume is; it is never made.
+func (m *Manager) localInfo(path string) (os.FileInfo, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("local path %q is not absolute", path)
 	}
-	info, err := os.Stat(l.Path)
+	if err := m.refuseOwn(path); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("local path %s: %w", l.Path, errors.Unwrap(err))
+		return nil, fmt.Errorf("local path %s: %w", path, errors.Unwrap(err))
 	}
-	if !info.IsDir() {
-		return fmt.Errorf("local path %s is %s: it must be a directory (mount a block device on one)", l.Path, describe(info.Mode()))
+	return info, nil
+}
+
+// localDevice holds a local volume with the volumeMode Block to being a block device.
+func (m *Manager) localDevice(path string) error {
+	info, err := m.localInfo(path)
+	if err == nil && !isBlock(info.Mode()) {
+		err = fmt.Errorf("local path %s is %s: with the volumeMode Block it must be a block device", path, describe(info.Mode()))
 	}
-	return takeGroup(pod, l.Path)
+	return err
+}
+
+func isBlock(mode os.FileMode) bool { return mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0 }
+
+// setupLocal takes a directory as it is, and mounts the file system of a block device, which is made when there is nothing on it. The group
+// is that of the pod.
+func (m *Manager) setupLocal(ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, pv *corev1.PersistentVolume) (string, error) {
+	path := pv.Spec.Local.Path
+	info, err := m.localInfo(path)
+	switch {
+	case err != nil:
+		return "", err
+	case isBlock(info.Mode()):
+		fsType := ""
+		if pv.Spec.Local.FSType != nil {
+			fsType = *pv.Spec.Local.FSType
+		}
+		at := filepath.Join(dir, volumesDir, localPlugin, v.Name)
+		if err := m.mountDevice(ctx, path, at, fsType, pv.Spec.MountOptions, false); err != nil {
+			return "", fmt.Errorf("local path %s: %w", path, err)
+		}
+		path = at
+	case !info.IsDir():
+		return "", fmt.Errorf("local path %s is %s: it must be a directory or a block device", path, describe(info.Mode()))
+	}
+	return path, takeGroup(pod, path)
 }
 
 // setupNFS mounts an export. Whatever the server does, taking it away again does not wait for it.

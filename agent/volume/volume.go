@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,10 +50,13 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Manager makes and removes volumes. It has no state and is safe for concurrent use for different pods.
+// Manager makes and removes volumes. It is safe for concurrent use for different pods.
 type Manager struct {
 	cfg Config
 	log *slog.Logger
+
+	claims sync.Mutex // held while a claim is bound: no two pods get one volume
+	format sync.Mutex // held while a device gets a file system: no two pods make one on it
 }
 
 // New returns a Manager.
@@ -155,7 +159,7 @@ func (m *Manager) setup(ctx context.Context, dir string, pod *corev1.Pod, v *cor
 		return m.setupNFS(ctx, dir, v.Name, v.NFS, nil)
 	case v.Image != nil:
 		return "", nil
-	case v.PersistentVolumeClaim != nil && content.Persistent[v.Name] != nil:
+	case content.Persistent[v.Name] != nil:
 		return m.setupPersistent(ctx, dir, pod, v, content.Persistent[v.Name])
 	}
 	return "", errors.New("this kind of volume is not there yet")

@@ -120,7 +120,7 @@ volumes:
 		`spec.volumes[1].iscsi.lun: Invalid value: 256`, `spec.volumes[1].iscsi.secretRef: Required value`, `spec.volumes[2].persistentVolumeClaim.claimName: Required value`,
 		`spec.volumes[3].csi.driver: Required value`, `spec.volumes[4].image.reference: Required value`, `spec.volumes[4].image.pullPolicy: Unsupported value`,
 		`spec.volumes[5].ephemeral.volumeClaimTemplate: Required value`, `spec.volumes[6].ephemeral.volumeClaimTemplate.spec.accessModes[0]: Unsupported value`,
-		`spec.volumes[6].ephemeral.volumeClaimTemplate.spec.resources[storage]: Required value`, `spec.volumes[7].fc.targetWWNs: Required value`,
+		`spec.volumes[6].ephemeral.volumeClaimTemplate.spec.resources.requests[storage]: Required value`, `spec.volumes[7].fc.targetWWNs: Required value`,
 		`spec.volumes[8].gitRepo.directory: Invalid value`, `spec.volumes[9].flocker: Required value`,
 	}},
 

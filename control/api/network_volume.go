@@ -147,6 +147,7 @@ func validateFC(f *corev1.FCVolumeSource, p *field.Path) field.ErrorList {
 
 func validateProjected(s *corev1.ProjectedVolumeSource, p *field.Path) field.ErrorList {
 	errs := fileMode(p.Child("defaultMode"), s.DefaultMode, true)
+	errs = append(errs, fileUser(p.Child("defaultUser"), s.DefaultUser)...)
 	paths := sets.New[string]()
 	claim := func(at *field.Path, name string) {
 		if name == "" {

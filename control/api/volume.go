@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -59,15 +60,18 @@ func validateSource(v *corev1.Volume, path *field.Path) field.ErrorList {
 		at := path.Child("secret")
 		errs := required(at.Child("secretName"), s.Secret.SecretName)
 		errs = append(errs, fileMode(at.Child("defaultMode"), s.Secret.DefaultMode, true)...)
+		errs = append(errs, fileUser(at.Child("defaultUser"), s.Secret.DefaultUser)...)
 		return append(errs, keysToPaths(s.Secret.Items, at.Child("items"))...)
 	case s.ConfigMap != nil:
 		at := path.Child("configMap")
 		errs := required(at.Child("name"), s.ConfigMap.Name)
 		errs = append(errs, fileMode(at.Child("defaultMode"), s.ConfigMap.DefaultMode, true)...)
+		errs = append(errs, fileUser(at.Child("defaultUser"), s.ConfigMap.DefaultUser)...)
 		return append(errs, keysToPaths(s.ConfigMap.Items, at.Child("items"))...)
 	case s.DownwardAPI != nil:
 		at := path.Child("downwardAPI")
 		errs := fileMode(at.Child("defaultMode"), s.DownwardAPI.DefaultMode, true)
+		errs = append(errs, fileUser(at.Child("defaultUser"), s.DownwardAPI.DefaultUser)...)
 		return append(errs, downwardFiles(s.DownwardAPI.Items, at.Child("items"))...)
 	case s.Projected != nil:
 		return validateProjected(s.Projected, path.Child("projected"))
@@ -127,6 +131,13 @@ func fileMode(path *field.Path, mode *int32, must bool) field.ErrorList {
 	return nil
 }
 
+func fileUser(path *field.Path, user *int64) field.ErrorList {
+	if user == nil {
+		return nil
+	}
+	return invalid(path, *user, validation.IsValidUserID(*user))
+}
+
 func keysToPaths(items []corev1.KeyToPath, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, k := range items {
@@ -134,6 +145,7 @@ func keysToPaths(items []corev1.KeyToPath, path *field.Path) field.ErrorList {
 		errs = append(errs, required(at.Child("key"), k.Key)...)
 		errs = append(errs, localPath(at.Child("path"), k.Path)...)
 		errs = append(errs, fileMode(at.Child("mode"), k.Mode, false)...)
+		errs = append(errs, fileUser(at.Child("user"), k.User)...)
 	}
 	return errs
 }
@@ -154,6 +166,7 @@ func downwardFiles(items []corev1.DownwardAPIVolumeFile, path *field.Path) field
 			errs = append(errs, field.Required(at, "one of fieldRef and resourceFieldRef is required"))
 		}
 		errs = append(errs, fileMode(at.Child("mode"), f.Mode, false)...)
+		errs = append(errs, fileUser(at.Child("user"), f.User)...)
 	}
 	return errs
 }
@@ -178,7 +191,15 @@ func validateTemplate(e *corev1.EphemeralVolumeSource, path *field.Path) field.E
 	if e.VolumeClaimTemplate == nil {
 		return field.ErrorList{field.Required(at, "")}
 	}
-	s := &e.VolumeClaimTemplate.Spec
-	errs := accessModes(s.AccessModes, at.Child("spec", "accessModes"))
-	return append(errs, storage(s.Resources.Requests, at.Child("spec", "resources"))...)
+	errs := templateMeta(e.VolumeClaimTemplate.ObjectMeta, at.Child("metadata"))
+	return append(errs, validateClaim(&e.VolumeClaimTemplate.Spec, at.Child("spec"))...)
+}
+
+// templateMeta takes of metadata only what becomes that of the claim.
+func templateMeta(m metav1.ObjectMeta, path *field.Path) field.ErrorList {
+	m.Labels, m.Annotations = nil, nil
+	if reflect.DeepEqual(m, metav1.ObjectMeta{}) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, "only labels and annotations may be set in a template")}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -14,7 +15,12 @@ import (
 
 func devices(in *Input, s *specs.Spec) error {
 	if security(in.Container).GetPrivileged() {
-		s.Linux.Devices = in.Host.Devices
+		s.Linux.Devices = slices.Clone(in.Host.Devices)
+		// Those of its own may be in places of their own.
+		for _, dev := range slices.Concat(in.Devices...) {
+			same := func(d specs.LinuxDevice) bool { return d.Path == dev.Path }
+			s.Linux.Devices = append(slices.DeleteFunc(s.Linux.Devices, same), dev)
+		}
 		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
 		return nil
 	}

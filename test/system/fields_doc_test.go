@@ -47,6 +47,10 @@ func podFields() []string {
 		case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.LabelSelector](), reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString]():
 			out = append(out, path)
 			return
+		case reflect.TypeFor[corev1.PersistentVolumeClaimTemplate](): // its metadata are embedded
+			out = append(out, path+".metadata")
+			walk(reflect.TypeFor[corev1.PersistentVolumeClaimSpec](), path+".spec")
+			return
 		}
 		if t.Kind() != reflect.Struct || path == "initContainers" || path == "ephemeralContainers" || path == "affinity.nodeAffinity" {
 			out = append(out, path)

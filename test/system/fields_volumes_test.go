@@ -1,7 +1,11 @@
 package system
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -108,6 +112,82 @@ var volumeCases = []fieldCase{
 		spec: volume("persistentVolumeClaim: {claimName: nowhere}") + runs(mountVol), until: pending, check: mountFails,
 	},
 	{
+		name: "ephemeral", fields: fieldsBelow("volumes.ephemeral.volumeClaimTemplate", "metadata spec.accessModes spec.resources.requests spec.storageClassName spec.volumeMode spec.selector"),
+		// The smallest that fits, and the second volume gets another one.
+		objects: localVolume("eph-too-small", "1Gi", "$HOST/none", "eph", "") + localVolume("eph-larger", "3Gi", "$HOST/b", "eph", "") + localVolume("eph-fits", "2Gi", "$HOST/a", "eph", "") +
+			localVolume("eph-other", "2Gi", "$HOST/none", "other", ""),
+		host: func(t *testing.T, dir string) {
+			for _, d := range []string{"a", "b"} {
+				write(t, filepath.Join(mkdir(t, dir, d), "f"), d+"\n")
+			}
+		},
+		spec: "\n  volumes: [{name: v, " + claimTemplate("2Gi", "selector: {matchLabels: {of: eph}}, volumeMode: Filesystem") + "}, {name: w, " + claimTemplate("1500Mi", "selector: {matchLabels: {of: eph}}") + "}]" +
+			prints("cat /v/f /w/f; touch /v/g && echo written", "volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]\n"),
+		want: []string{"a", "b", "written"},
+	},
+	{
+		name: "ephemeral-named", fields: "volumes.ephemeral.volumeClaimTemplate.spec.volumeName",
+		objects: localVolume("named-one", "1Gi", "$HOST/none", "", "") + localVolume("named-two", "2Gi", "$HOST", "", ""),
+		host:    func(t *testing.T, dir string) { write(t, dir+"/f", "two\n") },
+		spec:    volume(claimTemplate("1Gi", "volumeName: named-two")) + prints("cat /v/f", mountVol), want: []string{"two"},
+	},
+	{
+		name: "ephemeral-none-fits", fields: "volumes.ephemeral.volumeClaimTemplate.spec.resources.requests",
+		objects: localVolume("misfit", "1Gi", "$HOST", "misfit", ""),
+		spec:    volume(claimTemplate("5Gi", "selector: {matchLabels: {of: misfit}}")) + runs(mountVol), until: pending, check: mountFails,
+	},
+	{
+		name: "block", fields: fieldsBelow("containers.volumeDevices", "name devicePath"),
+		objects: localVolume("raw", "4Mi", "$HOST/disk", "raw", "Block"),
+		host:    func(t *testing.T, dir string) { loopDevice(t, dir+"/disk", 4<<20) },
+		spec: volume(claimTemplate("1Mi", "volumeMode: Block, selector: {matchLabels: {of: raw}}")) +
+			prints("test -b /dev/raw && head -c 4 /dev/raw; echo; echo written > /dev/raw; head -c 8 /dev/raw; wc -c < /dev/raw", "volumeDevices: [{name: v, devicePath: /dev/raw}]\n"),
+		want: []string{"disk", "written", "4194304"},
+	},
+	{
+		name: "block-privileged", fields: "containers.volumeDevices.devicePath",
+		objects: localVolume("raw-privileged", "4Mi", "$HOST/disk", "rawp", "Block"),
+		host:    func(t *testing.T, dir string) { loopDevice(t, dir+"/disk", 4<<20) },
+		spec: volume(claimTemplate("1Mi", "volumeMode: Block, selector: {matchLabels: {of: rawp}}")) +
+			prints("head -c 4 /own/raw", "securityContext: {privileged: true}\nvolumeDevices: [{name: v, devicePath: /own/raw}]\n"),
+		want: []string{"disk"},
+	},
+	{
+		name: "block-mounted", fields: "containers.volumeMounts.name",
+		objects: localVolume("raw-mounted", "4Mi", "$HOST/disk", "rawm", "Block"),
+		host:    func(t *testing.T, dir string) { loopDevice(t, dir+"/disk", 4<<20) },
+		spec:    volume(claimTemplate("1Mi", "volumeMode: Block, selector: {matchLabels: {of: rawm}}")) + runs(mountVol), until: pending, check: mountFails,
+	},
+	{
+		name: "local-device", fields: "volumes.ephemeral.volumeClaimTemplate.spec.volumeMode",
+		objects: localVolume("formatted", "16Mi", "$HOST/disk", "formatted", ""),
+		host:    func(t *testing.T, dir string) { blankDevice(t, dir+"/disk", 16<<20) },
+		spec:    volume(claimTemplate("1Mi", "selector: {matchLabels: {of: formatted}}")) + prints("stat -f -c %T /v; echo x > /v/f && cat /v/f", mountVol),
+		want:    []string{"ext2/ext3", "x"},
+	},
+	{
+		name: "users-of-files", fields: fieldsBelow("volumes", "configMap.defaultUser configMap.items.user secret.defaultUser secret.items.user downwardAPI.defaultUser downwardAPI.items.user"),
+		spec: "\n  volumes: [{name: c, configMap: {name: settings, defaultUser: 1001, items: [{key: a, path: a}, {key: b, path: b, user: 1002}]}}, " +
+			"{name: s, secret: {secretName: keys, defaultUser: 1003, defaultMode: 0400, items: [{key: token, path: t}, {key: password, path: p, user: 0}]}}, " +
+			"{name: d, downwardAPI: {defaultUser: 1004, items: [{path: name, fieldRef: {fieldPath: metadata.name}}, {path: more, user: 1005, fieldRef: {fieldPath: metadata.name}}]}}]" +
+			prints("stat -L -c %u /c/a /c/b /s/t /s/p /d/name /d/more | tr '\\n' ' '; cat /s/t; cat /s/p 2>/dev/null || echo refused",
+				"securityContext: {runAsUser: 1003}\nvolumeMounts: [{name: c, mountPath: /c}, {name: s, mountPath: /s}, {name: d, mountPath: /d}]\n"),
+		want: []string{"1001 1002 1003 0 1004 1005 t0refused"},
+	},
+	{
+		name: "users-of-projected-files", fields: fieldsBelow("volumes.projected", "defaultUser sources.configMap.items.user sources.secret.items.user sources.downwardAPI.items.user"),
+		spec: volume("projected: {defaultUser: 1001, sources: [{configMap: {name: settings, items: [{key: a, path: a}, {key: b, path: b, user: 1002}]}}, {secret: {name: keys, items: [{key: token, path: t, user: 1003}]}}, "+
+			"{downwardAPI: {items: [{path: name, user: 1004, fieldRef: {fieldPath: metadata.name}}]}}]}") +
+			prints("stat -L -c %u /v/a /v/b /v/t /v/name | tr '\\n' ' '", mountVol),
+		want: []string{"1001 1002 1003 1004"},
+	},
+	{
+		name: "bind-mount-options", fields: "containers.volumeMounts.bindMountOptions",
+		spec: volume("emptyDir: {}") + prints("cp /bin/busybox /v/busybox; /v/busybox true 2>/dev/null || echo noexec; /w/busybox true && echo exec; grep -c ' /v .*nosuid,nodev,noexec' /proc/self/mounts",
+			"volumeMounts: [{name: v, mountPath: /v, bindMountOptions: [noexec, nodev, nosuid]}, {name: v, mountPath: /w}]\n"),
+		want: []string{"noexec", "exec", "1"},
+	},
+	{
 		name: "nfs", fields: fieldsBelow("volumes.nfs", "server path readOnly"),
 		// Nothing serves it: what counts is that the pod says so.
 		spec: volume("nfs: {server: 127.0.0.1, path: /none, readOnly: true}") + runs(mountVol), until: pending, check: mountFails,
@@ -176,6 +256,62 @@ var volumeCases = []fieldCase{
 		name: "host-path-device", fields: "volumes.hostPath.type",
 		spec: volume("hostPath: {path: /dev/null, type: CharDevice}") + prints("test -c /v && echo device", mountVol), want: []string{"device"},
 	},
+}
+
+// localVolume is a PersistentVolume of a path, with a label by which a claim can select it.
+func localVolume(name, size, path, of, mode string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: %s, labels: {of: '%s'}}\nspec: {capacity: {storage: %s}, accessModes: [ReadWriteOnce], storageClassName: fields, "+
+		"volumeMode: %s, local: {path: %s}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}]}}}\n", name, of, size, cmp.Or(mode, "Filesystem"), path)
+}
+
+func claimTemplate(size, more string) string {
+	return "ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}}, spec: {accessModes: [ReadWriteOnce], storageClassName: fields, resources: {requests: {storage: " + size + "}}, " + more + "}}}"
+}
+
+func mkdir(t *testing.T, elem ...string) string {
+	t.Helper()
+	dir := filepath.Join(elem...)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// loopDevice makes link lead to a block device that begins with "disk".
+func loopDevice(t *testing.T, link string, size int64) {
+	t.Helper()
+	write(t, link+".img", "disk")
+	attach(t, link, size)
+}
+
+// blankDevice makes link lead to a block device of zeros.
+func blankDevice(t *testing.T, link string, size int64) {
+	t.Helper()
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("needs mkfs.ext4")
+	}
+	write(t, link+".img", "")
+	attach(t, link, size)
+}
+
+func attach(t *testing.T, link string, size int64) {
+	t.Helper()
+	if err := os.Truncate(link+".img", size); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "--find", "--show", link+".img").Output()
+	if err != nil {
+		t.Skipf("losetup: %v", err)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", device).CombinedOutput(); err != nil {
+			t.Errorf("losetup: %v: %s", err, out)
+		}
+	})
+	if err := os.Symlink(device, link); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func pending(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodPending }

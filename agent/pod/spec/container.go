@@ -35,9 +35,11 @@ type Input struct {
 
 	Mounts      []string // for each of the container's volumeMounts: what is mounted there
 	HostsFile   string   // "" = the runtime's
+	Devices     []string // for each of the container's volumeDevices: the device on the node
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
 	Pin         cgroups.Pin
 	RecursiveRO bool // the runtime can mount recursively read-only
+	BindOptions bool // the runtime can mount with noexec, nodev and nosuid
 	Objects     Objects
 }
 
@@ -63,6 +65,10 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	devices, err := devices(&in)
+	if err != nil {
+		return nil, err
+	}
 	annotations, err := containerAnnotations(&in)
 	if err != nil {
 		return nil, err
@@ -79,6 +85,7 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 		WorkingDir:  c.WorkingDir,
 		Envs:        e.message(),
 		Mounts:      mounts,
+		Devices:     devices,
 		Labels:      containerLabels(in.Pod, c),
 		Annotations: annotations,
 		LogPath:     LogPath(c.Name, in.Attempt),
@@ -124,13 +131,16 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 			at = path.Join("/", at)
 		}
 		taken[path.Clean(at)] = true
+		if len(m.BindMountOptions) > 0 && !in.BindOptions {
+			return nil, fmt.Errorf("volume %q is to be mounted with %s, which the runtime cannot do", m.Name, strings.Join(m.BindMountOptions, ", "))
+		}
 		recursive, err := recursiveReadOnly(m, in.RecursiveRO)
 		if err != nil {
 			return nil, err
 		}
 		mount := &runtimeapi.Mount{
 			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || onlyRead(v), RecursiveReadOnly: recursive,
-			Propagation: propagation(m.MountPropagation),
+			Propagation: propagation(m.MountPropagation), MountOptions: m.BindMountOptions,
 		}
 		if v.Image != nil {
 			mount.HostPath = ""
@@ -151,6 +161,22 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 	// Files keep their owners on the node, and are shown as if the pod's ids were those.
 	for _, m := range out {
 		m.UidMappings, m.GidMappings = in.IDs.mappings(), in.IDs.mappings()
+	}
+	return out, nil
+}
+
+// devices are the block volumes of the container. One that is read-only can be opened for reading only.
+func devices(in *Input) ([]*runtimeapi.Device, error) {
+	var out []*runtimeapi.Device
+	for i, d := range in.Container.VolumeDevices {
+		if i >= len(in.Devices) || in.Devices[i] == "" {
+			return nil, fmt.Errorf("volume %q is not there", d.Name)
+		}
+		permissions := "mrw"
+		if onlyRead(volumeOf(in.Pod, d.Name)) {
+			permissions = "mr"
+		}
+		out = append(out, &runtimeapi.Device{ContainerPath: path.Join("/", d.DevicePath), HostPath: in.Devices[i], Permissions: permissions})
 	}
 	return out, nil
 }

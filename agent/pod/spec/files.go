@@ -18,17 +18,17 @@ func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]vo
 	switch {
 	case v.ConfigMap != nil:
 		s := v.ConfigMap
-		f.mode = s.DefaultMode
+		f.mode, f.user = s.DefaultMode, s.DefaultUser
 		err = f.configMap(s.Name, s.Items, s.Optional)
 	case v.Secret != nil:
 		s := v.Secret
-		f.mode = s.DefaultMode
+		f.mode, f.user = s.DefaultMode, s.DefaultUser
 		err = f.secret(s.SecretName, s.Items, s.Optional)
 	case v.DownwardAPI != nil:
-		f.mode = v.DownwardAPI.DefaultMode
+		f.mode, f.user = v.DownwardAPI.DefaultMode, v.DownwardAPI.DefaultUser
 		err = f.downward(v.DownwardAPI.Items)
 	case v.Projected != nil:
-		f.mode = v.Projected.DefaultMode
+		f.mode, f.user = v.Projected.DefaultMode, v.Projected.DefaultUser
 		err = f.projected(v.Projected.Sources)
 	default:
 		return nil, false, nil
@@ -48,16 +48,21 @@ type files struct {
 	objects Objects
 	node    *Node
 	mode    *int32
+	user    *int64
 	at      map[string]volume.File
 }
 
 const defaultFileMode = 0o644
 
-func (f *files) add(path string, data []byte, mode *int32) {
+// add adds a file; without a mode or a user of its own it has the volume's.
+func (f *files) add(path string, data []byte, mode *int32, user *int64) {
 	if mode == nil {
 		mode = f.mode
 	}
-	file := volume.File{Path: path, Data: data, Mode: defaultFileMode}
+	if user == nil {
+		user = f.user
+	}
+	file := volume.File{Path: path, Data: data, Mode: defaultFileMode, User: user}
 	if mode != nil {
 		file.Mode = uint32(*mode)
 	}
@@ -68,14 +73,14 @@ func (f *files) add(path string, data []byte, mode *int32) {
 func (f *files) pick(data map[string][]byte, items []corev1.KeyToPath, optional *bool, kind string) error {
 	if len(items) == 0 {
 		for k, v := range data {
-			f.add(k, v, nil)
+			f.add(k, v, nil, nil)
 		}
 		return nil
 	}
 	for _, i := range items {
 		v, ok := data[i.Key]
 		if ok {
-			f.add(i.Path, v, i.Mode)
+			f.add(i.Path, v, i.Mode, i.User)
 		} else if !isTrue(optional) {
 			return fmt.Errorf("references non-existent %s key: %s", kind, i.Key)
 		}
@@ -118,7 +123,7 @@ func (f *files) downward(items []corev1.DownwardAPIVolumeFile) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", i.Path, err)
 		}
-		f.add(i.Path, []byte(value), i.Mode)
+		f.add(i.Path, []byte(value), i.Mode, i.User)
 	}
 	return nil
 }

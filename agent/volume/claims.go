@@ -1,0 +1,98 @@
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// claimsFile says which PersistentVolumes the claims of a pod's ephemeral volumes are bound to, by volume. It is written before anything of
+// the volume is made, and goes with the pod's directory: that releases them.
+const claimsFile = "claims.json"
+
+// Bind returns the name of the PersistentVolume that the pod's ephemeral volume has. One that has none yet gets what choose returns,
+// which is told what the volumes of all pods have.
+func (m *Manager) Bind(uid types.UID, volume string, choose func(taken map[string]bool) (string, error)) (string, error) {
+	dir, err := m.podDir(uid)
+	if err != nil {
+		return "", err
+	}
+	m.claims.Lock()
+	defer m.claims.Unlock()
+	bound, err := readClaims(dir)
+	if err != nil {
+		return "", err
+	}
+	if name := bound[volume]; name != "" {
+		return name, nil
+	}
+	taken, err := m.taken()
+	if err != nil {
+		return "", err
+	}
+	name, err := choose(taken)
+	if err != nil {
+		return "", err
+	}
+	if bound == nil {
+		bound = map[string]string{}
+	}
+	bound[volume] = name
+	return name, writeJSON(filepath.Join(dir, claimsFile), bound)
+}
+
+// taken are the PersistentVolumes that the ephemeral volumes of pods have.
+func (m *Manager) taken() (map[string]bool, error) {
+	pods, err := m.Pods()
+	if err != nil {
+		return nil, err
+	}
+	taken := map[string]bool{}
+	for _, uid := range pods {
+		dir, err := m.podDir(uid)
+		if err != nil {
+			return nil, err
+		}
+		bound, err := readClaims(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range bound {
+			taken[name] = true
+		}
+	}
+	return taken, nil
+}
+
+func readClaims(dir string) (map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, claimsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var bound map[string]string
+	// After a power cut a record may be empty, which says that nothing was made yet of what it was to tell.
+	if err == nil && len(data) > 0 {
+		err = json.Unmarshal(data, &bound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which volumes the pod has: %w", err)
+	}
+	return bound, nil
+}
+
+// writeJSON writes a record in one step.
+func writeJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

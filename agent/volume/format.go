@@ -1,0 +1,160 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// defaultFSType is the file system of a device whose volume names none, as under kubelet.
+const defaultFSType = "ext4"
+
+// mountDevice mounts the file system of a block device at path, which it makes. On a device on which nothing is at all a file system
+// is made before. One that has anything else on it is never written to: that may be somebody's data.
+func (m *Manager) mountDevice(ctx context.Context, device, path, fsType string, options []string, readOnly bool) error {
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return err
+	}
+	if mounted, err := isMount(path); err != nil || mounted {
+		return err
+	}
+	if fsType == "" {
+		fsType = defaultFSType
+	}
+	m.format.Lock()
+	defer m.format.Unlock()
+	has, err := onDevice(ctx, device)
+	if err != nil {
+		return err
+	}
+	if readOnly {
+		options = append([]string{"ro"}, options...)
+	}
+	switch {
+	case has == "" && readOnly:
+		return errors.New("there is no file system on it, and it is read-only: none can be made")
+	case has == "":
+		if err := format(ctx, device, fsType); err != nil {
+			return err
+		}
+	case !slices.Contains(options, "ro"):
+		if err := check(ctx, device, has); err != nil {
+			return err
+		}
+	}
+	args := []string{"-t", fsType}
+	if len(options) > 0 {
+		args = append(args, "-o", strings.Join(options, ","))
+	}
+	if err := runTool(ctx, "mount", append(args, device, path)...); err != nil {
+		if has != "" && has != fsType {
+			return fmt.Errorf("there is %s on it, not %s: %w", has, fsType, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// onDevice says what is on a device: a file system, or a table of partitions; "" when it is blank. The device itself is read, not what
+// udev remembers of it.
+func onDevice(ctx context.Context, device string) (string, error) {
+	tool, err := exec.LookPath("blkid")
+	if err != nil {
+		return "", errors.New("a file system on a block device needs the program blkid on the node (util-linux)")
+	}
+	out, err := exec.CommandContext(ctx, tool, "-p", "-o", "export", "-s", "TYPE", "-s", "PTTYPE", device).Output()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil:
+		return parseBlkid(string(out))
+	case ok && exit.ExitCode() == 2: // it has found nothing
+		return "", blank(device)
+	case ok:
+		return "", fmt.Errorf("blkid: %w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return "", fmt.Errorf("blkid: %w", err)
+}
+
+// parseBlkid takes what blkid -o export prints.
+func parseBlkid(out string) (string, error) {
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "TYPE":
+			return value, nil
+		case "PTTYPE":
+			return "a partition table (" + value + ")", nil
+		}
+	}
+	return "", fmt.Errorf("blkid does not say what is on it: %q", out)
+}
+
+// blankBytes is how much of the beginning of a device has to be zeros before it is taken for blank. Data that blkid does not know is data
+// too: a database on the raw device, or an encrypted one.
+const blankBytes = 1 << 20
+
+// blank says why a device cannot be taken for blank.
+func blank(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, blankBytes)
+	n, err := f.Read(buf)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", device, err)
+	}
+	if slices.ContainsFunc(buf[:n], func(b byte) bool { return b != 0 }) {
+		return errors.New("there is data on it that is no file system: to have one made, clear its first MiB")
+	}
+	return nil
+}
+
+func format(ctx context.Context, device, fsType string) error {
+	var args []string
+	switch fsType {
+	case "ext3", "ext4":
+		// No blocks for root alone: who writes is a container.
+		args = []string{"-F", "-m0"}
+	case "xfs", "btrfs", "ext2":
+	default:
+		return fmt.Errorf("there is no file system on it, and none of the type %q is made here: must be ext2, ext3, ext4, xfs or btrfs", fsType)
+	}
+	return runTool(ctx, "mkfs."+fsType, append(args, device)...)
+}
+
+// check repairs what a crash has left, as the machine does at its start. Some file systems do that when they are mounted.
+func check(ctx context.Context, device, fsType string) error {
+	if !strings.HasPrefix(fsType, "ext") {
+		return nil
+	}
+	tool, err := exec.LookPath("fsck." + fsType)
+	if err != nil {
+		return nil //nolint:nilerr // the kernel replays the journal, and says when that is not enough
+	}
+	out, err := exec.CommandContext(ctx, tool, "-a", device).CombinedOutput()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	// 1: errors were corrected. 8: it could not work, for one because another pod has the volume mounted.
+	const uncorrected = 4
+	if ok && exit.ExitCode()&uncorrected != 0 {
+		return fmt.Errorf("fsck.%s has found errors that it does not correct by itself: %s", fsType, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func runTool(ctx context.Context, name string, args ...string) error {
+	tool, err := exec.LookPath(name)
+	if err != nil {
+		return fmt.Errorf("the program %s is not on the node", name)
+	}
+	out, err := exec.CommandContext(ctx, tool, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
