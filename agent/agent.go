@@ -26,6 +26,7 @@ import (
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
+	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
@@ -58,6 +59,7 @@ type Agent struct {
 	source    *source.Source
 	pods      *pod.Manager
 	pins      *pinning.Manager // nil: nothing is pinned
+	devices   *device.Manager
 	events    *event.Recorder
 	tree      *cgroups.Tree
 	files     files
@@ -100,12 +102,15 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
-	if a.pins, err = openPins(&c); err != nil {
+	if a.devices, err = openDevices(&c); err != nil {
+		return nil, err
+	}
+	if a.pins, err = openPins(&c, a.devices); err != nil {
 		return nil, err
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Devices: a.devices, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,
@@ -172,6 +177,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
+	g.Go(func() error { return a.devices.Run(ctx) })
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { return a.watchDrift(ctx) })

@@ -55,6 +55,7 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	name := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": a.cfg.NodeName}})
 	name.Set(1)
 	r.MustRegister(info, name)
+	r.MustRegister(a.devices.Collectors()...)
 	if a.pins != nil {
 		r.MustRegister(&pinMetrics{a.pins})
 	}

@@ -21,7 +21,7 @@ import (
 const pinsFile = "pinned.json"
 
 // openPins returns nil when nothing is pinned and nothing has been.
-func openPins(c *Config) (*pinning.Manager, error) {
+func openPins(c *Config, devices pinning.Devices) (*pinning.Manager, error) {
 	p, err := c.Managers.Pinning()
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func openPins(c *Config) (*pinning.Manager, error) {
 	if p.Machine, err = topology.Read("/"); err != nil {
 		return nil, err
 	}
-	p.Runtime, p.Log = c.Runtime, c.Log
+	p.Runtime, p.Devices, p.Log = c.Runtime, devices, c.Log
 	return pinning.New(p)
 }
 

@@ -46,6 +46,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 		return err
 	}
 	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
+	gone = append(gone, deviceFiles(p)...)
 	for _, suffix := range []string{"", ".new", ".bad"} {
 		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix))
 	}
@@ -56,7 +57,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 		errs = append(errs, os.RemoveAll(d))
 	}
 	// Only empty directories are removed here: what else is in them is not known, and may be anybody's.
-	for _, d := range []string{filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir} {
+	for _, d := range append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir) {
 		errs = append(errs, rmdir(d))
 	}
 	return errors.Join(errs...)

@@ -30,6 +30,8 @@ type Place struct {
 	BridgeName   string
 	PodCIDR      netip.Prefix
 	Helper       string
+	// KubeletDir has the sockets of device plugins, of other plugins and of pod-resources; "" is the root directory.
+	KubeletDir string
 }
 
 // Embedded is how the embedded runtime works.
@@ -96,6 +98,9 @@ type Logging struct {
 
 // DefaultRunDir is the run directory of an agent that was told nothing, and the one the CLI looks into.
 const DefaultRunDir = "/run/berth"
+
+// DefaultKubeletDir is kubelet's root directory, where plugins look for its sockets.
+const DefaultKubeletDir = "/var/lib/kubelet"
 
 // CRISocketName is the name of the socket of the CRI in the run directory.
 const CRISocketName = "cri.sock"
@@ -168,6 +173,7 @@ func (p *Place) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&p.CgroupDriver, "cgroup-driver", p.CgroupDriver, "who makes the groups: cgroupfs, or systemd, which then has a slice for each pod (default what the runtime of --runtime says, else cgroupfs)")
 	fs.StringVar(&p.BridgeName, "bridge-name", p.BridgeName, "bridge of the built-in pod network")
 	fs.TextVar(&p.PodCIDR, "pod-cidr", p.PodCIDR, "addresses of the built-in pod network")
+	fs.StringVar(&p.KubeletDir, "kubelet-dir", p.KubeletDir, "directory with the sockets that plugins look for: device-plugins, plugins_registry and pod-resources (default that of --root-dir; plugins that were told nothing look in "+DefaultKubeletDir+")")
 	fs.StringVar(&p.Helper, "helper", p.Helper, "helper program that starts containers (default berth-helper beside this program)")
 }
 
@@ -255,7 +261,10 @@ func (p *Place) Complete() error {
 		}
 		p.Helper = filepath.Join(filepath.Dir(exe), "berth-helper")
 	}
-	errs = append(errs, absolute("helper", &p.Helper))
+	if p.KubeletDir == "" {
+		p.KubeletDir = p.RootDir
+	}
+	errs = append(errs, absolute("helper", &p.Helper), absolute("kubelet-dir", &p.KubeletDir))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type ask struct {
 	sidecar   bool
 	cpus      int // exclusive ones
 	memory    amounts
+	wishes    []Wish // of its devices
 }
 
 // given is what one container was given.
@@ -50,7 +51,7 @@ func (g *given) set() cpuset.CPUSet {
 func (g *given) nodes() Nodes {
 	var n Nodes
 	for _, b := range g.Memory {
-		n |= nodesOf(b.Nodes...)
+		n |= NodesOf(b.Nodes...)
 	}
 	return n
 }
@@ -230,35 +231,38 @@ func (l *ledger) keepMemory(init bool, b Block, taken map[int]int64) {
 	}
 }
 
-// allocate chooses for a pod beside others. It is pure.
-func (m *Manager) allocate(asks []ask, others []*assignment) ([]given, error) {
+// allocate chooses for a pod beside others, and says which nodes each container is near to. pool is what the pod asks for as a whole. It
+// is pure.
+func (m *Manager) allocate(asks []ask, pool ask, others []*assignment) ([]given, map[string]Nodes, error) {
 	final := others == nil
 	l, err := m.newLedger(others)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var told Hint
 	if m.cfg.PodScope {
-		if told, err = l.tell(whole(asks)); err != nil {
-			return nil, finally(err, final)
+		if told, err = l.tell(pool); err != nil {
+			return nil, nil, finally(err, final)
 		}
 	}
 	var out []given
+	near := map[string]Nodes{}
 	for _, k := range asks {
 		if !m.cfg.PodScope {
 			if told, err = l.tell(k); err != nil {
-				return nil, finally(err, final)
+				return nil, nil, finally(err, final)
 			}
 		}
+		near[k.container] = told.Nodes
 		g, err := l.place(k, told.Nodes)
 		if err != nil {
-			return nil, finally(err, final)
+			return nil, nil, finally(err, final)
 		}
 		if g.CPUs != "" || len(g.Memory) > 0 {
 			out = append(out, g)
 		}
 	}
-	return out, nil
+	return out, near, nil
 }
 
 // finally says of a refusal that it is for ever.
@@ -287,6 +291,10 @@ func (l *ledger) tell(k ask) (Hint, error) {
 			wishes = append(wishes, w)
 		}
 		why = append(why, l.memory.arithmetic(k.memory))
+	}
+	for _, w := range k.wishes {
+		wishes = append(wishes, w.Hints)
+		why = append(why, w.What)
 	}
 	h, ok := l.align.merge(wishes)
 	if !ok {

@@ -198,11 +198,11 @@ func distribute(m *topology.Machine, opts CPUOptions, free cpuset.CPUSet, n int)
 		}
 	}
 	found, best := Nodes(0), 0
-	subsets(ids, func(s Nodes) {
-		if found != 0 && s.count() > found.count() {
+	Subsets(ids, func(s Nodes) {
+		if found != 0 && s.Count() > found.Count() {
 			return
 		}
-		part := n / s.count() / unit * unit
+		part := n / s.Count() / unit * unit
 		total, most := 0, 0
 		for _, id := range s.list() {
 			if freeIn[id] < part {
@@ -212,17 +212,17 @@ func distribute(m *topology.Machine, opts CPUOptions, free cpuset.CPUSet, n int)
 			most = max(most, freeIn[id])
 		}
 		// Of sets that do, the one that leaves its nodes the most alike.
-		if total >= n && (found == 0 || most*s.count()-total < best) {
-			found, best = s, most*s.count()-total
+		if total >= n && (found == 0 || most*s.Count()-total < best) {
+			found, best = s, most*s.Count()-total
 		}
 	})
-	if found.count() < 2 {
+	if found.Count() < 2 {
 		return cpuset.CPUSet{}, false
 	}
 	parts := map[int]int{}
 	rest := n
 	for _, id := range found.list() {
-		parts[id] = n / found.count() / unit * unit
+		parts[id] = n / found.Count() / unit * unit
 		rest -= parts[id]
 	}
 	for _, id := range found.list() {
@@ -250,7 +250,7 @@ func cpuWish(m *topology.Machine, opts CPUOptions, free, must cpuset.CPUSet, n i
 		ids = append(ids, nd.ID)
 	}
 	var sizes []int // sockets of each hint
-	subsets(ids, func(s Nodes) {
+	Subsets(ids, func(s Nodes) {
 		all, sockets := cpuset.New(), map[int]bool{}
 		for _, id := range s.list() {
 			all = all.Union(m.InNode(id))
@@ -260,7 +260,7 @@ func cpuWish(m *topology.Machine, opts CPUOptions, free, must cpuset.CPUSet, n i
 			sockets[c.Socket] = true
 		}
 		if all.Size() >= n {
-			least, leastSockets = min(least, s.count()), min(leastSockets, len(sockets))
+			least, leastSockets = min(least, s.Count()), min(leastSockets, len(sockets))
 		}
 		again := all.Intersection(must)
 		if again.Size() < min(must.Size(), n) || free.Union(must).Intersection(all).Size() < n {
@@ -270,7 +270,7 @@ func cpuWish(m *topology.Machine, opts CPUOptions, free, must cpuset.CPUSet, n i
 		sizes = append(sizes, len(sockets))
 	})
 	for i := range out {
-		out[i].Preferred = out[i].Nodes.count() == least
+		out[i].Preferred = out[i].Nodes.Count() == least
 		if opts.AlignBySocket {
 			out[i].Preferred = sizes[i] == leastSockets
 		}

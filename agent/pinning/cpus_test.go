@@ -122,10 +122,10 @@ func TestCPUWish(t *testing.T) {
 	if got := preferred(cpuWish(m, CPUOptions{}, parse(t, "0-2,4-6"), cpuset.New(), 4)); len(got) != 0 {
 		t.Errorf("no node has 4 CPUs free, preferred are %v", got)
 	}
-	if got := preferred(cpuWish(m, CPUOptions{AlignBySocket: true}, parse(t, "0-2,4-6"), cpuset.New(), 4)); len(got) != 1 || got[0] != nodesOf(0, 1) {
+	if got := preferred(cpuWish(m, CPUOptions{AlignBySocket: true}, parse(t, "0-2,4-6"), cpuset.New(), 4)); len(got) != 1 || got[0] != NodesOf(0, 1) {
 		t.Errorf("one socket has 4 CPUs free, preferred are %v", got)
 	}
-	if got := cpuWish(m, CPUOptions{}, all.Difference(parse(t, "8-9")), parse(t, "8-9"), 2); len(got) == 0 || len(preferred(got)) != 1 || preferred(got)[0] != nodesOf(2) {
+	if got := cpuWish(m, CPUOptions{}, all.Difference(parse(t, "8-9")), parse(t, "8-9"), 2); len(got) == 0 || len(preferred(got)) != 1 || preferred(got)[0] != NodesOf(2) {
 		t.Errorf("CPUs 8-9 are to be used again, on node 2: %v", got)
 	}
 	if got := cpuWish(m, CPUOptions{}, cpuset.New(), cpuset.New(), 1); got == nil || len(got) != 0 {

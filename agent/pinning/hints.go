@@ -9,7 +9,8 @@ import (
 // Nodes is a set of NUMA nodes: bit n is node n.
 type Nodes uint64
 
-func nodesOf(ids ...int) Nodes {
+// NodesOf is the set of those nodes, of which each is from 0 to 63.
+func NodesOf(ids ...int) Nodes {
 	var out Nodes
 	for _, id := range ids {
 		out |= 1 << id
@@ -17,7 +18,8 @@ func nodesOf(ids ...int) Nodes {
 	return out
 }
 
-func (n Nodes) count() int { return bits.OnesCount64(uint64(n)) }
+// Count is how many nodes are in the set.
+func (n Nodes) Count() int { return bits.OnesCount64(uint64(n)) }
 
 func (n Nodes) has(id int) bool { return n&(1<<id) != 0 }
 
@@ -34,6 +36,12 @@ func (n Nodes) list() []int {
 type Hint struct {
 	Nodes     Nodes
 	Preferred bool
+}
+
+// Wish says where another resource that a container asks for can come from.
+type Wish struct {
+	Hints []Hint // none: it cannot be had from any nodes
+	What  string // for messages, such as "2 example.com/gpu of 4 free"
 }
 
 // wish is what one resource can do. nil: it does not care; empty: it cannot be had from any nodes.
@@ -68,9 +76,9 @@ func (a *aligner) merge(wishes []wish) (Hint, bool) {
 	for _, asked := range wishes {
 		w := a.complete(asked)
 		next := map[Hint]bool{}
-		smallest := a.all.count()
+		smallest := a.all.Count()
 		for _, h := range w {
-			smallest = min(smallest, h.Nodes.count())
+			smallest = min(smallest, h.Nodes.Count())
 			for p := range possible {
 				if both := p.Nodes & h.Nodes; both != 0 {
 					next[Hint{both, p.Preferred && h.Preferred}] = true
@@ -109,7 +117,7 @@ func (a *aligner) complete(w wish) wish {
 	case a.policy == AlignSingleNode:
 		var single wish
 		for _, h := range w {
-			if h.Preferred && h.Nodes.count() == 1 {
+			if h.Preferred && h.Nodes.Count() == 1 {
 				single = append(single, h)
 			}
 		}
@@ -127,7 +135,7 @@ func (a *aligner) better(h, b Hint, least int) bool {
 	if h.Preferred != b.Preferred {
 		return h.Preferred
 	}
-	n, m := h.Nodes.count(), b.Nodes.count()
+	n, m := h.Nodes.Count(), b.Nodes.Count()
 	if !h.Preferred && n != m {
 		if (n >= least) != (m >= least) {
 			return n >= least
@@ -159,8 +167,8 @@ func spread(m *topology.Machine, n Nodes) int {
 	return sum
 }
 
-// subsets calls fn with every set of nodes that is not empty, those with fewer nodes first.
-func subsets(ids []int, fn func(Nodes)) {
+// Subsets calls fn with every set of nodes that is not empty, those with fewer nodes first.
+func Subsets(ids []int, fn func(Nodes)) {
 	var all []Nodes
 	for bitsOf := 1; bitsOf < 1<<len(ids); bitsOf++ {
 		var n Nodes
@@ -173,7 +181,7 @@ func subsets(ids []int, fn func(Nodes)) {
 	}
 	for size := 1; size <= len(ids); size++ {
 		for _, n := range all {
-			if n.count() == size {
+			if n.Count() == size {
 				fn(n)
 			}
 		}

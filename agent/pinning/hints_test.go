@@ -113,12 +113,12 @@ func TestMerge(t *testing.T) {
 // TestMergeClosest: nodes 0 and 2 are two steps from each other in the ring, 0 and 1 are neighbours.
 func TestMergeClosest(t *testing.T) {
 	a := aligner{policy: AlignBestEffort, machine: topologytest.Machine(t, "four-nodes"), all: 15}
-	wishes := []wish{{{nodesOf(0, 2), true}, {nodesOf(1, 2), true}}}
-	if h, _ := a.merge(wishes); h.Nodes != nodesOf(0, 2) {
+	wishes := []wish{{{NodesOf(0, 2), true}, {NodesOf(1, 2), true}}}
+	if h, _ := a.merge(wishes); h.Nodes != NodesOf(0, 2) {
 		t.Errorf("without distances got %v, want the lowest set", h.Nodes.list())
 	}
 	a.closest = true
-	if h, _ := a.merge(wishes); h.Nodes != nodesOf(1, 2) {
+	if h, _ := a.merge(wishes); h.Nodes != NodesOf(1, 2) {
 		t.Errorf("got %v, want neighbours", h.Nodes.list())
 	}
 }
@@ -126,8 +126,8 @@ func TestMergeClosest(t *testing.T) {
 // TestMergeUnpreferred: what nobody prefers should still be no larger than what is needed.
 func TestMergeUnpreferred(t *testing.T) {
 	a := aligner{policy: AlignBestEffort, machine: topologytest.Machine(t, "four-nodes"), all: 15}
-	h, _ := a.merge([]wish{{{nodesOf(0, 1), false}, {nodesOf(0, 1, 2), false}, {nodesOf(0, 1, 2, 3), false}}, nil})
-	if h.Nodes != nodesOf(0, 1) {
+	h, _ := a.merge([]wish{{{NodesOf(0, 1), false}, {NodesOf(0, 1, 2), false}, {NodesOf(0, 1, 2, 3), false}}, nil})
+	if h.Nodes != NodesOf(0, 1) {
 		t.Errorf("got %v", h.Nodes.list())
 	}
 }

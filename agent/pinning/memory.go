@@ -117,17 +117,17 @@ func (m *memory) wishes(ask amounts, again map[int]amounts) map[corev1.ResourceN
 	for name, n := range ask {
 		w := wish{}
 		least := math.MaxInt
-		subsets(ids, func(s Nodes) {
+		Subsets(ids, func(s Nodes) {
 			allocatable, _ := m.sums(s, name)
 			if allocatable >= n {
-				least = min(least, s.count())
+				least = min(least, s.Count())
 			}
 			if m.has(s, ask, again) && m.joins(s) {
 				w = append(w, Hint{Nodes: s})
 			}
 		})
 		for i := range w {
-			w[i].Preferred = w[i].Nodes.count() == least
+			w[i].Preferred = w[i].Nodes.Count() == least
 		}
 		out[name] = w
 	}
@@ -140,7 +140,7 @@ func (m *memory) choose(ask amounts, again map[int]amounts, told Nodes) (Nodes, 
 	wishes := m.wishes(ask, again)
 	best, bestKey := Nodes(0), [3]int{}
 	for _, h := range wishes[sortedNames(ask)[0]] {
-		key := [3]int{0, h.Nodes.count(), spread(m.m, h.Nodes)}
+		key := [3]int{0, h.Nodes.Count(), spread(m.m, h.Nodes)}
 		if told != 0 && h.Nodes&told != told {
 			key[0] = 1
 		}
@@ -162,7 +162,7 @@ func (m *memory) arithmetic(ask amounts) string {
 		for _, id := range slices.Sorted(maps.Keys(m.nodes)) {
 			p := m.nodes[id]
 			one := fmt.Sprintf("node %d: %s of %s", id, bytesOf(p.free[name]), bytesOf(p.allocatable[name]))
-			if p.group.count() > 1 {
+			if p.group.Count() > 1 {
 				one += fmt.Sprintf(" (shared by nodes %v)", p.group.list())
 			}
 			have = append(have, one)
@@ -177,7 +177,7 @@ func (m *memory) arithmetic(ask amounts) string {
 func (m *memory) debit(b Block, again map[int]amounts) (taken map[int]int64, ok bool) {
 	taken = map[int]int64{}
 	need := b.Bytes
-	group := nodesOf(b.Nodes...)
+	group := NodesOf(b.Nodes...)
 	for _, id := range b.Nodes {
 		need -= min(need, again[id][b.Resource])
 	}

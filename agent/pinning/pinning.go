@@ -28,6 +28,12 @@ type Runtime interface {
 	UpdateContainerResources(context.Context, *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error)
 }
 
+// Devices are other resources that come from NUMA nodes: what is chosen here suits them too.
+type Devices interface {
+	// Wishes says where what a container asks for can come from, or the pod as a whole with container "".
+	Wishes(pod *corev1.Pod, container string) []Wish
+}
+
 // NodeMemory is memory of one NUMA node that no container is promised.
 type NodeMemory struct {
 	Node   int
@@ -52,6 +58,7 @@ type Config struct {
 	Machine *topology.Machine
 	File    string // of the assignments
 	Runtime Runtime
+	Devices Devices // nil: there are none
 	Log     *slog.Logger
 }
 
@@ -91,6 +98,7 @@ type Manager struct {
 	sharers map[types.UID]bool             // admitted pods with containers on the shared CPUs
 	former  map[types.UID]*assignment      // of an agent that pinned, for one that does not any more
 	quotas  map[types.UID]map[string]int64 // of the containers in former
+	near    map[types.UID]map[string]Nodes // where the devices of a pod's containers are to come from; it is asked for once, at its admission
 	counts  Counts
 	synced  bool // all pods that are wanted have been here
 
@@ -116,11 +124,11 @@ func New(c Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: c, log: c.Log, changed: make(chan struct{}, 1), sharers: map[types.UID]bool{}, applied: map[string]Pin{},
-		former: map[types.UID]*assignment{}, quotas: map[types.UID]map[string]int64{},
+		near: map[types.UID]map[string]Nodes{}, former: map[types.UID]*assignment{}, quotas: map[types.UID]map[string]int64{},
 		align: aligner{policy: c.Alignment, closest: c.Closest, machine: c.Machine},
 	}
 	for _, n := range c.Machine.Nodes {
-		m.align.all |= nodesOf(n.ID)
+		m.align.all |= NodesOf(n.ID)
 	}
 	if err := m.check(); err != nil {
 		return nil, err
@@ -179,15 +187,18 @@ func (m *Manager) Admit(pod *corev1.Pod) error {
 		return nil
 	}
 	asks := m.asks(pod)
+	wanted := m.wishes(pod, asks)
 	had := m.find(pod.UID)
-	if had != nil && had.answers(asks) {
+	if had != nil && had.answers(asks) && !wanted {
 		m.share(pod.UID, asks)
 		return nil
 	}
 	m.count(asks)
-	got, err := m.allocate(asks, m.others(pod.UID))
+	pool := m.whole(pod, asks)
+	got, near, err := m.allocate(asks, pool, m.others(pod.UID))
 	if err != nil {
-		if _, never := m.allocate(asks, nil); never != nil {
+		// Devices come and go, so that a pod that wants some may find other ones later.
+		if _, _, never := m.allocate(asks, pool, nil); never != nil && !wanted {
 			err = never
 		}
 		return m.refuse(err, asks)
@@ -199,7 +210,42 @@ func (m *Manager) Admit(pod *corev1.Pod) error {
 		return &Refusal{Reason: ReasonAdmission, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
 	}
 	m.share(pod.UID, asks)
+	if delete(m.near, pod.UID); wanted {
+		m.near[pod.UID] = near
+	}
 	return nil
+}
+
+// wishes asks for what the devices of a pod wish, and says whether they wish for anything.
+func (m *Manager) wishes(pod *corev1.Pod, asks []ask) bool {
+	if m.cfg.Devices == nil || m.cfg.Alignment == AlignNone {
+		return false
+	}
+	found := false
+	for i := range asks {
+		asks[i].wishes = m.cfg.Devices.Wishes(pod, asks[i].container)
+		found = found || len(asks[i].wishes) > 0
+	}
+	return found
+}
+
+// whole is what a pod asks for as a whole.
+func (m *Manager) whole(pod *corev1.Pod, asks []ask) ask {
+	out := whole(asks)
+	if m.cfg.Devices != nil && m.cfg.PodScope && m.cfg.Alignment != AlignNone {
+		out.wishes = m.cfg.Devices.Wishes(pod, "")
+	}
+	return out
+}
+
+// Near are the NUMA nodes that the devices of a container are to come from, as its pod's admission has found; 0: any.
+func (m *Manager) Near(uid types.UID, container string) Nodes {
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.near[uid][container]
 }
 
 // Keeps says whether a pod would have, with this specification, exactly what it has.
@@ -317,6 +363,7 @@ func (m *Manager) Release(uid types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.sharers, uid)
+	delete(m.near, uid)
 	return m.drop(func(a *assignment) bool { return a.UID == uid })
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
@@ -98,6 +99,8 @@ type Config struct {
 
 	Probes ProbeObserver    // nil: nobody counts
 	Pins   *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
+
+	Devices *device.Manager // gives containers the devices of plugins; nil: there are none
 
 	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
 	ClusterDomain string   // "" = cluster.local

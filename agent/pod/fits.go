@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/cgroups"
@@ -32,12 +33,17 @@ func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) 
 	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
 		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value()), false
 	}
-	for _, name := range ordered(allocatable) {
+	for _, name := range ordered(allocatable, want) {
 		asked, have, taken := want[name], allocatable[name], used[name]
 		sum := taken.DeepCopy()
 		sum.Add(asked)
 		switch {
 		case asked.Sign() <= 0 || sum.Cmp(have) <= 0:
+		case device.IsExtended(name):
+			// A plugin may offer more of them at any time.
+			v := short(name, asked.Value(), taken.Value(), have.Value())
+			v.final = false
+			return v, false
 		case name == corev1.ResourceCPU:
 			return short(name, asked.MilliValue(), taken.MilliValue(), have.MilliValue()), false
 		default:
@@ -47,8 +53,8 @@ func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) 
 	return verdict{}, true
 }
 
-// ordered are the resources that pods can run out of, the CPU first.
-func ordered(l corev1.ResourceList) []corev1.ResourceName {
+// ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last.
+func ordered(l, want corev1.ResourceList) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for name := range l {
 		switch {
@@ -58,7 +64,7 @@ func ordered(l corev1.ResourceList) []corev1.ResourceName {
 		}
 	}
 	slices.Sort(out)
-	return out
+	return append(out, extended(want)...)
 }
 
 func short(name corev1.ResourceName, requested, used, capacity int64) verdict {

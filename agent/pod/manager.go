@@ -132,6 +132,8 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 			m.bury(ctx, w)
 		case <-m.unpinned:
 			m.retryHeld(ctx)
+		case <-m.cfg.Devices.Changed():
+			m.devicesChanged(ctx)
 		case <-m.turns:
 			m.retryHeld(ctx)
 		case pods := <-m.strayed:
@@ -317,7 +319,7 @@ func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (ve
 	if !ok || ran {
 		return v, ok
 	}
-	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.cfg.Allocatable); !ok {
+	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.allocatable()); !ok {
 		return v, ok
 	}
 	if v, ok = hasClass(pod); !ok {

@@ -14,6 +14,12 @@ import (
 // others that the node has something against; one that runs already goes on, because an agent's restart is no event in its life.
 func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) (verdict, bool) {
 	err := m.cfg.Pins.Admit(pod)
+	if err == nil {
+		if err = m.admitDevices(pod); err != nil && !ran {
+			// What is not used is not kept from others either.
+			err = errors.Join(err, m.cfg.Pins.Release(pod.UID))
+		}
+	}
 	if ran && m.cfg.Pins != nil {
 		if err := m.cfg.Cgroups.SettleQuota(pod); err != nil {
 			m.log.Warn("the pod's CPU quota is as the agent before had it", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "error", err)
@@ -46,21 +52,21 @@ func (n *node) pinned(pod *corev1.Pod) (reason, message string) {
 
 // forgetPins takes back what pods had that are not there any more.
 func (m *Manager) forgetPins() {
-	err := m.cfg.Pins.Synced(func(uid types.UID) bool {
+	here := func(uid types.UID) bool {
 		_, ok := m.workers.Load(uid)
 		return ok
-	})
-	if err != nil {
-		m.log.Warn("CPUs of pods that are gone are not free yet", "error", err)
+	}
+	if err := errors.Join(m.cfg.Pins.Synced(here), m.cfg.Devices.Synced(here)); err != nil {
+		m.log.Warn("CPUs or devices of pods that are gone are not free yet", "error", err)
 	}
 }
 
 // unpin takes back what was the pod's own, when nothing of it runs any more.
 func (n *node) unpin(uid types.UID) error {
-	if n.cfg.Pins == nil {
+	if n.cfg.Pins == nil && n.cfg.Devices == nil {
 		return nil
 	}
-	if err := n.cfg.Pins.Release(uid); err != nil {
+	if err := errors.Join(n.cfg.Pins.Release(uid), n.cfg.Devices.Release(uid)); err != nil {
 		return err
 	}
 	select {

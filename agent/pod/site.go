@@ -55,7 +55,7 @@ func (s *site) hooks() [][]hook {
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
 		// A runtime that was told to start a container by an agent that is dead makes the log's directory, until the sandbox is gone.
-		{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}},
+		{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}, {"devices", s.makeDevices, nil}},
 		{
 			{"sandbox", s.makeSandbox, s.removeSandboxes},
 			// The sandbox needs no more of the group than its path; a runtime makes what is missing of it. The kernel lets everybody

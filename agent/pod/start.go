@@ -239,6 +239,11 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin
+	injection, err := l.injection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in.Injection = injection
 	if in.Attempt == 0 {
 		in.Attempt = l.attemptByLogs()
 	}

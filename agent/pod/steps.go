@@ -108,6 +108,8 @@ func (w *worker) tellPrepare(err error) {
 		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
 	case "sandbox":
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
+	case "devices":
+		w.event(w.pod, corev1.EventTypeWarning, reasonDevices, "%v", hook.err)
 	default:
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
 	}

@@ -66,6 +66,7 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 		st.Resources = has.DeepCopy()
 	}
 	st.VolumeMounts = volumeMounts(c)
+	st.AllocatedResourcesStatus = b.in.Devices[c.Name]
 	if len(list) == 0 {
 		st.State.Waiting = b.waiting(c.Name, init)
 		return st

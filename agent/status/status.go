@@ -48,6 +48,8 @@ type Input struct {
 	Resources    map[string]corev1.ResourceRequirements
 	PodResources *corev1.ResourceRequirements // what the pod as a whole has, if its specification says anything of that
 
+	Devices map[string][]corev1.ResourceStatus // of containers that have some, by name
+
 	Ended bool // nothing of the pod runs or will run again
 
 	Reason, Message string                // about the pod as a whole

@@ -38,6 +38,7 @@ type Input struct {
 	Devices     []string // for each of the container's volumeDevices: the device on the node
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
 	Pin         cgroups.Pin
+	Injection   Injection // for its devices
 	RecursiveRO bool // the runtime can mount recursively read-only
 	BindOptions bool // the runtime can mount with noexec, nodev and nosuid
 	Objects     Objects
@@ -61,6 +62,7 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.under(in.Injection.Envs)
 	mounts, err := mounts(&in)
 	if err != nil {
 		return nil, err
@@ -85,9 +87,10 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 		WorkingDir:  c.WorkingDir,
 		Envs:        e.message(),
 		Mounts:      mounts,
-		Devices:     devices,
+		Devices:     in.Injection.devicesBeside(devices),
 		Labels:      containerLabels(in.Pod, c),
-		Annotations: annotations,
+		Annotations: below(annotations, in.Injection.Annotations),
+		CDIDevices:  in.Injection.cdiDevices(),
 		LogPath:     LogPath(c.Name, in.Attempt),
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
@@ -149,6 +152,7 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 		out = append(out, mount)
 	}
 	if in.HostsFile != "" && !taken[hostsPath] {
+		taken[hostsPath] = true
 		// Who has a read-only root does not write to the hosts file either, which is the whole pod's.
 		sc := in.Container.SecurityContext
 		out = append(out, &runtimeapi.Mount{
@@ -157,12 +161,13 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 	}
 	if p := in.Container.TerminationMessagePath; in.MessageFile != "" && p != "" && !taken[path.Clean(p)] {
 		out = append(out, &runtimeapi.Mount{ContainerPath: path.Join("/", p), HostPath: in.MessageFile})
+		taken[path.Clean(p)] = true
 	}
 	// Files keep their owners on the node, and are shown as if the pod's ids were those.
 	for _, m := range out {
 		m.UidMappings, m.GidMappings = in.IDs.mappings(), in.IDs.mappings()
 	}
-	return out, nil
+	return append(in.Injection.mountsBeside(taken), out...), nil
 }
 
 // devices are the block volumes of the container. One that is read-only can be opened for reading only.

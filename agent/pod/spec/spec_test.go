@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/cgroups"
@@ -349,6 +350,53 @@ func TestMounts(t *testing.T) {
 	in.Mounts = in.Mounts[:1]
 	if _, err = Container(in); err == nil {
 		t.Error("a volume that is not there is not noticed")
+	}
+}
+
+// TestInjection has the pod win over what comes with its devices, and the first device over the second.
+func TestInjection(t *testing.T) {
+	var in Injection
+	for i, more := range []string{"one", "two"} {
+		in.Add(&pluginapi.ContainerAllocateResponse{
+			Envs:        map[string]string{"POD": more, "BOTH": more, "V" + more: more},
+			Annotations: map[string]string{"a": more, hashAnnotation: more},
+			Devices:     []*pluginapi.DeviceSpec{{HostPath: "/dev/" + more, ContainerPath: "/dev/x", Permissions: "rw"}, {HostPath: "/dev/" + more, ContainerPath: "/dev/" + more}},
+			Mounts:      []*pluginapi.Mount{{HostPath: "/h/" + more, ContainerPath: "/data"}, {HostPath: "/h/" + more, ContainerPath: "/lib", ReadOnly: i == 0}, {HostPath: "/h", ContainerPath: "/etc/hosts"}},
+			CdiDevices:  []*pluginapi.CDIDevice{{Name: "v/c=x"}, {Name: "v/c=" + more}},
+		})
+	}
+	c := &corev1.Container{
+		Name: "c", Command: []string{"$(Vone)", "$(POD)"}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/data/"}},
+		Env: []corev1.EnvVar{{Name: "POD", Value: "pod"}, {Name: "REF", Value: "$(Vone)"}},
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}, Volumes: []corev1.Volume{{Name: "v"}}}}
+	got, err := Container(Input{Pod: pod, Container: c, Node: &Node{}, Mounts: []string{"/volume"}, HostsFile: "/hosts", Injection: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []string
+	for _, e := range got.GetEnvs() {
+		parts = append(parts, e.GetKey()+"="+string(e.GetValue()))
+	}
+	for _, m := range got.GetMounts() {
+		parts = append(parts, m.GetHostPath()+":"+m.GetContainerPath())
+	}
+	for _, d := range got.GetDevices() {
+		parts = append(parts, d.GetHostPath()+":"+d.GetContainerPath()+":"+d.GetPermissions())
+	}
+	for _, d := range got.GetCDIDevices() {
+		parts = append(parts, d.GetName())
+	}
+	want := "BOTH=one Vone=one Vtwo=two POD=pod REF=$(Vone) /h/one:/lib /volume:/data/ /hosts:/etc/hosts " +
+		"/dev/one:/dev/x:rw /dev/one:/dev/one: /dev/two:/dev/two: v/c=x v/c=one v/c=two"
+	if all := strings.Join(parts, " "); all != want {
+		t.Errorf("got  %s\nwant %s", all, want)
+	}
+	if cmd := strings.Join(got.GetCommand(), " "); cmd != "one pod" {
+		t.Errorf("the command is %s", cmd)
+	}
+	if a := got.GetAnnotations(); a["a"] != "one" || a[hashAnnotation] != Hash(c) {
+		t.Errorf("annotations are %v", a)
 	}
 }
 

@@ -1,0 +1,136 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const dirMode = 0o750
+
+// Run serves the registration of plugins until ctx ends and nothing is heard of any plugin any more. It runs once.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.close()
+	l, err := m.listenSocket(ctx)
+	if err != nil {
+		return err
+	}
+	srv := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(srv, &registration{m: m})
+	unhook := context.AfterFunc(ctx, srv.Stop)
+	defer unhook()
+	m.log.Info("serving registration of device plugins", "socket", l.Addr().String())
+	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve registration of device plugins: %w", err)
+	}
+	return nil
+}
+
+// listenSocket opens the socket anew and takes the sockets of plugins away: that is how a plugin hears that the agent was
+// restarted, and that it has to register again.
+func (m *Manager) listenSocket(ctx context.Context) (net.Listener, error) {
+	if err := os.MkdirAll(m.cfg.Dir, dirMode); err != nil {
+		return nil, fmt.Errorf("make directory of device plugins: %w", err)
+	}
+	path := filepath.Join(m.cfg.Dir, SocketName)
+	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("serve registration of device plugins: another agent serves %s", path)
+	}
+	entries, err := os.ReadDir(m.cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("read directory of device plugins: %w", err)
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 {
+			continue
+		}
+		if err := os.Remove(filepath.Join(m.cfg.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("remove socket of device plugin: %w", err)
+		}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("serve registration of device plugins: %w", err)
+	}
+	return l, nil
+}
+
+// registration is the service that plugins register with.
+type registration struct {
+	pluginapi.UnimplementedRegistrationServer
+	m *Manager
+}
+
+// Register implements the service of that name.
+func (r *registration) Register(_ context.Context, in *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if err := r.m.register(in); err != nil {
+		r.m.log.Warn("device plugin is refused", "resource", in.GetResourceName(), "endpoint", in.GetEndpoint(), "error", err)
+		return nil, grpcstatus.Error(codes.InvalidArgument, err.Error())
+	}
+	return &pluginapi.Empty{}, nil
+}
+
+func (m *Manager) register(in *pluginapi.RegisterRequest) error {
+	if err := CheckVersions([]string{in.GetVersion()}); err != nil {
+		return err
+	}
+	if e := in.GetEndpoint(); e == "" || e != filepath.Base(e) || e == "." || e == ".." || e == SocketName {
+		return fmt.Errorf("endpoint %q: must be the name of the plugin's socket in %s", e, m.cfg.Dir)
+	}
+	name := corev1.ResourceName(in.GetResourceName())
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	return m.connect(name, filepath.Join(m.cfg.Dir, in.GetEndpoint()), in.GetOptions())
+}
+
+// CheckVersions says why none of the versions of the API that a plugin speaks is one that is spoken here.
+func CheckVersions(versions []string) error {
+	for _, v := range versions {
+		if slices.Contains(pluginapi.SupportedVersions[:], v) {
+			return nil
+		}
+	}
+	return fmt.Errorf("versions %q of the device plugin API are not spoken here: supported is %q", versions, pluginapi.SupportedVersions[:])
+}
+
+// CheckName says why no plugin can offer a resource of that name.
+func CheckName(name corev1.ResourceName) error {
+	if bad := validation.IsQualifiedName(string(name)); len(bad) > 0 {
+		return fmt.Errorf("resource name %q: %s", name, bad[0])
+	}
+	if !IsExtended(name) {
+		return fmt.Errorf("resource name %q: must be DOMAIN/NAME with a domain of its own, outside of kubernetes.io", name)
+	}
+	return nil
+}
+
+// Register makes a plugin of the plugin registration directory the one of its resource.
+func (m *Manager) Register(name, socket string, versions []string) error {
+	if err := errors.Join(CheckVersions(versions), CheckName(corev1.ResourceName(name))); err != nil {
+		return err
+	}
+	return m.connect(corev1.ResourceName(name), socket, nil)
+}
+
+// Deregister lets the plugin of a resource go that is at that socket.
+func (m *Manager) Deregister(name, socket string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.kinds[corev1.ResourceName(name)]; k != nil && k.plugin != nil && k.plugin.socket == socket {
+		k.plugin.end()
+	}
+}

@@ -1,0 +1,50 @@
+package pinning
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Of is what a container has of its own: CPUs and memory of NUMA nodes.
+func (m *Manager) Of(uid types.UID, container string) (cpus []int, memory []Block) {
+	if m == nil {
+		return nil, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.find(uid)
+	if a == nil {
+		return nil, nil
+	}
+	for i := range a.Containers {
+		if g := &a.Containers[i]; g.Container == container {
+			return g.set().List(), slices.Clone(g.Memory)
+		}
+	}
+	return nil, nil
+}
+
+// Allocatable is what containers can have of their own, whoever has it: CPUs, and memory by node.
+func (m *Manager) Allocatable() (cpus []int, memory []Block) {
+	if m == nil {
+		return nil, nil
+	}
+	if m.cfg.StaticCPUs {
+		cpus = m.offered.List()
+	}
+	if !m.cfg.StaticMemory {
+		return cpus, nil
+	}
+	all, err := newMemory(m.cfg.Machine, m.cfg.ReservedMemory)
+	if err != nil {
+		return cpus, nil // it was checked when the agent started
+	}
+	for _, n := range m.cfg.Machine.Nodes {
+		p := all.nodes[n.ID]
+		for _, name := range sortedNames(p.allocatable) {
+			memory = append(memory, Block{Resource: name, Nodes: []int{n.ID}, Bytes: p.allocatable[name]})
+		}
+	}
+	return cpus, memory
+}

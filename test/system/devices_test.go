@@ -1,0 +1,195 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-node/berth/agent/device/devicetest"
+)
+
+// runPlugin runs a plugin until the function that it returns is called, or the test ends.
+func (n *Node) runPlugin(p *devicetest.Plugin) (stop func()) {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			n.t.Errorf("device plugin %s: %v", p.Resource, err)
+		}
+	})
+	stop = func() { cancel(); wait.Wait() }
+	n.t.Cleanup(stop)
+	return stop
+}
+
+func (n *Node) plugin(resource string) *devicetest.Plugin {
+	return &devicetest.Plugin{Resource: resource, Dir: filepath.Join(n.Dir, "root/device-plugins")}
+}
+
+// fuse has every device be the node's /dev/fuse under a name of its own, to be read only. Containers cannot open it otherwise.
+func fuse(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"FUSES": strings.Join(ids, ","), "OWN": "the plugin's"}}
+	for _, id := range ids {
+		out.Devices = append(out.Devices, &pluginapi.DeviceSpec{HostPath: "/dev/fuse", ContainerPath: "/dev/x-" + id, Permissions: "r"})
+	}
+	return out, nil
+}
+
+// wants is a pod whose container c wants n devices.
+func wants(name, resource string, n int, more string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: %s
+    command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"]
+    resources: {limits: {%s: %d}}
+%s`, name, image, resource, n, more)
+}
+
+// waitWaiting waits until a pod is held back for a reason.
+func (n *Node) waitWaiting(name, reason, message string) {
+	n.t.Helper()
+	n.waitRefused(name, reason, corev1.PodPending, message)
+}
+
+// deviceHealth is what the status of the pod's container c says of its devices.
+func deviceHealth(p *corev1.Pod) string {
+	var out []string
+	for _, st := range p.Status.ContainerStatuses {
+		for _, r := range st.AllocatedResourcesStatus {
+			for _, d := range r.Resources {
+				out = append(out, fmt.Sprintf("%s/%s=%s", r.Name, d.ResourceID, d.Health))
+			}
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// TestDevicePlugin follows two devices of a plugin from pod to pod: into the container, through restarts of the container, of the
+// plugin and of the agent, through illness and exhaustion.
+func TestDevicePlugin(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	const res = "devices.test/fuse"
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "lib"), "of the plugin")
+	p := n.plugin(res)
+	p.Options = &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
+	p.Answer = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+		out, err := fuse(ids)
+		out.Mounts = []*pluginapi.Mount{{HostPath: filepath.Join(dir, "lib"), ContainerPath: "/opt/lib", ReadOnly: true}}
+		return out, err
+	}
+	p.Prefer = func(available, must []string, size int) []string { // from behind
+		slices.Sort(available)
+		slices.Reverse(available)
+		return available[:size]
+	}
+	p.Set(devicetest.Healthy("a", "b")...)
+
+	// No plugin has it yet: the pod waits.
+	n.apply("one.yaml", wants("one", res, 1, "    env: [{name: OWN, value: the pod's}]\n"))
+	n.waitWaiting("one", "OutOf"+res, "requested: 1, used: 0, capacity: 0")
+	stop := n.runPlugin(p)
+	one := n.waitReady("one")
+	if got := n.sh("one", `echo "$FUSES $OWN"; cat /opt/lib; ls /dev | grep x-`); got != "b the pod's\nof the pluginx-b\n" {
+		t.Errorf("in the container there is %q", got)
+	}
+	opens := `mknod /tmp/y c 10 229; for f in '</dev/x-b' '>/dev/x-b' '</tmp/y'; do sh -c "exec 3$f" 2>/dev/null && echo "yes $f" || echo "no $f"; done`
+	if got := n.sh("one", opens); got != "yes </dev/x-b\nno >/dev/x-b\nyes </tmp/y\n" {
+		t.Errorf("the container with the device opens it like this: %q", got)
+	}
+	if got := deviceHealth(one); got != res+"/b=Healthy" {
+		t.Errorf("the status says %q of the devices", got)
+	}
+	if got := p.Started(); len(got) != 1 || !slices.Equal(got[0], []string{"b"}) {
+		t.Errorf("before the start of the container the plugin was asked for %v", got)
+	}
+
+	// The other device; then there is none.
+	n.apply("two.yaml", wants("two", res, 1, ""))
+	n.waitReady("two")
+	if got := n.sh("two", "echo $FUSES"); got != "a\n" {
+		t.Errorf("the second pod has %q", got)
+	}
+	n.apply("none.yaml", wants("none", "cpu", 1, ""))
+	n.waitReady("none")
+	if got := n.sh("none", opens); !strings.Contains(got, "no </tmp/y") {
+		t.Errorf("a container without the device opens it all the same: %q", got)
+	}
+	n.apply("three.yaml", wants("three", res, 1, ""))
+	n.waitWaiting("three", "OutOf"+res, "requested: 1, used: 2, capacity: 2")
+
+	// A container that is started again has its device again, and the plugin is asked before.
+	n.berth("exec", "one", "--", "kill", "1")
+	n.wait("one", "to be restarted", func(p *corev1.Pod) bool {
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 && p.Status.ContainerStatuses[0].Ready
+	})
+	if got := n.sh("one", "echo $FUSES"); got != "b\n" || len(p.Started()) != 3 {
+		t.Errorf("after its restart the container has %q; the plugin was asked %v", got, p.Started())
+	}
+
+	// Illness shows, and touches nobody.
+	p.Set(&pluginapi.Device{ID: "a", Health: pluginapi.Healthy}, &pluginapi.Device{ID: "b", Health: pluginapi.Unhealthy})
+	n.wait("one", "to say that its device is not well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unhealthy" })
+
+	// The agent is killed: who has what stays, whether or not the plugin is back.
+	before := n.pod("one")
+	stop()
+	n.wait("one", "to say that nobody knows", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unknown" })
+	n.kill()
+	n.start()
+	n.requireSame(before, n.waitReady("one"))
+	n.waitReady("two")
+	n.waitWaiting("three", "OutOf"+res, "capacity: 0")
+	allocated := len(p.Allocated())
+	p.Set(devicetest.Healthy("a", "b")...)
+	n.runPlugin(p)
+	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
+
+	// What one gives back the next one gets.
+	n.remove("one.yaml")
+	n.waitReady("three")
+	if got := n.sh("three", "echo $FUSES"); got != "b\n" {
+		t.Errorf("the third pod has %q", got)
+	}
+	if got := p.Allocated(); len(got) != allocated+1 {
+		t.Errorf("the plugin was asked for %v", got)
+	}
+
+	// The agent is killed while the plugin lives: it hears of the new agent by its socket, and registers.
+	n.kill()
+	n.start()
+	n.wait("three", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
+	if err := p.Refused(); err != nil {
+		t.Error(err)
+	}
+	if got := n.metrics("/metrics").get(t, "kubelet_device_plugin_registration_total", map[string]string{"resource_name": res}); got != 1 {
+		t.Errorf("the metrics tell of %v registrations", got)
+	}
+	n.remove("two.yaml")
+	n.remove("three.yaml")
+	n.waitGone("two")
+	n.waitGone("three")
+	n.eventually("the file of assignments to be empty", func() error {
+		b, err := os.ReadFile(filepath.Join(n.Dir, "root/devices.json"))
+		if err == nil && !strings.Contains(string(b), `"pods":[]`) {
+			err = fmt.Errorf("it says %s", b)
+		}
+		return err
+	})
+}
