@@ -105,7 +105,7 @@ func New(c Config) (*Agent, error) {
 	if a.devices, err = openDevices(&c); err != nil {
 		return nil, err
 	}
-	if a.pins, err = openPins(&c, a.devices); err != nil {
+	if a.pins, err = openPins(&c, div, a.devices); err != nil {
 		return nil, err
 	}
 	a.pods, err = pod.New(pod.Config{

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/topology"
@@ -21,10 +22,15 @@ import (
 const pinsFile = "pinned.json"
 
 // openPins returns nil when nothing is pinned and nothing has been.
-func openPins(c *Config, devices pinning.Devices) (*pinning.Manager, error) {
+func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning.Manager, error) {
 	p, err := c.Managers.Pinning()
 	if err != nil {
 		return nil, err
+	}
+	if p.StaticMemory && len(p.ReservedMemory) > 0 {
+		if err := div.CheckReservedMemory(p.ReservedMemory); err != nil {
+			return nil, err
+		}
 	}
 	p.File = filepath.Join(c.RootDir, pinsFile)
 	if !p.Enabled() {

@@ -112,7 +112,9 @@ func cpuProperties(m Mode, c *specs.LinuxCPU) []dbus.Property {
 	return out
 }
 
-// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first.
+// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first. A list may come from any CRI client, and "0-4000000000" is a
+// valid one that takes gigabytes to write out: numbers that do not fit into 16 bits, of which no kernel has that many CPUs, are
+// refused before anything is made of the range. k8s.io/utils/cpuset would make an entry for each number first.
 func cpuMask(list string) ([]byte, bool) {
 	if list == "" {
 		return nil, false

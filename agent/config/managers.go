@@ -65,14 +65,30 @@ func (m *Managers) Pinning() (pinning.Config, error) {
 	out.StaticCPUs, out.StaticMemory = m.CPUManagerPolicy == "static", m.MemoryManagerPolicy == "Static"
 	out.Alignment, out.PodScope = pinning.AlignmentPolicy(m.TopologyManagerPolicy), m.TopologyManagerScope == "pod"
 	var err error
-	if out.Reserved, err = cpuset.Parse(m.ReservedCPUs); err != nil {
-		errs = append(errs, fmt.Errorf("--reserved-cpus %q: %w", m.ReservedCPUs, err))
+	if out.Reserved, err = parseCPUs(m.ReservedCPUs); err != nil {
+		errs = append(errs, err)
 	}
 	errs = append(errs, m.cpuOptions(&out), m.topologyOptions(&out))
 	if out.ReservedMemory, err = parseReservedMemory(m.ReservedMemory); err != nil {
 		errs = append(errs, fmt.Errorf("--reserved-memory: %w", err))
 	}
 	return out, errors.Join(errs...)
+}
+
+// parseCPUs reads --reserved-cpus, in the kernel's list format.
+func parseCPUs(list string) (cpuset.CPUSet, error) {
+	// cpuset makes an entry for each CPU of a range, so that a slip of a few digits would take the machine's memory.
+	const digits = 5 // more than the kernel has numbers for
+	for _, n := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '-' }) {
+		if len(n) > digits {
+			return cpuset.CPUSet{}, fmt.Errorf("--reserved-cpus %q: no machine has a CPU %s", list, n)
+		}
+	}
+	out, err := cpuset.Parse(list)
+	if err != nil {
+		return out, fmt.Errorf("--reserved-cpus %q: %w", list, err)
+	}
+	return out, nil
 }
 
 func (m *Managers) cpuOptions(out *pinning.Config) error {

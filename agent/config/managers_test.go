@@ -45,6 +45,7 @@ func TestPinningRefuses(t *testing.T) {
 		"--topology-manager-policy=strict":                                           "single-numa-node",
 		"--topology-manager-scope=node":                                              "container, pod",
 		"--reserved-cpus=a":                                                          "--reserved-cpus",
+		"--reserved-cpus=0-4000000000":                                               "no machine has a CPU 4000000000",
 		"--cpu-manager-policy-options=full-pcpus-only=true":                          "are those of --cpu-manager-policy static",
 		"--cpu-manager-policy=static --cpu-manager-policy-options=fast=true":         `no option "fast"`,
 		"--cpu-manager-policy=static --cpu-manager-policy-options=align-by-socket=x": "must be true or false",

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/agent/pinning"
 )
 
 // Resources is how the node's resources are divided among its pods, and what is kept from them.
@@ -202,34 +205,12 @@ func (r *Resources) evictionMemory(memory int64) (int64, error) {
 	return 0, nil
 }
 
-// CountCPUs is how many CPUs a list such as "0-3,8" has.
-func CountCPUs(list string) (int, error) {
-	if list == "" {
-		return 0, nil
-	}
-	seen := map[uint64]bool{}
-	for part := range strings.SplitSeq(list, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		if !isRange {
-			last = first
-		}
-		from, err1 := strconv.ParseUint(first, 10, 12)
-		to, err2 := strconv.ParseUint(last, 10, 12)
-		if err1 != nil || err2 != nil || from > to {
-			return 0, fmt.Errorf("%q is not a list of CPUs", list)
-		}
-		for n := from; n <= to; n++ {
-			seen[n] = true
-		}
-	}
-	return len(seen), nil
-}
-
 // Division is what a node of some capacity gives to its pods.
 type Division struct {
 	Capacity    corev1.ResourceList
 	System      corev1.ResourceList // reserved
 	Kube        corev1.ResourceList
+	Eviction    int64               // bytes of memory that eviction keeps free
 	Enforced    corev1.ResourceList // what the pods' group is limited to: capacity less what is reserved
 	Allocatable corev1.ResourceList // what pods may request: that, less what eviction keeps free
 }
@@ -240,14 +221,15 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 	var err1, err2 error
 	d.System, err1 = reserved(r.SystemReserved)
 	d.Kube, err2 = reserved(r.KubeReserved)
-	evict, err3 := r.evictionMemory(capacity.Memory().Value())
-	cpus, err4 := CountCPUs(reservedCPUs)
+	var err3 error
+	d.Eviction, err3 = r.evictionMemory(capacity.Memory().Value())
+	cpus, err4 := parseCPUs(reservedCPUs)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return d, fmt.Errorf("divide node: %w", err)
 	}
-	if cpus > 0 {
+	if n := cpus.Size(); n > 0 {
 		delete(d.Kube, corev1.ResourceCPU)
-		d.System[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus), resource.DecimalSI)
+		d.System[corev1.ResourceCPU] = *resource.NewQuantity(int64(n), resource.DecimalSI)
 	}
 	for name, q := range capacity {
 		left := q.DeepCopy()
@@ -260,7 +242,7 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 		d.Enforced[name] = left
 		a := left.DeepCopy()
 		if name == corev1.ResourceMemory {
-			a.Sub(*resource.NewQuantity(evict, resource.BinarySI))
+			a.Sub(*resource.NewQuantity(d.Eviction, resource.BinarySI))
 			if a.Sign() < 0 {
 				a = *resource.NewQuantity(0, resource.BinarySI)
 			}
@@ -278,4 +260,46 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 func quantityText(l corev1.ResourceList, name corev1.ResourceName) string {
 	q := l[name]
 	return q.String()
+}
+
+// CheckReservedMemory says whether what --reserved-memory keeps on all NUMA nodes together is what the node keeps, as it has to be by
+// the Memory Manager's documentation: with less on the nodes containers would be promised memory that others keep, with more
+// the node would take in pods that no NUMA node has memory for.
+func (d Division) CheckReservedMemory(reserved []pinning.NodeMemory) error {
+	sums := corev1.ResourceList{}
+	for _, n := range reserved {
+		for name, q := range n.Limits {
+			sum := sums[name]
+			sum.Add(q)
+			sums[name] = sum
+		}
+	}
+	var errs []error
+	for _, name := range d.memoryKinds(sums) {
+		want := d.System[name].DeepCopy()
+		want.Add(d.Kube[name])
+		how := fmt.Sprintf("--system-reserved %s + --kube-reserved %s", quantityText(d.System, name), quantityText(d.Kube, name))
+		if name == corev1.ResourceMemory {
+			evict := resource.NewQuantity(d.Eviction, resource.BinarySI)
+			want.Add(*evict)
+			how += " + --eviction-hard " + evict.String()
+		}
+		if sum := sums[name]; sum.Cmp(want) != 0 {
+			errs = append(errs, fmt.Errorf("--reserved-memory: the total of %s is %s, but the node keeps %s (%s)", name, sum.String(), want.String(), how))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// memoryKinds are the kinds of memory that are reserved one way or another, sorted.
+func (d Division) memoryKinds(more corev1.ResourceList) []corev1.ResourceName {
+	kinds := map[corev1.ResourceName]bool{corev1.ResourceMemory: true}
+	for _, l := range []corev1.ResourceList{d.System, d.Kube, more} {
+		for name := range l {
+			if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+				kinds[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(kinds))
 }

@@ -74,13 +74,29 @@ func TestResourcesAreChecked(t *testing.T) {
 	}
 }
 
-func FuzzCountCPUs(f *testing.F) {
-	for _, s := range []string{"", "0", "0-3,8", "1-", ",", "4095"} {
-		f.Add(s)
+func TestReservedMemoryIsWhatTheNodeKeeps(t *testing.T) {
+	r := defaultResources()
+	r.SystemReserved = map[string]string{"memory": "1Gi", "hugepages-2Mi": "2Mi"}
+	r.KubeReserved = map[string]string{"memory": "512Mi"}
+	d, err := r.Divide(quantities("memory", "10Gi", "hugepages-2Mi", "4Mi"), "")
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := CountCPUs(s); err == nil && (n < 0 || n > 4096) {
-			t.Errorf("%q has %d", s, n)
+	for flag, want := range map[string]string{
+		"0:memory=1Gi,hugepages-2Mi=2Mi;1:memory=612Mi": "",
+		"0:memory=1636Mi":                                     "the total of hugepages-2Mi is 0, but the node keeps 2Mi (--system-reserved 2Mi + --kube-reserved 0)",
+		"0:memory=1Gi,hugepages-2Mi=2Mi":                      "the total of memory is 1Gi, but the node keeps 1636Mi (--system-reserved 1Gi + --kube-reserved 512Mi + --eviction-hard 100Mi)",
+		"0:memory=1636Mi,hugepages-2Mi=2Mi,hugepages-1Gi=1Gi": "the total of hugepages-1Gi is 1Gi, but the node keeps 0",
+	} {
+		reserved, err := parseReservedMemory([]string{flag})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		switch err := d.CheckReservedMemory(reserved); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", flag, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: got %v, want %s", flag, err, want)
+		}
+	}
 }
