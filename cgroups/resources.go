@@ -211,9 +211,10 @@ func PageSize(s string) (string, bool) {
 	return "", false
 }
 
-// minLimit is the least memory that a container can be started in. The kernel refuses to make a group below one that is limited to
-// some pages, and of a few hundred KiB nothing is left for the program beside its process's page tables and stacks.
-const minLimit = 512 << 10
+// minLimit is the least memory that a container can be started in. Before it is the container's program, its first process is what
+// sets it up, and so is each command that is run in it: of that 2 MiB and more cannot be reclaimed, by the kernel's version, and what
+// has less is killed before the program is there.
+const minLimit = 3 << 20
 
 // CheckLimits says which limit of a pod the kernel cannot keep a container in. CPU limits have no such minimum: [Quota] rounds up.
 func CheckLimits(pod *corev1.Pod) error {

@@ -53,13 +53,17 @@ func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) 
 	return verdict{}, true
 }
 
-// ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last.
-func ordered(l, want corev1.ResourceList) []corev1.ResourceName {
+// ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last. Of huge pages that
+// the node does not know it has none.
+func ordered(have, want corev1.ResourceList) []corev1.ResourceName {
 	var out []corev1.ResourceName
-	for name := range l {
-		switch {
-		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
-			strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+	for name := range have {
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+			out = append(out, name)
+		}
+	}
+	for name := range want {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 			out = append(out, name)
 		}
 	}

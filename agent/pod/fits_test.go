@@ -42,9 +42,14 @@ func TestFits(t *testing.T) {
 			t.Errorf("%s: %v %+v", tt.name, ok, v)
 		}
 	}
+	huge := asking("0", "0")
+	huge.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("2Mi")
+	if v, ok := fits(huge, nil, allocatable); ok || !v.final || v.Message != "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0" {
+		t.Errorf("huge pages that are not there: %v %+v", ok, v)
+	}
 	tiny := asking("0", "0")
-	tiny.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Ki")}
-	if v, ok := fits(tiny, nil, allocatable); ok || !v.final || v.Message != "container a: limits.memory is 64Ki, 65536 bytes: the least that a container can be started in is 524288 bytes" {
+	tiny.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Mi")}
+	if v, ok := fits(tiny, nil, allocatable); ok || !v.final || v.Message != "container a: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes" {
 		t.Errorf("tiny limit: %v %+v", ok, v)
 	}
 	bad := asking("0", "0")
