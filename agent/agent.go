@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/api"
@@ -62,6 +61,7 @@ type Agent struct {
 	devices   *device.Manager
 	events    *event.Recorder
 	tree      *cgroups.Tree
+	classes   classes
 	files     files
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
@@ -78,6 +78,7 @@ func New(c Config) (*Agent, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	a := &Agent{cfg: c, log: c.Log, probed: newProbeMetrics(), files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
+	a.classes.changed = make(chan struct{}, 1)
 	memory, err := hostMemory()
 	if err != nil {
 		return nil, err
@@ -225,49 +226,6 @@ func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- so
 				a.cfg.Ready()
 			}
 			close(a.read)
-		}
-	}
-}
-
-// shareDelay gathers the pods that come and go together.
-const shareDelay = 200 * time.Millisecond
-
-// shareCPU keeps the CPU share of the Burstable pods as a whole the sum of their requests.
-func (a *Agent) shareCPU(ctx context.Context) {
-	changed := make(chan struct{}, 1)
-	var wait sync.WaitGroup
-	defer wait.Wait()
-	wait.Go(func() {
-		cpu := map[types.UID]int64{} // what each pod requests, which a resize changes
-		// It ends with ctx.
-		_ = a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
-			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-			before, now := cpu[p.UID], requests.Cpu().MilliValue()
-			if cpu[p.UID] = now; t == watch.Deleted {
-				delete(cpu, p.UID)
-			}
-			if t != watch.Modified || before != now {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
-			}
-			return nil
-		})
-	})
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(shareDelay):
-		}
-		if err := a.tree.SyncQoS(a.pods.List()); err != nil {
-			a.log.Warn("CPU shares of the pod classes are not up to date", "error", err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -25,8 +26,11 @@ const (
 	driftReason = "CgroupChanged"
 )
 
-// drift sees when somebody changes a value of a pod's groups. The kernel tells of every write, ours too, so each leads to a comparison
-// with what the pod should have by now. One goroutine has all of its state.
+// theNode is the node itself among the pods: its groups are those of all pods together and of the classes.
+const theNode types.UID = ""
+
+// drift sees when somebody changes a value of a pod's groups, or of those that they are in. The kernel tells of every write, ours too,
+// so each leads to a comparison with what the group should have by now. One goroutine has all of its state.
 type drift struct {
 	*Agent
 	unlimited *cgroups.Tree // of pods with CPUs of their own
@@ -37,9 +41,16 @@ type drift struct {
 
 // watched is a pod whose groups are watched.
 type watched struct {
-	pod    *corev1.Pod
-	state  string // what ran, and with what, when it was looked at
+	pod    *corev1.Pod // nil: the node
+	state  string      // what ran, and with what, when it was looked at
 	groups map[string]*watchedGroup
+}
+
+func (w *watched) uid() types.UID {
+	if w.pod == nil {
+		return theNode
+	}
+	return w.pod.UID
 }
 
 // watchedGroup is what was done about a group.
@@ -65,6 +76,7 @@ func (a *Agent) watchDrift(ctx context.Context) error {
 	}
 	defer changes.Close()
 	d := &drift{Agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
+	d.pods[theNode] = &watched{groups: map[string]*watchedGroup{}}
 	pods, groups := make(chan podChange), make(chan string)
 	ctx, cancel := context.WithCancel(ctx)
 	wait := make(chan error, 2)
@@ -103,6 +115,8 @@ func (d *drift) run(ctx context.Context, pods <-chan podChange, groups <-chan st
 			return
 		case c := <-pods:
 			d.see(c)
+		case <-d.classes.changed:
+			d.soon(theNode, time.Now())
 		case group := <-groups:
 			d.written(group)
 		case <-sweep.C:
@@ -170,14 +184,27 @@ func (d *drift) compareDue() {
 		delete(d.due, uid)
 		w := d.pods[uid]
 		if err := d.compare(w); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			d.log.Warn("groups of the pod are not compared", "pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID), "error", err)
+			d.logger(w).Warn("groups are not compared", "error", err)
 		}
 	}
+}
+
+// logger is for what is said of a pod.
+func (d *drift) logger(w *watched) *slog.Logger {
+	if w.pod == nil {
+		return d.log
+	}
+	return d.log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
 }
 
 // compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have more of the
 // CPU than its parent.
 func (d *drift) compare(w *watched) error {
+	if w.pod == nil {
+		d.classes.mu.Lock()
+		defer d.classes.mu.Unlock()
+		return d.compareWith(w, d.classes.given)
+	}
 	if resizing(w.pod) {
 		return nil // the pod changes again when that is done
 	}
@@ -185,6 +212,10 @@ func (d *drift) compare(w *watched) error {
 	if err != nil {
 		return err
 	}
+	return d.compareWith(w, wanted)
+}
+
+func (d *drift) compareWith(w *watched, wanted []cgroups.Wanted) error {
 	here := map[string]bool{}
 	for _, want := range wanted {
 		here[want.Path] = true
@@ -203,7 +234,7 @@ func (d *drift) compare(w *watched) error {
 		case err != nil:
 			return err
 		default:
-			d.act(w.pod, want, g, diffs)
+			d.act(w, want, g, diffs)
 		}
 	}
 	for group := range w.groups {
@@ -240,7 +271,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]cgroups.Wanted, error) {
 }
 
 // act tells of differences, and corrects them if that is the policy.
-func (d *drift) act(pod *corev1.Pod, want cgroups.Wanted, g *watchedGroup, diffs []cgroups.Difference) {
+func (d *drift) act(w *watched, want cgroups.Wanted, g *watchedGroup, diffs []cgroups.Difference) {
 	if len(diffs) == 0 {
 		g.told = ""
 		return
@@ -248,7 +279,7 @@ func (d *drift) act(pod *corev1.Pod, want cgroups.Wanted, g *watchedGroup, diffs
 	correct := d.cfg.CgroupDrift == config.DriftCorrect
 	now := time.Now()
 	if correct && now.Before(g.calm) {
-		d.soon(pod.UID, g.calm)
+		d.soon(w.uid(), g.calm)
 		return
 	}
 	var text []string
@@ -271,8 +302,12 @@ func (d *drift) act(pod *corev1.Pod, want cgroups.Wanted, g *watchedGroup, diffs
 		return
 	}
 	g.told = message
-	d.events.Event(pod, corev1.EventTypeWarning, driftReason, "%s", message)
-	d.log.Warn("a group has not what it should have", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "difference", message)
+	if w.pod == nil {
+		d.events.Node(corev1.EventTypeWarning, driftReason, "%s", message)
+	} else {
+		d.events.Event(w.pod, corev1.EventTypeWarning, driftReason, "%s", message)
+	}
+	d.logger(w).Warn("a group has not what it should have", "difference", message)
 }
 
 // runningState changes whenever a pod's groups may have to be looked at anew.

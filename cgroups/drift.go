@@ -56,6 +56,8 @@ type Wanted struct {
 	Path      string
 	Resources *specs.LinuxResources
 	Settings  []Setting // the same, as the files have it
+
+	partial bool // what is not said is left as it is
 }
 
 // Pin is where a container runs and has its memory, in the kernel's list format; "" is anywhere.
@@ -75,21 +77,26 @@ func (p Pin) Apply(r *specs.LinuxResources) {
 
 // WantedOfPod is what the pod's own group should have.
 func (t *Tree) WantedOfPod(pod *corev1.Pod) Wanted {
-	return Wanted{t.PodPath(pod), PodResourcesWith(pod, t.opts), PodSettings(t.h.mode, pod, t.opts)}
+	return Wanted{Path: t.PodPath(pod), Resources: PodResourcesWith(pod, t.opts), Settings: PodSettings(t.h.mode, pod, t.opts)}
 }
 
 // WantedOfContainer is what the group of a container should have, which the runtime has put at path.
 func (t *Tree) WantedOfContainer(path string, pod *corev1.Pod, c *corev1.Container, pin Pin) Wanted {
 	r := ContainerResourcesWith(pod, c, t.opts)
 	pin.Apply(r)
-	return Wanted{path, r, settings(t.h.mode, r, originOf(pod, c))}
+	return Wanted{Path: path, Resources: r, Settings: settings(t.h.mode, r, originOf(pod, c))}
 }
 
 // Drift compares a group with what it should have.
 func (t *Tree) Drift(w Wanted) ([]Difference, error) { return t.h.Drift(w.Path, w.Settings) }
 
 // Correct gives the group what it should have. Where systemd makes the groups it is told: it may be from there that another value came.
-func (t *Tree) Correct(w Wanted) error { return t.d.Update(w.Path, Explicit(w.Resources)) }
+func (t *Tree) Correct(w Wanted) error {
+	if w.partial {
+		return t.d.Update(w.Path, w.Resources)
+	}
+	return t.d.Update(w.Path, Explicit(w.Resources))
+}
 
 // ContainerGroups are the groups in a pod's group, by what their names end in: the ID of the container or sandbox.
 func (t *Tree) ContainerGroups(pod *corev1.Pod) (map[string]string, error) {

@@ -59,8 +59,29 @@ func (t *Tree) Reserve(group string, l NodeLimits) error {
 }
 
 // SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its share
-// against the Guaranteed pods beside it, and memory is protected and reserved as the options say.
-func (t *Tree) SyncQoS(pods []*corev1.Pod) error {
+// against the Guaranteed pods beside it, and memory is protected and reserved as the options say. It returns what the groups of the
+// node's pods together and of the classes have then.
+func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
+	sets, how := t.classes(pods)
+	var out []Wanted
+	var errs []error
+	for _, class := range classes() {
+		r, change := sets[class], sets[class]
+		if class == corev1.PodQOSGuaranteed {
+			change = &specs.LinuxResources{Unified: r.Unified} // the rest is the node's, and there since [Tree.Setup]
+		}
+		if err := t.d.Update(t.ClassPath(class), change); err != nil {
+			errs = append(errs, fmt.Errorf("update class %s: %w", class, err))
+			continue
+		}
+		out = append(out, Wanted{Path: t.ClassPath(class), Resources: r, Settings: givenSettings(t.h.mode, r, how[class]), partial: true})
+	}
+	return out, errors.Join(errs...)
+}
+
+// classes is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are directly in the
+// group of all pods, which has what is the node's.
+func (t *Tree) classes(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
 	var milli int64
 	requested := map[corev1.PodQOSClass]int64{}
 	for _, p := range pods {
@@ -76,20 +97,17 @@ func (t *Tree) SyncQoS(pods []*corev1.Pod) error {
 	}
 	burstable, least := Shares(milli), uint64(minShares)
 	sets := map[corev1.PodQOSClass]*specs.LinuxResources{
+		corev1.PodQOSGuaranteed: t.limit.resources(t.opts.Unified),
 		corev1.PodQOSBurstable:  {CPU: &specs.LinuxCPU{Shares: &burstable}},
 		corev1.PodQOSBestEffort: {CPU: &specs.LinuxCPU{Shares: &least}},
 	}
 	t.protect(sets, requested)
 	t.reserve(sets, requested)
-	var errs []error
-	for _, class := range classes() {
-		if r := sets[class]; r != nil {
-			if err := t.d.Update(t.ClassPath(class), r); err != nil {
-				errs = append(errs, fmt.Errorf("update class %s: %w", class, err))
-			}
-		}
+	return sets, map[corev1.PodQOSClass]origin{
+		corev1.PodQOSGuaranteed: {cpuRequest: "node's CPU for pods", memory: "node's memory for pods", pids: "node's tasks for pods", milli: t.limit.MilliCPU},
+		corev1.PodQOSBurstable:  {cpuRequest: "sum of requests.cpu of Burstable pods", memory: "memory that requests of Guaranteed pods leave", milli: milli},
+		corev1.PodQOSBestEffort: {cpuRequest: "least there is, for BestEffort pods", memory: "memory that requests of other pods leave"},
 	}
-	return errors.Join(errs...)
 }
 
 // protect keeps what pods request from being reclaimed. A group's protection is worth what its parents' is at most.
@@ -100,7 +118,7 @@ func (t *Tree) protect(sets map[corev1.PodQOSClass]*specs.LinuxResources, reques
 	burstable := requested[corev1.PodQOSBurstable]
 	all := burstable + requested[corev1.PodQOSGuaranteed]
 	sets[corev1.PodQOSBurstable].Unified = map[string]string{"memory.min": strconv.FormatInt(burstable, 10)}
-	sets[corev1.PodQOSGuaranteed] = &specs.LinuxResources{Unified: map[string]string{"memory.min": strconv.FormatInt(all, 10)}}
+	sets[corev1.PodQOSGuaranteed].Unified = map[string]string{"memory.min": strconv.FormatInt(all, 10)}
 }
 
 // reserve limits the lower classes to what the requests of those above them leave, as far as the percentage goes.

@@ -98,8 +98,8 @@ func originOf(pod *corev1.Pod, c *corev1.Container) origin {
 }
 
 type origin struct {
-	cpuRequest, cpuLimit, memory string
-	milli                        int64
+	cpuRequest, cpuLimit, memory, pids string
+	milli                              int64
 }
 
 func name(how, field string, l corev1.ResourceList, r corev1.ResourceName) string {
@@ -123,6 +123,31 @@ func limitName(pod *corev1.Pod, how, field string, l corev1.ResourceList, r core
 
 func settings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	return append(append(cpuSettings(m, r, o), memorySettings(m, r, o)...), otherSettings(m, r)...)
+}
+
+// givenSettings are those of a group of which what is not said is not ours to say: an administrator may limit a whole class.
+func givenSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+	var out []Setting
+	if r.CPU != nil {
+		out = append(out, cpuSettings(m, r, o)[0])
+	}
+	if r.Memory != nil {
+		out = append(out, memorySettings(m, r, o)...)
+	}
+	rest := *r
+	rest.CPU = &specs.LinuxCPU{}
+	for _, s := range otherSettings(m, &rest) {
+		switch {
+		case s.File == "pids.max":
+			s.Field = o.pids
+		case s.File == "memory.min":
+			s.Field = "sum of requests.memory, node's memory QoS"
+		case strings.HasPrefix(s.File, "hugetlb."):
+			s.Field = "node's huge pages for pods"
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {

@@ -199,7 +199,7 @@ func TestValuesLastOverReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := tree.SyncQoS([]*corev1.Pod{pod}); err != nil {
+		if _, err := tree.SyncQoS([]*corev1.Pod{pod}); err != nil {
 			t.Fatal(err)
 		}
 		if tree.d.Driver() == DriverSystemd {
@@ -219,6 +219,54 @@ func TestValuesLastOverReload(t *testing.T) {
 			expect(t, h, class, "cpu", "cpu.weight", "50")
 		} else {
 			expect(t, h, class, "cpu", "cpu.shares", "512")
+		}
+		if err := tree.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is changed of the groups of all pods and of the classes is seen and corrected, and only what they were given: an administrator
+// may limit a class.
+func TestDriftOfClasses(t *testing.T) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+		o := tree.Options()
+		o.MemoryQoS, o.QoSReserved = true, 50
+		tree = tree.WithOptions(o).WithLimits(NodeLimits{MilliCPU: 1500, Memory: 1 << 30, Pids: 1000})
+		if err := tree.Setup(); err != nil {
+			t.Fatal(err)
+		}
+		small := list("cpu", "500m", "memory", "32Mi")
+		given, err := tree.SyncQoS([]*corev1.Pod{podOf(container("a", small, nil)), podOf(container("a", small, small))})
+		if err != nil || len(given) != 3 {
+			t.Fatal(given, err)
+		}
+		for _, of := range given {
+			shares, least, quota, period := uint64(7777), int64(16<<20), int64(50_000), uint64(100_000)
+			if d, err := tree.Drift(of); err != nil || len(d) != 0 {
+				t.Errorf("%s at first: %v, %v", of.Path, d, err)
+			}
+			if err := h.Update(of.Path, &specs.LinuxResources{
+				CPU:    &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period},
+				Memory: &specs.LinuxMemory{Limit: &least},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			d, err := tree.Drift(of)
+			if err != nil || len(d) != 2 || !strings.HasPrefix(d[0].File, "cpu.") || !strings.HasPrefix(d[1].File, "memory.") {
+				t.Errorf("%s: %v, %v", of.Path, d, err)
+			}
+			if err := tree.Correct(of); err != nil {
+				t.Error(err)
+			}
+			if d, err := tree.Drift(of); err != nil || len(d) != 0 {
+				t.Errorf("%s corrected: %v, %v", of.Path, d, err)
+			}
+			if h.Mode() == Unified {
+				expect(t, h, of.Path, "cpu", "cpu.max", "50000 100000")
+			} else {
+				expect(t, h, of.Path, "cpu", "cpu.cfs_quota_us", "50000")
+			}
 		}
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)

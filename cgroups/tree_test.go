@@ -65,7 +65,7 @@ func TestTreeOfEachClass(t *testing.T) {
 	pods := []*corev1.Pod{
 		podOf(container("a", list("cpu", "300m"), nil)), podOf(container("a", list("cpu", "1700m"), nil)), podOf(container("a", nil, nil)),
 	}
-	if err := tree.SyncQoS(pods); err != nil {
+	if _, err := tree.SyncQoS(pods); err != nil {
 		t.Fatal(err)
 	}
 	if h.Mode() == Unified {

@@ -1,8 +1,9 @@
-// Package event keeps what happened to the pods of this node, as the API's Events: a bounded ring in which an event that
+// Package event keeps what happened to this node and its pods, as the API's Events: a bounded ring in which an event that
 // repeats is counted, not stored again.
 package event
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -61,12 +62,24 @@ func New(c Config) *Recorder {
 
 // Event records something about a pod. typ is corev1.EventTypeNormal or corev1.EventTypeWarning.
 func (r *Recorder) Event(pod *corev1.Pod, typ, reason, format string, args ...any) {
-	r.record(pod, "", typ, reason, fmt.Sprintf(format, args...))
+	r.record(reference(pod, ""), typ, reason, fmt.Sprintf(format, args...))
+}
+
+// Node records something about the node itself: as kubelet does, by a name and a UID that are both the node's name.
+func (r *Recorder) Node(typ, reason, format string, args ...any) {
+	r.record(corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Host, UID: types.UID(r.cfg.Host)}, typ, reason, fmt.Sprintf(format, args...))
 }
 
 // Container records something about one container of a pod.
 func (r *Recorder) Container(pod *corev1.Pod, name, typ, reason, format string, args ...any) {
-	r.record(pod, fieldPath(pod, name), typ, reason, fmt.Sprintf(format, args...))
+	r.record(reference(pod, fieldPath(pod, name)), typ, reason, fmt.Sprintf(format, args...))
+}
+
+func reference(pod *corev1.Pod, field string) corev1.ObjectReference {
+	return corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion, FieldPath: field,
+	}
 }
 
 // fieldPath is how an Event names a container: by the list of the spec that it is in.
@@ -82,18 +95,19 @@ func fieldPath(pod *corev1.Pod, name string) string {
 	}
 }
 
-func (r *Recorder) record(pod *corev1.Pod, field, typ, reason, message string) {
+func (r *Recorder) record(of corev1.ObjectReference, typ, reason, message string) {
 	message = shorten(message)
 	now := metav1.NewTime(time.Now())
-	k := key{uid: pod.UID, field: field, typ: typ, reason: reason, message: message}
+	k := key{uid: of.UID, field: of.FieldPath, typ: typ, reason: reason, message: message}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.combine(k, now.Time) {
-		k = key{uid: pod.UID, typ: typ, reason: reason, combined: true}
+		k = key{uid: of.UID, typ: typ, reason: reason, combined: true}
+		of.FieldPath = ""
 		message = shorten(combinedPrefix + message)
 	}
 	r.serial++
-	e := r.next(pod, k, message, now)
+	e := r.next(of, k, message, now)
 	e.ResourceVersion = fmt.Sprint(r.serial)
 	r.byKey[k] = e
 	close(r.change)
@@ -108,7 +122,7 @@ func shorten(message string) string {
 }
 
 // next is the event to be stored for k: a new one, or the last one with its count raised. What was handed out is not changed.
-func (r *Recorder) next(pod *corev1.Pod, k key, message string, now metav1.Time) *corev1.Event {
+func (r *Recorder) next(of corev1.ObjectReference, k key, message string, now metav1.Time) *corev1.Event {
 	if old, ok := r.byKey[k]; ok {
 		e := *old
 		e.Count++
@@ -119,14 +133,11 @@ func (r *Recorder) next(pod *corev1.Pod, k key, message string, now metav1.Time)
 	}
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s.%x", pod.Name, now.UnixNano()+r.serial), Namespace: pod.Namespace,
-			UID: types.UID(fmt.Sprintf("%s.%d", pod.UID, r.serial)), CreationTimestamp: now,
+			Name: fmt.Sprintf("%s.%x", of.Name, now.UnixNano()+r.serial), Namespace: cmp.Or(of.Namespace, metav1.NamespaceDefault),
+			UID: types.UID(fmt.Sprintf("%s.%d", of.UID, r.serial)), CreationTimestamp: now,
 		},
-		InvolvedObject: corev1.ObjectReference{
-			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion, FieldPath: k.field,
-		},
-		Type: k.typ, Reason: k.reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		InvolvedObject: of,
+		Type:           k.typ, Reason: k.reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
 		ReportingController: r.cfg.Component, ReportingInstance: r.cfg.Host,
 	}

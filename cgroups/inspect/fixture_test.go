@@ -109,7 +109,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 			start(t, h, path+"/"+id, script)
 		}
 	}
-	if err := tree.SyncQoS(refs[:4]); err != nil {
+	if _, err := tree.SyncQoS(refs[:4]); err != nil {
 		t.Fatal(err)
 	}
 	limit := int64(200 << 20)
