@@ -143,7 +143,7 @@ func TestGroups(t *testing.T) {
 				name: "guaranteed", resources: "{limits: {cpu: 500m, memory: 64Mi}}",
 				class:     []string{"/kubepods/pod", "kubepods.slice/"},
 				pod:       []groupValue{sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"), {"pids", "pids.max", "321", "pids.max", "321"}, {v2: "memory.min", want2: "67108864"}},
-				container: []groupValue{sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"), {v2: "memory.min", want2: "67108864"}, {v2: "memory.high", want2: "max"}, {v2: "memory.swap.max", want2: "0"}, {v2: "memory.oom.group", want2: "0"}},
+				container: []groupValue{sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"), {v2: "memory.min", want2: "67108864"}, {v2: "memory.high", want2: "max"}, {"memory", "memory.memsw.limit_in_bytes", "67108864", "memory.swap.max", "0"}, {v2: "memory.oom.group", want2: "0"}},
 				score:     "-997",
 			},
 			{
@@ -234,6 +234,9 @@ func (n *Node) requireClasses() {
 func (n *Node) requireDrift() {
 	n.t.Helper()
 	group := n.containerGroup(n.pod("guaranteed"))
+	all := filepath.Dir(filepath.Dir(group))
+	burstable, besteffort := filepath.Dir(filepath.Dir(n.containerGroup(n.pod("burstable")))), filepath.Dir(filepath.Dir(n.containerGroup(n.pod("besteffort"))))
+	tasks, memory := groupFile("pids", all, "pids.max", "pids.max"), groupFile("memory", all, "memory.limit_in_bytes", "memory.max")
 	for _, v := range []struct {
 		group string
 		groupValue
@@ -244,6 +247,10 @@ func (n *Node) requireDrift() {
 		{group, sharesOf("512", "50"), "78"},
 		{group, limitOf("67108864"), "33554432"},
 		{group, groupValue{"cpu", "cpu.cfs_quota_us", "25000", "cpu.max", "25000 50000"}, "20000"},
+		{burstable, sharesOf("256", "25"), "79"},
+		{besteffort, sharesOf("2", "1"), "80"},
+		{all, groupValue{"pids", "pids.max", tasks, "pids.max", tasks}, "9999"},
+		{all, limitOf(memory), "4294967296"},
 	} {
 		file, _ := v.at(v.group)
 		if err := os.WriteFile(file, []byte(v.bad), 0); err != nil {

@@ -111,7 +111,20 @@ func TestExclusiveCPUs(t *testing.T) {
 	n.apply("never.yaml", pinned("never", "2"))
 	n.waitRefused("never", "OutOfcpu", corev1.PodFailed, "requested: 2000, used: 1000, capacity: 1000")
 
-	// Drift: somebody changes a value while no agent looks. The next one puts it right and moves nobody else.
+	// Drift: somebody changes a value, which is told and put right.
+	n.drift(id, "cpuset.cpus", "0-1")
+	n.eventually("the change to be told of and corrected", func() error {
+		events := n.must("events", "own")
+		if !strings.Contains(events, "cpuset.cpus is 0-1, should be 1 (CPUs that were assigned)") || !strings.Contains(events, "; corrected") {
+			return fmt.Errorf("events:\n%s", events)
+		}
+		if got := n.groupFile("own", "cpuset.cpus", "cpuset.cpus"); got != "1" {
+			return fmt.Errorf("it has CPUs %s", got)
+		}
+		return nil
+	})
+
+	// Somebody changes a value while no agent looks. The next one puts it right and moves nobody else.
 	n.kill()
 	n.drift(id, "cpuset.cpus", "0-1")
 	n.start()
