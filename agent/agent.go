@@ -182,6 +182,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { return a.watchDrift(ctx) })
+	g.Go(func() error { a.rotateLogs(ctx); return nil })
 	if periods, err := a.cfg.Periods(); err == nil && len(periods) > 0 {
 		down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
 		g.Go(func() error { down.Run(ctx); return nil })

@@ -54,6 +54,7 @@ type Embedded struct {
 	MaxRegistryPulls  int
 	LogMaxSize        resource.QuantityValue
 	LogMaxFiles       int
+	LogInterval       time.Duration // how often the logs of another runtime are looked at
 	HandlersFile      string
 }
 
@@ -152,6 +153,7 @@ func Default() Config {
 			MaxParallelPulls: 6,
 			LogMaxSize:       resource.QuantityValue{Quantity: resource.MustParse("10Mi")},
 			LogMaxFiles:      5,
+			LogInterval:      10 * time.Second,
 		},
 		Resources:      defaultResources(),
 		ManifestDir:    "/etc/berth/manifests",
@@ -198,6 +200,7 @@ func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
 	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile, "YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
 	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
+	fs.DurationVar(&e.LogInterval, "log-monitor-interval", e.LogInterval, "longest time between two looks at the size of a log that is written, where the runtime is another one")
 }
 
 // AddFlags adds the flags of every setting to fs, but for the run directory's.
@@ -292,6 +295,9 @@ func (e *Embedded) Complete() error {
 	}
 	if e.LogMaxSize.Sign() < 0 || e.LogMaxFiles < 1 {
 		errs = append(errs, errors.New("--log-max-size must not be negative, and --log-max-files at least 1"))
+	}
+	if e.LogInterval <= 0 {
+		errs = append(errs, fmt.Errorf("--log-monitor-interval %s: must be positive", e.LogInterval))
 	}
 	if e.MaxParallelPulls < 1 {
 		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
