@@ -31,6 +31,8 @@ import (
 // Program is a runtime that can be run.
 type Program struct {
 	Name string
+	// Release is its name with what matters of the version, by which tests know what it lacks.
+	Release string
 	// HasEvents says whether it has the CRI's stream of events.
 	HasEvents bool
 	// GroupPrefix stands before the ID of a container in the name of its cgroup.
@@ -40,6 +42,13 @@ type Program struct {
 	configure func(*Runtime) settings
 }
 
+// The releases.
+const (
+	Containerd16 = "containerd 1.6"
+	Containerd22 = "containerd 2.2"
+	CRIO134      = "CRI-O 1.34"
+)
+
 // Containerd is Debian's. The test is skipped without it.
 func Containerd(t *testing.T) Program {
 	t.Helper()
@@ -47,20 +56,20 @@ func Containerd(t *testing.T) Program {
 	if err != nil {
 		t.Skip("containerd is not installed (.ci/deps test installs it)")
 	}
-	return Program{Name: "containerd", path: path, configure: containerd}
+	return Program{Name: "containerd", Release: Containerd16, path: path, configure: containerd}
 }
 
 // Containerd2 is the one that the environment names. The test is skipped when it names none.
 func Containerd2(t *testing.T) Program {
 	t.Helper()
-	return Program{Name: "containerd", HasEvents: true, path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd}
+	return Program{Name: "containerd", Release: Containerd22, HasEvents: true, path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd}
 }
 
 // CRIO is the one that the environment names. The test is skipped when it names none. It has its stream of events when that is asked
 // for, which is not how it is installed.
 func CRIO(t *testing.T, events bool) Program {
 	t.Helper()
-	return Program{Name: "cri-o", HasEvents: events, GroupPrefix: "crio-", path: named(t, "BERTH_CRIO", "crio", "pinns"), configure: func(r *Runtime) settings { return crio(r, events) }}
+	return Program{Name: "cri-o", Release: CRIO134, HasEvents: events, GroupPrefix: "crio-", path: named(t, "BERTH_CRIO", "crio", "pinns"), configure: func(r *Runtime) settings { return crio(r, events) }}
 }
 
 // named is the first of the programs in the directory that the environment names.

@@ -40,16 +40,29 @@ func (n *Node) usePeer(p peer.Program) {
 	n.peer.Start(n.t)
 }
 
-// peerLacks are the cases of [TestFields] that a runtime other than the embedded one cannot pass, and why.
-var peerLacks = map[string]string{
-	"stop-signal":           "containerd 1.6 takes the stop signal from the image alone",
-	"groups-strict":         "containerd 1.6 is older than the policy of supplemental groups",
-	"own-users":             "containerd 1.6 is older than user namespaces",
-	"proc-unmasked":         "containerd 1.6 is older than user namespaces",
-	"selinux":               "containerd runs without a label what asks for one where the kernel has none",
-	"image-volume":          "containerd 1.6 is older than image volumes",
-	"recursively-read-only": "containerd 1.6 is older than recursive read-only mounts",
-	"pull-always":           "the peer has a registry for the image",
+// peerLacks are the cases of [TestFields] that runtimes other than the embedded one cannot pass, and why, by their releases.
+var peerLacks = map[string]map[string]string{
+	"stop-signal": {
+		peer.Containerd16: "takes the stop signal from the image alone",
+		peer.Containerd22: "takes the stop signal from the image alone",
+		peer.CRIO134:      "takes the stop signal from the image alone",
+	},
+	"groups-strict":         {peer.Containerd16: "is older than the policy of supplemental groups"},
+	"own-users":             {peer.Containerd16: "is older than user namespaces"},
+	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces"},
+	"image-volume":          {peer.Containerd16: "is older than image volumes"},
+	"recursively-read-only": {peer.Containerd16: "is older than recursive read-only mounts"},
+	"selinux": {
+		peer.Containerd16: "runs without a label what asks for one where the kernel has none",
+		peer.Containerd22: "runs without a label what asks for one where the kernel has none",
+		peer.CRIO134:      "runs without a label what asks for one where the kernel has none",
+	},
+	"app-armor-missing":    {peer.CRIO134: "sets a profile only where the kernel has AppArmor (specSetApparmorProfile)"},
+	"no-such-program":      {peer.CRIO134: "has runc look for the program when the container is created, so that there never is one that has ended"},
+	"port-of-host-address": {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
+	"pull-always": {
+		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the image", peer.CRIO134: "has a registry for the image",
+	},
 }
 
 // onPeer runs tests of the agent with another runtime below it.
@@ -58,17 +71,66 @@ func onPeer(t *testing.T, p peer.Program) {
 	peers.Store(t.Name(), p)
 	for name, test := range map[string]func(*testing.T){
 		"FirstPod": TestFirstPod, "PodsReachEachOther": TestPodsReachEachOther, "StopLeavesPodsRunning": TestStopLeavesPodsRunning,
-		"Probes": TestProbes, "Stats": TestStats, "Resize": TestResize,
+		"Probes": TestProbes, "Stats": TestStats, "Resize": TestResize, "Logs": peerLogs,
+		"Fields": TestFields, "Lifecycle": TestLifecycle, "KillAgent": TestKillAgent,
 	} {
 		t.Run(name, test)
 	}
-	// These many starts and ends at a time can leave a shim of containerd 1.6, and a killed agent the log directory of a pod.
-	if os.Getenv("BERTH_PEERS_ALL") == "" {
-		return
+}
+
+// peerLogs has the agent rotate the log of a container, also when it was killed between moving it away and the runtime opening
+// another.
+func peerLogs(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "--log-max-size=40Ki", "--log-max-files=50", "--log-monitor-interval=1s")
+	n.apply("talks.yaml", pod("talks", `
+  containers:
+  - name: main
+    image: `+image+`
+    command: [sh, -c, 'i=0; while :; do if [ -e /more ]; then rm /more; end=$((i+1000)); while [ $i -lt $end ]; do echo line $i; i=$((i+1)); done; fi; sleep 0.1; done']`))
+	p := n.waitReady("talks")
+	log := filepath.Join(n.Dir, "logs", "default_"+p.Name+"_"+string(p.UID), "main", "0.log")
+	said := 0
+	more := func() {
+		t.Helper()
+		n.must("exec", "talks", "--", "touch", "/more")
+		said += 1000
+		n.eventually("a thousand lines more", func() error {
+			if got := strings.Count(n.must("logs", "talks"), "\n"); got != said {
+				return fmt.Errorf("%d of %d", got, said)
+			}
+			return nil
+		})
 	}
-	for name, test := range map[string]func(*testing.T){"Fields": TestFields, "Lifecycle": TestLifecycle, "KillAgent": TestKillAgent} {
-		t.Run(name, test)
+	rotated := func(want int) {
+		t.Helper()
+		n.eventually(fmt.Sprintf("%d rotated files", want), func() error {
+			files, err := filepath.Glob(log + ".*")
+			if err == nil && len(files) != want {
+				err = fmt.Errorf("there are %q", files)
+			}
+			return err
+		})
 	}
+	more()
+	rotated(1)
+	more()
+	rotated(2)
+	n.kill()
+	if err := os.Rename(log, log+".20990101-000000"); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.eventually("the log to be there again", func() error { _, err := os.Stat(log); return err })
+	more()
+	rotated(4)
+	for i, line := range strings.Split(strings.TrimSpace(n.must("logs", "talks")), "\n") {
+		if line != fmt.Sprintf("line %d", i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	n.remove("talks.yaml")
+	n.requireNoPods()
 }
 
 // TestKilledPeer kills the runtime below pods. The agent says so, waits for it and goes on; containers do not notice, and what has
