@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -31,16 +30,7 @@ func markFile(rootDir string, uid types.UID) string {
 
 // writeMark keeps the mark. It goes with the pod's directory; of a pod without one there is nothing to end.
 func writeMark(rootDir string, uid types.UID, m mark) error {
-	data, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("mark ending pod: %w", err)
-	}
-	path := markFile(rootDir, uid)
-	err = os.WriteFile(path+".new", data, 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := writeRecord(markFile(rootDir, uid), m); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("mark ending pod: %w", err)
 	}
 	return nil
@@ -48,12 +38,8 @@ func writeMark(rootDir string, uid types.UID, m mark) error {
 
 // readMark returns nil when the pod was not told to end. What cannot be read was not told to the end either.
 func readMark(rootDir string, uid types.UID) *mark {
-	data, err := os.ReadFile(markFile(rootDir, uid))
-	if err != nil {
-		return nil
-	}
 	m := &mark{}
-	if json.Unmarshal(data, m) != nil {
+	if !readRecord(markFile(rootDir, uid), m) {
 		return nil
 	}
 	if m.Evicted != nil && m.Evicted.Boot != "" && m.Evicted.Boot != BootID() {

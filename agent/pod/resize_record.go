@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -44,15 +43,7 @@ func resizedFile(rootDir string, uid types.UID) string {
 
 // writeResized keeps the record. It goes with the pod's directory.
 func writeResized(rootDir string, uid types.UID, r *resized) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("record resize: %w", err)
-	}
-	path := resizedFile(rootDir, uid)
-	if err = os.WriteFile(path+".new", data, 0o600); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := writeRecord(resizedFile(rootDir, uid), r); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("record resize: %w", err)
 	}
 	return nil
@@ -61,8 +52,7 @@ func writeResized(rootDir string, uid types.UID, r *resized) error {
 // readResized is an empty record when there is none that can be read: what the containers were made with is known then.
 func readResized(rootDir string, uid types.UID) *resized {
 	r := &resized{}
-	data, err := os.ReadFile(resizedFile(rootDir, uid))
-	if err != nil || json.Unmarshal(data, r) != nil {
+	if !readRecord(resizedFile(rootDir, uid), r) {
 		return &resized{}
 	}
 	return r
