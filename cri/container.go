@@ -61,11 +61,12 @@ type container struct {
 	id        string
 	createdAt int64
 	sandbox   *sandbox
-	cfg       *runtimeapi.ContainerConfig // never changes
-	op        oplock                      // held by what changes the state
-	done      chan struct{}               // closed when it has exited and nothing of it runs any more
-	signalled atomic.Bool                 // its stop signal was sent
-	dumping   atomic.Bool                 // a checkpoint of it is being made
+	cfg       *runtimeapi.ContainerConfig  // never changes
+	pod       *runtimeapi.PodSandboxConfig // what the client said of the sandbox, while it is made
+	op        oplock                       // held by what changes the state
+	done      chan struct{}                // closed when it has exited and nothing of it runs any more
+	signalled atomic.Bool                  // its stop signal was sent
+	dumping   atomic.Bool                  // a checkpoint of it is being made
 
 	mu   sync.RWMutex
 	rec  containerRecord

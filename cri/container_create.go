@@ -23,8 +23,9 @@ import (
 	"github.com/berth-node/berth/cri/snapshot"
 )
 
-// create makes a container in a sandbox, up to its root file system being mounted and its specification written.
-func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig) (string, error) {
+// create makes a container in a sandbox, up to its root file system being mounted and its specification written. pod is what the client
+// says of the sandbox now: a container that it has added since may be privileged in one that was not made for that.
+func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig) (string, error) {
 	if cfg.GetMetadata().GetName() == "" {
 		return "", invalidf("container metadata must include a name")
 	}
@@ -40,7 +41,7 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 	if err := oci.SameUserNamespace(sb.namespaceOptions().GetUsernsOptions(), userns); err != nil {
 		return "", fmt.Errorf("create container: %w: %w", errInvalid, err)
 	}
-	c, err := cs.createHeld(ctx, sb, cfg, img)
+	c, err := cs.createHeld(ctx, sb, cfg, pod, img)
 	if err != nil {
 		return "", fmt.Errorf("create container: %w", err)
 	}
@@ -49,12 +50,13 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 }
 
 // createHeld makes a container while no plugin comes.
-func (cs *containers) createHeld(ctx context.Context, sb *sandbox, cfg *runtimeapi.ContainerConfig, img image.Image) (*container, error) {
+func (cs *containers) createHeld(ctx context.Context, sb *sandbox, cfg *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig, img image.Image) (*container, error) {
 	defer cs.hold()()
 	c, err := cs.begin(sb, cfg, img)
 	if err != nil {
 		return nil, err
 	}
+	c.pod = pod
 	if err := c.op.lock(ctx); err != nil {
 		return nil, errors.Join(err, cs.drop(c))
 	}
@@ -299,7 +301,7 @@ func writeSpec(path string, spec *specs.Spec) error {
 func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error) {
 	rootfs := cs.paths.rootfs(c.id)
 	in := oci.Input{
-		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Container: c.cfg, Image: img.Config.Config,
+		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Privileged: c.pod.GetLinux().GetSecurityContext().GetPrivileged(), Container: c.cfg, Image: img.Config.Config,
 		IDs: c.sandbox.ids, Rootfs: rootfs, Cgroup: c.record().Cgroup, Host: cs.host,
 	}
 	var err error

@@ -68,7 +68,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 // CreateContainer makes a container in a sandbox.
 func (s *Server) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return call(ctx, "CreateContainer", func(ctx context.Context) (*runtimeapi.CreateContainerResponse, error) {
-		id, err := s.ctrs.create(ctx, r.GetPodSandboxId(), r.GetConfig())
+		id, err := s.ctrs.create(ctx, r.GetPodSandboxId(), r.GetConfig(), r.GetSandboxConfig())
 		return &runtimeapi.CreateContainerResponse{ContainerId: id}, err
 	})
 }

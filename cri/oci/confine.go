@@ -15,7 +15,7 @@ import (
 func confinement(in *Input, s *specs.Spec) error {
 	sc := security(in.Container)
 	if sc.GetPrivileged() {
-		if !in.Sandbox.GetLinux().GetSecurityContext().GetPrivileged() {
+		if !in.Privileged && !in.Sandbox.GetLinux().GetSecurityContext().GetPrivileged() {
 			return errors.New("no privileged container allowed in sandbox")
 		}
 		return nil

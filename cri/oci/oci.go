@@ -14,13 +14,14 @@ import (
 
 // Input is all that a container's specification depends on.
 type Input struct {
-	ID        string
-	SandboxID string
-	Sandbox   *runtimeapi.PodSandboxConfig
-	Container *runtimeapi.ContainerConfig
-	Image     ocispec.ImageConfig
-	Rootfs    string // where the root file system is mounted
-	Cgroup    string // path of the container's cgroup, see [CgroupPath]
+	ID         string
+	SandboxID  string
+	Sandbox    *runtimeapi.PodSandboxConfig
+	Privileged bool // the sandbox may have privileged containers, whatever it was made with
+	Container  *runtimeapi.ContainerConfig
+	Image      ocispec.ImageConfig
+	Rootfs     string // where the root file system is mounted
+	Cgroup     string // path of the container's cgroup, see [CgroupPath]
 
 	IDs        *IDs       // of the pod, from [UserNamespace]
 	User       specs.User // from [ResolveUser]
