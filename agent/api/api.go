@@ -1,5 +1,6 @@
 // Package api serves the agent's API: what its pods are and say, a way into them, and what the agent knows of itself. The paths
-// are kubelet's where kubelet has one. It reads; the only thing that it makes happen is in a pod's own process.
+// are kubelet's where kubelet has one, and an API server's for what is added to a pod. Else it reads, and what it makes happen is in
+// a pod's own process.
 package api
 
 import (
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -77,6 +79,7 @@ type Config struct {
 	// Configz is what /configz shows; nil: it is not served.
 	Configz func() any
 
+	Changes       Changes   // nil: nothing can be added to a pod
 	Authority     Authority // signs certificates for the administrator; nil: none
 	CheckpointDir string    // where checkpoints of containers go; "": /checkpoint is not served
 	SystemLogs    string    // directory that /logs/ shows; "": it is not served
@@ -196,6 +199,10 @@ func (s *Server) debugging() map[string]handler {
 	}
 	routes["/portForward/{ns}/{pod}"] = s.portForward
 	routes["/portForward/{ns}/{pod}/{uid}"] = s.portForward
+	if s.cfg.Changes != nil {
+		routes["PATCH /pods/{ns}/{pod}/ephemeralcontainers"] = s.patchEphemeral
+		routes["PATCH /pods/{ns}/{pod}/status"] = s.patchStatus
+	}
 	if s.cfg.CheckpointDir != "" {
 		routes["POST /checkpoint/{ns}/{pod}/{container}"] = s.checkpoint
 	}
@@ -237,7 +244,9 @@ func (s *Server) answer(h func(http.ResponseWriter, *http.Request) error) http.H
 			panic(http.ErrAbortHandler) //nolint:forbidigo // how net/http is told to cut the connection
 		}
 		f := &failure{http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error()}
-		if !errors.As(err, &f) {
+		if said, ok := errors.AsType[*apierrors.StatusError](err); ok {
+			f = &failure{int(said.ErrStatus.Code), said.ErrStatus.Reason, said.ErrStatus.Message}
+		} else if !errors.As(err, &f) {
 			s.log.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		w.Header().Set("Content-Type", "application/json")

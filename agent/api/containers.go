@@ -30,7 +30,8 @@ func status(p *corev1.Pod, name string) (corev1.ContainerStatus, error) {
 		}
 	}
 	specs := slices.Concat(p.Spec.Containers, p.Spec.InitContainers)
-	if slices.ContainsFunc(specs, func(c corev1.Container) bool { return c.Name == name }) {
+	added := slices.ContainsFunc(p.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
+	if added || slices.ContainsFunc(specs, func(c corev1.Container) bool { return c.Name == name }) {
 		return corev1.ContainerStatus{}, badRequest("container %q in pod %q has not been started yet", name, p.Name)
 	}
 	return corev1.ContainerStatus{}, notFound("container %s is not one of pod %s", name, p.Name)

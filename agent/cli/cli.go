@@ -71,8 +71,8 @@ func usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a..
 func Commands(runDir func() string) []*cobra.Command {
 	c := &commands{client: func() *client.Client { return client.New(runDir()) }}
 	return []*cobra.Command{
-		c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.portForward(), c.events(), c.rm(),
-		c.cert(),
+		c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.debug(), c.portForward(), c.events(), c.rm(),
+		c.condition(), c.cert(),
 	}
 }
 
@@ -208,6 +208,9 @@ func (c *commands) containers(t *target) func(*cobra.Command, []string, string) 
 			names = append(names, x.Name)
 		}
 		for _, x := range p.Spec.InitContainers {
+			names = append(names, x.Name)
+		}
+		for _, x := range p.Spec.EphemeralContainers {
 			names = append(names, x.Name)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp

@@ -151,6 +151,11 @@ func (d *description) pod(p *corev1.Pod, file string) {
 	d.line("", "UID", "%s", p.UID)
 	d.containers("Init Containers", p.Spec.InitContainers, p.Status.InitContainerStatuses)
 	d.containers("Containers", p.Spec.Containers, p.Status.ContainerStatuses)
+	added := make([]corev1.Container, 0, len(p.Spec.EphemeralContainers))
+	for _, e := range p.Spec.EphemeralContainers {
+		added = append(added, corev1.Container(e.EphemeralContainerCommon))
+	}
+	d.containers("Ephemeral Containers", added, p.Status.EphemeralContainerStatuses)
 	if len(p.Status.Conditions) > 0 {
 		d.printf("Conditions:\n  %-27s %s\n", "Type", "Status")
 		for _, c := range p.Status.Conditions {

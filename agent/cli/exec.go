@@ -82,6 +82,9 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 		for _, ct := range p.Spec.Containers {
 			has = has || ct.Name == name && ct.TTY
 		}
+		for _, ct := range p.Spec.EphemeralContainers {
+			has = has || ct.Name == name && ct.TTY
+		}
 		if o.tty && !has {
 			fmt.Fprintf(notes, "container %s has no terminal (tty: true in its manifest): going on without one\n", name)
 		}

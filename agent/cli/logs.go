@@ -81,7 +81,11 @@ func allLogs(cmd *cobra.Command, cl *client.Client, o logsOptions, p *corev1.Pod
 	var mu sync.Mutex
 	var first error
 	out := &shared{mu: &mu, w: cmd.OutOrStdout()}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+	added := make([]corev1.Container, 0, len(p.Spec.EphemeralContainers))
+	for _, e := range p.Spec.EphemeralContainers {
+		added = append(added, corev1.Container(e.EphemeralContainerCommon))
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers, added} {
 		for _, ct := range list {
 			get := func() {
 				err := cl.Logs(cmd.Context(), keyOf(p), ct.Name, o.LogOptions, o.writer(out, p, ct.Name))

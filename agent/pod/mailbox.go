@@ -34,6 +34,7 @@ type mailbox struct {
 	events atomic.Pointer[[]*runtimeapi.ContainerEventResponse]
 	probes atomic.Pointer[map[string]ProbeResults] // by container ID
 	look   atomic.Bool                             // look at everything, whatever was told
+	added  atomic.Pointer[added]                   // what was added to the pod, all of it
 	object atomic.Bool                             // an object that the pod refers to has changed
 }
 
@@ -53,6 +54,11 @@ func (m *mailbox) putOrder(o order) {
 
 func (m *mailbox) putEviction(e Eviction) {
 	m.evict.Store(&e)
+	m.ring()
+}
+
+func (m *mailbox) putAdded(a *added) {
+	m.added.Store(a)
 	m.ring()
 }
 

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ type node struct {
 	everybody          func() (all []*corev1.Pod, settled bool)
 	unpinned           chan struct{} // CPUs or memory that another pod may wait for were given back
 	missed             atomic.Int64  // changes that no event has told of
+	adding             sync.Mutex    // held while what was added to a pod is read and written
 	addresses          atomic.Pointer[addresses]
 
 	// Set before the first worker begins.

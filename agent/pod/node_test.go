@@ -165,7 +165,7 @@ func describe(p *corev1.Pod) string {
 	if p.Status.Reason != "" {
 		out[0] += "(" + p.Status.Reason + ")"
 	}
-	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for _, s := range list {
 			out = append(out, fmt.Sprintf("%s:%d:%s", s.Name, s.RestartCount, state(s.State)))
 			if s.LastTerminationState.Terminated != nil {

@@ -169,6 +169,7 @@ func (p *planner) run() {
 	if p.initialize() {
 		p.regular()
 	}
+	p.ephemeral()
 	// The two steps make the same volumes.
 	switch renewing := p.busy[string(stepRenew)]; {
 	case p.needsPrepare() && !renewing:

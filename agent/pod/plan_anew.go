@@ -24,7 +24,7 @@ func (p *planner) startsAnew() bool {
 				p.kill(c, p.grace(), "Stopping container "+name+", since all containers of the pod are restarted")
 			}
 		}
-		waits = waits || p.past(&list[0])
+		waits = waits || p.past(&list[0]) && !isEphemeral(p.pod, name) // which does not come back
 	}
 	p.restarting = &waits
 	return runs

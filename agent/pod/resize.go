@@ -51,6 +51,9 @@ func (w *worker) recall() {
 		return
 	}
 	w.recalled = true
+	if w.added.empty() { // nobody has told of more meanwhile
+		w.added = readAdded(w.cfg.RootDir, w.uid)
+	}
 	if len(w.seen.containers) == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -162,11 +163,14 @@ type launch struct {
 	image spec.Image
 	ips   []string
 	pin   *pinning.Pin // with which it was made; nil: not known
+
+	target string // ID of the container whose processes it sees; "": its own
 }
 
 // start creates and starts a container, and runs its postStart hook.
 func (w *worker) start(s step) act {
 	l := &launch{worker: w, step: s, pod: w.pod, c: findContainer(w.pod, s.container), site: w.site, image: w.images[s.container], ips: w.podIPs()}
+	l.target = w.targetOf(s.container)
 	delete(w.images, s.container) // the next start asks again
 	return func(ctx context.Context) (func(), error) {
 		id, err := l.run(ctx)
@@ -221,7 +225,7 @@ func (l *launch) create(ctx context.Context) (string, error) {
 		return "", &reasoned{reasonConfig, err}
 	}
 	r, err := l.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.site.config,
+		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.sandboxConfig(),
 	})
 	endSpan(span, err)
 	if err != nil {
@@ -231,11 +235,23 @@ func (l *launch) create(ctx context.Context) (string, error) {
 	return r.GetContainerId(), nil
 }
 
+// sandboxConfig is that of the sandbox, as it would be made for the pod with the containers that were added to it: runtimes look there
+// whether a container may be privileged.
+func (l *launch) sandboxConfig() *runtimeapi.PodSandboxConfig {
+	sc := l.c.SecurityContext
+	if sc == nil || sc.Privileged == nil || !*sc.Privileged || l.site.config.GetLinux().GetSecurityContext().GetPrivileged() {
+		return l.site.config
+	}
+	out := proto.CloneOf(l.site.config)
+	out.Linux.SecurityContext.Privileged = true
+	return out
+}
+
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
-		BindOptions: l.mountOptions, Objects: l.cfg.Objects,
+		BindOptions: l.mountOptions, Objects: l.cfg.Objects, Target: l.target,
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin

@@ -229,7 +229,7 @@ func (w *worker) forget(s step) act {
 // finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
 // last words of its containers.
 func (w *worker) finish() act {
-	place, said, end := w.newSite(), w.messages(), (*mark)(nil)
+	place, said, more, end := w.newSite(), w.messages(), w.added, (*mark)(nil)
 	if w.end != nil {
 		end = new(w.mark())
 	}
@@ -255,6 +255,11 @@ func (w *worker) finish() act {
 		}
 		if err := keepMessages(said); err != nil {
 			return nil, err
+		}
+		if !more.empty() {
+			if err := writeRecord(addedFile(place.cfg.RootDir, place.pod.UID), more); err != nil {
+				return nil, fmt.Errorf("keep what was added to the pod: %w", err)
+			}
 		}
 		if end != nil {
 			if err := writeMark(place.cfg.RootDir, place.pod.UID, *end); err != nil {
@@ -286,6 +291,11 @@ func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 			if list[i].Name == name {
 				return &list[i]
 			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
+			return asContainer(e)
 		}
 	}
 	return nil

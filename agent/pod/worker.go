@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +62,7 @@ type worker struct {
 	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
 	pending  *corev1.PodCondition // why not
 	resized  *resized
+	added    *added
 	recalled bool // it is known what was given before the agent was restarted
 
 	tasks   map[string]context.CancelFunc // running steps by key
@@ -87,7 +89,7 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
-		resized: &resized{}, renew: hasContent(pod),
+		resized: &resized{}, added: &added{}, renew: hasContent(pod),
 		probes: map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
 	}
 	w.prober = newProber(n, pod.UID, w.mail, w.log)
@@ -105,6 +107,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		if w.look(ctx) {
 			w.recall()
 			w.allocate()
+			w.pod, w.want = w.added.adorn(w.pod), w.added.adorn(w.want)
 			w.probe(ctx)
 			d := plan(w.view())
 			if d.gone {
@@ -180,6 +183,9 @@ func (w *worker) read(ctx context.Context) {
 	}
 	if all := w.mail.probes.Load(); all != nil {
 		w.probes = *all
+	}
+	if a := w.mail.added.Swap(nil); a != nil {
+		w.added = a
 	}
 	if w.mail.object.Swap(false) {
 		w.objectsChanged()
@@ -370,7 +376,7 @@ func (w *worker) publish(d *decision) {
 	if e := w.evicted; e != nil {
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
-	in.Conditions = append(in.Conditions, w.resizeConditions()...)
+	in.Conditions = slices.Concat(w.added.Conditions, in.Conditions, w.resizeConditions())
 	if d.restarting != nil {
 		in.Conditions = append(in.Conditions, status.Condition(corev1.AllContainersRestarting, *d.restarting, "", ""))
 	}

@@ -54,7 +54,7 @@ var unsupported = []entry{
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
 
-	{"spec.ephemeralContainers", "ephemeral containers are not there yet, and none can be part of a manifest"},
+	{"spec.ephemeralContainers", "they are added to a pod that runs: berth debug"},
 	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSource", "nothing here fills volumes"},
 	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSourceRef", "nothing here fills volumes"},
 	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", "nothing here changes volumes"},
@@ -65,7 +65,6 @@ var unsupported = []entry{
 
 	{"spec.evictionResponders", "evictions by an API server are not there yet"},
 	{"spec.os.name=windows", "this is a Linux node"},
-	{"spec.readinessGates", "conditions of others are not there yet, so the pod would never be ready"},
 	{"spec.schedulingGates", "a static pod is not scheduled, so nothing would ever open the gate"},
 	{"spec.schedulingGroup", "a static pod is not scheduled"},
 }
@@ -137,8 +136,10 @@ func rules(table []entry) []rule {
 		path, want, _ := strings.Cut(e.path, "=")
 		rest := strings.TrimPrefix(path, "spec.")
 		if after, ok := strings.CutPrefix(rest, "containers[*]"); ok {
-			if steps, ok := resolve("initContainers[*]" + after); ok {
-				out = append(out, rule{steps, want, e.reason})
+			for _, more := range []string{"initContainers[*]", "ephemeralContainers[*]"} {
+				if steps, ok := resolve(more + after); ok {
+					out = append(out, rule{steps, want, e.reason})
+				}
 			}
 		}
 		if steps, ok := resolve(rest); ok {

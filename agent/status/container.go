@@ -94,6 +94,16 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 	return st
 }
 
+// ephemeral is the status of a container that was added to the pod: it is neither started nor ready, since nobody waits for it.
+func (b *builder) ephemeral(e *corev1.EphemeralContainer) corev1.ContainerStatus {
+	st := b.container((*corev1.Container)(&e.EphemeralContainerCommon), false)
+	st.Started, st.Ready = nil, false
+	if st.State.Waiting != nil && st.State.Waiting.Reason == PodInitializing {
+		st.State.Waiting.Reason = ContainerCreating // it does not wait for the pod's own
+	}
+	return st
+}
+
 // state fills in the state, and the last one where that depends on it.
 func (b *builder) state(c *corev1.Container, now *runtimeapi.ContainerStatus, init bool, st *corev1.ContainerStatus) {
 	why, waits := b.in.Waiting[c.Name]

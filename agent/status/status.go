@@ -85,6 +85,9 @@ func Build(in Input) corev1.PodStatus {
 	for i := range spec.Containers {
 		st.ContainerStatuses = append(st.ContainerStatuses, b.container(&spec.Containers[i], false))
 	}
+	for i := range spec.EphemeralContainers {
+		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, b.ephemeral(&spec.EphemeralContainers[i]))
+	}
 	st.Phase = phase(in, &st)
 	st.Conditions = conditions(in, &st, old.Conditions)
 	return st

@@ -27,6 +27,7 @@ var provedElsewhere = map[string]string{
 	"containers.resizePolicy.resourceName":  "TestResize",
 	"containers.resizePolicy.restartPolicy": "TestResize",
 	"imagePullSecrets.name":                 "TestPullSecrets",
+	"readinessGates.conditionType":          "TestReadinessGates",
 }
 
 // forbidden are fields that the API itself lets nobody set, or has under another name.

@@ -76,6 +76,10 @@ func Of(r *http.Request) Attributes {
 	if slices.ContainsFunc(intrusive, below) {
 		a.Verb = "create"
 	}
+	// A container that is added to a pod is a way into it, as a command is.
+	if strings.HasSuffix(r.URL.Path, "/ephemeralcontainers") {
+		return Attributes{Verb: "create", Subresources: []string{"proxy"}}
+	}
 	for _, n := range narrow {
 		if below(n.path) {
 			if a.Subresources = []string{n.subresource}; !n.alone {

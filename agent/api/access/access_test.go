@@ -35,6 +35,8 @@ func TestAttributes(t *testing.T) {
 		{"GET", "/portForward/ns/pod", "create", "proxy"},
 		{"GET", "/checkpoint/ns/pod/c", "create", "checkpoint"},
 		{"DELETE", "/pods/ns/pod", "delete", "pods proxy"},
+		{"PATCH", "/pods/ns/pod/status", "patch", "pods proxy"},
+		{"PATCH", "/pods/ns/pod/ephemeralcontainers", "create", "proxy"},
 		{"HEAD", "/healthz", "get", "healthz proxy"},
 		{"GET", "/debug/pprof/heap", "get", "proxy"},
 	} {

@@ -94,6 +94,9 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, bo
 	if err != nil {
 		return nil, err
 	}
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		// Whatever the URL was, it tells nothing to people.

@@ -39,8 +39,9 @@ type Input struct {
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
 	Pin         cgroups.Pin
 	Injection   Injection // for its devices
-	RecursiveRO bool // the runtime can mount recursively read-only
-	BindOptions bool // the runtime can mount with noexec, nodev and nosuid
+	RecursiveRO bool      // the runtime can mount recursively read-only
+	BindOptions bool      // the runtime can mount with noexec, nodev and nosuid
+	Target      string    // ID of the container whose processes it is to see; "" = its own, or what the pod says
 	Objects     Objects
 }
 

@@ -186,6 +186,11 @@ func anyPrivileged(pod *corev1.Pod) bool {
 			}
 		}
 	}
+	for i := range pod.Spec.EphemeralContainers {
+		if sc := pod.Spec.EphemeralContainers[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
+			return true
+		}
+	}
 	return false
 }
 

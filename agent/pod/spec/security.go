@@ -56,7 +56,7 @@ func VerifyNonRoot(pod *corev1.Pod, c *corev1.Container, image Image) error {
 func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 	sc := effective(in.Pod, in.Container)
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions: namespaces(in.Pod, in.IDs),
+		NamespaceOptions: targeted(namespaces(in.Pod, in.IDs), in.Target),
 		Privileged:       isTrue(sc.Privileged),
 		ReadonlyRootfs:   isTrue(sc.ReadOnlyRootFilesystem),
 		NoNewPrivs:       sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
@@ -85,6 +85,14 @@ func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 		out.MaskedPaths, out.ReadonlyPaths = maskedPaths(), readonlyPaths()
 	}
 	return out
+}
+
+// targeted shares the processes of a container, unless the pod shares all of its own or the node's.
+func targeted(ns *runtimeapi.NamespaceOption, target string) *runtimeapi.NamespaceOption {
+	if target != "" && ns.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
+		ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, target
+	}
+	return ns
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

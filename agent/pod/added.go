@@ -1,0 +1,200 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/control/api"
+)
+
+// added is what was added to a pod while it was here, and what no manifest says: an API server would have it in the pod. It is kept in
+// the pod's directory and goes with it, so that a manifest that asks for another pod begins without.
+type added struct {
+	EphemeralContainers []corev1.EphemeralContainer `json:"ephemeralContainers,omitempty"`
+	Conditions          []corev1.PodCondition       `json:"conditions,omitempty"` // of others than the agent
+}
+
+func addedFile(rootDir string, uid types.UID) string {
+	return filepath.Join(rootDir, "pods", string(uid), "added.json")
+}
+
+func readAdded(rootDir string, uid types.UID) *added {
+	a := &added{}
+	if !readRecord(addedFile(rootDir, uid), a) {
+		return &added{}
+	}
+	return a
+}
+
+func (a *added) empty() bool { return len(a.EphemeralContainers) == 0 && len(a.Conditions) == 0 }
+
+// adorn gives a pod the containers that were added to it.
+func (a *added) adorn(pod *corev1.Pod) *corev1.Pod {
+	if pod == nil || len(pod.Spec.EphemeralContainers) == len(a.EphemeralContainers) {
+		return pod // none is ever changed or taken away
+	}
+	out := *pod
+	out.Spec.EphemeralContainers = a.EphemeralContainers
+	return &out
+}
+
+var podKind = schema.GroupKind{Kind: "Pod"}
+
+var podResource = schema.GroupResource{Resource: "pods"}
+
+// AddEphemeral adds containers to a pod that runs, as the subresource ephemeralcontainers of an API server does: those that are there
+// may be named again, unchanged. It returns the pod that has them; they are started from then on. Its errors are those of an API
+// server (k8s.io/apimachinery/pkg/api/errors).
+func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) (*corev1.Pod, error) {
+	return m.add(uid, func(pod *corev1.Pod, a *added) error {
+		path := field.NewPath("spec", "ephemeralContainers")
+		pod.Spec.EphemeralContainers = list
+		api.SetDefaults(pod)
+		list = pod.Spec.EphemeralContainers
+		pod.Spec.EphemeralContainers = slices.Clone(a.EphemeralContainers)
+		var errs field.ErrorList
+		for i := range list {
+			at := slices.IndexFunc(a.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == list[i].Name })
+			switch {
+			case at < 0:
+				pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, list[i])
+			case !equality.Semantic.DeepEqual(&list[i], &a.EphemeralContainers[at]):
+				errs = append(errs, field.Forbidden(path.Index(at), fmt.Sprintf("%q is there already, and existing ephemeral containers may not be changed", list[i].Name)))
+			}
+		}
+		errs = append(errs, api.Validate(pod)...)
+		for _, e := range source.Unsupported(pod) {
+			if e.Field != path.String() { // in a manifest they are refused as a whole
+				errs = append(errs, e)
+			}
+		}
+		if len(errs) > 0 {
+			return apierrors.NewInvalid(podKind, pod.Name, errs)
+		}
+		a.EphemeralContainers = pod.Spec.EphemeralContainers
+		return nil
+	})
+}
+
+// ownConditions are those that say what the agent itself has seen or done.
+func ownConditions() []corev1.PodConditionType {
+	return []corev1.PodConditionType{
+		corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+		corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
+	}
+}
+
+// SetConditions sets conditions of a pod's status, and takes those of the types away that are named to be removed. That is how
+// readiness gates are opened. It returns the pod with them. Its errors are as those of [Manager.AddEphemeral].
+func (m *Manager) SetConditions(uid types.UID, set []corev1.PodCondition, remove []corev1.PodConditionType) (*corev1.Pod, error) {
+	return m.add(uid, func(pod *corev1.Pod, a *added) error {
+		if errs := checkConditions(set, remove); len(errs) > 0 {
+			return apierrors.NewInvalid(podKind, pod.Name, errs)
+		}
+		now := metav1.NewTime(time.Now().Truncate(time.Second))
+		a.Conditions = slices.Clone(a.Conditions)
+		for _, c := range set {
+			at := slices.IndexFunc(a.Conditions, func(had corev1.PodCondition) bool { return had.Type == c.Type })
+			if at < 0 {
+				a.Conditions = append(a.Conditions, corev1.PodCondition{Type: c.Type})
+				at = len(a.Conditions) - 1
+			}
+			had := &a.Conditions[at]
+			switch {
+			case !c.LastTransitionTime.IsZero():
+			case had.Status == c.Status:
+				c.LastTransitionTime = had.LastTransitionTime
+			default:
+				c.LastTransitionTime = now
+			}
+			*had = c
+		}
+		a.Conditions = slices.DeleteFunc(a.Conditions, func(c corev1.PodCondition) bool { return slices.Contains(remove, c.Type) })
+		for _, c := range a.Conditions {
+			at := slices.IndexFunc(pod.Status.Conditions, func(had corev1.PodCondition) bool { return had.Type == c.Type })
+			if at < 0 {
+				pod.Status.Conditions = append(pod.Status.Conditions, c)
+				continue
+			}
+			pod.Status.Conditions[at] = c
+		}
+		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return slices.Contains(remove, c.Type) })
+		return nil
+	})
+}
+
+func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("status", "conditions")
+	check := func(at *field.Path, t corev1.PodConditionType) {
+		for _, bad := range content.IsLabelKey(string(t)) {
+			errs = append(errs, field.Invalid(at.Child("type"), t, bad))
+		}
+		if slices.Contains(ownConditions(), t) {
+			errs = append(errs, field.Forbidden(at.Child("type"), fmt.Sprintf("%q is the agent's own to set", t)))
+		}
+	}
+	for i, c := range set {
+		at := path.Index(i)
+		check(at, c.Type)
+		switch c.Status {
+		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
+		default:
+			errs = append(errs, field.NotSupported(at.Child("status"), c.Status, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}))
+		}
+	}
+	for _, t := range remove {
+		check(path, t)
+	}
+	return errs
+}
+
+// add changes what was added to a pod. The record comes before the worker hears of it, and before the caller does: what was promised
+// is there after a crash.
+func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*corev1.Pod, error) {
+	w, ok := m.workers.Load(uid)
+	if !ok {
+		return nil, apierrors.NewConflict(podResource, string(uid), errors.New("the pod is not on the node: nothing of it was started yet, or nothing is left"))
+	}
+	one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
+	m.adding.Lock()
+	defer m.adding.Unlock()
+	shown, ok := m.Get(one.admitted.Namespace, one.admitted.Name)
+	name := one.admitted.Name
+	switch {
+	case !ok || shown.UID != uid:
+		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod is not ready to be changed, try again"))
+	case shown.DeletionTimestamp != nil:
+		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod is being removed"))
+	case over(shown):
+		return nil, apierrors.NewConflict(podResource, name, fmt.Errorf("the pod has ended: it is %s", shown.Status.Phase))
+	}
+	pod := shown.DeepCopy()
+	a := readAdded(m.cfg.RootDir, uid)
+	if err := change(pod, a); err != nil {
+		return nil, err
+	}
+	err := writeRecord(addedFile(m.cfg.RootDir, uid), a)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod has not begun to start, try again"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record what is added to a pod: %w", err)
+	}
+	one.mail.putAdded(a)
+	return pod, nil
+}
