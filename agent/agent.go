@@ -111,7 +111,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Devices: a.devices, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Devices: a.devices, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,
@@ -178,7 +178,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
-	g.Go(func() error { return a.devices.Run(ctx) })
+	a.runDevices(ctx, g)
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { return a.watchDrift(ctx) })

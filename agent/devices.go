@@ -1,12 +1,19 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/device"
+	"github.com/berth-node/berth/agent/plugin"
+	"github.com/berth-node/berth/agent/podresources"
 	"github.com/berth-node/berth/agent/topology"
 )
 
@@ -16,6 +23,8 @@ const devicesFile = "devices.json"
 // The directories of sockets, by kubelet's names.
 const (
 	devicePluginDir = "device-plugins"
+	pluginDir       = "plugins_registry"
+	podResourcesDir = "pod-resources"
 )
 
 func openDevices(c *Config) (*device.Manager, error) {
@@ -37,11 +46,51 @@ func openDevices(c *Config) (*device.Manager, error) {
 func deviceFiles(p config.Place) []string {
 	return []string{
 		filepath.Join(p.RootDir, devicesFile), filepath.Join(p.RootDir, devicesFile+".new"), filepath.Join(p.RootDir, devicesFile+".bad"),
-		filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName),
+		filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p),
 	}
 }
 
 // deviceDirs are the directories that agents of a place make for sockets.
 func deviceDirs(p config.Place) []string {
-	return []string{filepath.Join(p.KubeletDir, devicePluginDir)}
+	var out []string
+	for _, dir := range []string{devicePluginDir, pluginDir, podResourcesDir} {
+		out = append(out, filepath.Join(p.KubeletDir, dir))
+	}
+	return out
 }
+
+func podResourcesSocket(p config.Place) string {
+	return filepath.Join(p.KubeletDir, podResourcesDir, device.SocketName)
+}
+
+// runDevices serves plugins, and those who ask what is whose.
+func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
+	watch := plugin.New(plugin.Config{Dir: filepath.Join(a.cfg.KubeletDir, pluginDir), Log: a.log, Handlers: map[string]plugin.Handler{
+		registerapi.DevicePlugin: devicePlugins{a.devices},
+		registerapi.CSIPlugin:    refusing("CSI drivers are not there yet: this agent has no volumes of them"),
+	}})
+	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Log: a.log})
+	g.Go(func() error { return a.devices.Run(ctx) })
+	g.Go(func() error { return watch.Run(ctx) })
+	g.Go(func() error { return tell.Run(ctx) })
+}
+
+// devicePlugins are those of the registration directory.
+type devicePlugins struct{ m *device.Manager }
+
+// Register implements plugin.Handler.
+func (d devicePlugins) Register(p plugin.Plugin) error {
+	return d.m.Register(p.Name, p.Endpoint, p.Versions)
+}
+
+// Deregister implements plugin.Handler.
+func (d devicePlugins) Deregister(p plugin.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
+
+// refusing takes no plugin, and says why.
+type refusing string
+
+// Register implements plugin.Handler.
+func (r refusing) Register(plugin.Plugin) error { return errors.New(string(r)) }
+
+// Deregister implements plugin.Handler.
+func (refusing) Deregister(plugin.Plugin) {}

@@ -100,6 +100,11 @@ func describe(mode os.FileMode) string {
 // refuseOwn refuses the agent's own directories and what is in them: a pod that writes there could break every other one.
 func (m *Manager) refuseOwn(path string) error {
 	real := realPath(path)
+	for _, open := range m.cfg.Open {
+		if dir := realPath(open); real == dir || strings.HasPrefix(real, dir+"/") {
+			return nil
+		}
+	}
 	for _, own := range append([]string{m.cfg.Root}, m.cfg.Own...) {
 		if own == "" {
 			continue

@@ -47,6 +47,7 @@ const (
 type Config struct {
 	Root string   // the agent's root directory; must exist when the first pod comes
 	Own  []string // further directories of the agent, which no pod may have as a hostPath
+	Open []string // directories in those, which they may have: plugins in pods have their sockets there
 	Log  *slog.Logger
 }
 

@@ -10,8 +10,13 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podsv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/berth-node/berth/agent/device/devicetest"
 )
@@ -192,4 +197,94 @@ func TestDevicePlugin(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// podResources asks the pod-resources socket.
+func (n *Node) podResources() podsv1.PodResourcesListerClient {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(n.Dir, "root/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { conn.Close() })
+	return podsv1.NewPodResourcesListerClient(conn)
+}
+
+// TestPluginRegistry has a plugin found by its socket, and asks for whose its devices are.
+func TestPluginRegistry(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "--cpu-manager-policy=static", "--reserved-cpus=0")
+	const res = "devices.test/registry"
+	p := n.plugin(res)
+	p.Registry = filepath.Join(n.Dir, "root/plugins_registry")
+	p.Set(devicetest.On(0, devicetest.Healthy("a")[0]), devicetest.Healthy("b")[0], &pluginapi.Device{ID: "c", Health: pluginapi.Unhealthy})
+	stop := n.runPlugin(p)
+	n.apply("one.yaml", wants("one", res, 2, ""))
+	n.waitReady("one")
+	if got := n.sh("one", "echo $DEVICES"); got != "[a b]\n" {
+		t.Errorf("the container has %q", got)
+	}
+	if said := p.Notified(); len(said) != 1 || !said[0].GetPluginRegistered() {
+		t.Errorf("the plugin was told %v", said)
+	}
+
+	ask := n.podResources()
+	r, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "one-node", PodNamespace: "default"}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range r.GetPodResources().GetContainers() {
+		for _, d := range c.GetDevices() {
+			got = append(got, fmt.Sprint(c.GetName(), " ", d.GetResourceName(), d.GetDeviceIds(), d.GetTopology().GetNodes()))
+		}
+	}
+	if len(got) != 2 || !strings.Contains(got[0], "[a]") || !strings.Contains(got[1], "[b]") {
+		t.Errorf("the socket tells of %q", got)
+	}
+	if nodes := r.GetPodResources().GetContainers()[0].GetDevices()[0].GetTopology().GetNodes(); len(nodes) != 1 || nodes[0].GetID() != 0 {
+		t.Errorf("the device is said to be near to %v", nodes)
+	}
+	if _, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "none", PodNamespace: "default"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a pod that is not there: %v", err)
+	}
+	n.apply("cpu.yaml", pinned("cpu", "1"))
+	n.waitReady("cpu")
+	list, err := ask.List(t.Context(), &podsv1.ListPodResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list.GetPodResources() {
+		if cpus := p.GetContainers()[0].GetCpuIds(); p.GetName() == "cpu-node" && (len(cpus) != 1 || cpus[0] == 0) || p.GetName() == "one-node" && len(cpus) > 0 {
+			t.Errorf("%s is said to have CPUs %v of its own", p.GetName(), cpus)
+		}
+	}
+	if len(list.GetPodResources()) != 2 {
+		t.Errorf("of two pods the list tells of %v", list)
+	}
+	all, err := ask.GetAllocatableResources(t.Context(), &podsv1.AllocatableResourcesRequest{})
+	if err != nil || len(all.GetDevices()) != 2 || len(all.GetCpuIds()) == 0 {
+		t.Errorf("what can be given out is %v (%v)", all, err)
+	}
+
+	// A plugin that goes and comes, with its socket.
+	stop()
+	n.wait("one", "to say that nobody knows", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Unknown") })
+	n.runPlugin(p)
+	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
+	n.kill()
+	n.start()
+	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
+	if got := p.Allocated(); len(got) != 1 {
+		t.Errorf("the plugin was asked for %v", got)
+	}
+
+	// A pod may have the sockets, and nothing else of the agent's.
+	n.apply("plugin.yaml", pod("plugin", fmt.Sprintf(`
+  containers: [{name: c, image: %s, command: [sleep, "1000"], volumeMounts: [{name: s, mountPath: /var/lib/kubelet/device-plugins}]}]
+  volumes: [{name: s, hostPath: {path: %s/root/device-plugins}}]`, image, n.Dir)))
+	n.waitReady("plugin")
+	if got := n.sh("plugin", "ls /var/lib/kubelet/device-plugins"); got != "kubelet.sock\n" {
+		t.Errorf("a plugin's pod sees %q", got)
+	}
 }

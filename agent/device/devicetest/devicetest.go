@@ -31,6 +31,8 @@ type Plugin struct {
 	Options  *pluginapi.DevicePluginOptions
 	// Answer is what devices are allocated with; nil: nothing but their names, in the variable DEVICES.
 	Answer func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
+	// Told hears what the agent says of the registration, with room for it; nil: nobody listens.
+	Told chan<- *registerapi.RegistrationStatus
 	// Prefer is what the plugin would choose.
 	Prefer func(available, must []string, n int) []string
 
@@ -275,5 +277,8 @@ func (r *registry) NotifyRegistrationStatus(_ context.Context, in *registerapi.R
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	r.p.notified = append(r.p.notified, in)
+	if r.p.Told != nil {
+		r.p.Told <- in
+	}
 	return &registerapi.RegistrationStatusResponse{}, nil
 }

@@ -65,7 +65,9 @@ func (in *Injection) mountsBeside(taken map[string]bool) []*runtimeapi.Mount {
 func (in *Injection) devicesBeside(own []*runtimeapi.Device) []*runtimeapi.Device {
 	out := slices.Clone(own)
 	for _, d := range in.Devices {
-		if !slices.ContainsFunc(own, func(had *runtimeapi.Device) bool { return path.Clean(had.GetContainerPath()) == path.Clean(d.GetContainerPath()) }) {
+		if !slices.ContainsFunc(own, func(had *runtimeapi.Device) bool {
+			return path.Clean(had.GetContainerPath()) == path.Clean(d.GetContainerPath())
+		}) {
 			out = append(out, d)
 		}
 	}
