@@ -123,7 +123,8 @@ func (w *worker) resize() act {
 		if c == nil || list[0].GetState() != running {
 			continue
 		}
-		if had, ok := record.acknowledged(&list[0]); ok && !equalResources(&had, &c.Resources) {
+		had, ok := record.acknowledged(&list[0])
+		if ok && !equalResources(&had, &c.Resources) || record.Acting && hasPodLimits(pod, c) {
 			ids[name] = list[0].GetId()
 		}
 	}
@@ -161,6 +162,19 @@ func (w *worker) resize() act {
 			w.freed()
 		}, err
 	}
+}
+
+// hasPodLimits says whether the container has limits of the pod as a whole, which its own resources do not tell of.
+func hasPodLimits(pod *corev1.Pod, c *corev1.Container) bool {
+	if pod.Spec.Resources == nil {
+		return false
+	}
+	for name := range pod.Spec.Resources.Limits {
+		if _, own := c.Resources.Limits[name]; !own {
+			return true
+		}
+	}
+	return false
 }
 
 // resizeConditions are those that tell of a resize that is not done yet.
