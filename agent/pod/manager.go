@@ -319,13 +319,17 @@ func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (ve
 	if !ok || ran {
 		return v, ok
 	}
-	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.allocatable()); !ok {
-		return v, ok
-	}
 	if v, ok = hasClass(pod); !ok {
 		return v, ok
 	}
-	return m.admitTurn(pod)
+	if v, ok = m.admitTurn(pod); !ok {
+		return v, ok
+	}
+	// The last question: for a pod that has nothing else to wait for, others may have to go.
+	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
+		v.Message += "; pods of lower priority end for it"
+	}
+	return v, ok
 }
 
 // replaces says whether a pod of the name is here that was not told to end, and another one is wanted.

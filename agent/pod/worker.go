@@ -31,8 +31,9 @@ type worker struct {
 	admitted *corev1.Pod // as it came
 
 	// What follows belongs to the manager.
-	leaving bool // it was told to end
-	gone    bool // it has ended because nothing is left of the pod
+	leaving   bool // it was told to end
+	preempted bool // it was told to end for another pod
+	gone      bool // it has ended because nothing is left of the pod
 
 	waitsForRoom atomic.Bool // its resize is deferred
 

@@ -77,7 +77,6 @@ var ignoredFields = []entry{
 	{"spec.topologySpreadConstraints", "a static pod is not scheduled"},
 	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.resources.limits", "a volume is as large as it is: nothing here makes one"},
 	{"spec.schedulerName", "a static pod is not scheduled"},
-	{"spec.preemptionPolicy", "a static pod is not scheduled"},
 }
 
 var (

@@ -27,6 +27,7 @@ var provedElsewhere = map[string]string{
 	"containers.resizePolicy.resourceName":  "TestResize",
 	"containers.resizePolicy.restartPolicy": "TestResize",
 	"imagePullSecrets.name":                 "TestPullSecrets",
+	"preemptionPolicy":                      "TestPreemption",
 	"readinessGates.conditionType":          "TestReadinessGates",
 }
 

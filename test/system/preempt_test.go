@@ -1,0 +1,41 @@
+package system
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestPreemption makes room on a full node for a critical pod, but not for one that must not preempt.
+func TestPreemption(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "--max-pods=2")
+	n.apply("low.yaml", pod("low", sleeping))
+	n.apply("high.yaml", pod("high", "\n  priority: 1000"+sleeping))
+	n.waitReady("low")
+	before := n.waitReady("high")
+	n.apply("polite.yaml", pod("polite", "\n  priorityClassName: system-node-critical\n  preemptionPolicy: Never"+sleeping))
+	n.wait("polite", "waiting", held("OutOfpods", "capacity: 2"))
+	n.remove("polite.yaml")
+	n.waitGone("polite")
+	n.apply("critical.yaml", pod("critical", "\n  priorityClassName: system-node-critical"+sleeping))
+	n.waitReady("critical")
+	p := n.waitPhase("low", corev1.PodFailed)
+	target := false
+	for _, c := range p.Status.Conditions {
+		target = target || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	}
+	if p.Status.Reason != "Preempting" || !target {
+		t.Errorf("preempted it is %s %q: %+v", p.Status.Reason, p.Status.Message, p.Status.Conditions)
+	}
+	if events := n.must("events"); !strings.Contains(events, "Preempted in order to admit critical pod") {
+		t.Errorf("events:\n%s", events)
+	}
+	n.requireSame(before, n.waitReady("high"))
+	for _, name := range []string{"low", "high", "critical"} {
+		n.remove(name + ".yaml")
+		n.waitGone(name)
+	}
+	n.requireNoPods()
+}
