@@ -67,6 +67,7 @@ func podResourcesSocket(p config.Place) string {
 func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 	watch := plugin.New(plugin.Config{Dir: filepath.Join(a.cfg.KubeletDir, pluginDir), Log: a.log, Handlers: map[string]plugin.Handler{
 		registerapi.DevicePlugin: devicePlugins{a.devices},
+		registerapi.DRAPlugin:    refusing("drivers of dynamic resources are not there yet: pods with resourceClaims are refused"),
 		registerapi.CSIPlugin:    refusing("CSI drivers are not there yet: this agent has no volumes of them"),
 	}})
 	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Log: a.log})

@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -286,5 +287,54 @@ func TestPluginRegistry(t *testing.T) {
 	n.waitReady("plugin")
 	if got := n.sh("plugin", "ls /var/lib/kubelet/device-plugins"); got != "kubelet.sock\n" {
 		t.Errorf("a plugin's pod sees %q", got)
+	}
+}
+
+// TestDevicePluginFails has a plugin that refuses and one that hangs: their pods wait, no other does, and an agent that is killed
+// meanwhile comes back to the same device.
+func TestDevicePluginFails(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	const res = "devices.test/slow"
+	p := n.plugin(res)
+	refuse, well := make(chan error), make(chan struct{})
+	p.Answer = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+		select {
+		case err := <-refuse:
+			return nil, err
+		case <-well:
+			return fuse(ids)
+		}
+	}
+	p.Set(devicetest.Healthy("a", "b")...)
+	n.runPlugin(p)
+	n.apply("slow.yaml", wants("slow", res, 1, ""))
+	refuse <- errors.New("the device is on fire")
+	n.eventually("the plugin's error to be told", func() error {
+		if out := n.must("events"); !strings.Contains(out, "UnexpectedAdmissionError") || !strings.Contains(out, "the device is on fire") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	// It is asked again, and does not answer.
+	n.eventually("the plugin to be asked again", func() error {
+		if got := p.Allocated(); len(got) < 2 {
+			return fmt.Errorf("it was asked for %v", got)
+		}
+		return nil
+	})
+	n.apply("other.yaml", wants("other", "cpu", 1, ""))
+	n.waitReady("other")
+	if slow := n.pod("slow"); slow == nil || slow.Status.Phase != corev1.PodPending {
+		t.Errorf("a pod without its device is %v", slow)
+	}
+	n.kill()
+	n.start()
+	close(well)
+	n.waitReady("slow")
+	for _, ids := range p.Allocated() {
+		if !slices.Equal(ids, []string{"a"}) {
+			t.Errorf("the plugin was asked for %v", p.Allocated())
+		}
 	}
 }
