@@ -22,8 +22,11 @@ func mounts(in *Input, s *specs.Spec) error {
 	for _, m := range own {
 		taken[m.Destination] = true
 	}
-	for _, m := range slices.Concat(systemMounts(in), podFiles(in)) {
-		if taken[m.Destination] || taken["/dev"] && strings.HasPrefix(m.Destination, "/dev/") && m.Type != "bind" {
+	wanted := func(m specs.Mount) bool {
+		return !taken[m.Destination] && (!taken["/dev"] || !strings.HasPrefix(m.Destination, "/dev/") || m.Type == "bind")
+	}
+	for _, m := range systemMounts(in) {
+		if !wanted(m) {
 			continue
 		}
 		s.Mounts = append(s.Mounts, m)
@@ -34,6 +37,12 @@ func mounts(in *Input, s *specs.Spec) error {
 		}
 	}
 	system := len(s.Mounts)
+	// A volume at /etc comes below the pod's /etc/hosts.
+	for _, m := range podFiles(in) {
+		if wanted(m) {
+			s.Mounts = append(s.Mounts, m)
+		}
+	}
 	s.Mounts = append(s.Mounts, own...)
 	depth := func(p string) int { return strings.Count(p, "/") }
 	slices.SortStableFunc(s.Mounts[system:], func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })

@@ -388,3 +388,16 @@ func BenchmarkSpec(b *testing.B) {
 		}
 	}
 }
+
+// TestPodFilesInVolume has a volume where the pod's files are: they come later, or nobody would see them.
+func TestPodFilesInVolume(t *testing.T) {
+	s := spec(t, func(in *Input) { in.Container.Mounts = []*runtimeapi.Mount{{HostPath: "/vol", ContainerPath: "/etc"}} })
+	at := func(dst string) int {
+		return slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == dst })
+	}
+	for _, file := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
+		if at("/etc") < 0 || at(file) < at("/etc") {
+			t.Errorf("%s is mount %d, /etc is mount %d", file, at(file), at("/etc"))
+		}
+	}
+}
