@@ -20,6 +20,11 @@ func TestSystemTree(t *testing.T) {
 			sleeper(cfg)
 			cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/dev/mine", HostPath: t.TempDir()}}
 		},
+		// It covers the files of the pod unless they are put there later.
+		"volume": func(cfg *runtimeapi.ContainerConfig) {
+			sleeper(cfg)
+			cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/etc", HostPath: t.TempDir()}}
+		},
 		// Its /dev is made by libcontainer.
 		"device": func(cfg *runtimeapi.ContainerConfig) {
 			sleeper(cfg)
@@ -29,12 +34,14 @@ func TestSystemTree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			id := n.run(t, pod, name, more)
 			for script, want := range map[string]string{
-				"readlink /proc/1/fd/0":                              "/dev/null",
-				"cd /dev; stat -c '%F %t:%T %a' null zero full tty":  strings.TrimSpace(nodes),
-				"for l in ptmx fd stdin; do readlink /dev/$l; done":  "pts/ptmx\n/proc/self/fd\n/proc/self/fd/0",
-				"stat -c %a /dev/shm /dev/mqueue":                    "1777\n1777",
-				"touch /dev/a && rm /dev/a && echo made":             "made",
-				"touch /sys/fs/cgroup/a 2>/dev/null || echo refused": "refused",
+				"readlink /proc/1/fd/0":                                                            "/dev/null",
+				"cd /dev; stat -c '%F %t:%T %a' null zero full tty":                                strings.TrimSpace(nodes),
+				"for l in ptmx fd stdin; do readlink /dev/$l; done":                                "pts/ptmx\n/proc/self/fd\n/proc/self/fd/0",
+				"stat -c %a /dev/shm /dev/mqueue":                                                  "1777\n1777",
+				"touch /dev/a && rm /dev/a && echo made":                                           "made",
+				"touch /sys/fs/cgroup/a 2>/dev/null || echo refused":                               "refused",
+				"for f in hosts hostname resolv.conf; do grep -c \" /etc/$f \" /proc/mounts; done": "1\n1\n1",
+				"cat /etc/hostname":                                                                "tree",
 				// Of each hierarchy its own group, which has nothing in it.
 				"find /sys/fs/cgroup/ -mindepth 2 -type d": "",
 				"cat /sys/fs/cgroup/*/cgroup.procs /sys/fs/cgroup/cgroup.procs 2>/dev/null | grep -cx 1 | sed 's/[1-9][0-9]*/some/'": "some",
@@ -48,6 +55,10 @@ func TestSystemTree(t *testing.T) {
 				if !strings.Contains(flags, ",nosuid,") || m != "/dev" && !strings.Contains(flags, ",noexec,") {
 					t.Errorf("%s is mounted with %q", m, flags)
 				}
+			}
+			want := map[bool]string{false: "written", true: "refused"}[name == "readonly"]
+			if got := n.sh(t, id, "(: >> /etc/resolv.conf) 2>/dev/null && echo written || echo refused"); got != want {
+				t.Errorf("write to a file of the pod: got %q, want %q", got, want)
 			}
 			// Through its standard input a container must not reach the node's own device.
 			if name == "plain" {

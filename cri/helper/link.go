@@ -6,7 +6,6 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,17 +26,12 @@ type link struct {
 
 // newLink makes a link with what init is to stage, and a filter, or nil for none.
 func newLink(s stage, filter []byte) (*link, error) {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("encode stage: %w", err)
-	}
-
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	l := &link{ours: os.NewFile(uintptr(p[0]), "link"), theirs: os.NewFile(uintptr(p[1]), "link")}
-	if _, err := l.ours.Write(b); err != nil {
+	if _, err := l.ours.Write(s.encode()); err != nil {
 		return nil, fmt.Errorf("hand over stage: %w", err)
 	}
 	if filter == nil {
@@ -121,9 +115,9 @@ func joinLink() error {
 	if err != nil {
 		return os.NewSyscallError("read", err)
 	}
-	var s stage
-	if err := json.Unmarshal(b[:n], &s); err != nil {
-		return fmt.Errorf("decode stage: %w", err)
+	s, err := decodeStage(b[:n])
+	if err != nil {
+		return err
 	}
 	if err := s.set(); err != nil {
 		return err

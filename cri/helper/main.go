@@ -1,3 +1,9 @@
+// How many threads run Go is in the environment. To look for a limit in cgroup
+// files would be a fortieth of the life of a process.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command berth-helper is the small binary beside berth, with three lives that
 // its arguments choose. As "berth-keeper" it is the keeper of a pod: that life
 // is C (keeper.c and beside it) and is led in a constructor, before the Go

@@ -10,7 +10,6 @@ import (
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,8 +61,7 @@ func recvmsg(buf, oob []byte, flags int) (n, oobn int, err error) {
 // all types of a config when it meets them first, and libcontainer looks for
 // the cgroup mounts. Together that is a third of a start.
 func warmUp() {
-	var spec specs.Spec
-	_ = json.Unmarshal([]byte(everyPart), &spec)
+	_, _ = decodeSpec([]byte(everyPart))
 	_, _ = json.Marshal(&libcontainer.State{})
 	_, _ = manager.New(&cgroups.Cgroup{Path: "/", Resources: &cgroups.Resources{}})
 }

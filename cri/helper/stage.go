@@ -26,13 +26,14 @@ type stage struct {
 	OnDev  []specs.Mount // below /dev, of the machine's making
 	Cgroup *specs.Mount
 	Trees  []cgroups.Mount
+	Files  []fileBind // not in Dir, see there
 }
 
 // stageOf takes out of a config what a stage can hold, and leaves in its place
 // what binds it. Nothing is staged that depends on the container: ids of its
 // own, labels, devices. Nor for a root that mounts travel through to the host,
 // since the stage has to be cut off from it first.
-func stageOf(spec *specs.Spec, dir string) stage {
+func stageOf(spec *specs.Spec, dir, root string) stage {
 	st := stage{Dir: dir}
 	l := spec.Linux
 	has := func(kind specs.LinuxNamespaceType) bool {
@@ -53,7 +54,7 @@ func stageOf(spec *specs.Spec, dir string) stage {
 			rest = append(rest, st.bind(m))
 		}
 	}
-	spec.Mounts = rest
+	st.Files, spec.Mounts = takeFiles(rest, root)
 	return st
 }
 
@@ -107,18 +108,24 @@ func (st *stage) path(destination string) string {
 	return filepath.Join(st.Dir, filepath.Base(destination))
 }
 
-func (st *stage) empty() bool { return st.Dev == nil && st.Cgroup == nil }
-
 // set makes the stage. It is called in init's life, where the mount namespace is
 // the container's own but still shows what the host's does.
 func (st *stage) set() error {
-	if st.empty() {
+	if st.Dev == nil && st.Cgroup == nil && len(st.Files) == 0 {
 		return nil
 	}
 	// libcontainer does the same later. Not before: what is mounted from here
 	// on would be seen on the host.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return os.NewSyscallError("mount", err)
+	}
+	for _, f := range st.Files {
+		if err := f.set(); err != nil {
+			return err
+		}
+	}
+	if st.Dev == nil && st.Cgroup == nil {
+		return nil
 	}
 	if err := mountAt(specs.Mount{Type: "tmpfs", Source: "stage", Options: []string{"mode=700"}}, st.Dir); err != nil {
 		return err

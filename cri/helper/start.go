@@ -53,7 +53,11 @@ func (l launch) run(report *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	link, err := l.link(spec, stageOf(spec, filepath.Join(l.state, l.id)))
+	root := spec.Root.Path
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(l.bundle, root)
+	}
+	link, err := l.link(spec, stageOf(spec, filepath.Join(l.state, l.id), root))
 	if err != nil {
 		return err
 	}
@@ -146,8 +150,8 @@ func (l launch) spec() (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var spec specs.Spec
-	if err := json.Unmarshal(b, &spec); err != nil {
+	spec, err := decodeSpec(b)
+	if err != nil {
 		return nil, fmt.Errorf("read config.json: %w", err)
 	}
 	p := spec.Process
@@ -163,7 +167,31 @@ func (l launch) spec() (*specs.Spec, error) {
 	case p.Terminal != (l.console != nil):
 		return nil, errors.New("config.json and the keeper disagree about a terminal")
 	}
-	return &spec, nil
+	return spec, nil
+}
+
+// decodeSpec reads what of a config is for Linux. encoding/json looks at all
+// types that a value could have before it reads the first, and those of other
+// systems would be a quarter of that.
+func decodeSpec(b []byte) (*specs.Spec, error) {
+	var s struct {
+		Version     string            `json:"ociVersion"`
+		Process     *specs.Process    `json:"process"`
+		Root        *specs.Root       `json:"root"`
+		Hostname    string            `json:"hostname"`
+		Domainname  string            `json:"domainname"`
+		Mounts      []specs.Mount     `json:"mounts"`
+		Hooks       *specs.Hooks      `json:"hooks"`
+		Annotations map[string]string `json:"annotations"`
+		Linux       *specs.Linux      `json:"linux"`
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, err
+	}
+	return &specs.Spec{
+		Version: s.Version, Process: s.Process, Root: s.Root, Hostname: s.Hostname, Domainname: s.Domainname,
+		Mounts: s.Mounts, Hooks: s.Hooks, Annotations: s.Annotations, Linux: s.Linux,
+	}, nil
 }
 
 // link takes the seccomp profile out of the spec, so that libcontainer does not
