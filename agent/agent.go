@@ -27,6 +27,7 @@ import (
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/imagegc"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
@@ -67,6 +68,7 @@ type Agent struct {
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
 	probed    *probeMetrics
+	images    *imagegc.Collector
 	server    atomic.Pointer[server] // nil before it serves
 	authority *pki.Authority         // nil: certificates are somebody else's
 	groups    *os.File               // locked as long as the agent lives
@@ -122,7 +124,7 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.stats = a.collector(h, memory)
+	a.stats, a.images = a.collector(h, memory), a.imageCollector()
 	if a.authority, err = openAuthority(c.Server); err != nil {
 		return nil, err
 	}
@@ -183,6 +185,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { return a.watchDrift(ctx) })
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
+	g.Go(func() error { a.collectImages(ctx); return nil })
 	if periods, err := a.cfg.Periods(); err == nil && len(periods) > 0 {
 		down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
 		g.Go(func() error { down.Run(ctx); return nil })

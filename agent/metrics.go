@@ -34,7 +34,7 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&podMetrics{list: a.pods.List}, a.stats.Volumes(), a.stats.Kernel(),
+		&podMetrics{list: a.pods.List}, a.stats.Volumes(), a.stats.Kernel(), a.images.Metrics(),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "berth_source_missed_total", Help: "Changes of manifests that a rescan found and no notification had told of.",
 		}, func() float64 { return float64(a.source.Missed()) }),

@@ -87,6 +87,7 @@ type Config struct {
 	Server
 	Pods
 	Shutdown
+	ImageGC ImageGC
 
 	Logging
 }
@@ -161,6 +162,7 @@ func Default() Config {
 		BackoffInitial: 10 * time.Second,
 		BackoffMax:     5 * time.Minute,
 		Managers:       defaultManagers(),
+		ImageGC:        defaultImageGC(),
 		Server:         defaultServer(),
 		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local"},
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
@@ -221,6 +223,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Server.AddFlags(fs)
 	c.Pods.AddFlags(fs)
 	c.Shutdown.AddFlags(fs)
+	c.ImageGC.AddFlags(fs)
 	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
 	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
 	c.Logging.AddFlags(fs)
@@ -310,7 +313,7 @@ func (e *Embedded) Complete() error {
 
 // Complete is [Place.Complete] for every setting.
 func (c *Config) Complete() error {
-	errs := []error{c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), absolute("manifest-dir", &c.ManifestDir)}
+	errs := []error{c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), c.ImageGC.Complete(), absolute("manifest-dir", &c.ManifestDir)}
 	if u, err := url.Parse(c.ManifestURL); c.ManifestURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 		errs = append(errs, fmt.Errorf("--manifest-url %q: must be an http:// or https:// URL", c.ManifestURL))
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,6 +107,7 @@ func (n *Node) podLeftovers() []string {
 		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):
 		case n.peer != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.peer.Pid())):
 		case n.peer != nil && l == "mount "+n.peer.Dir+"/root/overlay": // CRI-O's own
+		case strings.HasPrefix(l, "mount ") && slices.Contains(n.disks, strings.TrimPrefix(l, "mount ")):
 		default:
 			out = append(out, l)
 		}

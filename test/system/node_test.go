@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -43,6 +44,7 @@ type Node struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 	client *http.Client
+	disks  []string // mounted for the node
 }
 
 var nodes atomic.Int32
@@ -132,6 +134,7 @@ func (n *Node) dirArgs() []string {
 func (n *Node) agentArgs() []string {
 	args := append([]string{
 		"agent", "--manifest-dir=" + n.Dir + "/manifests", "--node-name=node", "--backoff-initial=100ms", "--backoff-max=1s",
+		"--image-gc-high-threshold=100", // the disk may be full of what is not ours
 	}, n.dirArgs()...)
 	if n.peer != nil {
 		args = append(args, "--runtime=unix://"+n.peer.Socket)
@@ -214,6 +217,25 @@ func (n *Node) destroy() {
 	if out, err := exec.Command(bin("berth"), args...).CombinedOutput(); err != nil {
 		n.t.Errorf("berth purge: %v\n%s", err, out)
 	}
+	for _, dir := range n.disks {
+		if err := unix.Unmount(dir, 0); err != nil {
+			n.t.Errorf("unmount %s: %v", dir, err)
+		}
+	}
+}
+
+// disk gives a directory of the node a file system of its own, in memory, until the node has been purged.
+func (n *Node) disk(dir, size string) string {
+	n.t.Helper()
+	path := filepath.Join(n.Dir, dir)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := unix.Mount("disk", path, "tmpfs", 0, "size="+size); err != nil {
+		n.t.Fatal(err)
+	}
+	n.disks = append(n.disks, path)
+	return path
 }
 
 // checkClean asks the kernel whether anything of the node is left, which has been purged.

@@ -28,7 +28,6 @@ const (
 	byEvent    = "nothing is polled: changes are heard of when they happen"
 	byUnit     = "is the service manager's, see 'berth unit'"
 	notYet     = "is not done yet"
-	noGC       = "images are not removed for their age or for want of space yet"
 	legacy     = "does nothing in kubelet either"
 )
 
@@ -129,10 +128,10 @@ func nodeFields() []Field {
 		ignored("kubeAPIQPS", forCluster),
 		ignored("kubeAPIBurst", forCluster),
 		ignored("enableControllerAttachDetach", forCluster),
-		ignored("imageMinimumGCAge", noGC),
-		ignored("imageMaximumGCAge", noGC),
-		ignored("imageGCHighThresholdPercent", noGC),
-		ignored("imageGCLowThresholdPercent", noGC),
+		setting("imageMinimumGCAge", "minimum-image-ttl-duration"),
+		setting("imageMaximumGCAge", "maximum-image-gc-age"),
+		setting("imageGCHighThresholdPercent", "image-gc-high-threshold"),
+		setting("imageGCLowThresholdPercent", "image-gc-low-threshold"),
 		ignored("volumeStatsAggPeriod", "volumes are measured when somebody asks"),
 		ignored("kubeletCgroups", byUnit),
 		ignored("systemCgroups", byUnit),

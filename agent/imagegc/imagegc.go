@@ -1,0 +1,249 @@
+// Package imagegc removes images that no pod needs: those that were not used for long, and the least recently used ones when the
+// file system of the images gets full. The rules, their names and their events are a kubelet's.
+//
+// When an image was used last is remembered in memory only, as in a kubelet: after a restart its age counts anew.
+package imagegc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Runtime is what has the images.
+type Runtime interface {
+	ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error)
+	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error)
+	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error)
+}
+
+// Events hears of what went wrong.
+type Events interface {
+	Node(typ, reason, format string, args ...any)
+}
+
+// Policy says what is removed when.
+type Policy struct {
+	High, Low int           // percent of the file system: from High on images are removed, down to Low; High 100: never
+	MinAge    time.Duration // of an image that may be removed for want of space, since it was first seen
+	MaxAge    time.Duration // of an image that no container uses; 0: it may stay
+}
+
+// Config is what a [Collector] works with.
+type Config struct {
+	Policy
+	Runtime Runtime
+	Events  Events
+	// Wanted are the names of the images of the pods that there are, which are kept although no container has been made of them yet.
+	Wanted func() []string
+	Period time.Duration // 0: 5 min
+	Log    *slog.Logger
+
+	statfs func(path string, buf *unix.Statfs_t) error // nil: the kernel's
+}
+
+// Collector removes images. Its methods can be called at any time.
+type Collector struct {
+	cfg Config
+
+	mu      sync.Mutex
+	images  map[string]*record
+	failing bool
+	began   time.Time
+	removed *prometheus.CounterVec
+}
+
+// record is what is remembered of an image. The zero time is before the start.
+type record struct {
+	image       *runtimeapi.Image
+	first, used time.Time // seen, used by a container
+	inUse       bool      // as of the last look
+}
+
+// Why images are removed, as kubelet's metric has it.
+const (
+	ReasonAge   = "age"
+	ReasonSpace = "space"
+)
+
+// New returns a Collector that does nothing before [Collector.Run].
+func New(c Config) *Collector {
+	if c.Period <= 0 {
+		c.Period = 5 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Wanted == nil {
+		c.Wanted = func() []string { return nil }
+	}
+	if c.statfs == nil {
+		c.statfs = unix.Statfs
+	}
+	removed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubelet_image_garbage_collected_total",
+		Help: "Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
+	}, []string{"reason"})
+	for _, reason := range []string{ReasonAge, ReasonSpace} {
+		removed.WithLabelValues(reason)
+	}
+	return &Collector{cfg: c, images: map[string]*record{}, began: time.Now(), removed: removed}
+}
+
+// Metrics counts what was removed, as a kubelet does.
+func (c *Collector) Metrics() prometheus.Collector { return c.removed }
+
+// Run collects every period until ctx ends. No event tells how full a file system is, and nothing depends on the moment.
+func (c *Collector) Run(ctx context.Context) {
+	// What is there at the start is as old as can be: it is not known since when.
+	c.mu.Lock()
+	err := c.detect(ctx, time.Time{})
+	c.mu.Unlock()
+	if err != nil && ctx.Err() == nil {
+		c.cfg.Log.Warn("images are not known", "error", err)
+	}
+	tick := time.NewTicker(c.cfg.Period)
+	defer tick.Stop()
+	for {
+		c.once(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// once collects and tells what went wrong. The first failure is only logged, since a runtime may be on its way up.
+func (c *Collector) once(ctx context.Context) {
+	err := c.Collect(ctx, time.Now())
+	if ctx.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	again := c.failing
+	c.failing = err != nil
+	c.mu.Unlock()
+	if err == nil {
+		return
+	}
+	c.cfg.Log.Warn("images are not collected", "error", err)
+	if again {
+		c.cfg.Events.Node(corev1.EventTypeWarning, "ImageGCFailed", "%v", err)
+	}
+}
+
+// Collect removes what is too old, and then what the file system is too full for.
+func (c *Collector) Collect(ctx context.Context, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.detect(ctx, now); err != nil {
+		return err
+	}
+	errs := []error{c.removeOld(ctx, now)}
+	if c.cfg.High >= 100 {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, c.removeForSpace(ctx, now))...)
+}
+
+// RemoveUnused removes every image that no container uses, whatever its age: the node has no other way to get space.
+func (c *Collector) RemoveUnused(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if err := c.detect(ctx, now); err != nil {
+		return err
+	}
+	_, err := c.remove(ctx, c.unused(), ReasonSpace, func(int64) bool { return false })
+	return err
+}
+
+func (c *Collector) removeOld(ctx context.Context, now time.Time) error {
+	_, err := c.remove(ctx, c.tooOld(now), ReasonAge, func(int64) bool { return false })
+	return err
+}
+
+func (c *Collector) removeForSpace(ctx context.Context, now time.Time) error {
+	capacity, available, err := c.space(ctx)
+	if err != nil {
+		return err
+	}
+	need, used := c.cfg.need(capacity, available)
+	if need <= 0 {
+		return nil
+	}
+	c.cfg.Log.Info("images are removed, since their file system is full", "used", used, "high", c.cfg.High, "low", c.cfg.Low, "bytes", need)
+	freed, err := c.remove(ctx, c.removable(now), ReasonSpace, func(freed int64) bool { return freed >= need })
+	if err == nil && freed < need {
+		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed) //nolint:revive // kubelet's words
+		c.cfg.Events.Node(corev1.EventTypeWarning, "FreeDiskSpaceFailed", "%v", err)
+	}
+	return err
+}
+
+// remove removes images until there is enough, and returns their bytes. One that cannot be removed does not keep the others.
+func (c *Collector) remove(ctx context.Context, list []*record, reason string, enough func(freed int64) bool) (freed int64, err error) {
+	var errs []error
+	for _, r := range list {
+		if enough(freed) || ctx.Err() != nil {
+			break
+		}
+		id := r.image.GetId()
+		spec := &runtimeapi.ImageSpec{Image: id, RuntimeHandler: r.image.GetSpec().GetRuntimeHandler()}
+		if _, err := c.cfg.Runtime.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec}); err != nil {
+			errs = append(errs, fmt.Errorf("remove image %s: %w", id, err))
+			continue
+		}
+		c.cfg.Log.Info("image is removed", "image", id, "names", r.image.GetRepoTags(), "reason", reason, "bytes", r.image.GetSize())
+		delete(c.images, keyOf(r.image))
+		freed += int64(r.image.GetSize())
+		c.removed.WithLabelValues(reason).Inc()
+	}
+	return freed, errors.Join(errs...)
+}
+
+// detect brings what is known of the images up to date.
+func (c *Collector) detect(ctx context.Context, now time.Time) error {
+	images, err := c.cfg.Runtime.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	containers, err := c.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	c.see(images.GetImages(), usedNames(containers.GetContainers(), c.cfg.Wanted()), now)
+	return nil
+}
+
+// space is what the images' file system has, in bytes. The runtime says where it is, and the kernel how large.
+func (c *Collector) space(ctx context.Context) (capacity, available int64, err error) {
+	info, err := c.cfg.Runtime.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask for the file system of images: %w", err)
+	}
+	if len(info.GetImageFilesystems()) == 0 {
+		return 0, 0, errors.New("the runtime has no file system of images")
+	}
+	path := info.GetImageFilesystems()[0].GetFsId().GetMountpoint()
+	var fs unix.Statfs_t
+	if err := c.cfg.statfs(path, &fs); err != nil {
+		return 0, 0, fmt.Errorf("look at the file system of images at %s: %w", path, err)
+	}
+	capacity, available = int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
+	if capacity <= 0 {
+		c.cfg.Events.Node(corev1.EventTypeWarning, "InvalidDiskCapacity", "invalid capacity %d on image filesystem", capacity)
+		return 0, 0, fmt.Errorf("invalid capacity %d on image filesystem", capacity)
+	}
+	return capacity, min(available, capacity), nil
+}
