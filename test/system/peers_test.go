@@ -48,8 +48,8 @@ var peerLacks = map[string]map[string]string{
 		peer.CRIO134:      "takes the stop signal from the image alone",
 	},
 	"groups-strict":         {peer.Containerd16: "is older than the policy of supplemental groups"},
-	"own-users":             {peer.Containerd16: "is older than user namespaces"},
-	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces"},
+	"own-users":             {peer.Containerd16: "is older than user namespaces", peer.Containerd22: "has them only with a runc that has idmapped mounts, unlike Debian's"},
+	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces", peer.Containerd22: "has them only with a runc that has idmapped mounts, unlike Debian's"},
 	"image-volume":          {peer.Containerd16: "is older than image volumes"},
 	"recursively-read-only": {peer.Containerd16: "is older than recursive read-only mounts"},
 	"selinux": {
