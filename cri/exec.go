@@ -135,6 +135,27 @@ func fit(a, b []byte) ([]byte, []byte) {
 // capped keeps the first maxOutput bytes.
 type capped struct{ b []byte }
 
+// chunks are what output is read into: most commands of probes say little or nothing, and a new buffer for each of their streams would
+// keep the garbage collector busier than all else that the agent does for them.
+var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
+
+// ReadFrom reads all that there is.
+func (c *capped) ReadFrom(r io.Reader) (n int64, err error) {
+	buf := chunks.Get().(*[8 << 10]byte) //nolint:forcetypeassert // nothing else is in there
+	defer chunks.Put(buf)
+	for {
+		got, err := r.Read(buf[:])
+		_, _ = c.Write(buf[:got])
+		n += int64(got)
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
 func (c *capped) Write(p []byte) (int, error) {
 	c.b = append(c.b, p[:min(len(p), maxOutput-len(c.b))]...)
 	return len(p), nil
@@ -180,6 +201,14 @@ func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, s
 	}
 	s.finish()
 	return int32(exit.Code), nil
+}
+
+// copyAll is io.Copy, which would rather have the file write itself, with a buffer of its own.
+func copyAll(to io.Writer, from *os.File) (int64, error) {
+	if c, ok := to.(*capped); ok {
+		return c.ReadFrom(from)
+	}
+	return io.Copy(to, from)
 }
 
 // input copies a client's input, then ends it. What is not wanted any more is read all the same: a message that nobody takes holds up
@@ -284,7 +313,7 @@ func (keepOpen) Close() error { return nil }
 func (s *stdio) output(from *os.File, to io.Writer) {
 	s.readers = append(s.readers, from)
 	s.copies = append(s.copies, func() {
-		if _, err := io.Copy(to, from); err != nil {
+		if _, err := copyAll(to, from); err != nil {
 			// The client is gone. Without a reader the command is told by SIGPIPE.
 			from.Close()
 		}
