@@ -110,11 +110,25 @@ func (m *Manager) refuseOwn(path string) error {
 			continue
 		}
 		dir := realPath(own)
-		if real == dir || strings.HasPrefix(real, dir+"/") {
+		if real == dir || strings.HasPrefix(real, dir+"/") || leadsThrough(real, dir) {
 			return fmt.Errorf("host path %s is in %s, which is the agent's own", path, own)
 		}
 	}
 	return nil
+}
+
+// leadsThrough says whether a path has a directory in it that is dir itself: a bind mount is no link, and shows what it is only by its inode.
+func leadsThrough(path, dir string) bool {
+	own, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	for at := path; at != "/" && at != "."; at = filepath.Dir(at) {
+		if info, err := os.Stat(at); err == nil && os.SameFile(info, own) {
+			return true
+		}
+	}
+	return false
 }
 
 // realPath resolves the links of what exists of a path.
