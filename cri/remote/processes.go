@@ -77,20 +77,20 @@ func (p *processes) close() {
 	}
 }
 
-// pid asks for the number of the first process of a sandbox or container; 0 when the runtime does not tell it. It is not of the CRI
+// pid asks for the number of the first process of a sandbox or container; 0 when the runtime does not tell it, -1 when it does not answer. It is not of the CRI
 // proper, but containerd and CRI-O tell it alike to who wants to know more.
 func (r *Runtime) pid(ctx context.Context, id string, sandbox bool) int {
 	var info map[string]string
 	if sandbox {
 		s, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		if err != nil {
-			return 0
+			return -1
 		}
 		info = s.GetInfo()
 	} else {
 		s, err := r.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 		if err != nil {
-			return 0
+			return -1
 		}
 		info = s.GetInfo()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,7 @@ type follower struct {
 	processes *processes
 	before    listing
 	expected  map[string]bool // ended as the kernel says, and not yet as the runtime does
+	bare      map[string]bool // sandboxes without a process
 	blind     bool            // something runs whose process is not known
 	retry     time.Duration   // the last delay of those that wait for the runtime to know
 }
@@ -42,7 +44,7 @@ const (
 func (r *Runtime) compareLists(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f := &follower{Runtime: r, processes: newProcesses(), expected: map[string]bool{}}
+	f := &follower{Runtime: r, processes: newProcesses(), expected: map[string]bool{}, bare: map[string]bool{}}
 	defer f.processes.close()
 	now, err := r.lists(ctx)
 	if err != nil {
@@ -121,14 +123,16 @@ func (f *follower) see(ctx context.Context, now listing) {
 			delete(f.expected, id)
 		}
 	}
+	maps.DeleteFunc(f.bare, func(id string, _ bool) bool { return !runs(id) })
 	for id, t := range now.things {
-		if _, ok := f.processes.watched[id]; ok || !runs(id) || f.expected[id] {
+		if _, ok := f.processes.watched[id]; ok || !runs(id) || f.expected[id] || f.bare[id] {
 			continue
 		}
 		pid := f.pid(ctx, id, t.sandbox == "")
 		switch {
-		case pid == 0 && t.sandbox == "": // CRI-O's sandboxes need no process: they do not end by themselves then
-		case pid == 0:
+		case pid == 0 && t.sandbox == "":
+			f.bare[id] = true // CRI-O's sandboxes need no process: they do not end by themselves then, and never get one
+		case pid <= 0:
 			f.blind = true
 		default:
 			err := f.processes.watch(ctx, id, pid)

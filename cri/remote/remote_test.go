@@ -64,6 +64,7 @@ type old struct {
 	asked           func()
 	knows           bool // the method, which ends at once, as CRI-O's does
 	listings        atomic.Int32
+	statuses        atomic.Int32 // of the sandbox
 	exited, removed atomic.Bool
 }
 
@@ -83,6 +84,7 @@ func (o *old) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest)
 }
 
 func (o *old) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	o.statuses.Add(1)
 	return &runtimeapi.PodSandboxStatusResponse{}, nil
 }
 
@@ -168,6 +170,9 @@ func eventsWithoutStream(t *testing.T, knows bool) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("events ended with %v", err)
+	}
+	if n := o.statuses.Load(); n != 1 {
+		t.Errorf("a sandbox without a process was asked for its process %d times", n)
 	}
 	want := []string{"CONTAINER_STOPPED_EVENT b", "CONTAINER_DELETED_EVENT b"}
 	if !slices.Equal(got, want) {
