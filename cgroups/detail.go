@@ -103,11 +103,12 @@ func (r *fileReader) v1(d *Detail) {
 
 func (r *fileReader) v2(d *Detail) {
 	d.CPUShares = sharesOf(r.number("cpu", "cpu.weight"))
-	quota, period, _ := bytes.Cut(bytes.TrimSpace(r.read("cpu", "cpu.max")), []byte{' '})
-	if n, err := parseNumber(quota); err == nil && n != NoLimit {
-		d.CPUQuotaUs = n
+	if quota, period, err := parseCPUMax(r.read("cpu", "cpu.max")); err == nil {
+		d.CPUPeriodUs = period
+		if quota != NoLimit {
+			d.CPUQuotaUs = quota
+		}
 	}
-	d.CPUPeriodUs, _ = parseNumber(period)
 	d.KernelMemory = field(r.read("memory", "memory.stat"), "kernel")
 	d.Reservation = r.number("memory", "memory.low")
 	swap := r.read("memory", "memory.swap.max")

@@ -30,6 +30,16 @@ func parseNumber(b []byte) (uint64, error) {
 	return n, nil
 }
 
+// parseCPUMax reads v2's cpu.max: "max 100000" or "50000 100000", both in microseconds. The first may be [NoLimit].
+func parseCPUMax(data []byte) (quota, period uint64, err error) {
+	first, second, _ := bytes.Cut(bytes.TrimSpace(data), []byte{' '})
+	if quota, err = parseNumber(first); err != nil {
+		return 0, 0, err
+	}
+	period, err = parseNumber(second)
+	return quota, period, err
+}
+
 // atou is strconv.ParseUint without the string.
 func atou(b []byte) (uint64, bool) {
 	if len(b) == 0 {
@@ -49,15 +59,21 @@ func atou(b []byte) (uint64, bool) {
 	return n, true
 }
 
+var newline = []byte{'\n'}
+
+// word cuts off the first word of a file in which blanks and ends of lines stand between them.
+func word(data []byte) (first, rest []byte) {
+	if i := bytes.IndexAny(data, " \n"); i >= 0 {
+		return data[:i], data[i+1:]
+	}
+	return data, nil
+}
+
 // fields calls fn for each "key value" line.
 func fields(data []byte, fn func(key []byte, value uint64)) {
 	for len(data) > 0 {
-		line := data
-		if i := bytes.IndexByte(data, '\n'); i >= 0 {
-			line, data = data[:i], data[i+1:]
-		} else {
-			data = nil
-		}
+		var line []byte
+		line, data, _ = bytes.Cut(data, newline)
 		i := bytes.IndexByte(line, ' ')
 		if i <= 0 {
 			continue
@@ -89,13 +105,9 @@ func parsePressure(data []byte, p *Pressure) error {
 	*p = Pressure{}
 	var s *Stall
 	for len(data) > 0 {
-		word := data
-		if i := bytes.IndexAny(data, " \n"); i >= 0 {
-			word, data = data[:i], data[i+1:]
-		} else {
-			data = nil
-		}
-		switch string(word) {
+		var w []byte
+		w, data = word(data)
+		switch string(w) {
 		case "":
 		case "some":
 			s = &p.Some
@@ -103,9 +115,9 @@ func parsePressure(data []byte, p *Pressure) error {
 			s = &p.Full
 		default:
 			if s == nil {
-				return fmt.Errorf("pressure %q: %w", word, errFormat)
+				return fmt.Errorf("pressure %q: %w", w, errFormat)
 			}
-			if err := s.set(word); err != nil {
+			if err := s.set(w); err != nil {
 				return err
 			}
 		}
@@ -114,12 +126,10 @@ func parsePressure(data []byte, p *Pressure) error {
 }
 
 func (s *Stall) set(word []byte) error {
-	before, after, ok0 := bytes.Cut(word, []byte{'='})
-	if !ok0 {
+	key, value, ok := bytes.Cut(word, []byte{'='})
+	if !ok {
 		return fmt.Errorf("pressure %q: %w", word, errFormat)
 	}
-	key, value := before, after
-	ok := true
 	switch string(key) {
 	case "avg10":
 		s.Avg10, ok = atof(value)
@@ -138,12 +148,9 @@ func (s *Stall) set(word []byte) error {
 
 // atof reads the kernel's fixed point numbers: digits, a dot, two digits.
 func atof(b []byte) (float64, bool) {
-	whole, frac := b, []byte(nil)
-	if before, after, ok0 := bytes.Cut(b, []byte{'.'}); ok0 {
-		whole, frac = before, after
-		if len(frac) == 0 || len(frac) > 9 {
-			return 0, false
-		}
+	whole, frac, fixed := bytes.Cut(b, []byte{'.'})
+	if fixed && (len(frac) == 0 || len(frac) > 9) {
+		return 0, false
 	}
 	n, ok := atou(whole)
 	if !ok {
@@ -165,21 +172,17 @@ func atof(b []byte) (float64, bool) {
 func parseIOStat(data []byte, io *IO) {
 	*io = IO{}
 	for len(data) > 0 {
-		word := data
-		if i := bytes.IndexAny(data, " \n"); i >= 0 {
-			word, data = data[:i], data[i+1:]
-		} else {
-			data = nil
-		}
-		i := bytes.IndexByte(word, '=')
-		if i <= 0 {
-			continue
-		}
-		v, ok := atou(word[i+1:])
+		var w []byte
+		w, data = word(data)
+		key, value, ok := bytes.Cut(w, []byte{'='})
 		if !ok {
 			continue
 		}
-		switch string(word[:i]) {
+		v, ok := atou(value)
+		if !ok {
+			continue
+		}
+		switch string(key) {
 		case "rbytes":
 			io.ReadBytes += v
 		case "wbytes":
@@ -195,12 +198,8 @@ func parseIOStat(data []byte, io *IO) {
 // parseBlkio sums a v1 blkio file over the devices: "8:0 Read 4096", and a last line "Total 4096".
 func parseBlkio(data []byte) (read, write uint64) {
 	for len(data) > 0 {
-		line := data
-		if i := bytes.IndexByte(data, '\n'); i >= 0 {
-			line, data = data[:i], data[i+1:]
-		} else {
-			data = nil
-		}
+		var line []byte
+		line, data, _ = bytes.Cut(data, newline)
 		i := bytes.LastIndexByte(line, ' ')
 		if i <= 0 {
 			continue

@@ -132,7 +132,24 @@ func FuzzStatFiles(f *testing.F) {
 				_ = src.read(data, &u)
 			}
 		}
-		parsePids(data)
+		for _, pid := range ParsePids(data) {
+			if pid <= 0 {
+				t.Errorf("%q has process %d", data, pid)
+			}
+		}
+		if quota, period, err := parseCPUMax(data); err == nil && quota == 0 && period == 0 && !bytes.Contains(data, []byte("0")) {
+			t.Errorf("%q is a quota of nothing", data)
+		}
+		// By device it must be what it is together, less what has no device's number before it.
+		var sum, all IO
+		parseIOStat(data, &all)
+		for _, d := range devicesOfIOStat(data) {
+			sum.ReadBytes += d.ReadBytes
+		}
+		if sum.ReadBytes > all.ReadBytes && all.ReadBytes < 1<<62 {
+			t.Errorf("%q: devices read %d, all together %d", data, sum.ReadBytes, all.ReadBytes)
+		}
+		devicesOfBlkio(data, data)
 		if n, err := parseNumber(data); err == nil && n != NoLimit && !bytes.ContainsAny(data, "0123456789") {
 			t.Errorf("%q = %d", data, n)
 		}

@@ -93,7 +93,7 @@ func treePids(dir string) ([]int, error) {
 	case err != nil:
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	out := parsePids(data)
+	out := ParsePids(data)
 	kids, err := subdirs(dir)
 	if err != nil {
 		return nil, err
@@ -108,8 +108,8 @@ func treePids(dir string) ([]int, error) {
 	return out, nil
 }
 
-// parsePids skips 0, which stands for a process of a PID namespace we cannot see into.
-func parsePids(data []byte) []int {
+// ParsePids reads a group's cgroup.procs. It skips 0, which stands for a process of a PID namespace we cannot see into.
+func ParsePids(data []byte) []int {
 	var out []int
 	for line := range bytes.Lines(data) {
 		if pid, err := strconv.Atoi(string(bytes.TrimSpace(line))); err == nil && pid > 0 {

@@ -65,7 +65,7 @@ func v1Sources() []statSource {
 		{"cpuacct", "cpuacct.usage", first, number(func(u *Usage) *uint64 { return &u.CPU.UsageNs })},
 		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
 		{"cpuacct", "cpuacct.usage_sys", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
-		{"cpu", "cpu.stat", ifLimited, keyed(v1CPUStat)},
+		{"cpu", "cpu.stat", ifLimited, keyed(cpuStat)},
 		{"cpu", "cpu.cfs_quota_us", rare, v1Quota},
 		{"cpu", "cpu.cfs_period_us", rare, number(func(u *Usage) *uint64 { return &u.CPU.PeriodUs })},
 		{"memory", "memory.stat", ifCharged, keyed(v1MemoryStat)},
@@ -94,7 +94,7 @@ func v1Sources() []statSource {
 
 func v2Sources() []statSource {
 	return []statSource{
-		{"", "cpu.stat", first, keyed(v2CPUStat)},
+		{"", "cpu.stat", first, keyed(cpuStat)},
 		{"", "cpu.max", rare, v2Quota},
 		{"", "memory.stat", ifCharged, keyed(v2MemoryStat)},
 		{"", "memory.current", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
@@ -123,15 +123,8 @@ func v1Quota(data []byte, u *Usage) error {
 	return err
 }
 
-// v2Quota reads "max 100000" or "50000 100000".
-func v2Quota(data []byte, u *Usage) error {
-	quota, period, _ := bytes.Cut(bytes.TrimSpace(data), []byte(" "))
-	q, err := parseNumber(quota)
-	if err != nil {
-		return err
-	}
-	p, err := parseNumber(period)
-	u.CPU.QuotaUs, u.CPU.PeriodUs = q, p
+func v2Quota(data []byte, u *Usage) (err error) {
+	u.CPU.QuotaUs, u.CPU.PeriodUs, err = parseCPUMax(data)
 	return err
 }
 
@@ -142,22 +135,6 @@ func v1SwapLimit(data []byte, u *Usage) error {
 		u.Memory.SwapLimit = n - min(u.Memory.Limit, n)
 	}
 	return err
-}
-
-func v1CPUStat(k string, u *Usage) (*uint64, uint64) {
-	switch k {
-	case "nr_periods":
-		return &u.CPU.Periods, 1
-	case "nr_throttled":
-		return &u.CPU.ThrottledPeriods, 1
-	case "throttled_time":
-		return &u.CPU.ThrottledNs, 1
-	case "nr_bursts":
-		return &u.CPU.Bursts, 1
-	case "burst_time":
-		return &u.CPU.BurstNs, 1
-	}
-	return nil, 0
 }
 
 // v1MemoryStat takes the total_ values, which include the groups below.
@@ -186,25 +163,31 @@ func v1MemoryStat(k string, u *Usage) (*uint64, uint64) {
 	return nil, 0
 }
 
-func v2CPUStat(k string, u *Usage) (*uint64, uint64) {
-	const us = 1000 // v2 counts in microseconds
+// cpuStat takes v1's names, which count in nanoseconds, and v2's.
+func cpuStat(k string, u *Usage) (*uint64, uint64) {
+	const us = 1000
+	c := &u.CPU
 	switch k {
 	case "usage_usec":
-		return &u.CPU.UsageNs, us
+		return &c.UsageNs, us
 	case "user_usec":
-		return &u.CPU.UserNs, us
+		return &c.UserNs, us
 	case "system_usec":
-		return &u.CPU.SystemNs, us
+		return &c.SystemNs, us
 	case "nr_periods":
-		return &u.CPU.Periods, 1
+		return &c.Periods, 1
 	case "nr_throttled":
-		return &u.CPU.ThrottledPeriods, 1
+		return &c.ThrottledPeriods, 1
+	case "throttled_time":
+		return &c.ThrottledNs, 1
 	case "throttled_usec":
-		return &u.CPU.ThrottledNs, us
+		return &c.ThrottledNs, us
 	case "nr_bursts":
-		return &u.CPU.Bursts, 1
+		return &c.Bursts, 1
+	case "burst_time":
+		return &c.BurstNs, 1
 	case "burst_usec":
-		return &u.CPU.BurstNs, us
+		return &c.BurstNs, us
 	}
 	return nil, 0
 }

@@ -9,13 +9,7 @@ import (
 
 // Volumes are the metrics of volumes that are claimed, as kubelet has them on /metrics.
 func (c *Collector) Volumes() prometheus.Collector {
-	return collector(func(ch chan<- prometheus.Metric) {
-		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-		defer cancel()
-		s, err := c.Snapshot(ctx, false)
-		if err != nil {
-			return
-		}
+	return c.measured(func(s *Snapshot, ch chan<- prometheus.Metric) {
 		for i := range s.Pods {
 			p := &s.Pods[i]
 			for i := range p.Pod.Spec.Volumes {
@@ -50,15 +44,20 @@ func volumeMetrics(d Disk, ch chan<- prometheus.Metric, namespace, claim string)
 
 // Kernel is what kubelet has no name for: the kernel's own view of memory, and what measuring costs.
 func (c *Collector) Kernel() prometheus.Collector {
-	return collector(func(ch chan<- prometheus.Metric) {
-		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-		defer cancel()
-		s, err := c.Snapshot(ctx, false)
-		if err != nil {
-			return
-		}
+	return c.measured(func(s *Snapshot, ch chan<- prometheus.Metric) {
 		newMetric("berth_node_memory_available_bytes", "What the kernel says could be used without swapping (MemAvailable).", gauge).
 			put(ch, time.Time{}, float64(s.Node.Available))
 		newMetric("berth_stats_measure_seconds", "Time that the last measurement of all groups took.", gauge).put(ch, time.Time{}, s.took.Seconds())
+	})
+}
+
+// measured collects from a measurement.
+func (c *Collector) measured(tell func(*Snapshot, chan<- prometheus.Metric)) prometheus.Collector {
+	return collector(func(ch chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		if s, err := c.Snapshot(ctx, false); err == nil {
+			tell(s, ch)
+		}
 	})
 }

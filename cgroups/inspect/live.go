@@ -151,14 +151,8 @@ func readFiles(dir, prefix string, g *Group) {
 		}
 		g.Files[prefix+e.Name()] = string(data)
 	}
-	data, err := os.ReadFile(dir + "/cgroup.procs")
-	if err != nil {
-		return
-	}
-	for f := range strings.FieldsSeq(string(data)) {
-		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
-			g.Pids = append(g.Pids, pid)
-		}
+	if data, err := os.ReadFile(dir + "/cgroup.procs"); err == nil {
+		g.Pids = append(g.Pids, cgroups.ParsePids(data)...)
 	}
 }
 

@@ -47,34 +47,22 @@ func (n *Node) label() string {
 
 // printRows aligns the first column left and figures right.
 func printRows(w io.Writer, rows [][]string) error {
-	var width []int
-	for _, r := range rows {
-		for i, c := range r {
-			if i == len(width) {
-				width = append(width, 0)
-			}
-			width[i] = max(width[i], utf8.RuneCountInString(c))
+	return align(w, rows, func(b *strings.Builder, column int, cell, pad string) {
+		if column == 0 {
+			b.WriteString(cell + pad)
+		} else {
+			b.WriteString("  " + pad + cell)
 		}
-	}
-	for _, r := range rows {
-		var b strings.Builder
-		for i, c := range r {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			if i == 0 {
-				b.WriteString(c + pad)
-			} else {
-				b.WriteString("  " + pad + c)
-			}
-		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " ")); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // printTable aligns every column left, for text.
 func printTable(w io.Writer, rows [][]string) error {
+	return align(w, rows, func(b *strings.Builder, _ int, cell, pad string) { b.WriteString(cell + pad + "   ") })
+}
+
+// align prints rows whose columns are as wide as their widest cell; put writes one cell with the blanks that it lacks.
+func align(w io.Writer, rows [][]string, put func(b *strings.Builder, column int, cell, pad string)) error {
 	var width []int
 	for _, r := range rows {
 		for i, c := range r {
@@ -87,10 +75,7 @@ func printTable(w io.Writer, rows [][]string) error {
 	for _, r := range rows {
 		var b strings.Builder
 		for i, c := range r {
-			b.WriteString(c)
-			if i < len(r)-1 {
-				b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(c)+3))
-			}
+			put(&b, i, c, strings.Repeat(" ", width[i]-utf8.RuneCountInString(c)))
 		}
 		if _, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " ")); err != nil {
 			return err
