@@ -12,7 +12,7 @@ import (
 
 // Problem is something about the groups that is not as the pods say.
 type Problem struct {
-	Kind string `json:"kind"` // orphan, missing, drift, misplaced, partial, stranger, inner, overlap
+	Kind string `json:"kind"` // orphan, missing, drift, misplaced, partial, stranger, inner, overlap, double
 	Path string `json:"path"`
 	Pod  string `json:"pod,omitempty"`
 	Text string `json:"text"`
@@ -64,12 +64,30 @@ func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
 	if q := cgroups.QoS(n.pod); q != n.Class {
 		out = append(out, Problem{"misplaced", n.Path, n.Title, fmt.Sprintf("is among %s pods, its class is %s", n.Class, q)})
 	}
+	for _, c := range n.Children {
+		if now := n.running(c.Title); now != "" && now != c.ID && len(c.pids()) > 0 {
+			out = append(out, Problem{"double", c.Path, n.Title, fmt.Sprintf("container %s still runs here, and again as %s", c.Title, shorten(now))})
+		}
+	}
 	for _, v := range n.values(o) {
-		if v.Differs {
+		if v.Differs && v.File != oomFile { // which a process may set itself
 			out = append(out, Problem{"drift", v.Path, n.Title, fmt.Sprintf("%s is %q, should be %q (%s)", v.File, v.Found, v.Want, v.Field)})
 		}
 	}
 	return out
+}
+
+// running is the ID under which a container of the pod runs by its status; "" when it does not.
+func (n *Node) running(name string) string {
+	st := n.pod.Status
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for _, c := range list {
+			if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && c.Name == name && c.State.Running != nil {
+				return id
+			}
+		}
+	}
+	return ""
 }
 
 // orphan says why a group can be no pod's any more: nobody who knows all pods knows this one.

@@ -219,6 +219,9 @@ func sortedKeys[V any](m map[string]V) []string {
 func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show POD[/CONTAINER]", Short: "Every setting and where it comes from", Args: cobra.ExactArgs(1),
+		Long: "Shows of a pod, of one of its containers, or of a class (kubepods, burstable, besteffort) every setting: the file, what is in it,\n" +
+			"what should be, the field that it comes from and the arithmetic. ! marks what differs. POD is a name, namespace/name, a uid or\n" +
+			"the beginning of one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.snapshot(cmd)
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ type Explanation struct {
 func explain(n *Node) Explanation {
 	e := Explanation{Pod: n.Title}
 	for _, g := range append([]*Node{n}, n.Children...) {
+		if g.Kind == kindContainer && g.Title == sandboxName {
+			continue // its process sleeps
+		}
 		e.CPU = append(e.CPU, g.explainCPU()...)
 		e.Memory = append(e.Memory, g.explainMemory()...)
 		e.Other = append(e.Other, g.explainOther()...)
@@ -67,8 +71,8 @@ func remembered(p *corev1.Pod) []string {
 				if t == nil || t.ExitCode == 0 && t.Reason != "OOMKilled" {
 					continue
 				}
-				out = append(out, fmt.Sprintf("container %s ended at %s with exit code %d, %s, after %s; it was restarted %d times.",
-					c.Name, t.FinishedAt.UTC().Format(time.RFC3339), t.ExitCode, cmp.Or(t.Reason, "no reason"), t.FinishedAt.Sub(t.StartedAt.Time).Round(time.Second), c.RestartCount))
+				out = append(out, fmt.Sprintf("container %s ended at %s with exit code %d, %s, after %s; it was restarted %s.",
+					c.Name, t.FinishedAt.UTC().Format(time.RFC3339), t.ExitCode, cmp.Or(t.Reason, "no reason"), t.FinishedAt.Sub(t.StartedAt.Time).Round(time.Second), count(uint64(max(c.RestartCount, 0)), "time", "times")))
 			}
 		}
 	}
@@ -114,19 +118,44 @@ func (n *Node) explainMemory() []string {
 		out = append(out, fmt.Sprintf("%s uses %s - %s inactive cache = %s of %s (%.0f%%); %s are left, the peak was %s (%.0f%%).",
 			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
 	}
-	if kills := m.OOMKills; kills > 0 {
-		out = append(out, fmt.Sprintf("%s: the OOM killer took %d processes. Its limit of %s was reached, the peak was %s.", n.who(), kills, limitText(m.Limit), b(m.Peak)))
+	hits := n.limitHits()
+	if m.OOMKills > 0 {
+		text := fmt.Sprintf("%s: the OOM killer took %s. ", n.who(), count(m.OOMKills, "process", "processes"))
+		if hits > 0 {
+			text += fmt.Sprintf("Its limit of %s was reached, the peak was %s.", limitText(m.Limit), b(m.Peak))
+		} else {
+			text += "Its own limit was not reached: it was that of a group below it or above."
+		}
+		out = append(out, text)
 	}
-	if m.LimitHits > 0 {
-		out = append(out, fmt.Sprintf("%s ran into its limit %d times and the kernel had to reclaim.", n.who(), m.LimitHits))
+	if hits > 0 {
+		out = append(out, fmt.Sprintf("%s ran into its limit %s and the kernel had to reclaim.", n.who(), count(hits, "time", "times")))
 	}
 	if m.HighHits > 0 {
-		out = append(out, fmt.Sprintf("%s was slowed down above memory.high %d times.", n.who(), m.HighHits))
+		out = append(out, fmt.Sprintf("%s was slowed down above memory.high %s.", n.who(), count(m.HighHits, "time", "times")))
 	}
 	if p := n.Usage.PSI; p != nil && p.Memory.Some.Avg60 >= 1 {
 		out = append(out, fmt.Sprintf("%s waited for memory in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.Memory.Some.Avg10, p.Memory.Some.Avg60))
 	}
 	return out
+}
+
+// limitHits is how often use ran into the limit of the group itself: v2 counts those of the groups below in memory.events.
+func (n *Node) limitHits() uint64 {
+	if v := n.files.value("memory.events.local:max"); v != "" {
+		hits, err := strconv.ParseUint(v, 10, 64)
+		if err == nil {
+			return hits
+		}
+	}
+	return n.Usage.Memory.LimitHits
+}
+
+func count(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 func (n *Node) explainOther() []string {
@@ -183,23 +212,13 @@ func (n *Node) explainOOM() []string {
 		if c.spec == nil || n.snap.Machine.Memory <= 0 {
 			continue
 		}
-		want := cgroups.OOMScoreAdj(n.pod, c.spec, n.snap.Machine.Memory)
-		out = append(out, fmt.Sprintf("container %s should have oom_score_adj %d: %s", c.Title, want, oomArithmetic(n, c, want)))
+		field, computed, want := oomOrigin(c, cgroups.OOMScoreAdj(n.pod, c.spec, n.snap.hostMemory()))
+		out = append(out, fmt.Sprintf("container %s should have oom_score_adj %s by %s: %s.", c.Title, want, field, computed))
 	}
 	if len(out) == 0 {
 		out = append(out, "the pod has no processes that were seen.")
 	}
 	return out
-}
-
-func oomArithmetic(pod, c *Node, want int) string {
-	request := c.spec.Resources.Requests.Memory().Value()
-	switch {
-	case pod.Class != corev1.PodQOSBurstable || want < 0:
-		return fmt.Sprintf("its pod is %s.", pod.Class)
-	default:
-		return fmt.Sprintf("1000 - 1000 * %s requested / %s of the node, kept within 3..999.", b(uint64(request)), b(uint64(pod.snap.Machine.Memory)))
-	}
 }
 
 // evictee is a pod in the order in which memory pressure evicts.

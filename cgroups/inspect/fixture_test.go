@@ -106,7 +106,9 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 			if c.Name == "nginx" {
 				script = "while :; do :; done"
 			}
-			start(t, h, path+"/"+id, script)
+			// Who may not make a process safer than it is leaves it as it is.
+			adj := cgroups.OOMScoreAdj(p, c, totalMemory())
+			start(t, h, path+"/"+id, fmt.Sprintf("echo %d > /proc/self/oom_score_adj 2>/dev/null || :\n", adj)+script)
 		}
 	}
 	if _, err := tree.SyncQoS(refs[:4]); err != nil {

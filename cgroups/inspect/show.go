@@ -5,7 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-node/berth/cgroups"
 )
@@ -35,13 +41,13 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 			if n.Kind != kindPod {
 				continue
 			}
-			_, short, _ := strings.Cut(n.Title, "/")
+			namespace, short, _ := strings.Cut(n.Title, "/")
 			// A static pod's name ends in that of its node, which people leave out.
 			nick := strings.TrimSuffix(short, "-"+node)
 			if n.pod != nil && n.pod.Spec.NodeName != "" {
 				nick = strings.TrimSuffix(short, "-"+n.pod.Spec.NodeName)
 			}
-			if n.Title == name || short == name || nick == name || n.UID == name || len(name) >= 8 && strings.HasPrefix(n.UID, name) {
+			if n.Title == name || short == name || nick == name || namespace+"/"+nick == name || n.UID == name || len(name) >= 8 && strings.HasPrefix(n.UID, name) {
 				pods = append(pods, n)
 			}
 		}
@@ -50,6 +56,9 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 	if i := strings.LastIndexByte(what, '/'); len(pods) == 0 && i > 0 {
 		name, container = what[:i], what[i+1:]
 		match(name)
+	}
+	if class := s.class(what); len(pods) == 0 && class != nil {
+		return class, nil
 	}
 	switch {
 	case len(pods) == 0:
@@ -71,6 +80,16 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 	return nil, fmt.Errorf("container %s in pod %s: %w", container, pods[0].Title, ErrNotFound)
 }
 
+// class is the group of a QoS class, or of all pods, by the name that the tree has for it.
+func (s *Snapshot) class(name string) *Node {
+	for _, n := range s.all() {
+		if (n.Kind == kindClass || n.Kind == kindRoot) && n.Title == name {
+			return n
+		}
+	}
+	return nil
+}
+
 // values are the settings of a group and, for a pod, of its containers.
 func (n *Node) values(o cgroups.Options) []Value {
 	var want []cgroups.Setting
@@ -81,6 +100,8 @@ func (n *Node) values(o cgroups.Options) []Value {
 		want = n.pinned(cgroups.PodSettings(m, n.pod, o))
 	case n.Kind == kindContainer && n.spec != nil:
 		want = n.pinned(cgroups.ContainerSettings(m, n.pod, n.spec, o))
+	case n.Kind == kindClass && n.snap.PodsFrom != "" && !n.snap.Partial:
+		want = cgroups.ClassSettings(m, n.Class, n.snap.specifications(), o)
 	}
 	var out []Value
 	told := map[string]bool{}
@@ -88,6 +109,9 @@ func (n *Node) values(o cgroups.Options) []Value {
 		found := n.files.setting(s.File)
 		told[s.File] = true
 		out = append(out, Value{n.Title, n.Path, s.Field, s.Computed, s.File, s.Want, found, !s.Matches(found)})
+	}
+	if v, ok := n.oomValue(); ok {
+		out = append(out, v)
 	}
 	for _, f := range settingFiles(m) {
 		if v := n.files.setting(f); v != "" && !told[f] {
@@ -101,6 +125,64 @@ func (n *Node) values(o cgroups.Options) []Value {
 	}
 	return out
 }
+
+// oomFile is where the kernel keeps of each process how much likelier it is to be killed, in thousandths of the machine's memory.
+const oomFile = "oom_score_adj"
+
+// oomValue is what the processes of a container have, from the one that most have down. Without processes there is none.
+func (n *Node) oomValue() (Value, bool) {
+	count := map[int]int{}
+	for _, pid := range n.pids() {
+		if p, ok := n.snap.Processes[pid]; ok {
+			count[p.OOMScoreAdj]++
+		}
+	}
+	if n.Kind != kindContainer || len(count) == 0 {
+		return Value{}, false
+	}
+	adjs := slices.SortedFunc(maps.Keys(count), func(a, b int) int { return cmp.Or(count[b]-count[a], a-b) })
+	v := Value{Group: n.Title, Path: n.Path, File: oomFile, Found: strings.Trim(fmt.Sprint(adjs), "[]")}
+	if n.spec == nil || n.snap.Machine.Memory <= 0 {
+		return v, true
+	}
+	want := cgroups.OOMScoreAdj(n.pod, n.spec, n.snap.hostMemory())
+	v.Field, v.Computed, v.Want = oomOrigin(n, want)
+	// A process may make itself likelier to be killed, and what may make itself less likely is privileged: one that has it is enough.
+	v.Differs = count[want] == 0
+	return v, true
+}
+
+// oomOrigin is where a container's oom_score_adj comes from: field, arithmetic, value.
+func oomOrigin(c *Node, want int) (field, computed, value string) {
+	value = strconv.Itoa(want)
+	class := cgroups.QoS(c.pod)
+	if class != corev1.PodQOSBurstable || want < 0 {
+		if class != corev1.PodQOSGuaranteed && want < 0 {
+			return "priority of the pod", "critical for the node", value
+		}
+		return "class of the pod", "that of every " + string(class) + " pod", value
+	}
+	request := c.spec.Resources.Requests.Memory()
+	computed = fmt.Sprintf("1000 - 1000 * %s / %s of the node, kept within 3..999", b(uint64(max(request.Value(), 0))), b(uint64(c.snap.hostMemory())))
+	if plain := 1000 - 1000*request.Value()/c.snap.hostMemory(); int64(want) != min(max(plain, 3), 999) {
+		why := "with its part of what the pod requests beside its containers"
+		if slices.ContainsFunc(c.pod.Spec.InitContainers, func(ic corev1.Container) bool { return ic.Name == c.spec.Name }) {
+			why = "no more than that of the containers it serves"
+		}
+		computed += "; " + why + ": " + value
+	}
+	return name("requests.memory", request), computed, value
+}
+
+func name(field string, q *resource.Quantity) string {
+	if q.IsZero() {
+		return "no " + field
+	}
+	return field + "=" + q.String()
+}
+
+// hostMemory is the memory by which the agent shares things out.
+func (s *Snapshot) hostMemory() int64 { return cmp.Or(s.Machine.Options.HostMemory, s.Machine.Memory) }
 
 // setting is the value of a file that may be on the v2 side of a hybrid machine.
 func (g Group) setting(file string) string {
@@ -129,8 +211,13 @@ func settingFiles(m cgroups.Mode) []string {
 }
 
 func printValues(w io.Writer, n *Node, values []Value) error {
-	fmt.Fprintf(w, "%s %s, %s, uid %s\n", n.Kind, n.Title, n.Class, n.UID)
-	if n.pod == nil {
+	switch {
+	case n.UID == "":
+		fmt.Fprintf(w, "%s %s\n", n.Kind, n.Title)
+	default:
+		fmt.Fprintf(w, "%s %s, %s, uid %s\n", n.Kind, n.Title, n.Class, n.UID)
+	}
+	if n.pod == nil && n.UID != "" {
 		fmt.Fprintln(w, "its specification is not known (no agent answers; --pods FILE gives one), so values are shown without their origin")
 	}
 	group := ""

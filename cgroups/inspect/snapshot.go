@@ -183,3 +183,12 @@ func (s *Snapshot) pod(uid string) *corev1.Pod {
 	}
 	return nil
 }
+
+// specifications are those of all pods that are known.
+func (s *Snapshot) specifications() []*corev1.Pod {
+	out := make([]*corev1.Pod, 0, len(s.Pods))
+	for i := range s.Pods {
+		out = append(out, &s.Pods[i])
+	}
+	return out
+}
