@@ -69,6 +69,7 @@ type Agent struct {
 	stats     *stats.Collector
 	probed    *probeMetrics
 	images    *imagegc.Collector
+	work      *workMetrics
 	server    atomic.Pointer[server] // nil before it serves
 	authority *pki.Authority         // nil: certificates are somebody else's
 	groups    *os.File               // locked as long as the agent lives
@@ -79,7 +80,9 @@ func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Agent{cfg: c, log: c.Log, probed: newProbeMetrics(), files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
+	work := newWorkMetrics()
+	c.Runtime = measuredRuntime{c.Runtime, work}
+	a := &Agent{cfg: c, log: c.Log, probed: newProbeMetrics(), work: work, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
 	a.classes.changed = make(chan struct{}, 1)
 	memory, err := hostMemory()
 	if err != nil {
@@ -113,7 +116,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: a.podGroups(), Pins: a.pins, Devices: a.devices, Probes: a.probed, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,

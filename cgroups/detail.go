@@ -56,6 +56,21 @@ func (h *Hierarchy) Detail(path string) (Detail, error) {
 	return d, r.err
 }
 
+// Devices reads what went to and from each block device: not every write, as those that the kernel does later for a v1 group count
+// for nobody.
+func (h *Hierarchy) Devices(path string) ([]DeviceIO, error) {
+	r := fileReader{h: h, path: clean(path)}
+	out := r.devices()
+	return out, r.err
+}
+
+func (r *fileReader) devices() []DeviceIO {
+	if r.h.mode == Unified {
+		return devicesOfIOStat(r.read("io", "io.stat"))
+	}
+	return devicesOfBlkio(r.read("blkio", "blkio.throttle.io_service_bytes_recursive"), r.read("blkio", "blkio.throttle.io_serviced_recursive"))
+}
+
 // fileReader reads small files of one group and keeps the first error.
 type fileReader struct {
 	h    *Hierarchy
@@ -98,7 +113,7 @@ func (r *fileReader) v1(d *Detail) {
 	if n, err := parseNumber(swap); err == nil {
 		d.SwapLimit = n
 	}
-	d.Devices = devicesOfBlkio(r.read("blkio", "blkio.throttle.io_service_bytes_recursive"), r.read("blkio", "blkio.throttle.io_serviced_recursive"))
+	d.Devices = r.devices()
 }
 
 func (r *fileReader) v2(d *Detail) {
@@ -116,7 +131,7 @@ func (r *fileReader) v2(d *Detail) {
 	if n, err := parseNumber(swap); err == nil {
 		d.SwapLimit = n
 	}
-	d.Devices = devicesOfIOStat(r.read("io", "io.stat"))
+	d.Devices = r.devices()
 }
 
 // sharesOf is the least of v1's shares that gives this weight, by the formula that OCI runtimes have agreed on; 0 for none.

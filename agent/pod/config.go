@@ -69,6 +69,14 @@ type ProbeObserver interface {
 	ProbesEnded(pod *corev1.Pod, container string)
 }
 
+// Observer hears of the work on pods. Its methods return at once.
+type Observer interface {
+	// Started tells that every container of a pod runs or has run for the first time, and how long that took since it was seen.
+	Started(took time.Duration)
+	// Stepped tells of a step that has ended, and whether it was one of a pod's start.
+	Stepped(starting bool, took time.Duration)
+}
+
 // Config is what a [Manager] works with. Runtime, Cgroups, Volumes, NodeName, RootDir and LogDir are required.
 type Config struct {
 	Runtime Runtime
@@ -98,6 +106,7 @@ type Config struct {
 	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
 
 	Probes ProbeObserver    // nil: nobody counts
+	Work   Observer         // nil: nobody counts
 	Pins   *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
 
 	Devices *device.Manager // gives containers the devices of plugins; nil: there are none

@@ -173,7 +173,7 @@ func (w *worker) beginTrace() {
 	_, span := w.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), rootSpan, trace.WithTimestamp(began), trace.WithNewRoot(),
 		trace.WithAttributes(attribute.String("pod", w.pod.Namespace+"/"+w.pod.Name)))
 	w.traces.begin(w.uid, span, began)
-	w.trace = span
+	w.trace, w.began = span, began
 }
 
 // traceStart begins the trace when the pod's start begins, and ends it when each of its containers runs or has run.
@@ -194,6 +194,9 @@ func (w *worker) traceStart(d *decision) {
 		}
 	}
 	w.endTrace()
+	if w.cfg.Work != nil {
+		w.cfg.Work.Started(time.Since(w.began))
+	}
 }
 
 func (w *worker) endTrace() {

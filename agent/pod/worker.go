@@ -72,6 +72,7 @@ type worker struct {
 	last   *corev1.Pod               // as published
 	waited map[string]status.Waiting // as planned last
 	trace  trace.Span                // of the pod's start, until it has started
+	began  time.Time                 // when that start did
 }
 
 // result is what a step came to.
@@ -307,13 +308,17 @@ func (w *worker) begin(ctx context.Context, s step) {
 	do := w.act(s)
 	ctx, cancel := context.WithCancel(ctx)
 	w.tasks[s.key()] = cancel
-	if w.trace != nil {
+	starting, began := w.trace != nil, time.Now()
+	if starting {
 		ctx = trace.ContextWithSpan(ctx, w.trace)
 	}
 	go func() {
 		ctx, span := w.span(ctx, s)
 		apply, err := do(ctx)
 		endSpan(span, err)
+		if w.cfg.Work != nil {
+			w.cfg.Work.Stepped(starting, time.Since(began))
+		}
 		cancel()
 		w.results <- result{s, err, apply}
 	}()

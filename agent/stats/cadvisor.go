@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -23,12 +24,18 @@ func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
 		newMetric("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", gauge).put(ch, time.Time{}, 0)
 		newMetric("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.", gauge,
 			"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion").put(ch, time.Time{}, 1, "", "berth "+version, "", kernelVersion(), "")
-		machine(s, c.cfg.Memory, ch)
+		c.machine(s, ch)
 		l := c.disks()
 		tables := groupTables()
+		seen := map[string]bool{}
+		defer func() { c.io.keep(seen) }()
 		put := func(f *Figures, x extra) {
 			if !f.Known {
 				return
+			}
+			seen[f.Path] = true
+			for _, d := range c.io.get(c.cfg.Groups, f) {
+				x.devices = append(x.devices, namedDevice{d, c.io.name(d.Major, d.Minor)})
 			}
 			for i := range tables {
 				tables[i].put(ch, f, x)
@@ -61,11 +68,29 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-func machine(s *Snapshot, memory int64, ch chan<- prometheus.Metric) {
+// layoutAge is how old the layout of the machine's CPUs may be: some are switched off and on.
+const layoutAge = 5 * time.Minute
+
+func readLayout(context.Context) *topology.Machine {
+	m, err := topology.Read("/")
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func (c *Collector) machine(s *Snapshot, ch chan<- prometheus.Metric) {
 	labels := []string{"boot_id", "machine_id", "system_uuid"}
 	values := []string{oneLine("/proc/sys/kernel/random/boot_id"), oneLine("/etc/machine-id"), oneLine("/sys/class/dmi/id/product_uuid")}
 	newMetric("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.Cores), values...)
-	newMetric("machine_memory_bytes", "Amount of memory installed on the machine.", gauge, labels...).put(ch, time.Time{}, float64(memory), values...)
+	newMetric("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", gauge).put(ch, time.Time{}, 0)
+	if m := c.layout.get(c, layoutAge, readLayout); m != nil {
+		cores := m.Groups(func(c topology.CPU) int { return c.Core })
+		sockets := m.Groups(func(c topology.CPU) int { return c.Socket })
+		newMetric("machine_cpu_physical_cores", "Number of physical CPU cores.", gauge, labels...).put(ch, time.Time{}, float64(len(cores)), values...)
+		newMetric("machine_cpu_sockets", "Number of CPU sockets.", gauge, labels...).put(ch, time.Time{}, float64(len(sockets)), values...)
+	}
+	newMetric("machine_memory_bytes", "Amount of memory installed on the machine.", gauge, labels...).put(ch, time.Time{}, float64(c.cfg.Memory), values...)
 	newMetric("machine_swap_bytes", "Amount of swap memory available on the machine.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.SwapTotal), values...)
 }
 
@@ -78,6 +103,12 @@ type extra struct {
 	disk                                   Disk
 	spec                                   *corev1.Container
 	noKills                                bool // its OOM kills are not known
+	devices                                []namedDevice
+}
+
+type namedDevice struct {
+	cgroups.DeviceIO
+	name string
 }
 
 // table is one metric of groups: its values of one group, each with the values of its further labels.
@@ -201,8 +232,19 @@ func addIO(add addFunc) {
 		{"container_fs_reads_total", "Cumulative count of reads completed", func(i *cgroups.IO) uint64 { return i.ReadOps }},
 		{"container_fs_writes_total", "Cumulative count of writes completed", func(i *cgroups.IO) uint64 { return i.WriteOps }},
 	} {
-		add(m.name, m.help, counter, func(f *Figures, _ *extra, emit emitter) { emit(float64(m.pick(&f.Usage.IO)), "") }, "device")
+		add(m.name, m.help, counter, func(_ *Figures, x *extra, emit emitter) {
+			for i := range x.devices {
+				emit(float64(m.pick(&x.devices[i].IO)), x.devices[i].name)
+			}
+		}, "device")
 	}
+	add("container_blkio_device_usage_total", "Blkio Device bytes usage", counter, func(_ *Figures, x *extra, emit emitter) {
+		for i := range x.devices {
+			d := &x.devices[i]
+			emit(float64(d.ReadBytes), d.name, decimal(d.Major), decimal(d.Minor), "Read")
+			emit(float64(d.WriteBytes), d.name, decimal(d.Major), decimal(d.Minor), "Write")
+		}
+	}, "device", "major", "minor", "operation")
 	for _, m := range []struct {
 		name, help string
 		pick       func(*Disk) uint64

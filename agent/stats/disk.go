@@ -1,11 +1,14 @@
 package stats
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -88,9 +91,16 @@ func (c *Collector) disk(p *Pod) disk {
 		base := filepath.Join(c.cfg.RootDir, "pods", string(pod.UID), "volumes")
 		for i := range pod.Spec.Volumes {
 			v := &pod.Spec.Volumes[i]
-			if path := volumePath(base, v.Name); path != "" {
-				d := volume(ctx, path)
-				d.Claim = claimOf(pod, v)
+			var d Disk
+			path, claim := volumePath(base, v.Name), claimOf(pod, v)
+			switch {
+			case path != "":
+				d = volume(ctx, path)
+			case claim != "":
+				d = c.claimed(p, v.Name)
+			}
+			d.Claim = claim
+			if path != "" || d.Known {
 				out.volumes[v.Name] = d
 			}
 		}
@@ -116,6 +126,44 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 		return object.ClaimName(pod, v.Name)
 	}
 	return ""
+}
+
+// claimed asks the file system of a claimed volume that is somewhere on the node, where a container has it. It is that of the disk: the
+// files of a volume can be more than can be counted.
+func (c *Collector) claimed(p *Pod, name string) Disk {
+	for i := range p.Containers {
+		r := &p.Containers[i]
+		if r.Spec == nil {
+			continue
+		}
+		line, _, _ := bytes.Cut(c.pids(r.Path), []byte("\n"))
+		pid := atoi(line)
+		at := slices.IndexFunc(r.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name })
+		if at < 0 || pid == 0 {
+			continue
+		}
+		if d, ok := statIn(pid, r.Spec.VolumeMounts[at].MountPath); ok {
+			return d
+		}
+	}
+	return Disk{}
+}
+
+// statIn asks the file system at a path as a process sees it. What the container has for links must not lead out of it.
+func statIn(pid int, path string) (Disk, bool) {
+	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Disk{}, false
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return Disk{}, false
+	}
+	defer unix.Close(fd)
+	d := Disk{Time: time.Now(), Own: true}
+	d.Known = d.statfs("/proc/self/fd/"+strconv.Itoa(fd), true)
+	return d, d.Known
 }
 
 // volumePath finds the volume's directory: which plugin made it is part of its path. One of the host is nowhere here, and is not the

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -65,6 +66,8 @@ type Collector struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 	layers slow[layers]
+	layout slow[*topology.Machine]
+	io     devices
 
 	mu     sync.Mutex
 	last   *Snapshot

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,10 +35,14 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(netDev))
 	f.Add([]byte("MemTotal:       24630240 kB\nMemAvailable:   20000000 kB\n"))
 	f.Add([]byte("Iface\tDestination\tGateway\neth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\n"))
-	f.Fuzz(func(_ *testing.T, data []byte) {
+	f.Add([]byte("MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
 		parseNetDev(data)
 		parseMeminfo(data)
 		defaultInterface(data)
+		if name := deviceName(data); name != "" && !strings.HasPrefix(name, "/dev/") {
+			t.Errorf("%q is the device %q", data, name)
+		}
 	})
 }
 

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -92,6 +90,7 @@ func TestStats(t *testing.T) {
 	cpu := func() float64 { return cpuSeconds(t, group) }
 	sent := func() float64 { return txBytes(t, pid) }
 	c0, s0 := cpu(), sent()
+	podBefore, before := pressureTotals(n.podGroup(p)), pressureTotals(group)
 	var sum statsapi.Summary
 	n.getJSON("/stats/summary", &sum)
 	if n.peer != nil { // other runtimes measure layers once in a while, and what was measured a moment ago is told again
@@ -106,6 +105,7 @@ func TestStats(t *testing.T) {
 		})
 	}
 	c1, s1 := cpu(), sent()
+	podAfter, after := pressureTotals(n.podGroup(p)), pressureTotals(group)
 	ps := podStats(t, &sum, p)
 	one := containerStats(t, ps, "busy")
 	within := func(what string, got *uint64, least, most float64) {
@@ -143,6 +143,9 @@ func TestStats(t *testing.T) {
 	if len(ps.VolumeStats) != 2 {
 		t.Errorf("volumes: %+v", ps.VolumeStats)
 	}
+
+	requirePressure(t, "pod", ps.CPU, ps.Memory, ps.IO, podBefore, podAfter)
+	requirePressure(t, "container", one.CPU, one.Memory, one.IO, before, after)
 
 	var only statsapi.Summary
 	n.getJSON("/stats/summary?only_cpu_and_memory=true", &only)
@@ -185,6 +188,42 @@ func TestStats(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// pressureTotals are the kernel's totals of waiting in a group in microseconds, by resource; none where groups have no pressure.
+func pressureTotals(group string) map[string]uint64 {
+	out := map[string]uint64{}
+	for _, what := range []string{"cpu", "memory", "io"} {
+		text := groupFile("unified", group, what+".pressure", what+".pressure")
+		some, _, _ := strings.Cut(text, "\n")
+		_, total, ok := strings.Cut(some, "total=")
+		if n, err := strconv.ParseUint(total, 10, 64); ok && err == nil {
+			out[what] = n
+		}
+	}
+	return out
+}
+
+// requirePressure holds what is told against what the kernel said before and after.
+func requirePressure(t *testing.T, whose string, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats, io *statsapi.IOStats, before, after map[string]uint64) {
+	t.Helper()
+	if len(before) == 0 {
+		if unified() {
+			t.Errorf("the kernel keeps no pressure for the %s", whose)
+		}
+		return
+	}
+	if cpu == nil || memory == nil || io == nil || cpu.PSI == nil || memory.PSI == nil || io.PSI == nil {
+		t.Fatalf("%s: pressure is not told: %+v %+v %+v", whose, cpu, memory, io)
+	}
+	for what, psi := range map[string]*statsapi.PSIStats{"cpu": cpu.PSI, "memory": memory.PSI, "io": io.PSI} {
+		if got := psi.Some.Total / 1000; got < before[what] || got > after[what] {
+			t.Errorf("%s: tasks waited for %s %d µs, the kernel says %d to %d", whose, what, got, before[what], after[what])
+		}
+	}
+	if cpu.PSI.Some.Total == 0 {
+		t.Errorf("%s: a container that is throttled never waited for CPU", whose)
+	}
 }
 
 // unified says whether this machine has cgroup v2 alone.
@@ -302,16 +341,7 @@ type sample struct {
 
 func (n *Node) metrics(path string) page {
 	n.t.Helper()
-	resp, err := n.client.Get("http://node" + path)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		n.t.Fatalf("%s: %s, %v", path, resp.Status, err)
-	}
+	families := n.families(path)
 	out := page{}
 	for name, f := range families {
 		for _, m := range f.GetMetric() {

@@ -2,6 +2,7 @@ package system
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -175,7 +176,7 @@ func TestTop(t *testing.T) {
 				}
 				return nil
 			default:
-				return fmt.Errorf("it runs, and shows %q", term.take())
+				return errors.New("it runs") // what it shows at its end is looked for below
 			}
 		})
 		n.shows(term, back, cursor)
