@@ -84,7 +84,7 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 			return nil, err
 		}
 	}
-	return s, nil
+	return s, mustHaveGroups(s)
 }
 
 // locate finds out where the groups are: the agent of the run directory has left word, and what is said here goes before it.
@@ -92,6 +92,8 @@ func (a *app) locate(cmd *cobra.Command) error {
 	a.live.RunDir = a.runDir()
 	site, err := cgroups.LoadSite(a.live.RunDir)
 	switch {
+	case errors.Is(err, os.ErrPermission) && !cmd.Flags().Changed("cgroup-root"):
+		return fmt.Errorf("%w: only root may ask the agent (with --cgroup-root it is not asked where its groups are)", err)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
 		return nil
 	case err != nil:
@@ -142,9 +144,6 @@ func (a *app) treeCommand() *cobra.Command {
 			}
 			s, err := a.snapshot(cmd)
 			if err != nil {
-				return err
-			}
-			if err := mustHaveGroups(s); err != nil {
 				return err
 			}
 			tops := s.nodes()
@@ -242,7 +241,7 @@ func (a *app) explainCommand() *cobra.Command {
 		Use: "explain POD", Short: "Why a pod was throttled or killed, and whether it is next", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.snapshot(cmd)
-			if err != nil {
+			if err != nil && (s == nil || len(s.Pods) == 0) {
 				return err
 			}
 			n, err := s.lookup(args[0])
@@ -293,8 +292,8 @@ func dash(s string) string {
 func (a *app) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Compare all groups with the pods", Args: cobra.NoArgs,
-		Long: "Finds orphans, missing and half-made groups, pods in the wrong class and values that somebody changed. Exits with 1 when\n" +
-			"there are any.",
+		Long: "Finds orphans, missing and half-made groups, pods in the wrong class, containers that run twice and values that somebody\n" +
+			"changed. Exits with 0 when there are none, with 1 when there are any or when nothing could be looked at.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.snapshot(cmd)
 			if err != nil {
@@ -350,6 +349,9 @@ func (a *app) watchCommand() *cobra.Command {
 			}
 			if err := a.locate(cmd); err != nil {
 				return err
+			}
+			if err := a.live.mustHaveGroups(); err != nil {
+				cmd.PrintErrf("note: %v; waiting for some\n", err)
 			}
 			return a.watch(cmd.Context(), cmd.OutOrStdout(), max(every, 100*time.Millisecond))
 		},

@@ -121,7 +121,7 @@ func (n *Node) explainMemory() []string {
 	hits := n.limitHits()
 	if m.OOMKills > 0 {
 		text := fmt.Sprintf("%s: the OOM killer took %s. ", n.who(), count(m.OOMKills, "process", "processes"))
-		if hits > 0 {
+		if hits > 0 || m.Limit != cgroups.NoLimit && m.Peak >= m.Limit { // recent kernels do not count on v1 what ends in a kill
 			text += fmt.Sprintf("Its limit of %s was reached, the peak was %s.", limitText(m.Limit), b(m.Peak))
 		} else {
 			text += "Its own limit was not reached: it was that of a group below it or above."

@@ -112,6 +112,11 @@ func TestOutputsForScripts(t *testing.T) {
 	if _, err := execute(t, "check", "--from", c); !errors.Is(err, ErrProblems) {
 		t.Errorf("check of a tree with problems = %v", err)
 	}
+	for _, args := range [][]string{{"tree"}, {"check"}, {"top", "-n", "1"}, {"find", "1"}} {
+		if got, err := execute(t, append(args, "--cgroup-root", "/berth-test-none")...); err == nil || errors.Is(err, ErrProblems) || strings.Contains(got, "should be") {
+			t.Errorf("%v where no groups are = %v\n%s", args, err, got)
+		}
+	}
 	for _, args := range [][]string{{"show", "nobody"}, {"show", "web/nothing"}, {"find", "1"}, {"explain", "default/web/none"}} {
 		if _, err := execute(t, append(args, "--from", c)...); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%v = %v", args, err)

@@ -188,5 +188,21 @@ func mustHaveGroups(s *Snapshot) error {
 	if len(s.Groups) > 0 {
 		return nil
 	}
-	return fmt.Errorf("looked for %s: %w", strings.Join(tops(s.Machine.Root), " and "), errNoPods)
+	return noGroups(s.Machine.Root)
+}
+
+func noGroups(root string) error {
+	return fmt.Errorf("looked for %s: %w (--run-dir tells of an agent, --cgroup-root where kubepods is)", strings.Join(tops(root), " and "), errNoPods)
+}
+
+// mustHaveGroups is that for who looks again and again.
+func (l Live) mustHaveGroups() error {
+	h, err := cgroups.Open(l.CgroupMount)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(tops(l.root()), h.Exists) {
+		return nil
+	}
+	return noGroups(l.root())
 }

@@ -55,7 +55,7 @@ func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 	}
 	if pods, err := l.fromAgent(ctx); err == nil {
 		s.use(pods, "agent")
-	} else if !errors.Is(err, os.ErrNotExist) && !isRefused(err) {
+	} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) && !isRefused(err) {
 		return fmt.Errorf("ask agent for pods: %w", err)
 	}
 	return nil

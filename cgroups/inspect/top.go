@@ -42,6 +42,9 @@ func (a *app) topCommand() *cobra.Command {
 			if err := a.locate(cmd); err != nil {
 				return err
 			}
+			if err := a.live.mustHaveGroups(); err != nil {
+				return err
+			}
 			m, err := newMonitor(a.live)
 			if err != nil {
 				return err
