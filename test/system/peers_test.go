@@ -48,8 +48,8 @@ var peerLacks = map[string]map[string]string{
 		peer.CRIO134:      "takes the stop signal from the image alone",
 	},
 	"groups-strict":         {peer.Containerd16: "is older than the policy of supplemental groups"},
-	"own-users":             {peer.Containerd16: "is older than user namespaces", peer.Containerd22: "has them only with a runc that has idmapped mounts, unlike Debian's"},
-	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces", peer.Containerd22: "has them only with a runc that has idmapped mounts, unlike Debian's"},
+	"own-users":             {peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps, peer.CRIO134: noIDMaps},
+	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps, peer.CRIO134: noIDMaps},
 	"image-volume":          {peer.Containerd16: "is older than image volumes"},
 	"recursively-read-only": {peer.Containerd16: "is older than recursive read-only mounts"},
 	"selinux": {
@@ -64,6 +64,8 @@ var peerLacks = map[string]map[string]string{
 		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the image", peer.CRIO134: "has a registry for the image",
 	},
 }
+
+const noIDMaps = "announces user namespaces only with a runc that has idmapped mounts, unlike Debian's"
 
 // onPeer runs tests of the agent with another runtime below it.
 func onPeer(t *testing.T, p peer.Program) {
