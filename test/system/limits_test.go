@@ -106,7 +106,6 @@ func TestNodeLimits(t *testing.T) {
 				n.requireValues("huge pages", g, []groupValue{{"hugetlb", "hugetlb.2MB.limit_in_bytes", want, "hugetlb.2MB.max", want}})
 			}
 		}
-		n.must("cgroups", "check")
 	})
 }
 

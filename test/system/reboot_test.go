@@ -126,7 +126,6 @@ func afterReboot(t *testing.T, n *Node) {
 			t.Errorf("no figures of %s", name)
 		}
 	}
-	n.must("cgroups", "check")
 	n.remove("guaranteed.yaml")
 	n.remove("burstable.yaml")
 	n.waitGone("guaranteed")
