@@ -242,6 +242,7 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 		m.forgetPins()
 		m.synced.Store(true)
 		m.roomFreed()
+		m.retryHeld(ctx)
 		return
 	}
 	if u.Kind != "" && u.Kind != object.Pod {
@@ -276,11 +277,16 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		case want.UID == uid && (end == nil || end.Evicted != nil):
 			delete(m.found, uid) // its worker will find it
 			ran = true
+		case want != nil && end == nil && m.adopt(ctx, uid):
 		default:
 			m.endFound(ctx, uid)
 		}
 	}
 	if want != nil && m.replaces(want, key) {
+		if !m.synced.Load() {
+			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
+			return
+		}
 		if v, ok := m.judge(want, key, false); !ok {
 			m.keepOld(want, key, v, before)
 			return

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,6 +81,32 @@ func (m *Manager) adoptNone(ctx context.Context) {
 		}
 		m.endFound(ctx, uid)
 	}
+}
+
+// definitionFile has the pod that the directory was made for, as long as it is there.
+func definitionFile(rootDir string, uid types.UID) string {
+	return filepath.Join(rootDir, "pods", string(uid), "pod.json")
+}
+
+// keepDefinition records what the pod is. An agent that finds another one wanted in its place lets it go on until the node takes that.
+func keepDefinition(rootDir string, pod *corev1.Pod) error {
+	err := writeRecord(definitionFile(rootDir, pod.UID), pod)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("record pod: %w", err)
+}
+
+// adopt makes what was found of a pod go on that a changed manifest does not ask for any more. It is false where its definition was
+// not kept.
+func (m *Manager) adopt(ctx context.Context, uid types.UID) bool {
+	pod := &corev1.Pod{}
+	if m.found[uid].Name == "" || !readRecord(definitionFile(m.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != m.found[uid].Name {
+		return false
+	}
+	delete(m.found, uid)
+	m.startWorker(ctx, pod)
+	return true
 }
 
 func (m *Manager) endFound(ctx context.Context, uid types.UID) {

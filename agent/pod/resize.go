@@ -37,6 +37,9 @@ func (w *worker) accept(pod *corev1.Pod) {
 		w.pod = pod
 		return
 	}
+	if err := keepDefinition(w.cfg.RootDir, pod); err != nil {
+		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
+	}
 	w.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
 		if had := findContainer(w.pod, c.Name); had != nil {
 			return &had.Resources

@@ -125,8 +125,16 @@ func (s *site) directory() string { return filepath.Join(s.cfg.RootDir, "pods", 
 const dirMode = 0o750
 
 func (s *site) makeDirectory(context.Context) error {
-	if err := os.MkdirAll(s.directory(), dirMode); err != nil || !ownUsers(s.pod) {
+	if err := os.MkdirAll(s.directory(), dirMode); err != nil {
 		return err
+	}
+	if s.pod.Name != "" { // else nothing more is known of it
+		if err := keepDefinition(s.cfg.RootDir, s.pod); err != nil {
+			return err
+		}
+	}
+	if !ownUsers(s.pod) {
+		return nil
 	}
 	return s.takeIDs()
 }
