@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -102,6 +103,10 @@ func priority(pod *corev1.Pod) int32 {
 func chooseVictims(pod *corev1.Pod, here []*corev1.Pod, lacks corev1.ResourceList) ([]*corev1.Pod, bool) {
 	classes := map[corev1.PodQOSClass][]*corev1.Pod{}
 	var all []*corev1.Pod
+	// Of pods that are equal in all else the one of the lowest priority goes.
+	here = slices.SortedFunc(slices.Values(here), func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(priority(a), priority(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	for _, p := range here {
 		if priority(p) < priority(pod) {
 			q := cgroups.QoS(p)
