@@ -251,7 +251,7 @@ func (w *writer) tidy(now string, names map[string]bool) error {
 				return err
 			}
 			defer unix.Close(fd)
-			r = &remover{root: fd, dir: w.pod}
+			r = &remover{root: fd, dir: w.pod, ended: func() error { return nil }} // nobody else writes to it
 		}
 		if err := r.remove(int(d.Fd()), name, w.at, everything, 0); err != nil {
 			return err

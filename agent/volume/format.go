@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -105,8 +106,8 @@ func blank(device string) error {
 	}
 	defer f.Close()
 	buf := make([]byte, blankBytes)
-	n, err := f.Read(buf)
-	if err != nil {
+	n, err := io.ReadFull(f, buf)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("read %s: %w", device, err)
 	}
 	if slices.ContainsFunc(buf[:n], func(b byte) bool { return b != 0 }) {

@@ -33,10 +33,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err := unmountUnder(dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("remove volumes: %w", err)
-	}
-	if err := removePod(dir); err != nil {
+	if err := removePod(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
 	return nil
@@ -66,13 +63,13 @@ var contents = []struct {
 	{"", ownFiles},
 }
 
-func removePod(dir string) error {
+func removePod(ctx context.Context, dir string) error {
 	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(root)
-	r := remover{root: root, dir: dir}
+	r := remover{root: root, dir: dir, ended: ctx.Err}
 	for _, c := range contents {
 		fd, err := openSame(root, c.path)
 		if errors.Is(err, unix.ENOENT) {
@@ -109,6 +106,7 @@ type remover struct {
 	root  int
 	dir   string
 	moved int
+	ended func() error // why it is to give up; whoever on the machine goes on writing would keep it at work for ever
 }
 
 // empty removes what may be removed of the directory fd, which it closes; at is its path, for messages.
@@ -116,6 +114,9 @@ func (r *remover) empty(fd int, at string, p policy, depth int) error {
 	d := os.NewFile(uintptr(fd), at)
 	defer d.Close()
 	for {
+		if err := r.ended(); err != nil {
+			return fmt.Errorf("remove %s: %w", filepath.Join(r.dir, at), err)
+		}
 		// A directory's entries are read again from the start as long as removing leaves any: what is read while entries go
 		// may be incomplete.
 		names, err := d.Readdirnames(1000)

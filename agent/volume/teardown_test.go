@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,6 +139,23 @@ func TestTeardownWideTree(t *testing.T) {
 	paths := setup(t, m, podWith(emptyDir("a", "", "")))
 	for i := range 2500 {
 		write(t, filepath.Join(paths["a"], strings.Repeat("n", 50)+string(rune('a'+i%26))+strings.Repeat("x", i/26)), "")
+	}
+	teardown(t, m)
+}
+
+// TestTeardownGivesUp has a context that has ended: whoever goes on writing must not keep it at work.
+func TestTeardownGivesUp(t *testing.T) {
+	m := manager(t)
+	paths := setup(t, m, podWith(emptyDir("a", "", "")))
+	file := filepath.Join(paths["a"], "file")
+	write(t, file, "data")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Teardown(ctx, testUID); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if read(t, file) != "data" {
+		t.Error("it went on")
 	}
 	teardown(t, m)
 }
