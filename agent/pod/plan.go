@@ -242,6 +242,14 @@ func graceOf(pod *corev1.Pod) time.Duration {
 
 // unwanted ends containers that run and should not: their definition has changed, or a probe has failed.
 func (p *planner) unwanted() {
+	for name, list := range p.seen.containers {
+		for i := range list {
+			// A start that was given up has come to its end after all.
+			if i > 0 && alive(&list[i]) {
+				p.kill(&list[i], p.grace(), fmt.Sprintf("Container %s has been started again, the one before it still runs", name))
+			}
+		}
+	}
 	for _, list := range [][]corev1.Container{p.pod.Spec.InitContainers, p.pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]

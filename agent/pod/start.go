@@ -193,7 +193,8 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer l.starting.leave()
-	ctx, cancel := context.WithTimeout(ctx, containerTimeout)
+	wanted := ctx
+	ctx, cancel := context.WithTimeout(wanted, containerTimeout)
 	defer cancel()
 	id := l.step.id
 	if id == "" {
@@ -205,12 +206,25 @@ func (l *launch) run(ctx context.Context) (string, error) {
 	if _, err := l.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 		if ctx.Err() == nil {
 			l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
+		} else if wanted.Err() == nil {
+			err = errors.Join(err, l.callOff(wanted, id))
 		}
 		return id, &reasoned{reasonRun, err}
 	}
 	l.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
 	return id, nil
+}
+
+// callOff ends a start that nobody waits for any more. The runtime goes on with it, and the container may run in the end, beside the next
+// one, with the same volumes.
+func (l *launch) callOff(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, containerTimeout)
+	defer cancel()
+	if _, err := l.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+		return fmt.Errorf("call off start of container: %w", err)
+	}
+	return nil
 }
 
 func (l *launch) create(ctx context.Context) (string, error) {
