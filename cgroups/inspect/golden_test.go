@@ -142,23 +142,28 @@ func TestCaptureRoundTrip(t *testing.T) {
 	}
 }
 
+// TestSystemdNames has the names at the top, and with a --cgroup-root, which each of them repeats.
 func TestSystemdNames(t *testing.T) {
 	const uid = "aaa11111-1111-4111-8111-111111111111"
-	pod := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podaaa11111_1111_4111_8111_111111111111.slice"
-	s := &Snapshot{Groups: map[string]Group{
-		"/kubepods.slice": {}, "/kubepods.slice/kubepods-burstable.slice": {}, pod: {}, pod + "/cri-containerd-0123456789abcdef.scope": {},
-		"/kubepods.slice/kubepods-podbbb.slice": {}, "/kubepods.slice/other.service": {},
-	}, Names: map[string]Identity{uid: {Namespace: "ns", Name: "web", Containers: map[string]string{"0123456789abcdef": "app"}}}}
-	var got []string
-	for _, n := range s.all() {
-		got = append(got, string(n.Kind)+" "+string(n.Class)+" "+n.UID+" "+n.Title)
-	}
-	want := []string{
-		"node Guaranteed  kubepods", "class Burstable  burstable", "pod Burstable " + uid + " ns/web", "container Burstable " + uid + " app",
-		"pod Guaranteed bbb bbb", "group Guaranteed  other.service",
-	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	for root, in := range map[string][2]string{"/": {"/", ""}, "/my-node": {"/my_node.slice/", "my_node-"}} {
+		top := in[0] + in[1] + "kubepods"
+		burstable := top + ".slice/" + in[1] + "kubepods-burstable"
+		pod := burstable + ".slice/" + in[1] + "kubepods-burstable-podaaa11111_1111_4111_8111_111111111111.slice"
+		s := &Snapshot{Machine: Machine{Root: root}, Groups: map[string]Group{
+			top + ".slice": {}, burstable + ".slice": {}, pod: {}, pod + "/cri-containerd-0123456789abcdef.scope": {},
+			top + ".slice/" + in[1] + "kubepods-podbbb.slice": {}, top + ".slice/other.service": {},
+		}, Names: map[string]Identity{uid: {Namespace: "ns", Name: "web", Containers: map[string]string{"0123456789abcdef": "app"}}}}
+		var got []string
+		for _, n := range s.all() {
+			got = append(got, string(n.Kind)+" "+string(n.Class)+" "+n.UID+" "+n.Title)
+		}
+		want := []string{
+			"node Guaranteed  kubepods", "class Burstable  burstable", "pod Burstable " + uid + " ns/web", "container Burstable " + uid + " app",
+			"pod Guaranteed bbb bbb", "group Guaranteed  other.service",
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("below %s: got\n%s\nwant\n%s", root, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
 	}
 }
 

@@ -62,8 +62,7 @@ func (l Live) root() string { return filepath.Clean("/" + l.CgroupRoot) }
 
 // tops are the groups of all pods with the cgroupfs driver and with the systemd driver.
 func tops(root string) []string {
-	root = strings.TrimSuffix(root, "/")
-	return []string{root + "/kubepods", root + "/kubepods.slice"}
+	return []string{strings.TrimSuffix(root, "/") + "/kubepods", cgroups.SlicePath(root, "kubepods")}
 }
 
 func totalMemory() int64 {
