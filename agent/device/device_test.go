@@ -97,16 +97,16 @@ func TestAdmit(t *testing.T) {
 		pod    *corev1.Pod
 		want   string
 	}{
-		"the first ones":                                         {[]string{"a", "b", "c"}, 0, has("p", "x=2"), "x:a,b"},
-		"none that is not well":                                  {[]string{"-a", "b", "c"}, 0, has("p", "x=2"), "x:b,c"},
-		"each its own":                                           {[]string{"a", "b", "c"}, 0, has("p", "x=1", "y=2"), "x:a y:b,c"},
-		"those of an init container again":                       {[]string{"a", "b"}, 0, has("p", "init:i=2", "init:j=1", "x=1", "y=1"), "i:a,b j:a x:a y:b"},
-		"those of a sidecar not":                                 {[]string{"a", "b"}, 0, has("p", "sidecar:s=1", "x=1"), "s:a x:b"},
-		"what a sidecar had of an init":                          {[]string{"a", "b"}, 0, has("p", "init:i=1", "sidecar:s=1", "x=1"), "i:a s:a x:b"},
-		"those that are near":                                    {[]string{"a0", "b1", "c1"}, pinning.NodesOf(1), has("p", "x=2"), "x:b1,c1"},
-		"those that are near to none, before those that are far": {[]string{"a0", "b1", "c"}, pinning.NodesOf(1), has("p", "x=2"), "x:b1,c"},
-		"too many":                      {[]string{"a", "-b"}, 0, has("p", "x=2"), "Requested: 2, Available: 1"},
-		"of a plugin that is not there": {nil, 0, has("p", "x=1"), "Requested: 1, Available: 0"},
+		"the first ones":                   {[]string{"a", "b", "c"}, 0, has("p", "x=2"), "x:a,b"},
+		"none that is not well":            {[]string{"-a", "b", "c"}, 0, has("p", "x=2"), "x:b,c"},
+		"each its own":                     {[]string{"a", "b", "c"}, 0, has("p", "x=1", "y=2"), "x:a y:b,c"},
+		"those of an init container again": {[]string{"a", "b"}, 0, has("p", "init:i=2", "init:j=1", "x=1", "y=1"), "i:a,b j:a x:a y:b"},
+		"those of a sidecar not":           {[]string{"a", "b"}, 0, has("p", "sidecar:s=1", "x=1"), "s:a x:b"},
+		"what a sidecar had of an init":    {[]string{"a", "b"}, 0, has("p", "init:i=1", "sidecar:s=1", "x=1"), "i:a s:a x:b"},
+		"those that are near":              {[]string{"a0", "b1", "c1"}, pinning.NodesOf(1), has("p", "x=2"), "x:b1,c1"},
+		"near to none before far":          {[]string{"a0", "b1", "c"}, pinning.NodesOf(1), has("p", "x=2"), "x:b1,c"},
+		"too many":                         {[]string{"a", "-b"}, 0, has("p", "x=2"), "Requested: 2, Available: 1"},
+		"of a plugin that is not there":    {nil, 0, has("p", "x=1"), "Requested: 1, Available: 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := open(t, filepath.Join(t.TempDir(), "devices.json"))
