@@ -60,10 +60,13 @@ var peerLacks = map[string]map[string]string{
 	"app-armor-missing":    {peer.CRIO134: "sets a profile only where the kernel has AppArmor (specSetApparmorProfile)"},
 	"no-such-program":      {peer.CRIO134: "has runc look for the program when the container is created, so that there never is one that has ended"},
 	"port-of-host-address": {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
+	"bind-mount-options":   {peer.Containerd16: noMountOptions, peer.Containerd22: noMountOptions, peer.CRIO134: noMountOptions},
 	"pull-always": {
 		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the image", peer.CRIO134: "has a registry for the image",
 	},
 }
+
+const noMountOptions = "is older than options of a container's mounts"
 
 const noIDMaps = "announces user namespaces only with a runc that has idmapped mounts, unlike Debian's"
 
