@@ -53,8 +53,17 @@ func (w *watched) uid() types.UID {
 	return w.pod.UID
 }
 
+// version changes with what is known of the pod.
+func (w *watched) version() string {
+	if w.pod == nil {
+		return string(theNode)
+	}
+	return w.pod.ResourceVersion
+}
+
 // watchedGroup is what was done about a group.
 type watchedGroup struct {
+	doubt string        // version of the pod at the last look, which found differences and left them; "" otherwise
 	told  string        // the last differences, until there are none: they are told once
 	pause time.Duration // before the next correction, longer each time that somebody insists
 	calm  time.Time     // the end of that
@@ -273,7 +282,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]cgroups.Wanted, error) {
 // act tells of differences, and corrects them if that is the policy.
 func (d *drift) act(w *watched, want cgroups.Wanted, g *watchedGroup, diffs []cgroups.Difference) {
 	if len(diffs) == 0 {
-		g.told = ""
+		g.doubt, g.told = "", ""
 		return
 	}
 	correct := d.cfg.CgroupDrift == config.DriftCorrect
@@ -287,7 +296,14 @@ func (d *drift) act(w *watched, want cgroups.Wanted, g *watchedGroup, diffs []cg
 		text = append(text, fmt.Sprintf("%s is %s, should be %s (%s)", x.File, x.Found, x.Want, x.Field))
 	}
 	message := fmt.Sprintf("Group %s: %s", want.Path, strings.Join(text, ", "))
+	if version := w.version(); g.doubt != version {
+		// It may be a resize that has begun since the pod was heard of. Then there is another version of it at the next look.
+		g.doubt = version
+		d.soon(w.uid(), now)
+		return
+	}
 	if correct {
+		g.doubt = ""
 		if now.Sub(g.calm) > driftSweep {
 			g.pause = 0
 		}

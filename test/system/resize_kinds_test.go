@@ -67,6 +67,9 @@ func TestResizeWholePod(t *testing.T) {
 		t.Errorf("the reason: %s", c.Message)
 	}
 	n.requireSame(before, n.requireLimits("whole", 400, 48))
+	if events := n.must("events", "whole"); strings.Contains(events, "CgroupChanged") {
+		t.Errorf("a resize was taken for somebody else's change:\n%s", events)
+	}
 }
 
 // The memory of a pod with a CPU of its own changes, its CPUs do not.
