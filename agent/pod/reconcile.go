@@ -1,0 +1,141 @@
+package pod
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/status"
+)
+
+// reconcile makes the workers of a name be what is desired: the one of the desired pod, once all others of that name have ended. A pod
+// that is to be replaced goes on as long as the node would not take the new one.
+func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
+	want := m.desired[key]
+	if want != nil {
+		want = classed(want, m.cfg.Objects)
+	}
+	before := m.held[key]
+	delete(m.held, key)
+	ran := false
+	for uid, pod := range m.found {
+		if pod.Namespace != key.Namespace || pod.Name != key.Name {
+			continue
+		}
+		end := readMark(m.cfg.RootDir, uid)
+		switch {
+		case want == nil:
+		case want.UID == uid && (end == nil || end.Evicted != nil):
+			delete(m.found, uid) // its worker will find it
+			ran = true
+		case want != nil && end == nil && m.adopt(ctx, uid):
+		default:
+			m.endFound(ctx, uid)
+		}
+	}
+	if want != nil && m.replaces(want, key) {
+		if !m.synced.Load() {
+			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
+			return
+		}
+		if v, ok := m.judge(want, key, false); !ok {
+			m.keepOld(want, key, v, before)
+			return
+		}
+	}
+	waits := false
+	for uid, w := range m.live[key] {
+		if want != nil && want.UID == uid && !w.leaving {
+			w.mail.putOrder(order{pod: want})
+			return
+		}
+		m.endWorker(w)
+		waits = true
+	}
+	switch {
+	case waits: // bury comes back to it
+	case want != nil:
+		m.tryStart(ctx, key, want, ran, before)
+	default:
+		if shown, ok := m.status.Get(key); ok {
+			m.status.Delete(shown) // it never had a worker
+		}
+	}
+}
+
+// judge says whether the node takes a pod beside those that are here. Those of its own name go before it comes.
+func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (verdict, bool) {
+	same := func(p *corev1.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name }
+	v, ok := m.open(ran)
+	if ok {
+		v, ok = m.admitChosen(pod)
+	}
+	if ok {
+		v, ok = admit(pod, slices.DeleteFunc(m.here(), same), m.cfg.Sysctls)
+	}
+	if !ok || ran {
+		return v, ok
+	}
+	if v, ok = hasClass(pod); !ok {
+		return v, ok
+	}
+	if v, ok = m.admitTurn(pod); !ok {
+		return v, ok
+	}
+	// The last question: for a pod that has nothing else to wait for, others may have to go.
+	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
+		v.Message += "; pods of lower priority end for it"
+	}
+	return v, ok
+}
+
+// replaces says whether a pod of the name is here that was not told to end, and another one is wanted.
+func (m *Manager) replaces(want *corev1.Pod, key types.NamespacedName) bool {
+	stays := false
+	for uid, w := range m.live[key] {
+		if uid == want.UID {
+			return false
+		}
+		stays = stays || !w.leaving
+	}
+	return stays
+}
+
+// keepOld lets the pod that is here go on, and tells why.
+func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v verdict, before status.Waiting) {
+	m.held[key] = v.Waiting // a verdict that is final for this manifest is asked for again with no other result
+	if v.Waiting == before {
+		return
+	}
+	m.log.Warn("the manifest's new pod cannot run, so the old one goes on", "pod", key.String(), "reason", v.Reason, "message", v.Message)
+	m.event(want, corev1.EventTypeWarning, v.Reason, "the pod that runs is not replaced: %s", v.Message)
+}
+
+// tryStart starts a pod unless the node has something against it. ran says that there is something of it already, before why it was
+// held until now.
+func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
+	v, ok := m.judge(pod, key, ran)
+	if ok {
+		v, ok = m.admitPinned(pod, ran)
+	}
+	if ok {
+		m.startWorker(ctx, pod)
+		return
+	}
+	if !v.final {
+		m.held[key] = v.Waiting
+		if v.Waiting == before {
+			return // it is known
+		}
+	}
+	shown := *pod
+	shown.Status = status.Build(status.Input{
+		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.nodeIPs(),
+		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final,
+	})
+	m.status.Put(&shown)
+	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
+}
