@@ -73,6 +73,7 @@ func (p *berth) Down() error {
 	if err != nil {
 		return fmt.Errorf("purge: %w: %s", err, out)
 	}
+	removeGroups("/berth-bench") // the parent that clients of the socket named is theirs to remove
 	return nil
 }
 

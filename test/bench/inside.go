@@ -45,7 +45,10 @@ func (p *berth) Inside(ctx context.Context) (*cri.Server, string, error) {
 func (b *bench) criInside(ctx context.Context, p peer, in inProcess, logs string) (err error) {
 	s, parent, err := in.Inside(ctx)
 	if s != nil {
-		defer func() { err = errors.Join(err, s.Purge(context.WithoutCancel(ctx)), s.Close()) }()
+		defer func() {
+			err = errors.Join(err, s.Purge(context.WithoutCancel(ctx)), s.Close())
+			removeGroups("/berth-bench-in")
+		}()
 	}
 	if err != nil {
 		return err
