@@ -161,6 +161,9 @@ func (w *worker) resize() act {
 			err = werr
 		}
 		return func() {
+			if !sameResources(pod, w.pod) {
+				record.Acting = true // others were allocated meanwhile, and of those of the pod as a whole nothing else tells
+			}
 			w.resized = record
 			w.freed()
 		}, err

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,5 +119,37 @@ func TestResizeByRestart(t *testing.T) {
 			t.Errorf("pod is %s", describe(p))
 		}
 		n.resizeIs("web", "allocated 100m has 100m/32Mi")
+	})
+}
+
+// The limits of the pod as a whole change once more while they are being changed.
+func TestResizeWholeWhileResizing(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		whole := func(cpu string) *corev1.Pod {
+			return newPod("web", func(p *corev1.Pod) {
+				p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}, Limits: corev1.ResourceList{"cpu": resource.MustParse(cpu)}}
+			})
+		}
+		n.apply(whole("500m"))
+		var times atomic.Int32
+		n.cgroups.refuse = func() error {
+			times.Add(1)
+			time.Sleep(time.Second)
+			return nil
+		}
+		for _, cpu := range []string{"700m", "300m"} {
+			n.apply(whole(cpu))
+			n.pass(100 * time.Millisecond)
+		}
+		n.pass(10 * time.Second)
+		p := n.pod("web")
+		if got := p.Status.Resources.Limits.Cpu().String(); got != "300m" || times.Load() != 2 {
+			t.Errorf("the pod is said to have %s after %d resizes, want 300m after 2", got, times.Load())
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodResizeInProgress {
+				t.Errorf("condition %v", c)
+			}
+		}
 	})
 }
