@@ -118,7 +118,15 @@ func TestStats(t *testing.T) {
 	}
 	within("CPU time", one.CPU.UsageCoreNanoSeconds, c0*1e9, c1*1e9)
 	within("pod's CPU time", ps.CPU.UsageCoreNanoSeconds, c0*1e9, math.Inf(1))
-	within("CPU now", one.CPU.UsageNanoCores, 20e6, 300e6) // limited to 100e6; a window is no multiple of periods
+	// It is limited to 100e6. A window is no multiple of periods, and on a busy machine there may be one in which it does not run.
+	n.eventually("the use of the CPU to be told", func() error {
+		var s statsapi.Summary
+		n.getJSON("/stats/summary", &s)
+		if now := containerStats(t, podStats(t, &s, p), "busy").CPU.UsageNanoCores; now == nil || *now < 20e6 || *now > 300e6 {
+			return errors.New("it is not near the limit")
+		}
+		return nil
+	})
 	within("working set", one.Memory.WorkingSetBytes, 20<<20, 64<<20)
 	within("available", one.Memory.AvailableBytes, 1, 44<<20)
 	if m := one.Memory; m.AvailableBytes != nil && m.WorkingSetBytes != nil && *m.AvailableBytes+*m.WorkingSetBytes != 64<<20 {
