@@ -46,7 +46,17 @@ type conditionPatch struct {
 
 const strategicMerge = "application/strategic-merge-patch+json"
 
-func readPatch(r *http.Request, p *corev1.Pod) (*patch, error) {
+// readPatch returns the request's pod with what is to be changed of it.
+func (s *Server) readPatch(r *http.Request) (*corev1.Pod, *patch, error) {
+	p, err := s.find(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := parsePatch(r, p)
+	return p, in, err
+}
+
+func parsePatch(r *http.Request, p *corev1.Pod) (*patch, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != strategicMerge && kind != "application/json" {
 		return nil, &failure{
@@ -76,27 +86,23 @@ const maxPatch = 3 << 20
 
 // patchEphemeral is the subresource ephemeralcontainers of a pod.
 func (s *Server) patchEphemeral(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
-	if err != nil {
-		return err
-	}
-	in, err := readPatch(r, p)
+	p, in, err := s.readPatch(r)
 	if err != nil {
 		return err
 	}
 	if len(in.Status.Conditions) > 0 {
 		return badRequest("status.conditions are changed under status")
 	}
-	return s.changed(w)(s.cfg.Changes.AddEphemeral(p.UID, in.Spec.EphemeralContainers))
+	p, err = s.cfg.Changes.AddEphemeral(p.UID, in.Spec.EphemeralContainers)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, typed(p))
 }
 
 // patchStatus is the subresource status of a pod, of which others than the agent have conditions.
 func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
-	if err != nil {
-		return err
-	}
-	in, err := readPatch(r, p)
+	p, in, err := s.readPatch(r)
 	if err != nil {
 		return err
 	}
@@ -115,15 +121,9 @@ func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("status.conditions[%d].$patch: %q is none of %s", i, c.Directive, strings.Join([]string{"delete", "merge", "replace"}, ", "))
 		}
 	}
-	return s.changed(w)(s.cfg.Changes.SetConditions(p.UID, set, remove))
-}
-
-// changed answers with the pod as it is to be from now on.
-func (s *Server) changed(w http.ResponseWriter) func(*corev1.Pod, error) error {
-	return func(p *corev1.Pod, err error) error {
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, typed(p))
+	p, err = s.cfg.Changes.SetConditions(p.UID, set, remove)
+	if err != nil {
+		return err
 	}
+	return writeJSON(w, typed(p))
 }
