@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // runtimesFile has the sockets of the runtimes that agents have used beside the embedded one, a line each, in the root directory.
@@ -35,10 +37,7 @@ func recordRuntime(rootDir, endpoint string) error {
 	}
 	path := filepath.Join(rootDir, runtimesFile)
 	if err = os.MkdirAll(rootDir, 0o711); err == nil {
-		err = os.WriteFile(path+".new", []byte(strings.Join(append(used, endpoint), "\n")+"\n"), 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = record.Replace(path, []byte(strings.Join(append(used, endpoint), "\n")+"\n"))
 	}
 	if err != nil {
 		return fmt.Errorf("record which runtime is used: %w", err)

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // journalVersion is that of the file's format.
@@ -20,17 +20,8 @@ type journal struct {
 	Pods    []*assignment `json:"pods"`
 }
 
-// save replaces the file as a whole: it is what it was or what it is to be, whenever the agent is killed. It need not outlive the
-// machine, where no container would either.
 func (m *Manager) save() error {
-	data, err := json.Marshal(journal{Version: journalVersion, Pods: append([]*assignment{}, m.pods...)})
-	if err == nil {
-		err = os.WriteFile(m.cfg.File+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(m.cfg.File+".new", m.cfg.File)
-	}
-	if err != nil {
+	if err := record.Write(m.cfg.File, journal{Version: journalVersion, Pods: append([]*assignment{}, m.pods...)}); err != nil {
 		return fmt.Errorf("write assignments of devices: %w", err)
 	}
 	return nil
@@ -38,24 +29,21 @@ func (m *Manager) save() error {
 
 // load reads what an agent before this one gave out.
 func (m *Manager) load() error {
-	data, err := os.ReadFile(m.cfg.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	var j *journal
+	bad, err := record.Load(m.cfg.File, journalVersion, func(data []byte) (version int, err error) {
+		if j, err = decode(data); err != nil {
+			return 0, err
+		}
+		return j.Version, nil
+	})
 	if err != nil {
 		return fmt.Errorf("read assignments of devices: %w", err)
 	}
-	j, err := decode(data)
-	if err != nil {
-		// A machine that lost its power may have cut it off; nothing runs then that it would tell of.
-		m.log.Warn("assignments of devices cannot be read and are made anew", "file", m.cfg.File, "error", err)
-		if err := os.Rename(m.cfg.File, m.cfg.File+".bad"); err != nil {
-			return fmt.Errorf("put assignments of devices aside: %w", err)
-		}
-		return nil
+	if bad != nil {
+		m.log.Warn("assignments of devices cannot be read and are made anew", "file", m.cfg.File, "error", bad)
 	}
-	if j.Version > journalVersion {
-		return fmt.Errorf("read assignments of devices: %s was written by a later version (format %d, this is %d): stop the pods and remove it", m.cfg.File, j.Version, journalVersion)
+	if j == nil {
+		return nil
 	}
 	m.pods = j.Pods
 	return nil

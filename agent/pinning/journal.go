@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"k8s.io/utils/cpuset"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // journalVersion is that of the file's format.
@@ -46,14 +46,7 @@ func (m *Manager) save() error {
 		}
 	}
 	j.CPUPolicy, j.MemoryPolicy = m.policies()
-	data, err := json.Marshal(j)
-	if err != nil {
-		return fmt.Errorf("write assignments: %w", err)
-	}
-	if err = os.WriteFile(m.cfg.File+".new", data, 0o600); err == nil {
-		err = os.Rename(m.cfg.File+".new", m.cfg.File)
-	}
-	if err != nil {
+	if err := record.Write(m.cfg.File, j); err != nil {
 		return fmt.Errorf("write assignments: %w", err)
 	}
 	return nil
@@ -62,24 +55,21 @@ func (m *Manager) save() error {
 // load reads what an agent before this one gave out, and keeps of it what can still be had: what cannot is given anew when its
 // pod is admitted, and its containers are moved. Of another policy nothing is left over, whatever was set before.
 func (m *Manager) load() error {
-	data, err := os.ReadFile(m.cfg.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	var j *journal
+	bad, err := record.Load(m.cfg.File, journalVersion, func(data []byte) (version int, err error) {
+		if j, err = decode(data); err != nil {
+			return 0, err
+		}
+		return j.Version, nil
+	})
 	if err != nil {
 		return fmt.Errorf("read assignments: %w", err)
 	}
-	j, err := decode(data)
-	if err != nil {
-		// A machine that lost its power may have cut it off; nothing runs then that it would tell of.
-		m.log.Warn("assignments cannot be read and are made anew", "file", m.cfg.File, "error", err)
-		if err := os.Rename(m.cfg.File, m.cfg.File+".bad"); err != nil {
-			return fmt.Errorf("put assignments aside: %w", err)
-		}
-		return nil
+	if bad != nil {
+		m.log.Warn("assignments cannot be read and are made anew", "file", m.cfg.File, "error", bad)
 	}
-	if j.Version > journalVersion {
-		return fmt.Errorf("read assignments: %s was written by a later version (format %d, this is %d): stop the pods and remove it", m.cfg.File, j.Version, journalVersion)
+	if j == nil {
+		return nil
 	}
 	for _, a := range j.Pods {
 		if why := m.outdated(a); why != "" {

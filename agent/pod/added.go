@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/control/api"
 )
@@ -188,7 +189,7 @@ func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*c
 	if err := change(pod, a); err != nil {
 		return nil, err
 	}
-	err := writeRecord(addedFile(m.cfg.RootDir, uid), a)
+	err := record.Write(addedFile(m.cfg.RootDir, uid), a)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod has not begun to start, try again"))
 	}

@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 func ephemeral(name, target string) corev1.EphemeralContainer {
@@ -253,7 +255,7 @@ func TestAddedOfNobody(t *testing.T) {
 	if a := readAdded(dir, "x"); !a.empty() {
 		t.Errorf("%+v", a)
 	}
-	if err := writeRecord(filepath.Join(dir, "pods", string(types.UID("none")), "added.json"), &added{}); !errors.Is(err, os.ErrNotExist) {
+	if err := record.Write(filepath.Join(dir, "pods", string(types.UID("none")), "added.json"), &added{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a record of a pod without a directory: %v", err)
 	}
 }

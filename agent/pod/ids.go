@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/record"
 )
 
 // A pod with hostUsers: false has a range of ids to itself. Where nothing else is said there are as many as kubelet has: 110 of
@@ -66,7 +67,7 @@ func (p *idPool) take(uid types.UID) (*spec.IDs, error) {
 		if used[ids.First] {
 			continue
 		}
-		if err := writeIDs(p.file(uid), ids); err != nil {
+		if err := record.Write(p.file(uid), ids); err != nil {
 			return nil, fmt.Errorf("write down user ids: %w", err)
 		}
 		return &ids, nil
@@ -100,17 +101,6 @@ func readIDs(file string) *spec.IDs {
 		return nil
 	}
 	return ids
-}
-
-func writeIDs(file string, ids spec.IDs) error {
-	data, err := json.Marshal(ids)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
 }
 
 // reserved is what the node has put aside for pods: the range of the user "kubelet" in subuid(5) and subgid(5), if it is in either.

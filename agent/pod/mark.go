@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // mark is what is kept of the order that a pod end. Everything else about a pod can be found again in the runtime, but not this:
@@ -30,7 +32,7 @@ func markFile(rootDir string, uid types.UID) string {
 
 // writeMark keeps the mark. It goes with the pod's directory; of a pod without one there is nothing to end.
 func writeMark(rootDir string, uid types.UID, m mark) error {
-	if err := writeRecord(markFile(rootDir, uid), m); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := record.Write(markFile(rootDir, uid), m); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("mark ending pod: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/record"
 )
 
 // findAll finds every pod that the runtime has, and every one of which only a directory is left. Cgroups and logs are not
@@ -90,7 +91,7 @@ func definitionFile(rootDir string, uid types.UID) string {
 
 // keepDefinition records what the pod is. An agent that finds another one wanted in its place lets it go on until the node takes that.
 func keepDefinition(rootDir string, pod *corev1.Pod) error {
-	err := writeRecord(definitionFile(rootDir, pod.UID), pod)
+	err := record.Write(definitionFile(rootDir, pod.UID), pod)
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

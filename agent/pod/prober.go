@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/probes"
 )
 
@@ -222,14 +223,7 @@ func (p *prober) report(ctx context.Context, id string, kind probes.Kind, ok boo
 
 // write keeps the results. The file goes with the pod's directory, and is not made anew when that has gone.
 func (p *prober) write() error {
-	data, err := json.Marshal(p.results)
-	if err != nil {
-		return err
-	}
-	path := p.file()
-	if err = os.WriteFile(path+".new", data, 0o600); err == nil {
-		err = os.Rename(path+".new", path)
-	}
+	err := record.Write(p.file(), p.results)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // resized is the record of a pod that was resized: what has been made of it. A pod that never was has none.
@@ -43,7 +45,7 @@ func resizedFile(rootDir string, uid types.UID) string {
 
 // writeResized keeps the record. It goes with the pod's directory.
 func writeResized(rootDir string, uid types.UID, r *resized) error {
-	if err := writeRecord(resizedFile(rootDir, uid), r); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := record.Write(resizedFile(rootDir, uid), r); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("record resize: %w", err)
 	}
 	return nil

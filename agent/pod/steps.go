@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/record"
 )
 
 // The reasons of a container that waits because something has failed.
@@ -257,7 +258,7 @@ func (w *worker) finish() act {
 			return nil, err
 		}
 		if !more.empty() {
-			if err := writeRecord(addedFile(place.cfg.RootDir, place.pod.UID), more); err != nil {
+			if err := record.Write(addedFile(place.cfg.RootDir, place.pod.UID), more); err != nil {
 				return nil, fmt.Errorf("keep what was added to the pod: %w", err)
 			}
 		}

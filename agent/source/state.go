@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/record"
 )
 
 // saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
@@ -141,16 +142,8 @@ func (s *Source) saveFile(name string) error {
 			v.Objects = append(v.Objects, savedObject{Since: c.since, Object: c.raw})
 		}
 	}
-	data, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode pods: %w", err)
-	}
 	if err := os.MkdirAll(s.cfg.StateDir, 0o700); err != nil {
 		return err
 	}
-	// A manifest may hold what others must not read.
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return record.Write(path, v)
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 // claimsFile says which PersistentVolumes the claims of a pod's ephemeral volumes are bound to, by volume. It is written before anything of
@@ -43,7 +45,7 @@ func (m *Manager) Bind(uid types.UID, volume string, choose func(taken map[strin
 		bound = map[string]string{}
 	}
 	bound[volume] = name
-	return name, writeJSON(filepath.Join(dir, claimsFile), bound)
+	return name, record.Write(filepath.Join(dir, claimsFile), bound)
 }
 
 // taken are the PersistentVolumes that the ephemeral volumes of pods have.
@@ -83,16 +85,4 @@ func readClaims(dir string) (map[string]string, error) {
 		return nil, fmt.Errorf("read which volumes the pod has: %w", err)
 	}
 	return bound, nil
-}
-
-// writeJSON writes a record in one step.
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

@@ -1,0 +1,49 @@
+// Package record keeps what the agent has to know after it was killed in small files, each of which is replaced as a whole: it is what
+// it was or what it is to be. The files need not outlive the machine's loss of power, after which no container is there either.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// Replace makes data the content of the file. It fails with [fs.ErrNotExist] when its directory is not there.
+func Replace(path string, data []byte) error {
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Write is Replace with v as JSON.
+func Write(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return Replace(path, data)
+}
+
+// Load has decode take what is in the file and say of which version of its format that is; it is not called when there is no file. Why
+// the file was of no use is returned as bad: it was put aside then, beside its place, as after a loss of power that has cut it off. A
+// file of a later version than that given is an error, and stays.
+func Load(path string, version int, decode func(data []byte) (int, error)) (bad, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, bad := decode(data)
+	if bad != nil {
+		return bad, os.Rename(path, path+".bad")
+	}
+	if v > version {
+		return nil, fmt.Errorf("%s was written by a later version (format %d, this is %d): stop the pods and remove it", path, v, version)
+	}
+	return nil, nil
+}
