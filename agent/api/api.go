@@ -30,9 +30,9 @@ import (
 // Feed is a set of objects that can be listed and followed. What it hands out is shared and must not be changed.
 type Feed[T any] interface {
 	List() []T
-	// Watch calls fn with ADDED for each object there is, then with every change in order, until ctx ends or fn returns an error,
-	// which it returns.
-	Watch(ctx context.Context, fn func(watch.EventType, T) error) error
+	// Subscribe begins a watch that what it returns goes on with, which must be called, once: it calls fn with ADDED for each
+	// object there was, then with every change in order, until ctx ends or fn returns an error, which it returns.
+	Subscribe() func(ctx context.Context, fn func(watch.EventType, T) error) error
 }
 
 // Runtime is what the API asks of the container runtime.

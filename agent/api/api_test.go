@@ -70,7 +70,7 @@ func (f *feed[T]) set(t watch.EventType, v T) {
 	}
 }
 
-func (f *feed[T]) Watch(ctx context.Context, fn func(watch.EventType, T) error) error {
+func (f *feed[T]) Subscribe() func(context.Context, func(watch.EventType, T) error) error {
 	c := make(chan change[T], 16)
 	f.mu.Lock()
 	items := append([]T(nil), f.items...)
@@ -79,6 +79,10 @@ func (f *feed[T]) Watch(ctx context.Context, fn func(watch.EventType, T) error) 
 	}
 	f.subs[c] = true
 	f.mu.Unlock()
+	return func(ctx context.Context, fn func(watch.EventType, T) error) error { return f.follow(ctx, c, items, fn) }
+}
+
+func (f *feed[T]) follow(ctx context.Context, c chan change[T], items []T, fn func(watch.EventType, T) error) error {
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()

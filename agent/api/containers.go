@@ -126,8 +126,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		go func() {
 			defer close(done)
 			defer close(ended)
-			// It ends with ctx, or when it has seen what it waits for.
-			_ = s.cfg.Pods.Watch(ctx, func(t watch.EventType, q *corev1.Pod) error { return endOf(t, q, p, name, id) })
+			s.awaitEnd(ctx, p, name, id)
 		}()
 		defer func() { <-done }()
 		o.Ended = ended
@@ -140,6 +139,17 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return logs.Read(ctx, path, o, w)
+}
+
+// awaitEnd returns when the pod's container with that ID has ended, or with ctx.
+func (s *Server) awaitEnd(ctx context.Context, p *corev1.Pod, name, id string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	follow := s.cfg.Pods.Subscribe()
+	if !slices.ContainsFunc(s.cfg.Pods.List(), func(q *corev1.Pod) bool { return q.UID == p.UID }) {
+		cancel() // it had gone before, so nothing would tell of it
+	}
+	_ = follow(ctx, func(t watch.EventType, q *corev1.Pod) error { return endOf(t, q, p, name, id) })
 }
 
 type ended struct{}

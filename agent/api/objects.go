@@ -136,14 +136,14 @@ func stream[T any](w http.ResponseWriter, r *http.Request, feed Feed[T], object 
 		Type   watch.EventType `json:"type"`
 		Object any             `json:"object"`
 	}
+	// The answer's head says that the watch has begun, so it has to have: what went between would never be told.
+	follow := feed.Subscribe()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
-	if err := flush.Flush(); err != nil {
-		return err
-	}
+	_ = flush.Flush() // of one who has gone, the request's context tells
 	enc := json.NewEncoder(w)
-	return feed.Watch(r.Context(), func(t watch.EventType, v T) error {
+	return follow(r.Context(), func(t watch.EventType, v T) error {
 		o := object(v)
 		if o == nil {
 			return nil

@@ -199,6 +199,11 @@ func (r *Recorder) Watch(ctx context.Context, fn func(watch.EventType, *corev1.E
 	}
 }
 
+// Subscribe returns a Watch. Nothing has to be held for it meanwhile: the ring holds what comes.
+func (r *Recorder) Subscribe() func(context.Context, func(watch.EventType, *corev1.Event) error) error {
+	return r.Watch
+}
+
 // forget drops what is not among events any more.
 func forget(seen map[types.UID]*corev1.Event, events []*corev1.Event) {
 	keep := make(map[types.UID]bool, len(events))

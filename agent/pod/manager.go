@@ -362,6 +362,11 @@ func (m *Manager) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Po
 	return m.status.Watch(ctx, fn)
 }
 
+// Subscribe begins a Watch that what it returns goes on with. That must be called, once.
+func (m *Manager) Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error {
+	return m.status.Subscribe()
+}
+
 // Has says whether a pod has a worker, also one that ends it.
 func (m *Manager) Has(uid types.UID) bool {
 	_, ok := m.workers.Load(uid)

@@ -36,7 +36,8 @@ func Periods(total, critical time.Duration) []Period {
 // Pods are the pods of the node.
 type Pods interface {
 	List() []*corev1.Pod
-	Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error
+	// Subscribe begins a watch that what it returns goes on with. That must be called, once.
+	Subscribe() func(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error
 	Evict(uid types.UID, e pod.Eviction) error
 	// Close refuses pods that come from now on, and is called with false when they may come again.
 	Close(closed bool)
@@ -225,11 +226,17 @@ func (allEnded) Error() string { return "all have ended" }
 func (m *Manager) wait(ctx context.Context, g group) error {
 	ctx, cancel := context.WithTimeout(ctx, g.period.Grace)
 	defer cancel()
+	follow := m.cfg.Pods.Subscribe()
 	left := map[types.UID]bool{}
-	for _, p := range g.pods {
-		left[p.UID] = true
+	for _, p := range m.cfg.Pods.List() { // nothing tells of those that had gone before
+		if slices.ContainsFunc(g.pods, func(q *corev1.Pod) bool { return q.UID == p.UID }) {
+			left[p.UID] = true
+		}
 	}
-	err := m.cfg.Pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+	if len(left) == 0 {
+		cancel()
+	}
+	err := follow(ctx, func(t watch.EventType, p *corev1.Pod) error {
 		if t == watch.Deleted || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			delete(left, p.UID)
 		}

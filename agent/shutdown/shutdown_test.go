@@ -84,7 +84,11 @@ func (n *node) List() []*corev1.Pod {
 	return slices.Clone(n.pods)
 }
 
-func (n *node) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
+func (n *node) Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error {
+	return n.follow
+}
+
+func (n *node) follow(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
 	for {
 		n.mu.Lock()
 		pods, changed := slices.Clone(n.pods), n.changed

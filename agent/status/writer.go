@@ -145,18 +145,38 @@ func (w *Writer) sorted() []*corev1.Pod {
 // Watch calls fn with ADDED for each pod there is, then with every change in order, until ctx ends or fn returns an error, which
 // it returns.
 func (w *Writer) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
+	return w.Subscribe()(ctx, fn)
+}
+
+// Subscribe begins a Watch at the present moment. What it returns goes on with it, and must be called, once. Whoever tells
+// somebody else that the watch has begun does it between the two: a pod that is there then and goes is told of as DELETED.
+func (w *Writer) Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error {
 	o := &watcher{pending: map[types.NamespacedName][]change{}, wake: make(chan struct{}, 1)}
 	w.mu.Lock()
-	for _, p := range w.sorted() {
-		o.add(keyOf(p), change{watch.Added, p})
-	}
+	defer w.mu.Unlock()
+	pods := w.sorted()
 	w.watch[o] = struct{}{}
-	w.mu.Unlock()
+	return func(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
+		return w.follow(ctx, o, pods, fn)
+	}
+}
+
+// follow tells of the pods that were there when o began, which o itself holds nothing of, so that one of them that goes before
+// it was told is told all the same; then of what o holds.
+func (w *Writer) follow(ctx context.Context, o *watcher, pods []*corev1.Pod, fn func(watch.EventType, *corev1.Pod) error) error {
 	defer func() {
 		w.mu.Lock()
 		delete(w.watch, o)
 		w.mu.Unlock()
 	}()
+	for _, p := range pods {
+		if err := fn(watch.Added, p); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 	for {
 		for _, c := range w.take(o) {
 			if err := fn(c.typ, c.pod); err != nil {

@@ -91,6 +91,26 @@ func TestSlowWatcher(t *testing.T) {
 	})
 }
 
+// What is there when a watch begins and goes before it goes on has been there: who was told that the watch had begun may have
+// seen it, and waits to hear that it went.
+func TestSubscribe(t *testing.T) {
+	w := NewWriter()
+	w.Put(pod("a", "1", corev1.PodRunning))
+	follow := w.Subscribe()
+	w.Delete(pod("a", "1", ""))
+	var got []string
+	gone := errors.New("gone")
+	err := follow(t.Context(), func(typ watch.EventType, p *corev1.Pod) error {
+		if got = append(got, string(typ)+" "+p.Name); typ == watch.Deleted {
+			return gone
+		}
+		return nil
+	})
+	if !errors.Is(err, gone) || strings.Join(got, ", ") != "ADDED a, DELETED a" || len(w.watch) != 0 {
+		t.Errorf("told %q, ended with %v, %d watchers are left", got, err, len(w.watch))
+	}
+}
+
 func TestWatchEndsWithItsReader(t *testing.T) {
 	w := NewWriter()
 	w.Put(pod("a", "1", corev1.PodRunning))
