@@ -4,7 +4,6 @@ package access
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -134,7 +132,7 @@ func (g *Guard) authenticate(r *http.Request) (*User, error) {
 	for _, a := range g.Authenticators {
 		user, err := a.Authenticate(r)
 		if user != nil {
-			if !slices.Contains(user.Groups, AuthenticatedGroup) {
+			if known := user.Name != Anonymous && !slices.Contains(user.Groups, UnauthenticatedGroup); known && !slices.Contains(user.Groups, AuthenticatedGroup) {
 				user.Groups = append(slices.Clone(user.Groups), AuthenticatedGroup)
 			}
 			return user, nil
@@ -158,42 +156,6 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure, Message: message, Reason: reason, Code: int32(code),
 	})
-}
-
-// Certificates authenticates by client certificates: the common name is the user, the organizations are the groups.
-type Certificates struct {
-	Roots func() *x509.CertPool // nil: nobody is known
-}
-
-// Authenticate implements [Authenticator].
-func (c Certificates) Authenticate(r *http.Request) (*User, error) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return nil, nil
-	}
-	leaf := r.TLS.PeerCertificates[0]
-	opts := x509.VerifyOptions{Roots: c.Roots(), Intermediates: x509.NewCertPool(), CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	if opts.Roots == nil {
-		return nil, errors.New("no authority is trusted for client certificates")
-	}
-	for _, i := range r.TLS.PeerCertificates[1:] {
-		opts.Intermediates.AddCert(i)
-	}
-	if _, err := leaf.Verify(opts); err != nil {
-		return nil, fmt.Errorf("verify client certificate of %q: %w", leaf.Subject.CommonName, err)
-	}
-	if leaf.Subject.CommonName == "" {
-		return nil, errors.New("client certificate names nobody")
-	}
-	return &User{Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization}, nil
-}
-
-// bearer is the token of a request, "" without one.
-func bearer(r *http.Request) string {
-	scheme, token, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return ""
-	}
-	return strings.TrimSpace(token)
 }
 
 // AlwaysAllow lets everybody do everything who is somebody.

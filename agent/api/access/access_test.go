@@ -15,6 +15,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -130,11 +131,19 @@ func TestTokens(t *testing.T) {
 type apiServer struct {
 	tokens, reviews int
 	last            authorizationv1.SubjectAccessReviewSpec
+	busy            int // so many requests are told to come again
+	deny            bool
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	w.Header().Set("Content-Type", "application/json")
+	if a.busy > 0 {
+		a.busy--
+		w.WriteHeader(http.StatusInternalServerError)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: 500})
+		return
+	}
 	switch r.URL.Path {
 	case "/apis/authentication.k8s.io/v1/tokenreviews":
 		a.tokens++
@@ -143,8 +152,11 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if in.Spec.Token == "good" {
-			in.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "sa", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
+		if name, ok := strings.CutPrefix(in.Spec.Token, "good"); ok {
+			in.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "sa" + name, Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
+		}
+		if in.Spec.Token == "unclear" {
+			in.Status.Error = "not now"
 		}
 		_ = json.NewEncoder(w).Encode(in)
 	case "/apis/authorization.k8s.io/v1/subjectaccessreviews":
@@ -156,6 +168,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		a.last = in.Spec
 		in.Status.Allowed = in.Spec.ResourceAttributes.Subresource == "proxy" && in.Spec.ResourceAttributes.Verb == "get"
+		in.Status.Denied = a.deny
 		_ = json.NewEncoder(w).Encode(in)
 	default:
 		http.NotFound(w, r)
@@ -166,7 +179,7 @@ func TestWebhook(t *testing.T) {
 	server := &apiServer{}
 	ts := httptest.NewServer(server)
 	defer ts.Close()
-	w, err := NewWebhook(WebhookConfig{API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour, AllowedTTL: time.Hour, ForbiddenTTL: time.Hour})
+	w, err := NewWebhook(WebhookConfig{API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour, AllowedTTL: time.Hour, ForbiddenTTL: time.Hour, Pause: time.Microsecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,6 +228,31 @@ func TestWebhook(t *testing.T) {
 	if code := ask("GET", "/pods", "bad"); code != http.StatusUnauthorized {
 		t.Errorf("a bad token became anonymous: %d", code)
 	}
+	asked := server.tokens
+	for range 2 {
+		if code := ask("GET", "/pods", "unclear"); code != http.StatusUnauthorized {
+			t.Errorf("%d", code)
+		}
+	}
+	if server.tokens != asked+2 {
+		t.Error("what the server could not find out was remembered")
+	}
+	server.busy = 4
+	if code := ask("GET", "/containerLogs/a/b/c", "good1"); code != http.StatusOK || server.busy != 0 {
+		t.Errorf("busy API server: %d", code)
+	}
+	server.busy = 100
+	if code := ask("PUT", "/containerLogs/a/b/c", "good"); code != http.StatusInternalServerError || server.busy != 95 {
+		t.Errorf("API server that stays busy: %d, %d", code, server.busy)
+	}
+	server.busy, server.deny = 0, true
+	if code := ask("GET", "/runningpods/", "other"); code != http.StatusUnauthorized {
+		t.Errorf("%d", code)
+	}
+	if code := ask("GET", "/debug/pprof/", "good2"); code != http.StatusInternalServerError {
+		t.Errorf("allowed and denied at once: %d", code)
+	}
+	server.deny = false
 	ts.Close()
 	if code := ask("GET", "/logs/", "good"); code != http.StatusInternalServerError {
 		t.Errorf("no API server: %d", code)
@@ -222,4 +260,57 @@ func TestWebhook(t *testing.T) {
 	if code := ask("GET", "/pods", "new"); code != http.StatusUnauthorized {
 		t.Errorf("no API server: %d", code)
 	}
+}
+
+// TestShown has tokens shown in each way, of which nothing may be left for those that the request goes on to.
+func TestShown(t *testing.T) {
+	var asked string
+	known := func(token string) (*User, error) {
+		asked = token
+		return &User{Name: "ann"}, nil
+	}
+	r := httptest.NewRequest(http.MethodGet, "/exec/a/b/c", nil)
+	r.Header.Set("Authorization", "bearer good")
+	if u, err := byToken(r, known); err != nil || u == nil || asked != "good" || r.Header.Get("Authorization") != "" {
+		t.Errorf("%v, %v, asked %q, left %q", u, err, asked, r.Header)
+	}
+	socket := func(protocols ...string) (*User, error) {
+		asked = ""
+		r = httptest.NewRequest(http.MethodGet, "/exec/a/b/c", nil)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "websocket")
+		r.Header["Sec-Websocket-Protocol"] = protocols
+		return byToken(r, known)
+	}
+	const good = tokenProtocol + "Z29vZA"
+	if u, err := socket("v5.channel.k8s.io, "+good, "v4.channel.k8s.io"); err != nil || u == nil || asked != "good" || r.Header.Get(protocolHeader) != "v5.channel.k8s.io,v4.channel.k8s.io" {
+		t.Errorf("%v, %v, asked %q, left %q", u, err, asked, r.Header)
+	}
+	for _, p := range []string{good, good + ",", "v4.channel.k8s.io," + good + "," + good, "a," + tokenProtocol + "?", "a," + tokenProtocol, "a," + tokenProtocol + "_w"} {
+		if u, err := socket(p); err == nil || u != nil || asked != "" {
+			t.Errorf("%q: %v, %v", p, u, err)
+		}
+	}
+	if u, err := socket("v4.channel.k8s.io"); err != nil || u != nil || asked != "" {
+		t.Errorf("no token: %v, %v", u, err)
+	}
+	r.Header.Del("Upgrade")
+	r.Header.Set(protocolHeader, "a,"+good)
+	if u, err := byToken(r, known); err != nil || u != nil {
+		t.Errorf("no WebSocket: %v, %v", u, err)
+	}
+}
+
+func FuzzWebSocketToken(f *testing.F) {
+	f.Add("v5.channel.k8s.io, " + tokenProtocol + "Z29vZA")
+	f.Add(tokenProtocol)
+	f.Fuzz(func(t *testing.T, protocols string) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Upgrade", "websocket")
+		r.Header[protocolHeader] = []string{protocols}
+		token, others, err := webSocketToken(r)
+		if err == nil && token != "" && strings.Contains(strings.Join(others, ","), tokenProtocol) {
+			t.Errorf("%q: the token is left in %q", protocols, others)
+		}
+	})
 }

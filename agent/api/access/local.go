@@ -149,12 +149,10 @@ type TokenFile struct{ Get func() Tokens }
 
 // Authenticate implements [Authenticator].
 func (t TokenFile) Authenticate(r *http.Request) (*User, error) {
-	token := bearer(r)
-	if token == "" {
-		return nil, nil
-	}
-	if u, ok := t.Get()[sha256.Sum256([]byte(token))]; ok {
-		return &u, nil
-	}
-	return nil, errors.New("unknown token")
+	return byToken(r, func(token string) (*User, error) {
+		if u, ok := t.Get()[sha256.Sum256([]byte(token))]; ok {
+			return &u, nil
+		}
+		return nil, errors.New("unknown token")
+	})
 }

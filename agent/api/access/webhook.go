@@ -11,10 +11,12 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/cache"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 )
 
@@ -40,6 +42,16 @@ type WebhookConfig struct {
 
 	TokenTTL                 time.Duration
 	AllowedTTL, ForbiddenTTL time.Duration
+	// Pause is what passes before an answer that was none is asked for again; it grows by half. 0: half a second.
+	Pause time.Duration
+}
+
+func (c *WebhookConfig) backoff() wait.Backoff {
+	b := wait.Backoff{Duration: c.Pause, Factor: 1.5, Jitter: 0.2, Steps: 5}
+	if b.Duration == 0 {
+		b.Duration = 500 * time.Millisecond
+	}
+	return b
 }
 
 // NewWebhook returns a Webhook. It asks nothing yet.
@@ -65,30 +77,65 @@ type TokenReviews struct{ *Webhook }
 
 // Authenticate implements [Authenticator].
 func (t TokenReviews) Authenticate(r *http.Request) (*User, error) {
-	token := bearer(r)
-	if token == "" {
-		return nil, nil
-	}
-	key := sha256.Sum256([]byte(token))
-	st, ok := t.tokens.Get(key)
-	if !ok {
-		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-		err := t.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").Body(review).Do(r.Context()).Into(review)
+	return byToken(r, func(token string) (*User, error) {
+		status, err := t.token(r.Context(), token)
 		if err != nil {
-			return nil, fmt.Errorf("review token: %w", err)
+			return nil, err
 		}
-		st = review.Status
-		t.tokens.Add(key, st, t.cfg.TokenTTL)
+		if !status.Authenticated {
+			return nil, fmt.Errorf("the API server does not know the token: %s", status.Error)
+		}
+		u := &User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups, Extra: map[string][]string{}}
+		for k, v := range status.User.Extra {
+			u.Extra[k] = v
+		}
+		return u, nil
+	})
+}
+
+func (w *Webhook) token(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
+	key := sha256.Sum256([]byte(token))
+	if st, ok := w.tokens.Get(key); ok {
+		return st.(authenticationv1.TokenReviewStatus), nil //nolint:forcetypeassert // nothing else is in there
 	}
-	status := st.(authenticationv1.TokenReviewStatus) //nolint:forcetypeassert // nothing else is in there
-	if !status.Authenticated {
-		return nil, fmt.Errorf("the API server does not know the token: %s", status.Error)
+	// All attempts together have the time that one has: whoever asks is waiting.
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	var review *authenticationv1.TokenReview
+	err := w.ask(ctx, func() error {
+		review = &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+		return w.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").Body(review).Do(ctx).Into(review)
+	})
+	if err != nil {
+		return authenticationv1.TokenReviewStatus{}, fmt.Errorf("review token: %w", err)
 	}
-	u := &User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups, Extra: map[string][]string{}}
-	for k, v := range status.User.Extra {
-		u.Extra[k] = v
+	// What the server could not find out now it may know a moment later.
+	if review.Status.Authenticated || review.Status.Error == "" {
+		w.tokens.Add(key, review.Status, w.cfg.TokenTTL)
 	}
-	return u, nil
+	return review.Status, nil
+}
+
+// ask asks again, a few times with growing pauses, while the API server's answer says that it may know better in a moment, or the
+// connection was lost. A server that is not there is asked once: then everybody who comes would have to wait for nothing.
+func (w *Webhook) ask(ctx context.Context, once func() error) error {
+	var last error
+	err := wait.ExponentialBackoffWithContext(ctx, w.cfg.backoff(), func(context.Context) (bool, error) {
+		last = once()
+		_, delay := apierrors.SuggestsClientDelay(last)
+		switch {
+		case last == nil:
+			return true, nil
+		case delay, utilnet.IsConnectionReset(last), utilnet.IsHTTP2ConnectionLost(last),
+			apierrors.IsInternalError(last), apierrors.IsTimeout(last), apierrors.IsTooManyRequests(last):
+			return false, nil
+		}
+		return false, last
+	})
+	if last != nil {
+		return last // why, rather than that it was asked often enough
+	}
+	return err
 }
 
 // Authorize implements [Authorizer]: one subresource after the other, until one is allowed.
@@ -108,13 +155,13 @@ func (w *Webhook) Authorize(ctx context.Context, u *User, want Attributes) (bool
 		if err != nil {
 			return false, "", err
 		}
-		if st.Allowed {
+		switch {
+		case st.Allowed && st.Denied:
+			return false, "", errors.New("review access: the API server allows and denies it")
+		case st.Allowed:
 			return true, "", nil
 		}
 		why = st.Reason
-		if st.Denied {
-			return false, why, nil
-		}
 	}
 	return false, why, nil
 }
@@ -128,8 +175,12 @@ func (w *Webhook) review(ctx context.Context, spec authorizationv1.SubjectAccess
 	if st, ok := w.reviews.Get(key); ok {
 		return st.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is in there
 	}
-	review := &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{}, Spec: spec}
-	if err := w.client.Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+	var review *authorizationv1.SubjectAccessReview
+	err = w.ask(ctx, func() error {
+		review = &authorizationv1.SubjectAccessReview{Spec: spec}
+		return w.client.Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").Body(review).Do(ctx).Into(review)
+	})
+	if err != nil {
 		return review.Status, fmt.Errorf("review access: %w", err)
 	}
 	ttl := w.cfg.ForbiddenTTL
