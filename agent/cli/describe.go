@@ -228,6 +228,9 @@ func (d *description) container(c *corev1.Container, s *corev1.ContainerStatus) 
 			env = append(env, fmt.Sprintf("%s  (field %s)", e.Name, e.ValueFrom.FieldRef.FieldPath))
 		case e.ValueFrom.ResourceFieldRef != nil:
 			env = append(env, fmt.Sprintf("%s  (resource %s)", e.Name, e.ValueFrom.ResourceFieldRef.Resource))
+		case e.ValueFrom.FileKeyRef != nil:
+			r := e.ValueFrom.FileKeyRef
+			env = append(env, fmt.Sprintf("%s  (key %s of file %s in volume %s)", e.Name, r.Key, r.Path, r.VolumeName))
 		default:
 			env = append(env, e.Name+"  (from another object)")
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/agent/volume"
 )
 
 func (w *worker) podIPs() []string {
@@ -265,7 +266,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	in := spec.Input{
 		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
-		BindOptions: l.mountOptions, Objects: l.cfg.Objects, Target: l.target,
+		BindOptions: l.mountOptions, Objects: l.cfg.Objects, EnvFile: l.envFile, Target: l.target,
 	}
 	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
 	in.Pin = *l.pin
@@ -309,7 +310,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	sub := m.SubPath
 	if m.SubPathExpr != "" {
 		var err error
-		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips, Objects: l.cfg.Objects}); err != nil {
+		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips, Objects: l.cfg.Objects, EnvFile: l.envFile}); err != nil {
 			return "", err
 		}
 	}
@@ -321,6 +322,15 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 		return path, nil
 	}
 	return l.cfg.Volumes.SubPath(ctx, l.pod, l.c.Name, i, path, sub)
+}
+
+// envFile reads a file in a volume of the pod, as it is now.
+func (l *launch) envFile(name, path string) ([]byte, error) {
+	at, ok := l.site.volumes[name]
+	if !ok {
+		return nil, fmt.Errorf("volume %q is not there", name)
+	}
+	return volume.ReadFile(at, path, spec.MaxEnvFile)
 }
 
 // attemptByLogs is the attempt after those that have left logs, for when the runtime has lost its records of them.

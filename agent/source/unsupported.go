@@ -23,7 +23,6 @@ const (
 // unsupported lists what this version does not do yet. Such a pod is refused, because a field that is silently ignored
 // is found out in production. Each line goes when its feature comes.
 var unsupported = []entry{
-	{"spec.containers[*].env[*].valueFrom.fileKeyRef", "environment from files is not there yet"},
 	{"spec.serviceAccountName", objects},
 	{"spec.automountServiceAccountToken=true", objects},
 	{"spec.resources.claims", "devices by resource claim are not there yet"},

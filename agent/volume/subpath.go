@@ -97,14 +97,14 @@ func openInside(volPath, subPath string) (int, error) {
 		return -1, fmt.Errorf("open volume: %w", err)
 	}
 	defer unix.Close(root)
-	fd, err := beneath(root, subPath)
+	fd, err := beneath(root, subPath, 0)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, explain(err)
 	}
 	if err := makeInside(root, subPath); err != nil {
 		return -1, explain(err)
 	}
-	fd, err = beneath(root, subPath)
+	fd, err = beneath(root, subPath, 0)
 	return fd, explain(err)
 }
 
@@ -118,9 +118,9 @@ func explain(err error) error {
 	return err
 }
 
-// beneath opens path without leaving root.
-func beneath(root int, path string) (int, error) {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+// beneath opens path without leaving root; more are further restrictions of the walk.
+func beneath(root int, path string, more uint64) (int, error) {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | more}
 	for range 100 {
 		fd, err := unix.Openat2(root, path, how)
 		// The kernel gives up a walk that a rename elsewhere might have led astray.
@@ -142,7 +142,7 @@ func makeInside(root int, path string) error {
 	parts := strings.Split(filepath.Clean(path), "/")
 	at, made := -1, 0
 	for n := len(parts) - 1; n >= 0 && at < 0; n-- {
-		fd, err := beneath(root, filepath.Join(append([]string{"."}, parts[:n]...)...))
+		fd, err := beneath(root, filepath.Join(append([]string{"."}, parts[:n]...)...), 0)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}

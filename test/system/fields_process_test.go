@@ -1,6 +1,8 @@
 package system
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,6 +69,52 @@ var processCases = []fieldCase{
 - {name: MEM, valueFrom: {resourceFieldRef: {resource: limits.memory}}}
 `),
 		want: []string{"cpu", "memory"},
+	},
+	{
+		name: "env-file", fields: fieldsBelow("containers.env.valueFrom.fileKeyRef", "volumeName path key optional"),
+		// The container itself does not have the volume.
+		spec: emptyVol + writesEnv(`printf "# made\nA='one  two' # x\nB='1\n 2'\n" > /v/app.env; ln -s app.env /v/link`) +
+			prints(`echo "$A"; echo "$B"; echo "$D"; env | grep -c '^NO'; test ! -e /v && echo none`, `env:
+- {name: A, valueFrom: {fileKeyRef: {volumeName: v, path: app.env, key: A}}}
+- {name: B, valueFrom: {fileKeyRef: {volumeName: v, path: link, key: B}}}
+- {name: D, value: "<$(A)>"}
+- {name: NOKEY, valueFrom: {fileKeyRef: {volumeName: v, path: app.env, key: NONE, optional: true}}}
+- {name: NOFILE, valueFrom: {fileKeyRef: {volumeName: v, path: none.env, key: A, optional: true}}}
+`),
+		want: []string{"one  two", "1", "2", "<one  two>", "0", "none"},
+	},
+	{
+		name: "env-file-again", fields: fieldsBelow("containers.env.valueFrom.fileKeyRef", "volumeName path key"),
+		// It is read at each start.
+		spec: "\n  restartPolicy: OnFailure" + emptyVol + writesEnv(`echo "RUN='1'" > /v/env`) + `
+  containers:
+  - name: main
+    image: ` + image + `
+    command: [sh, -c, 'echo run $RUN; test $RUN = 2 && exit; echo "RUN=''2''" > /v/env; exit 1']
+    volumeMounts: [{name: v, mountPath: /v}]
+    env: [{name: RUN, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: RUN}}}]`,
+		want: []string{"run 2"},
+	},
+	{
+		name: "env-file-key-missing", fields: "containers.env.valueFrom.fileKeyRef.key",
+		spec:  emptyVol + writesEnv(`echo "A='1'" > /v/env`) + runs("env: [{name: B, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: B}}}]\n"),
+		until: waitingWith("main", "CreateContainerConfigError", "couldn't find key B in file env of volume v"),
+	},
+	{
+		name: "env-file-invalid", fields: "containers.env.valueFrom.fileKeyRef.path",
+		spec:  emptyVol + writesEnv("echo A=1 > /v/env") + runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A, optional: true}}}]\n"),
+		until: waitingWith("main", "CreateContainerConfigError", "line 1: the value must be enclosed in single quotes"),
+	},
+	{
+		name: "env-file-outside", fields: "containers.env.valueFrom.fileKeyRef.path",
+		host: func(t *testing.T, dir string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(dir, "env"), []byte("A='1'\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		spec:  emptyVol + writesEnv("ln -s $HOST/env /v/env") + runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A}}}]\n"),
+		until: waitingWith("main", "CreateContainerConfigError", "leads out of the volume"),
 	},
 	{
 		name: "env-many", fields: "containers.env.name",
@@ -179,6 +227,18 @@ func message(want string) func(*testing.T, *Node, *corev1.Pod) {
 }
 
 // manyEnv is that many variables of an environment.
+// writesEnv is an init container that runs the shell script with the volume v.
+func writesEnv(script string) string {
+	return "\n  initContainers: [{name: init, image: " + image + ", command: [sh, -c, '" + strings.ReplaceAll(script, "'", "''") + "'], volumeMounts: [{name: v, mountPath: /v}]}]"
+}
+
+// waitingWith is a container that waits for the reason, with the text in the message.
+func waitingWith(name, reason, text string) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		return waiting(name, reason)(p) && strings.Contains(containerState(p, name).State.Waiting.Message, text)
+	}
+}
+
 func manyEnv(count int) string {
 	var b strings.Builder
 	for i := range count {

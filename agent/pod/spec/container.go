@@ -43,6 +43,8 @@ type Input struct {
 	BindOptions bool      // the runtime can mount with noexec, nodev and nosuid
 	Target      string    // ID of the container whose processes it is to see; "" = its own, or what the pod says
 	Objects     Objects
+	// EnvFile reads a file in a volume of the pod, for the environment. The error is fs.ErrNotExist when there is none.
+	EnvFile func(volume, path string) ([]byte, error)
 }
 
 // Objects are what pods refer to. An error says that there is no such object.

@@ -39,8 +39,15 @@ func (e *environment) message() []*runtimeapi.KeyValue {
 	return out
 }
 
+// gatherer gathers the environment of one container.
+type gatherer struct {
+	in    *Input
+	files map[[2]string]map[string]string // what env files say, by volume and path
+}
+
 // env gathers the container's environment. A value can refer to those before it.
 func env(in *Input) (*environment, error) {
+	g := gatherer{in: in}
 	e := &environment{values: make(map[string]string, len(in.Container.Env))}
 	for i := range in.Container.EnvFrom {
 		if err := envFrom(in, &in.Container.EnvFrom[i], e); err != nil {
@@ -53,7 +60,7 @@ func env(in *Input) (*environment, error) {
 			e.set(v.Name, expand(v.Value, e.lookup))
 			continue
 		}
-		value, ok, err := valueFrom(in, v)
+		value, ok, err := g.valueFrom(v)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +72,8 @@ func env(in *Input) (*environment, error) {
 }
 
 // valueFrom is false for what is optional and not there. That something is missing is said in kubelet's words, which people look for.
-func valueFrom(in *Input, v *corev1.EnvVar) (value string, ok bool, err error) {
+func (g *gatherer) valueFrom(v *corev1.EnvVar) (value string, ok bool, err error) {
+	in := g.in
 	switch from := v.ValueFrom; {
 	case from.FieldRef != nil:
 		value, err = Field(in.Pod, from.FieldRef.FieldPath, in.Node, in.PodIPs)
@@ -75,6 +83,12 @@ func valueFrom(in *Input, v *corev1.EnvVar) (value string, ok bool, err error) {
 		return configMapKey(in, from.ConfigMapKeyRef)
 	case from.SecretKeyRef != nil:
 		return secretKey(in, from.SecretKeyRef)
+	case from.FileKeyRef != nil:
+		value, ok, err = g.fileKeyRef(from.FileKeyRef)
+		if err != nil {
+			err = fmt.Errorf("environment variable %s: %w", v.Name, err)
+		}
+		return value, ok, err
 	default:
 		err = fmt.Errorf("its source is not known")
 	}
