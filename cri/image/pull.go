@@ -189,12 +189,13 @@ func (s *Store) finish(layers []ocispec.Descriptor) error {
 	return errors.Join(errs...)
 }
 
-// top fetches what the name names: a manifest or an index.
+// top fetches what the name names: a manifest or an index. The registry is asked for it even when it is here, by another name: whether
+// who asks may have the image is the registry's to say.
 func (p *puller) top(ctx context.Context) (registry.Manifest, error) {
 	if tagged, ok := p.named.(reference.Tagged); ok {
 		return p.repo.Tag(ctx, tagged.Tag())
 	}
-	return p.manifest(ctx, ocispec.Descriptor{Digest: p.named.(reference.Canonical).Digest()})
+	return p.repo.Digest(ctx, p.named.(reference.Canonical).Digest())
 }
 
 // manifest fetches by digest, or finds it here.

@@ -272,6 +272,25 @@ func view(t *testing.T, w *world, img Image) string {
 	return dir
 }
 
+// TestPullByDigest wants what is here already by the name of a repository that does not have it: it must not be given out by that name,
+// as if the registry had let whoever asks have it.
+func TestPullByDigest(t *testing.T) {
+	w := newWorld(t)
+	r, names := served(t, twoLayers)
+	first := mustPull(t, w, names[0])
+	r.Requests()
+	_, digest, _ := strings.Cut(first.Digests[0], "@")
+	if img, err := w.Pull(t.Context(), r.Host+"/other@"+digest, nil, nil); err == nil {
+		t.Errorf("%+v", img)
+	}
+	if got := requests(r); got != "GET sh" {
+		t.Errorf("requests: %s", got)
+	}
+	if img, err := w.Get(first.ID); err != nil || len(img.Digests) != 1 {
+		t.Errorf("%+v, %v", img, err)
+	}
+}
+
 func TestPullAgain(t *testing.T) {
 	w := newWorld(t)
 	r, names := served(t, twoLayers)

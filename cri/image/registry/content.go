@@ -33,11 +33,15 @@ type Manifest struct {
 	Body      []byte
 }
 
-// Head asks which manifest a tag names, without fetching it. A registry that does not tell gives an empty digest.
+// Head asks which manifest a tag, or a digest, names, without fetching it. A registry that does not tell gives an empty digest.
 func (r *Repository) Head(ctx context.Context, tag string) (digest.Digest, error) {
+	sep := ":"
+	if strings.Contains(tag, ":") {
+		sep = "@"
+	}
 	resp, err := r.do(ctx, query{method: http.MethodHead, path: "manifests/" + tag, accept: manifestTypes, needs: docker.HostCapabilityPull | docker.HostCapabilityResolve})
 	if err != nil {
-		return "", fmt.Errorf("resolve %s:%s: %w", reference.FamiliarName(r.name), tag, err)
+		return "", fmt.Errorf("resolve %s%s%s: %w", reference.FamiliarName(r.name), sep, tag, err)
 	}
 	resp.Body.Close()
 	d := digest.Digest(resp.Header.Get("Docker-Content-Digest"))
