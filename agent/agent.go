@@ -31,6 +31,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/shutdown"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/stats"
@@ -69,6 +70,7 @@ type Agent struct {
 	stats     *stats.Collector
 	probed    *probeMetrics
 	images    *imagegc.Collector
+	pulled    *pulled.Records
 	work      *workMetrics
 	server    atomic.Pointer[server] // nil before it serves
 	authority *pki.Authority         // nil: certificates are somebody else's
@@ -114,8 +116,11 @@ func New(c Config) (*Agent, error) {
 	if a.pins, err = openPins(&c, div, a.devices); err != nil {
 		return nil, err
 	}
+	if a.pulled, err = openPulled(&c); err != nil {
+		return nil, err
+	}
 	a.pods, err = pod.New(pod.Config{
-		Credentials: credentials, DiskUse: diskUse(&c.Resources),
+		Credentials: credentials, Pulled: a.pulled, DiskUse: diskUse(&c.Resources),
 		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
@@ -153,7 +158,6 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-// openCredentials is nil when no plugins were configured.
 // diskUse counts what pods have on the disk, where that is limited.
 func diskUse(r *config.Resources) func(context.Context, string) (int64, bool) {
 	if !r.LocalStorage {
@@ -162,6 +166,7 @@ func diskUse(r *config.Resources) func(context.Context, string) (int64, bool) {
 	return stats.Used
 }
 
+// openCredentials is nil when no plugins were configured.
 func openCredentials(c Config) (pod.Credentials, error) {
 	if c.CredentialConfig == "" {
 		return nil, nil

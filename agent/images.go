@@ -2,17 +2,21 @@ package agent
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/imagegc"
+	"github.com/berth-node/berth/agent/pulled"
 )
 
 // imageCollector removes images that no pod needs.
 func (a *Agent) imageCollector() *imagegc.Collector {
 	return imagegc.New(imagegc.Config{
 		Policy: a.cfg.ImageGC.Policy, Period: a.cfg.ImageGC.Period, Runtime: a.cfg.Runtime, Events: a.events,
-		Wanted: func() []string { return wantedImages(a.pods.List()) }, Log: a.log,
+		Wanted: func() []string { return wantedImages(a.pods.List()) }, Left: a.pulled.Prune, Log: a.log,
 	})
 }
 
@@ -47,4 +51,23 @@ func wantedImages(pods []*corev1.Pod) []string {
 		}
 	}
 	return out
+}
+
+// pulledDir is where it is remembered in the root directory who has pulled which image, by the name that kubelet has for it.
+const pulledDir = "image_manager"
+
+// openPulled opens what is known of images that were pulled.
+func openPulled(c *Config) (*pulled.Records, error) {
+	policy, err := c.Verification()
+	if err != nil {
+		return nil, err
+	}
+	return pulled.Open(pulled.Config{
+		Dir: filepath.Join(c.RootDir, pulledDir), Policy: policy, Log: c.Log,
+		Find: func(ctx context.Context, i pulled.Image) (string, []string, error) {
+			spec := &runtimeapi.ImageSpec{Image: i.Ref, UserSpecifiedImage: i.Ref, RuntimeHandler: i.Handler}
+			r, err := c.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+			return r.GetImage().GetId(), slices.Concat(r.GetImage().GetRepoTags(), r.GetImage().GetRepoDigests()), err
+		},
+	})
 }

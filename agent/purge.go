@@ -45,7 +45,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
+	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
 	gone = append(gone, deviceFiles(p)...)
 	for _, suffix := range []string{"", ".new", ".bad"} {
 		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix))

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-node/berth/agent/pulled"
 )
 
 // Place is where an agent lives. Agents on one machine differ in every field of it and do not know of each other.
@@ -164,7 +166,7 @@ func Default() Config {
 		Managers:       defaultManagers(),
 		ImageGC:        defaultImageGC(),
 		Server:         defaultServer(),
-		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local"},
+		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local", Verify: pulled.DefaultKind},
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }

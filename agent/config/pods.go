@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/berth-node/berth/agent/pulled"
 )
 
 // Pods is what pods find, and what they may ask for.
@@ -16,6 +18,17 @@ type Pods struct {
 	ResolvConf     string // "": pods have no resolvers of the node
 	Sysctls        []string
 	SeccompDefault bool
+	Verify         string   // kind of [pulled.Policy]
+	Unverified     []string // its images
+}
+
+// Verification says which pods may use which images that are on the machine.
+func (p *Pods) Verification() (pulled.Policy, error) {
+	policy, err := pulled.NewPolicy(p.Verify, p.Unverified)
+	if err != nil {
+		return policy, fmt.Errorf("--image-pull-credentials-verification-policy, --preloaded-images-verification-allowlist: %w", err)
+	}
+	return policy, nil
 }
 
 // AddFlags adds the flags to fs.
@@ -25,6 +38,8 @@ func (p *Pods) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&p.ResolvConf, "resolv-conf", p.ResolvConf, "resolver configuration of the node that pods get")
 	fs.StringSliceVar(&p.Sysctls, "allowed-unsafe-sysctls", p.Sysctls, "sysctls that pods may set beyond the safe ones, such as net.core.somaxconn or kernel.msg*")
 	fs.BoolVar(&p.SeccompDefault, "seccomp-default", p.SeccompDefault, "confine containers that name no seccomp profile by the runtime's")
+	fs.StringVar(&p.Verify, "image-pull-credentials-verification-policy", p.Verify, "which images on the machine only pods may use whose credentials were good for them: "+strings.Join(pulled.Kinds(), ", "))
+	fs.StringSliceVar(&p.Unverified, "preloaded-images-verification-allowlist", p.Unverified, "with NeverVerifyAllowlistedImages, the images that every pod may use, such as registry.example/app or registry.example/*")
 }
 
 // Complete says what is wrong with the settings.
@@ -43,5 +58,6 @@ func (p *Pods) Complete() error {
 	if p.ResolvConf != "" {
 		errs = append(errs, absolute("resolv-conf", &p.ResolvConf))
 	}
-	return errors.Join(errs...)
+	_, err := p.Verification()
+	return errors.Join(append(errs, err)...)
 }

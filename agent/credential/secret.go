@@ -1,7 +1,9 @@
 package credential
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,16 +24,32 @@ type entry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
+// Offer is what may be shown to a registry, and the secret that it is of.
+type Offer struct {
+	Auth   *runtimeapi.AuthConfig
+	Secret *corev1.Secret // nil: it is the node's, and so everybody's on it
+}
+
+// Hash tells whether two offers show the same.
+func (o *Offer) Hash() string {
+	h := sha256.New()
+	for _, s := range []string{o.Auth.GetUsername(), o.Auth.GetPassword(), o.Auth.GetAuth(), o.Auth.GetIdentityToken(), o.Auth.GetRegistryToken()} {
+		// With their lengths: what is at the end of one must not be taken for the beginning of the next.
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
 // FromSecrets returns what a pod's secrets have for the registry of an image, in the order in which it is to be tried. An error tells of
 // a secret that is of no use, and nothing of what is in it; what the others have is returned all the same.
-func FromSecrets(ref string, secrets []*corev1.Secret) ([]*runtimeapi.AuthConfig, error) {
+func FromSecrets(ref string, secrets []*corev1.Secret) ([]Offer, error) {
 	img, err := parseImage(ref)
 	if err != nil {
 		return nil, err
 	}
 	type candidate struct {
-		key  string
-		auth *runtimeapi.AuthConfig
+		key   string
+		offer Offer
 	}
 	var found []candidate
 	var errs []error
@@ -49,13 +67,13 @@ func FromSecrets(ref string, secrets []*corev1.Secret) ([]*runtimeapi.AuthConfig
 				errs = append(errs, fmt.Errorf("secret %q: credentials of %s: %w", s.Name, key, err))
 				continue
 			}
-			found = append(found, candidate{registryOf(key), auth})
+			found = append(found, candidate{registryOf(key), Offer{auth, s}})
 		}
 	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return before(a.key, b.key) })
-	var out []*runtimeapi.AuthConfig
+	var out []Offer
 	for _, f := range found {
-		out = append(out, f.auth)
+		out = append(out, f.offer)
 	}
 	return out, errors.Join(errs...)
 }

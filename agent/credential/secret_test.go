@@ -37,7 +37,7 @@ func TestFromSecrets(t *testing.T) {
 		}
 		var got []string
 		for _, a := range auths {
-			got = append(got, a.GetUsername()+":"+a.GetPassword())
+			got = append(got, a.Auth.GetUsername()+":"+a.Auth.GetPassword())
 		}
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%s: %q, want %q", c.image, s, c.want)

@@ -45,6 +45,8 @@ type Config struct {
 	Events  Events
 	// Wanted are the names of the images of the pods that there are, which are kept although no container has been made of them yet.
 	Wanted func() []string
+	// Left hears which images were there at a moment, by ID, after some were removed.
+	Left   func(ctx context.Context, ids map[string]bool, at time.Time) error
 	Period time.Duration // 0: 5 min
 	Log    *slog.Logger
 
@@ -150,10 +152,22 @@ func (c *Collector) Collect(ctx context.Context, now time.Time) error {
 		return err
 	}
 	errs := []error{c.removeOld(ctx, now)}
-	if c.cfg.High >= 100 {
-		return errors.Join(errs...)
+	if c.cfg.High < 100 {
+		errs = append(errs, c.removeForSpace(ctx, now))
 	}
-	return errors.Join(append(errs, c.removeForSpace(ctx, now))...)
+	return errors.Join(append(errs, c.tell(ctx, now))...)
+}
+
+// tell tells which images are left.
+func (c *Collector) tell(ctx context.Context, at time.Time) error {
+	if c.cfg.Left == nil {
+		return nil
+	}
+	ids := map[string]bool{}
+	for _, r := range c.images {
+		ids[r.image.GetId()] = true
+	}
+	return c.cfg.Left(ctx, ids, at)
 }
 
 // RemoveUnused removes every image that no container uses, whatever its age: the node has no other way to get space.

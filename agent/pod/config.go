@@ -17,6 +17,7 @@ import (
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/probes"
@@ -83,8 +84,9 @@ type Config struct {
 	Cgroups Cgroups
 	Volumes Volumes
 
-	Credentials Credentials   // nil: registries are shown none
-	Objects     *object.Store // filled by the Manager with what updates tell; nil: one of its own
+	Credentials Credentials     // nil: registries are shown none
+	Pulled      *pulled.Records // who may use which image that is there; nil: everybody all of them
+	Objects     *object.Store   // filled by the Manager with what updates tell; nil: one of its own
 
 	// DiskUse counts the bytes that the files below a directory take; false when it cannot. nil: what pods
 	// have on the disk is not limited.

@@ -9,36 +9,86 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/credential"
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/pulled"
 )
 
-// pullWithCredentials shows the registry what there is for the image, one after the other, until it is content. When there is
-// nothing, the image may be public.
-func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	auths := w.pullSecrets(pod, r.GetImage().GetImage())
+// mayUse says whether a pod may use an image that is on the machine.
+func (w *worker) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.ImageSpec, id string) (bool, error) {
+	return w.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
+		for _, o := range w.pullSecrets(pod, image.GetImage()) {
+			out = append(out, *shownBy(&o))
+		}
+		return out
+	})
+}
+
+func imageOf(i *runtimeapi.ImageSpec) pulled.Image {
+	return pulled.Image{Ref: i.GetImage(), Handler: i.GetRuntimeHandler()}
+}
+
+// shownBy is nil for what the node has for all its pods, and when nothing was shown.
+func shownBy(o *credential.Offer) *pulled.Secret {
+	if o == nil || o.Secret == nil {
+		return nil
+	}
+	return &pulled.Secret{UID: string(o.Secret.UID), Namespace: o.Secret.Namespace, Name: o.Secret.Name, CredentialHash: o.Hash()}
+}
+
+// pullRecorded pulls an image and has it remembered with what that was possible.
+func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (img spec.Image, err error) {
+	pull, err := w.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
+	if err != nil {
+		return img, err
+	}
+	answer, with, err := w.pullWithCredentials(ctx, pod, r)
+	if err != nil {
+		pull.Failed(ctx.Err() != nil)
+		return img, err
+	}
+	img, ok, err := w.findImage(ctx, imageSpec(answer.GetImageRef(), r.GetImage().GetRuntimeHandler()))
+	if err == nil && !ok {
+		err = errors.New("it is not there after it was pulled")
+	}
+	if err != nil {
+		pull.Failed(true)
+		return img, &reasoned{reasonImageInspect, err}
+	}
+	pull.Done(ctx, img.ID, shownBy(with))
+	return img, nil
+}
+
+// pullWithCredentials shows the registry what there is for the image, one after the other, until it is content, and returns what that
+// was. When there is nothing, the image may be public.
+func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
+	offers := w.pullSecrets(pod, r.GetImage().GetImage())
 	if w.cfg.Credentials != nil {
 		more, err := w.cfg.Credentials.For(ctx, r.GetImage().GetImage())
 		if err != nil {
-			return nil, fmt.Errorf("get credentials: %w", err)
+			return nil, nil, fmt.Errorf("get credentials: %w", err)
 		}
-		auths = append(auths, more...)
+		for _, auth := range more {
+			offers = append(offers, credential.Offer{Auth: auth})
+		}
 	}
-	if len(auths) == 0 {
-		return w.cfg.Runtime.PullImage(ctx, r)
+	if len(offers) == 0 {
+		answer, err := w.cfg.Runtime.PullImage(ctx, r)
+		return answer, nil, err
 	}
 	var errs []error
-	for _, auth := range auths {
-		r.Auth = auth
+	for i := range offers {
+		r.Auth = offers[i].Auth
 		answer, err := w.cfg.Runtime.PullImage(ctx, r)
 		if err == nil || ctx.Err() != nil {
-			return answer, err
+			return answer, &offers[i], err
 		}
 		errs = append(errs, err)
 	}
-	return nil, errors.Join(errs...)
+	return nil, nil, errors.Join(errs...)
 }
 
 // pullSecrets are the credentials of the pod's own secrets. One that is missing is told, and is no reason not to try.
-func (w *worker) pullSecrets(pod *corev1.Pod, image string) []*runtimeapi.AuthConfig {
+func (w *worker) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	var found []*corev1.Secret
 	for _, ref := range pod.Spec.ImagePullSecrets {
 		s, err := w.cfg.Objects.Secret(pod.Namespace, ref.Name)
@@ -52,9 +102,9 @@ func (w *worker) pullSecrets(pod *corev1.Pod, image string) []*runtimeapi.AuthCo
 	if len(found) == 0 {
 		return nil
 	}
-	auths, err := credential.FromSecrets(image, found)
+	offers, err := credential.FromSecrets(image, found)
 	if err != nil {
 		w.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "%v", err)
 	}
-	return auths
+	return offers
 }

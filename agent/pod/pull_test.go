@@ -86,7 +86,7 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 	} {
 		g := &guarded{user: c.user}
 		w := &worker{node: &node{cfg: Config{Runtime: g, Credentials: c.have}}}
-		_, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
+		_, _, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
 		if (err == nil) != c.ok || len(g.shown) != c.shown {
 			t.Errorf("%v for %q: showed %q, %v", c.have, c.user, g.shown, err)
 		}

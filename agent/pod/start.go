@@ -88,7 +88,12 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 		}
 		if ok {
-			w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine", c.Image)
+			if ok, err = w.mayUse(ctx, pod, imageSpec(ref, handler), img.ID); err != nil {
+				return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+			}
+		}
+		if ok {
+			w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
 			return img, nil
 		}
 		if policy == corev1.PullNever {
@@ -119,7 +124,10 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	if err != nil {
 		return spec.Image{}, &reasoned{reasonErrImagePull, err}
 	}
-	r, err := w.pullWithCredentials(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
+	img, err := w.pullRecorded(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
+	if found, ok := errors.AsType[*reasoned](err); ok {
+		return spec.Image{}, &reasoned{found.reason, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
@@ -127,13 +135,6 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		return spec.Image{}, &reasoned{reasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	img, ok, err := w.findImage(ctx, imageSpec(r.GetImageRef(), image.GetRuntimeHandler()))
-	if err == nil && !ok {
-		err = fmt.Errorf("image %q is not there after it was pulled", c.Image)
-	}
-	if err != nil {
-		return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
-	}
 	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
 	return img, nil
 }

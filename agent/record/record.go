@@ -1,5 +1,5 @@
 // Package record keeps what the agent has to know after it was killed in small files, each of which is replaced as a whole: it is what
-// it was or what it is to be. The files need not outlive the machine's loss of power, after which no container is there either.
+// it was or what it is to be. Most of the files need not outlive the machine's loss of power, after which no container is there either.
 package record
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // Replace makes data the content of the file. It fails with [fs.ErrNotExist] when its directory is not there.
@@ -16,6 +17,27 @@ func Replace(path string, data []byte) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// Keep is Replace for what must outlive a loss of power, too.
+func Keep(path string, data []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	// The name is the directory's.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Write is Replace with v as JSON.
