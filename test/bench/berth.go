@@ -78,6 +78,10 @@ func (p *berth) Down() error {
 }
 
 func (p *berth) Apply(_ context.Context, pods []pod) error {
+	return p.apply(pods, func(x pod) string { return manifest(x, x.command(), "") })
+}
+
+func (p *berth) apply(pods []pod, manifest func(pod) string) error {
 	var errs []error
 	for _, x := range pods {
 		tmp := p.dir + "/" + x.name + ".new"
@@ -86,8 +90,8 @@ func (p *berth) Apply(_ context.Context, pods []pod) error {
 	return errors.Join(errs...)
 }
 
-// manifest is the pod as a user would write it.
-func manifest(x pod) string {
+// manifest is the pod as a user would write it, with what else is said of its container.
+func manifest(x pod, command []string, more string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
@@ -97,9 +101,9 @@ spec:
   - name: main
     image: %s
     command: ["%s"]
-    volumeMounts: [{name: b, mountPath: /b}]
+    volumeMounts: [{name: b, mountPath: /b}]%s
   volumes: [{name: b, hostPath: {path: %s}}]
-`, x.name, image, strings.Join(x.command(), `", "`), x.marker)
+`, x.name, image, strings.Join(command, `", "`), more, x.marker)
 }
 
 func (p *berth) Remove(_ context.Context, pods []pod) error {

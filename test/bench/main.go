@@ -56,7 +56,12 @@ type pod struct {
 }
 
 func (p pod) command() []string {
-	return []string{"sh", "-c", "> /b/" + p.name + "; exec sleep 1000000"}
+	return p.running("sleep 1000000")
+}
+
+// running is a command that puts the marker and then executes program.
+func (p pod) running(program string) []string {
+	return []string{"sh", "-c", "> /b/" + p.name + "; exec " + program}
 }
 
 const image = "berth.test/busybox:1"
@@ -79,7 +84,7 @@ type row struct {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
-	only := flag.String("only", "memory,pod,hundred,cri,pull", "measurements, separated by commas")
+	only := flag.String("only", "memory,pod,hundred,cri,pull,probes", "measurements, separated by commas")
 	peers := flag.String("peers", "berth,containerd,podman", "peers, separated by commas")
 	b := bench{}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
@@ -139,7 +144,7 @@ func (b *bench) measure(ctx context.Context, p peer, only []string) (err error) 
 		name string
 		run  func(context.Context, peer) error
 	}{
-		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"cri", b.cri}, {"pull", b.pull},
+		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"cri", b.cri}, {"pull", b.pull}, {"probes", b.probes},
 	} {
 		if !slices.Contains(only, m.name) {
 			continue

@@ -69,7 +69,7 @@ func (p *podman) Apply(ctx context.Context, pods []pod) error {
 	for _, x := range pods {
 		g.Go(func() error {
 			file := filepath.Join(p.dir, x.name+".yaml")
-			if err := os.WriteFile(file, []byte(manifest(x)), 0o644); err != nil {
+			if err := os.WriteFile(file, []byte(manifest(x, x.command(), "")), 0o644); err != nil {
 				return err
 			}
 			return p.run(ctx, "kube", "play", file)
