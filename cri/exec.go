@@ -118,7 +118,14 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 		return nil, fmt.Errorf("exec: %w", err)
 	}
 	stdout, stderr := &capped{}, &capped{}
-	code, err := runExec(ctx, k, in, nil, stdout, stderr, nil)
+	var code int32
+	if k.Captures(in) {
+		var exit keeper.Exit
+		exit, err = k.Capture(ctx, in, stdout, stderr)
+		code = int32(exit.Code)
+	} else {
+		code, err = runExec(ctx, k, in, nil, stdout, stderr, nil)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -321,6 +322,12 @@ func (k *fakeKeeper) ReopenLog(string) error              { return nil }
 func (k *fakeKeeper) Resize(string, uint16, uint16) error { return nil }
 func (k *fakeKeeper) Attach(context.Context, string) (*keeper.Stream, error) {
 	return nil, errors.ErrUnsupported
+}
+
+func (k *fakeKeeper) Captures(keeper.Exec) bool { return true }
+
+func (k *fakeKeeper) Capture(context.Context, keeper.Exec, io.Writer, io.Writer) (keeper.Exit, error) {
+	return keeper.Exit{}, errors.ErrUnsupported
 }
 
 func (k *fakeKeeper) Exec(context.Context, keeper.Exec) (*keeper.Process, error) {

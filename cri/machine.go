@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path"
@@ -115,6 +116,8 @@ type podKeeper interface {
 	Watch(ctx context.Context, fn func(keeper.Exit)) error
 	Forget(containerID string) error
 	Exec(ctx context.Context, e keeper.Exec) (*keeper.Process, error)
+	Captures(e keeper.Exec) bool
+	Capture(ctx context.Context, e keeper.Exec, stdout, stderr io.Writer) (keeper.Exit, error)
 	Attach(ctx context.Context, containerID string) (*keeper.Stream, error)
 	ReopenLog(containerID string) error
 	Resize(containerID string, w, h uint16) error

@@ -184,7 +184,7 @@ func TestRandomRequests(t *testing.T) {
 	}
 	before := runtime.NumGoroutine()
 	answered := map[string]int{}
-	for i := range 5 * len(methods) {
+	for i := range 8 * len(methods) {
 		m := methods[i%len(methods)]
 		req, resp := newMessage(t, m.Input()), newMessage(t, m.Output())
 		f.fill(req.ProtoReflect(), 0)

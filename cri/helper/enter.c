@@ -28,17 +28,31 @@
 #include "keeper.h"
 
 /* The descriptors an entry process keeps, after 0, 1 and 2. */
-enum { FD_SOCK = ENTRY_SOCK, FD_PIDFD, FD_PROC, FD_LAST };
+enum { FD_SOCK = ENTRY_SOCK, FD_CONN = ENTRY_CONN, FD_OUT = ENTRY_OUT, FD_ERR, FD_PIDFD, FD_PROC, FD_LAST };
+
+static void fail(int sock, const char *fmt, va_list ap)
+{
+	char text[600];
+	text[0] = 'E';
+	vsnprintf(text + 1, sizeof text - 1, fmt, ap);
+	send(sock, text, strlen(text), MSG_NOSIGNAL);
+	_exit(1);
+}
+
+/* entry_die is entry_fail before entry_settle. */
+void entry_die(struct entry *e, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fail(e->sock, fmt, ap);
+	_exit(1);
+}
 
 void entry_fail(const char *fmt, ...)
 {
-	char text[600];
 	va_list ap;
 	va_start(ap, fmt);
-	text[0] = 'E';
-	vsnprintf(text + 1, sizeof text - 1, fmt, ap);
-	va_end(ap);
-	send(FD_SOCK, text, strlen(text), MSG_NOSIGNAL);
+	fail(FD_SOCK, fmt, ap);
 	_exit(1);
 }
 
@@ -49,7 +63,7 @@ void entry_fail(const char *fmt, ...)
  */
 void entry_settle(struct entry *e)
 {
-	int fds[FD_LAST] = { e->stdio[0], e->stdio[1], e->stdio[2], e->sock, e->pidfd, -1 };
+	int fds[FD_LAST] = { e->stdio[0], e->stdio[1], e->stdio[2], e->sock, e->conn, e->out[0], e->out[1], e->pidfd, -1 };
 	/* The host's /proc is taken along only when there is something to write there. */
 	int proc = tag_has(e->m, TAG_APPARMOR) || tag_has(e->m, TAG_SELINUX);
 	if (proc)
@@ -61,7 +75,9 @@ void entry_settle(struct entry *e)
 	for (int i = 0; i < FD_LAST; i++)
 		if (fds[i] >= 0)
 			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
-	close_range(fds[FD_PROC] < 0 ? FD_PROC : FD_LAST, ~0u, 0);
+		else if (i >= FD_SOCK)
+			close(i);
+	close_range(FD_LAST, ~0u, 0);
 	if (proc && fds[FD_PROC] < 0)
 		entry_fail("open /proc: %s", strerror(errno));
 }
@@ -213,22 +229,31 @@ void entry_started(pid_t pid, int master)
 		entry_fail("tell of the start: %s", strerror(errno));
 }
 
+/* entry_ended tells the keeper of the program's end. */
+void entry_ended(int status)
+{
+	char x[1 + sizeof(int)] = { 'X' };
+	memcpy(x + 1, &status, sizeof status);
+	send(FD_SOCK, x, sizeof x, MSG_NOSIGNAL);
+}
+
 /* entry_watch reaps until the program, and all it left behind, has ended. */
-void entry_watch(pid_t program)
+void entry_watch(pid_t program, int captured)
 {
 	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct none[2] = { 0 };
-	char x[1 + sizeof(int)] = { 'X' };
 	int status;
 	close_range(0, FD_SOCK - 1, 0);
-	close_range(FD_SOCK + 1, ~0u, 0);
+	close_range(captured ? FD_PIDFD : FD_SOCK + 1, ~0u, 0);
 	syscall(SYS_capset, &h, none);
+	if (captured) {
+		capture(program);
+		close(FD_CONN);
+	}
 	for (;;) {
 		pid_t pid = waitpid(-1, &status, 0);
-		if (pid == program) {
-			memcpy(x + 1, &status, sizeof status);
-			send(FD_SOCK, x, sizeof x, MSG_NOSIGNAL);
-		}
+		if (pid == program)
+			entry_ended(status);
 		if (pid < 0 && errno == ECHILD)
 			_exit(0);
 	}
@@ -241,6 +266,8 @@ void enter(struct entry *e)
 	static struct program p;
 	int master = -1;
 
+	if (e->conn >= 0)
+		capture_pipes(e);
 	entry_settle(e);
 	prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
 	set_title("berth-exec");
@@ -274,5 +301,5 @@ void enter(struct entry *e)
 	if (p.err[0])
 		entry_fail("%s", p.err);
 	entry_started(pid, master);
-	entry_watch(pid);
+	entry_watch(pid, e->conn >= 0);
 }

@@ -31,6 +31,7 @@ struct exec {
 	struct conn *conn; /* NULL when the agent hung up */
 	pid_t entry, pid;
 	int ended; /* the program has */
+	int direct; /* the entry process answers the agent itself (capture.c) */
 	int64_t started_at;
 };
 
@@ -67,7 +68,7 @@ static void tell_started(struct exec *x, int master)
 {
 	struct reply r;
 	x->started_at = now_ns();
-	if (!x->conn)
+	if (!x->conn || x->direct)
 		return;
 	reply_start(&r, MSG_OK);
 	reply_u32(&r, TAG_PID, (uint32_t)x->pid);
@@ -89,7 +90,10 @@ static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int 
 		break;
 	case 'X':
 		memcpy(&status, p + 1, sizeof status);
-		tell_exit(x, status);
+		if (x->direct)
+			x->ended = 1;
+		else
+			tell_exit(x, status);
 		/*
 		 * What the program left behind keeps the entry process there, as
 		 * long as the agent wants to know; after that it is the container's.
@@ -150,7 +154,11 @@ int exec_reaped(pid_t pid, int status)
 			reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
 		else if (!x->ended)
 			tell_exit(x, SIGKILL);
+		/* It may have been killed before it answered, and then nobody else does. */
+		struct conn *c = x->direct ? x->conn : NULL;
 		exec_free(x);
+		if (c)
+			conn_close(c);
 		return 1;
 	}
 	return 0;
@@ -162,6 +170,9 @@ void exec_gone(struct conn *c)
 	if (!x)
 		return;
 	x->conn = NULL;
+	/* The agent may have had its answer before we have looked at ours. */
+	if (x->direct)
+		entry_read(x);
 	if (x->ended)
 		kill(x->entry, SIGKILL);
 	else if (!x->pid)
@@ -273,7 +284,7 @@ static int take_stdio(struct entry *e, struct msg *m)
 void exec_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
-	struct entry e = { .m = m };
+	struct entry e = { .m = m, .conn = -1, .out = { -1, -1 } };
 	int p[2], on = 1, cgroup = -1;
 
 	if (!k || k->phase != RUNNING) {
@@ -294,6 +305,9 @@ void exec_request(struct conn *c, struct msg *m)
 	setsockopt(p[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
 	e.pid = k->pid;
 	e.user = !same_user(k->pid);
+	if (tag_u32(m, TAG_FLAGS) & FLAG_CAPTURE && !other)
+		e.conn = c->s.fd;
+	x->direct = e.conn >= 0;
 	e.sock = p[1];
 	e.pidfd = (int)syscall(SYS_pidfd_open, k->pid, 0);
 	if (other) {

@@ -386,14 +386,17 @@ void loop(void)
 		int n = epoll_wait(epfd, &ev, 1, idle);
 		if (n < 0 && errno != EINTR)
 			break;
-		if (n == 0)
+		if (n == 0 && idle != 250)
 			scratch_free();
 		if (n > 0) {
 			struct source *s = ev.data.ptr;
 			s->ready(s, ev.events);
 		}
-		/* Not idle yet as long as there is something to be given back. */
-		idle = spare_check() || scratch ? 250 : -1;
+		/*
+		 * Not idle yet as long as there is something to be given back. The
+		 * buffers are kept from one probe to the next.
+		 */
+		idle = spare_check() ? 250 : scratch ? 2500 : -1;
 	}
 	stop_all();
 	unlinkat(dirfd_, "keeper.sock", 0);

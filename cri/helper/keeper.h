@@ -226,13 +226,22 @@ struct entry {
 	int sock;	  /* to the keeper */
 	int born;	  /* in its cgroup, already */
 	int stdio[3];	  /* -1 is /dev/null, unless there is a terminal */
+	int conn;	  /* the agent's, to answer it with the output, or -1 */
+	int out[2];	  /* and where that is read from */
 };
 void enter(struct entry *e) __attribute__((noreturn));
-enum { ENTRY_SOCK = 3 }; /* where the socket is, once settled */
+/* Where they are, once settled. */
+enum { ENTRY_SOCK = 3, ENTRY_CONN = 4, ENTRY_OUT = 5 };
 void entry_settle(struct entry *e);
 void entry_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void entry_die(struct entry *e, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void entry_started(pid_t pid, int master);
-void entry_watch(pid_t program) __attribute__((noreturn));
+void entry_ended(int status);
+void entry_watch(pid_t program, int captured) __attribute__((noreturn));
+
+/* capture.c */
+void capture_pipes(struct entry *e);
+void capture(pid_t program);
 
 /* runtime.c */
 int runtime_start(const struct launch *l, pid_t *pid, int *sock);

@@ -21,7 +21,9 @@
  * One connection carries one request. After the answer (MSG_OK or MSG_ERROR):
  *   MSG_WATCH   a MSG_EXIT follows for every container that ends
  *   MSG_EXEC    one MSG_EXIT follows; the agent may send MSG_SIGNAL meanwhile,
- *               and hangs up when it has no more interest in what was started
+ *               and hangs up when it has no more interest in what was started.
+ *               With FLAG_CAPTURE there is no MSG_OK: MSG_DATA for output that
+ *               fills a packet, then MSG_EXIT with the rest of it
  *   MSG_ATTACH  MSG_DATA goes both ways; the agent may send MSG_RESIZE and
  *               MSG_STDINEOF; hanging up detaches
  *   others      nothing
@@ -32,7 +34,7 @@
 #include <stdint.h>
 
 #define PROTO_MAGIC 0x314b5242u /* "BRK1" */
-#define PROTO_VERSION 1
+#define PROTO_VERSION 2 /* 2: FLAG_CAPTURE */
 #define PROTO_INLINE (60 * 1024)
 #define PROTO_PAYLOAD (16 * 1024 * 1024)
 #define MSG_MEMFD (1u << 31)
@@ -61,7 +63,7 @@ enum op {
 	MSG_STDINEOF = 12,
 	MSG_OK = 64,
 	MSG_ERROR = 65,	/* TEXT, STATUS is the errno where there is one */
-	MSG_EXIT = 66,	/* ID PID STATUS OOM STARTED FINISHED */
+	MSG_EXIT = 66,	/* ID PID STATUS OOM STARTED FINISHED, or STATUS STDOUT STDERR */
 };
 
 enum tag {
@@ -109,6 +111,8 @@ enum tag {
 	TAG_SELINUX = 61,
 	TAG_SECCOMP = 62, /* u32 SECCOMP_FILTER_FLAG_*, u32 zero, sock_filters */
 	TAG_FILES = 63,	  /* which of stdin 1, stdout 2, stderr 4 are passed */
+	TAG_STDOUT = 64,  /* output, in this order */
+	TAG_STDERR = 65,
 	/* MSG_RUN and MSG_EXEC by another OCI runtime */
 	TAG_RUNTIME = 70, /* an argument that all its commands begin with, repeats */
 	TAG_PROCESS = 71, /* a process of the OCI runtime spec, in JSON */
@@ -117,6 +121,7 @@ enum tag {
 enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };
 enum { FLAG_CGROUP1 = 8 }; /* the other runtime is to see cgroup v1 only */
 enum { FLAG_NOSPARE = 16 }; /* of a keeper: all its containers are another runtime's */
+enum { FLAG_CAPTURE = 32 }; /* of MSG_EXEC: answer with the output */
 enum { NS_IPC = 1, NS_UTS = 2, NS_PID = 4 };
 enum { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2 };
 

@@ -109,13 +109,27 @@ uint64_t start_time(pid_t pid)
 	return p ? strtoull(p + 1, NULL, 10) : 0;
 }
 
+/*
+ * join_cgroup moves this process, which has one thread, to the group of a
+ * cgroup.procs file. On v1 it writes to the tasks file beside it: for a thread
+ * that moves itself the kernel need not hold up all that fork or exit meanwhile.
+ */
 int join_cgroup(struct span path)
 {
+	static const char procs[] = "/cgroup.procs";
+	const size_t n = sizeof procs - 1;
 	char buf[PATH_MAX];
 	if (path.n == 0 || path.n >= sizeof buf)
 		return -ENAMETOOLONG;
 	memcpy(buf, path.p, path.n);
 	buf[path.n] = 0;
+	if (path.n > n && strcmp(buf + path.n - n, procs) == 0) {
+		strcpy(buf + path.n - n, "/tasks");
+		int e = write_path(buf, "0", 1);
+		if (e != -ENOENT)
+			return e;
+		strcpy(buf + path.n - n, procs); /* v2 has none */
+	}
 	return write_path(buf, "0", 1);
 }
 

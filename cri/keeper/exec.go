@@ -58,7 +58,7 @@ func (k *Keeper) Exec(ctx context.Context, e Exec) (*Process, error) {
 }
 
 func (k *Keeper) exec(ctx context.Context, e Exec) (*Process, error) {
-	f, err := e.fields()
+	f, err := e.fields(0)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (p *Process) Close() error {
 	return nil
 }
 
-func (e Exec) fields() (fields, error) {
+func (e Exec) fields(flags uint32) (fields, error) {
 	pr := e.Process
 	if pr == nil || len(pr.Args) == 0 {
 		return nil, errors.New("no arguments given")
@@ -181,7 +181,6 @@ func (e Exec) fields() (fields, error) {
 	for _, p := range e.CgroupProcs {
 		f.str(tagCgroup, p)
 	}
-	var flags uint32
 	if pr.Terminal {
 		flags |= flagTTY
 	}

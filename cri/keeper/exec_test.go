@@ -16,8 +16,22 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 )
 
+// both runs a test of what execs have in common by Exec and by Capture.
+func both(t *testing.T, test func(*testing.T, *pod)) {
+	for name, capture := range map[string]bool{"exec": false, "capture": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.capture = capture
+			test(t, p)
+		})
+	}
+}
+
 func TestExecSetsUpItsProcess(t *testing.T) {
-	p := newPod(t)
+	both(t, execSetsUpItsProcess)
+}
+
+func execSetsUpItsProcess(t *testing.T, p *pod) {
 	id, pid := p.sh("sleep 1000")
 	umask := uint32(0o27)
 	score := 500
@@ -85,7 +99,10 @@ func TestExecSetsUpItsProcess(t *testing.T) {
 }
 
 func TestProcessesHaveNoSignalsBlockedOrIgnored(t *testing.T) {
-	p := newPod(t)
+	both(t, processesHaveNoSignalsBlockedOrIgnored)
+}
+
+func processesHaveNoSignalsBlockedOrIgnored(t *testing.T, p *pod) {
 	id, pid := p.sh("sleep 1000")
 	want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
 	if out, _, err := p.execIn(id, pid, nil, "grep", "-E", "SigBlk|SigIgn", "/proc/self/status"); err != nil || out != want {
@@ -102,7 +119,10 @@ func TestProcessesHaveNoSignalsBlockedOrIgnored(t *testing.T) {
 }
 
 func TestExecTellsWhyItCannot(t *testing.T) {
-	p := newPod(t)
+	both(t, execTellsWhyItCannot)
+}
+
+func execTellsWhyItCannot(t *testing.T, p *pod) {
 	id, pid := p.sh("sleep 1000")
 	write(t, filepath.Join(p.rootfs, "bin/text"), "no program", 0o644)
 	write(t, filepath.Join(p.rootfs, "bin/garbage"), "no program", 0o755)

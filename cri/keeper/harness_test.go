@@ -75,6 +75,7 @@ func openHelper(t testing.TB) *os.File {
 
 // pod is a keeper under test, with directories of its own.
 type pod struct {
+	capture bool // of execIn: by Capture
 	*keeper.Keeper
 	t      testing.TB
 	dir    string // everything is below it
@@ -286,9 +287,18 @@ func (p *pod) log(id string) []string {
 	return lines
 }
 
-// execArgs runs a program in a container and returns its output and its end.
+// execIn runs a program in a container and returns its output and its end.
 func (p *pod) execIn(id string, pid int, change func(*keeper.Exec), args ...string) (string, keeper.Exit, error) {
 	p.t.Helper()
+	if p.capture {
+		e := keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, args...).Process}
+		if change != nil {
+			change(&e)
+		}
+		var out bytes.Buffer
+		exit, err := p.Capture(p.t.Context(), e, &out, &out)
+		return out.String(), exit, err
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		p.t.Fatal(err)

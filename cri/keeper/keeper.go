@@ -40,6 +40,8 @@ type Keeper struct {
 	dir   string
 	ident identity
 	pid1  int
+	// version is that of the wire format the keeper knows.
+	version uint32
 }
 
 // Open finds the live keeper of a directory, after the agent was restarted.
@@ -54,7 +56,7 @@ func Open(ctx context.Context, id, dir string) (*Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
 	}
-	k.pid1 = int(m.u32(tagPid1))
+	k.pid1, k.version = int(m.u32(tagPid1)), m.u32(tagVersion)
 	return k, nil
 }
 
@@ -331,13 +333,18 @@ func exchange(c *net.UnixConn, o op, f fields, files []*os.File) (message, []*os
 		return m, got, nil
 	case opError:
 		closeAll(got)
-		if unix.Errno(m.u32(tagStatus)) == unix.ESRCH {
-			return message{}, nil, fmt.Errorf("%w: %s", ErrNotFound, m.text(tagText))
-		}
-		return message{}, nil, errors.New(m.text(tagText))
+		return message{}, nil, m.failure()
 	}
 	closeAll(got)
 	return message{}, nil, fmt.Errorf("keeper answered with unexpected operation %d", m.op)
+}
+
+// failure is what an opError says.
+func (m message) failure() error {
+	if unix.Errno(m.u32(tagStatus)) == unix.ESRCH {
+		return fmt.Errorf("%w: %s", ErrNotFound, m.text(tagText))
+	}
+	return errors.New(m.text(tagText))
 }
 
 // gone turns the ways in which a socket says that its other end died into one.

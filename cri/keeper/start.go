@@ -135,7 +135,7 @@ func start(ctx context.Context, c Config) (*Keeper, error) {
 		_ = signalPidfd(pidfd, unix.SIGKILL)
 		return nil, err
 	}
-	return &Keeper{id: c.ID, dir: c.Dir, ident: ident, pid1: pid1}, nil
+	return &Keeper{id: c.ID, dir: c.Dir, ident: ident, pid1: pid1, version: wireVersion}, nil
 }
 
 // fork executes the helper as a keeper. Its files are numbered from 3 on, as

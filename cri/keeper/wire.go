@@ -17,7 +17,7 @@ import (
 // keeper answers an operation it does not know with an error.
 const (
 	wireMagic   = 0x314b5242 // "BRK1"
-	wireVersion = 1
+	wireVersion = 2
 	headerSize  = 16
 	// maxInline stays under the default SO_SNDBUF, so that a packet never
 	// fails with EMSGSIZE; what is larger travels in a sealed memfd.
@@ -95,6 +95,8 @@ const (
 	tagSELinux  tag = 61
 	tagSeccomp  tag = 62
 	tagFiles    tag = 63
+	tagStdout   tag = 64
+	tagStderr   tag = 65
 
 	tagRuntime tag = 70
 	tagProcess tag = 71
@@ -107,6 +109,7 @@ const (
 	flagStdinOnce = 4
 	flagCgroupV1  = 8
 	flagNoSpare   = 16 // of a keeper
+	flagCapture   = 32 // of opExec
 )
 
 // Namespaces in tagNamespaces.

@@ -1,0 +1,151 @@
+/*
+ * A command whose output is wanted in one piece, as a probe's is. The entry
+ * process reads it, and answers the agent over the agent's own connection: so
+ * the agent needs no pipe, and is woken once, and the keeper not at all.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "keeper.h"
+
+#define CHUNK (16 * 1024) /* both in one packet are far below PROTO_INLINE */
+#define DRAIN 1000	  /* ms that what was left behind may hold the output open */
+
+static struct output {
+	char text[CHUNK];
+	size_t n;
+} outputs[2];
+
+/* tell sends to the agent, and waits until it takes it. 0, or -1 when it has hung up. */
+static int tell(struct iovec *v, int n)
+{
+	struct msghdr h = { .msg_iov = v, .msg_iovlen = (size_t)n };
+	while (sendmsg(ENTRY_CONN, &h, MSG_NOSIGNAL) < 0) {
+		struct pollfd w = { ENTRY_CONN, POLLOUT, 0 };
+		if (errno != EINTR && (errno != EAGAIN || poll(&w, 1, -1) < 0))
+			return -1;
+	}
+	return 0;
+}
+
+/* tell_data sends what has come of a stream before the command has ended. */
+static int tell_data(int i)
+{
+	struct output *o = &outputs[i];
+	struct header h = { PROTO_MAGIC, PROTO_VERSION, MSG_DATA, (uint32_t)(STREAM_STDOUT + i), (uint32_t)o->n };
+	struct iovec v[2] = { { &h, sizeof h }, { o->text, o->n } };
+	o->n = 0;
+	return tell(v, 2);
+}
+
+/* tell_end sends the status, and the rest of the output with it. */
+static void tell_end(int status)
+{
+	struct field {
+		uint16_t tag, zero;
+		uint32_t len;
+	} st = { TAG_STATUS, 0, sizeof status }, f[2];
+	struct header h = { PROTO_MAGIC, PROTO_VERSION, MSG_EXIT, 0, (uint32_t)(sizeof st + sizeof status) };
+	struct iovec v[7] = { { &h, sizeof h }, { &st, sizeof st }, { &status, sizeof status } };
+	int n = 3;
+	for (int i = 0; i < 2; i++) {
+		if (!outputs[i].n)
+			continue;
+		f[i] = (struct field){ (uint16_t)(TAG_STDOUT + i), 0, (uint32_t)outputs[i].n };
+		v[n++] = (struct iovec){ &f[i], sizeof f[i] };
+		v[n++] = (struct iovec){ outputs[i].text, outputs[i].n };
+		h.len += (uint32_t)(sizeof f[i] + outputs[i].n);
+	}
+	tell(v, n);
+}
+
+/* take reads what there is of a stream. Without a reader of its own, the agent, the program is to lose its. */
+static void take(struct pollfd w[2], int i)
+{
+	struct output *o = &outputs[i];
+	ssize_t n = read(w[i].fd, o->text + o->n, CHUNK - o->n);
+	if (n < 0 && errno == EINTR)
+		return;
+	if (n > 0)
+		o->n += (size_t)n;
+	int gone = o->n == CHUNK && tell_data(i) < 0;
+	for (int j = 0; j < 2; j++)
+		if (w[j].fd >= 0 && (gone || (j == i && n <= 0))) {
+			close(w[j].fd);
+			w[j].fd = -1;
+		}
+}
+
+/* reap takes everybody who has ended, and says whether the program has. */
+static int reap_all(int sfd, pid_t program, int *status)
+{
+	struct signalfd_siginfo info;
+	pid_t pid;
+	int one, ended = 0;
+	while (read(sfd, &info, sizeof info) > 0) {
+	}
+	while ((pid = waitpid(-1, &one, WNOHANG)) > 0)
+		if (pid == program) {
+			*status = one;
+			ended = 1;
+		}
+	return ended;
+}
+
+/* capture_pipes makes the outputs' ends, the entry process being no part of the container yet. */
+void capture_pipes(struct entry *e)
+{
+	int p[2];
+	for (int i = 0; i < 2; i++) {
+		if (pipe2(p, O_CLOEXEC) < 0)
+			entry_die(e, "make a pipe: %s", strerror(errno));
+		e->out[i] = p[0];
+		e->stdio[1 + i] = p[1];
+	}
+}
+
+/* capture collects the output until the program has ended and nobody writes any more, and tells both ends. */
+void capture(pid_t program)
+{
+	sigset_t set;
+	int64_t until = 0;
+	int status = 0, ended = 0;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD); /* it is blocked, as the keeper has it */
+	struct pollfd w[3] = { { ENTRY_OUT, POLLIN, 0 }, { ENTRY_OUT + 1, POLLIN, 0 }, { -1, POLLIN, 0 } };
+	w[2].fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (w[2].fd < 0)
+		entry_fail("watch the program: %s", strerror(errno));
+	while (!ended || w[0].fd >= 0 || w[1].fd >= 0) {
+		int64_t left = ended ? (until - mono_ns()) / 1000000 : -1;
+		if (ended && left <= 0)
+			break;
+		if (poll(w, 3, (int)left) <= 0)
+			continue;
+		for (int i = 0; i < 2; i++)
+			if (w[i].fd >= 0 && w[i].revents)
+				take(w, i);
+		if (w[2].revents && reap_all(w[2].fd, program, &status) && !ended) {
+			ended = 1;
+			until = mono_ns() + DRAIN * (int64_t)1000000;
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		if (w[i].fd >= 0)
+			close(w[i].fd);
+	close(w[2].fd);
+	/* The keeper first: the agent hangs up, and then the keeper has to know that nothing is lost by it. */
+	entry_ended(status);
+	tell_end(status);
+}

@@ -1,0 +1,104 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxCapture is what the largest packet of captured output takes: see CHUNK in cri/helper/capture.c.
+const maxCapture = 34 << 10
+
+// packets are what captured output is received into.
+var packets = sync.Pool{New: func() any { return new([maxCapture]byte) }}
+
+// killed is how long the end of a command that was killed is waited for: one that the kernel cannot end now, as it waits for a
+// disk that is gone, must not hold up who has given it up.
+const killed = 10 * time.Second
+
+// Captures says whether the keeper knows [Keeper.Capture]: one that was started by an older version does not, nor can the
+// processes of other runtimes be captured.
+func (k *Keeper) Captures(e Exec) bool {
+	return k.version >= 2 && e.Runtime == nil && !e.Process.Terminal
+}
+
+// Capture runs a process as [Keeper.Exec] does, without input, and writes its output to stdout and stderr until it has ended; output
+// that somebody it left behind holds open is waited for a second more. When ctx ends, the process and all that it has started are
+// killed, and the cause is returned. An error of a writer is returned too, after the process is killed.
+func (k *Keeper) Capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
+	x, err := k.capture(ctx, e, stdout, stderr)
+	if err != nil && ctx.Err() != nil {
+		return Exit{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return Exit{}, fmt.Errorf("exec in container %s: %w", e.ContainerID, err)
+	}
+	return x, nil
+}
+
+func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
+	f, err := e.fields(flagCapture)
+	if err != nil {
+		return Exit{}, err
+	}
+	c, err := dial(ctx, k.dir)
+	if err != nil {
+		return Exit{}, err
+	}
+	defer c.Close()
+	if err := send(c, opExec, f); err != nil {
+		return Exit{}, gone(err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		_ = sendSignal(c, unix.SIGKILL)
+		_ = c.SetReadDeadline(time.Now().Add(killed))
+	})
+	buf := packets.Get().(*[maxCapture]byte) //nolint:forcetypeassert // nothing else is in there
+	defer packets.Put(buf)
+	x, err := captured(c, buf[:], e.ContainerID, stdout, stderr)
+	if !stop() {
+		return Exit{}, ctx.Err() // it ended because it was killed, or would have been
+	}
+	return x, err
+}
+
+func captured(c *net.UnixConn, buf []byte, id string, stdout, stderr io.Writer) (Exit, error) {
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			return Exit{}, gone(err)
+		}
+		m, err := decode(buf[:n])
+		if err != nil {
+			return Exit{}, err
+		}
+		switch m.op {
+		case opData:
+			to := stdout
+			if m.flags == streamStderr {
+				to = stderr
+			}
+			_, err = to.Write(m.data)
+		case opExit:
+			_, err = stdout.Write(m.values[tagStdout])
+			_, err2 := stderr.Write(m.values[tagStderr])
+			x := Exit{ContainerID: id}
+			x.setStatus(m.u32(tagStatus))
+			return x, errors.Join(err, err2)
+		case opError:
+			return Exit{}, m.failure()
+		default:
+			return Exit{}, fmt.Errorf("keeper answered with unexpected operation %d", m.op)
+		}
+		if err != nil {
+			_ = sendSignal(c, unix.SIGKILL)
+			return Exit{}, err
+		}
+	}
+}

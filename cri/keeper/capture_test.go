@@ -1,0 +1,159 @@
+package keeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cri/keeper"
+)
+
+func (p *pod) script(id string, pid int, text string) keeper.Exec {
+	return keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/sh", "-c", text).Process}
+}
+
+func TestCapture(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	for script, want := range map[string]struct {
+		out, err string
+		code     int
+	}{
+		"true":                               {"", "", 0},
+		"exit 7":                             {"", "", 7},
+		"kill -9 $$":                         {"", "", 137},
+		"echo a; echo b >&2; echo c; read x": {"a\nc\n", "b\n", 1}, // there is no input
+		"head -c 1000000 /dev/zero | tr '\\0' x; head -c 16384 /dev/zero | tr '\\0' y >&2": {strings.Repeat("x", 1000000), strings.Repeat("y", 16384), 0},
+		"exec >&-; sleep 0.1; echo late >&2":                                               {"", "late\n", 0},
+		"exec >&- 2>&-; sleep 0.1; exit 3":                                                 {"", "", 3},
+		"(sleep 0.2; echo after) & exit 0":                                                 {"after\n", "", 0}, // what is left behind may say a last word
+	} {
+		var out, err bytes.Buffer
+		e, failed := p.Capture(t.Context(), p.script(id, pid, script), &out, &err)
+		if failed != nil || e.Code != want.code || out.String() != want.out || err.String() != want.err {
+			t.Errorf("%s: %+v, %v, said %.40q (%d) and %.40q (%d)", script, e, failed, out.String(), out.Len(), err.String(), err.Len())
+		}
+	}
+}
+
+// What is left behind keeps the output open for as long as it likes, but not the caller.
+func TestCaptureLeavesWhatWasLeftBehind(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	nap := strconv.Itoa(3_000_000 + os.Getpid())
+	var out bytes.Buffer
+	if e, err := p.Capture(t.Context(), p.script(id, pid, "echo x; sleep "+nap+" & exit 4"), &out, &out); err != nil || e.Code != 4 || out.String() != "x\n" {
+		t.Errorf("%+v, %v, said %q", e, err, out.String())
+	}
+	eventually(t, func() bool { return len(processes("berth-exec")) == 0 })
+	if n := len(processes("sleep\x00" + nap)); n != 1 {
+		t.Errorf("%d of what was left behind run", n)
+	}
+}
+
+func TestCaptureKillReachesAll(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	why := errors.New("timed out")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, why)
+	defer cancel()
+	var out bytes.Buffer
+	_, err := p.Capture(ctx, p.script(id, pid, `trap '' TERM
+		sleep 47113001 & setsid sleep 47113002 & (setsid sh -c 'sleep 47113003 & sleep 47113004 &' &) ; echo ready; sleep 47113005`), &out, &out)
+	if !errors.Is(err, why) {
+		t.Errorf("error is %v", err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x004711300")) == 0 && len(processes("berth-exec")) == 0 })
+}
+
+func TestCaptureThatIsGivenUpDoesNotRun(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	nap := strconv.Itoa(4_000_000 + os.Getpid())
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		var out bytes.Buffer
+		if _, err := p.Capture(ctx, p.script(id, pid, "exec sleep "+nap), &out, &out); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error is %v", err)
+		}
+		cancel()
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(processes("berth-exec")) == 0 })
+}
+
+func TestCaptureEndsWithItsContainer(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	type end struct {
+		keeper.Exit
+		err error
+	}
+	ended := make(chan end)
+	ready := make(chan struct{})
+	go func() {
+		e, err := p.Capture(t.Context(), p.script(id, pid, "head -c 20000 /dev/zero; sleep 1000"), told{ready}, told{})
+		ended <- end{e, err}
+	}()
+	<-ready
+	if err := p.Signal(t.Context(), id, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-ended; e.err != nil && !errors.Is(e.err, keeper.ErrGone) || e.err == nil && e.Code != 137 {
+		t.Errorf("ended with %+v", e)
+	}
+	p.exit(id)
+}
+
+// told closes its channel when it is written to.
+type told struct{ ready chan struct{} }
+
+func (o told) Write(b []byte) (int, error) {
+	if o.ready != nil && len(b) > 0 {
+		select {
+		case <-o.ready:
+		default:
+			close(o.ready)
+		}
+	}
+	return len(b), nil
+}
+
+// A writer that fails ends the command: nobody wants its output.
+func TestCaptureWithoutAReader(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	if _, err := p.Capture(t.Context(), p.script(id, pid, "yes 47114001"), full{}, full{}); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error is %v", err)
+	}
+	eventually(t, func() bool { return len(processes("47114001")) == 0 && len(processes("berth-exec")) == 0 })
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, unix.ENOSPC }
+
+func TestManyCapturesLeaveNothing(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	eventually(t, func() bool { return len(processes("berth-helper\x00start")) == 0 })
+	before := files(t, p.Pid())
+	for range 100 {
+		var out bytes.Buffer
+		if e, err := p.Capture(t.Context(), p.script(id, pid, "echo x"), &out, &out); err != nil || e.Code != 0 || out.String() != "x\n" {
+			t.Fatal(out.String(), e, err)
+		}
+	}
+	eventually(t, func() bool { return len(files(t, p.Pid())) <= len(before) })
+	eventually(t, func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Pid(), p.Pid()))
+		return err == nil && len(strings.Fields(string(b))) == 1
+	})
+}
