@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,13 +47,17 @@ func SetObjectDefaults(object metav1.Object) {
 		}
 	case *corev1.PersistentVolumeClaim:
 		orNew(&o.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	case *resourcev1.ResourceClaim:
+		setDeviceDefaults(&o.Spec)
+	case *resourcev1.ResourceClaimTemplate:
+		setDeviceDefaults(&o.Spec.Spec)
 	case *schedulingv1.PriorityClass:
 		orNew(&o.PreemptionPolicy, corev1.PreemptLowerPriority)
 	}
 }
 
-// ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, RuntimeClass or PriorityClass to the rules of the
-// API server for a create. Its errors tell no value of a Secret.
+// ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, ResourceClaim or template of one, RuntimeClass or
+// PriorityClass to the rules of the API server for a create, a ResourceClaim's allocation to those for its status. Its errors tell no value of a Secret.
 func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessor(object, namespaced, apivalidation.NameIsDNSSubdomain, meta)
@@ -65,6 +70,16 @@ func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 		errs = append(errs, validatePersistentVolume(&o.Spec, field.NewPath("spec"))...)
 	case *corev1.PersistentVolumeClaim:
 		errs = append(errs, validateClaim(&o.Spec, field.NewPath("spec"))...)
+	case *resourcev1.ResourceClaim:
+		all, bad := validateDeviceClaim(&o.Spec.Devices, field.NewPath("spec", "devices"))
+		errs = append(errs, bad...)
+		if a := o.Status.Allocation; a != nil && len(bad) == 0 {
+			errs = append(errs, validateAllocation(a, all, field.NewPath("status", "allocation"))...)
+		}
+	case *resourcev1.ResourceClaimTemplate:
+		_, bad := validateDeviceClaim(&o.Spec.Spec.Devices, field.NewPath("spec", "spec", "devices"))
+		errs = append(errs, templateMeta(o.Spec.ObjectMeta, field.NewPath("spec", "metadata"))...)
+		errs = append(errs, bad...)
 	case *nodev1.RuntimeClass:
 		errs = append(errs, validateRuntimeClass(o)...)
 	case *schedulingv1.PriorityClass:
