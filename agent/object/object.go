@@ -1,5 +1,5 @@
-// Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims, RuntimeClasses and
-// PriorityClasses. Here they come out of the node's manifests, not from an API server.
+// Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims, ResourceClaims and
+// their templates, RuntimeClasses and PriorityClasses. Here they come out of the node's manifests, not from an API server.
 //
 // [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be told to the
 // pods that it concerns and to no others.
@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +33,8 @@ const (
 	Secret                Kind = "Secret"
 	PersistentVolume      Kind = "PersistentVolume"
 	PersistentVolumeClaim Kind = "PersistentVolumeClaim"
+	ResourceClaim         Kind = "ResourceClaim"
+	ResourceClaimTemplate Kind = "ResourceClaimTemplate"
 	RuntimeClass          Kind = "RuntimeClass"
 	PriorityClass         Kind = "PriorityClass"
 )
@@ -47,6 +50,8 @@ var kinds = map[Kind]kind{
 	Secret:                {"v1", false, func() Object { return new(corev1.Secret) }},
 	PersistentVolume:      {"v1", true, func() Object { return new(corev1.PersistentVolume) }},
 	PersistentVolumeClaim: {"v1", false, func() Object { return new(corev1.PersistentVolumeClaim) }},
+	ResourceClaim:         {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaim) }},
+	ResourceClaimTemplate: {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaimTemplate) }},
 	RuntimeClass:          {"node.k8s.io/v1", true, func() Object { return new(nodev1.RuntimeClass) }},
 	PriorityClass:         {"scheduling.k8s.io/v1", true, func() Object { return new(schedulingv1.PriorityClass) }},
 }

@@ -31,6 +31,13 @@ func Refs(pod *corev1.Pod) []Ref {
 			r.add(PersistentVolumeClaim, ClaimName(pod, v.Name))
 		}
 	}
+	for i := range s.ResourceClaims {
+		c := &s.ResourceClaims[i]
+		r.add(ResourceClaim, ResourceClaimName(pod, c))
+		if c.ResourceClaimTemplateName != nil {
+			r.add(ResourceClaimTemplate, *c.ResourceClaimTemplateName)
+		}
+	}
 	return r.list
 }
 

@@ -305,7 +305,8 @@ func (p position) kindErrors(t metav1.TypeMeta) []string {
 	}
 	if len(errs) == 0 {
 		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind, "not supported: must be Pod, ConfigMap, Secret, "+
-			"PersistentVolume, PersistentVolumeClaim or List of v1, RuntimeClass of node.k8s.io/v1, or PriorityClass of scheduling.k8s.io/v1"))
+			"PersistentVolume, PersistentVolumeClaim or List of v1, ResourceClaim or ResourceClaimTemplate of resource.k8s.io/v1, RuntimeClass of "+
+			"node.k8s.io/v1, or PriorityClass of scheduling.k8s.io/v1"))
 	}
 	return p.sayAll(errs)
 }

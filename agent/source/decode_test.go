@@ -312,6 +312,9 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("{apiVersion: v1, kind: PersistentVolume, metadata: {name: p}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], local: {path: /x}}}"))
 	f.Add([]byte("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: p}, value: 7}"))
 	f.Add([]byte("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: p}, handler: crun, overhead: {podFixed: {cpu: 1}}}"))
+	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: p}, spec: {spec: {devices: {requests: [{name: r, firstAvailable: [{name: s, deviceClassName: c}]}]}}}}"))
+	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: p, uid: u}, spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}, " +
+		"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p/q, device: x, shareID: z}], config: [{source: FromClass, opaque: {driver: d, parameters: {a: 1}}}]}, nodeSelector: {nodeSelectorTerms: [{}]}}}}"))
 	f.Add([]byte("a: &a [*a]\n? {x: 1}\n: y"))
 	src := New(Config{NodeName: "node"})
 	f.Fuzz(func(t *testing.T, data []byte) {

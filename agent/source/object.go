@@ -10,8 +10,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-node/berth/agent/object"
@@ -26,7 +28,7 @@ func (s *Source) claimOf(d *decoded, seen time.Time, exposed error) (claim, bool
 	if d.object == nil {
 		return static(d, s.cfg.NodeName, seen)
 	}
-	o := d.object
+	o, given := d.object, d.object.GetUID()
 	strip(o)
 	_, version := d.kind.Empty()
 	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(d.kind))) // items of a list need not say it
@@ -35,6 +37,12 @@ func (s *Source) claimOf(d *decoded, seen time.Time, exposed error) (claim, bool
 	} else if !d.kind.Namespaced() && o.GetNamespace() != "" {
 		d.warnings = append(d.warnings, d.at.say("metadata.namespace", "metadata.namespace is ignored: objects of this kind are in none"))
 		o.SetNamespace("")
+	}
+	if c, ok := o.(*resourcev1.ResourceClaim); ok {
+		if errs := s.identify(c, given, d); len(errs) > 0 {
+			d.errors = append(d.errors, d.at.sayAll(errs)...)
+			return claim{}, false
+		}
 	}
 	if secret, ok := o.(*corev1.Secret); ok {
 		if errs := s.secret(secret, exposed); len(errs) > 0 {
@@ -63,6 +71,25 @@ func (d *decoded) ref() object.Ref {
 		return object.RefTo(d.kind, d.object.GetNamespace(), d.object.GetName())
 	}
 	return object.RefTo(d.kind, "", d.name)
+}
+
+// identify gives a ResourceClaim the UID that drivers know it by: its own, as in a cluster that it may come from, or one that is the same as
+// long as its name and its spec are, which the API lets nobody change. Who it is reserved for is the node's to keep.
+func (s *Source) identify(o *resourcev1.ResourceClaim, given types.UID, d *decoded) field.ErrorList {
+	if len(o.Status.ReservedFor) > 0 {
+		d.warnings = append(d.warnings, d.at.say("status.reservedFor", "status.reservedFor is ignored: the node keeps which of its pods have the claim"))
+		o.Status.ReservedFor = nil
+	}
+	o.UID = given
+	if given != "" {
+		return checkUID(given)
+	}
+	raw, err := json.Marshal([]any{o.Namespace, o.Name, o.Spec})
+	if err != nil {
+		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
+	}
+	o.UID = types.UID(contentHash(raw, s.cfg.NodeName))
+	return nil
 }
 
 // strip takes away what only an API server says of an object.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/berth-node/berth/agent/object"
 )
@@ -178,4 +179,39 @@ func TestObjectsComeFirst(t *testing.T) {
 	if last := h.history[len(h.history)-1]; last != `-configmap "default/d"` {
 		t.Errorf("%q", h.history)
 	}
+}
+
+// TestResourceClaimUID has drivers know a claim by the same name as long as it is the same.
+func TestResourceClaimUID(t *testing.T) {
+	h := start(t, t.TempDir(), nil)
+	text := func(meta, count, device string) string {
+		return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c" + meta + "}\nspec: {devices: {requests: [{name: r, exactly: {deviceClassName: x" + count + "}}]}}\n" +
+			"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p, device: " + device + "}]}}, reservedFor: [{resource: pods, name: x, uid: u}]}\n"
+	}
+	uid := func(text, want string) string {
+		t.Helper()
+		h.write("c.yaml", text)
+		var c *resourcev1.ResourceClaim
+		h.wait("claim with "+want, func() bool {
+			c, _ = h.object(object.ResourceClaim, "c").(*resourcev1.ResourceClaim)
+			return c != nil && (c.Status.Allocation.Devices.Results[0].Device+string(c.UID) == want || c.Status.Allocation.Devices.Results[0].Device == want)
+		})
+		if len(c.Status.ReservedFor) > 0 || c.Namespace != "default" {
+			t.Errorf("%+v", c)
+		}
+		return string(c.UID)
+	}
+	first := uid(text("", "", "a"), "a")
+	if second := uid(text(", labels: {x: z}", "", "b"), "b"); first == "" || second != first {
+		t.Errorf("with another allocation the UID is %q, before it was %q", second, first)
+	}
+	if other := uid(text("", ", allocationMode: All", "c"), "c"); other == first {
+		t.Error("a claim with another spec has the same UID")
+	}
+	uid(text(", uid: 7e4d", "", "d"), "d7e4d")
+	h.waitProblem("c.yaml", "status.reservedFor is ignored")
+	h.write("c.yaml", text(", uid: ../x", "", "d"))
+	h.waitProblem("c.yaml", `metadata.uid: Invalid value: "../x"`)
+	h.write("c.yaml", text("", "", "D"))
+	h.waitProblem("c.yaml", `line 5: status.allocation.devices.results[0].device: Invalid value: "D"`)
 }

@@ -84,7 +84,7 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	}
 	api.SetDefaults(pod)
 	errs := api.Validate(pod)
-	errs = append(errs, checkUID(pod)...)
+	errs = append(errs, checkUID(pod.UID)...)
 	errs = append(errs, Unsupported(pod)...)
 	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))

@@ -100,9 +100,9 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 // at makes a path of its text, which field.NewPath keeps as it is.
 func at(path string) *field.Path { return field.NewPath(path) }
 
-// checkUID refuses a UID that cannot be part of a path and the name of a cgroup, as it is about to be.
-func checkUID(pod *corev1.Pod) field.ErrorList {
-	uid := string(pod.UID)
+// checkUID refuses a UID that cannot be part of a path and the name of a cgroup, as a pod's is about to be.
+func checkUID(given types.UID) field.ErrorList {
+	uid := string(given)
 	ok := len(uid) <= 64 && !strings.HasPrefix(uid, "-")
 	for _, c := range uid {
 		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
