@@ -26,6 +26,7 @@ import (
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/device"
+	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/imagegc"
 	"github.com/berth-node/berth/agent/object"
@@ -61,6 +62,7 @@ type Agent struct {
 	pods      *pod.Manager
 	pins      *pinning.Manager // nil: nothing is pinned
 	devices   *device.Manager
+	claims    *dra.Manager
 	events    *event.Recorder
 	tree      *cgroups.Tree
 	classes   classes
@@ -113,6 +115,9 @@ func New(c Config) (*Agent, error) {
 	if a.devices, err = openDevices(&c); err != nil {
 		return nil, err
 	}
+	if a.claims, err = openClaims(&c, labels); err != nil {
+		return nil, err
+	}
 	if a.pins, err = openPins(&c, div, a.devices); err != nil {
 		return nil, err
 	}
@@ -121,7 +126,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, Pulled: a.pulled, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,

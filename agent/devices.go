@@ -17,8 +17,11 @@ import (
 	"github.com/berth-node/berth/agent/topology"
 )
 
-// devicesFile has which container was given which devices, in the root directory.
-const devicesFile = "devices.json"
+// In the root directory: which container was given which devices, and which pods have which resource claims.
+const (
+	devicesFile = "devices.json"
+	claimsFile  = "resourceclaims.json"
+)
 
 // The directories of sockets, by kubelet's names.
 const (
@@ -44,10 +47,13 @@ func openDevices(c *Config) (*device.Manager, error) {
 
 // deviceFiles are what agents of a place keep and serve for devices.
 func deviceFiles(p config.Place) []string {
-	return []string{
-		filepath.Join(p.RootDir, devicesFile), filepath.Join(p.RootDir, devicesFile+".new"), filepath.Join(p.RootDir, devicesFile+".bad"),
-		filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p),
+	out := []string{filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p)}
+	for _, f := range []string{devicesFile, claimsFile} {
+		for _, suffix := range []string{"", ".new", ".bad"} {
+			out = append(out, filepath.Join(p.RootDir, f+suffix))
+		}
 	}
+	return out
 }
 
 // deviceDirs are the directories that agents of a place make for sockets.
@@ -67,11 +73,12 @@ func podResourcesSocket(p config.Place) string {
 func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 	watch := plugin.New(plugin.Config{Dir: filepath.Join(a.cfg.KubeletDir, pluginDir), Log: a.log, Handlers: map[string]plugin.Handler{
 		registerapi.DevicePlugin: devicePlugins{a.devices},
-		registerapi.DRAPlugin:    refusing("drivers of dynamic resources are not there yet: pods with resourceClaims are refused"),
+		registerapi.DRAPlugin:    draPlugins{a.claims},
 		registerapi.CSIPlugin:    refusing("CSI drivers are not there yet: this agent has no volumes of them"),
 	}})
-	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Log: a.log})
+	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Dynamic: a.claims.Dynamic, Log: a.log})
 	g.Go(func() error { return a.devices.Run(ctx) })
+	g.Go(func() error { return a.claims.Run(ctx) })
 	g.Go(func() error { return watch.Run(ctx) })
 	g.Go(func() error { return tell.Run(ctx) })
 }

@@ -62,6 +62,7 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r.MustRegister(info, name, buildInfo())
 	r.MustRegister(a.work.collectors()...)
 	r.MustRegister(a.devices.Collectors()...)
+	r.MustRegister(a.claims.Collectors()...)
 	if a.pins != nil {
 		r.MustRegister(&pinMetrics{a.pins})
 	}

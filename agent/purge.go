@@ -42,7 +42,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 		}
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, purgeClaims(ctx, p, log))...); err != nil {
 		return err
 	}
 	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}

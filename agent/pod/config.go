@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/device"
+	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
@@ -112,6 +113,7 @@ type Config struct {
 	Pins   *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
 
 	Devices *device.Manager // gives containers the devices of plugins; nil: there are none
+	Claims  *dra.Manager    // gives containers the devices of resource claims; nil: there are none
 
 	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
 	ClusterDomain string   // "" = cluster.local

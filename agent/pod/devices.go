@@ -74,5 +74,10 @@ func (l *launch) injection(ctx context.Context) (spec.Injection, error) {
 	for _, a := range answers {
 		out.Add(a)
 	}
+	cdi, err := l.cfg.Claims.CDI(l.pod, l.c)
+	if err != nil {
+		return out, fmt.Errorf("resource claims: %w", err)
+	}
+	out.AddCDI(cdi...)
 	return out, nil
 }

@@ -134,6 +134,10 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 			m.retryHeld(ctx)
 		case <-m.cfg.Devices.Changed():
 			m.devicesChanged(ctx)
+		case <-m.cfg.Claims.Changed():
+			m.claimsChanged((*mailbox).ring)
+		case <-m.cfg.Claims.Freed():
+			m.claimsChanged((*mailbox).putObject)
 		case <-m.turns:
 			m.retryHeld(ctx)
 		case pods := <-m.strayed:

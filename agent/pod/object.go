@@ -76,7 +76,8 @@ func (w *worker) objectsChanged() {
 		var hook *hookError
 		k := kindOf(key)
 		volumes := (k == stepPrepare || k == stepRenew) && errors.As(f.err, &hook) && hook.hook == "volumes"
-		if volumes || k == stepStart && f.reason == reasonConfig || k == stepImage && len(w.pod.Spec.ImagePullSecrets) > 0 {
+		claims := errors.As(f.err, &hook) && hook.hook == hookClaims // also of a pod that is to end
+		if volumes || claims || k == stepStart && f.reason == reasonConfig || k == stepImage && len(w.pod.Spec.ImagePullSecrets) > 0 {
 			f.until, f.count = time.Time{}, 0
 			w.failed[key] = f
 		}

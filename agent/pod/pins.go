@@ -56,8 +56,8 @@ func (m *Manager) forgetPins() {
 		_, ok := m.workers.Load(uid)
 		return ok
 	}
-	if err := errors.Join(m.cfg.Pins.Synced(here), m.cfg.Devices.Synced(here)); err != nil {
-		m.log.Warn("CPUs or devices of pods that are gone are not free yet", "error", err)
+	if err := errors.Join(m.cfg.Pins.Synced(here), m.cfg.Devices.Synced(here), m.cfg.Claims.Synced(here)); err != nil {
+		m.log.Warn("CPUs, devices or claims of pods that are gone are not free yet", "error", err)
 	}
 }
 

@@ -191,6 +191,8 @@ func (p *planner) start(c *corev1.Container) {
 	p.starts = true
 	if p.sandboxOK && p.prepared {
 		p.add(s)
+	} else if f := p.failed[string(stepPrepare)]; f.reason == reasonClaims {
+		p.waiting[c.Name] = status.Waiting{Reason: f.reason, Message: f.message}
 	}
 }
 

@@ -175,6 +175,12 @@ func TestPlan(t *testing.T) {
 			change: func(v *view) { v.failed["prepare"] = failure{until: planNow.Add(3 * time.Second)} },
 		},
 		{
+			name: "claims cannot be prepared", spec: "a", wake: 3 * time.Second, waits: "a:FailedPrepareDynamicResources",
+			change: func(v *view) {
+				v.failed["prepare"] = failure{reason: reasonClaims, message: "x", until: planNow.Add(3 * time.Second)}
+			},
+		},
+		{
 			name: "sandbox without an address", spec: "a", seen: "sandbox", want: "prepare(2 after sandbox)",
 			change: func(v *view) { v.seen.sandboxes[0].Network = nil },
 		},

@@ -134,7 +134,7 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	shown := *pod
 	shown.Status = status.Build(status.Input{
 		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.nodeIPs(),
-		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final,
+		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final, Claims: claimStatuses(pod),
 	})
 	m.status.Put(&shown)
 	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)

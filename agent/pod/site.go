@@ -54,6 +54,8 @@ func (s *site) hooks() [][]hook {
 	}
 	return [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
+		// What drivers have prepared may be in use until the group is gone.
+		{{hookClaims, s.makeClaims, s.removeClaims}},
 		// A runtime that was told to start a container by an agent that is dead makes the log's directory, until the sandbox is gone.
 		{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}, {"devices", s.makeDevices, nil}},
 		{

@@ -109,6 +109,8 @@ func (w *worker) tellPrepare(err error) {
 		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
 	case "sandbox":
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
+	case hookClaims:
+		w.event(w.pod, corev1.EventTypeWarning, reasonClaims, "Failed to prepare dynamic resources: %v", hook.err)
 	case "devices":
 		w.event(w.pod, corev1.EventTypeWarning, reasonDevices, "%v", hook.err)
 	default:
@@ -246,6 +248,9 @@ func (w *worker) finish() act {
 		}
 		if err := place.removeCgroup(ctx); err != nil {
 			return nil, err
+		}
+		if err := place.removeClaims(ctx); err != nil {
+			return nil, &hookError{hookClaims, err}
 		}
 		if err := place.cfg.Volumes.Teardown(ctx, place.pod.UID); err != nil {
 			return nil, err

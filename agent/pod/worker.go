@@ -374,7 +374,7 @@ func (w *worker) publish(d *decision) {
 	in := status.Input{
 		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.nodeIPs(),
 		Sandbox: w.seen.sandbox(), Containers: w.seen.statuses(), Messages: w.said,
-		Waiting: d.waiting, Starting: starting, Probes: w.probeStates(), Devices: w.cfg.Devices.Health(w.uid), Ended: d.over,
+		Waiting: d.waiting, Starting: starting, Probes: w.probeStates(), Devices: w.deviceHealth(), Claims: claimStatuses(w.pod), Ended: d.over,
 	}
 	if w.last != nil {
 		in.Old = &w.last.Status

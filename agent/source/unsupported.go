@@ -25,9 +25,7 @@ const (
 var unsupported = []entry{
 	{"spec.serviceAccountName", objects},
 	{"spec.automountServiceAccountToken=true", objects},
-	{"spec.resources.claims", "devices by resource claim are not there yet"},
-	{"spec.resourceClaims", "devices by resource claim are not there yet"},
-	{"spec.containers[*].resources.claims", "devices by resource claim are not there yet"},
+	{"spec.resources.claims", "the API has no claims of the pod as a whole: containers name them"},
 
 	{"spec.volumes[*].awsElasticBlockStore", volumeYet},
 	{"spec.volumes[*].azureDisk", volumeYet},

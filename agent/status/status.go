@@ -49,6 +49,7 @@ type Input struct {
 	PodResources *corev1.ResourceRequirements // what the pod as a whole has, if its specification says anything of that
 
 	Devices map[string][]corev1.ResourceStatus // of containers that have some, by name
+	Claims  []corev1.PodResourceClaimStatus    // that templates have made
 
 	Ended bool // nothing of the pod runs or will run again
 
@@ -68,7 +69,7 @@ func Build(in Input) corev1.PodStatus {
 	st := corev1.PodStatus{
 		Reason: in.Reason, Message: in.Message,
 		QOSClass: cgroups.QoS(in.Pod), StartTime: old.StartTime,
-		ObservedGeneration: in.Pod.Generation,
+		ObservedGeneration: in.Pod.Generation, ResourceClaimStatuses: in.Claims,
 	}
 	if st.StartTime == nil {
 		st.StartTime = new(metav1.NewTime(began(in)))

@@ -29,6 +29,12 @@ var provedElsewhere = map[string]string{
 	"imagePullSecrets.name":                 "TestPullSecrets",
 	"preemptionPolicy":                      "TestPreemption",
 	"readinessGates.conditionType":          "TestReadinessGates",
+
+	"containers.resources.claims.name":         "TestResourceClaims",
+	"containers.resources.claims.request":      "TestResourceClaims",
+	"resourceClaims.name":                      "TestResourceClaims",
+	"resourceClaims.resourceClaimName":         "TestResourceClaims",
+	"resourceClaims.resourceClaimTemplateName": "TestResourceClaimTemplates",
 }
 
 // forbidden are fields that the API itself lets nobody set, or has under another name.
