@@ -170,18 +170,6 @@ func (c *Collector) tell(ctx context.Context, at time.Time) error {
 	return c.cfg.Left(ctx, ids, at)
 }
 
-// RemoveUnused removes every image that no container uses, whatever its age: the node has no other way to get space.
-func (c *Collector) RemoveUnused(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if err := c.detect(ctx, now); err != nil {
-		return err
-	}
-	_, err := c.remove(ctx, c.unused(), ReasonSpace, func(int64) bool { return false })
-	return err
-}
-
 func (c *Collector) removeOld(ctx context.Context, now time.Time) error {
 	_, err := c.remove(ctx, c.tooOld(now), ReasonAge, func(int64) bool { return false })
 	return err

@@ -229,9 +229,6 @@ func TestHandlersAndErrors(t *testing.T) {
 	if got := d.left(); got != "a b-kata" {
 		t.Errorf("left: %s", got)
 	}
-	if err := c.RemoveUnused(t.Context()); err == nil || d.left() != "a" {
-		t.Errorf("of all that is unused: %s, %v", d.left(), err)
-	}
 }
 
 func TestFailuresAreTold(t *testing.T) {
