@@ -116,10 +116,11 @@ func TestInvalidKeepsPod(t *testing.T) {
 		"":                 "file is empty",
 		strings.Replace(good, "kind: Pod", "kind: Pd", 1): `line 2: kind: Invalid value: "v1 Pd": not supported: must be Pod`,
 		good + "---\nfoo\n": "a manifest must be a map",
-		strings.Replace(good, "name: web", "name: we_b", 1):                                                  "line 4: metadata.name: Invalid value",
-		strings.Replace(good, "spec:", "spec:\n  schedulingGates: [{name: x}]", 1):                           "line 6: spec.schedulingGates: Forbidden: a static pod is not scheduled",
-		good + "    volumeDevices: [{name: x, devicePath: /dev/x}]\n":                                        "spec.containers[0].volumeDevices",
-		strings.Replace(good, "  containers:", "  volumes: [{name: v, csi: {driver: x}}]\n  containers:", 1): "spec.volumes[0].csi: Forbidden",
+		strings.Replace(good, "name: web", "name: we_b", 1):                                                   "line 4: metadata.name: Invalid value",
+		strings.Replace(good, "name: web", "name: web\n  annotations: {kubernetes.io/config.mirror: abc}", 1): "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: it marks the copy",
+		strings.Replace(good, "spec:", "spec:\n  schedulingGates: [{name: x}]", 1):                            "line 6: spec.schedulingGates: Forbidden: a static pod is not scheduled",
+		good + "    volumeDevices: [{name: x, devicePath: /dev/x}]\n":                                         "spec.containers[0].volumeDevices",
+		strings.Replace(good, "  containers:", "  volumes: [{name: v, csi: {driver: x}}]\n  containers:", 1):  "spec.volumes[0].csi: Forbidden",
 	} {
 		h.write("a.yaml", good)
 		h.waitImage("web", "nginx:1")

@@ -23,6 +23,7 @@ const (
 	AnnotationSource = "kubernetes.io/config.source"
 	AnnotationHash   = "kubernetes.io/config.hash"
 	AnnotationSeen   = "kubernetes.io/config.seen"
+	AnnotationMirror = "kubernetes.io/config.mirror" // of the copy of a static pod that an API server has
 )
 
 // claim is one pod a file asks for, ready to run, or another object that it holds.
@@ -85,6 +86,7 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	api.SetDefaults(pod)
 	errs := api.Validate(pod)
 	errs = append(errs, checkUID(pod.UID)...)
+	errs = append(errs, checkMirror(pod)...)
 	errs = append(errs, Unsupported(pod)...)
 	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))

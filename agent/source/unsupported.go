@@ -111,6 +111,15 @@ func checkUID(given types.UID) field.ErrorList {
 	return field.ErrorList{field.Invalid(at("metadata.uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
 }
 
+// checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says nothing.
+func checkMirror(pod *corev1.Pod) field.ErrorList {
+	if _, ok := pod.Annotations[AnnotationMirror]; !ok {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(AnnotationMirror),
+		"it marks the copy of a static pod that an API server has, which is not run; take it out of a manifest that was made of such a copy")}
+}
+
 // rule is an entry whose path is resolved to fields of the types, once, since every manifest is held to all of them.
 type rule struct {
 	steps  []member
