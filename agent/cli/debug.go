@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -193,33 +194,54 @@ func (c *commands) runDebug(cmd *cobra.Command, o debugOptions, arg string, comm
 
 var errFound = errors.New("found")
 
-// awaitStart waits until the container has been started, and says what it waits for.
+// awaitStart waits until the container has been started, and says what it waits for. It fails when that can never be.
 func awaitStart(ctx context.Context, cl *client.Client, p *corev1.Pod, name string, notes io.Writer) (corev1.ContainerState, error) {
 	var state corev1.ContainerState
 	said := ""
-	err := cl.WatchPods(ctx, p.Namespace, func(t watch.EventType, q *corev1.Pod) error {
-		if q.UID != p.UID {
-			return nil
-		}
-		if t == watch.Deleted {
-			return fmt.Errorf("pod %s has gone before container %s was started", p.Name, name)
-		}
-		for _, s := range q.Status.EphemeralContainerStatuses {
-			if s.Name != name {
-				continue
-			}
-			if state = s.State; state.Running != nil || state.Terminated != nil {
-				return errFound
-			}
-			if w := state.Waiting; w != nil && w.Message != "" && w.Reason+w.Message != said {
-				said = w.Reason + w.Message
-				fmt.Fprintf(notes, "Waiting for container %s: %s: %s\n", name, w.Reason, w.Message)
-			}
+	seen := func(q *corev1.Pod) error {
+		state = stateOf(q, name)
+		switch w := state.Waiting; {
+		case state.Running != nil || state.Terminated != nil:
+			return errFound
+		case q.Status.Phase == corev1.PodFailed || q.Status.Phase == corev1.PodSucceeded:
+			return fmt.Errorf("pod %s has ended (%s) before container %s was started", p.Name, q.Status.Phase, name)
+		case w != nil && w.Reason == "InvalidImageName":
+			return fmt.Errorf("container %s is never started: %s: %s", name, w.Reason, w.Message)
+		case w != nil && w.Message != "" && w.Reason+w.Message != said:
+			said = w.Reason + w.Message
+			fmt.Fprintf(notes, "Waiting for container %s: %s: %s\n", name, w.Reason, w.Message)
 		}
 		return nil
+	}
+	gone := fmt.Errorf("pod %s has gone before container %s was started", p.Name, name)
+	begun := func() error {
+		// Of a pod that went before the watch began it tells nothing.
+		q, _, err := cl.Pod(ctx, keyOf(p))
+		if answer, ok := errors.AsType[*client.Error](err); ok && answer.Code == http.StatusNotFound || err == nil && q.UID != p.UID {
+			return gone
+		}
+		return err
+	}
+	err := cl.WatchPodsFrom(ctx, p.Namespace, begun, func(t watch.EventType, q *corev1.Pod) error {
+		switch {
+		case q.UID != p.UID:
+			return nil
+		case t == watch.Deleted:
+			return gone
+		}
+		return seen(q)
 	})
 	if errors.Is(err, errFound) {
 		err = nil
 	}
 	return state, err
+}
+
+func stateOf(p *corev1.Pod, name string) corev1.ContainerState {
+	for _, s := range p.Status.EphemeralContainerStatuses {
+		if s.Name == name {
+			return s.State
+		}
+	}
+	return corev1.ContainerState{}
 }

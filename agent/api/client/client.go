@@ -197,20 +197,29 @@ func (c *Client) Problems(ctx context.Context) ([]api.Problem, error) {
 
 // WatchPods calls fn with every pod there is and then with every change, until ctx ends or the agent does.
 func (c *Client) WatchPods(ctx context.Context, ns string, fn func(watch.EventType, *corev1.Pod) error) error {
-	return follow(ctx, c, "/pods", values("watch", "1", "namespace", ns), fn)
+	return c.WatchPodsFrom(ctx, ns, func() error { return nil }, fn)
+}
+
+// WatchPodsFrom is [Client.WatchPods] that calls begun first, when nothing that happens from then on is missed any more. An error of
+// begun ends it.
+func (c *Client) WatchPodsFrom(ctx context.Context, ns string, begun func() error, fn func(watch.EventType, *corev1.Pod) error) error {
+	return follow(ctx, c, "/pods", values("watch", "1", "namespace", ns), begun, fn)
 }
 
 // WatchEvents is [Client.WatchPods] for events.
 func (c *Client) WatchEvents(ctx context.Context, ns string, uid types.UID, fn func(watch.EventType, *corev1.Event) error) error {
-	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)), fn)
+	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)), func() error { return nil }, fn)
 }
 
-func follow[T any](ctx context.Context, c *Client, path string, q url.Values, fn func(watch.EventType, *T) error) error {
+func follow[T any](ctx context.Context, c *Client, path string, q url.Values, begun func() error, fn func(watch.EventType, *T) error) error {
 	resp, err := c.Do(ctx, http.MethodGet, path, q)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
+	if err := begun(); err != nil {
+		return err
+	}
 	for dec := json.NewDecoder(resp.Body); ; {
 		var ev struct {
 			Type   watch.EventType `json:"type"`
