@@ -16,10 +16,15 @@ const (
 	hookClaims   = "claims"
 )
 
-// makeClaims has drivers prepare the pod's claims.
+// makeClaims has drivers prepare the pod's claims. One that takes its time holds up no pod without claims.
 func (s *site) makeClaims(ctx context.Context) error {
-	err := s.cfg.Claims.Prepare(ctx, s.pod, func(c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
-		return s.cfg.Objects.ResourceClaim(s.pod, c)
+	if len(s.pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
+	err := s.starting.outside(func() error {
+		return s.cfg.Claims.Prepare(ctx, s.pod, func(c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+			return s.cfg.Objects.ResourceClaim(s.pod, c)
+		})
 	})
 	if err != nil {
 		return &reasoned{reasonClaims, err}
@@ -29,7 +34,10 @@ func (s *site) makeClaims(ctx context.Context) error {
 
 // removeClaims gives the pod's claims back, when nothing of it runs any more.
 func (s *site) removeClaims(ctx context.Context) error {
-	return s.cfg.Claims.Release(ctx, s.pod.UID)
+	if !s.cfg.Claims.Has(s.pod.UID) {
+		return nil
+	}
+	return s.stopping.outside(func() error { return s.cfg.Claims.Release(ctx, s.pod.UID) })
 }
 
 // claimsChanged tells the pods that have claims, or that wait for some.

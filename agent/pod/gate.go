@@ -48,6 +48,14 @@ func (g *gate) enter(ctx context.Context, begins bool) error {
 	return ctx.Err()
 }
 
+// outside lets others through while fn runs, for those who have entered and wait for what is not this machine's work.
+func (g *gate) outside(fn func() error) error {
+	g.leave()
+	err := fn()
+	_ = g.enter(context.Background(), false) // it cannot fail
+	return err
+}
+
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 )
@@ -52,5 +53,23 @@ func TestGateGivenUp(t *testing.T) {
 		if g.free != 1 || len(g.queue[0])+len(g.queue[1]) != 0 {
 			t.Fatalf("%d free, %v wait", g.free, g.queue)
 		}
+	}
+}
+
+// While somebody waits outside the next one has the place, which is waited for again after that.
+func TestGateOutside(t *testing.T) {
+	g := newGate(1)
+	if err := g.enter(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	err := g.outside(func() error {
+		if err := g.enter(t.Context(), true); err != nil {
+			return err
+		}
+		g.leave()
+		return context.Canceled
+	})
+	if !errors.Is(err, context.Canceled) || g.free != 0 {
+		t.Errorf("it comes back with %v, and %d places are free", err, g.free)
 	}
 }

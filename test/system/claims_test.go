@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -309,4 +313,118 @@ func TestClaimsPurged(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(n.Dir, "cdi")); len(left) > 0 {
 		t.Errorf("there are CDI files %v", left)
 	}
+}
+
+// TestClaimsHang has a driver that does not answer: other pods start nevertheless, and those that wait for it can end.
+func TestClaimsHang(t *testing.T) {
+	t.Parallel()
+	n, d := claimNode(t)
+	d.Answer = func(ctx context.Context, call string, _ *drav1.Claim) error {
+		if call == "prepare" {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	}
+	n.drive(d)
+	hang := func(i int) string { return fmt.Sprintf("hang-%d", i) }
+	many := 2*runtime.NumCPU() + 1 // more than are started at a time
+	for i := range many {
+		n.apply(hang(i)+".yaml", claims(hang(i), "resourceClaimName: "+hang(i), "{name: gpu}")+"---\n"+resourceClaim(hang(i), draDriver))
+	}
+	n.eventually("all of them to wait for the driver", func() error {
+		if got := d.Calls(); len(got) != many {
+			return fmt.Errorf("it was asked to %q", got)
+		}
+		return nil
+	})
+	n.apply("other.yaml", wants("other", "cpu", 1, ""))
+	n.waitReady("other")
+	for i := range many {
+		n.remove(hang(i) + ".yaml")
+	}
+	for i := range many {
+		n.waitGone(hang(i))
+	}
+	n.noClaims()
+	if got := d.Calls(); len(got) != 2*many {
+		t.Errorf("the driver was asked to %q", got)
+	}
+	n.remove("other.yaml")
+	n.waitGone("other")
+}
+
+// TestKillAgentWithClaims kills the agent at random moments while pods that share claims come and go. No claim is unprepared while a process
+// has it, whatever is wanted has its devices in the end, and nothing stays prepared.
+func TestKillAgentWithClaims(t *testing.T) {
+	t.Parallel()
+	n, d := claimNode(t)
+	d.Answer = func(_ context.Context, call string, c *drav1.Claim) error {
+		if call == "unprepare" {
+			if pids := withVariable("RIGHT=" + c.GetName()); len(pids) > 0 {
+				t.Errorf("claim %s is unprepared while processes %v have it", c.GetName(), pids)
+			}
+		}
+		return nil
+	}
+	n.drive(d)
+	claim := func(i int) string { return fmt.Sprintf("killed-%d", i%3) }
+	for i := range 3 {
+		n.apply(claim(i)+"-claim.yaml", resourceClaim(claim(i), draDriver))
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	wanted := map[int]bool{}
+	name := func(i int) string { return fmt.Sprintf("p%d", i) }
+	for range n.kills() / 5 {
+		for range 1 + rnd.IntN(3) {
+			i := rnd.IntN(7)
+			if wanted[i] {
+				n.remove(name(i) + ".yaml")
+			} else {
+				n.apply(name(i)+".yaml", claims(name(i), "resourceClaimName: "+claim(i), "{name: gpu}"))
+			}
+			wanted[i] = !wanted[i]
+		}
+		time.Sleep(time.Duration(rnd.IntN(250)) * time.Millisecond)
+		n.kill()
+		n.launch()
+		time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+	}
+	n.kill()
+	n.start()
+	maps.DeleteFunc(wanted, func(_ int, want bool) bool { return !want })
+	prepared := map[string]bool{}
+	for i := range wanted {
+		n.waitReady(name(i))
+		if got := n.sh(name(i), "echo $RIGHT; exec 3<>/dev/"+claim(i)+"-right && echo open"); got != claim(i)+"\nopen\n" {
+			t.Errorf("pod %s has %q", name(i), got)
+		}
+		prepared[claim(i)] = true
+	}
+	n.eventually("exactly the claims of these pods to be prepared", func() error {
+		files, err := filepath.Glob(d.File("*"))
+		if err == nil && len(files) != len(prepared) {
+			err = fmt.Errorf("there are %v for %v", files, prepared)
+		}
+		return err
+	})
+	for i := range wanted {
+		n.remove(name(i) + ".yaml")
+	}
+	n.requireNoPods()
+	n.noClaims()
+}
+
+// withVariable are the processes of the machine that were started with a variable.
+func withVariable(text string) []string {
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	var out []string
+	for _, f := range all {
+		b, _ := os.ReadFile(f) // those that have gone have none
+		if slices.Contains(strings.Split(string(b), "\x00"), text) {
+			out = append(out, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return out
 }
