@@ -415,10 +415,10 @@ func TestRegister(t *testing.T) {
 		h.refused(h.Register(tt.name, "/x", tt.versions), tt.want)
 	}
 	// While a driver is updated there are two: the last one is asked, and the other one when that has gone.
-	for _, socket := range []string{"/a", "/b"} {
+	for _, socket := range []string{"/a", "/b", "/b"} {
 		h.must(h.Register(gpus, socket, []string{drav1.DRAPluginService}))
 	}
-	for _, want := range []string{"/b", "/a"} {
+	for _, want := range []string{"/b", "/b", "/a"} {
 		p, err := h.pluginOf(gpus)
 		if err != nil || p.socket != want {
 			t.Errorf("got %v (%v), want %s", p, err, want)

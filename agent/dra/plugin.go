@@ -104,18 +104,17 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Deregister lets the plugin of a driver go that is at that socket.
+// Deregister lets the plugin of a driver go that is at that socket, the first of several: the next one may have taken its place there
+// before it went.
 func (m *Manager) Deregister(name, socket string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(m.plugins[name]), func(p *plugin) bool {
-		if p.socket != socket {
-			return false
-		}
-		p.end()
-		return true
-	})
-	if m.plugins[name] = left; len(left) == 0 {
+	i := slices.IndexFunc(m.plugins[name], func(p *plugin) bool { return p.socket == socket })
+	if i < 0 {
+		return
+	}
+	m.plugins[name][i].end()
+	if m.plugins[name] = slices.Delete(m.plugins[name], i, i+1); len(m.plugins[name]) == 0 {
 		delete(m.plugins, name)
 		delete(m.health, name)
 	}

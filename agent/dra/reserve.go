@@ -75,7 +75,7 @@ func (m *Manager) admit(all map[types.UID]*claim, pod *corev1.Pod, entry string,
 	case c.Namespace != object.Namespace || c.Name != object.Name:
 		return nil, fmt.Errorf("its uid %s is that of %s, which pods have: give it another metadata.uid, or none", object.UID, &c.record)
 	case !slices.Equal(c.Results, results):
-		return nil, fmt.Errorf("its allocation has changed while it is in use%s: it can be had again when those have ended", m.by(c))
+		return nil, fmt.Errorf("its allocation has changed while it is in use%s: it can be had again when those have ended", usersOf(&c.record))
 	}
 	r := c.clone()
 	if i := r.user(pod.UID); i >= 0 {
@@ -86,9 +86,7 @@ func (m *Manager) admit(all map[types.UID]*claim, pod *corev1.Pod, entry string,
 	return &claim{r, c.turn}, nil
 }
 
-// by names some of those who have a claim.
-func (m *Manager) by(c *claim) string { return usersOf(&c.record) }
-
+// usersOf names some of those who have a claim.
 func usersOf(r *record) string {
 	if len(r.Pods) == 0 {
 		return ""
