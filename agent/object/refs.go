@@ -79,6 +79,8 @@ func (r *refs) volume(v *corev1.Volume) {
 		r.add(ConfigMap, v.ConfigMap.Name)
 	case v.Secret != nil:
 		r.add(Secret, v.Secret.SecretName)
+	case v.ISCSI != nil && v.ISCSI.SecretRef != nil:
+		r.add(Secret, v.ISCSI.SecretRef.Name)
 	case v.PersistentVolumeClaim != nil:
 		r.add(PersistentVolumeClaim, v.PersistentVolumeClaim.ClaimName)
 	case v.Projected != nil:

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,13 +173,24 @@ func (s *site) makeVolumes(ctx context.Context) (err error) {
 
 // content is what the pod's volumes get of objects.
 func (s *site) content() (volume.Content, error) {
-	out := volume.Content{Files: map[string][]volume.File{}, Persistent: map[string]*corev1.PersistentVolume{}}
+	out := volume.Content{Files: map[string][]volume.File{}, Persistent: map[string]*corev1.PersistentVolume{}, CHAP: map[string]map[string][]byte{}}
 	for i := range s.pod.Spec.Volumes {
 		v := &s.pod.Spec.Volumes[i]
+		if v.ISCSI != nil && v.ISCSI.SecretRef != nil {
+			if err := s.chap(out, v.Name, s.pod.Namespace, v.ISCSI.SecretRef.Name); err != nil {
+				return out, err
+			}
+			continue
+		}
 		if bound, ok, err := s.persistent(v); err != nil {
 			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
 		} else if ok {
 			out.Persistent[v.Name] = bound
+			if i := bound.Spec.ISCSI; i != nil && i.SecretRef != nil {
+				if err := s.chap(out, v.Name, cmp.Or(i.SecretRef.Namespace, s.pod.Namespace), i.SecretRef.Name); err != nil {
+					return out, err
+				}
+			}
 			continue
 		}
 		files, ok, err := spec.Files(s.pod, v, s.cfg.Objects, s.specNode())
@@ -190,6 +202,16 @@ func (s *site) content() (volume.Content, error) {
 		}
 	}
 	return out, nil
+}
+
+// chap adds the Secret of an iSCSI volume.
+func (s *site) chap(to volume.Content, name, namespace, secret string) error {
+	o, err := s.cfg.Objects.Secret(namespace, secret)
+	if err != nil {
+		return fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err)
+	}
+	to.CHAP[name] = o.Data
+	return nil
 }
 
 // persistent is the PersistentVolume that a volume of the pod is; false for a volume of any other kind.

@@ -176,14 +176,14 @@ func (id identity) exposed() error {
 }
 
 // mountable are the kinds of PersistentVolumes that this version mounts.
-var mountable = []string{"hostPath", "local", "nfs"}
+var mountable = []string{"hostPath", "local", "nfs", "iscsi"}
 
 func unsupportedObject(o object.Object) field.ErrorList {
 	spec := field.NewPath("spec")
 	switch o := o.(type) {
 	case *corev1.PersistentVolume:
 		s := &o.Spec
-		if s.HostPath == nil && s.Local == nil && s.NFS == nil && s.PersistentVolumeSource != (corev1.PersistentVolumeSource{}) {
+		if s.HostPath == nil && s.Local == nil && s.NFS == nil && s.ISCSI == nil && s.PersistentVolumeSource != (corev1.PersistentVolumeSource{}) {
 			return field.ErrorList{field.Forbidden(spec, "this kind of volume is not there yet: must be one of "+strings.Join(mountable, ", "))}
 		}
 		if *s.VolumeMode == corev1.PersistentVolumeBlock && s.Local == nil && s.ISCSI == nil {

@@ -39,7 +39,6 @@ var unsupported = []entry{
 	{"spec.volumes[*].gcePersistentDisk", volumeYet},
 	{"spec.volumes[*].gitRepo", volumeYet},
 	{"spec.volumes[*].glusterfs", volumeYet},
-	{"spec.volumes[*].iscsi", volumeYet},
 	{"spec.volumes[*].photonPersistentDisk", volumeYet},
 	{"spec.volumes[*].portworxVolume", volumeYet},
 	{"spec.volumes[*].projected.sources[*].serviceAccountToken", "only an API server makes tokens, and there is none"},

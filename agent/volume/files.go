@@ -20,6 +20,7 @@ import (
 type Content struct {
 	Files      map[string][]File                   // by volume: of those that are made of objects
 	Persistent map[string]*corev1.PersistentVolume // by volume: what its claim is bound to
+	CHAP       map[string]map[string][]byte        // by volume: the Secret with which an iSCSI target is shown who asks
 }
 
 // File is one file of a volume that is made of objects.

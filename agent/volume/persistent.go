@@ -17,7 +17,9 @@ import (
 const localPlugin = "kubernetes.io~local-volume"
 
 // setupPersistent makes what a claim is bound to usable.
-func (m *Manager) setupPersistent(ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, pv *corev1.PersistentVolume) (string, error) {
+func (m *Manager) setupPersistent(
+	ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, pv *corev1.PersistentVolume, chap map[string][]byte,
+) (string, error) {
 	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	if err := usedAs(pod, v.Name, block); err != nil {
 		return "", err
@@ -25,8 +27,10 @@ func (m *Manager) setupPersistent(ctx context.Context, dir string, pod *corev1.P
 	switch s := &pv.Spec; {
 	case block && s.Local != nil:
 		return s.Local.Path, m.localDevice(s.Local.Path)
+	case s.ISCSI != nil:
+		return m.setupISCSI(ctx, dir, pod, v, s.ISCSI, s.MountOptions, block, chap)
 	case block:
-		return "", fmt.Errorf("persistentvolume %q: this kind of volume cannot have the volumeMode Block: a local one can", pv.Name)
+		return "", fmt.Errorf("persistentvolume %q: this kind of volume cannot have the volumeMode Block: local and iscsi ones can", pv.Name)
 	case s.HostPath != nil:
 		return s.HostPath.Path, m.setupHostPath(s.HostPath)
 	case s.Local != nil:

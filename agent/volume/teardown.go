@@ -33,6 +33,9 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err := unmountUnder(dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
+	if err := m.releaseISCSI(ctx, dir); err != nil {
+		return fmt.Errorf("remove volumes: %w", err)
+	}
 	if err := removePod(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}

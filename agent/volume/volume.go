@@ -58,6 +58,10 @@ type Manager struct {
 
 	claims sync.Mutex // held while a claim is bound: no two pods get one volume
 	format sync.Mutex // held while a device gets a file system: no two pods make one on it
+
+	targets  locks      // of iSCSI, by name: held while a session is made or ended
+	ifaces   sync.Mutex // held while an interface of iSCSI is made or removed
+	sys, dev string     // where the kernel shows its devices
 }
 
 // New returns a Manager.
@@ -68,7 +72,7 @@ func New(cfg Config) *Manager {
 	if abs, err := filepath.Abs(cfg.Root); err == nil {
 		cfg.Root = abs
 	}
-	return &Manager{cfg: cfg, log: cfg.Log}
+	return &Manager{cfg: cfg, log: cfg.Log, sys: "/sys", dev: "/dev"}
 }
 
 // errUID says that a UID would lead elsewhere when it became part of a path.
@@ -158,10 +162,12 @@ func (m *Manager) setup(ctx context.Context, dir string, pod *corev1.Pod, v *cor
 		return m.setupFiles(dir, projectedPlugin, pod, v, content.Files[v.Name], true)
 	case v.NFS != nil:
 		return m.setupNFS(ctx, dir, v.Name, v.NFS, nil)
+	case v.ISCSI != nil:
+		return m.setupISCSI(ctx, dir, pod, v, inlineISCSI(v.ISCSI), nil, false, content.CHAP[v.Name])
 	case v.Image != nil:
 		return "", nil
 	case content.Persistent[v.Name] != nil:
-		return m.setupPersistent(ctx, dir, pod, v, content.Persistent[v.Name])
+		return m.setupPersistent(ctx, dir, pod, v, content.Persistent[v.Name], content.CHAP[v.Name])
 	}
 	return "", errors.New("this kind of volume is not there yet")
 }

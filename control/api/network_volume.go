@@ -121,6 +121,22 @@ func validateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
 	return errs
 }
 
+// validatePersistentISCSI is validateISCSI for a PersistentVolume, whose Secret is in a namespace.
+func validatePersistentISCSI(s *corev1.ISCSIPersistentVolumeSource, p *field.Path) field.ErrorList {
+	inline := &corev1.ISCSIVolumeSource{
+		TargetPortal: s.TargetPortal, IQN: s.IQN, Lun: s.Lun, InitiatorName: s.InitiatorName,
+		DiscoveryCHAPAuth: s.DiscoveryCHAPAuth, SessionCHAPAuth: s.SessionCHAPAuth,
+	}
+	if s.SecretRef != nil {
+		inline.SecretRef = &corev1.LocalObjectReference{Name: s.SecretRef.Name}
+	}
+	errs := validateISCSI(inline, p)
+	if s.SecretRef != nil && s.SecretRef.Name == "" {
+		errs = append(errs, field.Required(p.Child("secretRef", "name"), ""))
+	}
+	return errs
+}
+
 func iscsiName(name string) bool {
 	for _, prefix := range []string{"iqn.", "eui.", "naa."} {
 		if strings.HasPrefix(name, prefix) && len(name) > len(prefix) {

@@ -176,6 +176,8 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 		errs = append(errs, noBackstep(at, s.Local.Path)...)
 	case s.NFS != nil:
 		errs = append(errs, validateNetworkSource(&corev1.VolumeSource{NFS: s.NFS}, path)...)
+	case s.ISCSI != nil:
+		errs = append(errs, validatePersistentISCSI(s.ISCSI, path.Child("iscsi"))...)
 	}
 	return errs
 }

@@ -193,6 +193,13 @@ var volumeCases = []fieldCase{
 		spec: volume("nfs: {server: 127.0.0.1, path: /none, readOnly: true}") + runs(mountVol), until: pending, check: mountFails,
 	},
 	{
+		name: "iscsi", fields: fieldsBelow("volumes.iscsi", "targetPortal iqn lun iscsiInterface fsType readOnly portals initiatorName"),
+		// Nothing serves it either: TestISCSIVolume has a target.
+		spec: volume("iscsi: {targetPortal: '127.0.0.1:1', portals: ['127.0.0.1:2'], iqn: 'iqn.2001-04.com.example:none', lun: 1, iscsiInterface: default, fsType: ext4, readOnly: true, "+
+			"initiatorName: 'iqn.2001-04.com.example:node'}") + runs(mountVol),
+		until: pending, check: mountFails,
+	},
+	{
 		name: "empty-dir-mode", fields: "volumes.emptyDir.mode",
 		spec: volume("emptyDir: {mode: 0750}") + prints("stat -c %a /v", mountVol), want: []string{"750"},
 	},

@@ -202,7 +202,7 @@ func volumeOf(pod *corev1.Pod, name string) *corev1.Volume {
 // or the volume itself says so.
 func onlyRead(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil || v.Image != nil ||
-		v.NFS != nil && v.NFS.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+		v.NFS != nil && v.NFS.ReadOnly || v.ISCSI != nil && v.ISCSI.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
 }
 
 // recursiveReadOnly resolves the API's three modes into what the runtime does.

@@ -1,0 +1,287 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// iscsiadm is the program of open-iscsi that speaks to its daemon.
+type iscsiadm struct{ path string }
+
+func findISCSI() (*iscsiadm, error) {
+	path, err := exec.LookPath("iscsiadm")
+	if err != nil {
+		return nil, errors.New("iSCSI needs the program iscsiadm on the node: install open-iscsi (Debian, Ubuntu, Alpine) or iscsi-initiator-utils (Fedora, RHEL)")
+	}
+	return &iscsiadm{path}, nil
+}
+
+// The exit codes of iscsiadm(8) that say that there is nothing to do.
+const (
+	iscsiExists = 15
+	iscsiNone   = 21
+)
+
+// run runs iscsiadm. What it was told is not in its errors: it may be a password. An exit with one of the codes that are fine is none.
+func (a *iscsiadm) run(ctx context.Context, args []string, fine ...int) (string, error) {
+	out, err := exec.CommandContext(ctx, a.path, args...).CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && slices.Contains(fine, exit.ExitCode()) {
+		return string(out), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("iscsiadm: %w: %s", err, strings.Join(strings.Fields(string(out)), " "))
+	}
+	return string(out), nil
+}
+
+func (a *iscsiadm) update(ctx context.Context, record []string, name, value string) error {
+	if _, err := a.run(ctx, slices.Concat(record, []string{"-o", "update", "-n", name, "-v", value})); err != nil {
+		return fmt.Errorf("set %s: %w", name, err)
+	}
+	return nil
+}
+
+// nodeRecord is the record of a target by one of its portals; "" = by all of them.
+func nodeRecord(disk iscsiDisk, portal string) []string {
+	record := []string{"-m", "node", "-T", disk.IQN, "-I", disk.Iface}
+	if portal != "" {
+		record = append(record, "-p", portal)
+	}
+	return record
+}
+
+func (a *iscsiadm) deleteNode(ctx context.Context, disk iscsiDisk, portal string) error {
+	_, err := a.run(ctx, append(nodeRecord(disk, portal), "-o", "delete"), iscsiNone)
+	return err
+}
+
+func discoveryRecord(portal string) []string {
+	return []string{"-m", "discoverydb", "-t", "sendtargets", "-p", portal}
+}
+
+func (a *iscsiadm) deleteDiscovery(ctx context.Context, portal string) error {
+	_, err := a.run(ctx, append(discoveryRecord(portal), "-o", "delete"), iscsiNone)
+	return err
+}
+
+// chapKeys are what a Secret of the type kubernetes.io/iscsi-chap may have for sessions and for discovery, after this prefix. The latter two
+// are for a target that is to prove itself.
+var chapKeys = []string{"username", "password", "username_in", "password_in"}
+
+const (
+	sessionAuth   = "node.session.auth."
+	discoveryAuth = "discovery.sendtargets.auth."
+)
+
+// chap tells a record to use CHAP.
+func (a *iscsiadm) chap(ctx context.Context, record []string, prefix string, secret map[string][]byte) error {
+	for _, key := range chapKeys[:2] {
+		if len(secret[prefix+key]) == 0 {
+			return fmt.Errorf("the Secret for CHAP has no %s%s", prefix, key)
+		}
+	}
+	if err := a.update(ctx, record, prefix+"authmethod", "CHAP"); err != nil {
+		return err
+	}
+	for _, key := range chapKeys {
+		value := secret[prefix+key]
+		if bytes.ContainsFunc(value, unicode.IsControl) {
+			return fmt.Errorf("%s%s in the Secret for CHAP has control characters (a line feed at its end?)", prefix, key)
+		}
+		if len(value) > 0 {
+			if err := a.update(ctx, record, prefix+key, string(value)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeIface makes the interface record, like the one that the volume names.
+func (m *Manager) makeIface(ctx context.Context, adm *iscsiadm, name string, s *corev1.ISCSIPersistentVolumeSource) error {
+	m.ifaces.Lock()
+	defer m.ifaces.Unlock()
+	base, err := adm.run(ctx, []string{"-m", "iface", "-I", s.ISCSIInterface, "-o", "show"})
+	if err != nil {
+		return fmt.Errorf("iscsiInterface %q: %w", s.ISCSIInterface, err)
+	}
+	want := parseIface(base)
+	if s.InitiatorName != nil {
+		want["iface.initiatorname"] = *s.InitiatorName
+	}
+	record := []string{"-m", "iface", "-I", name}
+	made, err := adm.hasIface(ctx, name)
+	if err == nil && !made {
+		_, err = adm.run(ctx, append(record, "-o", "new"))
+	}
+	var now string
+	if err == nil {
+		now, err = adm.run(ctx, append(record, "-o", "show"))
+	}
+	if err != nil {
+		return fmt.Errorf("make interface: %w", err)
+	}
+	has := parseIface(now)
+	for key, value := range want {
+		if has[key] != value {
+			if err := adm.update(ctx, record, key, value); err != nil {
+				return fmt.Errorf("make interface: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// removeIface removes an interface record that no other volume needs.
+func (m *Manager) removeIface(ctx context.Context, adm *iscsiadm, dir, volume, name string) error {
+	m.ifaces.Lock()
+	defer m.ifaces.Unlock()
+	needed, err := m.others(dir, volume, func(d iscsiDisk) bool { return d.Iface == name })
+	if err != nil || needed {
+		return err
+	}
+	if has, err := adm.hasIface(ctx, name); err != nil || !has {
+		return err
+	}
+	_, err = adm.run(ctx, []string{"-m", "iface", "-I", name, "-o", "delete"}, iscsiNone)
+	return err
+}
+
+// hasIface says whether there is an interface record. That one is missing has no exit code of its own.
+func (a *iscsiadm) hasIface(ctx context.Context, name string) (bool, error) {
+	out, err := a.run(ctx, []string{"-m", "iface"}, iscsiNone)
+	// default tcp,<empty>,<empty>,<empty>,<empty>
+	return strings.HasPrefix(out, name+" ") || strings.Contains(out, "\n"+name+" "), err
+}
+
+// parseIface takes what iscsiadm shows of an interface: "iface.name = value" a line. What is not set, and its name, are left out.
+func parseIface(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if ok && strings.HasPrefix(name, "iface.") && value != "" && value != "<empty>" && name != "iface.iscsi_ifacename" {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// ownDiscoveries are the portals that there is no record of which is an administrator's.
+func (m *Manager) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []string) ([]string, error) {
+	var out []string
+	for _, portal := range portals {
+		if _, err := adm.run(ctx, append(discoveryRecord(portal), "-o", "show")); err == nil {
+			// Any volume will do, this one too: it has recorded it before.
+			ours, err := m.others("", "", func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
+			if err != nil {
+				return nil, err
+			}
+			if !ours {
+				continue
+			}
+		}
+		out = append(out, portal)
+	}
+	return out, nil
+}
+
+// discover asks a portal for its targets with the secrets for that, and holds it to having this one. An administrator's record of the
+// portal is left as it is, and used.
+func (a *iscsiadm) discover(ctx context.Context, disk iscsiDisk, portal string, secret map[string][]byte) error {
+	record := append(discoveryRecord(portal), "-I", disk.Iface)
+	if slices.Contains(disk.Discovered, portal) {
+		if _, err := a.run(ctx, append(record, "-o", "new"), iscsiExists); err != nil {
+			return err
+		}
+		if err := a.chap(ctx, discoveryRecord(portal), discoveryAuth, secret); err != nil {
+			return err
+		}
+	}
+	// Nonpersistent: the targets that the portal has beside this one get no records.
+	out, err := a.run(ctx, append(record, "-o", "nonpersistent", "--discover"))
+	if err != nil {
+		return fmt.Errorf("discover targets: %w", err)
+	}
+	for line := range strings.Lines(out) {
+		// 192.0.2.1:3260,1 iqn.2001-04.com.example:disk
+		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == disk.IQN {
+			return nil
+		}
+	}
+	return errors.New("discover targets: the portal does not have this one")
+}
+
+// login makes a session and returns its number. The records of ours that it needs are made anew, whatever an earlier try has left.
+func (m *Manager) login(
+	ctx context.Context, adm *iscsiadm, disk iscsiDisk, portal string, s *corev1.ISCSIPersistentVolumeSource, secret map[string][]byte,
+) (int, error) {
+	if s.DiscoveryCHAPAuth {
+		if err := adm.discover(ctx, disk, portal, secret); err != nil {
+			return 0, err
+		}
+	}
+	record := nodeRecord(disk, portal)
+	if err := adm.deleteNode(ctx, disk, portal); err != nil {
+		return 0, err
+	}
+	if _, err := adm.run(ctx, append(record, "-o", "new")); err != nil {
+		return 0, fmt.Errorf("make record: %w", err)
+	}
+	for _, set := range [][2]string{
+		{"node.startup", "manual"},                    // not at the next boot, when the pod may be gone
+		{"node.session.scan", "manual"},               // the target's other disks are none of the pod's
+		{"node.session.initial_login_retry_max", "1"}, // the step is tried again, and the next portal may work
+	} {
+		if err := adm.update(ctx, record, set[0], set[1]); err != nil {
+			return 0, err
+		}
+	}
+	if s.SessionCHAPAuth {
+		if err := adm.chap(ctx, record, sessionAuth, secret); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := adm.run(ctx, append(record, "--login"), iscsiExists); err != nil {
+		return 0, err
+	}
+	sessions, err := m.sessions(disk.IQN)
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range sessions {
+		if s.iface == disk.Iface {
+			return s.id, nil
+		}
+	}
+	return 0, errors.New("there is no session after the login")
+}
+
+// logout ends the session of a disk's target, if there is one. None of its disks may be in use: what is not written yet would be lost.
+func (m *Manager) logout(ctx context.Context, adm *iscsiadm, disk iscsiDisk) error {
+	sessions, err := m.sessions(disk.IQN)
+	if err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		if s.iface != disk.Iface {
+			continue
+		}
+		if err := m.notInUse(s.id, -1); err != nil {
+			return err
+		}
+		if _, err := adm.run(ctx, []string{"-m", "session", "-r", strconv.Itoa(s.id), "-u"}, iscsiNone); err != nil {
+			return fmt.Errorf("log out of session %d: %w", s.id, err)
+		}
+	}
+	return nil
+}
