@@ -343,6 +343,35 @@ func TestTwoDrivers(t *testing.T) {
 	h.empty()
 }
 
+// TestMended has the allocation of a claim corrected while pods wait for it, also when a driver has prepared it by then.
+func TestMended(t *testing.T) {
+	h := newHouse(t)
+	d := &dratest.Driver{}
+	h.drive(d)
+	h.register(d)
+	one, two := wants("one", "a"), wants("two", "a")
+	wrong, right := among(claimOf("a", gpus, "typo.example.com")), among(claimOf("a", gpus))
+	h.refused(h.Prepare(t.Context(), one, wrong), "typo.example.com is not registered")
+	h.refused(h.Prepare(t.Context(), two, wrong), "typo.example.com is not registered")
+	h.restart()
+	h.register(d)
+	h.refused(h.Prepare(t.Context(), one, right), "has changed while it is in use by pods default/two")
+	h.must(h.Prepare(t.Context(), two, right))
+	h.must(h.Prepare(t.Context(), one, right))
+	h.asked(d, "prepare default/a", "unprepare default/a", "prepare default/a")
+	h.must(h.Prepare(t.Context(), one, wrong)) // it has what it has
+	h.must(h.Release(t.Context(), "one"))
+	h.must(h.Release(t.Context(), "two"))
+	h.empty()
+
+	other := claimOf("a", gpus)
+	other.UID = "another-spec"
+	h.refused(h.Prepare(t.Context(), one, wrong), "typo.example.com is not registered")
+	h.must(h.Prepare(t.Context(), one, among(other)))
+	h.must(h.Release(t.Context(), "one"))
+	h.empty()
+}
+
 func TestReserve(t *testing.T) {
 	h := newHouse(t)
 	d := &dratest.Driver{}

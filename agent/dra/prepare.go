@@ -24,6 +24,11 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, find Lookup) (er
 		return errors.New("this agent has no drivers of dynamic resources")
 	}
 	defer m.measure("PrepareResources", time.Now(), &err)
+	for _, uid := range m.outdated(pod, find) {
+		if err := m.release(ctx, uid, pod.UID); err != nil {
+			return err
+		}
+	}
 	uids, err := m.reserve(pod, find)
 	if err != nil {
 		return err

@@ -46,6 +46,30 @@ func (m *Manager) reserve(pod *corev1.Pod, find Lookup) ([]types.UID, error) {
 	return m.usedBy(pod.UID), nil
 }
 
+// outdated are claims of a pod that were allocated otherwise meanwhile, as when a mistake in them was mended, and that are not
+// prepared: nothing of the pod has started with them.
+func (m *Manager) outdated(pod *corev1.Pod, find Lookup) []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []types.UID
+	for i := range pod.Spec.ResourceClaims {
+		c := m.entry(pod.UID, pod.Spec.ResourceClaims[i].Name)
+		if c == nil || c.complete() {
+			continue
+		}
+		object, err := find(&pod.Spec.ResourceClaims[i])
+		if err == nil && (object.UID != c.UID || !slices.Equal(resultsOf(object), c.Results)) {
+			out = append(out, c.UID)
+		}
+	}
+	return out
+}
+
+// complete says whether every driver has prepared the claim.
+func (r *record) complete() bool {
+	return !slices.ContainsFunc(r.drivers(), func(name string) bool { return !r.Drivers[name].Prepared })
+}
+
 // entry is the claim that a pod has for an entry; nil: none.
 func (m *Manager) entry(pod types.UID, name string) *claim {
 	for _, c := range m.claims {

@@ -137,6 +137,8 @@ func TestResourceClaims(t *testing.T) {
 	n.waitClaims("one", `resourceclaim "gpu" not found`)
 	n.apply("claim.yaml", resourceClaim("gpu", ""))
 	n.waitClaims("one", `resourceclaim "gpu" is not allocated: nothing on this node chooses devices, so its manifest has to name them in status.allocation.devices.results (request, driver, pool and device), for requests "left", "right"`)
+	n.apply("claim.yaml", resourceClaim("gpu", "typo.dra.test"))
+	n.waitClaims("one", "DRA driver typo.dra.test is not registered: no plugin of that name is in the plugin registration directory")
 	n.apply("claim.yaml", resourceClaim("gpu", draDriver))
 	n.waitClaims("one", "DRA driver "+draDriver+" is not registered")
 	stop := n.drive(d)
