@@ -94,9 +94,13 @@ func parseBlkid(out string) (string, error) {
 	return "", fmt.Errorf("blkid does not say what is on it: %q", out)
 }
 
-// blankBytes is how much of the beginning of a device has to be zeros before it is taken for blank. Data that blkid does not know is data
-// too: a database on the raw device, or an encrypted one.
-const blankBytes = 1 << 20
+// How much of the beginning and the end of a device has to be zeros before it is taken for blank. Data that blkid does not know is data
+// too: a database on the raw device, or an encrypted one. Partitions begin at 1 MiB, so that a disk whose partition table was lost shows behind
+// that what it has; and what some keep at the end, such as a second partition table, says that there is something.
+const (
+	blankBegin = 4 << 20
+	blankEnd   = 1 << 20
+)
 
 // blank says why a device cannot be taken for blank.
 func blank(device string) error {
@@ -105,13 +109,18 @@ func blank(device string) error {
 		return err
 	}
 	defer f.Close()
-	buf := make([]byte, blankBytes)
-	n, err := io.ReadFull(f, buf)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("read %s: %w", device, err)
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("find size of %s: %w", device, err)
 	}
-	if slices.ContainsFunc(buf[:n], func(b byte) bool { return b != 0 }) {
-		return errors.New("there is data on it that is no file system: to have one made, clear its first MiB")
+	buf := make([]byte, blankBegin)
+	for _, part := range []struct{ at, length int64 }{{0, min(size, blankBegin)}, {max(0, size-blankEnd), min(size, blankEnd)}} {
+		if _, err := f.ReadAt(buf[:part.length], part.at); err != nil {
+			return fmt.Errorf("read %s: %w", device, err)
+		}
+		if slices.ContainsFunc(buf[:part.length], func(b byte) bool { return b != 0 }) {
+			return errors.New("there is data on it that is no file system: to have one made, clear its first 4 MiB and its last MiB")
+		}
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestLocalDevice(t *testing.T) {
 
 // What is no file system may be somebody's data.
 func TestDeviceWithDataIsLeft(t *testing.T) {
-	for _, content := range []string{"somebody's data", strings.Repeat("\x00", 1<<20-1) + "x"} {
+	for _, content := range []string{"somebody's data", strings.Repeat("\x00", 4<<20-1) + "x", strings.Repeat("\x00", 16<<20-1) + "x"} {
 		device := loopDevice(t, 16<<20, content)
 		m := manager(t)
 		pod, c := claimed(persistent(corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: device}}, corev1.PersistentVolumeFilesystem))
