@@ -23,8 +23,9 @@ const (
 	claimsFile  = "resourceclaims.json"
 )
 
-// The directories of sockets, by kubelet's names.
+// The directories of sockets, by kubelet's names. Drivers have what is their own in directories below driverDir.
 const (
+	driverDir       = "plugins"
 	devicePluginDir = "device-plugins"
 	pluginDir       = "plugins_registry"
 	podResourcesDir = "pod-resources"
@@ -56,10 +57,10 @@ func deviceFiles(p config.Place) []string {
 	return out
 }
 
-// deviceDirs are the directories that agents of a place make for sockets.
+// deviceDirs are the directories for sockets, which agents of a place or their plugins make.
 func deviceDirs(p config.Place) []string {
 	var out []string
-	for _, dir := range []string{devicePluginDir, pluginDir, podResourcesDir} {
+	for _, dir := range []string{devicePluginDir, pluginDir, driverDir, podResourcesDir} {
 		out = append(out, filepath.Join(p.KubeletDir, dir))
 	}
 	return out

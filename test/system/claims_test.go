@@ -307,6 +307,14 @@ func TestClaimsPurged(t *testing.T) {
 	n.drive(d)
 	n.apply("one.yaml", claims("one", "resourceClaimName: gpu", "{name: gpu}")+"---\n"+resourceClaim("gpu", draDriver))
 	n.waitReady("one")
+	// A driver may be in a pod.
+	n.apply("driver.yaml", pod("driver", fmt.Sprintf(`
+  containers: [{name: c, image: %s, command: [sleep, "1000"], volumeMounts: [{name: a, mountPath: %[2]s/plugins_registry}, {name: b, mountPath: %[2]s/plugins/%[3]s}]}]
+  volumes: [{name: a, hostPath: {path: %[2]s/plugins_registry}}, {name: b, hostPath: {path: %[2]s/plugins/%[3]s, type: DirectoryOrCreate}}]`, image, filepath.Join(n.Dir, "root"), draDriver)))
+	n.waitReady("driver")
+	if got := n.sh("driver", "cd "+n.Dir+"/root; ls plugins_registry; touch plugins/"+draDriver+"/x && rm plugins/"+draDriver+"/x"); got != draDriver+"-reg.sock\n" {
+		t.Errorf("a driver's pod sees %q", got)
+	}
 	n.kill()
 	if out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput(); err != nil {
 		t.Fatalf("purge: %v\n%s", err, out)
