@@ -359,7 +359,26 @@ func (m *Manager) keepDisk(dir, volume string, disk iscsiDisk) error {
 		disks = map[string]iscsiDisk{}
 	}
 	disks[volume] = disk
-	return record.Write(filepath.Join(dir, iscsiFile), disks)
+	file := filepath.Join(dir, iscsiFile)
+	if err := record.Write(file, disks); err != nil {
+		return err
+	}
+	// Unlike all else that is recorded, what the initiator keeps in its files outlives the machine's loss of power, passwords too.
+	for _, path := range []string{file, dir} {
+		if err := syncPath(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 func (m *Manager) forget(dir, volume string) error {
@@ -377,7 +396,7 @@ func readDisks(dir string) (map[string]iscsiDisk, error) {
 		return nil, nil
 	}
 	var disks map[string]iscsiDisk
-	// After a power cut a record may be empty, and there are no sessions.
+	// One that was cut off by a loss of power was not synced yet, so that nothing was done.
 	if err == nil && len(data) > 0 {
 		err = json.Unmarshal(data, &disks)
 	}

@@ -333,6 +333,17 @@ func TestParseIface(t *testing.T) {
 	}
 }
 
+func FuzzParseIface(f *testing.F) {
+	f.Add("iface.transport_name = tcp\niface.hwaddress = <empty>\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, value := range parseIface(text) {
+			if !strings.HasPrefix(name, "iface.") || value == "" || strings.ContainsAny(name+value, "\n") {
+				t.Errorf("%q: %q = %q", text, name, value)
+			}
+		}
+	})
+}
+
 // TestSessions looks at sessions as sysfs shows them.
 func TestSessions(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
