@@ -32,6 +32,7 @@ func (h *Hierarchy) Drift(path string, want []Setting) ([]Difference, error) {
 		if dir == "" {
 			continue
 		}
+		s = s.Under(func(file string) bool { return fileExists(dir + "/" + file) })
 		found, err := readString(dir + "/" + s.File)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // the kernel has no such setting

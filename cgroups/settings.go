@@ -22,7 +22,16 @@ type Setting struct {
 	File     string `json:"file"`     // "cpu.shares"
 	Want     string `json:"want"`     // "256"
 
-	also []string // what other programs make of the same, which is as good
+	also   []string // what other programs make of the same, which is as good
+	v1File string   // its name where a hybrid machine has the controller on v1, if File is that of v2
+}
+
+// Under returns the setting by the name that its file has in a group, there being one that has says is there.
+func (s Setting) Under(has func(file string) bool) Setting {
+	if s.v1File != "" && !has(s.File) && has(s.v1File) {
+		s.File = s.v1File
+	}
+	return s
 }
 
 // Matches compares a value found in the file with what is wanted. The kernel rounds memory limits down to whole pages and
@@ -160,7 +169,7 @@ func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	if m == Unified {
 		w := Weight(shares)
 		out = append(out, Setting{
-			o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10), otherWeights(shares),
+			o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10), otherWeights(shares), "",
 		})
 	} else {
 		out = append(out, one(o.cpuRequest, computed, "cpu.shares", strconv.FormatUint(shares, 10)))
@@ -218,12 +227,16 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 		out = append(out, one("node's limit of tasks a pod", v, "pids.max", v))
 	}
 	for _, h := range r.HugepageLimits {
-		file := "hugetlb." + h.Pagesize + ".limit_in_bytes"
-		if m != Legacy {
-			file = "hugetlb." + h.Pagesize + ".max"
+		v1, file := "hugetlb."+h.Pagesize+".limit_in_bytes", "hugetlb."+h.Pagesize+".max"
+		if m == Legacy {
+			file = v1
 		}
 		v := strconv.FormatUint(h.Limit, 10)
-		out = append(out, one("limits.hugepages of "+h.Pagesize, v+" bytes", file, v))
+		s := one("limits.hugepages of "+h.Pagesize, v+" bytes", file, v)
+		if m == Hybrid {
+			s.v1File = v1 // it is on either side, as whoever booted the machine has it
+		}
+		out = append(out, s)
 	}
 	return append(out, chosenSettings(m, r)...)
 }

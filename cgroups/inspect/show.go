@@ -106,6 +106,7 @@ func (n *Node) values(o cgroups.Options) []Value {
 	var out []Value
 	told := map[string]bool{}
 	for _, s := range want {
+		s = s.Under(func(file string) bool { return n.files.setting(file) != "" })
 		found := n.files.setting(s.File)
 		told[s.File] = true
 		out = append(out, Value{n.Title, n.Path, s.Field, s.Computed, s.File, s.Want, found, !s.Matches(found)})
