@@ -49,7 +49,15 @@ type part struct {
 	what     string
 	listener net.Listener
 	handler  http.Handler
+	patience api.Patience
 }
+
+// How long clients are waited for. Who follows a log may look at it for hours, but not who has shown nothing.
+const (
+	bodyPatience   = 30 * time.Second
+	readerPatience = 4 * time.Hour // kubelet's
+	openPatience   = time.Minute
+)
 
 // openAuthority opens the node's own authority, which is needed where nobody else has certificates for HTTPS.
 func openAuthority(c config.Server) (*pki.Authority, error) {
@@ -66,7 +74,7 @@ func (a *Agent) listen(ctx context.Context, handlers *api.Server) (*server, erro
 	if err != nil {
 		return nil, err
 	}
-	s.parts = append(s.parts, part{"API", socket, handlers})
+	s.parts = append(s.parts, part{"API", socket, handlers, api.Patience{Read: bodyPatience}})
 	if s.cfg.Enabled {
 		err = s.listenPorts(ctx, handlers)
 	}
@@ -85,21 +93,21 @@ func (s *server) close() {
 
 func (s *server) listenPorts(ctx context.Context, handlers *api.Server) error {
 	c := &s.cfg
-	open := func(what, address string, port int32, h http.Handler) error {
+	open := func(what, address string, port int32, h http.Handler, wait time.Duration) error {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", config.Listen(address, port))
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", what, err)
 		}
-		s.parts = append(s.parts, part{what, l, h})
+		s.parts = append(s.parts, part{what, l, h, api.Patience{Read: bodyPatience, Write: wait}})
 		return nil
 	}
 	if c.ReadOnlyPort != 0 {
-		if err := open("read-only API", c.Address, c.ReadOnlyPort, handlers.Handler(api.ReadOnly)); err != nil {
+		if err := open("read-only API", c.Address, c.ReadOnlyPort, handlers.Handler(api.ReadOnly), openPatience); err != nil {
 			return err
 		}
 	}
 	if c.HealthzPort != 0 {
-		if err := open("healthz", c.HealthzAddress, c.HealthzPort, handlers.Handler(api.Health)); err != nil {
+		if err := open("healthz", c.HealthzAddress, c.HealthzPort, handlers.Handler(api.Health), openPatience); err != nil {
 			return err
 		}
 	}
@@ -118,7 +126,7 @@ func (s *server) listenPorts(ctx context.Context, handlers *api.Server) error {
 	if err != nil {
 		return err
 	}
-	if err := open("API by HTTPS", c.Address, c.Port, guard); err != nil {
+	if err := open("API by HTTPS", c.Address, c.Port, guard, readerPatience); err != nil {
 		return err
 	}
 	last := &s.parts[len(s.parts)-1]
@@ -246,7 +254,7 @@ func (s *server) names() pki.Names {
 func (s *server) run(ctx context.Context, g *errgroup.Group) {
 	quiet := slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	for _, p := range s.parts {
-		srv := &http.Server{Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
+		srv := &http.Server{Handler: p.patience.Handler(p.handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
 		s.log.Info("serving "+p.what, "address", p.listener.Addr().String())
 		g.Go(func() error {
 			if err := srv.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -79,8 +81,29 @@ func (s *Server) systemLogs(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("open logs: %w", err)
 	}
 	defer root.Close()
-	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	http.StripPrefix("/logs/", http.FileServerFS(logFiles{root})).ServeHTTP(w, r)
 	return nil
+}
+
+// logFiles are the files and directories below a root, and nothing else: opening a FIFO would wait for ever for who writes to it, and a
+// device may have no end.
+type logFiles struct{ *os.Root }
+
+// Open implements [fs.FS].
+func (l logFiles) Open(name string) (fs.File, error) {
+	f, err := l.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() && !st.IsDir() {
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // profiles are the profiles of the agent itself.

@@ -17,7 +17,7 @@ import (
 func open(path string) ([]*os.File, error) {
 	// The current file is opened before the others are listed. Rotated in between, it is found a second time, under its new
 	// name, and that is its place.
-	cur, err := os.Open(path)
+	cur, err := openFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -27,7 +27,7 @@ func open(path string) ([]*os.File, error) {
 	}
 	var files []*os.File
 	for _, name := range names {
-		f, err := os.Open(name)
+		f, err := openFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -45,6 +45,23 @@ func open(path string) ([]*os.File, error) {
 		files = append(files, cur)
 	}
 	return files, nil
+}
+
+// openFile opens a plain file. Whoever has the directory of logs mounted could put a FIFO there, whose opening would wait for ever.
+func openFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("it is no plain file")}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // rotated returns the names of the rotated files of the log at path, oldest first. Compressed ones are left out: they belong
