@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ func Lock(runDir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock run directory: %w", err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = flock(f)
 	if err == nil {
 		// Who has it is for people to read; the lock itself is the kernel's.
 		if err = f.Truncate(0); err == nil {
@@ -48,6 +49,20 @@ func Lock(runDir string) (*os.File, error) {
 	return f, nil
 }
 
+// dying is how long a lock is waited for that somebody has.
+const dying = 2 * time.Second
+
+// flock takes a lock. A process that an agent was about to execute when it was killed has its files, and its locks with them, until
+// it executes: so one that is held may be nobody's in a moment. A wait that the kernel ends could not be given up.
+func flock(f *os.File) error {
+	for end := time.Now().Add(dying); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 // lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods as ones
 // that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
 func lockGroups(h *cgroups.Hierarchy, tree *cgroups.Tree, root string) (*os.File, error) {
@@ -59,7 +74,7 @@ func lockGroups(h *cgroups.Hierarchy, tree *cgroups.Tree, root string) (*os.File
 	if err != nil {
 		return nil, fmt.Errorf("lock groups of pods: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock(f); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%w: it has the pods under cgroup %s; --cgroup-root must differ", ErrRunning, root)
