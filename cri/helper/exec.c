@@ -32,6 +32,7 @@ struct exec {
 	pid_t entry, pid;
 	int ended; /* the program has */
 	int direct; /* the entry process answers the agent itself (capture.c) */
+	int given_up; /* all it had was killed, and it reaps that and ends */
 	int64_t started_at;
 };
 
@@ -75,6 +76,22 @@ static void tell_started(struct exec *x, int master)
 	reply_send(&r, x->conn->s.fd, master);
 }
 
+/*
+ * give_up ends an exec whose program nobody knows of. The entry process has to
+ * reap what it has started: when it is killed too, that becomes a zombie of the
+ * first process in the container, which may be one that reaps nobody.
+ */
+static void give_up(struct exec *x)
+{
+	kill(x->entry, SIGSTOP); /* so that it starts nothing more */
+	if (kill_tree(x->entry, 0) == 0) {
+		kill(x->entry, SIGKILL);
+		return;
+	}
+	x->given_up = 1;
+	kill(x->entry, SIGCONT);
+}
+
 static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int master)
 {
 	int status;
@@ -98,7 +115,7 @@ static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int 
 		 * What the program left behind keeps the entry process there, as
 		 * long as the agent wants to know; after that it is the container's.
 		 */
-		if (!x->conn)
+		if (!x->conn && !x->given_up)
 			kill(x->entry, SIGKILL);
 		break;
 	}
@@ -173,11 +190,10 @@ void exec_gone(struct conn *c)
 	/* The agent may have had its answer before we have looked at ours. */
 	if (x->direct)
 		entry_read(x);
-	if (x->ended)
+	if (x->ended && !x->given_up)
 		kill(x->entry, SIGKILL);
-	else if (!x->pid)
-		/* Nobody would know of it. */
-		kill_tree(x->entry, 1);
+	else if (!x->ended && !x->pid)
+		give_up(x);
 }
 
 /* exec_message is the agent's word on a program that runs: a signal for it. */
@@ -187,9 +203,10 @@ void exec_message(struct conn *c, struct msg *m)
 	uint32_t sig = tag_u32(m, TAG_SIGNAL);
 	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x)
 		return;
-	/* Before the program is there, there is only the entry process. */
-	if (sig == SIGKILL)
-		kill_tree(x->entry, !x->pid);
+	if (sig == SIGKILL && !x->pid)
+		give_up(x);
+	else if (sig == SIGKILL)
+		kill_tree(x->entry, 0);
 	else if (x->pid && !x->ended)
 		kill(-x->pid, (int)sig);
 }
