@@ -126,7 +126,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Credentials: credentials, Pulled: a.pulled, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log}),
+		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage}),
 		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
 		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
 		RootDir: c.RootDir, LogDir: c.LogDir,

@@ -93,7 +93,7 @@ func (l *limits) written() bool {
 // exceeded says which limit a pod is above, in the words that people know from kubelet; "" when it is above none.
 func (l *limits) exceeded(ctx context.Context, pod *corev1.Pod) string {
 	for _, v := range limitedVolumes(pod) {
-		used, ok := l.cfg.DiskUse(ctx, volume.EmptyDir(l.cfg.RootDir, pod.UID, v.Name))
+		used, ok := l.volumeUse(ctx, pod, v.Name)
 		if limit := v.EmptyDir.SizeLimit; ok && used > limit.Value() {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
@@ -107,6 +107,17 @@ func (l *limits) exceeded(ctx context.Context, pod *corev1.Pod) string {
 		return ""
 	}
 	return use.exceeded(pod)
+}
+
+// volumeUse is what an emptyDir has on the disk, by the file system's word where it counts it. A pod without users of its own can give its files to
+// another project than the volume's, so that it takes more than the file system says: its are looked at one by one.
+func (l *limits) volumeUse(ctx context.Context, pod *corev1.Pod, name string) (int64, bool) {
+	if ownUsers(pod) {
+		if used, ok := volume.Charged(l.cfg.RootDir, pod.UID, name); ok {
+			return used, true
+		}
+	}
+	return l.cfg.DiskUse(ctx, volume.EmptyDir(l.cfg.RootDir, pod.UID, name))
 }
 
 // limitedVolumes are the emptyDirs on the disk that have a limit.

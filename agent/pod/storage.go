@@ -11,7 +11,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
-	"github.com/berth-node/berth/agent/volume"
 )
 
 // storage is what a pod has on the node's disk, in bytes: what its limits of ephemeral-storage are for.
@@ -63,7 +62,7 @@ func (l *limits) storage(ctx context.Context, pod *corev1.Pod) (storage, error) 
 		}
 	}
 	for _, v := range diskVolumes(pod) {
-		if used, ok := l.cfg.DiskUse(ctx, volume.EmptyDir(l.cfg.RootDir, pod.UID, v.Name)); ok {
+		if used, ok := l.volumeUse(ctx, pod, v.Name); ok {
 			out.volumes += used
 		}
 	}

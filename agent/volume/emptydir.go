@@ -21,9 +21,9 @@ func EmptyDir(root string, uid types.UID, name string) string {
 }
 
 // setupEmptyDir makes the directory of v in parent.
-func setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {
+func (m *Manager) setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {
 	path := filepath.Join(parent, v.Name)
-	if err := makeOwned(parent, pod, v); err != nil {
+	if err := m.makeOwned(parent, pod, v); err != nil {
 		return err
 	}
 	var kind, data string
@@ -56,7 +56,7 @@ func setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {
 
 // makeOwned makes a directory with its owner and mode in one step: it has its name only once it is complete, and one that
 // exists is left alone, since the pod may have changed it.
-func makeOwned(parent string, pod *corev1.Pod, v *corev1.Volume) error {
+func (m *Manager) makeOwned(parent string, pod *corev1.Pod, v *corev1.Volume) error {
 	path := filepath.Join(parent, v.Name)
 	if info, err := os.Lstat(path); err == nil {
 		if !info.IsDir() {
@@ -72,6 +72,12 @@ func makeOwned(parent string, pod *corev1.Pod, v *corev1.Volume) error {
 	if gid >= 0 {
 		if err := os.Lchown(staged, -1, gid); err != nil {
 			return err
+		}
+	}
+	if l := v.EmptyDir.SizeLimit; m.cfg.Quotas && l != nil && l.Sign() > 0 && v.EmptyDir.Medium == corev1.StorageMediumDefault {
+		// Without it what is used is counted, once in a while.
+		if err := m.limitDir(staged, pod.UID, v.Name, l.Value()); err != nil {
+			m.log.Warn("the file system does not limit a volume", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name, "error", err)
 		}
 	}
 	// After the owner, whose change would clear the setgid bit, and by chmod, which knows no umask.

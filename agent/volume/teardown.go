@@ -36,6 +36,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err := m.releaseISCSI(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
+	m.unlimit(dir)
 	if err := removePod(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}

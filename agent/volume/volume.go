@@ -49,6 +49,8 @@ type Config struct {
 	Own  []string // further directories of the agent, which no pod may have as a hostPath
 	Open []string // directories in those, which they may have: plugins in pods have their sockets there
 	Log  *slog.Logger
+
+	Quotas bool // the file system is to hold emptyDirs to their limits, where it can
 }
 
 // Manager makes and removes volumes. It is safe for concurrent use for different pods.
@@ -58,6 +60,7 @@ type Manager struct {
 
 	claims sync.Mutex // held while a claim is bound: no two pods get one volume
 	format sync.Mutex // held while a device gets a file system: no two pods make one on it
+	quotas sync.Mutex // held while a directory gets a project: no two get the same
 
 	targets  locks      // of iSCSI, by name: held while a session is made or ended
 	ifaces   sync.Mutex // held while an interface of iSCSI is made or removed
@@ -149,7 +152,7 @@ func (m *Manager) setup(ctx context.Context, dir string, pod *corev1.Pod, v *cor
 		if err := os.MkdirAll(parent, 0o750); err != nil {
 			return "", err
 		}
-		return filepath.Join(parent, v.Name), setupEmptyDir(parent, pod, v)
+		return filepath.Join(parent, v.Name), m.setupEmptyDir(parent, pod, v)
 	case v.HostPath != nil:
 		return v.HostPath.Path, m.setupHostPath(v.HostPath)
 	case v.ConfigMap != nil:
