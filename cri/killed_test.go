@@ -40,7 +40,11 @@ func TestMain(m *testing.M) {
 		victim()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, dir := range built {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
 }
 
 // victim takes a pod through its life and kills its own process at one point of it.

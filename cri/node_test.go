@@ -28,6 +28,9 @@ type node struct {
 	cfg Config
 }
 
+// built are directories of what is built once, which go when all tests have run.
+var built []string
+
 var buildHelper = sync.OnceValues(func() (string, error) {
 	if p := os.Getenv("BERTH_TEST_HELPER"); p != "" {
 		return p, nil
@@ -36,6 +39,7 @@ var buildHelper = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built = append(built, dir)
 	path := filepath.Join(dir, "berth-helper")
 	out, err := exec.Command("go", "build", "-tags", "seccomp,osusergo,netgo", "-o", path, "./helper").CombinedOutput()
 	if err != nil {

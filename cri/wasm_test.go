@@ -22,6 +22,7 @@ var buildWasm = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built = append(built, dir)
 	for _, b := range []struct {
 		out, pkg string
 		env      []string

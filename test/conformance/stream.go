@@ -158,7 +158,11 @@ func portForward(t *testing.T, s *suite, with dialer) {
 		errs.Close()
 		h.Set(corev1.StreamType, corev1.StreamTypeData)
 		data, err := conn.CreateStream(h)
-		must(t)(err)
+		if err != nil {
+			// Nobody listens yet, and the stream may be reset for that before it is accepted.
+			t.Logf("forward port %s: %v", port, err)
+			return ""
+		}
 		defer data.Close()
 		b, _ := io.ReadAll(data)
 		return string(b)
