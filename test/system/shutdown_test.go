@@ -23,7 +23,8 @@ func TestMachineShutdown(t *testing.T) {
 	write(t, said, "")
 	speaker := func(name, more string) string {
 		return pod(name, "\n  terminationGracePeriodSeconds: 9"+more+"\n  volumes: [{name: said, hostPath: {path: "+said+", type: File}}]"+
-			"\n  containers: [{name: main, image: "+image+", command: [sh, -c, 'trap \"echo "+name+" >> /said; exit 0\" TERM; while true; do sleep 0.1; done'], volumeMounts: [{name: said, mountPath: /said}]}]")
+			"\n  containers: [{name: main, image: "+image+", command: [sh, -c, 'trap \"echo "+name+" >> /said; exit 0\" TERM; touch /up; while true; do sleep 0.1; done'], volumeMounts: [{name: said, mountPath: /said}],"+
+			" readinessProbe: {exec: {command: [test, -e, /up]}}}]") // before that the shell, a process 1, would not hear the signal
 	}
 	n.apply("critical.yaml", speaker("critical", "\n  priorityClassName: system-node-critical\n  priority: 2000001000"))
 	n.apply("plain.yaml", speaker("plain", ""))
