@@ -126,6 +126,9 @@ func (n *Node) podLeftovers() []string {
 func (n *Node) requireNoPods() {
 	n.t.Helper()
 	n.eventually("nothing of a pod to be left", func() error {
+		if n.peer != nil {
+			n.peer.EndLost(n.t)
+		}
 		if left := n.podLeftovers(); len(left) > 0 {
 			return fmt.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 		}
