@@ -29,13 +29,7 @@ func (m *Manager) save() error {
 
 // load reads what an agent before this one gave out.
 func (m *Manager) load() error {
-	var j *journal
-	bad, err := record.Load(m.cfg.File, journalVersion, func(data []byte) (version int, err error) {
-		if j, err = decode(data); err != nil {
-			return 0, err
-		}
-		return j.Version, nil
-	})
+	j, bad, err := record.Load(m.cfg.File, journalVersion, decode)
 	if err != nil {
 		return fmt.Errorf("read assignments of devices: %w", err)
 	}
@@ -54,9 +48,6 @@ func decode(data []byte) (*journal, error) {
 	j := &journal{}
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, err
-	}
-	if j.Version < 1 {
-		return nil, errors.New("it has no version")
 	}
 	for _, a := range j.Pods {
 		if a == nil || a.UID == "" {

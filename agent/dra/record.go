@@ -132,13 +132,7 @@ func (m *Manager) commit(next map[types.UID]*claim) error {
 
 // load reads what an agent before this one had.
 func (m *Manager) load() error {
-	var j *journal
-	bad, err := berthrecord.Load(m.cfg.File, journalVersion, func(data []byte) (version int, err error) {
-		if j, err = decode(data); err != nil {
-			return 0, err
-		}
-		return j.Version, nil
-	})
+	j, bad, err := berthrecord.Load(m.cfg.File, journalVersion, decode)
 	if err != nil {
 		return fmt.Errorf("read claims of pods: %w", err)
 	}
@@ -164,9 +158,6 @@ func decode(data []byte) (*journal, error) {
 	j := &journal{}
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, err
-	}
-	if j.Version < 1 {
-		return nil, errors.New("it has no version")
 	}
 	seen := map[types.UID]bool{}
 	for i := range j.Claims {

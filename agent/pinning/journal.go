@@ -55,13 +55,7 @@ func (m *Manager) save() error {
 // load reads what an agent before this one gave out, and keeps of it what can still be had: what cannot is given anew when its
 // pod is admitted, and its containers are moved. Of another policy nothing is left over, whatever was set before.
 func (m *Manager) load() error {
-	var j *journal
-	bad, err := record.Load(m.cfg.File, journalVersion, func(data []byte) (version int, err error) {
-		if j, err = decode(data); err != nil {
-			return 0, err
-		}
-		return j.Version, nil
-	})
+	j, bad, err := record.Load(m.cfg.File, journalVersion, decode)
 	if err != nil {
 		return fmt.Errorf("read assignments: %w", err)
 	}
@@ -87,9 +81,6 @@ func decode(data []byte) (*journal, error) {
 	j := &journal{}
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, err
-	}
-	if j.Version < 1 {
-		return nil, errors.New("it has no version")
 	}
 	for _, a := range j.Pods {
 		if a == nil || a.UID == "" {

@@ -140,15 +140,7 @@ func decodeRecord(data []byte) (*pulledRecord, error) {
 }
 
 func (r *Records) writeIntent(i intent) error {
-	return writeJSON(r.path(intentsDir, i.of().String()), i)
-}
-
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return record.Keep(path, data)
+	return record.Keep(r.path(intentsDir, i.of().String()), i)
 }
 
 func (r *Records) removeIntent(image Image) error {
@@ -180,7 +172,7 @@ func (r *Records) read(id string) (*pulledRecord, bool, error) {
 }
 
 func (r *Records) write(p *pulledRecord) error {
-	return writeJSON(r.path(recordsDir, p.ImageRef), p)
+	return record.Keep(r.path(recordsDir, p.ImageRef), p)
 }
 
 // prune removes the records, written before a moment, of images that are not among those with the IDs.

@@ -19,8 +19,12 @@ func Replace(path string, data []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// Keep is Replace for what must outlive a loss of power, too.
-func Keep(path string, data []byte) error {
+// Keep is Write for what must outlive a loss of power, too.
+func Keep(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
 	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -49,23 +53,31 @@ func Write(path string, v any) error {
 	return Replace(path, data)
 }
 
-// Load has decode take what is in the file and say of which version of its format that is; it is not called when there is no file. Why
+// Load has decode take what is in the file, a JSON object that says of which version of its format it is; nil when there is no file. Why
 // the file was of no use is returned as bad: it was put aside then, beside its place, as after a loss of power that has cut it off. A
-// file of a later version than that given is an error, and stays.
-func Load(path string, version int, decode func(data []byte) (int, error)) (bad, err error) {
+// file of a later version than that given is an error, and stays, whether or not decode could make something of it.
+func Load[T any](path string, version int, decode func(data []byte) (*T, error)) (v *T, bad, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	v, bad := decode(data)
+	var head struct {
+		Version int `json:"version"`
+	}
+	bad = json.Unmarshal(data, &head)
+	switch {
+	case bad == nil && head.Version > version:
+		return nil, nil, fmt.Errorf("%s was written by a later version (format %d, this is %d): stop the pods and remove it", path, head.Version, version)
+	case bad == nil && head.Version < 1:
+		bad = errors.New("it has no version")
+	case bad == nil:
+		v, bad = decode(data)
+	}
 	if bad != nil {
-		return bad, os.Rename(path, path+".bad")
+		return nil, bad, os.Rename(path, path+".bad")
 	}
-	if v > version {
-		return nil, fmt.Errorf("%s was written by a later version (format %d, this is %d): stop the pods and remove it", path, v, version)
-	}
-	return nil, nil
+	return v, nil, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/berth-node/berth/agent/record"
@@ -11,36 +12,54 @@ import (
 
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	var got string
-	decode := func(version int, why error) func([]byte) (int, error) {
-		return func(data []byte) (int, error) { got = string(data); return version, why }
+	wrong := errors.New("it cannot be")
+	load := func() (string, error, error) {
+		got, bad, err := record.Load(path, 2, func(data []byte) (*string, error) {
+			if text := string(data); !strings.Contains(text, "wrong") {
+				return &text, nil
+			}
+			return nil, wrong
+		})
+		if got == nil {
+			return "", bad, err
+		}
+		return *got, bad, err
 	}
-	if bad, err := record.Load(path, 1, decode(1, nil)); bad != nil || err != nil || got != "" {
-		t.Errorf("without a file: %v, %v, %q", bad, err, got)
+	if got, bad, err := load(); got != "" || bad != nil || err != nil {
+		t.Errorf("without a file: %q, %v, %v", got, bad, err)
 	}
-	if err := record.Write(path, 1); err != nil {
+	for _, put := range []func(string, any) error{record.Write, record.Keep} {
+		for _, version := range []int{1, 2} {
+			if err := put(path, map[string]int{"version": version}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, bad, err := load(); got != `{"version":2}` || bad != nil || err != nil {
+			t.Errorf("got %q, %v, %v", got, bad, err)
+		}
+	}
+	for _, text := range []string{`{"version":1,"wrong":0}`, `{}`, `{"version":1`, ``} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, bad, err := load(); got != "" || bad == nil || err != nil || strings.Contains(text, "wrong") != errors.Is(bad, wrong) {
+			t.Errorf("%s: %q, %v, %v", text, got, bad, err)
+		}
+		if b, err := os.ReadFile(path + ".bad"); err != nil || string(b) != text {
+			t.Errorf("aside is %q, %v", b, err)
+		}
+		if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+			t.Errorf("left: %v, %v", entries, err)
+		}
+	}
+	// Of a later version it is not for us to say what is wrong.
+	if err := os.WriteFile(path, []byte(`{"version":3,"wrong":0}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := record.Write(path, 2); err != nil {
-		t.Fatal(err)
+	if got, bad, err := load(); got != "" || bad != nil || err == nil || !strings.Contains(err.Error(), "later version") {
+		t.Errorf("of a later version: %q, %v, %v", got, bad, err)
 	}
-	if bad, err := record.Load(path, 1, decode(1, nil)); bad != nil || err != nil || got != "2" {
-		t.Errorf("got %v, %v, %q", bad, err, got)
-	}
-	if bad, err := record.Load(path, 1, decode(2, nil)); bad != nil || err == nil {
-		t.Errorf("of a later version: %v, %v", bad, err)
-	}
-	cut := errors.New("cut off")
-	if bad, err := record.Load(path, 1, decode(0, cut)); !errors.Is(bad, cut) || err != nil {
-		t.Errorf("cut off: %v, %v", bad, err)
-	}
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("it was not put aside: %v", err)
-	}
-	if b, err := os.ReadFile(path + ".bad"); err != nil || string(b) != "2" {
-		t.Errorf("aside is %q, %v", b, err)
-	}
-	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("left: %v, %v", entries, err)
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
 	}
 }

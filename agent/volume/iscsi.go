@@ -359,26 +359,13 @@ func (m *Manager) keepDisk(dir, volume string, disk iscsiDisk) error {
 		disks = map[string]iscsiDisk{}
 	}
 	disks[volume] = disk
-	file := filepath.Join(dir, iscsiFile)
-	if err := record.Write(file, disks); err != nil {
-		return err
-	}
-	// Unlike all else that is recorded, what the initiator keeps in its files outlives the machine's loss of power, passwords too.
-	for _, path := range []string{file, dir} {
-		if err := syncPath(path); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeDisks(dir, disks)
 }
 
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
+// writeDisks is synced: unlike all else that is recorded, what the initiator keeps in its files outlives the machine's loss of power,
+// passwords too.
+func writeDisks(dir string, disks map[string]iscsiDisk) error {
+	return record.Keep(filepath.Join(dir, iscsiFile), disks)
 }
 
 func (m *Manager) forget(dir, volume string) error {
@@ -387,7 +374,7 @@ func (m *Manager) forget(dir, volume string) error {
 		return err
 	}
 	delete(disks, volume)
-	return record.Write(filepath.Join(dir, iscsiFile), disks)
+	return writeDisks(dir, disks)
 }
 
 func readDisks(dir string) (map[string]iscsiDisk, error) {
@@ -396,8 +383,7 @@ func readDisks(dir string) (map[string]iscsiDisk, error) {
 		return nil, nil
 	}
 	var disks map[string]iscsiDisk
-	// One that was cut off by a loss of power was not synced yet, so that nothing was done.
-	if err == nil && len(data) > 0 {
+	if err == nil {
 		err = json.Unmarshal(data, &disks)
 	}
 	if err != nil {

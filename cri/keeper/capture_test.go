@@ -68,8 +68,8 @@ func TestCaptureKillReachesAll(t *testing.T) {
 	var out bytes.Buffer
 	_, err := p.Capture(ctx, p.script(id, pid, `trap '' TERM
 		sleep 47113001 & setsid sleep 47113002 & (setsid sh -c 'sleep 47113003 & sleep 47113004 &' &) ; echo ready; sleep 47113005`), &out, &out)
-	if !errors.Is(err, why) {
-		t.Errorf("error is %v", err)
+	if !errors.Is(err, why) || out.String() != "ready\n" {
+		t.Errorf("error is %v, it said %q", err, out.String())
 	}
 	eventually(t, func() bool { return len(processes("sleep\x004711300")) == 0 && len(processes("berth-exec")) == 0 })
 }

@@ -18,15 +18,7 @@ func TestISCSIMissing(t *testing.T) {
 		t.Skip("there is an iscsiadm")
 	}
 	n := startNode(t)
-	n.apply("disk.yaml", pod("disk", "\n  volumes: [{name: d, iscsi: {targetPortal: 192.0.2.1, iqn: 'iqn.2001-04.com.example:x', lun: 0}}]"+sleeping))
-	n.eventually("the missing program to be named", func() error {
-		if out := n.must("events"); !strings.Contains(out, "install open-iscsi") {
-			return fmt.Errorf("events: %s", out)
-		}
-		return nil
-	})
-	n.remove("disk.yaml")
-	n.waitGone("disk")
+	n.requireNamed("disk", "iscsi: {targetPortal: 192.0.2.1, iqn: 'iqn.2001-04.com.example:x', lun: 0}", "install open-iscsi")
 	n.requireNoPods()
 }
 

@@ -262,17 +262,23 @@ func TestPersistentVolumes(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	if _, err := exec.LookPath("mount.nfs"); err != nil {
-		n.apply("nfs.yaml", pod("nfs", "\n  volumes: [{name: share, nfs: {server: 192.0.2.1, path: /x}}]"+sleeping))
-		n.eventually("the missing program to be named", func() error {
-			if out := n.must("events"); !strings.Contains(out, "nfs-common") {
-				return fmt.Errorf("events: %s", out)
-			}
-			return nil
-		})
-		n.remove("nfs.yaml")
-		n.waitGone("nfs")
+		n.requireNamed("nfs", "nfs: {server: 192.0.2.1, path: /x}", "nfs-common")
 	}
 	n.requireNoPods()
+}
+
+// requireNamed has a pod with a volume for which the node lacks a program, and waits until an event names its package.
+func (n *Node) requireNamed(name, volume, pkg string) {
+	n.t.Helper()
+	n.apply(name+".yaml", pod(name, "\n  volumes: [{name: v, "+volume+"}]"+sleeping))
+	n.eventually("the missing program to be named", func() error {
+		if out := n.must("events"); !strings.Contains(out, pkg) {
+			return fmt.Errorf("events: %s", out)
+		}
+		return nil
+	})
+	n.remove(name + ".yaml")
+	n.waitGone(name)
 }
 
 // TestImageVolumesAndPullSecrets runs a private image with the pod's own credentials, and mounts another one.
