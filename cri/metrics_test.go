@@ -123,3 +123,31 @@ func TestStatsFilters(t *testing.T) {
 		t.Errorf("after a stop: got %v, %v", l, err)
 	}
 }
+
+// TestStatsWithoutParent: what a pod uses is what its containers use, where no group of the client's has them together.
+func TestStatsWithoutParent(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = "" })
+	for _, name := range []string{"one", "two"} {
+		id := n.run(t, pod, name, nil, "sleep", "1000")
+		n.sh(t, id, "head -c 20000000 /dev/zero > /dev/shm/"+name)
+	}
+	r, err := n.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{PodSandboxId: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.GetStats().GetLinux()
+	var cpu uint64
+	for _, c := range l.GetContainers() {
+		cpu += c.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+	}
+	if got := l.GetMemory().GetUsageBytes().GetValue(); got < 40_000_000 {
+		t.Errorf("%d bytes are in use", got)
+	}
+	if got := l.GetProcess().GetProcessCount().GetValue(); got < 3 {
+		t.Errorf("there are %d processes", got)
+	}
+	if got := l.GetCpu().GetUsageCoreNanoSeconds().GetValue(); cpu == 0 || got <= cpu || l.GetCpu().GetPsi() != nil {
+		t.Errorf("the pod took %v, its containers %d", l.GetCpu(), cpu)
+	}
+}

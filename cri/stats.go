@@ -146,7 +146,8 @@ func psiData(s cgroups.Stall) *runtimeapi.PsiData {
 	return &runtimeapi.PsiData{Total: s.TotalUs * 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 }
 
-// stats of a pod are those of its cgroup parent when that is the pod's own, else the sum over its containers.
+// stats of a pod are those of its cgroup parent, which is the pod's own. Without one its groups stand beside each other, and it is
+// their sum.
 func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxStats, error) {
 	rec := sb.record()
 	linux := &runtimeapi.LinuxPodSandboxStats{}
@@ -158,11 +159,7 @@ func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxSt
 			linux.Containers = append(linux.Containers, st)
 		}
 	}
-	group := filepath.Dir(rec.Cgroup)
-	if sb.cfg.GetLinux().GetCgroupParent() == "" {
-		group = rec.Cgroup
-	}
-	u, err := p.cgroups.Stat(group)
+	u, err := p.usage(sb, rec.Cgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -175,6 +172,38 @@ func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxSt
 		},
 		Linux: linux,
 	}, nil
+}
+
+func (p *pods) usage(sb *sandbox, group string) (cgroups.Usage, error) {
+	if sb.cfg.GetLinux().GetCgroupParent() != "" {
+		return p.cgroups.Stat(filepath.Dir(group))
+	}
+	u, err := p.cgroups.Stat(group)
+	if err != nil {
+		return cgroups.Usage{}, err
+	}
+	u.PSI = nil // the time that some of several groups waited is not the sum of what each of them waited
+	for _, c := range sb.containers() {
+		rec := c.record()
+		if rec.State != containerRunning {
+			continue
+		}
+		// It may have ended just now; then it is one that does not run.
+		if of, err := p.cgroups.Stat(rec.Cgroup); err == nil {
+			add(&u, of)
+		}
+	}
+	return u, nil
+}
+
+func add(u *cgroups.Usage, of cgroups.Usage) {
+	u.CPU.UsageNs += of.CPU.UsageNs
+	u.Memory.Usage += of.Memory.Usage
+	u.Memory.WorkingSet += of.Memory.WorkingSet
+	u.Memory.RSS += of.Memory.RSS
+	u.Memory.PageFaults += of.Memory.PageFaults
+	u.Memory.MajorFaults += of.Memory.MajorFaults
+	u.Pids.Current += of.Pids.Current
 }
 
 // networkUsage is the use of the pod's interfaces, nil for a pod in the host's network.
