@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
@@ -33,7 +34,11 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 	if err != nil {
 		return "", err
 	}
-	img, err := cs.images.Get(cfg.GetImage().GetImage())
+	var h handler.Handler
+	if r := sb.record().Runtime; r != nil {
+		h = *r
+	}
+	img, err := imageFor(cs.images, cfg.GetImage().GetImage(), h)
 	if err != nil {
 		return "", fmt.Errorf("create container: image %q: %w", cfg.GetImage().GetImage(), err)
 	}

@@ -163,6 +163,8 @@ func (s fakeSnaps) Name() string                { return "fake" }
 
 type fakeImages struct{ *fakeWorld }
 
+func (i fakeImages) GetModule(ref string) (image.Image, error) { return i.Get(ref) }
+
 func (i fakeImages) Get(ref string) (image.Image, error) {
 	if ref != "img" {
 		return image.Image{}, image.ErrNotFound

@@ -18,10 +18,10 @@ import (
 // Images returns the image store.
 func (s *Server) Images() *image.Store { return s.images }
 
-// getImage finds an image. While the archives of the image directory are still being imported, one that is not there may just
-// not be there yet, so that is waited for.
-func (s *Server) getImage(ctx context.Context, ref string) (image.Image, error) {
-	img, err := s.images.Get(ref)
+// getImage finds an image for a handler. While the archives of the image directory are still being imported, one that is not there may
+// just not be there yet, so that is waited for.
+func (s *Server) getImage(ctx context.Context, ref string, h handler.Handler) (image.Image, error) {
+	img, err := imageFor(s.images, ref, h)
 	if !errors.Is(err, image.ErrNotFound) {
 		return img, err
 	}
@@ -33,16 +33,28 @@ func (s *Server) getImage(ctx context.Context, ref string) (image.Image, error) 
 		case <-ctx.Done():
 			return img, ctx.Err()
 		}
-		return s.images.Get(ref)
+		return imageFor(s.images, ref, h)
 	}
 	return img, err
+}
+
+// imageFor is the image that a name stands for where a handler is to run it.
+func imageFor(s images, ref string, h handler.Handler) (image.Image, error) {
+	if h.Kind == handler.Wasm {
+		return s.GetModule(ref)
+	}
+	return s.Get(ref)
 }
 
 // ListImages lists images, all or the one the filter names.
 func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	out := &runtimeapi.ListImagesResponse{}
 	if ref := r.GetFilter().GetImage().GetImage(); ref != "" {
-		if img, err := s.images.Get(ref); err == nil {
+		h, err := s.imageHandler(r.GetFilter().GetImage())
+		if err != nil {
+			return out, nil //nolint:nilerr // there is nothing for a handler that there is not
+		}
+		if img, err := imageFor(s.images, ref, h); err == nil {
 			out.Images = append(out.Images, criImage(img))
 		}
 		return out, nil
@@ -56,10 +68,11 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 // ImageStatus returns an image, and nothing when there is none.
 func (s *Server) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	return call(ctx, "ImageStatus", func(ctx context.Context) (*runtimeapi.ImageStatusResponse, error) {
-		if _, err := s.imageHandler(r.GetImage()); err != nil {
+		h, err := s.imageHandler(r.GetImage())
+		if err != nil {
 			return nil, err
 		}
-		img, err := s.getImage(ctx, r.GetImage().GetImage())
+		img, err := s.getImage(ctx, r.GetImage().GetImage(), h)
 		if errors.Is(err, image.ErrNotFound) {
 			return &runtimeapi.ImageStatusResponse{}, nil
 		}
@@ -136,10 +149,15 @@ func authOf(a *runtimeapi.AuthConfig) (*image.Auth, error) {
 // RemoveImage removes an image with all its names.
 func (s *Server) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	return call(ctx, "RemoveImage", func(ctx context.Context) (*runtimeapi.RemoveImageResponse, error) {
-		if _, err := s.imageHandler(r.GetImage()); err != nil {
+		h, err := s.imageHandler(r.GetImage())
+		if err != nil {
 			return nil, err
 		}
-		err := s.images.Remove(ctx, r.GetImage().GetImage())
+		remove := s.images.Remove
+		if h.Kind == handler.Wasm {
+			remove = s.images.RemoveModule
+		}
+		err = remove(ctx, r.GetImage().GetImage())
 		if errors.Is(err, image.ErrNotFound) {
 			err = nil
 		}

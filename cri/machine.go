@@ -80,6 +80,7 @@ type groups interface {
 // images is the part of [image.Store] that containers use.
 type images interface {
 	Get(ref string) (image.Image, error)
+	GetModule(ref string) (image.Image, error) // for a handler of WebAssembly
 }
 
 // mounts is what sandboxes and containers ask of the mount table and the directories of the host.

@@ -143,3 +143,62 @@ func TestWasm(t *testing.T) {
 		t.Errorf("got %v, %q", st, logText(t, st.LogPath))
 	}
 }
+
+// TestImageOfHandler: a program of the same name is no image for a handler that runs modules, and is not lost by the pull of one that is.
+func TestImageOfHandler(t *testing.T) {
+	n := wasmNode(t)
+	dir, err := buildWasm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := os.ReadFile(filepath.Join(dir, "app.wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := imagetest.NewRegistry(t)
+	ref, _, err := imagetest.PushIndex(reg.Host, "both:v1",
+		imagetest.Build(imagetest.Spec{Layers: [][]imagetest.File{{{Name: "program", Body: "x"}}}}),
+		imagetest.Build(imagetest.Spec{
+			Platform: &ocispec.Platform{OS: "wasip1", Architecture: "wasm"}, Layers: [][]imagetest.File{{{Name: "app.wasm", Body: string(body)}}},
+			Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}},
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pull := func(handler string) string {
+		r, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ImageRef
+	}
+	check := func(handler, want string) {
+		t.Helper()
+		spec := &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}
+		st, err := n.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
+		if err != nil || st.GetImage().GetId() != want {
+			t.Errorf("status for %q: got %s, %v", handler, st.GetImage().GetId(), err)
+		}
+		l, err := n.ListImages(t.Context(), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: spec}})
+		if err != nil || (len(l.GetImages()) == 1) != (want != "") || want != "" && l.Images[0].Id != want {
+			t.Errorf("list for %q: got %v, %v", handler, l, err)
+		}
+	}
+	program := pull("")
+	check("", program)
+	check("wasm", "")
+	module := pull("wasm")
+	check("", program)
+	check("wasm", module)
+	pod, _ := n.podOf(t, "wasm", "a", nil)
+	got := n.output(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Image.Image, cfg.Command, cfg.Args = ref, nil, []string{"env", "PATH"}
+	})
+	if !strings.Contains(got, "/bin") {
+		t.Errorf("the module says %q", got)
+	}
+	if _, err := n.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	check("wasm", module)
+}

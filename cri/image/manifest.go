@@ -167,6 +167,33 @@ func (m modulesFirst) Less(a, b ocispec.Platform) bool {
 	return m.machine.Less(a, b)
 }
 
+// offered is the manifest that is taken of an index, as far as its documents are here. Nothing is where there is no choice.
+func (s *Store) offered(index digest.Digest, as kind) (digest.Digest, bool) {
+	d := index
+	for range maxNested {
+		if d == "" {
+			return "", false
+		}
+		body, err := s.content.read(d)
+		if err != nil {
+			return d, d != index // a manifest that was not taken was not fetched either
+		}
+		doc, err := parseDocument("", body)
+		if err != nil {
+			return "", false
+		}
+		if !doc.isIndex() {
+			return d, true
+		}
+		next, err := choose(*doc.Manifests, s.platformFor(as))
+		if err != nil {
+			return "", false
+		}
+		d = next.Digest
+	}
+	return "", false
+}
+
 // parseConfig reads the configuration of an image with so many layers, and returns the keys of its snapshots, the lowest
 // first.
 func parseConfig(body []byte, layers int) (ocispec.Image, []string, error) {

@@ -2,6 +2,7 @@ package image
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -114,13 +115,17 @@ func TestModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, func(c *Config) { c.Platform = &ocispec.Platform{OS: "linux", Architecture: "amd64"} })
+	mustPull(t, w, both)
+	if got, err := w.GetModule(both); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the program is taken for the module %s, %v", got.ID, err)
+	}
 	for _, tt := range []struct {
 		name, want string
 		module     bool
 	}{{both, "linux", false}, {both, "wasip1", true}, {both, "wasip1", true}, {both, "linux", false}, {plain, "linux", true}} {
-		pull := w.Pull
+		pull, get, other := w.Pull, w.Get, w.GetModule
 		if tt.module {
-			pull = w.PullModule
+			pull, get, other = w.PullModule, w.GetModule, w.Get
 		}
 		img, err := pull(t.Context(), tt.name, nil, nil)
 		if err != nil {
@@ -129,12 +134,21 @@ func TestModules(t *testing.T) {
 		if got := w.show(t, img, "p"); got != tt.want {
 			t.Errorf("%+v: got %s", tt, got)
 		}
-		if got, err := w.Get(tt.name); err != nil || got.ID != img.ID {
+		if got, err := get(tt.name); err != nil || got.ID != img.ID {
 			t.Errorf("%+v: the name is that of %s, %v", tt, got.ID, err)
+		}
+		if got, err := other(tt.name); tt.name == both && len(w.List()) == 2 && (err != nil || got.ID == img.ID) {
+			t.Errorf("%+v: for the other kind the name is that of %s, %v", tt, got.ID, err)
 		}
 	}
 	if l := w.List(); len(l) != 2 {
 		t.Errorf("%d images", len(l))
+	}
+	if err := w.RemoveModule(t.Context(), both); err != nil {
+		t.Fatal(err)
+	}
+	if l := w.List(); len(l) != 1 || l[0].Config.OS != "linux" {
+		t.Errorf("after the module was removed there is %v", l)
 	}
 }
 

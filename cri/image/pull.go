@@ -89,14 +89,15 @@ func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.images.Get(n.ID)
+	id, ok := s.behind(n, as)
+	if !ok {
+		return Image{}, false, nil // there is another under the same name
+	}
+	r, err := s.images.Get(id)
 	if err != nil || topLayer(r) != "" && !s.cfg.Snapshots.Exists(topLayer(r)) {
 		return Image{}, false, nil // removed meanwhile
 	}
-	if isModule(r.Config) != (as == module) {
-		return Image{}, false, nil // perhaps there is another under the same name
-	}
-	return s.image(n.ID, r, s.namesOf(n.ID)), true, nil
+	return s.image(id, r, s.namesOf(id)), true, nil
 }
 
 // puller is one pull.

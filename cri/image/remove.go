@@ -42,10 +42,17 @@ func (s *Store) lease(keys ...string) (release func()) {
 
 // Remove removes the image that ref names (as for [Store.Get]) with all its names. Layers that other images or containers
 // still stand on stay.
-func (s *Store) Remove(ctx context.Context, ref string) error {
+func (s *Store) Remove(ctx context.Context, ref string) error { return s.removeAs(ctx, ref, program) }
+
+// RemoveModule is Remove for who runs WebAssembly, as [Store.PullModule] is Pull.
+func (s *Store) RemoveModule(ctx context.Context, ref string) error {
+	return s.removeAs(ctx, ref, module)
+}
+
+func (s *Store) removeAs(ctx context.Context, ref string, as kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, err := s.find(ref)
+	id, err := s.find(ref, as)
 	if err != nil {
 		return err
 	}

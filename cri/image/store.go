@@ -158,8 +158,13 @@ func ParseName(name string) (reference.Named, error) {
 }
 
 // Get finds an image by ID, unique prefix of an ID, name or name@digest; [ErrNotFound] when there is none.
-func (s *Store) Get(ref string) (Image, error) {
-	id, err := s.find(ref)
+func (s *Store) Get(ref string) (Image, error) { return s.getAs(ref, program) }
+
+// GetModule is Get for who runs WebAssembly, as [Store.PullModule] is Pull.
+func (s *Store) GetModule(ref string) (Image, error) { return s.getAs(ref, module) }
+
+func (s *Store) getAs(ref string, as kind) (Image, error) {
+	id, err := s.find(ref, as)
 	if err != nil {
 		return Image{}, err
 	}
@@ -170,13 +175,16 @@ func (s *Store) Get(ref string) (Image, error) {
 	return s.image(id, r, s.namesOf(id)), nil
 }
 
-func (s *Store) find(ref string) (id string, err error) {
+func (s *Store) find(ref string, as kind) (id string, err error) {
 	if _, err := s.images.Get(ref); err == nil {
 		return ref, nil
 	}
 	if named, err := reference.ParseDockerRef(ref); err == nil {
 		if n, err := s.names.Get(named.String()); err == nil {
-			return n.ID, nil
+			if id, ok := s.behind(n, as); ok {
+				return id, nil
+			}
+			return "", fmt.Errorf("image %q: not as %s: %w", ref, as, ErrNotFound)
 		}
 	}
 	hex := strings.TrimPrefix(ref, "sha256:")
@@ -195,6 +203,25 @@ func (s *Store) find(ref string) (id string, err error) {
 		return "", fmt.Errorf("image %q: %w", ref, ErrNotFound)
 	}
 	return id, nil
+}
+
+// behind says which image a name stands for. The record of the name has the one that came last; where that is of the other kind, and the
+// index that the name stands for offers one of this kind, it is that one, if it is here.
+func (s *Store) behind(n nameRecord, as kind) (id string, ok bool) {
+	r, err := s.images.Get(n.ID)
+	if err != nil || isModule(r.Config) == (as == module) {
+		return n.ID, true
+	}
+	manifest, ok := s.offered(n.Target, as)
+	if !ok || manifest == r.Manifest {
+		return n.ID, true
+	}
+	for id, r := range s.images.All() {
+		if r.Manifest == manifest {
+			return id, true
+		}
+	}
+	return "", false
 }
 
 // namesOf returns the names of an image in order.
