@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,27 +16,10 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/berth-node/berth/agent/record"
 )
 
 // iscsiPlugin holds the mounts of disks of iSCSI targets.
 const iscsiPlugin = "kubernetes.io~iscsi"
-
-// iscsiFile says which iSCSI disks the volumes of a pod are, by volume. It is written before anything of them is done on the node and goes after
-// all of it was undone.
-const iscsiFile = "iscsi.json"
-
-// iscsiDisk is a disk of a target, and what it may have left on the node. Those with the same target and interface have a session
-// together, which ends with the last of them.
-type iscsiDisk struct {
-	IQN     string
-	LUN     int32
-	Iface   string   // the interface record that its session is made with: it is ours alone
-	Portals []string // in the order in which they are tried
-	// Discovered are the portals for which there are discovery records of ours.
-	Discovered []string `json:",omitempty"`
-}
 
 // locks are mutexes by name.
 type locks struct {
@@ -60,6 +40,15 @@ func (l *locks) lock(name string) (unlock func()) {
 	l.mu.Unlock()
 	one.Lock()
 	return one.Unlock
+}
+
+// iscsiVolume is a volume of a pod that is to be a disk.
+type iscsiVolume struct {
+	dir, name string // the pod's directory, and what the pod calls it
+	source    *corev1.ISCSIPersistentVolumeSource
+	disk      iscsiDisk
+	block     bool              // the disk itself is the volume, without a file system
+	secret    map[string][]byte // for CHAP
 }
 
 // inlineISCSI is a volume of a pod as a PersistentVolume has it.
@@ -91,7 +80,7 @@ func (m *Manager) setupISCSI(
 		return "", err
 	}
 	disk := iscsiDisk{IQN: s.IQN, LUN: s.Lun, Iface: m.ifaceName(s), Portals: portals}
-	device, err := m.attach(ctx, adm, dir, v.Name, s, disk, chap)
+	device, err := m.attach(ctx, adm, iscsiVolume{dir, v.Name, s, disk, block, chap})
 	if err != nil {
 		return "", fmt.Errorf("iSCSI target %s: %w", s.IQN, err)
 	}
@@ -172,38 +161,31 @@ func (m *Manager) ifacePrefix() string {
 }
 
 // attach records the disk as one of the pod's and returns its device.
-func (m *Manager) attach(
-	ctx context.Context, adm *iscsiadm, dir, volume string, s *corev1.ISCSIPersistentVolumeSource, disk iscsiDisk, chap map[string][]byte,
-) (string, error) {
-	has, err := readDisks(dir)
-	if err != nil {
-		return "", err
+func (m *Manager) attach(ctx context.Context, adm *iscsiadm, v iscsiVolume) (string, error) {
+	if device, err := m.replace(ctx, adm, v); err != nil || device != "" {
+		return device, err
 	}
-	// A PersistentVolume may say something else than at an earlier try.
-	if before, ok := has[volume]; ok && (before.IQN != disk.IQN || before.LUN != disk.LUN || before.Iface != disk.Iface || !slices.Equal(before.Portals, disk.Portals)) {
-		if err := m.release(ctx, adm, dir, volume); err != nil {
-			return "", err
-		}
-	}
+	disk := v.disk
 	unlock := m.targets.lock(disk.IQN)
 	defer unlock()
-	if s.DiscoveryCHAPAuth {
+	if v.source.DiscoveryCHAPAuth {
+		var err error
 		if disk.Discovered, err = m.ownDiscoveries(ctx, adm, disk.Portals); err != nil {
 			return "", err
 		}
 	}
-	if err := m.keepDisk(dir, volume, disk); err != nil {
+	if err := keepDisk(v.dir, v.name, disk); err != nil {
 		return "", fmt.Errorf("record disk: %w", err)
 	}
-	if device, err := m.attached(ctx, adm, dir, volume, disk); err != nil || device != "" {
+	if device, err := m.attached(ctx, adm, v.dir, v.name, disk); err != nil || device != "" {
 		return device, err
 	}
-	if err := m.makeIface(ctx, adm, disk.Iface, s); err != nil {
+	if err := m.makeIface(ctx, adm, disk.Iface, v.source); err != nil {
 		return "", err
 	}
 	var failed []error
 	for _, portal := range disk.Portals {
-		id, err := m.login(ctx, adm, disk, portal, s, chap)
+		id, err := m.login(ctx, adm, disk, portal, v)
 		if err == nil {
 			return m.disk(ctx, id, disk.LUN)
 		}
@@ -213,6 +195,38 @@ func (m *Manager) attach(
 		}
 	}
 	return "", errors.Join(failed...)
+}
+
+// replace releases the disk that the volume was at an earlier try, when its PersistentVolume says something else now. A disk that containers may
+// have been given stays the pod's, as a file system does that is mounted, and its device is returned: who has it open does not show.
+func (m *Manager) replace(ctx context.Context, adm *iscsiadm, v iscsiVolume) (device string, err error) {
+	has, err := readDisks(v.dir)
+	if err != nil {
+		return "", err
+	}
+	before, ok := has[v.name]
+	if !ok || before.serves(v) {
+		return "", nil
+	}
+	if v.block {
+		sessions, err := m.sessions(before.IQN)
+		if err != nil {
+			return "", err
+		}
+		for _, s := range sessions {
+			if device, err := m.deviceOf(s.id, before.LUN); err != nil || device != "" {
+				return device, err
+			}
+		}
+	}
+	return "", m.release(ctx, adm, v.dir, v.name)
+}
+
+// serves says whether what was recorded is what the volume is to be. What it has discovered portals for is not asked for anew as long as they
+// are to be discovered.
+func (d iscsiDisk) serves(v iscsiVolume) bool {
+	return d.IQN == v.disk.IQN && d.LUN == v.disk.LUN && d.Iface == v.disk.Iface && slices.Equal(d.Portals, v.disk.Portals) &&
+		(len(d.Discovered) == 0 || v.source.DiscoveryCHAPAuth)
 }
 
 // attached is the device of a disk by a session that is there, "" when there is none. No disk is ever made two devices of, whose caches know
@@ -293,101 +307,41 @@ func (m *Manager) release(ctx context.Context, adm *iscsiadm, dir, volume string
 	}
 	if shared {
 		needed, err := m.others(dir, volume, func(d iscsiDisk) bool { return target(d) && d.LUN == disk.LUN })
-		if err != nil || needed {
-			return errors.Join(err, m.forget(dir, volume))
-		}
-		return errors.Join(m.detach(disk), m.forget(dir, volume))
-	}
-	if err := m.logout(ctx, adm, disk); err != nil {
-		return err
-	}
-	// Records of targets that are made with an interface go before it does.
-	if has, err := adm.hasIface(ctx, disk.Iface); err != nil {
-		return err
-	} else if has {
-		if err := adm.deleteNode(ctx, disk, ""); err != nil {
-			return err
-		}
-	}
-	for _, portal := range disk.Discovered {
-		needed, err := m.others(dir, volume, func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
 		if err != nil {
 			return err
 		}
 		if !needed {
-			if err := adm.deleteDiscovery(ctx, portal); err != nil {
-				return err
-			}
+			err = m.detach(disk)
+		}
+		if err != nil {
+			return err
+		}
+	} else if err := m.endSession(ctx, adm, disk); err != nil {
+		return err
+	}
+	for _, portal := range disk.Discovered {
+		needed, err := m.others(dir, volume, func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
+		if err == nil && !needed {
+			err = adm.deleteDiscovery(ctx, portal)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if err := m.removeIface(ctx, adm, dir, volume, disk.Iface); err != nil {
 		return err
 	}
-	return m.forget(dir, volume)
+	return forgetDisk(dir, volume)
 }
 
-// others says whether a disk of another volume, of this pod or of any other, is as asked for.
-func (m *Manager) others(dir, volume string, like func(iscsiDisk) bool) (bool, error) {
-	pods, err := m.Pods()
-	if err != nil {
-		return false, err
-	}
-	for _, uid := range pods {
-		other, err := m.podDir(uid)
-		if err != nil {
-			return false, err
-		}
-		disks, err := readDisks(other)
-		if err != nil {
-			return false, err
-		}
-		for name, d := range disks {
-			if (other != dir || name != volume) && like(d) {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-func (m *Manager) keepDisk(dir, volume string, disk iscsiDisk) error {
-	disks, err := readDisks(dir)
-	if err != nil {
+// endSession ends the session that nobody else needs, and removes the records of its target.
+func (m *Manager) endSession(ctx context.Context, adm *iscsiadm, disk iscsiDisk) error {
+	if err := m.logout(ctx, adm, disk); err != nil {
 		return err
 	}
-	if disks == nil {
-		disks = map[string]iscsiDisk{}
-	}
-	disks[volume] = disk
-	return writeDisks(dir, disks)
-}
-
-// writeDisks is synced: unlike all else that is recorded, what the initiator keeps in its files outlives the machine's loss of power,
-// passwords too.
-func writeDisks(dir string, disks map[string]iscsiDisk) error {
-	return record.Keep(filepath.Join(dir, iscsiFile), disks)
-}
-
-func (m *Manager) forget(dir, volume string) error {
-	disks, err := readDisks(dir)
-	if err != nil {
+	// Records of targets that are made with an interface go before it does, and without it iscsiadm knows none.
+	if has, err := adm.hasIface(ctx, disk.Iface); err != nil || !has {
 		return err
 	}
-	delete(disks, volume)
-	return writeDisks(dir, disks)
-}
-
-func readDisks(dir string) (map[string]iscsiDisk, error) {
-	data, err := os.ReadFile(filepath.Join(dir, iscsiFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var disks map[string]iscsiDisk
-	if err == nil {
-		err = json.Unmarshal(data, &disks)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read which iSCSI disks the pod has: %w", err)
-	}
-	return disks, nil
+	return adm.deleteNode(ctx, disk, "")
 }

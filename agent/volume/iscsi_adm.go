@@ -68,8 +68,28 @@ func discoveryRecord(portal string) []string {
 	return []string{"-m", "discoverydb", "-t", "sendtargets", "-p", portal}
 }
 
+// hasDiscovery says whether there is a discovery record. That one is missing has no exit code of its own.
+func (a *iscsiadm) hasDiscovery(ctx context.Context, portal string) (bool, error) {
+	out, err := a.run(ctx, []string{"-m", "discoverydb"}, iscsiNone)
+	return listsDiscovery(out, portal), err
+}
+
+// listsDiscovery finds a portal among discovery records, a line each: "192.0.2.1:3260 via sendtargets". Those of IPv6 have no brackets.
+func listsDiscovery(text, portal string) bool {
+	want := strings.NewReplacer("[", "", "]", "").Replace(portal) + " via sendtargets"
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == want {
+			return true
+		}
+	}
+	return false
+}
+
 func (a *iscsiadm) deleteDiscovery(ctx context.Context, portal string) error {
-	_, err := a.run(ctx, append(discoveryRecord(portal), "-o", "delete"), iscsiNone)
+	if has, err := a.hasDiscovery(ctx, portal); err != nil || !has {
+		return err
+	}
+	_, err := a.run(ctx, append(discoveryRecord(portal), "-o", "delete"))
 	return err
 }
 
@@ -180,17 +200,18 @@ func parseIface(text string) map[string]string {
 func (m *Manager) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []string) ([]string, error) {
 	var out []string
 	for _, portal := range portals {
-		if _, err := adm.run(ctx, append(discoveryRecord(portal), "-o", "show")); err == nil {
-			// Any volume will do, this one too: it has recorded it before.
-			ours, err := m.others("", "", func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
-			if err != nil {
-				return nil, err
-			}
-			if !ours {
-				continue
-			}
+		has, err := adm.hasDiscovery(ctx, portal)
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, portal)
+		// Any volume will do, this one too: it has recorded it before.
+		ours, err := m.others("", "", func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
+		if err != nil {
+			return nil, err
+		}
+		if ours || !has {
+			out = append(out, portal)
+		}
 	}
 	return out, nil
 }
@@ -222,11 +243,9 @@ func (a *iscsiadm) discover(ctx context.Context, disk iscsiDisk, portal string, 
 }
 
 // login makes a session and returns its number. The records of ours that it needs are made anew, whatever an earlier try has left.
-func (m *Manager) login(
-	ctx context.Context, adm *iscsiadm, disk iscsiDisk, portal string, s *corev1.ISCSIPersistentVolumeSource, secret map[string][]byte,
-) (int, error) {
-	if s.DiscoveryCHAPAuth {
-		if err := adm.discover(ctx, disk, portal, secret); err != nil {
+func (m *Manager) login(ctx context.Context, adm *iscsiadm, disk iscsiDisk, portal string, v iscsiVolume) (int, error) {
+	if v.source.DiscoveryCHAPAuth {
+		if err := adm.discover(ctx, disk, portal, v.secret); err != nil {
 			return 0, err
 		}
 	}
@@ -246,36 +265,31 @@ func (m *Manager) login(
 			return 0, err
 		}
 	}
-	if s.SessionCHAPAuth {
-		if err := adm.chap(ctx, record, sessionAuth, secret); err != nil {
+	if v.source.SessionCHAPAuth {
+		if err := adm.chap(ctx, record, sessionAuth, v.secret); err != nil {
 			return 0, err
 		}
 	}
 	if _, err := adm.run(ctx, append(record, "--login"), iscsiExists); err != nil {
 		return 0, err
 	}
-	sessions, err := m.sessions(disk.IQN)
+	sessions, err := m.ownSessions(disk)
 	if err != nil {
 		return 0, err
 	}
-	for _, s := range sessions {
-		if s.iface == disk.Iface {
-			return s.id, nil
-		}
+	if len(sessions) == 0 {
+		return 0, errors.New("there is no session after the login")
 	}
-	return 0, errors.New("there is no session after the login")
+	return sessions[0].id, nil
 }
 
 // logout ends the session of a disk's target, if there is one. None of its disks may be in use: what is not written yet would be lost.
 func (m *Manager) logout(ctx context.Context, adm *iscsiadm, disk iscsiDisk) error {
-	sessions, err := m.sessions(disk.IQN)
+	sessions, err := m.ownSessions(disk)
 	if err != nil {
 		return err
 	}
 	for _, s := range sessions {
-		if s.iface != disk.Iface {
-			continue
-		}
 		if err := m.notInUse(s.id, -1); err != nil {
 			return err
 		}

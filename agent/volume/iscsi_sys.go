@@ -60,6 +60,12 @@ func (m *Manager) sessions(iqn string) ([]session, error) {
 	return out, nil
 }
 
+// ownSessions are the sessions with a disk's target that were made with its interface.
+func (m *Manager) ownSessions(disk iscsiDisk) ([]session, error) {
+	all, err := m.sessions(disk.IQN)
+	return slices.DeleteFunc(all, func(s session) bool { return s.iface != disk.Iface }), err
+}
+
 // diskDirs are the directories of a session's SCSI devices in sysfs; lun -1 = all.
 func (m *Manager) diskDirs(id int, lun int32) ([]string, error) {
 	last := "*"
@@ -179,14 +185,11 @@ func (m *Manager) notInUse(id int, lun int32) error {
 
 // detach takes the device of a disk away, while its session stays for others.
 func (m *Manager) detach(disk iscsiDisk) error {
-	sessions, err := m.sessions(disk.IQN)
+	sessions, err := m.ownSessions(disk)
 	if err != nil {
 		return err
 	}
 	for _, s := range sessions {
-		if s.iface != disk.Iface {
-			continue
-		}
 		if err := m.notInUse(s.id, disk.LUN); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-node/berth/agent/volume/iscsitest"
 )
 
-func iscsiVolume(lun int32, change ...func(*corev1.ISCSIPersistentVolumeSource)) *corev1.PersistentVolume {
+func iscsiPV(lun int32, change ...func(*corev1.ISCSIPersistentVolumeSource)) *corev1.PersistentVolume {
 	s := &corev1.ISCSIPersistentVolumeSource{TargetPortal: "127.0.0.1", IQN: iscsitest.IQN, Lun: lun, ISCSIInterface: "default"}
 	for _, f := range change {
 		f(s)
@@ -61,8 +61,8 @@ func TestISCSI(t *testing.T) {
 // iscsiShared: two pods with a disk each, and a third one with one of theirs.
 func iscsiShared(t *testing.T) {
 	m := manager(t)
-	first, content := claimed(iscsiVolume(0))
-	second, other := claimed(iscsiVolume(1, func(s *corev1.ISCSIPersistentVolumeSource) { s.FSType = "ext3" }))
+	first, content := claimed(iscsiPV(0))
+	second, other := claimed(iscsiPV(1, func(s *corev1.ISCSIPersistentVolumeSource) { s.FSType = "ext3" }))
 	second.UID = "second"
 	paths, err := m.Setup(t.Context(), first, content)
 	must(t, err)
@@ -128,7 +128,7 @@ func iscsiShared(t *testing.T) {
 // iscsiPortals: the first of them is dead, and the disk is used as it is.
 func iscsiPortals(t *testing.T) {
 	m := manager(t)
-	pv := iscsiVolume(0, func(s *corev1.ISCSIPersistentVolumeSource) {
+	pv := iscsiPV(0, func(s *corev1.ISCSIPersistentVolumeSource) {
 		s.TargetPortal, s.Portals = "127.0.0.1:3999", []string{"127.0.0.1:3261"}
 		s.InitiatorName = new("iqn.2001-04.com.example:initiator")
 	})
@@ -145,13 +145,19 @@ func iscsiPortals(t *testing.T) {
 	if err != nil || again["v"] != paths["v"] {
 		t.Errorf("%v, %v; had %v", again, err, paths)
 	}
+	// The volume is another one now, and a container may have the device open.
+	content.Persistent["v"].Spec.ISCSI.Lun = 1
+	again, err = m.Setup(t.Context(), pod, content)
+	if err != nil || again["v"] != paths["v"] {
+		t.Errorf("%v, %v; had %v", again, err, paths)
+	}
 	out, err := exec.CommandContext(t.Context(), "iscsiadm", "-m", "session", "-P", "1").CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("127.0.0.1:3261")) || !bytes.Contains(out, []byte("iqn.2001-04.com.example:initiator")) {
 		t.Errorf("%v: %s", err, out)
 	}
 	teardown(t, m)
 	nothingLeft(t, m)
-	pod, content = claimed(iscsiVolume(7))
+	pod, content = claimed(iscsiPV(7))
 	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "the target has no LUN 7") {
 		t.Errorf("LUN 7: %v", err)
 	}
@@ -166,22 +172,27 @@ func iscsiPortals(t *testing.T) {
 // iscsiCutOff: the agent ends in the middle, and the next one goes on or takes it away.
 func iscsiCutOff(t *testing.T) {
 	m := manager(t)
-	pod, content := claimed(iscsiVolume(0))
+	pod, content := claimed(iscsiPV(0))
 	s := content.Persistent["v"].Spec.ISCSI
-	disk := iscsiDisk{IQN: s.IQN, LUN: s.Lun, Iface: m.ifaceName(s), Portals: []string{"127.0.0.1:3260"}}
+	portals := []string{"127.0.0.1:3260"}
+	disk := iscsiDisk{IQN: s.IQN, LUN: s.Lun, Iface: m.ifaceName(s), Portals: portals, Discovered: portals}
 	adm, err := findISCSI()
 	must(t, err)
 	dir, err := m.podDir(testUID)
 	must(t, err)
 	steps := []func(){
-		func() { must(t, os.MkdirAll(dir, 0o750)); must(t, m.keepDisk(dir, "v", disk)) },
+		func() { must(t, os.MkdirAll(dir, 0o750)); must(t, keepDisk(dir, "v", disk)) },
 		func() { must(t, m.makeIface(t.Context(), adm, disk.Iface, s)) },
 		func() {
-			_, err := adm.run(t.Context(), append(nodeRecord(disk, disk.Portals[0]), "-o", "new"))
+			_, err := adm.run(t.Context(), append(discoveryRecord(portals[0]), "-o", "new"))
 			must(t, err)
 		},
 		func() {
-			_, err := m.login(t.Context(), adm, disk, disk.Portals[0], s, nil)
+			_, err := adm.run(t.Context(), append(nodeRecord(disk, portals[0]), "-o", "new"))
+			must(t, err)
+		},
+		func() {
+			_, err := m.login(t.Context(), adm, disk, portals[0], iscsiVolume{source: s})
 			must(t, err)
 		},
 	}
@@ -220,7 +231,7 @@ func iscsiCHAP(t *testing.T, group string) {
 		"discovery.sendtargets.auth.username": []byte("finder"), "discovery.sendtargets.auth.password": []byte("discovery-secret"),
 	}
 	m := manager(t)
-	pod, content := claimed(iscsiVolume(0, func(s *corev1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth, s.DiscoveryCHAPAuth = true, true }))
+	pod, content := claimed(iscsiPV(0, func(s *corev1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth, s.DiscoveryCHAPAuth = true, true }))
 	for key, value := range map[string]string{
 		"node.session.auth.password": "wrong-secret-1", "discovery.sendtargets.auth.password": "wrong-secret-2", "node.session.auth.username": "",
 	} {
@@ -235,7 +246,21 @@ func iscsiCHAP(t *testing.T, group string) {
 	content.CHAP["v"] = secret
 	_, err := m.Setup(t.Context(), pod, content)
 	must(t, err)
+	// One that shares the session, but needs no discovery, has no use for the record with its password.
+	second, other := claimed(iscsiPV(1, func(s *corev1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth = true }))
+	second.UID, other.CHAP = "second", content.CHAP
+	_, err = m.Setup(t.Context(), second, other)
+	must(t, err)
 	teardown(t, m)
+	adm, err := findISCSI()
+	must(t, err)
+	if has, err := adm.hasDiscovery(t.Context(), "127.0.0.1:3260"); has || err != nil {
+		t.Errorf("the discovery record is left: %v", err)
+	}
+	if ids := sessionIDs(t, m); len(ids) != 1 {
+		t.Errorf("sessions %v", ids)
+	}
+	must(t, m.Teardown(t.Context(), second.UID))
 	nothingLeft(t, m)
 }
 
@@ -253,7 +278,7 @@ func iscsiForeign(t *testing.T) {
 	run("-m", "discovery", "-t", "sendtargets", "-p", "127.0.0.1:3260")
 	run("-m", "node", "-T", iscsitest.IQN, "-p", "127.0.0.1:3260", "--login")
 	before := run("-m", "node") + run("-m", "session")
-	pod, content := claimed(iscsiVolume(0, func(s *corev1.ISCSIPersistentVolumeSource) { s.DiscoveryCHAPAuth = true }))
+	pod, content := claimed(iscsiPV(0, func(s *corev1.ISCSIPersistentVolumeSource) { s.DiscoveryCHAPAuth = true }))
 	_, err := m.Setup(t.Context(), pod, content)
 	must(t, err)
 	if ids := sessionIDs(t, m); len(ids) != 1 {
@@ -319,7 +344,7 @@ func TestISCSIMissing(t *testing.T) {
 	needRoot(t)
 	t.Setenv("PATH", t.TempDir())
 	m := manager(t)
-	pod, content := claimed(iscsiVolume(0))
+	pod, content := claimed(iscsiPV(0))
 	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "install open-iscsi") {
 		t.Errorf("%v", err)
 	}
@@ -330,6 +355,17 @@ func TestParseIface(t *testing.T) {
 	got := parseIface("# BEGIN RECORD 2.1.8\niface.iscsi_ifacename = default\niface.transport_name = tcp\niface.initiatorname = <empty>\niface.mtu = 0\nother = x\n# END RECORD\n")
 	if want := map[string]string{"iface.transport_name": "tcp", "iface.mtu": "0"}; !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestListsDiscovery(t *testing.T) {
+	const text = "2001:db8::1:3260 via sendtargets\n127.0.0.1:32601 via sendtargets\n127.0.0.1:860 via sendtargets\n192.0.2.1:3260 via isns\n"
+	for portal, want := range map[string]bool{
+		"[2001:db8::1]:3260": true, "127.0.0.1:860": true, "127.0.0.1:3260": false, "127.0.0.1:86": false, "192.0.2.1:3260": false,
+	} {
+		if got := listsDiscovery(text, portal); got != want {
+			t.Errorf("%s: %v", portal, got)
+		}
 	}
 }
 

@@ -68,7 +68,7 @@ var contents = []struct {
 }
 
 func removePod(ctx context.Context, dir string) error {
-	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	root, err := openDir(dir)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}

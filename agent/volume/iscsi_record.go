@@ -1,0 +1,93 @@
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-node/berth/agent/record"
+)
+
+// iscsiFile says which iSCSI disks the volumes of a pod are, by volume. It is written before anything of them is done on the node and goes after
+// all of it was undone.
+const iscsiFile = "iscsi.json"
+
+// iscsiDisk is a disk of a target, and what it may have left on the node. Those with the same target and interface have a session
+// together, which ends with the last of them.
+type iscsiDisk struct {
+	IQN     string
+	LUN     int32
+	Iface   string   // the interface record that its session is made with: it is ours alone
+	Portals []string // in the order in which they are tried
+	// Discovered are the portals for which there are discovery records of ours.
+	Discovered []string `json:",omitempty"`
+}
+
+// others says whether a disk of another volume, of this pod or of any other, is as asked for.
+func (m *Manager) others(dir, volume string, like func(iscsiDisk) bool) (bool, error) {
+	pods, err := m.Pods()
+	if err != nil {
+		return false, err
+	}
+	for _, uid := range pods {
+		other, err := m.podDir(uid)
+		if err != nil {
+			return false, err
+		}
+		disks, err := readDisks(other)
+		if err != nil {
+			return false, err
+		}
+		for name, d := range disks {
+			if (other != dir || name != volume) && like(d) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func keepDisk(dir, volume string, disk iscsiDisk) error {
+	disks, err := readDisks(dir)
+	if err != nil {
+		return err
+	}
+	if disks == nil {
+		disks = map[string]iscsiDisk{}
+	}
+	disks[volume] = disk
+	return writeDisks(dir, disks)
+}
+
+// writeDisks is synced: unlike all else that is recorded, what the initiator keeps in its files outlives the machine's loss of power,
+// passwords too.
+func writeDisks(dir string, disks map[string]iscsiDisk) error {
+	return record.Keep(filepath.Join(dir, iscsiFile), disks)
+}
+
+func forgetDisk(dir, volume string) error {
+	disks, err := readDisks(dir)
+	if err != nil {
+		return err
+	}
+	delete(disks, volume)
+	return writeDisks(dir, disks)
+}
+
+func readDisks(dir string) (map[string]iscsiDisk, error) {
+	data, err := os.ReadFile(filepath.Join(dir, iscsiFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var disks map[string]iscsiDisk
+	if err == nil {
+		err = json.Unmarshal(data, &disks)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which iSCSI disks the pod has: %w", err)
+	}
+	return disks, nil
+}
