@@ -70,7 +70,7 @@ func (l *limits) look(ctx context.Context) {
 		}
 		l.over[w.uid] = true
 		l.event(w.admitted, corev1.EventTypeWarning, "Evicted", "%s", message)
-		w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Conditions: []corev1.PodCondition{{
+		w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Return: ReturnDelayed, Conditions: []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
 		}}})
 	}

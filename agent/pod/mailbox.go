@@ -23,7 +23,19 @@ type Eviction struct {
 	// Boot, when not empty, is the ID of the boot (/proc/sys/kernel/random/boot_id) with which the order ends: the pod runs again when
 	// the machine does.
 	Boot string `json:"boot,omitempty"`
+	// Return says when the pod runs again in any case. Nobody would make a static pod again.
+	Return Return `json:"return,omitempty"`
 }
+
+// Return is when a pod runs again that was evicted.
+type Return string
+
+// Without any of these it does when its manifest has changed.
+const (
+	ReturnAdmitted Return = "admitted" // as soon as the node takes it
+	ReturnDelayed  Return = "delayed"  // so too, but after a time that grows: the cause is the pod's own, and may come back with it
+	ReturnOpened   Return = "opened"   // when the machine is not shut down after all
+)
 
 // mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and a worker
 // that was busy finds one answer, not a queue of questions.

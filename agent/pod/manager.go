@@ -7,13 +7,10 @@
 package pod
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,12 +38,15 @@ type Manager struct {
 	stray   chan struct{} // the runtime may have pods that nobody asked for
 	strayed chan []*corev1.Pod
 	closed  atomic.Bool // no pod may come
+	opened  atomic.Bool // somebody has said that pods may come
 	synced  atomic.Bool // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
 	desired map[types.NamespacedName]*corev1.Pod
 	live    map[types.NamespacedName]map[types.UID]*worker
 	held    map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
+	next    map[types.NamespacedName]*corev1.Pod    // pods for which others end, and whose the room is then
+	relapse map[types.NamespacedName]relapse        // pods that were evicted for what they did
 	found   map[types.UID]*corev1.Pod               // what is there and nobody has asked for yet
 }
 
@@ -60,7 +60,7 @@ func New(c Config) (*Manager, error) {
 	m := &Manager{
 		node: &node{
 			cfg: c, status: status.NewWriter(), traces: t,
-			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), unpinned: make(chan struct{}, 1),
+			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
 			rooms: rooms{granted: map[types.UID]grant{}},
 		},
@@ -68,6 +68,7 @@ func New(c Config) (*Manager, error) {
 		stray: make(chan struct{}, 1), strayed: make(chan []*corev1.Pod),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
 		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
+		next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{},
 	}
 	m.freed, m.everybody = m.roomFreed, m.known
 	return m, nil
@@ -130,7 +131,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
 			m.update(ctx, u)
 		case w := <-m.ended:
 			m.bury(ctx, w)
-		case <-m.unpinned:
+		case <-m.again:
 			m.retryHeld(ctx)
 		case <-m.cfg.Devices.Changed():
 			m.devicesChanged(ctx)
@@ -264,10 +265,8 @@ func (m *Manager) update(ctx context.Context, u source.Update) {
 // Close refuses pods that come from now on, because the machine is being shut down. It is called with false when it is not after all.
 func (m *Manager) Close(closed bool) {
 	m.closed.Store(closed)
-	select {
-	case m.unpinned <- struct{}{}: // those that were refused are asked for again
-	default:
-	}
+	m.opened.Store(!closed)
+	m.askAgain() // for those that were refused, or have ended
 }
 
 func (m *Manager) open(ran bool) (verdict, bool) {
@@ -275,25 +274,6 @@ func (m *Manager) open(ran bool) (verdict, bool) {
 		return verdict{}, true
 	}
 	return verdict{Waiting: status.Waiting{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}, false
-}
-
-// here are the pods that have something of the node.
-func (m *Manager) here() []*corev1.Pod {
-	var out []*corev1.Pod
-	for _, workers := range m.live {
-		for _, w := range workers {
-			out = append(out, w.admitted)
-		}
-	}
-	return out
-}
-
-// using are the pods that use resources: those here that have not come to their end.
-func (m *Manager) using() []*corev1.Pod {
-	return slices.DeleteFunc(m.here(), func(p *corev1.Pod) bool {
-		shown, ok := m.status.Get(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
-		return ok && shown.UID == p.UID && (shown.Status.Phase == corev1.PodSucceeded || shown.Status.Phase == corev1.PodFailed)
-	})
 }
 
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
@@ -343,13 +323,6 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 	m.roomFreed()
 	m.reconcile(ctx, key)
 	m.retryHeld(ctx)
-}
-
-// retryHeld asks again for those that the node had something against.
-func (m *Manager) retryHeld(ctx context.Context) {
-	for _, key := range slices.SortedFunc(maps.Keys(m.held), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }) {
-		m.reconcile(ctx, key)
-	}
 }
 
 // List returns all pods with their status, in the order of their names. They are shared and must not be changed.

@@ -24,7 +24,7 @@ type node struct {
 	rooms              rooms
 	freed              func() // tells pods that wait for room that there may be some
 	everybody          func() (all []*corev1.Pod, settled bool)
-	unpinned           chan struct{} // CPUs or memory that another pod may wait for were given back
+	again              chan struct{} // something that a pod may wait for is free
 	missed             atomic.Int64  // changes that no event has told of
 	adding             sync.Mutex    // held while what was added to a pod is read and written
 	addresses          atomic.Pointer[addresses]
@@ -34,6 +34,14 @@ type node struct {
 	handlers    map[string]*runtimeapi.RuntimeHandlerFeatures // of the runtime, by name
 
 	mountOptions bool // the runtime acts upon options of a container's mounts
+}
+
+// askAgain has the pods asked for again that the node had something against.
+func (n *node) askAgain() {
+	select {
+	case n.again <- struct{}{}:
+	default:
+	}
 }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {

@@ -69,9 +69,6 @@ func (n *node) unpin(uid types.UID) error {
 	if err := errors.Join(n.cfg.Pins.Release(uid), n.cfg.Devices.Release(uid)); err != nil {
 		return err
 	}
-	select {
-	case n.unpinned <- struct{}{}:
-	default:
-	}
+	n.askAgain()
 	return nil
 }

@@ -26,21 +26,14 @@ func (m *Manager) makeRoom(pod *corev1.Pod, key types.NamespacedName) bool {
 	var stay []*corev1.Pod
 	ending := false
 	workers := map[types.UID]*worker{}
-	for _, p := range m.using() {
-		if p.Namespace == key.Namespace && p.Name == key.Name {
-			continue // it goes anyway before another one of its name comes
-		}
-		w, ok := m.workers.Load(p.UID)
-		if !ok {
-			continue
-		}
-		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
-		if one.leaving || one.preempted {
+	for _, w := range m.others(key, m.uses) {
+		if w.leaving || w.preempted {
 			ending = true
 			continue
 		}
-		workers[p.UID], stay = one, append(stay, p)
+		workers[w.uid], stay = w, append(stay, w.admitted)
 	}
+	stay = append(stay, m.promised(pod, key)...)
 	lacks := lacking(pod, stay, m.allocatable())
 	if len(lacks) == 0 {
 		return ending // and they are enough
@@ -56,6 +49,7 @@ func (m *Manager) makeRoom(pod *corev1.Pod, key types.NamespacedName) bool {
 		workers[v.UID].preempted = true
 		workers[v.UID].mail.putEviction(Eviction{
 			Reason: reasonPreempting, Message: message, GraceSeconds: int64(graceOf(v) / time.Second),
+			Return: ReturnAdmitted,
 			Conditions: []corev1.PodCondition{{
 				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
 			}},

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 	before := m.held[key]
 	delete(m.held, key)
+	delete(m.next, key)
 	ran := false
 	for uid, pod := range m.found {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
@@ -48,7 +48,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 	waits := false
 	for uid, w := range m.live[key] {
-		if want != nil && want.UID == uid && !w.leaving {
+		if want != nil && want.UID == uid && !w.leaving && !m.returns(w, want, key) {
 			w.mail.putOrder(order{pod: want})
 			return
 		}
@@ -60,6 +60,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	case want != nil:
 		m.tryStart(ctx, key, want, ran, before)
 	default:
+		delete(m.relapse, key)
 		if shown, ok := m.status.Get(key); ok {
 			m.status.Delete(shown) // it never had a worker
 		}
@@ -68,13 +69,12 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 
 // judge says whether the node takes a pod beside those that are here. Those of its own name go before it comes.
 func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (verdict, bool) {
-	same := func(p *corev1.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name }
 	v, ok := m.open(ran)
 	if ok {
 		v, ok = m.admitChosen(pod)
 	}
 	if ok {
-		v, ok = admit(pod, slices.DeleteFunc(m.here(), same), m.cfg.Sysctls)
+		v, ok = admit(pod, admitted(m.others(key, holds)), m.cfg.Sysctls)
 	}
 	if !ok || ran {
 		return v, ok
@@ -86,7 +86,8 @@ func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (ve
 		return v, ok
 	}
 	// The last question: for a pod that has nothing else to wait for, others may have to go.
-	if v, ok = fits(pod, slices.DeleteFunc(m.using(), same), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
+	if v, ok = fits(pod, append(admitted(m.others(key, m.uses)), m.promised(pod, key)...), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
+		m.next[key] = pod
 		v.Message += "; pods of lower priority end for it"
 	}
 	return v, ok

@@ -87,21 +87,26 @@ func TestResizeWaitsForRoom(t *testing.T) {
 // What cannot be done is told, survives a restart of the agent, and is done when it can.
 func TestResizeRefused(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		var refusal error
-		n.cgroups.refuse = func() error { return refusal }
+		var inUse atomic.Bool
+		n.cgroups.refuse = func() error {
+			if inUse.Load() {
+				return errors.New("in use")
+			}
+			return nil
+		}
 		n.apply(newPod("web", sized("100m", "64Mi")))
-		refusal = errors.New("in use")
+		inUse.Store(true)
 		n.apply(newPod("web", sized("100m", "32Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizeInProgress:Error")
 		n.restart()
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizeInProgress:Error")
-		refusal = nil
+		inUse.Store(false)
 		n.pass(time.Minute)
 		n.resizeIs("web", "allocated 100m has 100m/32Mi")
-		refusal = errors.New("in use")
+		inUse.Store(true)
 		n.apply(newPod("web", sized("100m", "16Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/32Mi PodResizeInProgress:Error")
-		refusal = nil
+		inUse.Store(false)
 		n.apply(newPod("web", sized("100m", "32Mi"))) // taken back
 		n.resizeIs("web", "allocated 100m has 100m/32Mi")
 	})

@@ -272,8 +272,17 @@ func (w *worker) finish() act {
 				return nil, err
 			}
 		}
-		return func() { w.finished, w.site = true, nil }, nil
+		return w.finishes, nil
 	}
+}
+
+func (w *worker) finishes() {
+	w.finished, w.site = true, nil
+	w.over.Store(true)
+	if w.end != nil && w.end.keep {
+		w.lapsed.Store(&lapsed{Eviction: w.evicted, at: time.Now()})
+	}
+	w.askAgain()
 }
 
 // teardown removes everything of the pod.

@@ -35,7 +35,9 @@ type worker struct {
 	preempted bool // it was told to end for another pod
 	gone      bool // it has ended because nothing is left of the pod
 
-	waitsForRoom atomic.Bool // its resize is deferred
+	waitsForRoom atomic.Bool            // its resize is deferred
+	over         atomic.Bool            // nothing of it runs, and what it does not need was given back
+	lapsed       atomic.Pointer[lapsed] // nil: it was not evicted, or has not come to its end
 
 	// What follows belongs to the goroutine of run.
 	pod     *corev1.Pod

@@ -211,7 +211,7 @@ func eviction(p *corev1.Pod, period time.Duration, boot string) pod.Eviction {
 		grace = *s
 	}
 	return pod.Eviction{
-		Reason: "Terminated", Message: message, GraceSeconds: grace, Boot: boot,
+		Reason: "Terminated", Message: message, GraceSeconds: grace, Boot: boot, Return: pod.ReturnOpened,
 		Conditions: []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
 		}},

@@ -349,6 +349,8 @@ func TestSizeLimitOfEmptyDir(t *testing.T) {
 	if c := condition(p, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue {
 		t.Errorf("conditions %v", p.Status.Conditions)
 	}
+	n.waitReady("full")
+	n.sh("full", "! test -e /d/x")
 	n.remove("full.yaml")
 	n.waitGone("full")
 	n.requireNoPods()

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPreemption makes room on a full node for a critical pod, but not for one that must not preempt.
+// TestPreemption makes room on a full node for a critical pod, but not for one that must not preempt. The pod that has gone for it returns after it.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, "--max-pods=2")
@@ -33,7 +33,17 @@ func TestPreemption(t *testing.T) {
 		t.Errorf("events:\n%s", events)
 	}
 	n.requireSame(before, n.waitReady("high"))
-	for _, name := range []string{"low", "high", "critical"} {
+	// Nobody else would make it again: it is there when there is room, with an agent that was killed in between.
+	n.kill()
+	n.start()
+	if p := n.waitPhase("low", corev1.PodFailed); p.Status.Reason != "Preempting" {
+		t.Errorf("after a restart of the agent it is %s", p.Status.Reason)
+	}
+	n.remove("critical.yaml")
+	n.waitGone("critical")
+	n.waitReady("low")
+	n.requireSame(before, n.waitReady("high"))
+	for _, name := range []string{"low", "high"} {
 		n.remove(name + ".yaml")
 		n.waitGone(name)
 	}

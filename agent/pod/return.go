@@ -1,0 +1,151 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// lapsed is why and when a pod came to its end that is still wanted.
+type lapsed struct {
+	*Eviction
+	at    time.Time
+	alarm bool // it is known when it may run again; the manager's
+}
+
+// relapse is how often a pod was evicted that was let run again.
+type relapse struct {
+	uid   types.UID
+	count int
+	since time.Time // it runs again
+}
+
+// retryHeld asks again for those that the node had something against and for those that it has ended, the most important first: whoever
+// is asked for later sees what those before have got, or will get.
+func (m *Manager) retryHeld(ctx context.Context) {
+	waiting := map[types.NamespacedName]int32{}
+	for key := range m.held {
+		waiting[key] = m.priorityOf(key)
+	}
+	for key, workers := range m.live {
+		for _, w := range workers {
+			if w.lapsed.Load() != nil && !w.leaving {
+				waiting[key] = m.priorityOf(key)
+			}
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(waiting), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), cmp.Compare(a.String(), b.String()))
+	}) {
+		m.reconcile(ctx, key)
+	}
+}
+
+func (m *Manager) priorityOf(key types.NamespacedName) int32 {
+	if pod := m.desired[key]; pod != nil {
+		return priority(classed(pod, m.cfg.Objects))
+	}
+	return 0
+}
+
+// returns says whether a pod that the node has ended is to run again, which it does as a pod that was never here. One whose containers are
+// not to be restarted has had its run.
+func (m *Manager) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
+	l := w.lapsed.Load()
+	if l == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !m.synced.Load() {
+		return false
+	}
+	switch l.Return {
+	case ReturnAdmitted:
+	case ReturnOpened:
+		if !m.opened.Load() {
+			return false
+		}
+	case ReturnDelayed:
+		if !m.delayOver(key, w.uid, l) {
+			return false
+		}
+	default:
+		return false
+	}
+	if _, ok := m.judge(pod, key, false); !ok {
+		return false
+	}
+	if l.Return == ReturnDelayed {
+		m.relapse[key] = relapse{w.uid, m.relapse[key].count + 1, time.Now()}
+	}
+	m.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "ended for", l.Reason)
+	m.event(pod, corev1.EventTypeNormal, "Returning", "Pod that was ended (%s) runs again", l.Reason)
+	return true
+}
+
+// delayOver says whether a pod that was evicted has waited for as long as a container would that has failed as often.
+func (m *Manager) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) bool {
+	before := m.relapse[key]
+	if before.uid != uid || l.at.Sub(before.since) > m.cfg.BackoffReset {
+		before = relapse{uid: uid}
+		m.relapse[key] = before
+	}
+	rest := time.Until(l.at.Add(double(m.cfg.BackoffInitial, m.cfg.BackoffMax, before.count+1)))
+	if rest > 0 && !l.alarm {
+		l.alarm = true
+		time.AfterFunc(rest, m.askAgain)
+	}
+	return rest <= 0
+}
+
+// others are the workers of other names that are as asked for. A pod's own go before it comes.
+func (m *Manager) others(key types.NamespacedName, like func(*worker) bool) []*worker {
+	var out []*worker
+	for other, workers := range m.live {
+		if other == key {
+			continue
+		}
+		for _, w := range workers {
+			if like(w) {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+// holds says whether a pod has something of the node but resources, such as ports: until that was given back.
+func holds(w *worker) bool { return !w.over.Load() }
+
+// uses says whether a pod uses resources: it is here, and has not come to its end.
+func (m *Manager) uses(w *worker) bool {
+	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name})
+	return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
+}
+
+// promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
+// important than they are takes it nevertheless.
+func (m *Manager) promised(pod *corev1.Pod, key types.NamespacedName) []*corev1.Pod {
+	var out []*corev1.Pod
+	for other, p := range m.next {
+		if other != key && priority(p) >= priority(pod) {
+			out = append(out, p)
+		}
+	}
+	for _, w := range m.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
+		again := m.desired[types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name}]
+		if again != nil && again.UID == w.uid && priority(w.admitted) >= priority(pod) {
+			out = append(out, w.admitted)
+		}
+	}
+	return out
+}
+
+func admitted(workers []*worker) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, w := range workers {
+		out = append(out, w.admitted)
+	}
+	return out
+}
