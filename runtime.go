@@ -84,7 +84,8 @@ func runRuntime(ctx context.Context, c config.Config) error {
 type runtime struct {
 	pod.Runtime
 	images http.Handler
-	ready  func() // called when its socket is served, if it is
+	named  func(fn func(names []string)) // nil: it does not tell
+	ready  func()                        // called when its socket is served, if it is
 	run    func(context.Context) error
 }
 
@@ -137,7 +138,7 @@ func embedded(ctx context.Context, c config.Config, log *slog.Logger) (*runtime,
 	if err != nil {
 		return nil, err
 	}
-	rt := &runtime{Runtime: s, images: s.ImageHandler()}
+	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed}
 	rt.run = func(ctx context.Context) error {
 		if c.CRISocket == "" {
 			return s.Run(ctx)

@@ -46,7 +46,9 @@ type Config struct {
 
 	Runtime pod.Runtime
 	Images  http.Handler // serves /images of the API
-	Version string
+	// ImagesNamed, of a runtime that tells, has fn called with the names that have an image from now on.
+	ImagesNamed func(fn func(names []string))
+	Version     string
 	// Configz is what /configz shows; nil: it is not served.
 	Configz func() any
 	// Ready is called once, when the agent answers and has read every manifest.
@@ -136,6 +138,9 @@ func New(c Config) (*Agent, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if c.ImagesNamed != nil {
+		c.ImagesNamed(a.pods.ImagesNamed)
 	}
 	a.stats, a.images = a.collector(h, memory), a.imageCollector()
 	if a.authority, err = openAuthority(c.Server); err != nil {

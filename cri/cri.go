@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -88,6 +89,7 @@ type Server struct {
 	closers []func() error // in reverse order
 
 	imported chan struct{} // closed when the image directory was read
+	named    atomic.Pointer[func(names []string)]
 }
 
 var (
@@ -163,8 +165,9 @@ func (s *Server) openMachine() (*machine, error) {
 		return nil, err
 	}
 	s.images, err = image.Open(image.Config{
-		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, Pinned: c.PinnedImages,
-		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout, Log: s.log,
+		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, Archives: c.ImageDir, Pinned: c.PinnedImages,
+		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout,
+		Named: s.imagesNamed, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -281,10 +284,7 @@ func (s *Server) Close() error {
 // once, the others' wait in getImage.
 func (s *Server) importDir(ctx context.Context) {
 	defer close(s.imported)
-	if s.cfg.ImageDir == "" {
-		return
-	}
-	if err := s.images.ImportDir(ctx, s.cfg.ImageDir); err != nil && ctx.Err() == nil {
+	if err := s.images.ImportArchives(ctx); err != nil && ctx.Err() == nil {
 		s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
 	}
 }

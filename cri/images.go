@@ -46,6 +46,16 @@ func imageFor(s images, ref string, h handler.Handler) (image.Image, error) {
 	return s.Get(ref)
 }
 
+// TellNamed has fn called, from now on, with the complete names that have an image, when they have it: pulled, imported or built by
+// whomever. fn returns quickly.
+func (s *Server) TellNamed(fn func(names []string)) { s.named.Store(&fn) }
+
+func (s *Server) imagesNamed(names []string) {
+	if fn := s.named.Load(); fn != nil {
+		(*fn)(names)
+	}
+}
+
 // ListImages lists images, all or the one the filter names.
 func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	out := &runtimeapi.ListImagesResponse{}

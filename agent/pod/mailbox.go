@@ -3,6 +3,7 @@ package pod
 import (
 	"maps"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -48,6 +49,7 @@ type mailbox struct {
 	look   atomic.Bool                             // look at everything, whatever was told
 	added  atomic.Pointer[added]                   // what was added to the pod, all of it
 	object atomic.Bool                             // an object that the pod refers to has changed
+	images atomic.Pointer[map[string]time.Time]    // the names that have an image now, and since when
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
@@ -81,6 +83,23 @@ func (m *mailbox) putLook() {
 
 func (m *mailbox) putObject() {
 	m.object.Store(true)
+	m.ring()
+}
+
+func (m *mailbox) putImages(names []string, at time.Time) {
+	for {
+		had := m.images.Load()
+		all := map[string]time.Time{}
+		if had != nil {
+			all = maps.Clone(*had)
+		}
+		for _, n := range names {
+			all[n] = at
+		}
+		if m.images.CompareAndSwap(had, &all) {
+			break
+		}
+	}
 	m.ring()
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -21,6 +24,37 @@ func (w *worker) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.
 		}
 		return out
 	})
+}
+
+// ImagesNamed tells the pods that these names, complete ones, have an image now, whoever has brought it.
+func (m *Manager) ImagesNamed(names []string) {
+	at := time.Now()
+	m.workers.Range(func(_, w any) bool {
+		w.(*worker).mail.putImages(names, at) //nolint:forcetypeassert // nothing else is in there
+		return true
+	})
+}
+
+// imagesNamed makes the worker try again at once what has failed for want of an image that is there now. What has failed since then
+// has failed in spite of it.
+func (w *worker) imagesNamed(named map[string]time.Time) {
+	for key, f := range w.failed {
+		if kindOf(key) != stepImage {
+			continue
+		}
+		c := findContainer(w.pod, strings.TrimPrefix(key, string(stepImage)+"/"))
+		if c == nil {
+			continue
+		}
+		ref, err := reference.ParseDockerRef(c.Image)
+		if err != nil {
+			continue
+		}
+		if at, ok := named[ref.String()]; ok && at.After(f.at) {
+			f.until, f.count = time.Time{}, 0
+			w.failed[key] = f
+		}
+	}
 }
 
 func imageOf(i *runtimeapi.ImageSpec) pulled.Image {

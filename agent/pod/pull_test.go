@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -89,6 +90,31 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 		_, _, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
 		if (err == nil) != c.ok || len(g.shown) != c.shown {
 			t.Errorf("%v for %q: showed %q, %v", c.have, c.user, g.shown, err)
+		}
+	}
+}
+
+// TestImageThatCameIsUsedAtOnce: what waits for an image starts as soon as somebody brings it, and what has failed in spite of it waits on.
+func TestImageThatCameIsUsedAtOnce(t *testing.T) {
+	failed := time.Now()
+	later := failed.Add(time.Hour)
+	for _, c := range []struct {
+		named string
+		at    time.Time
+		tried bool
+	}{
+		{"docker.io/library/app:latest", failed.Add(time.Second), true},
+		{"docker.io/library/app:latest", failed.Add(-time.Second), false},
+		{"docker.io/library/app:v2", failed.Add(time.Second), false},
+	} {
+		key := step{kind: stepImage, container: "main"}.key()
+		w := &worker{node: &node{}, mail: newMailbox(), failed: map[string]failure{key: {at: failed, until: later, count: 3}}}
+		w.pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app"}}}}
+		w.mail.putImages([]string{"r.io/other:1"}, failed)
+		w.mail.putImages([]string{c.named}, c.at)
+		w.imagesNamed(*w.mail.images.Swap(nil))
+		if got := w.failed[key]; got.until.IsZero() != c.tried || (got.count == 0) != c.tried {
+			t.Errorf("%s, %v after the failure: %+v", c.named, c.at.Sub(failed), got)
 		}
 	}
 }

@@ -194,6 +194,9 @@ func (w *worker) read(ctx context.Context) {
 	if w.mail.object.Swap(false) {
 		w.objectsChanged()
 	}
+	if named := w.mail.images.Swap(nil); named != nil {
+		w.imagesNamed(*named)
+	}
 	if w.mail.look.Swap(false) {
 		w.observer.list()
 		w.check(ctx)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -287,7 +288,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestPinned: images are pinned by any of their names, for as long as the configuration says so.
+// TestPinned: images are pinned by any of their names, for as long as the configuration says so, and those of archives.
 func TestPinned(t *testing.T) {
 	other := twoLayers
 	other.Name, other.Config.Labels = "team/other:v2", map[string]string{"other": "yes"}
@@ -310,6 +311,25 @@ func TestPinned(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+	// What came with an archive is pinned as long as the archive is there.
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "a.tar")
+	if err := os.WriteFile(archive, imagetest.Build(twoLayers).OCIArchive(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(c *Config) { c.Archives = dir })
+	pinned := func() (list []bool) {
+		for _, i := range w.List() {
+			list = append(list, i.Pinned)
+		}
+		return list
+	}
+	if err := w.ImportArchives(t.Context()); err != nil || !slices.Equal(pinned(), []bool{true}) {
+		t.Errorf("of an archive: pinned is %v, %v", pinned(), err)
+	}
+	if err := errors.Join(os.Remove(archive), w.ImportArchives(t.Context())); err != nil || !slices.Equal(pinned(), []bool{false}) {
+		t.Errorf("without its archive: pinned is %v, %v", pinned(), err)
 	}
 	c := newWorld(t).cfg
 	c.Pinned = []string{"UPPER"}

@@ -28,14 +28,16 @@ type Config struct {
 	Root              string // directory of its own, for content by digest
 	DB                *store.DB
 	Snapshots         snapshot.Snapshotter
-	RegistryConfigDir string            // hosts.toml files in containerd's layout; "" = none
-	Pinned            []string          // names of images that garbage collection leaves, * in them for anything
-	MaxParallel       int               // layers fetched at a time, of all pulls; 0 = 6
-	MaxPerRegistry    int               // and from one registry; 0 = MaxParallel
-	StallTimeout      time.Duration     // a connection without a byte for so long is given up; 0 = 1 minute
-	MaxFill           float64           // share of the free space (and inodes) one pull or import may fill; 0 = 0.9
-	KeepPartial       time.Duration     // how long Collect leaves what a failed pull got, for its retry; 0 = 10 minutes
-	Platform          *ocispec.Platform // nil = this machine's
+	RegistryConfigDir string               // hosts.toml files in containerd's layout; "" = none
+	Archives          string               // directory whose archives ImportArchives imports; "" = none
+	Pinned            []string             // names of images that garbage collection leaves, * in them for anything
+	MaxParallel       int                  // layers fetched at a time, of all pulls; 0 = 6
+	MaxPerRegistry    int                  // and from one registry; 0 = MaxParallel
+	StallTimeout      time.Duration        // a connection without a byte for so long is given up; 0 = 1 minute
+	MaxFill           float64              // share of the free space (and inodes) one pull or import may fill; 0 = 0.9
+	KeepPartial       time.Duration        // how long Collect leaves what a failed pull got, for its retry; 0 = 10 minutes
+	Platform          *ocispec.Platform    // nil = this machine's
+	Named             func(names []string) // told of names that have an image now; returns quickly, and asks nothing of the store
 	Log               *slog.Logger
 }
 

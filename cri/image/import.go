@@ -197,9 +197,13 @@ type archiveRecord struct {
 	IDs   []string
 }
 
-// ImportDir imports every archive in dir that has not been imported yet, has changed since, or whose images were removed.
-// One that cannot be read does not keep the others back.
-func (s *Store) ImportDir(ctx context.Context, dir string) error {
+// ImportArchives imports every archive in the directory for them that has not been imported yet, has changed since, or whose images
+// were removed. One that cannot be read does not keep the others back.
+func (s *Store) ImportArchives(ctx context.Context) error {
+	dir := s.cfg.Archives
+	if dir == "" {
+		return nil
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("import archives: %w", err)

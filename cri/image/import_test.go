@@ -207,9 +207,12 @@ func TestImportOdd(t *testing.T) {
 	}
 }
 
-func TestImportDir(t *testing.T) {
-	w := newWorld(t)
+func TestImportArchives(t *testing.T) {
 	dir := t.TempDir()
+	var named []string
+	w := newWorld(t, func(c *Config) {
+		c.Archives, c.Named = dir, func(names []string) { named = append(named, names...) }
+	})
 	write := func(name string, data []byte) {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
@@ -228,15 +231,20 @@ func TestImportDir(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	if err := w.ImportDir(t.Context(), dir); err != nil {
+	if err := w.ImportArchives(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(imported()); got != "[docker.io/library/hello:v1 docker.io/library/other:v1]" {
 		t.Errorf("imported %s", got)
 	}
+	for _, name := range imported() {
+		if !slices.Contains(named, name) {
+			t.Errorf("%s was not told of: %q", name, named)
+		}
+	}
 	// Once more nothing happens, unless it is gone or has changed.
 	at := w.List()[0].PulledAt
-	if err := w.ImportDir(t.Context(), dir); err != nil || !w.List()[0].PulledAt.Equal(at) {
+	if err := w.ImportArchives(t.Context()); err != nil || !w.List()[0].PulledAt.Equal(at) {
 		t.Errorf("imported again: %v", err)
 	}
 	if err := w.Remove(t.Context(), "hello:v1"); err != nil {
@@ -245,13 +253,14 @@ func TestImportDir(t *testing.T) {
 	spec.Layers = append(spec.Layers, top)
 	write("b.tar.gz", imagetest.Build(spec).DockerArchive())
 	write("c.tar", []byte("broken"))
-	if err := w.ImportDir(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "c.tar") || strings.Contains(err.Error(), "a.tar") {
+	if err := w.ImportArchives(t.Context()); err == nil || !strings.Contains(err.Error(), "c.tar") || strings.Contains(err.Error(), "a.tar") {
 		t.Errorf("error is %v", err)
 	}
 	if got := fmt.Sprint(imported()); got != "[docker.io/library/hello:v1 docker.io/library/other:v1]" {
 		t.Errorf("imported %s", got)
 	}
-	if err := w.ImportDir(t.Context(), filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
+	w = newWorld(t, func(c *Config) { c.Archives = filepath.Join(dir, "absent") })
+	if err := w.ImportArchives(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error is %v", err)
 	}
 }

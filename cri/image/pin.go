@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,8 +27,13 @@ func (s *Store) readPins() error {
 }
 
 // pinned says whether garbage collection has to leave an image with these names. It is not kept with the image: the configuration may be
-// another one after the next start.
-func (s *Store) pinned(names []string) bool {
+// another one after the next start. What came with an archive may be in no registry that the machine can reach.
+func (s *Store) pinned(id string, names []string) bool {
+	for file, r := range s.archives.All() {
+		if s.cfg.Archives != "" && filepath.Dir(file) == filepath.Clean(s.cfg.Archives) && slices.Contains(r.IDs, id) {
+			return true
+		}
+	}
 	for _, p := range s.pins {
 		if slices.ContainsFunc(names, p.MatchString) {
 			return true

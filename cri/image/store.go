@@ -239,7 +239,7 @@ func (s *Store) namesOf(id string) []string {
 func (s *Store) image(id string, r imageRecord, names []string) Image {
 	i := Image{
 		ID: id, ManifestDigest: r.Manifest.String(), TopLayer: topLayer(r), Config: r.Config,
-		Pinned: s.pinned(names), PulledAt: r.PulledAt, Size: r.Bytes,
+		Pinned: s.pinned(id, names), PulledAt: r.PulledAt, Size: r.Bytes,
 	}
 	for _, n := range names {
 		if strings.Contains(n, "@") {
@@ -304,6 +304,9 @@ func (s *Store) record(id string, r imageRecord, names map[string]digest.Digest)
 		if err := s.names.Put(name, nameRecord{ID: id, Target: names[name]}); err != nil {
 			return Image{}, fmt.Errorf("record image %s: %w", id, err)
 		}
+	}
+	if s.cfg.Named != nil {
+		s.cfg.Named(slices.Collect(maps.Keys(names)))
 	}
 	return s.image(id, r, s.namesOf(id)), nil
 }
