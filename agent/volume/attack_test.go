@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,36 @@ func TestTeardownOfMountsThatCameOut(t *testing.T) {
 	}
 	teardown(t, m)
 	intact()
+}
+
+// Whatever is mounted in a pod's directory is seen, on whatever and however deep, without a look at all mounts of the node.
+func TestUnmounted(t *testing.T) {
+	needRoot(t)
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
+	file := filepath.Join(root, "a/b/file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Symlink("/", filepath.Join(root, "a/link")))
+	must(t, unix.Mkfifo(filepath.Join(root, "a/pipe"), 0o600))
+	if !unmounted(root) {
+		t.Error("something is mounted on nothing but directories, a file, a link and a pipe")
+	}
+	for _, at := range []string{root, filepath.Join(root, "a/b"), file} {
+		must(t, unix.Mount(at, at, "", unix.MS_BIND, "")) // of the same file system
+		if unmounted(root) {
+			t.Errorf("what is mounted on %s is not seen", at)
+		}
+		must(t, unmountUnder(root))
+		if left, err := mountsUnder(root); err != nil || len(left) > 0 {
+			t.Errorf("left on %s: %q, %v", at, left, err)
+		}
+	}
+	for i := range fewEntries {
+		must(t, os.WriteFile(filepath.Join(root, strconv.Itoa(i)), nil, 0o600))
+	}
+	if unmounted(root) || unmounted(filepath.Join(root, "absent")) {
+		t.Error("what was not looked at is said to be without mounts")
+	}
 }
 
 // The agent's own directories are no host paths, however they are named; nor are local volumes.
