@@ -60,7 +60,9 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 	a.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(corev1.EventList{Items: []corev1.Event{{
 			Type: "Normal", Reason: "Started", Message: "started container main", Count: 3,
-			FirstTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), LastTimestamp: metav1.NewTime(time.Now().Add(-time.Minute)),
+			// Half a minute from the next value that would be shown.
+			FirstTimestamp: metav1.NewTime(time.Now().Add(-60*time.Minute - 30*time.Second)),
+			LastTimestamp:  metav1.NewTime(time.Now().Add(-20*time.Minute - 30*time.Second)),
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web-node"}, Source: corev1.EventSource{Component: "berth"},
 		}}})
 	})
@@ -107,7 +109,7 @@ func web() corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "web-node", Namespace: "default", UID: "u"},
 		Spec:       corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "img", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}, {Name: "side"}}},
 	}
-	start := metav1.NewTime(time.Now().Add(-3 * time.Minute))
+	start := metav1.NewTime(time.Now().Add(-30*time.Minute - 30*time.Second))
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.2", HostIP: "192.0.2.1", StartTime: &start, QOSClass: corev1.PodQOSBurstable}
 	for _, c := range p.Spec.Containers {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
@@ -126,14 +128,14 @@ func TestPods(t *testing.T) {
 		want []string
 		not  string
 	}{
-		{"pods", []string{"NAME       READY   STATUS    RESTARTS   AGE\nweb-node   2/2     Running   0          3m"}, "dns"},
+		{"pods", []string{"NAME       READY   STATUS    RESTARTS   AGE\nweb-node   2/2     Running   0          30m"}, "dns"},
 		{"pods -A -o wide", []string{"NAMESPACE", "kube-system", "10.0.0.2", "Burstable"}, ""},
 		{"get pods --no-headers", []string{"web-node"}, "NAME"},
 		{"pods -o name", []string{"pod/web-node\n"}, ""},
 		{"pods -o yaml", []string{"kind: PodList", "name: web-node"}, "dns"},
 		{"pods web -o json", []string{`"kind": "Pod"`, `"podIP": "10.0.0.2"`}, "List"},
 		{"pods kube-system/dns", []string{"dns-node"}, "web"},
-		{"events", []string{"60s (x3 over 60m)", "pod/web-node"}, ""},
+		{"events", []string{"20m (x3 over 60m)", "pod/web-node"}, ""},
 		{"events --types normal --reason Started,Failed", []string{"pod/web-node"}, ""},
 		{"events --types Warning", []string{}, "pod/web-node"},
 		{"events --reason BackOff", []string{}, "pod/web-node"},
