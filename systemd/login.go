@@ -65,6 +65,19 @@ func (l *Login) MaxDelay() (time.Duration, error) {
 	return time.Duration(usec) * time.Microsecond, nil
 }
 
+// Preparing says whether the machine is going to be shut down already. Nobody can make that wait any more.
+func (l *Login) Preparing() (bool, error) {
+	v, err := l.manager.GetProperty(loginInterface + ".PreparingForShutdown")
+	if err != nil {
+		return false, fmt.Errorf("read whether the machine is shut down: %w", err)
+	}
+	down, ok := v.Value().(bool)
+	if !ok {
+		return false, fmt.Errorf("read whether the machine is shut down: it is %s", v)
+	}
+	return down, nil
+}
+
 // Next waits for the login manager to say that the machine is going to be shut down (true), or is not after all (false).
 func (l *Login) Next(ctx context.Context) (bool, error) {
 	for {

@@ -110,27 +110,28 @@ func (m *Manager) serve(ctx context.Context) error {
 	if err := m.raise(ctx, login); err != nil {
 		return err
 	}
-	lock, err := m.inhibit(ctx, login)
-	if err != nil {
-		return err
-	}
+	var lock *os.File // a nil one can be closed, too
 	defer func() { lock.Close() }()
-	for {
-		down, err := login.Next(ctx)
-		if err != nil {
-			return err
-		}
+	// An agent before us may have been killed in the middle of it.
+	down, err := login.Preparing()
+	for ended := false; err == nil; down, err = login.Next(ctx) {
 		if down {
 			m.end(ctx)
+			ended = true
 			lock.Close() // the machine may go
 			continue
 		}
-		m.log.Info("the machine is not shut down after all")
+		if ended {
+			m.log.Info("the machine is not shut down after all")
+		}
+		ended = false
 		m.cfg.Pods.Close(false)
+		lock.Close()
 		if lock, err = m.inhibit(ctx, login); err != nil {
-			return err
+			break
 		}
 	}
+	return err
 }
 
 func (m *Manager) inhibit(ctx context.Context, login *systemd.Login) (*os.File, error) {

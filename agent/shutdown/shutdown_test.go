@@ -62,7 +62,7 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%v", p)
 	}
 	for period, want := range map[time.Duration]int64{20 * time.Second: 20, time.Minute: 30} {
-		if e := eviction(pods[0], period, "b"); e.GraceSeconds != want || e.Boot != "b" || e.Conditions[0].Reason != "TerminationByKubelet" {
+		if e := eviction(pods[0], period, "b"); e.GraceSeconds != want || e.Boot != "b" || e.Return != pod.ReturnOpened || e.Conditions[0].Reason != "TerminationByKubelet" {
 			t.Errorf("%s: %+v", period, e)
 		}
 	}
@@ -166,12 +166,12 @@ func TestShutdown(t *testing.T) {
 	login.Shutdown(t, true)
 	<-lock.Released
 	// Critical pods are told when those before them have ended, or have had their time.
-	if told, closed := n.seen(); !slices.Equal(told, []string{"plain", "stubborn", "crit"}) || !slices.Equal(closed, []bool{true}) {
+	if told, closed := n.seen(); !slices.Equal(told, []string{"plain", "stubborn", "crit"}) || !slices.Equal(closed, []bool{false, true}) {
 		t.Errorf("told %v, closed %v", told, closed)
 	}
 	login.Shutdown(t, false)
 	lock = <-login.Taken
-	if _, closed := n.seen(); !slices.Equal(closed, []bool{true, false}) {
+	if _, closed := n.seen(); !slices.Equal(closed, []bool{false, true, false}) {
 		t.Errorf("closed %v", closed)
 	}
 	login.Shutdown(t, true)
@@ -179,4 +179,22 @@ func TestShutdown(t *testing.T) {
 	if told, _ := n.seen(); len(told) != 4 || told[3] != "stubborn" {
 		t.Errorf("told again: %v", told)
 	}
+}
+
+// TestShutdownGoesOn begins in the middle of a shutdown, when no inhibitor is to be had any more.
+func TestShutdownGoesOn(t *testing.T) {
+	login := systemdtest.Start(t, time.Minute)
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", login.Address)
+	changed := make(chan struct{})
+	n := &node{pods: []*corev1.Pod{newPod("plain", 0, 30)}, changed: changed}
+	login.Shutdown(t, true)
+	run(t, New(Config{Pods: n, Periods: Periods(20*time.Second, 10*time.Second), ConfDir: t.TempDir()}))
+	<-changed // it was told
+	login.Shutdown(t, false)
+	lock := <-login.Taken
+	if told, closed := n.seen(); !slices.Equal(told, []string{"plain"}) || !slices.Equal(closed, []bool{true, false}) {
+		t.Errorf("told %v, closed %v", told, closed)
+	}
+	login.Shutdown(t, true)
+	<-lock.Released
 }

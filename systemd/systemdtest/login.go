@@ -20,6 +20,7 @@ type Login struct {
 	Taken   chan *Inhibitor // each inhibitor when it is taken
 	Reloads chan string     // each unit that was told to read its configuration
 	conn    *dbus.Conn
+	props   *prop.Properties
 }
 
 // Inhibitor is an inhibitor that somebody holds.
@@ -27,6 +28,8 @@ type Inhibitor struct {
 	What, Who, Mode string
 	Released        chan struct{} // closed when its holder has closed it, or has ended
 }
+
+const loginInterface = "org.freedesktop.login1.Manager"
 
 const config = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><listen>unix:path=PATH</listen><auth>EXTERNAL</auth><policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
@@ -72,14 +75,15 @@ func (l *Login) serve(t *testing.T, delay time.Duration) {
 	t.Cleanup(func() { conn.Close() })
 	l.conn = conn
 	const path = "/org/freedesktop/login1"
-	if err := conn.Export(manager{l}, path, "org.freedesktop.login1.Manager"); err != nil {
+	if err := conn.Export(manager{l}, path, loginInterface); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.Export(units{l}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = prop.Export(conn, path, prop.Map{"org.freedesktop.login1.Manager": {
-		"InhibitDelayMaxUSec": {Value: uint64(delay / time.Microsecond)},
+	l.props, err = prop.Export(conn, path, prop.Map{loginInterface: {
+		"InhibitDelayMaxUSec":  {Value: uint64(delay / time.Microsecond)},
+		"PreparingForShutdown": {Value: false},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +98,8 @@ func (l *Login) serve(t *testing.T, delay time.Duration) {
 // Shutdown says that the machine is going down, or not after all.
 func (l *Login) Shutdown(t *testing.T, down bool) {
 	t.Helper()
-	if err := l.conn.Emit("/org/freedesktop/login1", "org.freedesktop.login1.Manager.PrepareForShutdown", down); err != nil {
+	l.props.SetMust(loginInterface, "PreparingForShutdown", down)
+	if err := l.conn.Emit("/org/freedesktop/login1", loginInterface+".PrepareForShutdown", down); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -47,17 +47,30 @@ func TestMachineShutdown(t *testing.T) {
 			t.Errorf("%s: %+v", name, p.Status)
 		}
 	}
+	refused := func() {
+		t.Helper()
+		n.wait("late", "refused", func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "NodeShutdown" })
+	}
 	n.apply("late.yaml", pod("late", sleeping))
-	n.wait("late", "refused", func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "NodeShutdown" })
-	login.Shutdown(t, false)
-	n.waitReady("late")
-
-	// An agent that is restarted leaves them ended; the next start of the machine does not.
-	n.stop()
+	refused()
+	// An agent that is killed in the middle leaves them ended, and lets nobody in either.
+	n.kill()
 	n.start()
 	if p := n.waitPhase("plain", corev1.PodFailed); p.Status.Reason != "Terminated" {
 		t.Errorf("after a restart of the agent: %+v", p.Status)
 	}
+	refused()
+	// The machine is not shut down after all.
+	login.Shutdown(t, false)
+	for _, name := range []string{"late", "plain", "critical"} {
+		n.waitReady(name)
+	}
+	<-login.Taken
+	// At the next time it is.
+	n.remove("late.yaml")
+	n.waitGone("late")
+	login.Shutdown(t, true)
+	n.waitPhase("critical", corev1.PodFailed)
 	n.stop()
 	marks, err := filepath.Glob(filepath.Join(n.Dir, "root/pods/*/ending.json"))
 	if err != nil || len(marks) != 2 {
@@ -74,6 +87,7 @@ func TestMachineShutdown(t *testing.T) {
 		}
 		write(t, m, strings.ReplaceAll(string(b), strings.TrimSpace(string(boot)), "the-one-before"))
 	}
+	login.Shutdown(t, false)
 	n.start()
 	n.waitReady("plain")
 	n.waitReady("critical")
