@@ -105,56 +105,16 @@ func New(c Config) (*Agent, error) {
 	if err := a.reserveNode(h, div); err != nil {
 		return nil, err
 	}
-	credentials, err := openCredentials(c)
-	if err != nil {
+	if err := a.openPods(div, memory); err != nil {
 		return nil, err
-	}
-	labels, err := c.Labels()
-	if err != nil {
-		return nil, err
-	}
-	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
-	if a.devices, err = openDevices(&c); err != nil {
-		return nil, err
-	}
-	if a.claims, err = openClaims(&c, labels); err != nil {
-		return nil, err
-	}
-	if a.pins, err = openPins(&c, div, a.devices); err != nil {
-		return nil, err
-	}
-	if a.pulled, err = openPulled(&c); err != nil {
-		return nil, err
-	}
-	a.pods, err = pod.New(pod.Config{
-		Credentials: credentials, Pulled: a.pulled, DiskUse: diskUse(&c.Resources),
-		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), work}, Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: work, Volumes: volume.New(volume.Config{Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage}),
-		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
-		Groups: tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
-		RootDir: c.RootDir, LogDir: c.LogDir,
-		BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
-		ResolvConf: c.ResolvConf, ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault,
-		Events: a.events, Log: c.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if c.ImagesNamed != nil {
-		c.ImagesNamed(a.pods.ImagesNamed)
 	}
 	a.stats, a.images = a.collector(h, memory), a.imageCollector()
 	if a.authority, err = openAuthority(c.Server); err != nil {
 		return nil, err
 	}
-	headers, err := source.ParseHeaders(c.ManifestHeaders)
-	if err != nil {
-		return nil, fmt.Errorf("--manifest-url-header: %w", err)
+	if a.source, err = openSource(c); err != nil {
+		return nil, err
 	}
-	a.source = source.New(source.Config{
-		URL: c.ManifestURL, Header: headers,
-		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
-		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"),
-	})
 	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
 		return nil, err
 	}
@@ -166,6 +126,60 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// openPods opens what pods are given of the node, and puts together what runs them.
+func (a *Agent) openPods(div config.Division, memory int64) error {
+	c := a.cfg
+	credentials, err := openCredentials(c)
+	if err != nil {
+		return err
+	}
+	labels, err := c.Labels()
+	if err != nil {
+		return err
+	}
+	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
+	if a.devices, err = openDevices(&c); err != nil {
+		return err
+	}
+	if a.claims, err = openClaims(&c, labels); err != nil {
+		return err
+	}
+	if a.pins, err = openPins(&c, div, a.devices); err != nil {
+		return err
+	}
+	if a.pulled, err = openPulled(&c); err != nil {
+		return err
+	}
+	a.pods, err = pod.New(pod.Config{
+		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), a.work}, Credentials: credentials, Pulled: a.pulled,
+		Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: a.work, DiskUse: diskUse(&c.Resources),
+		Volumes: volume.New(volume.Config{
+			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
+		}),
+		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
+		Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
+		RootDir: c.RootDir, LogDir: c.LogDir, BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
+		ResolvConf: c.ResolvConf, ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault,
+		Events: a.events, Log: c.Log,
+	})
+	if err == nil && c.ImagesNamed != nil {
+		c.ImagesNamed(a.pods.ImagesNamed)
+	}
+	return err
+}
+
+func openSource(c Config) (*source.Source, error) {
+	headers, err := source.ParseHeaders(c.ManifestHeaders)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest-url-header: %w", err)
+	}
+	return source.New(source.Config{
+		URL: c.ManifestURL, Header: headers,
+		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
+		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"),
+	}), nil
 }
 
 // diskUse counts what pods have on the disk, where that is limited.
