@@ -97,6 +97,13 @@ func (n *Node) processes() []string {
 // podLeftovers is what of pods is on a node that should have none: the node's own bridge and QoS groups may stay.
 func (n *Node) podLeftovers() []string {
 	var out []string
+	agent := "none"
+	switch {
+	case n.cmd != nil:
+		agent = strconv.Itoa(n.cmd.Process.Pid)
+	case n.service != "":
+		agent = systemctl(n.t, "show", "-p", "MainPID", "--value", n.service)
+	}
 	for _, l := range n.leftovers() {
 		name := strings.TrimPrefix(l, "cgroup ")
 		switch {
@@ -104,7 +111,7 @@ func (n *Node) podLeftovers() []string {
 		case strings.HasPrefix(l, "unit ") && !strings.Contains(l, "-pod"):
 		case l == "link "+n.Bridge:
 		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run": // tmpfs of the node's own
-		case strings.HasPrefix(l, "process ") && n.cmd != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.cmd.Process.Pid)):
+		case strings.HasPrefix(l, "process "+agent+" "):
 		case n.peer != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.peer.Pid())):
 		case n.peer != nil && l == "mount "+n.peer.Dir+"/root/overlay": // CRI-O's own
 		case strings.HasPrefix(l, "mount ") && slices.Contains(n.disks, strings.TrimPrefix(l, "mount ")):

@@ -41,10 +41,11 @@ type Node struct {
 	CgroupRoot, Bridge, CIDR string
 	peer                     *peer.Runtime // runs the pods instead of the embedded runtime, if not nil
 
-	cmd    *exec.Cmd
-	exited chan struct{}
-	client *http.Client
-	disks  []string // mounted for the node
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	service string // the agent is a service of systemd, and cmd nil
+	client  *http.Client
+	disks   []string // mounted for the node
 }
 
 var nodes atomic.Int32

@@ -26,7 +26,7 @@ func rebootNode(t *testing.T) *Node {
 	const dir = "/var/tmp/berth-sys-reboot"
 	n := &Node{
 		t: t, Dir: dir, Log: dir + "/agent.log", driver: cgroups.DriverSystemd, CgroupRoot: cgroups.SlicePath("/berth-sys-reboot"),
-		Bridge: "bsreboot", CIDR: "10.99.99.0/24",
+		Bridge: "bsreboot", CIDR: "10.99.99.0/24", service: filepath.Base(rebootService),
 	}
 	n.client = &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -79,7 +79,7 @@ func beforeReboot(t *testing.T, n *Node) {
 	}
 	write(t, rebootService, string(unit))
 	systemctl(t, "daemon-reload")
-	systemctl(t, "enable", "--now", filepath.Base(rebootService))
+	systemctl(t, "enable", "--now", n.service)
 	n.waitUp()
 	ids := readAll(t, "/proc/sys/kernel/random/boot_id")
 	for _, name := range []string{"guaranteed", "burstable"} {
@@ -93,7 +93,7 @@ func beforeReboot(t *testing.T, n *Node) {
 func afterReboot(t *testing.T, n *Node) {
 	t.Cleanup(n.checkClean)
 	t.Cleanup(func() {
-		systemctl(t, "disable", "--now", filepath.Base(rebootService))
+		systemctl(t, "disable", "--now", n.service)
 		if err := os.Remove(rebootService); err != nil {
 			t.Error(err)
 		}
