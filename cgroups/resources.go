@@ -212,8 +212,8 @@ func PageSize(s string) (string, bool) {
 }
 
 // minLimit is the least memory that a container can be started in. Before it is the container's program, its first process is what
-// sets it up, and so is each command that is run in it: of that 2 MiB and more cannot be reclaimed, by the kernel's version, and what
-// has less is killed before the program is there.
+// sets it up, and so is each command that is run in it: of that 2 MiB and more cannot be reclaimed, by the kernel's version and
+// without huge pages, and what has less is killed before the program is there.
 const minLimit = 3 << 20
 
 // CheckLimits says which limit of a pod the kernel cannot keep a container in. CPU limits have no such minimum: [Quota] rounds up.

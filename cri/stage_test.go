@@ -12,6 +12,12 @@ import (
 func TestSystemTree(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "tree", nil)
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, huge, _ := strings.Cut(string(status), "THP_enabled:")
+	huge, _, _ = strings.Cut(huge, "\n")
 	for name, more := range map[string]func(*runtimeapi.ContainerConfig){
 		"plain":    sleeper,
 		"readonly": func(cfg *runtimeapi.ContainerConfig) { sleeper(cfg); securityOf(cfg).ReadonlyRootfs = true },
@@ -42,6 +48,9 @@ func TestSystemTree(t *testing.T) {
 				"touch /sys/fs/cgroup/a 2>/dev/null || echo refused":                               "refused",
 				"for f in hosts hostname resolv.conf; do grep -c \" /etc/$f \" /proc/mounts; done": "1\n1\n1",
 				"cat /etc/hostname":                                                                "tree",
+				// What sets the container up goes without huge pages, its program and commands do not.
+				"sed -n s/THP_enabled://p /proc/1/status":    strings.TrimSpace(huge),
+				"sed -n s/THP_enabled://p /proc/self/status": strings.TrimSpace(huge),
 				// Of each hierarchy its own group, which has nothing in it.
 				"find /sys/fs/cgroup/ -mindepth 2 -type d": "",
 				"cat /sys/fs/cgroup/*/cgroup.procs /sys/fs/cgroup/cgroup.procs 2>/dev/null | grep -cx 1 | sed 's/[1-9][0-9]*/some/'": "some",
@@ -51,7 +60,7 @@ func TestSystemTree(t *testing.T) {
 				}
 			}
 			for _, m := range []string{"/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/sys/fs/cgroup"} {
-				flags := n.sh(t, id, "awk '$2 == \""+m+"\" {print \",\" $4 \",\"}' /proc/mounts | tail -n 1")
+				flags := n.sh(t, id, "awk '$2 == \""+m+"\" {print \",\" $4 \",\"}' /proc/mounts")
 				if !strings.Contains(flags, ",nosuid,") || m != "/dev" && !strings.Contains(flags, ",noexec,") {
 					t.Errorf("%s is mounted with %q", m, flags)
 				}

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "keeper.h"
+#include "link.h"
 
 /* Descriptors that cri/keeper passes. */
 enum { FD_CONFIG = 3, FD_DIR, FD_LOCK, FD_READY, FD_END };
@@ -138,4 +139,6 @@ static void __attribute__((constructor(200))) choose_life(int argc, char **argv,
 		hold();
 	if (argc > 1 && strcmp(argv[0], "berth-cgroup1") == 0)
 		veiled(argv + 1);
+	if (argc == 2 && strcmp(argv[1], "init") == 0)
+		no_huge_pages();
 }

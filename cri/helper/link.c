@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -46,6 +47,21 @@ static struct {
 	uint32_t flags;
 	struct sock_fprog prog;
 } want;
+
+static int huge_pages; /* the program may have them */
+
+/*
+ * no_huge_pages is for init, whose memory is charged to the container. Where
+ * transparent huge pages are on for all, the first bytes of Go's heap would be
+ * 2 MiB, as much as everything else together, and the kernel kills in a small
+ * container instead of splitting them. The setting is of the memory, which
+ * execve(2) hands on: the program gets back what was there before.
+ */
+void no_huge_pages(void)
+{
+	if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 0)
+		huge_pages = prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0;
+}
 
 static int is_null(int fd)
 {
@@ -83,6 +99,8 @@ static int __attribute__((noreturn)) link_thread(void *arg)
 	(void)arg;
 	if (syscall(SYS_read, want.sock, &c, 1) == 1) {
 		if ((want.null && own_null() != 0) || syscall(SYS_unshare, CLONE_FILES) != 0)
+			answer = 1;
+		if (huge_pages && syscall(SYS_prctl, PR_SET_THP_DISABLE, 0, 0, 0, 0) != 0)
 			answer = 1;
 		/* Others wait for the end of what else init has open. */
 		syscall(SYS_close_range, 0, (unsigned)want.sock - 1, 0);

@@ -58,7 +58,7 @@ func (l *link) finish() error {
 	}
 	n, err := l.ours.Read(b)
 	if err == nil && (n != 1 || b[0] != 0) {
-		err = errors.New("the kernel refuses the seccomp filter or /dev/null")
+		err = errors.New("the kernel refuses the seccomp filter, /dev/null or huge pages")
 	}
 	if err != nil {
 		return fmt.Errorf("finish init: %w", err)

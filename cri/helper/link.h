@@ -1,4 +1,5 @@
 #ifndef BERTH_LINK_H
 #define BERTH_LINK_H
 int link_join(int sock, int null);
+void no_huge_pages(void);
 #endif
