@@ -149,8 +149,10 @@ func TestAdmission(t *testing.T) {
 	n.waitCPUs("own", "1")
 }
 
-// A pod whose memory is there, but not on one NUMA node, is refused where it has to be aligned.
-func TestTopologyAffinity(t *testing.T) {
+// numaNodes are the CPUs of each NUMA node, the memory of the largest, and a request that no node alone can meet but all together
+// can. A machine without such nodes is none to look at.
+func numaNodes(t *testing.T) (cpus []string, beyondOne int64) {
+	t.Helper()
 	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
 	if err != nil || len(nodes) < 2 {
 		t.Skip("needs two NUMA nodes (numa=fake=2 makes some)")
@@ -159,23 +161,68 @@ func TestTopologyAffinity(t *testing.T) {
 	for _, node := range nodes {
 		id := strings.TrimPrefix(filepath.Base(node), "node")
 		most = max(most, procNumber(t, node+"/meminfo", "Node "+id+" MemTotal:")<<10)
+		cpus = append(cpus, strings.TrimSpace(readAll(t, node+"/cpulist")))
 	}
-	total := procNumber(t, "/proc/meminfo", "MemTotal:") << 10
-	if most+most/10 > total-200<<20 {
+	beyondOne = most + most/10
+	if beyondOne > procNumber(t, "/proc/meminfo", "MemTotal:")<<10-200<<20 {
 		t.Skip("needs NUMA nodes of which one has not nearly all memory")
 	}
+	return cpus, beyondOne
+}
+
+// A pod whose memory is there, but not on one NUMA node, is refused where it has to be aligned.
+func TestTopologyAffinity(t *testing.T) {
+	_, beyondOne := numaNodes(t)
 	n := startNode(t, "--memory-manager-policy=Static", "--reserved-memory=0:memory=100Mi", "--topology-manager-policy=single-numa-node")
-	asks := func(bytes int64) string {
-		return pod("aligned", "\n  "+fmt.Sprintf(sleeper, fmt.Sprintf("{limits: {cpu: 100m, memory: %d}}", bytes)))
-	}
-	n.apply("aligned.yaml", asks(most+most/10))
-	n.waitRefused("aligned", "TopologyAffinityError", corev1.PodFailed, fmt.Sprintf("memory requested=%d", most+most/10))
+	n.apply("aligned.yaml", aligned("aligned", "100m", beyondOne))
+	n.waitRefused("aligned", "TopologyAffinityError", corev1.PodFailed, fmt.Sprintf("memory requested=%d", beyondOne))
 	n.remove("aligned.yaml")
 	n.waitGone("aligned")
-	n.apply("aligned.yaml", asks(64<<20))
+	n.apply("aligned.yaml", aligned("aligned", "100m", 64<<20))
 	p := n.waitReady("aligned")
 	if got := n.groupFile("aligned", "cpuset.mems", "cpuset.mems"); len(got) != 1 {
 		t.Errorf("a pod of one NUMA node has the nodes %q (%s)", got, p.UID)
+	}
+}
+
+func aligned(name, cpu string, memory int64) string {
+	return pod(name, "\n  "+fmt.Sprintf(sleeper, fmt.Sprintf("{limits: {cpu: %s, memory: %d}}", cpu, memory)))
+}
+
+// CPUs and memory of one's own come from the same NUMA node; what no node has alone is refused, or with the policy restricted, which
+// wants as few nodes as can do, given from both. The kernel is asked what each has.
+func TestAlignedCPUsAndMemory(t *testing.T) {
+	cpus, beyondOne := numaNodes(t)
+	if strings.Join(cpus, " ") != "0-1 2-3" {
+		t.Skipf("needs a machine with the CPUs 0-1 and 2-3 on two NUMA nodes to know what is given, has %q", cpus)
+	}
+	for _, policy := range []string{"restricted", "single-numa-node"} {
+		t.Run(policy, func(t *testing.T) {
+			n := startNode(t, "--cpu-manager-policy=static", "--reserved-cpus=0", "--memory-manager-policy=Static", "--reserved-memory=0:memory=100Mi",
+				"--topology-manager-policy="+policy)
+			has := func(name, cpus, mems string) {
+				t.Helper()
+				n.waitReady(name)
+				n.waitCPUs(name, cpus)
+				if got := n.groupFile(name, "cpuset.mems", "cpuset.mems"); got != mems {
+					t.Errorf("%s has the memory of nodes %q, want %s", name, got, mems)
+				}
+			}
+			n.apply("both.yaml", aligned("both", "2", 64<<20))
+			has("both", "2-3", "1")
+			n.apply("one.yaml", aligned("one", "1", 64<<20))
+			has("one", "1", "0")
+			for _, name := range []string{"both", "one"} {
+				n.remove(name + ".yaml")
+				n.waitGone(name)
+			}
+			n.apply("wide.yaml", aligned("wide", "3", beyondOne))
+			if policy == "restricted" {
+				has("wide", "1-3", "0-1")
+				return
+			}
+			n.waitRefused("wide", "TopologyAffinityError", corev1.PodFailed, fmt.Sprintf("memory requested=%d", beyondOne))
+		})
 	}
 }
 
