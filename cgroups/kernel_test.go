@@ -459,17 +459,20 @@ func BenchmarkCreateRemove(b *testing.B) {
 
 // BenchmarkSample100 measures a hundred pods of one container each, pod and container group, in CPU time, since that is what the
 // agent takes from its pods: as they mostly are, one in ten with a process that sleeps; with one in ten that runs; when all have
-// run since the last sample; and the worst case, when what all have in memory has changed too.
+// run since the last sample; and the worst case, when what all have in memory has changed too. Each as if somebody asked all the time,
+// and as if a quarter of a minute lay between, which makes more files due.
 func BenchmarkSample100(b *testing.B) {
 	for _, c := range []struct {
 		name          string
 		runs, charges int
 	}{{"idle", 0, 0}, {"tenth-runs", 10, 10}, {"all-ran", 100, 10}, {"all-changed", 100, 100}} {
-		b.Run(c.name, func(b *testing.B) { sample100(b, c.runs, c.charges) })
+		b.Run(c.name, func(b *testing.B) { sample100(b, c.runs, c.charges, 0, false) })
+		b.Run(c.name+"-15s", func(b *testing.B) { sample100(b, c.runs, c.charges, 15*time.Second, false) })
+		b.Run(c.name+"-15s-brief", func(b *testing.B) { sample100(b, c.runs, c.charges, 15*time.Second, true) })
 	}
 }
 
-func sample100(b *testing.B, runs, charges int) {
+func sample100(b *testing.B, runs, charges int, apart time.Duration, brief bool) {
 	h, group := testGroup(b)
 	var pods, containers []*Sampler
 	for i := range 100 {
@@ -500,15 +503,16 @@ func sample100(b *testing.B, runs, charges int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		r := Round{kills, true}
+		r := Round{OOMKills: kills, Known: true, Brief: brief}
 		for i, s := range pods {
 			for _, one := range []*Sampler{s, containers[i]} { // as if it had been so
 				if i < runs {
-					one.last.CPU.UsageNs = 1
+					one.last.CPU.UsageNs, one.whole.cpu = 1, 1
 				}
 				if i < charges {
-					one.last.Memory.Usage, one.stat = 1, 1<<30
+					one.last.Memory.Usage, one.whole.memory, one.stat = 1, 1, 1<<30
 				}
+				one.allAt, one.limitsAt = one.allAt.Add(-apart), one.limitsAt.Add(-apart)
 			}
 			err := s.SampleIn(&u, r)
 			if err == nil && s.Moved() {

@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -24,19 +25,28 @@ func (h *Hierarchy) Stat(path string) (Usage, error) {
 // Sampler measures one group repeatedly: its files stay open and are read with pread, which makes the kernel render them
 // anew. It costs about a dozen descriptors a group. Not safe for concurrent use.
 type Sampler struct {
-	path  string
-	files []statFile
-	buf   []byte
-	psi   *PSI
-	last  Usage     // the sample before
-	rare  time.Time // when every file was read
-	moved bool
-	oom   *oomBelow // v1
-	kills uint64    // on the machine, when those of the group were last counted
-	again bool      // count them in the next round too
-	stat  uint64    // memory in use when memory.stat was read
-	above *Sampler
-	at    [motions]time.Time // when each was seen to have moved
+	path     string
+	files    []statFile
+	buf      []byte
+	psi      *PSI
+	last     Usage     // the sample before
+	whole    seen      // at the one before that was not brief
+	allAt    time.Time // when every file was read
+	limitsAt time.Time // when the limits were
+	moved    bool
+	peak     bool      // memory has moved since the high-water marks were read
+	oom      *oomBelow // v1
+	kills    uint64    // on the machine, when those of the group were last counted
+	again    bool      // count them in the next round too
+	stat     uint64    // memory in use when memory.stat was read
+	above    *Sampler
+	at       [motions]time.Time // when each was seen to have moved
+}
+
+// seen is what tells whether a group lives.
+type seen struct {
+	time        time.Time
+	cpu, memory uint64
 }
 
 // motion is something that does not move in a group if it does not in the group above.
@@ -51,24 +61,34 @@ const (
 	motions
 )
 
-// rarely is how often every file is read whatever happens.
-const rarely = 10 * time.Second
+const (
+	// limitsEvery is how often limits are read, which change without the group doing anything.
+	limitsEvery = 10 * time.Second
+	// everything is how often every file is read whatever happens: what the kernel moves between the lists of memory.stat, what
+	// writeback writes for a group that sleeps. Each group has its own turn, so that one sample does not pay for all.
+	everything = 5 * time.Minute
+)
 
 // when says in which samples a file is read.
-type when uint8
+type when uint16
 
 const (
 	// first files are read at every sample and tell whether the group lives: as long as neither CPU time nor memory moved, no task
 	// of it ran and nothing else can have changed, so that an idle pod costs a few microseconds.
 	first     when = 1 << iota
 	always         // changes without the group running: pressure of waiting tasks
-	ifRan          // changes when the group runs; what writeback still writes for one that sleeps is seen with the rare files
+	ifRan          // changes when the group runs; what writeback still writes for one that sleeps is seen when everything is read
 	ifTouched      // changes with the memory in use, or when somebody is killed
 	ifLimited      // changes when the group runs, if it has a quota
 	ifMoved        // changes when the group runs, if the file before it has
 	ifCharged      // changes with the memory in use. To render memory.stat costs the kernel as much as all other files together
-	rare           // limits and high-water marks
+	limits         // changes when somebody writes it
+	peaks          // high-water marks: looked at with the limits, if memory has moved
+	rare           // limits that nobody computes with
 )
+
+// every are all files but the first, which have been read by then.
+const every = (rare<<1 - 1) &^ first
 
 // chargeBatch is how many bytes the kernel charges to a group ahead of use, and keeps a CPU: a change that is less says nothing.
 const chargeBatch = 64 << 12
@@ -143,6 +163,8 @@ type Round struct {
 	// the same, no group has had any.
 	OOMKills uint64
 	Known    bool
+	// Brief leaves out what is neither CPU time nor memory.
+	Brief bool
 }
 
 // MachineOOMKills are those since the machine came up, of groups and of the machine.
@@ -170,7 +192,7 @@ func (s *Sampler) Close() {
 }
 
 // Refresh makes the next Sample read the limits again, for those who have just changed them.
-func (s *Sampler) Refresh() { s.rare = time.Time{} }
+func (s *Sampler) Refresh() { s.allAt = time.Time{} }
 
 // Moved says whether the last sample differed from the one before in what tells of life: CPU time, memory or pressure. A group
 // that did not move has no group below it that did, so that a tree need not be read further down.
@@ -185,50 +207,82 @@ func (s *Sampler) SampleIn(u *Usage, r Round) error {
 	*u = s.last
 	u.Time = now
 	s.psi = u.PSI.clone()
-	if err := s.read(u, first); err != nil {
+	if err := s.read(u, first, false); err != nil {
 		return err
 	}
-	ran, touched := u.CPU.UsageNs != s.last.CPU.UsageNs, u.Memory.Usage != s.last.Memory.Usage
+	before := s.whole
+	if r.Brief {
+		before = s.last.seen()
+	}
+	ran, touched := u.CPU.UsageNs != before.cpu, u.Memory.Usage != before.memory
 	// The machine's count moves a moment before that of a group, so that the round after one with a kill looks once more.
 	killed := r.Known && (r.OOMKills != s.kills || s.again)
-	due := always
-	if ran || touched {
-		due |= ifRan | ifMoved
-	}
-	if touched || killed {
-		due |= ifTouched
-	}
-	if ran && s.last.CPU.QuotaUs != NoLimit {
-		due |= ifLimited
-	}
-	if max(u.Memory.Usage, s.stat)-min(u.Memory.Usage, s.stat) >= chargeBatch {
-		due |= ifCharged
-	}
-	everything := now.Sub(s.rare) >= rarely
-	if everything {
-		s.rare = now
-		due = always | ifRan | ifTouched | ifLimited | ifMoved | ifCharged | rare
-	}
-	if due&ifCharged != 0 {
-		s.stat = u.Memory.Usage
-	}
-	if err := s.read(u, due); err != nil {
+	due := s.due(u, r, ran, touched, killed)
+	if err := s.read(u, due, ran); err != nil {
 		return err
 	}
-	if s.oom != nil && (killed || everything || touched && !r.Known) {
+	if s.oom != nil && !r.Brief && (killed || due == every || touched && !r.Known) {
 		n, err := s.oom.kills(s)
 		if err != nil {
 			return fmt.Errorf("measure group %s: %w", s.path, err)
 		}
 		u.Memory.OOMKills = n
 	}
-	s.again, s.kills = r.OOMKills != s.kills, r.OOMKills
 	u.PSI = s.psi
 	u.Memory.derive()
 	s.note(u, now)
 	s.moved = ran || touched || u.PSI.stalls() != s.last.PSI.stalls()
 	s.last = *u
+	if !r.Brief {
+		s.again, s.kills = r.OOMKills != s.kills, r.OOMKills
+		s.whole = u.seen()
+	}
 	return nil
+}
+
+func (u *Usage) seen() seen { return seen{u.Time, u.CPU.UsageNs, u.Memory.Usage} }
+
+// due says what is read now, and notes it.
+func (s *Sampler) due(u *Usage, r Round, ran, touched, killed bool) when {
+	var due when
+	if max(u.Memory.Usage, s.stat)-min(u.Memory.Usage, s.stat) >= chargeBatch {
+		due |= ifCharged
+	}
+	s.peak = s.peak || touched
+	if u.Time.Sub(s.limitsAt) >= limitsEvery {
+		due |= limits
+	}
+	if !r.Brief {
+		due |= always
+		if ran || touched {
+			due |= ifRan | ifMoved
+		}
+		if touched || killed {
+			due |= ifTouched
+		}
+		if ran && s.last.CPU.QuotaUs != NoLimit {
+			due |= ifLimited
+		}
+		if due&limits != 0 && s.peak {
+			due |= peaks
+		}
+	}
+	if known := !s.allAt.IsZero(); !known || !r.Brief && u.Time.Sub(s.allAt) >= everything {
+		due, s.allAt = every, u.Time
+		if !known {
+			s.allAt = u.Time.Add(-rand.N(everything))
+		}
+	}
+	if due&ifCharged != 0 {
+		s.stat = u.Memory.Usage
+	}
+	if due&limits != 0 {
+		s.limitsAt = u.Time
+	}
+	if due&peaks != 0 {
+		s.peak = false
+	}
+	return due
 }
 
 // note notes what has moved, for those below.
@@ -244,9 +298,10 @@ func (s *Sampler) note(u *Usage, now time.Time) {
 }
 
 // still says whether a file tells of something that cannot have moved since the last sample, by what is known of the group above. An
-// average that has not come to rest moves by itself.
-func (s *Sampler) still(f *statFile) bool {
-	if f.moves == unbounded || s.above == nil || !s.above.last.Time.After(s.last.Time) || s.above.at[f.moves].After(s.last.Time) {
+// average that has not come to rest moves by itself. Who waits for a CPU has run before and will run after, and is told of then.
+func (s *Sampler) still(f *statFile, ran bool) bool {
+	above := s.above != nil && s.above.whole.time.After(s.whole.time) && !s.above.at[f.moves].After(s.whole.time)
+	if f.moves == unbounded || !above && (ran || f.moves != cpuStall) {
 		return false
 	}
 	p := s.last.PSI.of(f.moves)
@@ -254,11 +309,11 @@ func (s *Sampler) still(f *statFile) bool {
 }
 
 // read reads the files whose turn it is.
-func (s *Sampler) read(u *Usage, due when) error {
+func (s *Sampler) read(u *Usage, due when, ran bool) error {
 	moved := false
 	for i := range s.files {
 		f := &s.files[i]
-		if f.when&due == 0 || due&rare == 0 && (f.when == ifMoved && !moved || s.still(f)) {
+		if f.when&due == 0 || due != every && (f.when == ifMoved && !moved || s.still(f, ran)) {
 			continue
 		}
 		data, err := s.pread(f.fd)

@@ -66,15 +66,15 @@ func v1Sources() []statSource {
 		{"cpuacct", "cpuacct.usage_user", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.UserNs })},
 		{"cpuacct", "cpuacct.usage_sys", ifRan, number(func(u *Usage) *uint64 { return &u.CPU.SystemNs })},
 		{"cpu", "cpu.stat", ifLimited, keyed(cpuStat)},
-		{"cpu", "cpu.cfs_quota_us", rare, v1Quota},
+		{"cpu", "cpu.cfs_quota_us", limits, v1Quota},
 		{"cpu", "cpu.cfs_period_us", rare, number(func(u *Usage) *uint64 { return &u.CPU.PeriodUs })},
 		{"memory", "memory.stat", ifCharged, keyed(v1MemoryStat)},
 		{"memory", "memory.usage_in_bytes", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
-		{"memory", "memory.limit_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
-		{"memory", "memory.memsw.limit_in_bytes", rare, v1SwapLimit}, // after the limit of memory
-		{"memory", "memory.max_usage_in_bytes", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
-		{"memory", "memory.failcnt", rare, number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
-		{"memory", "memory.memsw.failcnt", rare, func(data []byte, u *Usage) error {
+		{"memory", "memory.limit_in_bytes", limits, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"memory", "memory.memsw.limit_in_bytes", limits, v1SwapLimit}, // after the limit of memory
+		{"memory", "memory.max_usage_in_bytes", peaks, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"memory", "memory.failcnt", peaks, number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
+		{"memory", "memory.memsw.failcnt", peaks, func(data []byte, u *Usage) error {
 			n, err := parseNumber(data) // without swap the sum runs into its limit first, and only this one counts
 			u.Memory.LimitHits += n
 			return err
@@ -95,13 +95,13 @@ func v1Sources() []statSource {
 func v2Sources() []statSource {
 	return []statSource{
 		{"", "cpu.stat", first, keyed(cpuStat)},
-		{"", "cpu.max", rare, v2Quota},
+		{"", "cpu.max", limits, v2Quota},
 		{"", "memory.stat", ifCharged, keyed(v2MemoryStat)},
 		{"", "memory.current", first, number(func(u *Usage) *uint64 { return &u.Memory.Usage })},
-		{"", "memory.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
-		{"", "memory.peak", rare, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
+		{"", "memory.max", limits, number(func(u *Usage) *uint64 { return &u.Memory.Limit })},
+		{"", "memory.peak", peaks, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
 		{"", "memory.swap.current", ifCharged, number(func(u *Usage) *uint64 { return &u.Memory.Swap })},
-		{"", "memory.swap.max", rare, number(func(u *Usage) *uint64 { return &u.Memory.SwapLimit })},
+		{"", "memory.swap.max", limits, number(func(u *Usage) *uint64 { return &u.Memory.SwapLimit })},
 		{"", "memory.events", ifTouched, keyed(v2MemoryEvents)},
 		{"", "pids.current", ifRan, number(func(u *Usage) *uint64 { return &u.Pids.Current })},
 		{"", "pids.max", rare, number(func(u *Usage) *uint64 { return &u.Pids.Limit })},

@@ -65,14 +65,14 @@ func BenchmarkMeasure100(b *testing.B) {
 		Classes: []string{root}, Runtime: noRuntime{}, Memory: 1 << 30,
 	})
 	defer c.Close()
-	c.measure(b.Context())
+	c.measure(b.Context(), false)
 	var before, after unix.Rusage
 	b.ReportAllocs()
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		c.measure(b.Context())
+		c.measure(b.Context(), false)
 	}
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &after); err != nil {
 		b.Fatal(err)

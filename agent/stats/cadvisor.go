@@ -2,9 +2,11 @@ package stats
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/topology"
@@ -13,20 +15,21 @@ import (
 
 // Cadvisor is /metrics/cadvisor: groups from the root down to containers, under the names that kubelet has from cAdvisor.
 func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
-	return gatherer(func(ch chan<- prometheus.Metric) {
+	return gatherer(func(to *page) {
 		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 		defer cancel()
+		failed := to.family("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", gauge)
 		s, err := c.Snapshot(ctx, false)
 		if err != nil {
-			ch <- prometheus.NewInvalidMetric(prometheus.NewDesc("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", nil, nil), err)
+			failed.put(time.Time{}, 1)
 			return
 		}
-		newMetric("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", gauge).put(ch, time.Time{}, 0)
-		newMetric("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.", gauge,
-			"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion").put(ch, time.Time{}, 1, "", "berth "+version, "", kernelVersion(), "")
-		c.machine(s, ch)
+		failed.put(time.Time{}, 0)
+		to.family("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.", gauge,
+			"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion").put(time.Time{}, 1, "", "berth "+version, "", kernelVersion(), "")
+		c.machine(s, to)
 		l := c.disks()
-		tables := groupTables()
+		tables := groupTables(to)
 		seen := map[string]bool{}
 		defer func() { c.io.keep(seen) }()
 		put := func(f *Figures, x extra) {
@@ -37,8 +40,9 @@ func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
 			for _, d := range c.io.get(c.cfg.Groups, f) {
 				x.devices = append(x.devices, namedDevice{d, c.io.name(d.Major, d.Minor)})
 			}
+			own := pairs(groupLabels, []string{x.container, f.Path, x.image, x.name, x.namespace, x.pod})
 			for i := range tables {
-				tables[i].put(ch, f, x)
+				tables[i].put(f, &x, own)
 			}
 		}
 		put(&s.Node.Figures, extra{Figures: &s.Node.Figures, disk: l.node, interfaces: s.Node.Network, started: s.Node.Started, at: s.Time})
@@ -79,19 +83,19 @@ func readLayout(context.Context) *topology.Machine {
 	return m
 }
 
-func (c *Collector) machine(s *Snapshot, ch chan<- prometheus.Metric) {
+func (c *Collector) machine(s *Snapshot, to *page) {
 	labels := []string{"boot_id", "machine_id", "system_uuid"}
 	values := []string{oneLine("/proc/sys/kernel/random/boot_id"), oneLine("/etc/machine-id"), oneLine("/sys/class/dmi/id/product_uuid")}
-	newMetric("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.Cores), values...)
-	newMetric("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", gauge).put(ch, time.Time{}, 0)
+	to.family("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(time.Time{}, float64(s.Node.Cores), values...)
+	to.family("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", gauge).put(time.Time{}, 0)
 	if m := c.layout.get(c, layoutAge, readLayout); m != nil {
 		cores := m.Groups(func(c topology.CPU) int { return c.Core })
 		sockets := m.Groups(func(c topology.CPU) int { return c.Socket })
-		newMetric("machine_cpu_physical_cores", "Number of physical CPU cores.", gauge, labels...).put(ch, time.Time{}, float64(len(cores)), values...)
-		newMetric("machine_cpu_sockets", "Number of CPU sockets.", gauge, labels...).put(ch, time.Time{}, float64(len(sockets)), values...)
+		to.family("machine_cpu_physical_cores", "Number of physical CPU cores.", gauge, labels...).put(time.Time{}, float64(len(cores)), values...)
+		to.family("machine_cpu_sockets", "Number of CPU sockets.", gauge, labels...).put(time.Time{}, float64(len(sockets)), values...)
 	}
-	newMetric("machine_memory_bytes", "Amount of memory installed on the machine.", gauge, labels...).put(ch, time.Time{}, float64(c.cfg.Memory), values...)
-	newMetric("machine_swap_bytes", "Amount of swap memory available on the machine.", gauge, labels...).put(ch, time.Time{}, float64(s.Node.SwapTotal), values...)
+	to.family("machine_memory_bytes", "Amount of memory installed on the machine.", gauge, labels...).put(time.Time{}, float64(c.cfg.Memory), values...)
+	to.family("machine_swap_bytes", "Amount of swap memory available on the machine.", gauge, labels...).put(time.Time{}, float64(s.Node.SwapTotal), values...)
 }
 
 // extra is what of a group is not in its files.
@@ -111,26 +115,32 @@ type namedDevice struct {
 	name string
 }
 
+// groupLabels are those of every metric of groups, which may have more.
+var groupLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
+
 // table is one metric of groups: its values of one group, each with the values of its further labels.
 type table struct {
-	metric
-	values func(f *Figures, x *extra, emit func(v float64, labels ...string))
+	*family
+	values func(f *Figures, x *extra, emit emitter)
 }
 
-func (t *table) put(ch chan<- prometheus.Metric, f *Figures, x extra) {
-	t.values(f, &x, func(v float64, labels ...string) {
-		t.metric.put(ch, f.Usage.Time, v, append([]string{x.container, f.Path, x.image, x.name, x.namespace, x.pod}, labels...)...)
+func (t *table) put(f *Figures, x *extra, own []*dto.LabelPair) {
+	t.values(f, x, func(v float64, labels ...string) {
+		all := own
+		if len(labels) > 0 {
+			all = append(slices.Clip(own), pairs(t.labels, labels)...)
+		}
+		t.putPairs(f.Usage.Time, v, all)
 	})
 }
 
 type emitter = func(v float64, labels ...string)
 
 // groupTables are the metrics of groups.
-func groupTables() []table {
+func groupTables(to *page) []table {
 	var out []table
 	add := func(name, help string, kind prometheus.ValueType, values func(*Figures, *extra, emitter), labels ...string) {
-		all := append([]string{"container", "id", "image", "name", "namespace", "pod"}, labels...)
-		out = append(out, table{newMetric(name, help, kind, all...), values})
+		out = append(out, table{to.family(name, help, kind, labels...), values})
 	}
 	plain := func(name, help string, kind prometheus.ValueType, pick func(*cgroups.Usage) float64) {
 		add(name, help, kind, func(f *Figures, _ *extra, emit emitter) { emit(pick(&f.Usage)) })

@@ -55,7 +55,8 @@ func (c *Collector) figures(path string, began time.Time, seen map[string]bool, 
 		return Figures{Path: path}
 	}
 	g.figures.Usage, g.figures.Known = now, true
-	if dt := now.Time.Sub(before.Time); !before.Time.IsZero() && dt > 0 && now.CPU.UsageNs >= before.CPU.UsageNs {
+	// Right after somebody else has asked there is nothing to tell a rate by: that of before still holds.
+	if dt := now.Time.Sub(before.Time); !before.Time.IsZero() && dt >= prime/2 && now.CPU.UsageNs >= before.CPU.UsageNs {
 		g.figures.Rate = uint64(float64(now.CPU.UsageNs-before.CPU.UsageNs) / dt.Seconds())
 	}
 	return g.figures
@@ -140,6 +141,9 @@ func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 		}
 		out.Containers = append(out.Containers, r)
 	}
+	if c.round.Brief {
+		return out, true
+	}
 	out.Processes = 0
 	for _, r := range out.Containers {
 		out.Processes += r.Processes
@@ -152,7 +156,7 @@ func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 
 func (c *Collector) container(path string, began time.Time, seen map[string]bool, awake bool) Figures {
 	f := c.figures(path, began, seen, awake)
-	if g := c.groups[path]; g != nil && (g.moved || g.figures.Processes == 0) {
+	if g := c.groups[path]; g != nil && !c.round.Brief && (g.moved || g.figures.Processes == 0) {
 		g.figures.Processes = c.processes(path)
 		f.Processes = g.figures.Processes
 	}

@@ -48,11 +48,8 @@ func (c *Collector) node(seen map[string]bool) Node {
 	if n.Usage.PSI == nil {
 		n.Usage.PSI = nodePressure(c.cfg.Groups.Mode())
 	}
-	if data, err := os.ReadFile("/proc/self/net/dev"); err == nil {
-		n.Network = nodeInterfaces(parseNetDev(data))
-	}
-	if data, err := os.ReadFile("/proc/self/net/route"); err == nil {
-		n.Default = defaultInterface(data)
+	if !c.round.Brief {
+		n.Network, n.Default = nodeNetwork()
 	}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
@@ -64,6 +61,16 @@ func (c *Collector) node(seen map[string]bool) Node {
 		n.Self = c.figures(path, time.Time{}, seen, true)
 	}
 	return n
+}
+
+func nodeNetwork() (list []Interface, standard string) {
+	if data, err := os.ReadFile("/proc/self/net/dev"); err == nil {
+		list = nodeInterfaces(parseNetDev(data))
+	}
+	if data, err := os.ReadFile("/proc/self/net/route"); err == nil {
+		standard = defaultInterface(data)
+	}
+	return list, standard
 }
 
 func meminfo() map[string]uint64 {

@@ -21,26 +21,19 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (f collector) Collect(ch chan<- prometheus.Metric) { f(ch) }
 
-func gatherer(f collector) prometheus.Gatherer {
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(f)
-	return r
-}
-
 // Resource is /metrics/resource: what metrics-server reads.
 func (c *Collector) Resource() prometheus.Gatherer {
-	return gatherer(func(ch chan<- prometheus.Metric) {
+	return gatherer(func(to *page) {
 		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 		defer cancel()
-		s, err := c.Snapshot(ctx, false)
+		s, err := c.snapshot(ctx, false, true)
 		failed := 0.0
 		if err != nil {
 			failed = 1
 		} else {
-			resource(s, ch)
+			resource(s, to)
 		}
-		newMetric("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", prometheus.GaugeValue).
-			put(ch, time.Time{}, failed)
+		to.family("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", gauge).put(time.Time{}, failed)
 	})
 }
 
@@ -69,42 +62,42 @@ func (m metric) put(ch chan<- prometheus.Metric, t time.Time, v float64, labels 
 
 func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
 
-func resource(s *Snapshot, ch chan<- prometheus.Metric) {
+func resource(s *Snapshot, to *page) {
 	n := &s.Node
-	newMetric("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds", counter).
-		put(ch, n.Usage.Time, seconds(n.Usage.CPU.UsageNs))
-	newMetric("node_memory_working_set_bytes", "Current working set of the node in bytes", gauge).
-		put(ch, n.Usage.Time, float64(n.Usage.Memory.WorkingSet))
-	newMetric("node_swap_usage_bytes", "Current swap usage of the node in bytes", gauge).put(ch, n.Usage.Time, float64(n.SwapUsed))
+	to.family("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds", counter).
+		put(n.Usage.Time, seconds(n.Usage.CPU.UsageNs))
+	to.family("node_memory_working_set_bytes", "Current working set of the node in bytes", gauge).
+		put(n.Usage.Time, float64(n.Usage.Memory.WorkingSet))
+	to.family("node_swap_usage_bytes", "Current swap usage of the node in bytes", gauge).put(n.Usage.Time, float64(n.SwapUsed))
 
 	own := []string{"container", "namespace", "pod"}
-	cpu := newMetric("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", counter, own...)
-	memory := newMetric("container_memory_working_set_bytes", "Current working set of the container in bytes", gauge, own...)
-	swap := newMetric("container_swap_usage_bytes", "Current amount of the container swap usage in bytes", gauge, own...)
-	swapLimit := newMetric("container_swap_limit_bytes", "Current amount of the container swap limit in bytes", gauge, own...)
-	started := newMetric("container_start_time_seconds", "Start time of the container since unix epoch in seconds", gauge, own...)
-	podCPU := newMetric("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", counter, "namespace", "pod")
-	podMemory := newMetric("pod_memory_working_set_bytes", "Current working set of the pod in bytes", gauge, "namespace", "pod")
-	podSwap := newMetric("pod_swap_usage_bytes", "Current amount of the pod swap usage in bytes", gauge, "namespace", "pod")
+	cpu := to.family("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", counter, own...)
+	memory := to.family("container_memory_working_set_bytes", "Current working set of the container in bytes", gauge, own...)
+	swap := to.family("container_swap_usage_bytes", "Current amount of the container swap usage in bytes", gauge, own...)
+	swapLimit := to.family("container_swap_limit_bytes", "Current amount of the container swap limit in bytes", gauge, own...)
+	started := to.family("container_start_time_seconds", "Start time of the container since unix epoch in seconds", gauge, own...)
+	podCPU := to.family("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", counter, "namespace", "pod")
+	podMemory := to.family("pod_memory_working_set_bytes", "Current working set of the pod in bytes", gauge, "namespace", "pod")
+	podSwap := to.family("pod_swap_usage_bytes", "Current amount of the pod swap usage in bytes", gauge, "namespace", "pod")
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		ns, name := p.Pod.Namespace, p.Pod.Name
 		if p.Known {
-			podCPU.put(ch, p.Usage.Time, seconds(p.Usage.CPU.UsageNs), ns, name)
-			podMemory.put(ch, p.Usage.Time, float64(p.Usage.Memory.WorkingSet), ns, name)
-			podSwap.put(ch, p.Usage.Time, float64(p.Usage.Memory.Swap), ns, name)
+			podCPU.put(p.Usage.Time, seconds(p.Usage.CPU.UsageNs), ns, name)
+			podMemory.put(p.Usage.Time, float64(p.Usage.Memory.WorkingSet), ns, name)
+			podSwap.put(p.Usage.Time, float64(p.Usage.Memory.Swap), ns, name)
 		}
 		for j := range p.Containers {
 			r := &p.Containers[j]
-			started.put(ch, time.Time{}, float64(r.Started.UnixNano())/1e9, r.Name, ns, name)
+			started.put(time.Time{}, float64(r.Started.UnixNano())/1e9, r.Name, ns, name)
 			if !r.Known {
 				continue
 			}
-			cpu.put(ch, r.Usage.Time, seconds(r.Usage.CPU.UsageNs), r.Name, ns, name)
-			memory.put(ch, r.Usage.Time, float64(r.Usage.Memory.WorkingSet), r.Name, ns, name)
-			swap.put(ch, r.Usage.Time, float64(r.Usage.Memory.Swap), r.Name, ns, name)
+			cpu.put(r.Usage.Time, seconds(r.Usage.CPU.UsageNs), r.Name, ns, name)
+			memory.put(r.Usage.Time, float64(r.Usage.Memory.WorkingSet), r.Name, ns, name)
+			swap.put(r.Usage.Time, float64(r.Usage.Memory.Swap), r.Name, ns, name)
 			if l := r.Usage.Memory.SwapLimit; l != cgroups.NoLimit {
-				swapLimit.put(ch, r.Usage.Time, float64(l), r.Name, ns, name)
+				swapLimit.put(r.Usage.Time, float64(l), r.Name, ns, name)
 			}
 		}
 	}

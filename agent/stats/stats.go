@@ -131,6 +131,7 @@ type Snapshot struct {
 	Node    Node
 	Classes []Figures // as in Config
 	Pods    []Pod
+	brief   bool // only CPU time and memory are of now
 	took    time.Duration
 }
 
@@ -165,30 +166,35 @@ type Container struct {
 
 // Snapshot measures, unless that was done a moment ago. With rates it sees to it that there is a measurement before.
 func (c *Collector) Snapshot(ctx context.Context, rates bool) (*Snapshot, error) {
+	return c.snapshot(ctx, rates, false)
+}
+
+// snapshot is Snapshot; brief it has CPU time and memory alone, if nobody else has asked for more just now.
+func (c *Collector) snapshot(ctx context.Context, rates, brief bool) (*Snapshot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle.Reset(idleAfter)
 	if rates && (c.last == nil || time.Since(c.last.Time) > window) {
-		c.measure(ctx)
+		c.measure(ctx, brief)
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(prime):
 		}
-		c.last = c.measure(ctx)
+		c.last = c.measure(ctx, brief)
 	}
-	if c.last == nil || time.Since(c.last.Time) > fresh {
-		c.last = c.measure(ctx)
+	if c.last == nil || time.Since(c.last.Time) > fresh || c.last.brief && !brief {
+		c.last = c.measure(ctx, brief)
 	}
 	return c.last, ctx.Err()
 }
 
-func (c *Collector) measure(ctx context.Context) *Snapshot {
+func (c *Collector) measure(ctx context.Context, brief bool) *Snapshot {
 	began := time.Now()
-	s := &Snapshot{Time: began}
+	s := &Snapshot{Time: began, brief: brief}
 	seen := map[string]bool{}
 	kills, err := cgroups.MachineOOMKills()
-	c.round = cgroups.Round{OOMKills: kills, Known: err == nil}
+	c.round = cgroups.Round{OOMKills: kills, Known: err == nil, Brief: brief}
 	s.Node = c.node(seen)
 	for _, path := range c.cfg.Classes {
 		s.Classes = append(s.Classes, c.figures(path, time.Time{}, seen, true))
