@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestDirectoryComesLater(t *testing.T) {
@@ -274,4 +276,18 @@ func randomOperations(t *testing.T, r *rand.Rand) {
 		}
 		return true
 	})
+}
+
+// TestKernelsFile: a file of /proc says that it is a regular one, but to read /proc/kmsg is to wait until the kernel says something.
+func TestKernelsFile(t *testing.T) {
+	h := start(t, t.TempDir(), nil)
+	for name, target := range map[string]string{"kmsg.yaml": "/proc/kmsg", "type.yaml": "/sys/kernel/uevent_seqnum", "status.yaml": "/proc/self/status"} {
+		must(t, os.Symlink(target, filepath.Join(h.dir, name)))
+		if f, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+			f.Close()
+			h.waitProblem(name, "is a file of the kernel's own")
+		}
+	}
+	h.write("a.yaml", podYAML("a", "nginx:1"))
+	h.waitImage("a", "nginx:1")
 }

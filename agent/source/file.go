@@ -170,6 +170,10 @@ func readManifest(path string) ([]byte, identity, error) {
 	if err := checkKind(&st); err != nil {
 		return nil, id, err
 	}
+	// They call themselves regular, but reading one (/proc/kmsg) may never come to an end.
+	if kernels(f) {
+		return nil, id, errors.New("is a file of the kernel's own, such as those in /proc")
+	}
 	if beingWritten(f) {
 		return nil, id, errBusy
 	}
@@ -198,6 +202,13 @@ func checkKind(st *unix.Stat_t) error {
 		return errors.New("is a directory: manifests in it are not read")
 	}
 	return errors.New("is no regular file")
+}
+
+// kernels says whether a file is in a file system that shows what the kernel knows, and not what is on a disk.
+func kernels(f *os.File) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &st) == nil &&
+		slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.TRACEFS_MAGIC, unix.DEBUGFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, st.Type)
 }
 
 // beingWritten asks for a read lease, which the kernel refuses while any process has the file open for writing. Where
