@@ -61,8 +61,10 @@ func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string,
 		}
 		extra = append(extra, id)
 	}
+	seen := make(map[uint32]bool, len(extra))
 	for _, g := range extra {
-		if !slices.Contains(u.AdditionalGids, g) {
+		if !seen[g] {
+			seen[g] = true
 			u.AdditionalGids = append(u.AdditionalGids, g)
 		}
 	}

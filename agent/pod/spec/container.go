@@ -66,6 +66,14 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 		return nil, err
 	}
 	e.under(in.Injection.Envs)
+	command, err := expandAll(c.Command, e.lookup)
+	if err != nil {
+		return nil, fmt.Errorf("command: %w", err)
+	}
+	args, err := expandAll(c.Args, e.lookup)
+	if err != nil {
+		return nil, fmt.Errorf("args: %w", err)
+	}
 	mounts, err := mounts(&in)
 	if err != nil {
 		return nil, err
@@ -85,8 +93,8 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: in.Image.ID, UserSpecifiedImage: c.Image},
-		Command:     expandAll(c.Command, e.lookup),
-		Args:        expandAll(c.Args, e.lookup),
+		Command:     command,
+		Args:        args,
 		WorkingDir:  c.WorkingDir,
 		Envs:        e.message(),
 		Mounts:      mounts,

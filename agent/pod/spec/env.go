@@ -17,12 +17,15 @@ import (
 type environment struct {
 	names  []string
 	values map[string]string
+	size   int // in bytes, of all that was set
 }
 
 func (e *environment) set(name, value string) {
 	if _, ok := e.values[name]; !ok {
 		e.names = append(e.names, name)
+		e.size += len(name) + 2 // NAME=VALUE and what ends it
 	}
+	e.size += len(value) - len(e.values[name])
 	e.values[name] = value
 }
 
@@ -57,7 +60,13 @@ func env(in *Input) (*environment, error) {
 	for i := range in.Container.Env {
 		v := &in.Container.Env[i]
 		if v.ValueFrom == nil {
-			e.set(v.Name, expand(v.Value, e.lookup))
+			value, err := expand(v.Value, e.lookup)
+			if err != nil {
+				return nil, fmt.Errorf("environment variable %s: %w", v.Name, err)
+			}
+			if e.set(v.Name, value); e.size > maxStrings {
+				return nil, errTooMuch
+			}
 			continue
 		}
 		value, ok, err := g.valueFrom(v)
@@ -266,12 +275,15 @@ func ExpandSubPath(expr string, in *Input) (string, error) {
 		return "", err
 	}
 	var gone error
-	path := expand(expr, func(name string) (string, bool) {
+	path, err := expand(expr, func(name string) (string, bool) {
 		v, ok := e.lookup(name)
 		if !ok {
 			gone = fmt.Errorf("subPathExpr %q: environment variable %s is not set", expr, name)
 		}
 		return v, ok
 	})
+	if err != nil {
+		return "", fmt.Errorf("subPathExpr %q: %w", expr, err)
+	}
 	return path, gone
 }

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,10 +43,32 @@ func TestExpand(t *testing.T) {
 		"100$ for $(A)":    "100$ for a",
 		"$(NONE)$(A)$$(A)": "$(NONE)a$(A)",
 	} {
-		got := expand(in, func(n string) (string, bool) { v, ok := vars[n]; return v, ok })
-		if got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
+		got, err := expand(in, func(n string) (string, bool) { v, ok := vars[n]; return v, ok })
+		if got != want || err != nil {
+			t.Errorf("%q becomes %q, %v; want %q", in, got, err, want)
 		}
+	}
+}
+
+// TestExpandBomb has each variable refer to the one before ten times.
+func TestExpandBomb(t *testing.T) {
+	c := corev1.Container{Env: []corev1.EnvVar{{Name: "V0", Value: "ten bytes."}}}
+	for i := range 12 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i+1), Value: strings.Repeat(fmt.Sprintf("$(V%d)", i), 10)})
+	}
+	if _, err := env(&Input{Pod: &corev1.Pod{}, Container: &c}); err == nil || !strings.Contains(err.Error(), "environment variable V5: with its references it has more than") {
+		t.Errorf("%v", err)
+	}
+	c.Env = c.Env[:5] // the last one has 100 kB
+	for i := range 100 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("W%d", i), Value: "$(V4)"})
+	}
+	if _, err := env(&Input{Pod: &corev1.Pod{}, Container: &c}); !errors.Is(err, errTooMuch) {
+		t.Errorf("%v", err)
+	}
+	long := func(string) (string, bool) { return strings.Repeat("x", maxString-1), true }
+	if _, err := expandAll(slices.Repeat([]string{"$(X)"}, 100), long); !errors.Is(err, errTooMuch) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -52,7 +76,10 @@ func FuzzExpand(f *testing.F) {
 	f.Add("$(A)$$(A)$($(")
 	f.Fuzz(func(t *testing.T, s string) {
 		// With nothing known only $$ changes, and a text without it not at all.
-		got := expand(s, func(string) (string, bool) { return "", false })
+		got, err := expand(s, func(string) (string, bool) { return "", false })
+		if err != nil {
+			return
+		}
 		if len(got) > len(s) || !strings.Contains(s, "$$") && got != s {
 			t.Errorf("%q becomes %q", s, got)
 		}
