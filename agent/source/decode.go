@@ -152,6 +152,9 @@ func dropEmpty(docs []position) []position {
 }
 
 func decodeYAML(d position) []decoded {
+	if err := checkSingle(d.text); err != nil {
+		return []decoded{{errors: []string{d.say("", err.Error())}, at: d}}
+	}
 	var warnings []string
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -351,6 +354,7 @@ func decodeInto(data []byte, p position, into any) decoded {
 		}
 	}
 	if err == nil {
+		d.errors = p.sayAll(checkQuantities(into))
 		return d
 	}
 	var generic any
