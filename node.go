@@ -98,7 +98,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	var a *agent.Agent
 	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err == nil {
 		a, err = agent.New(agent.Config{
-			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, Version: version, Configz: settings.configz, Log: log,
+			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, Layers: rt.layers, Version: version, Configz: settings.configz, Log: log,
 			Ready: func() { notify.Ready("running pods") },
 		})
 	}

@@ -84,8 +84,9 @@ func runRuntime(ctx context.Context, c config.Config) error {
 type runtime struct {
 	pod.Runtime
 	images http.Handler
-	named  func(fn func(names []string)) // nil: it does not tell
-	ready  func()                        // called when its socket is served, if it is
+	named  func(fn func(names []string))                                // nil: it does not tell
+	layers func(context.Context) map[string]*runtimeapi.FilesystemUsage // nil: it does not tell of them alone
+	ready  func()                                                       // called when its socket is served, if it is
 	run    func(context.Context) error
 }
 
@@ -138,7 +139,7 @@ func embedded(ctx context.Context, c config.Config, log *slog.Logger) (*runtime,
 	if err != nil {
 		return nil, err
 	}
-	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed}
+	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed, layers: s.Layers}
 	rt.run = func(ctx context.Context) error {
 		if c.CRISocket == "" {
 			return s.Run(ctx)

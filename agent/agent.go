@@ -45,7 +45,9 @@ type Config struct {
 	config.Config
 
 	Runtime pod.Runtime
-	Images  http.Handler // serves /images of the API
+	// Layers tells what containers have written. Nil: the runtime's statistics are asked, which are more than that.
+	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
+	Images http.Handler // serves /images of the API
 	// ImagesNamed, of a runtime that tells, has fn called with the names that have an image from now on.
 	ImagesNamed func(fn func(names []string))
 	Version     string

@@ -17,7 +17,7 @@ import (
 // collector measures what the pods use.
 func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 	c := stats.Config{
-		Pods: a.pods.List, Groups: h, PodPath: a.tree.PodPath, Runtime: a.cfg.Runtime,
+		Pods: a.pods.List, Groups: h, PodPath: a.tree.PodPath, Runtime: a.cfg.Runtime, Layers: a.cfg.Layers,
 		NodeName: a.cfg.NodeName, Memory: memory, RootDir: a.cfg.RootDir, LogDir: a.cfg.LogDir, Log: a.log,
 	}
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {

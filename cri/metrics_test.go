@@ -94,6 +94,13 @@ func TestStatsFilters(t *testing.T) {
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
+		layers := n.Layers(t.Context())
+		for _, s := range l.GetStats() {
+			of := layers[s.GetAttributes().GetId()]
+			if of == nil || of.GetUsedBytes().GetValue() != s.GetWritableLayer().GetUsedBytes().GetValue() || of.GetFsId().GetMountpoint() != s.GetWritableLayer().GetFsId().GetMountpoint() || len(layers) != 3 {
+				t.Errorf("%s: of its layer alone it tells %v, among %d, of all %v", name, of, len(layers), s.GetWritableLayer())
+			}
+		}
 	}
 	for name, tt := range map[string]struct {
 		filter *runtimeapi.PodSandboxStatsFilter

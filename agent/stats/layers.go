@@ -35,21 +35,31 @@ func (c *Collector) disks() layers {
 			out.images = Disk{Time: time.Unix(0, f.GetTimestamp()), Used: f.GetUsedBytes().GetValue(), InodesUsed: f.GetInodesUsed().GetValue()}
 			out.images.Known = out.images.statfs(out.dir, false)
 		}
-		r, err := c.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
-		if err != nil {
-			c.log.Warn("runtime does not tell the sizes of its containers", "error", err)
-		}
-		for _, s := range r.GetStats() {
-			w := s.GetWritableLayer()
-			if w == nil {
-				continue
-			}
+		for id, w := range c.written(ctx) {
 			d := Disk{Time: time.Unix(0, w.GetTimestamp()), Used: w.GetUsedBytes().GetValue(), InodesUsed: w.GetInodesUsed().GetValue(), Known: true}
 			d.Capacity, d.Available, d.Inodes, d.InodesFree = out.images.Capacity, out.images.Available, out.images.Inodes, out.images.InodesFree
-			out.of[s.GetAttributes().GetId()] = d
+			out.of[id] = d
 		}
 		return out
 	})
+}
+
+// written is what containers have written, by their ids.
+func (c *Collector) written(ctx context.Context) map[string]*runtimeapi.FilesystemUsage {
+	if c.cfg.Layers != nil {
+		return c.cfg.Layers(ctx)
+	}
+	r, err := c.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		c.log.Warn("runtime does not tell the sizes of its containers", "error", err)
+	}
+	out := map[string]*runtimeapi.FilesystemUsage{}
+	for _, s := range r.GetStats() {
+		if w := s.GetWritableLayer(); w != nil {
+			out[s.GetAttributes().GetId()] = w
+		}
+	}
+	return out
 }
 
 // fill asks the runtime for what could not be read: the containers of runtimes that keep them where this kernel does not see

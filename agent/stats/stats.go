@@ -29,13 +29,15 @@ type Runtime interface {
 	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
-// Config is what a [Collector] works with. All but Log is required.
+// Config is what a [Collector] works with. All but Log and Layers is required.
 type Config struct {
 	Pods    func() []*corev1.Pod
 	Groups  *cgroups.Hierarchy
 	PodPath func(*corev1.Pod) string // of the pod's group
 	Classes []string                 // groups of the QoS classes, that of all pods first
 	Runtime Runtime
+	// Layers is what containers have written, by their ids; nil: the runtime's statistics are asked, which are more than that.
+	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
 
 	NodeName string
 	Memory   int64  // of the node in bytes
