@@ -59,7 +59,7 @@ func changeable(c *container) error {
 	return nil
 }
 
-// changeResources changes the limits of a container: in its cgroup when it runs, in its specification before. The caller holds op.
+// changeResources changes the limits of a container: in its cgroup when it runs, and in its specification. The caller holds op.
 func (cs *containers) changeResources(ctx context.Context, c *container, want *runtimeapi.LinuxContainerResources, beyond nri.Beyond) error {
 	if err := changeable(c); err != nil {
 		return err
@@ -73,16 +73,14 @@ func (cs *containers) changeResources(ctx context.Context, c *container, want *r
 	mergeResources(merged, want)
 	res := oci.Resources(merged, cs.host)
 	beyond.Add(res)
-	var err error
 	if rec.State == containerRunning {
-		if err = cs.limit(ctx, c, res); err != nil {
+		if err := cs.limit(ctx, c, res); err != nil {
 			// The kernel takes one limit after the other, and may have some of them already.
-			err = errors.Join(err, cs.limit(context.WithoutCancel(ctx), c, oci.Resources(explicit(was, want), cs.host)))
+			return errors.Join(err, cs.limit(context.WithoutCancel(ctx), c, oci.Resources(explicit(was, want), cs.host)))
 		}
-	} else {
-		err = rewriteSpec(cs.paths.spec(c.id), res)
 	}
-	if err != nil {
+	// Of one that runs it is what a verbose status and checkpoints show.
+	if err := rewriteSpec(cs.paths.spec(c.id), res); err != nil {
 		return err
 	}
 	raw, err := encode(merged)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -49,6 +50,14 @@ func TestUpdatesLast(t *testing.T) {
 		want := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 96 << 20, CpuQuota: 40000, CpuPeriod: 100000, CpuShares: 300, CpusetCpus: "0"}
 		if got := statusOf(t, n.Server, id).GetResources().GetLinux(); !proto.Equal(got, want) {
 			t.Errorf("%s: got %v", when, got)
+		}
+		cs, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown struct{ RuntimeSpec specs.Spec }
+		if err := json.Unmarshal([]byte(cs.Info["info"]), &shown); err != nil || *shown.RuntimeSpec.Linux.Resources.Memory.Limit != 96<<20 || *shown.RuntimeSpec.Linux.Resources.CPU.Quota != 40000 {
+			t.Errorf("%s: got %s, %v", when, cs.Info["info"], err)
 		}
 		st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
 		if err != nil {
