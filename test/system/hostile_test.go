@@ -26,6 +26,12 @@ func TestHostileManifests(t *testing.T) {
 	for i := range 1_000_000 {
 		fmt.Fprintf(&million, "{name: A%d, value: b},", i)
 	}
+	// To read it is to wait for the kernel, and nothing after it would be read.
+	if err := os.Symlink("/proc/kmsg", filepath.Join(n.Dir, "manifests/kmsg.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	n.logHas("kmsg.yaml", "a file of the kernel's own")
+
 	// Refused when they are read.
 	for name, c := range map[string]struct{ spec, says string }{
 		"back":      {"\n  volumes: [{name: v, emptyDir: {}}]" + container("volumeMounts: [{name: v, mountPath: /v, subPath: ../../x}]"), "subPath"},
@@ -38,6 +44,8 @@ func TestHostileManifests(t *testing.T) {
 		"million":   {container("env: [" + million.String() + "]"), "at most"},
 		"many":      {container("env: [" + million.String()[:2_500_000] + "}]"), "too many values"},
 		"uid":       {strings.Replace(container(""), "\n  containers", "\n  hostname: ../../x\n  containers", 1), "hostname"},
+		"huge":      {container("resources: {limits: {memory: '1E1000000000'}, requests: {memory: 1}}"), "resources.limits[memory]: Invalid value"},
+		"second":    {container("") + "\n...\napiVersion: v1\nkind: Pod\n", "what follows the first document in it is not read"},
 		"token":     {"\n  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]" + container(""), "only an API server makes tokens"},
 	} {
 		n.apply(name+".yaml", pod(name, c.spec))
@@ -53,6 +61,12 @@ func TestHostileManifests(t *testing.T) {
 	if err := os.Symlink(filepath.Join(n.Dir, "root", "pods"), link); err != nil {
 		t.Fatal(err)
 	}
+	// Each variable has the one before ten times.
+	var bomb strings.Builder
+	bomb.WriteString("{name: V0, value: ten-bytes.}")
+	for i := range 12 {
+		fmt.Fprintf(&bomb, ", {name: V%d, value: '%s'}", i+1, strings.Repeat(fmt.Sprintf("$(V%d)", i), 10))
+	}
 	for name, c := range map[string]struct{ spec, says string }{
 		"expr":    {"\n  volumes: [{name: v, emptyDir: {}}]" + container("env: [{name: E, value: ../../../../etc}]\nvolumeMounts: [{name: v, mountPath: /v, subPathExpr: $(E)}]"), "must not contain '..'"},
 		"own":     {"\n  volumes: [{name: v, hostPath: {path: " + n.Dir + "/root}}]" + container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
@@ -60,6 +74,7 @@ func TestHostileManifests(t *testing.T) {
 		"ownlink": {"\n  volumes: [{name: v, hostPath: {path: " + link + "}}]" + container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
 		"escape": {"\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers: [{name: i, image: " + image + ", command: [ln, -s, " + n.Dir + ", /v/evil], volumeMounts: [{name: v, mountPath: /v}]}]" +
 			container("volumeMounts: [{name: v, mountPath: /v, subPath: evil/root}]"), "leads out of the volume"},
+		"bomb": {container("env: [" + bomb.String() + "]"), "environment variable V5: with its references it has more than"},
 		"proc": {"\n  volumes: [{name: v, emptyDir: {}}]" + container("volumeMounts: [{name: v, mountPath: /proc/self}]"), "proc"},
 	} {
 		n.apply(name+".yaml", pod(name, c.spec))
