@@ -51,7 +51,7 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 	if err != nil {
 		return err
 	}
-	d := &description{out: cmd.OutOrStdout(), now: time.Now()}
+	d := &description{out: visible{cmd.OutOrStdout()}, now: time.Now()}
 	d.pod(p, file)
 	d.events(events)
 	problems, err := cl.Problems(ctx)

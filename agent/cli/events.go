@@ -49,7 +49,7 @@ func (c *commands) runEvents(cmd *cobra.Command, t target, follow bool, only fil
 		}
 		ns, uid = p.Namespace, p.UID
 	}
-	w := printers.GetNewTabWriter(cmd.OutOrStdout())
+	w := printers.GetNewTabWriter(visible{cmd.OutOrStdout()})
 	head := "LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE"
 	if t.all {
 		head = "NAMESPACE\t" + head

@@ -104,7 +104,7 @@ func hint(cmd *cobra.Command, cl *client.Client) {
 	if err != nil {
 		return
 	}
-	printProblems(cmd.ErrOrStderr(), problems)
+	printProblems(visible{cmd.ErrOrStderr()}, problems)
 }
 
 func printProblems(w io.Writer, problems []api.Problem) {
