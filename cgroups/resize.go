@@ -81,6 +81,14 @@ func Explicit(r *specs.LinuxResources) *specs.LinuxResources {
 	return &out
 }
 
+// Reclaimable says whether a group can have a memory limit: v1 refuses one that is below what is in use, where v2 kills for it.
+func (h *Hierarchy) Reclaimable(path string, r *specs.LinuxResources) error {
+	if h.mode != Unified {
+		return nil
+	}
+	return h.fits(Target{path, r})
+}
+
 // fits compares with the working set: the kernel drops the rest of the file cache when the limit falls.
 func (h *Hierarchy) fits(t Target) error {
 	if t.Resources == nil || t.Resources.Memory == nil || t.Resources.Memory.Limit == nil || *t.Resources.Memory.Limit <= 0 {

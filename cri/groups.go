@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
@@ -14,6 +15,14 @@ import (
 
 // realGroups is the hierarchy of the machine.
 type realGroups struct{ *cgroups.Hierarchy }
+
+// Update changes the settings of a group, unless that would have the kernel kill somebody in it.
+func (g realGroups) Update(path string, r *specs.LinuxResources) error {
+	if err := g.Reclaimable(path, r); err != nil {
+		return fmt.Errorf("update group %s: %w", path, err)
+	}
+	return g.Hierarchy.Update(path, r)
+}
 
 // openGroups returns the groups that the driver makes.
 func (s *Server) openGroups(h *cgroups.Hierarchy) (groups, error) {
@@ -66,6 +75,14 @@ func (g unitGroups) Attach(path string, pid int) error { return g.StartScope(pat
 
 // Warm is [realGroups.Warm].
 func (g unitGroups) Warm() { _ = g.Hierarchy.Warm() }
+
+// Update is [realGroups.Update].
+func (g unitGroups) Update(path string, r *specs.LinuxResources) error {
+	if err := g.Reclaimable(path, r); err != nil {
+		return fmt.Errorf("update group %s: %w", path, err)
+	}
+	return g.Systemd.Update(path, r)
+}
 
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
