@@ -67,6 +67,7 @@ type container struct {
 	done      chan struct{}                // closed when it has exited and nothing of it runs any more
 	signalled atomic.Bool                  // its stop signal was sent
 	dumping   atomic.Bool                  // a checkpoint of it is being made
+	rate      cpuRate
 
 	mu   sync.RWMutex
 	rec  containerRecord

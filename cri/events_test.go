@@ -3,9 +3,11 @@ package cri
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -50,6 +52,30 @@ func TestEvents(t *testing.T) {
 		want := "pod CREATED,pod STARTED,c CREATED,c STARTED,c STOPPED,pod STOPPED,c DELETED,pod DELETED"
 		if s := strings.Join(list, ","); s != want {
 			t.Errorf("got %s", s)
+		}
+	})
+}
+
+// TestNewestContainerComesFirst: kubelet takes the first container of a name for the one that counts.
+func TestNewestContainerComesFirst(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s := fakeServer(t, w, dir)
+		defer s.Close()
+		pod := runPod(t, s, "a")
+		var want []string
+		for _, name := range []string{"first", "second", "third"} {
+			want = append([]string{createContainer(t, s, pod, name)}, want...)
+			time.Sleep(time.Second)
+		}
+		r, err := s.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+		var got []string
+		for _, c := range r.GetContainersStatuses() {
+			got = append(got, c.GetId())
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
 	})
 }

@@ -48,7 +48,8 @@ type sandbox struct {
 	torndown bool // nothing but the directory and the record is left
 	gone     bool // nor these
 
-	shm sync.Mutex // one container after the other looks for shared memory
+	shm  sync.Mutex // one container after the other looks for shared memory
+	rate cpuRate
 }
 
 func (sb *sandbox) record() sandboxRecord {

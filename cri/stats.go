@@ -88,7 +88,7 @@ func (cs *containers) stats(ctx context.Context, c *container) (*runtimeapi.Cont
 		if err != nil {
 			return nil, err
 		}
-		st.Cpu, st.Memory, st.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
+		st.Cpu, st.Memory, st.Io = cpuUsage(u, &c.rate), memoryUsage(u), ioUsage(u)
 		res := &runtimeapi.LinuxContainerResources{}
 		if err := decode(rec.Resources, res); err != nil {
 			return nil, err
@@ -128,8 +128,8 @@ func (s *Server) Layers(ctx context.Context) map[string]*runtimeapi.FilesystemUs
 
 func value(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
 
-func cpuUsage(u cgroups.Usage) *runtimeapi.CpuUsage {
-	out := &runtimeapi.CpuUsage{Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.UsageNs)}
+func cpuUsage(u cgroups.Usage, rate *cpuRate) *runtimeapi.CpuUsage {
+	out := &runtimeapi.CpuUsage{Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.UsageNs), UsageNanoCores: rate.see(u)}
 	if u.PSI != nil {
 		out.Psi = psi(u.PSI.CPU)
 	}
@@ -185,7 +185,7 @@ func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxSt
 	if err != nil {
 		return nil, err
 	}
-	linux.Cpu, linux.Memory, linux.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
+	linux.Cpu, linux.Memory, linux.Io = cpuUsage(u, &sb.rate), memoryUsage(u), ioUsage(u)
 	linux.Process = &runtimeapi.ProcessUsage{Timestamp: u.Time.UnixNano(), ProcessCount: value(u.Pids.Current)}
 	linux.Network = networkUsage(rec.Pid, rec.NetNS)
 	return &runtimeapi.PodSandboxStats{

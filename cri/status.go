@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,9 +43,11 @@ func sandboxStatus(sb *sandbox) *runtimeapi.PodSandboxStatus {
 	return st
 }
 
+// containerStatuses are of all containers of a pod, the newest first: kubelet, where it goes by events, takes the first of a name for the
+// container that counts.
 func containerStatuses(sb *sandbox) []*runtimeapi.ContainerStatus {
 	var out []*runtimeapi.ContainerStatus
-	for _, c := range sb.containers() {
+	for _, c := range slices.Backward(sb.containers()) {
 		if c.record().State != containerCreating {
 			out = append(out, containerStatus(c))
 		}
