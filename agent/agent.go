@@ -184,6 +184,17 @@ func openSource(c Config) (*source.Source, error) {
 	}), nil
 }
 
+// heedShutdown gives pods time to end when the machine is shut down, where that was asked for.
+func (a *Agent) heedShutdown(ctx context.Context, g *errgroup.Group) {
+	periods, err := a.cfg.Periods()
+	if err != nil || len(periods) == 0 {
+		return
+	}
+	down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
+	down.Ask(ctx)
+	g.Go(func() error { down.Run(ctx); return nil })
+}
+
 // diskUse counts what pods have on the disk, where that is limited.
 func diskUse(r *config.Resources) func(context.Context, string) (int64, bool) {
 	if !r.LocalStorage {
@@ -210,6 +221,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.server.Store(srv)
 	g, ctx := errgroup.WithContext(ctx)
+	a.heedShutdown(ctx, g)
 	found, wanted := make(chan source.Update), make(chan source.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
@@ -220,10 +232,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchDrift(ctx) })
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
 	g.Go(func() error { a.collectImages(ctx); return nil })
-	if periods, err := a.cfg.Periods(); err == nil && len(periods) > 0 {
-		down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
-		g.Go(func() error { down.Run(ctx); return nil })
-	}
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
 	srv.run(ctx, g)
 	return g.Wait()

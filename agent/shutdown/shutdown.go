@@ -81,6 +81,24 @@ func (m *Manager) total() time.Duration {
 // Longest wait between two tries to reach a login manager that is away: there is no event of its coming back without a bus.
 const longestRetry = 30 * time.Second
 
+// askTimeout is how long pods wait for the login manager to say whether they may come.
+const askTimeout = 2 * time.Second
+
+// Ask refuses pods from the start when the machine is being shut down: an agent before us may have been killed in the middle of it. It is
+// called before any pod comes. What cannot be asked is asked again by [Manager.Run].
+func (m *Manager) Ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	login, err := systemd.DialLogin(ctx)
+	if err != nil {
+		return
+	}
+	defer login.Close()
+	if down, err := login.Preparing(); err == nil && down {
+		m.cfg.Pods.Close(true)
+	}
+}
+
 // Run waits for shutdowns until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	for wait := time.Second; ctx.Err() == nil; wait = min(2*wait, longestRetry) {
@@ -112,7 +130,7 @@ func (m *Manager) serve(ctx context.Context) error {
 	}
 	var lock *os.File // a nil one can be closed, too
 	defer func() { lock.Close() }()
-	// An agent before us may have been killed in the middle of it.
+	// It may have begun before somebody listened.
 	down, err := login.Preparing()
 	for ended := false; err == nil; down, err = login.Next(ctx) {
 		if down {

@@ -188,11 +188,16 @@ func TestShutdownGoesOn(t *testing.T) {
 	changed := make(chan struct{})
 	n := &node{pods: []*corev1.Pod{newPod("plain", 0, 30)}, changed: changed}
 	login.Shutdown(t, true)
-	run(t, New(Config{Pods: n, Periods: Periods(20*time.Second, 10*time.Second), ConfDir: t.TempDir()}))
+	m := New(Config{Pods: n, Periods: Periods(20*time.Second, 10*time.Second), ConfDir: t.TempDir()})
+	m.Ask(t.Context())
+	if told, closed := n.seen(); len(told) > 0 || !slices.Equal(closed, []bool{true}) {
+		t.Errorf("before pods come: told %v, closed %v", told, closed)
+	}
+	run(t, m)
 	<-changed // it was told
 	login.Shutdown(t, false)
 	lock := <-login.Taken
-	if told, closed := n.seen(); !slices.Equal(told, []string{"plain"}) || !slices.Equal(closed, []bool{true, false}) {
+	if told, closed := n.seen(); !slices.Equal(told, []string{"plain"}) || !slices.Equal(closed, []bool{true, true, false}) {
 		t.Errorf("told %v, closed %v", told, closed)
 	}
 	login.Shutdown(t, true)
