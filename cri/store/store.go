@@ -18,8 +18,9 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// syncDelay is how long a write may stay in the page cache only.
-const syncDelay = 200 * time.Millisecond
+// syncDelay is how long a write may stay in the page cache only. It is as long as a journal's own interval: while a journal is written,
+// whoever makes a file or a directory on its file system may have to wait for it, and pods that start do little else.
+const syncDelay = 5 * time.Second
 
 // ErrLocked says that another process has the file open.
 var ErrLocked = errors.New("in use by another process")
