@@ -79,24 +79,31 @@ func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodS
 }
 
 func (cs *containers) stats(ctx context.Context, c *container) (*runtimeapi.ContainerStats, error) {
+	st, _, err := cs.measure(ctx, c)
+	return st, err
+}
+
+// measure is stats, with what they were made of.
+func (cs *containers) measure(ctx context.Context, c *container) (*runtimeapi.ContainerStats, cgroups.Usage, error) {
+	var u cgroups.Usage
 	st := &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{
 		Id: c.id, Metadata: c.cfg.GetMetadata(), Labels: c.cfg.GetLabels(), Annotations: c.cfg.GetAnnotations(),
 	}}
 	rec := c.record()
 	if rec.State == containerRunning {
-		u, err := cs.cgroups.Stat(rec.Cgroup)
-		if err != nil {
-			return nil, err
+		var err error
+		if u, err = cs.cgroups.Stat(rec.Cgroup); err != nil {
+			return nil, u, err
 		}
 		st.Cpu, st.Memory, st.Io = cpuUsage(u, &c.rate), memoryUsage(u), ioUsage(u)
 		res := &runtimeapi.LinuxContainerResources{}
 		if err := decode(rec.Resources, res); err != nil {
-			return nil, err
+			return nil, u, err
 		}
 		st.Swap = swapUsage(u, res)
 	}
 	st.WritableLayer = cs.layer(ctx, c)
-	return st, nil
+	return st, u, nil
 }
 
 // layer is what a container has written; nil when that is not known.
@@ -173,15 +180,17 @@ func psiData(s cgroups.Stall) *runtimeapi.PsiData {
 func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxStats, error) {
 	rec := sb.record()
 	linux := &runtimeapi.LinuxPodSandboxStats{}
+	var parts []cgroups.Usage
 	for _, c := range sb.containers() {
 		if c.record().State != containerRunning {
 			continue
 		}
-		if st, err := p.containers.stats(ctx, c); err == nil {
-			linux.Containers = append(linux.Containers, st)
+		// It may have ended just now; then it is one that does not run.
+		if st, u, err := p.containers.measure(ctx, c); err == nil {
+			linux.Containers, parts = append(linux.Containers, st), append(parts, u)
 		}
 	}
-	u, err := p.usage(sb, rec.Cgroup)
+	u, err := p.usage(sb, rec.Cgroup, parts)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +205,7 @@ func (p *pods) stats(ctx context.Context, sb *sandbox) (*runtimeapi.PodSandboxSt
 	}, nil
 }
 
-func (p *pods) usage(sb *sandbox, group string) (cgroups.Usage, error) {
+func (p *pods) usage(sb *sandbox, group string, containers []cgroups.Usage) (cgroups.Usage, error) {
 	if sb.cfg.GetLinux().GetCgroupParent() != "" {
 		return p.cgroups.Stat(filepath.Dir(group))
 	}
@@ -205,15 +214,8 @@ func (p *pods) usage(sb *sandbox, group string) (cgroups.Usage, error) {
 		return cgroups.Usage{}, err
 	}
 	u.PSI = nil // the time that some of several groups waited is not the sum of what each of them waited
-	for _, c := range sb.containers() {
-		rec := c.record()
-		if rec.State != containerRunning {
-			continue
-		}
-		// It may have ended just now; then it is one that does not run.
-		if of, err := p.cgroups.Stat(rec.Cgroup); err == nil {
-			add(&u, of)
-		}
+	for _, of := range containers {
+		add(&u, of)
 	}
 	return u, nil
 }

@@ -50,25 +50,33 @@ func (m *Manager) Bind(uid types.UID, volume string, choose func(taken map[strin
 
 // taken are the PersistentVolumes that the ephemeral volumes of pods have.
 func (m *Manager) taken() (map[string]bool, error) {
-	pods, err := m.Pods()
-	if err != nil {
-		return nil, err
-	}
 	taken := map[string]bool{}
-	for _, uid := range pods {
-		dir, err := m.podDir(uid)
-		if err != nil {
-			return nil, err
-		}
+	err := m.eachPod(func(dir string) error {
 		bound, err := readClaims(dir)
-		if err != nil {
-			return nil, err
-		}
 		for _, name := range bound {
 			taken[name] = true
 		}
+		return err
+	})
+	return taken, err
+}
+
+// eachPod calls fn with the directory of every pod that has one, until it fails.
+func (m *Manager) eachPod(fn func(dir string) error) error {
+	pods, err := m.Pods()
+	if err != nil {
+		return err
 	}
-	return taken, nil
+	for _, uid := range pods {
+		dir, err := m.podDir(uid)
+		if err != nil {
+			return err
+		}
+		if err := fn(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func readClaims(dir string) (map[string]string, error) {

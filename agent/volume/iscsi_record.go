@@ -28,26 +28,15 @@ type iscsiDisk struct {
 
 // others says whether a disk of another volume, of this pod or of any other, is as asked for.
 func (m *Manager) others(dir, volume string, like func(iscsiDisk) bool) (bool, error) {
-	pods, err := m.Pods()
-	if err != nil {
-		return false, err
-	}
-	for _, uid := range pods {
-		other, err := m.podDir(uid)
-		if err != nil {
-			return false, err
-		}
+	found := false
+	err := m.eachPod(func(other string) error {
 		disks, err := readDisks(other)
-		if err != nil {
-			return false, err
-		}
 		for name, d := range disks {
-			if (other != dir || name != volume) && like(d) {
-				return true, nil
-			}
+			found = found || (other != dir || name != volume) && like(d)
 		}
-	}
-	return false, nil
+		return err
+	})
+	return found, err
 }
 
 func keepDisk(dir, volume string, disk iscsiDisk) error {
