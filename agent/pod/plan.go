@@ -34,6 +34,7 @@ type step struct {
 	container string // name
 	id        string // of the container or sandbox
 	attempt   uint32
+	round     uint32        // start: how often all containers of the pod have been sent back
 	backoff   time.Duration // start: the delay its container will carry
 	deadline  time.Time     // kill: when grace ends
 	force     bool          // kill: there is no grace at all
@@ -75,7 +76,7 @@ type view struct {
 	renew    bool                    // volumes may not be up to date
 	finished bool                    // what a pod that is over does not need was given back
 	torn     bool                    // nothing is left of the pod
-	busy     map[string]bool         // keys of the steps that run
+	busy     map[string]step         // those that run, by key
 	resized  resized                 // what containers were given since they were made
 	images   map[string]spec.Image   // by container name: for its next start
 	failed   map[string]failure      // by key of the step
@@ -103,6 +104,7 @@ type planner struct {
 	decision
 	sandboxOK bool
 	anew      *container // whose exit has sent all containers of the pod back to the start; nil: none
+	round     uint32     // how often that was
 	starts    bool       // something of the pod is being started, or waits for it
 }
 
@@ -125,9 +127,15 @@ func plan(v *view) decision {
 }
 
 func (p *planner) add(s step) {
-	if !p.busy[s.key()] {
+	if !p.does(s.key()) {
 		p.steps = append(p.steps, s)
 	}
+}
+
+// does says whether the step of that key runs.
+func (p *planner) does(key string) bool {
+	_, ok := p.busy[key]
+	return ok
 }
 
 // at asks to be woken.
@@ -171,12 +179,12 @@ func (p *planner) run() {
 	}
 	p.ephemeral()
 	// The two steps make the same volumes.
-	switch renewing := p.busy[string(stepRenew)]; {
+	switch renewing := p.does(string(stepRenew)); {
 	case p.needsPrepare() && !renewing:
-		if _, wait := p.blocked(string(stepPrepare)); !wait && !p.busy[string(stepPrepare)] {
+		if _, wait := p.blocked(string(stepPrepare)); !wait && !p.does(string(stepPrepare)) {
 			p.steps = slices.Insert(p.steps, 0, p.prepare()) // it takes longest
 		}
-	case p.renew && p.sandboxOK && !p.busy[string(stepPrepare)]:
+	case p.renew && p.sandboxOK && !p.does(string(stepPrepare)):
 		p.tidy(step{kind: stepRenew})
 	}
 	if !p.starts {

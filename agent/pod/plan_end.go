@@ -26,8 +26,8 @@ func (p *planner) ending() {
 		return
 	}
 	// What is being started is cut off, and may still turn out to run.
-	for key := range p.busy {
-		if k := kindOf(key); k != stepTeardown && (k != stepFinish || !p.end.keep) {
+	for _, s := range p.busy {
+		if s.kind != stepTeardown && (s.kind != stepFinish || !p.end.keep) {
 			return
 		}
 	}

@@ -29,9 +29,6 @@ func TestPlanRules(t *testing.T) {
 	again := onExit(corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleOnExitCodesOpIn, 42, 43)
 	unless := onExit(corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleOnExitCodesOpNotIn, 1)
 	all := onExit(corev1.ContainerRestartRuleActionRestartAllContainers, corev1.ContainerRestartRuleOnExitCodesOpIn, 9)
-	after := func(name string, made time.Duration) func(*view) {
-		return func(v *view) { v.seen.latest(name).CreatedAt = planNow.Add(-made).UnixNano() }
-	}
 	runPlans(t, []planCase{
 		{name: "never of its own", policy: always, spec: "a b", seen: "sandbox a=exit1 b=running", change: rules("a", "Never")},
 		{name: "always of its own", policy: never, spec: "a b", seen: "sandbox a=exit0 b=running", change: rules("a", "Always"), want: "start/a~10s"},
@@ -45,15 +42,35 @@ func TestPlanRules(t *testing.T) {
 		},
 		{
 			name: "and begin with the init containers", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=exit137@1s",
-			change: rules("a", "Never", all), want: "start/i~10s",
+			change: rules("a", "Never", all), want: "start/i~10s^1",
 		},
 		{
-			name: "what was made since counts", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=exit137@5s i=exit0",
+			name: "what was made since counts", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=exit137@5s i=exit0^1",
+			change: rules("a", "Never", all), want: "start/a~10s^1 start/b~10s^1",
+		},
+		{
+			name: "what was being started is waited for", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s", busy: "start/b",
+			change: rules("a", "Never", all),
+		},
+		{
+			name: "and ended, whenever it was made", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10h b=running",
+			change: rules("a", "Never", all), want: "kill/b0@30s",
+		},
+		{
+			name: "or is past without having run", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@10s b=created i=exit0^1 a=running^1",
+			change: rules("a", "Never", all), want: "start/b^1",
+		},
+		{
+			name: "again and again", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@30s b=exit0@20s i=exit0^1 a=exit9@10s^1 b=running^1",
+			change: rules("a", "Never", all), want: "kill/b1@30s",
+		},
+		{
+			name: "exits of one round count once", policy: never, spec: "a b", seen: "sandbox a=exit9@20s b=exit9@10s a=running^1",
 			change: func(v *view) {
 				rules("a", "Never", all)(v)
-				after("i", 3*time.Second)(v)
+				rules("b", "Never", all)(v)
 			},
-			want: "start/a~10s start/b~10s",
+			want: "start/b~10s^1",
 		},
 		{
 			name: "they end meanwhile", policy: never, spec: "a b", seen: "sandbox a=exit9@10s b=running",

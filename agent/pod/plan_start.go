@@ -139,7 +139,7 @@ func (p *planner) lastBegun() int {
 
 // up says whether a sidecar lets those behind it start.
 func (p *planner) up(c *corev1.Container, now *container) bool {
-	return now.GetState() == running && !p.busy[step{kind: stepStart, container: c.Name}.key()] &&
+	return now.GetState() == running && !p.does(step{kind: stepStart, container: c.Name}.key()) &&
 		(c.StartupProbe == nil || p.probes[now.GetId()].Startup == Passed)
 }
 
@@ -154,7 +154,7 @@ func (p *planner) regular() {
 		}
 		_, stuck := p.waiting[c.Name]
 		hooked := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
-		if hooked && (p.busy[step{kind: stepStart, container: c.Name}.key()] || begins && !stuck) {
+		if hooked && (p.does(step{kind: stepStart, container: c.Name}.key()) || begins && !stuck) {
 			return
 		}
 	}
@@ -162,8 +162,8 @@ func (p *planner) regular() {
 
 // start brings a container that should run one step further, or says what it waits for.
 func (p *planner) start(c *corev1.Container) {
-	s := step{kind: stepStart, container: c.Name}
-	if p.busy[s.key()] {
+	s := step{kind: stepStart, container: c.Name, round: p.round}
+	if p.does(s.key()) {
 		p.starts = true
 		if f := p.failed[s.key()]; f.reason != "" {
 			p.waiting[c.Name] = status.Waiting{Reason: f.reason, Message: f.message} // until it turns out well

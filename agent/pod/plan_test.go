@@ -20,7 +20,8 @@ var planNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 //
 // The spec lists the pod's containers: "name", "init:name" or "side:name". What is seen is "sandbox" (or "sandbox=dead") and
 // "name=state", in the order of their making. A state is created, running, unknown or exitN; "!" says that the container is in a
-// sandbox before the present one, "@10s" that it ended that long ago and "~20s" that it carries that back-off.
+// sandbox before the present one, "@10s" that it ended that long ago, "~20s" that it carries that back-off and "^1" that it is of
+// that round.
 type planCase struct {
 	name   string
 	policy corev1.RestartPolicy
@@ -50,7 +51,7 @@ func (c planCase) view() *view {
 		}
 	}
 	v := &view{
-		pod: pod, now: planNow, seen: &observed{containers: map[string][]container{}}, prepared: true, busy: map[string]bool{},
+		pod: pod, now: planNow, seen: &observed{containers: map[string][]container{}}, prepared: true, busy: map[string]step{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, probes: map[string]ProbeResults{},
 		delays: delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute},
 	}
@@ -60,7 +61,8 @@ func (c planCase) view() *view {
 		}
 	}
 	for key := range strings.FieldsSeq(c.busy) {
-		v.busy[key] = true
+		_, name, _ := strings.Cut(key, "/")
+		v.busy[key] = step{kind: kindOf(key), container: name}
 	}
 	for i, word := range strings.Fields(c.seen) {
 		v.see(i, word)
@@ -87,6 +89,8 @@ func (v *view) see(i int, word string) {
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, CreatedAt: planNow.Add(-time.Hour).UnixNano() + int64(i),
 		Annotations: map[string]string{"io.kubernetes.container.hash": spec.Hash(&corev1.Container{Name: name, Image: "app:1"})},
 	}}
+	state, round, _ := strings.Cut(state, "^")
+	c.Annotations["berth.node/round"] = round
 	state, backoff, _ := strings.Cut(state, "~")
 	c.Annotations["berth.node/restart-backoff"] = backoff
 	state, ago, _ := strings.Cut(state, "@")
@@ -121,6 +125,9 @@ func (d *decision) text() string {
 		}
 		if s.kind == stepStart && s.backoff != 0 {
 			t += "~" + s.backoff.String()
+		}
+		if s.kind == stepStart && s.round != 0 {
+			t += fmt.Sprintf("^%d", s.round)
 		}
 		if s.kind == stepKill {
 			t += "@" + s.deadline.Sub(planNow).String()
@@ -411,11 +418,11 @@ func TestPlanRepeats(t *testing.T) {
 			t.Errorf("%q, then %q", d.text(), again.text())
 		}
 		for _, s := range d.steps {
-			v.busy[s.key()] = true
+			v.busy[s.key()] = s
 		}
 		after := plan(v)
 		for _, s := range after.steps {
-			if v.busy[s.key()] {
+			if _, runs := v.busy[s.key()]; runs {
 				t.Errorf("%s is planned while it runs", s.key())
 			}
 		}

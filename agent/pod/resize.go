@@ -233,13 +233,13 @@ func (p *planner) resize() (waits bool) {
 		}
 	}
 	s := step{kind: stepResize}
-	if kills || p.busy[s.key()] {
+	if kills || p.does(s.key()) {
 		return true
 	}
 	if _, wait := p.blocked(s.key()); !stale || wait {
 		return false
 	}
-	if p.busy[string(stepPrepare)] {
+	if p.does(string(stepPrepare)) {
 		return false // it makes the pod's group
 	}
 	p.add(s)

@@ -265,7 +265,7 @@ func (l *launch) sandboxConfig() *runtimeapi.PodSandboxConfig {
 
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
-		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Image: l.image,
+		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Round: l.step.round, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
 		BindOptions: l.mountOptions, Objects: l.cfg.Objects, EnvFile: l.envFile, Target: l.target,
 	}

@@ -68,13 +68,19 @@ type worker struct {
 	added    *added
 	recalled bool // it is known what was given before the agent was restarted
 
-	tasks   map[string]context.CancelFunc // running steps by key
+	tasks   map[string]task // running steps by key
 	results chan result
 
 	last   *corev1.Pod               // as published
 	waited map[string]status.Waiting // as planned last
 	trace  trace.Span                // of the pod's start, until it has started
 	began  time.Time                 // when that start did
+}
+
+// task is a step that runs.
+type task struct {
+	step   step
+	cancel context.CancelFunc
 }
 
 // result is what a step came to.
@@ -94,7 +100,7 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
 		resized: &resized{}, added: &added{}, renew: hasContent(pod),
-		probes: map[string]ProbeResults{}, tasks: map[string]context.CancelFunc{}, results: make(chan result),
+		probes: map[string]ProbeResults{}, tasks: map[string]task{}, results: make(chan result),
 	}
 	w.prober = newProber(n, pod.UID, w.mail, w.log)
 	return w
@@ -158,8 +164,8 @@ func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 func (w *worker) settle() {
 	w.endTrace()
 	w.prober.end()
-	for _, cancel := range w.tasks {
-		cancel()
+	for _, t := range w.tasks {
+		t.cancel()
 	}
 	for len(w.tasks) > 0 {
 		r := <-w.results
@@ -225,9 +231,9 @@ func (w *worker) stop(e ending) {
 	if err := writeMark(w.cfg.RootDir, w.uid, w.mark()); err != nil {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
-	for key, cancel := range w.tasks {
-		if k := kindOf(key); k == stepPrepare || k == stepImage || k == stepStart || k == stepKill && hurry {
-			cancel()
+	for _, t := range w.tasks {
+		if k := t.step.kind; k == stepPrepare || k == stepImage || k == stepStart || k == stepKill && hurry {
+			t.cancel()
 		}
 	}
 }
@@ -297,9 +303,9 @@ func (w *worker) see(now *observed) {
 }
 
 func (w *worker) view() *view {
-	busy := make(map[string]bool, len(w.tasks))
-	for key := range w.tasks {
-		busy[key] = true
+	busy := make(map[string]step, len(w.tasks))
+	for key, t := range w.tasks {
+		busy[key] = t.step
 	}
 	return &view{
 		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, renew: w.renew, finished: w.finished, torn: w.torn,
@@ -312,7 +318,7 @@ func (w *worker) view() *view {
 func (w *worker) begin(ctx context.Context, s step) {
 	do := w.act(s)
 	ctx, cancel := context.WithCancel(ctx)
-	w.tasks[s.key()] = cancel
+	w.tasks[s.key()] = task{s, cancel}
 	starting, began := w.trace != nil, time.Now()
 	if starting {
 		ctx = trace.ContextWithSpan(ctx, w.trace)

@@ -29,6 +29,7 @@ type Input struct {
 	Node      *Node
 	Attempt   uint32 // how many there were before it
 	Backoff   time.Duration
+	Round     uint32
 	Image     Image
 	PodIPs    []string
 	IDs       *IDs // of the pod, nil = the node's

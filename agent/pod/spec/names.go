@@ -37,6 +37,7 @@ const (
 
 	sidecarAnnotation = "berth.node/sidecar" // its place in the order of start
 	backoffAnnotation = "berth.node/restart-backoff"
+	roundAnnotation   = "berth.node/round" // how often all containers of its pod had been sent back; not there: never
 
 	resourcesAnnotation = "berth.node/resources" // what it was made with
 )
@@ -92,6 +93,9 @@ func containerAnnotations(in *Input) (map[string]string, error) {
 			a[sidecarAnnotation] = strconv.Itoa(i)
 		}
 	}
+	if in.Round > 0 {
+		a[roundAnnotation] = strconv.FormatUint(uint64(in.Round), 10)
+	}
 	res, err := json.Marshal(c.Resources)
 	if err != nil {
 		return nil, fmt.Errorf("keep resources: %w", err)
@@ -122,6 +126,15 @@ func Hash(c *corev1.Container) string {
 func Changed(c *corev1.Container, annotations map[string]string) bool {
 	had := annotations[hashAnnotation]
 	return had != "" && had != Hash(c)
+}
+
+// Round is how often all containers of the pod had been sent back to the start when this one's start was planned.
+func Round(annotations map[string]string) uint32 {
+	n, err := strconv.ParseUint(annotations[roundAnnotation], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
 }
 
 // Backoff is the delay that applies when this container exits soon.
