@@ -315,12 +315,37 @@ func (n *node) sh(t testing.TB, id, script string) string {
 	return strings.TrimSpace(string(r.Stdout))
 }
 
+// shares is what a group has of the CPU, in v1's measure: the kernel makes 1024 shares of its weight 100.
+func (n *node) shares(t testing.TB, group string) uint64 {
+	t.Helper()
+	h, err := cgroups.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := "cpu.shares"
+	if h.Mode() == cgroups.Unified {
+		file = "cpu.weight"
+	}
+	b, err := os.ReadFile(filepath.Join(h.Dir("cpu", group), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Mode() == cgroups.Unified {
+		v = v * 1024 / 100
+	}
+	return v
+}
+
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// eventually waits for what nothing announces.
+// eventually waits for what nothing announces, long enough for a machine that is emulated.
 func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
-	for range 1000 {
+	for range 6000 {
 		if ok() {
 			return
 		}

@@ -227,6 +227,10 @@ func (cs *containers) adjust(ctx context.Context, c *container, spec *specs.Spec
 	if err != nil {
 		return nil, err
 	}
+	if _, given := r.GetAdjust().GetLinux().GetResources().GetUnified()[oci.WeightFile]; cs.host.Unified && !given {
+		// Else the weight that the container's own shares were made would win over a plugin's.
+		oci.Weigh(spec.Linux.Resources)
+	}
 	if err := cs.setSysctls(c, spec); err != nil {
 		return nil, err
 	}
@@ -448,8 +452,12 @@ func (cs *containers) pluginContainer(c *container, spec *specs.Spec) *api.Conta
 	if spec == nil {
 		spec, err = readSpec(cs.paths.spec(c.id))
 	}
+	asked := &runtimeapi.LinuxContainerResources{}
 	if err == nil {
-		err = nri.Container(out, spec)
+		err = decode(rec.Resources, asked)
+	}
+	if err == nil {
+		err = nri.Container(out, spec, asked)
 	}
 	if err != nil {
 		cs.log.Debug("specification is not told to plugins", append(c.logAttrs(), "error", err)...)

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-node/berth/cgroups"
 )
 
 // TestUpdatesLast: what was changed is what the kernel has, what is told, and so for the next runtime too. What cannot be is refused and
@@ -46,10 +44,7 @@ func TestUpdatesLast(t *testing.T) {
 			t.Errorf("%s: the kernel has %d, %v", when, u.Memory.Limit, err)
 		}
 		d, err := n.machine.cgroups.Detail(n.containerRecord(t, id).Cgroup)
-		shares := d.CPUShares
-		if n.machine.cgroups.(realGroups).Mode() == cgroups.Unified {
-			shares = (shares - 2) * 9999 / 262142 * 1024 / 100 // told by one formula, of a weight that was computed by the kernel's
-		}
+		shares := n.shares(t, n.containerRecord(t, id).Cgroup)
 		if err != nil || shares < 250 || shares > 300 || d.CPUQuotaUs != 40000 {
 			t.Errorf("%s: the kernel has %+v, %v", when, d, err)
 		}

@@ -7,6 +7,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // FromCRI is how plugins know resources. Zero is nothing said.
@@ -90,8 +92,8 @@ func (b Beyond) Add(r *specs.LinuxResources) {
 	}
 }
 
-// Container fills in what a specification says of a container.
-func Container(c *api.Container, s *specs.Spec) error {
+// Container fills in what a specification says of a container, and the shares that were asked for.
+func Container(c *api.Container, s *specs.Spec, asked *runtimeapi.LinuxContainerResources) error {
 	if s == nil || s.Linux == nil || s.Process == nil {
 		return fmt.Errorf("describe container %s to plugins: its specification has no process", c.GetId())
 	}
@@ -113,5 +115,22 @@ func Container(c *api.Container, s *specs.Spec) error {
 	if v := s.Process.OOMScoreAdj; v != nil {
 		c.Linux.OomScoreAdj = api.Int(v)
 	}
+	shares(c.Linux.GetResources(), asked)
 	return nil
+}
+
+// shares tells those that were asked for where the specification has them as a weight, on cgroup v2: plugins that place containers
+// compute what CPU each has requested from its shares.
+func shares(r *api.LinuxResources, asked *runtimeapi.LinuxContainerResources) {
+	v := uint64(asked.GetCpuShares())
+	if r == nil || v == 0 || r.GetCpu().GetShares() != nil {
+		return
+	}
+	if r.Cpu == nil {
+		r.Cpu = &api.LinuxCPU{}
+	}
+	r.Cpu.Shares = api.UInt64(v)
+	if _, given := asked.GetUnified()[oci.WeightFile]; !given {
+		delete(r.Unified, oci.WeightFile)
+	}
 }

@@ -44,13 +44,8 @@ func Resources(r *runtimeapi.LinuxContainerResources, h Host) *specs.LinuxResour
 		cpu.Burst = &v
 		delete(unified, burstFile)
 	}
-	if _, given := unified[weightFile]; cpu.Shares != nil && h.Unified && !given {
-		// Said as a weight, so that it is the kernel's conversion everywhere: libraries have had two of their own.
-		if unified == nil {
-			unified = map[string]string{}
-		}
-		unified[weightFile] = strconv.FormatUint(cgroups.Weight(*cpu.Shares), 10)
-		cpu.Shares = nil
+	if _, given := unified[WeightFile]; cpu.Shares != nil && h.Unified && !given {
+		unified = weigh(cpu, unified)
 	}
 	if *cpu != (specs.LinuxCPU{}) {
 		out.CPU = cpu
@@ -80,7 +75,24 @@ func Resources(r *runtimeapi.LinuxContainerResources, h Host) *specs.LinuxResour
 	return out
 }
 
-const (
-	burstFile  = "cpu.max.burst"
-	weightFile = "cpu.weight"
-)
+// WeightFile is where cgroup v2 has what are shares on v1.
+const WeightFile = "cpu.weight"
+
+const burstFile = "cpu.max.burst"
+
+// Weigh says the shares of a specification as the weight of cgroup v2.
+func Weigh(r *specs.LinuxResources) {
+	if r != nil && r.CPU != nil && r.CPU.Shares != nil {
+		r.Unified = weigh(r.CPU, r.Unified)
+	}
+}
+
+// weigh makes a weight of shares, so that it is the kernel's conversion everywhere: libraries have had two of their own.
+func weigh(cpu *specs.LinuxCPU, unified map[string]string) map[string]string {
+	if unified == nil {
+		unified = map[string]string{}
+	}
+	unified[WeightFile] = strconv.FormatUint(cgroups.Weight(*cpu.Shares), 10)
+	cpu.Shares = nil
+	return unified
+}
