@@ -106,7 +106,7 @@ func newPod(t testing.TB, change ...func(*keeper.Config)) *pod {
 }
 
 func (p *pod) cleanup() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := p.Stop(ctx); err != nil {
 		p.t.Errorf("stop: %v", err)
@@ -193,7 +193,7 @@ func removeCgroups(t testing.TB) {
 	mounts, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupRoot())
 	mounts = append(mounts, "/sys/fs/cgroup"+cgroupRoot())
 	for _, m := range mounts {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for {
 			left := 0
 			_ = filepath.WalkDir(m, func(path string, d os.DirEntry, err error) error {
@@ -251,7 +251,7 @@ func (p *pod) sh(script string) (string, int) {
 // exit waits for the exit record of a container.
 func (p *pod) exit(id string) keeper.Exit {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
 	var got keeper.Exit
 	err := p.Watch(ctx, func(e keeper.Exit) {
@@ -318,7 +318,7 @@ func (p *pod) execIn(id string, pid int, change func(*keeper.Exec), args ...stri
 	if _, err := out.ReadFrom(r); err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
 	exit, err := proc.Wait(ctx)
 	return out.String(), exit, err
