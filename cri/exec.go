@@ -25,7 +25,7 @@ const (
 	// maxOutput is what an answer of ExecSync holds of both streams together. The rest is read and dropped, so that the command
 	// ends. Clients of the CRI take messages of 16 MiB, and the answer has a few bytes beside the output.
 	maxOutput = 16<<20 - 1<<10
-	// drain is how long output is waited for when the command has ended, but somebody it left behind holds the pipe.
+	// drain is how long more output is waited for when the command has ended, but somebody it left behind holds the pipe.
 	drain = time.Second
 )
 
@@ -206,7 +206,7 @@ func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, s
 	if err != nil {
 		return 0, err
 	}
-	s.finish()
+	s.finish(ctx)
 	return int32(exit.Code), nil
 }
 
@@ -320,7 +320,11 @@ func (keepOpen) Close() error { return nil }
 func (s *stdio) output(from *os.File, to io.Writer) {
 	s.readers = append(s.readers, from)
 	s.copies = append(s.copies, func() {
-		if _, err := copyAll(to, from); err != nil {
+		_, err := copyAll(to, from)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = copyRest(to, from)
+		}
+		if err != nil {
 			// The client is gone. Without a reader the command is told by SIGPIPE.
 			from.Close()
 		}
@@ -337,17 +341,56 @@ func (s *stdio) start() {
 	}
 }
 
-// finish waits for the output there is. Processes the command has left behind may hold its pipes open for ever.
-func (s *stdio) finish() {
+// finish waits for the output there is. Processes the command has left behind may hold its pipes open for ever: after a while only what
+// is in the pipes by then is copied, however long the client takes for it.
+func (s *stdio) finish(ctx context.Context) {
 	timeout := time.After(drain)
 	for s.left > 0 {
 		select {
 		case <-s.running:
 			s.left--
 		case <-timeout:
+			for _, f := range s.readers {
+				if f.SetReadDeadline(time.Now()) != nil {
+					return // a terminal that cannot be waited for
+				}
+			}
+		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// copyRest copies what is in a pipe or terminal now.
+func copyRest(to io.Writer, from *os.File) error {
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return err
+	}
+	left, failed := 0, error(nil)
+	if err := raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil || failed != nil {
+		return errors.Join(err, failed)
+	}
+	buf := chunks.Get().(*[8 << 10]byte) //nolint:forcetypeassert // nothing else is in there
+	defer chunks.Put(buf)
+	for left > 0 {
+		n := 0
+		// Not by the file, whose deadline has passed.
+		if err := raw.Control(func(fd uintptr) { n, failed = unix.Read(int(fd), buf[:min(left, len(buf))]) }); err != nil {
+			return err
+		}
+		switch {
+		case errors.Is(failed, unix.EINTR):
+			continue
+		case failed != nil || n == 0:
+			return failed
+		}
+		left -= n
+		if _, err := to.Write(buf[:n]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *stdio) closeTheirs() {

@@ -364,6 +364,50 @@ func openFiles(t *testing.T) int {
 	return len(l)
 }
 
+// slowWriter takes nothing until it is let go.
+type slowWriter struct {
+	got        bytes.Buffer
+	begun      sync.Once
+	busy, free chan struct{}
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	w.begun.Do(func() { close(w.busy) })
+	<-w.free
+	return w.got.Write(p)
+}
+
+// A client that is slow gets all that the command has written, also when somebody whom it has left behind holds its output.
+func TestSlowClientLosesNothing(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	for name, after := range map[string]string{"alone": "", "left-behind": "sleep 4713 &", "goes-on": "yes &"} {
+		t.Run(name, func(t *testing.T) {
+			w := &slowWriter{busy: make(chan struct{}), free: make(chan struct{})}
+			ended := make(chan error, 1)
+			go func() {
+				script := "echo first; seq 5000; " + after
+				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", script, "slow-" + name}, nil, w, nil, false, nil)
+			}()
+			select {
+			case <-w.busy:
+			case err := <-ended:
+				t.Fatal(err)
+			}
+			eventually(t, func() bool { return !running(t, "slow-"+name) })
+			time.Sleep(2 * drain)
+			close(w.free)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if got := w.got.String(); !strings.HasPrefix(got, "first\n1\n2\n") || !strings.Contains(got, "\n4999\n5000\n") {
+				t.Errorf("got %d bytes, which end with %q", len(got), got[max(0, len(got)-20):])
+			}
+		})
+	}
+}
+
 // Many execs at once, of both kinds, leave no file, no goroutine and no process.
 func TestManyExecsAtOnce(t *testing.T) {
 	n := newNode(t)
