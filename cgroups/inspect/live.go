@@ -104,23 +104,35 @@ func readGroup(h *cgroups.Hierarchy, path string) (Group, bool) {
 	g := Group{Files: map[string]string{}}
 	dirs := h.Dirs(path)
 	for _, dir := range dirs {
-		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); err != nil {
+		ino, ok := inode(dir)
+		if !ok {
 			g.Missing = append(g.Missing, strings.TrimSuffix(dir, path))
 			continue
 		}
 		if g.Inode == 0 || dir == h.MemoryDir(path) {
-			g.Inode = st.Ino
+			g.Inode = ino
 		}
 		prefix := ""
 		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
 			prefix = "unified/"
 		}
 		readFiles(dir, prefix, &g)
+		// What could not be read of a group that went meanwhile is no other value than it should have.
+		if now, ok := inode(dir); !ok || now != ino {
+			return g, false
+		}
 	}
 	slices.Sort(g.Pids)
 	g.Pids = slices.Compact(g.Pids)
 	return g, len(g.Missing) < len(dirs)
+}
+
+func inode(dir string) (uint64, bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, false
+	}
+	return st.Ino, true
 }
 
 // skipped files are large, of no use for the columns, or act when they are read.
