@@ -117,7 +117,7 @@ func TestSettings(t *testing.T) {
 	}
 	mustCreate(t, h, group, r)
 	if h.Mode() == Unified {
-		expect(t, h, group, "cpu", "cpu.weight", "59")
+		expect(t, h, group, "cpu", "cpu.weight", "50")
 		expect(t, h, group, "cpu", "cpu.max", "25000 50000")
 		expect(t, h, group, "memory", "memory.max", "67108864")
 	} else {
