@@ -262,6 +262,9 @@ func TestRefusedSecurity(t *testing.T) {
 			s.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "x"}
 		}, "AppArmor", host.AppArmor},
 		"apparmor of older clients": {func(s *runtimeapi.LinuxContainerSecurityContext) { s.ApparmorProfile = "localhost/x" }, "AppArmor", host.AppArmor}, //nolint:staticcheck // that is what it is about
+		"selinux": {func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.SelinuxOptions = &runtimeapi.SELinuxOption{Type: "container_t"}
+		}, "SELinux", host.SELinux},
 		"privileged in a plain pod": {func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }, "privileged", false},
 		"group without a user": {func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.RunAsGroup = &runtimeapi.Int64Value{Value: 5}
@@ -279,7 +282,7 @@ func TestRefusedSecurity(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	// What the kernel does not have and the pod does not insist on, which SELinux never is.
+	// What the kernel does not have and the pod does not insist on.
 	id := n.run(t, pod, "default", func(cfg *runtimeapi.ContainerConfig) {
 		securityOf(cfg).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 		securityOf(cfg).SelinuxOptions = &runtimeapi.SELinuxOption{}

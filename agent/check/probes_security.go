@@ -25,7 +25,7 @@ func securityProbes() []probe {
 		{"seccomp notify", false, "Profiles that hand system calls to an agent (SCMP_ACT_NOTIFY) are refused.", func(context.Context, *env) answer { return seccompAction("user_notif") }},
 		{"libseccomp", false, "A dynamically linked helper cannot compile seccomp profiles.", probeLibseccomp},
 		{"AppArmor", false, "AppArmor profiles of pods are refused.", probeAppArmor},
-		{"SELinux", false, "SELinux options of pods are ignored.", probeSELinux},
+		{"SELinux", false, "Pods that ask for a user, role or type of SELinux are refused; a level alone is ignored.", probeSELinux},
 	}
 }
 

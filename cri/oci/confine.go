@@ -27,8 +27,8 @@ func confinement(in *Input, s *specs.Spec) error {
 		return err
 	}
 	s.Process.ApparmorProfile = profile
-	s.Process.SelinuxLabel = seLinux(sc.GetSelinuxOptions(), in.Host)
-	return nil
+	s.Process.SelinuxLabel, err = seLinux(sc.GetSelinuxOptions(), in.Host)
+	return err
 }
 
 func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Host) (string, error) {
@@ -48,11 +48,16 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Host) (string, err
 	return strings.TrimPrefix(p.GetLocalhostRef(), "localhost/"), nil
 }
 
-// seLinux is the label that the options ask for. Without SELinux there is none: manifests that are for any node name a level, as
-// Kubernetes' conformance tests do, and expect it to be ignored where nothing is labelled.
-func seLinux(o *runtimeapi.SELinuxOption, h Host) string {
-	if !h.SELinux || o.GetUser() == "" && o.GetRole() == "" && o.GetType() == "" && o.GetLevel() == "" {
-		return ""
+// seLinux is the label that the options ask for. Without SELinux there is none, and who asks for a user, a role or a type asks for
+// what they allow. A level alone keeps apart what is labelled: manifests that are for any node name one, as Kubernetes' conformance
+// tests do for the volumes that pods share, and expect it to be ignored where nothing is labelled.
+func seLinux(o *runtimeapi.SELinuxOption, h Host) (string, error) {
+	confines := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != ""
+	switch {
+	case !confines && (o.GetLevel() == "" || !h.SELinux):
+		return "", nil
+	case !h.SELinux:
+		return "", errors.New("SELinux options are asked for, but SELinux is not enabled in this kernel")
 	}
 	or := func(v, def string) string {
 		if v == "" {
@@ -60,7 +65,7 @@ func seLinux(o *runtimeapi.SELinuxOption, h Host) string {
 		}
 		return v
 	}
-	return strings.Join([]string{or(o.GetUser(), "system_u"), or(o.GetRole(), "system_r"), or(o.GetType(), "container_t"), or(o.GetLevel(), "s0")}, ":")
+	return strings.Join([]string{or(o.GetUser(), "system_u"), or(o.GetRole(), "system_r"), or(o.GetType(), "container_t"), or(o.GetLevel(), "s0")}, ":"), nil
 }
 
 // oldProfile reads the notation profiles had before they had a message of their own.

@@ -338,7 +338,11 @@ func TestSecurityModules(t *testing.T) {
 	}
 	linux := func(in *Input) { sc(in).SelinuxOptions = &runtimeapi.SELinuxOption{Level: "s0:c1"} }
 	if s := spec(t, linux); s.Process.SelinuxLabel != "" {
-		t.Errorf("SELinux without SELinux: got %q", s.Process.SelinuxLabel)
+		t.Errorf("a level without SELinux: got %q", s.Process.SelinuxLabel)
+	}
+	typed := func(in *Input) { sc(in).SelinuxOptions = &runtimeapi.SELinuxOption{Type: "container_t"} }
+	if _, err := Spec(input(typed)); err == nil || !strings.Contains(err.Error(), "SELinux") {
+		t.Errorf("a type without SELinux: got %v", err)
 	}
 	if s := spec(t, func(in *Input) { linux(in); in.Host.SELinux = true }); s.Process.SelinuxLabel != "system_u:system_r:container_t:s0:c1" {
 		t.Errorf("got %q", s.Process.SelinuxLabel)

@@ -135,9 +135,12 @@ var securityCases = []fieldCase{
 	},
 	{
 		name: "selinux", fields: fieldsBelow("containers.securityContext.seLinuxOptions", "user role type level") + " " + fieldsBelow("securityContext.seLinuxOptions", "user role type level"),
-		// The tests' kernel has no SELinux, which ignores what manifests for any node say.
-		spec: prints("echo runs", "securityContext: {seLinuxOptions: {user: system_u, role: system_r, type: container_t, level: 's0:c1,c2'}}\n"),
-		want: []string{"runs"},
+		spec:  runs("securityContext: {seLinuxOptions: {user: system_u, role: system_r, type: container_t, level: 's0:c1,c2'}}\n"),
+		waits: "CreateContainerError", // a kernel without SELinux must not run it without a label
+	},
+	{
+		name: "selinux-level", fields: "containers.securityContext.seLinuxOptions.level securityContext.seLinuxOptions.level",
+		spec: "\n  securityContext: {seLinuxOptions: {level: 's0:c1,c2'}}" + prints("echo runs", ""), want: []string{"runs"},
 	},
 	{
 		name: "selinux-volumes", fields: "securityContext.seLinuxChangePolicy",
