@@ -88,19 +88,10 @@ func (m Mount) overlayMapped(target string) error {
 	return nil
 }
 
-// overlayOf uses the layers as they are, attached nowhere, which kernels let one do from 6.15 on.
+// overlayOf uses the layers as they are, attached nowhere, which kernels let one do from 6.15 on. They are given as what is open:
+// a path in /proc would stand in the container's table of mounts, where programs that look for mounts of /proc find it.
 func (m Mount) overlayOf(layers []*os.File, target string) error {
-	dirs := make([]string, len(layers))
-	for i, f := range layers {
-		dirs[i] = "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
-	}
-	mapped := Mount{Type: m.Type, Source: m.Source, Options: []string{"lowerdir=" + strings.Join(dirs, ":")}}
-	for _, o := range m.Options {
-		if !strings.HasPrefix(o, "lowerdir=") {
-			mapped.Options = append(mapped.Options, o)
-		}
-	}
-	return mapped.overlayNew(target)
+	return m.overlayNew(target, layers...)
 }
 
 // overlayApart is for older kernels. The layers are attached in mounts of the call's own, so nobody else sees

@@ -110,6 +110,9 @@ func TestMappedIDs(t *testing.T) {
 		for line := range strings.Lines(string(mounts)) {
 			if strings.HasPrefix(strings.Fields(line)[4], dir) {
 				at++
+				if _, options, _ := strings.Cut(line, " - "); strings.Contains(options, "/proc") {
+					t.Errorf("%s: the mount names a path in /proc: %s", name, line)
+				}
 			}
 		}
 		if at != 1 {

@@ -86,13 +86,14 @@ func (m Mount) overlay(target string) error {
 	return nil
 }
 
-func (m Mount) overlayNew(target string) error {
+// overlayNew takes the layers in place of the option, where there are any.
+func (m Mount) overlayNew(target string, layers ...*os.File) error {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("fsopen: %w", err)
 	}
 	defer unix.Close(fs)
-	if err := m.configure(fs); err != nil {
+	if err := m.configure(fs, layers); err != nil {
 		// The kernel says what it dislikes on the file descriptor itself, one line a read.
 		var why [512]byte
 		if n, _ := unix.Read(fs, why[:]); n > 0 {
@@ -112,14 +113,22 @@ func (m Mount) overlayNew(target string) error {
 	return attach(mnt, target)
 }
 
-func (m Mount) configure(fs int) error {
+func (m Mount) configure(fs int, layers []*os.File) error {
 	lowers, rest, _ := m.split()
+	if len(layers) > 0 {
+		lowers = nil
+	}
 	if err := unix.FsconfigSetString(fs, "source", m.Source); err != nil {
 		return fmt.Errorf("set source: %w", err)
 	}
 	for _, l := range lowers {
 		if err := unix.FsconfigSetString(fs, "lowerdir+", l); err != nil {
 			return fmt.Errorf("set layer %s: %w", l, err)
+		}
+	}
+	for _, l := range layers {
+		if err := unix.FsconfigSetFd(fs, "lowerdir+", int(l.Fd())); err != nil {
+			return fmt.Errorf("set layer %s: %w", l.Name(), err)
 		}
 	}
 	for _, o := range rest {
