@@ -1,7 +1,8 @@
 /*
  * A command whose output is wanted in one piece, as a probe's is. The entry
  * process reads it, and answers the agent over the agent's own connection: so
- * the agent needs no pipe, and is woken once, and the keeper not at all.
+ * the agent needs no pipe, and is woken once, and the keeper only by the end of
+ * the entry process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -73,7 +74,8 @@ static void tell_end(int status)
 static void take(struct pollfd w[2], int i)
 {
 	struct output *o = &outputs[i];
-	ssize_t n = read(w[i].fd, o->text + o->n, CHUNK - o->n);
+	/* At the end of a pipe that is empty there is no POLLIN. */
+	ssize_t n = w[i].revents & POLLIN ? read(w[i].fd, o->text + o->n, CHUNK - o->n) : 0;
 	if (n < 0 && errno == EINTR)
 		return;
 	if (n > 0)
@@ -86,14 +88,13 @@ static void take(struct pollfd w[2], int i)
 		}
 }
 
-/* reap takes everybody who has ended, and says whether the program has. */
+/* reap_all takes everybody who has ended, and says whether the program has. */
 static int reap_all(int sfd, pid_t program, int *status)
 {
 	struct signalfd_siginfo info;
 	pid_t pid;
 	int one, ended = 0;
-	while (read(sfd, &info, sizeof info) > 0) {
-	}
+	read(sfd, &info, sizeof info); /* there is one at most */
 	while ((pid = waitpid(-1, &one, WNOHANG)) > 0)
 		if (pid == program) {
 			*status = one;
@@ -114,7 +115,22 @@ void capture_pipes(struct entry *e)
 	}
 }
 
-/* capture collects the output until the program has ended and nobody writes any more, and tells both ends. */
+/* leave ends the entry process. What the program left behind is the container's from then on. */
+static void __attribute__((noreturn)) leave(void)
+{
+	sigset_t set;
+	/*
+	 * By SIGTERM the keeper says that all have been killed. They have to be
+	 * reaped here: the first process in the container may be one that reaps
+	 * nobody.
+	 */
+	int killed = sigpending(&set) == 0 && sigismember(&set, SIGTERM);
+	while (waitpid(-1, NULL, killed ? 0 : WNOHANG) > 0) {
+	}
+	_exit(0);
+}
+
+/* capture collects the output until the program has ended and nobody writes any more, and tells the agent. */
 void capture(pid_t program)
 {
 	sigset_t set;
@@ -139,13 +155,10 @@ void capture(pid_t program)
 		if (w[2].revents && reap_all(w[2].fd, program, &status) && !ended) {
 			ended = 1;
 			until = mono_ns() + DRAIN * (int64_t)1000000;
+			/* With the ends kept here until now the program's exit wakes this process once, not for its output too. */
+			close_range(0, ENTRY_SOCK - 1, 0);
 		}
 	}
-	for (int i = 0; i < 2; i++)
-		if (w[i].fd >= 0)
-			close(w[i].fd);
-	close(w[2].fd);
-	/* The keeper first: the agent hangs up, and then the keeper has to know that nothing is lost by it. */
-	entry_ended(status);
 	tell_end(status);
+	leave();
 }

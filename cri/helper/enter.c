@@ -1,7 +1,7 @@
 /*
  * The entry process: it joins the container's cgroups and namespaces, starts
  * the program, and then holds nothing but a socket to the keeper, on which it
- * tells the program's end.
+ * tells the program's end, or one to the agent (capture.c).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,12 +30,17 @@
 /* The descriptors an entry process keeps, after 0, 1 and 2. */
 enum { FD_SOCK = ENTRY_SOCK, FD_CONN = ENTRY_CONN, FD_OUT = ENTRY_OUT, FD_ERR, FD_PIDFD, FD_PROC, FD_LAST };
 
-static void fail(int sock, const char *fmt, va_list ap)
+static int direct; /* the agent is told, not the keeper */
+
+static void fail(int to, const char *fmt, va_list ap)
 {
 	char text[600];
 	text[0] = 'E';
 	vsnprintf(text + 1, sizeof text - 1, fmt, ap);
-	send(sock, text, strlen(text), MSG_NOSIGNAL);
+	if (direct)
+		reply_error(to, 0, "%s", text + 1);
+	else
+		send(to, text, strlen(text), MSG_NOSIGNAL);
 	_exit(1);
 }
 
@@ -44,7 +49,7 @@ void entry_die(struct entry *e, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	fail(e->sock, fmt, ap);
+	fail(direct ? e->conn : e->sock, fmt, ap);
 	_exit(1);
 }
 
@@ -52,7 +57,7 @@ void entry_fail(const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	fail(FD_SOCK, fmt, ap);
+	fail(direct ? FD_CONN : FD_SOCK, fmt, ap);
 	_exit(1);
 }
 
@@ -69,8 +74,8 @@ void entry_settle(struct entry *e)
 	if (proc)
 		fds[FD_PROC] = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	for (int i = 0; i < FD_LAST; i++)
-		/* What is missing of 0 to 2 is the keeper's, which is /dev/null. */
-		if (fds[i] >= 0)
+		/* Out of the way. What is missing of 0 to 2 is the keeper's, which is /dev/null. */
+		if (fds[i] >= 0 && fds[i] < FD_LAST)
 			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
 	for (int i = 0; i < FD_LAST; i++)
 		if (fds[i] >= 0)
@@ -237,19 +242,21 @@ void entry_ended(int status)
 	send(FD_SOCK, x, sizeof x, MSG_NOSIGNAL);
 }
 
-/* entry_watch reaps until the program, and all it left behind, has ended. */
-void entry_watch(pid_t program, int captured)
+/* keep_none gives up all capabilities: what is left to do is to wait. */
+static void keep_none(void)
 {
 	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct none[2] = { 0 };
+	syscall(SYS_capset, &h, none);
+}
+
+/* entry_watch reaps until the program, and all it left behind, has ended. */
+void entry_watch(pid_t program)
+{
 	int status;
 	close_range(0, FD_SOCK - 1, 0);
-	close_range(captured ? FD_PIDFD : FD_SOCK + 1, ~0u, 0);
-	syscall(SYS_capset, &h, none);
-	if (captured) {
-		capture(program);
-		close(FD_CONN);
-	}
+	close_range(FD_SOCK + 1, ~0u, 0);
+	keep_none();
 	for (;;) {
 		pid_t pid = waitpid(-1, &status, 0);
 		if (pid == program)
@@ -266,15 +273,17 @@ void enter(struct entry *e)
 	static struct program p;
 	int master = -1;
 
-	if (e->conn >= 0)
+	direct = e->conn >= 0;
+	if (direct)
 		capture_pipes(e);
+	int joined = e->born || (e->groups && groups_join(e->groups));
 	entry_settle(e);
 	prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
 	set_title("berth-exec");
 	if (program_parse(&p, e->m) < 0)
 		entry_fail("%s", p.err);
 	set_oom(e->m, e->pid);
-	if (!e->born)
+	if (!joined)
 		join_cgroups(e->m);
 	set_rlimits(e->m);
 	if (e->user && !p.tty)
@@ -300,6 +309,11 @@ void enter(struct entry *e)
 		entry_fail("fork: %s", strerror(errno));
 	if (p.err[0])
 		entry_fail("%s", p.err);
+	if (direct) {
+		close_range(FD_PIDFD, ~0u, 0);
+		keep_none();
+		capture(pid);
+	}
 	entry_started(pid, master);
-	entry_watch(pid, e->conn >= 0);
+	entry_watch(pid);
 }

@@ -5,7 +5,8 @@
  * stays below the entry process, also what daemonises, and can be found and
  * killed. Over a socket the entry process says "S" (its credentials carry the
  * program's pid, a terminal's master may come along), "E<why not>", and in the
- * end "X" with the status.
+ * end "X" with the status. One whose output is wanted in one piece (capture.c)
+ * has no such socket: it says all to the agent, and the keeper only sees it end.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "keeper.h"
@@ -31,7 +32,7 @@ struct exec {
 	struct conn *conn; /* NULL when the agent hung up */
 	pid_t entry, pid;
 	int ended; /* the program has */
-	int direct; /* the entry process answers the agent itself (capture.c) */
+	int direct; /* the entry process answers the agent itself (capture.c), and pid is not known */
 	int given_up; /* all it had was killed, and it reaps that and ends */
 	int64_t started_at;
 };
@@ -69,7 +70,7 @@ static void tell_started(struct exec *x, int master)
 {
 	struct reply r;
 	x->started_at = now_ns();
-	if (!x->conn || x->direct)
+	if (!x->conn)
 		return;
 	reply_start(&r, MSG_OK);
 	reply_u32(&r, TAG_PID, (uint32_t)x->pid);
@@ -89,6 +90,8 @@ static void give_up(struct exec *x)
 		return;
 	}
 	x->given_up = 1;
+	if (x->direct)
+		kill(x->entry, SIGTERM); /* it is blocked there, and looked for at the end */
 	kill(x->entry, SIGCONT);
 }
 
@@ -107,10 +110,7 @@ static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int 
 		break;
 	case 'X':
 		memcpy(&status, p + 1, sizeof status);
-		if (x->direct)
-			x->ended = 1;
-		else
-			tell_exit(x, status);
+		tell_exit(x, status);
 		/*
 		 * What the program left behind keeps the entry process there, as
 		 * long as the agent wants to know; after that it is the container's.
@@ -165,14 +165,21 @@ int exec_reaped(pid_t pid, int status)
 	for (struct exec *x = execs; x; x = x->next) {
 		if (x->entry != pid)
 			continue;
-		entry_read(x);
-		/* Somebody in the container killed it. */
-		if (!x->ended && x->pid == 0 && x->conn)
-			reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
-		else if (!x->ended)
-			tell_exit(x, SIGKILL);
-		/* It may have been killed before it answered, and then nobody else does. */
-		struct conn *c = x->direct ? x->conn : NULL;
+		struct conn *c = NULL;
+		if (x->direct) {
+			/* It answers before it ends, unless somebody in the container killed it, and then nobody else does. */
+			if (WIFSIGNALED(status)) {
+				tell_exit(x, SIGKILL);
+				c = x->conn;
+			}
+		} else {
+			entry_read(x);
+			/* Somebody in the container killed it. */
+			if (!x->ended && x->pid == 0 && x->conn)
+				reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
+			else if (!x->ended)
+				tell_exit(x, SIGKILL);
+		}
 		exec_free(x);
 		if (c)
 			conn_close(c);
@@ -187,20 +194,27 @@ void exec_gone(struct conn *c)
 	if (!x)
 		return;
 	x->conn = NULL;
-	/* The agent may have had its answer before we have looked at ours. */
 	if (x->direct)
-		entry_read(x);
+		return; /* it ends with the program */
 	if (x->ended && !x->given_up)
 		kill(x->entry, SIGKILL);
 	else if (!x->ended && !x->pid)
 		give_up(x);
 }
 
-/* exec_message is the agent's word on a program that runs: a signal for it. */
+/* exec_message is the agent's word on a program that runs, a signal for it, or the next request after a captured one. */
 void exec_message(struct conn *c, struct msg *m)
 {
 	struct exec *x = c->exec;
 	uint32_t sig = tag_u32(m, TAG_SIGNAL);
+	if (m->h.op == MSG_EXEC && (!x || x->direct)) {
+		/* The agent has had its answer; the end of who gave it may not have been seen here yet. */
+		if (x)
+			x->conn = NULL;
+		c->exec = NULL;
+		exec_request(c, m);
+		return;
+	}
 	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x)
 		return;
 	if (sig == SIGKILL && !x->pid)
@@ -215,9 +229,12 @@ void exec_message(struct conn *c, struct msg *m)
 static int same_user(pid_t pid)
 {
 	char path[64];
-	struct stat a, b;
+	static ino_t own; /* which does not change */
+	struct stat st;
+	if (!own && stat("/proc/self/ns/user", &st) == 0)
+		own = st.st_ino;
 	snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
-	return stat(path, &a) == 0 && stat("/proc/self/ns/user", &b) == 0 && a.st_ino == b.st_ino;
+	return own && stat(path, &st) == 0 && st.st_ino == own;
 }
 
 /*
@@ -243,8 +260,6 @@ static pid_t fork_into(int pidfd, int cgroup)
 	return pid;
 }
 
-#define CGROUP2_MAGIC 0x63677270
-
 /*
  * cgroup2_of opens the cgroup a process is in. A container that manages cgroups
  * of its own has left the one it was given, and that one then takes no process.
@@ -266,28 +281,6 @@ static int cgroup2_of(pid_t pid)
 	return open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* cgroup2_open opens the directory of the one cgroup.procs when it is of v2. */
-static int cgroup2_open(const struct msg *m)
-{
-	size_t at = 0;
-	struct span v, more;
-	struct statfs fs;
-	char path[4096];
-	const char *name = "/cgroup.procs";
-	if (!tag_next(m, &at, TAG_CGROUP, &v) || tag_next(m, &at, TAG_CGROUP, &more))
-		return -1;
-	if (v.n >= sizeof path || v.n <= strlen(name) || memcmp(v.p + v.n - strlen(name), name, strlen(name)) != 0)
-		return -1;
-	memcpy(path, v.p, v.n);
-	path[v.n - strlen(name)] = 0;
-	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (fd >= 0 && (fstatfs(fd, &fs) < 0 || fs.f_type != CGROUP2_MAGIC)) {
-		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
 /* take_stdio sorts the files passed along by TAG_FILES. */
 static int take_stdio(struct entry *e, struct msg *m)
 {
@@ -298,11 +291,42 @@ static int take_stdio(struct entry *e, struct msg *m)
 	return n == m->nfds && n == __builtin_popcount(mask);
 }
 
+/* entry_start forks the entry process of an exec; what it returns is fork's. */
+static pid_t entry_start(struct ctr *k, struct entry *e)
+{
+	pid_t pid = -1;
+	int cgroup = -1;
+	if (tag_has(e->m, TAG_RUNTIME)) {
+		pid = fork();
+		if (pid == 0)
+			runtime_enter(e);
+		return pid;
+	}
+	e->pidfd = (int)syscall(SYS_pidfd_open, k->pid, 0);
+	if (e->pidfd < 0)
+		return -1;
+	e->groups = groups_of(k, e->m);
+	e->born = e->groups && e->groups->dir >= 0;
+	pid = fork_into(e->pidfd, e->born ? e->groups->dir : -1);
+	if (pid < 0 && e->born && (errno == EBUSY || errno == ENODEV)) {
+		cgroup = cgroup2_of(k->pid);
+		pid = fork_into(e->pidfd, cgroup);
+	}
+	if (pid == 0)
+		enter(e);
+	int err = errno;
+	close(e->pidfd);
+	if (cgroup >= 0)
+		close(cgroup);
+	errno = err;
+	return pid;
+}
+
 void exec_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
-	struct entry e = { .m = m, .conn = -1, .out = { -1, -1 } };
-	int p[2], on = 1, cgroup = -1;
+	struct entry e = { .m = m, .conn = -1, .sock = -1, .pidfd = -1, .out = { -1, -1 } };
+	int p[2] = { -1, -1 }, on = 1;
 
 	if (!k || k->phase != RUNNING) {
 		reply_not_running(c, k);
@@ -313,49 +337,32 @@ void exec_request(struct conn *c, struct msg *m)
 		reply_error(c->s.fd, EINVAL, "message is not valid");
 		return;
 	}
+	int direct = tag_u32(m, TAG_FLAGS) & FLAG_CAPTURE && !other;
 	struct exec *x = calloc(1, sizeof *x);
-	if (!x || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0) {
+	if (!x || (!direct && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)) {
 		reply_error(c->s.fd, errno, "start entry process: %s", strerror(errno));
 		free(x);
 		return;
 	}
-	setsockopt(p[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+	if (!direct)
+		setsockopt(p[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
 	e.pid = k->pid;
-	e.user = !same_user(k->pid);
-	if (tag_u32(m, TAG_FLAGS) & FLAG_CAPTURE && !other)
-		e.conn = c->s.fd;
-	x->direct = e.conn >= 0;
+	e.user = !other && !same_user(k->pid);
+	e.conn = direct ? c->s.fd : -1;
 	e.sock = p[1];
-	e.pidfd = (int)syscall(SYS_pidfd_open, k->pid, 0);
-	if (other) {
-		x->entry = fork();
-		if (x->entry == 0)
-			runtime_enter(&e);
-	} else {
-		cgroup = cgroup2_open(m);
-		e.born = cgroup >= 0;
-		if (e.pidfd >= 0)
-			x->entry = fork_into(e.pidfd, cgroup);
-	}
-	if (x->entry < 0 && errno == EBUSY && cgroup >= 0) {
-		close(cgroup);
-		cgroup = cgroup2_of(k->pid);
-		x->entry = fork_into(e.pidfd, cgroup);
-	}
-	if (!other && e.pidfd >= 0 && x->entry == 0)
-		enter(&e);
+	x->direct = direct;
+	x->s.fd = -1;
+	x->entry = entry_start(k, &e);
 	int err = errno;
-	close(p[1]);
-	if (e.pidfd >= 0)
-		close(e.pidfd);
-	if (cgroup >= 0)
-		close(cgroup);
-	if (x->entry <= 0) {
+	if (p[1] >= 0)
+		close(p[1]);
+	if (x->entry < 0) {
 		if (err == ESRCH)
 			reply_error(c->s.fd, err, "its first process, %d, has just ended", (int)k->pid);
 		else
 			reply_error(c->s.fd, err, "start entry process: %s", strerror(err));
-		close(p[0]);
+		if (p[0] >= 0)
+			close(p[0]);
 		free(x);
 		return;
 	}
@@ -364,5 +371,6 @@ void exec_request(struct conn *c, struct msg *m)
 	execs = x;
 	c->kind = EXECUTOR;
 	c->exec = x;
-	source_add(&x->s, p[0], EPOLLIN, entry_ready);
+	if (!direct)
+		source_add(&x->s, p[0], EPOLLIN, entry_ready);
 }

@@ -83,6 +83,8 @@ void ctr_exited(struct ctr *k, int status)
 	/* A clean end is no OOM kill, even when a child of it met one. */
 	k->oom = status != 0 && k->memcg && oom_kills(k->memcg) > 0;
 	stdio_drain(k);
+	groups_close(k->groups);
+	k->groups = NULL;
 	int n = snprintf(text, sizeof text, "1 %d %d %d %lld %lld\n", k->pid, status, k->oom,
 			 (long long)k->started_at, (long long)k->finished_at);
 	write_record("exit", k->id, text, (size_t)n);

@@ -91,6 +91,7 @@ struct ctr {
 	struct input in; /* stdin, or the terminal's master when it is to be written */
 	struct report report, console;
 	char *error;
+	struct groups *groups; /* its cgroups, once an exec has joined them */
 	struct conn *waiters; /* who asked for it to run */
 	struct conn *attached;
 };
@@ -154,6 +155,7 @@ int write_path(const char *path, const char *data, size_t n);
 int write_record(const char *dir, const char *id, const char *data, size_t n);
 uint64_t start_time(pid_t pid);
 ssize_t read_path(int dir, const char *path, char *buf, size_t size);
+int open_cgroup(struct span path);
 int join_cgroup(struct span path);
 int kill_tree(pid_t root, int self);
 ssize_t write_all(int fd, const char *p, size_t n);
@@ -217,16 +219,30 @@ void exec_message(struct conn *c, struct msg *m);
 void exec_gone(struct conn *c);
 int exec_reaped(pid_t pid, int status);
 
+/* groups.c */
+#define GROUPSMAX 32
+struct groups {
+	int dir; /* the one directory of cgroup v2, to be born in, or -1 */
+	int n;
+	int fds[GROUPSMAX]; /* what to write to elsewhere */
+	size_t size;
+	char list[]; /* the paths as they were named, a NUL after each */
+};
+const struct groups *groups_of(struct ctr *k, const struct msg *m);
+void groups_close(struct groups *g);
+int groups_join(const struct groups *g);
+
 /* enter.c */
 struct entry {
 	const struct msg *m;
 	pid_t pid;	  /* the container's init */
 	int pidfd;	  /* and a pidfd of it */
 	int user;	  /* it is in a user namespace of its own */
-	int sock;	  /* to the keeper */
+	int sock;	  /* to the keeper, or -1 */
+	const struct groups *groups;
 	int born;	  /* in its cgroup, already */
 	int stdio[3];	  /* -1 is /dev/null, unless there is a terminal */
-	int conn;	  /* the agent's, to answer it with the output, or -1 */
+	int conn;	  /* the agent's, to answer it instead, with the output, or -1 */
 	int out[2];	  /* and where that is read from */
 };
 void enter(struct entry *e) __attribute__((noreturn));
@@ -237,11 +253,11 @@ void entry_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1,
 void entry_die(struct entry *e, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void entry_started(pid_t pid, int master);
 void entry_ended(int status);
-void entry_watch(pid_t program, int captured) __attribute__((noreturn));
+void entry_watch(pid_t program) __attribute__((noreturn));
 
 /* capture.c */
 void capture_pipes(struct entry *e);
-void capture(pid_t program);
+void capture(pid_t program) __attribute__((noreturn));
 
 /* runtime.c */
 int runtime_start(const struct launch *l, pid_t *pid, int *sock);

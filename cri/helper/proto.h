@@ -23,7 +23,9 @@
  *   MSG_EXEC    one MSG_EXIT follows; the agent may send MSG_SIGNAL meanwhile,
  *               and hangs up when it has no more interest in what was started.
  *               With FLAG_CAPTURE there is no MSG_OK: MSG_DATA for output that
- *               fills a packet, then MSG_EXIT with the rest of it
+ *               fills a packet, then MSG_EXIT with the rest of it. The only
+ *               signal is SIGKILL. After MSG_EXIT the agent may send the next
+ *               MSG_EXEC on the same connection, if it has sent no signal
  *   MSG_ATTACH  MSG_DATA goes both ways; the agent may send MSG_RESIZE and
  *               MSG_STDINEOF; hanging up detaches
  *   others      nothing
@@ -34,7 +36,7 @@
 #include <stdint.h>
 
 #define PROTO_MAGIC 0x314b5242u /* "BRK1" */
-#define PROTO_VERSION 2 /* 2: FLAG_CAPTURE */
+#define PROTO_VERSION 3 /* 2: FLAG_CAPTURE, 3: one after the other */
 #define PROTO_INLINE (60 * 1024)
 #define PROTO_PAYLOAD (16 * 1024 * 1024)
 #define MSG_MEMFD (1u << 31)

@@ -33,6 +33,7 @@ void ctr_free(struct ctr *k)
 	stdio_close(k);
 	source_del(&k->report.s);
 	source_del(&k->console.s);
+	groups_close(k->groups);
 	free(k->log.path);
 	free(k->memcg);
 	free(k->error);

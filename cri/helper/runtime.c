@@ -360,5 +360,5 @@ void runtime_enter(struct entry *e)
 		master = terminal(&c);
 	clean(&c);
 	entry_started(pid, master);
-	entry_watch(pid, 0);
+	entry_watch(pid);
 }

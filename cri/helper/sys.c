@@ -110,11 +110,11 @@ uint64_t start_time(pid_t pid)
 }
 
 /*
- * join_cgroup moves this process, which has one thread, to the group of a
- * cgroup.procs file. On v1 it writes to the tasks file beside it: for a thread
- * that moves itself the kernel need not hold up all that fork or exit meanwhile.
+ * open_cgroup opens the file by which a process that has one thread moves itself
+ * to the group of a cgroup.procs file. On v1 it is the tasks file beside it: for
+ * a thread the kernel need not hold up all that fork or exit meanwhile.
  */
-int join_cgroup(struct span path)
+int open_cgroup(struct span path)
 {
 	static const char procs[] = "/cgroup.procs";
 	const size_t n = sizeof procs - 1;
@@ -125,12 +125,24 @@ int join_cgroup(struct span path)
 	buf[path.n] = 0;
 	if (path.n > n && strcmp(buf + path.n - n, procs) == 0) {
 		strcpy(buf + path.n - n, "/tasks");
-		int e = write_path(buf, "0", 1);
-		if (e != -ENOENT)
-			return e;
+		int fd = open(buf, O_WRONLY | O_CLOEXEC);
+		if (fd >= 0 || errno != ENOENT)
+			return fd < 0 ? -errno : fd;
 		strcpy(buf + path.n - n, procs); /* v2 has none */
 	}
-	return write_path(buf, "0", 1);
+	int fd = open(buf, O_WRONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* join_cgroup moves this process, which has one thread. */
+int join_cgroup(struct span path)
+{
+	int fd = open_cgroup(path);
+	if (fd < 0)
+		return fd;
+	int err = write(fd, "0", 1) == 1 ? 0 : -errno;
+	close(fd);
+	return err;
 }
 
 struct pids {
