@@ -17,8 +17,9 @@ import (
 // Changes tells when somebody writes to a setting of a group. The kernel tells of every write through the file system, so that
 // nothing has to be read to know that nothing has changed; it tells of our own writes as well.
 type Changes struct {
-	h *Hierarchy
-	f *os.File
+	h    *Hierarchy
+	f    *os.File
+	mask uint32 // of the events
 
 	mu     sync.Mutex
 	groups map[int]string // by watch descriptor
@@ -31,7 +32,13 @@ func (h *Hierarchy) Changes() (*Changes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch groups: %w", err)
 	}
-	return &Changes{h: h, f: os.NewFile(uintptr(fd), "inotify"), groups: map[int]string{}, wds: map[string][]int{}}, nil
+	mask := uint32(unix.IN_MODIFY)
+	if h.mode != Unified {
+		// On v1 each exec writes to the tasks file of every hierarchy, and whoever is told of that wakes up for each. The keeper has
+		// those files open for as long as the container runs, while settings are opened, written to and closed.
+		mask = unix.IN_CLOSE_WRITE
+	}
+	return &Changes{h: h, mask: mask, f: os.NewFile(uintptr(fd), "inotify"), groups: map[int]string{}, wds: map[string][]int{}}, nil
 }
 
 // Close ends the watching.
@@ -52,7 +59,7 @@ func (c *Changes) Add(group string) error {
 		var wd int
 		var werr error
 		err := conn.Control(func(fd uintptr) {
-			wd, werr = unix.InotifyAddWatch(int(fd), dir, unix.IN_MODIFY|unix.IN_ONLYDIR)
+			wd, werr = unix.InotifyAddWatch(int(fd), dir, c.mask|unix.IN_ONLYDIR)
 		})
 		if err := errors.Join(err, werr); err != nil {
 			if errors.Is(err, unix.ENOENT) {
@@ -136,7 +143,7 @@ func (c *Changes) parse(buf []byte) []change {
 		}
 		group, ok := c.groups[wd]
 		// What the kernel counts or tells in is of no interest: cgroup.procs is written to at every start.
-		if ok && mask&unix.IN_MODIFY != 0 && isSetting(name) {
+		if ok && mask&c.mask != 0 && isSetting(name) {
 			out = append(out, change{group, name})
 		}
 	}
