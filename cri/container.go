@@ -193,8 +193,9 @@ func (cs *containers) running(id string) (*container, podKeeper, error) {
 // restart.
 type execBase struct {
 	process  *specs.Process
-	filtered bool   // it has a seccomp filter
-	seccomp  []byte // the filter, once an exec needed it
+	filtered bool     // it has a seccomp filter
+	seccomp  []byte   // the filter, once an exec needed it
+	groups   []string // the files of the container's cgroups, once an exec needed them
 }
 
 // newestContainer is the order of lists.

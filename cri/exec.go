@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
@@ -55,7 +53,7 @@ func (cs *containers) execInput(c *container, x execCommand) (keeper.Exec, error
 		return keeper.Exec{ContainerID: c.id, Pid: rec.Pid, Process: &p, Runtime: r, Bundle: cs.paths.container(c.id)}, nil
 	}
 	return keeper.Exec{
-		ContainerID: c.id, Pid: rec.Pid, Process: &p, SeccompBPF: base.seccomp, CgroupProcs: cs.cgroups.ProcsFiles(rec.Cgroup),
+		ContainerID: c.id, Pid: rec.Pid, Process: &p, SeccompBPF: base.seccomp, CgroupProcs: base.groups,
 	}, nil
 }
 
@@ -76,6 +74,9 @@ func (cs *containers) execBase(c *container) (execBase, error) {
 			return execBase{}, fmt.Errorf("read the container's seccomp filter: %w", err)
 		}
 		c.exec.seccomp = cs.filters.same(b)
+	}
+	if c.exec.groups == nil {
+		c.exec.groups = cs.cgroups.ProcsFiles(c.rec.Cgroup)
 	}
 	return c.exec, nil
 }
@@ -110,7 +111,7 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	}
 	if t := seconds(r.GetTimeout()); t > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t, status.Errorf(codes.DeadlineExceeded, "command %q timed out after %v", r.GetCmd(), t))
+		ctx, cancel = context.WithTimeoutCause(ctx, t, timedOut{r.GetCmd(), t})
 		defer cancel()
 	}
 	in, err := cs.execInput(c, execCommand{id: c.id, cmd: r.GetCmd()})
@@ -132,6 +133,16 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	out, errOut := fit(stdout.b, stderr.b)
 	return &runtimeapi.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: code}, nil
 }
+
+// timedOut is why a command was killed. The words are made only when they are wanted: nearly all commands are in time.
+type timedOut struct {
+	cmd   []string
+	after time.Duration
+}
+
+func (t timedOut) Error() string { return fmt.Sprintf("command %q timed out after %v", t.cmd, t.after) }
+
+func (timedOut) Unwrap() error { return context.DeadlineExceeded }
 
 // fit cuts two outputs so that one answer holds both. One that takes less than its half leaves the rest to the other.
 func fit(a, b []byte) ([]byte, []byte) {

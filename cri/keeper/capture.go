@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxCapture is what the largest packet of captured output takes: see CHUNK in cri/helper/capture.c.
 const maxCapture = 34 << 10
 
-// packets are what captured output is received into.
+// packets are what requests are made in, and captured output is received into.
 var packets = sync.Pool{New: func() any { return new([maxCapture]byte) }}
 
 // killed is how long the end of a command that was killed is waited for: one that the kernel cannot end now, as it waits for a
@@ -43,34 +40,58 @@ func (k *Keeper) Capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 }
 
 func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
-	f, err := e.fields(flagCapture)
-	if err != nil {
-		return Exit{}, err
-	}
-	c, err := dial(ctx, k.dir)
-	if err != nil {
-		return Exit{}, err
-	}
-	defer c.Close()
-	if err := send(c, opExec, f); err != nil {
-		return Exit{}, gone(err)
-	}
-	stop := context.AfterFunc(ctx, func() {
-		_ = sendSignal(c, unix.SIGKILL)
-		_ = c.SetReadDeadline(time.Now().Add(killed))
-	})
 	buf := packets.Get().(*[maxCapture]byte) //nolint:forcetypeassert // nothing else is in there
 	defer packets.Put(buf)
-	x, err := captured(c, buf[:], e.ContainerID, stdout, stderr)
+	f, err := e.fields(begin(buf[:]), flagCapture)
+	if err != nil {
+		return Exit{}, err
+	}
+	l, err := k.line(ctx)
+	if err != nil {
+		return Exit{}, err
+	}
+	if err := l.send(opExec, f); err != nil {
+		l.Close()
+		return Exit{}, gone(err)
+	}
+	stop := context.AfterFunc(ctx, func() { l.killSoon(killed) })
+	x, err := captured(l, buf[:], e.ContainerID, stdout, stderr)
 	if !stop() {
+		l.Close()
 		return Exit{}, ctx.Err() // it ended because it was killed, or would have been
 	}
-	return x, err
+	if err != nil {
+		l.Close()
+		return Exit{}, err
+	}
+	k.keep(l)
+	return x, nil
 }
 
-func captured(c *net.UnixConn, buf []byte, id string, stdout, stderr io.Writer) (Exit, error) {
+// line returns the connection the last captured command has left, or a new one.
+func (k *Keeper) line(ctx context.Context) (*line, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if l := k.idle.Swap(nil); l != nil {
+		if l.silent() {
+			return l, nil
+		}
+		l.Close()
+	}
+	return openLine(ctx, k.dir)
+}
+
+// keep leaves a connection for the next command. One is enough: the probes of a pod are rarely asked at the same time.
+func (k *Keeper) keep(l *line) {
+	if k.version < 3 || !k.idle.CompareAndSwap(nil, l) {
+		l.Close()
+	}
+}
+
+func captured(l *line, buf []byte, id string, stdout, stderr io.Writer) (Exit, error) {
 	for {
-		n, err := c.Read(buf)
+		n, err := l.receive(buf)
 		if err != nil {
 			return Exit{}, gone(err)
 		}
@@ -97,7 +118,7 @@ func captured(c *net.UnixConn, buf []byte, id string, stdout, stderr io.Writer) 
 			return Exit{}, fmt.Errorf("keeper answered with unexpected operation %d", m.op)
 		}
 		if err != nil {
-			_ = sendSignal(c, unix.SIGKILL)
+			_ = l.kill()
 			return Exit{}, err
 		}
 	}

@@ -58,7 +58,7 @@ func (k *Keeper) Exec(ctx context.Context, e Exec) (*Process, error) {
 }
 
 func (k *Keeper) exec(ctx context.Context, e Exec) (*Process, error) {
-	f, err := e.fields(0)
+	f, err := e.fields(nil, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -164,18 +164,18 @@ func (p *Process) Close() error {
 	return nil
 }
 
-func (e Exec) fields(flags uint32) (fields, error) {
+// fields adds those of a request to f.
+func (e Exec) fields(f fields, flags uint32) (fields, error) {
 	pr := e.Process
 	if pr == nil || len(pr.Args) == 0 {
 		return nil, errors.New("no arguments given")
 	}
 	if e.Runtime != nil {
-		return e.runtimeFields()
+		return e.runtimeFields(f)
 	}
 	if e.Pid <= 1 {
 		return nil, fmt.Errorf("container has no process (%d)", e.Pid)
 	}
-	var f fields
 	f.str(tagID, e.ContainerID)
 	f.u32(tagPid, uint32(e.Pid))
 	for _, p := range e.CgroupProcs {
@@ -216,8 +216,7 @@ func (e Exec) fields(flags uint32) (fields, error) {
 }
 
 // runtimeFields are what a runtime is told, which reads the process itself.
-func (e Exec) runtimeFields() (fields, error) {
-	var f fields
+func (e Exec) runtimeFields(f fields) (fields, error) {
 	f.str(tagID, e.ContainerID)
 	f.str(tagBundle, e.Bundle)
 	flags, err := e.Runtime.fields(&f)
@@ -248,7 +247,7 @@ func (f *fields) strings(t tag, list []string) error {
 
 func (f *fields) privileges(pr *specs.Process) error {
 	if c := pr.Capabilities; c != nil {
-		var b []byte
+		b := make([]byte, 0, 5*8)
 		for _, set := range [][]string{c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient} {
 			m, err := capMask(set)
 			if err != nil {

@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,8 +34,10 @@ var ErrGone = errors.New("keeper is gone")
 // that wraps it says what became of the container, as far as it is known.
 var ErrNotFound = errors.New("container does not run")
 
-// Keeper is a handle on a live keeper. It holds no connection: each call makes
-// one of its own, so that a handle needs no care when either side dies.
+// Keeper is a handle on a live keeper. Each call makes a connection of its own,
+// but that of a captured command is kept for the next one: probes are asked all
+// the time. It closes itself with the handle, which so needs no care when either
+// side dies.
 type Keeper struct {
 	id    string
 	dir   string
@@ -42,6 +45,7 @@ type Keeper struct {
 	pid1  int
 	// version is that of the wire format the keeper knows.
 	version uint32
+	idle    atomic.Pointer[line]
 }
 
 // Open finds the live keeper of a directory, after the agent was restarted.
@@ -231,6 +235,9 @@ func (k *Keeper) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop keeper %s: %w", k.id, err)
 	}
 	defer pidfd.Close()
+	if l := k.idle.Swap(nil); l != nil {
+		l.Close()
+	}
 	if _, err := k.call(ctx, opStop, nil); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("stop keeper %s: %w", k.id, err)

@@ -144,11 +144,33 @@ func (f *fields) str(t tag, v string) {
 }
 
 func (f *fields) u32(t tag, v uint32) {
-	f.bytes(t, binary.LittleEndian.AppendUint32(nil, v))
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], v)
+	f.bytes(t, b[:])
 }
 
 func (f *fields) u64(t tag, v uint64) {
-	f.bytes(t, binary.LittleEndian.AppendUint64(nil, v))
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	f.bytes(t, b[:])
+}
+
+// begin begins a payload with the room for the header before it.
+func begin(buf []byte) fields {
+	return append(buf[:0], make([]byte, headerSize)...)
+}
+
+// packet makes a message of what was begun with [begin]. What is too large for a packet is in the memfd that goes with it.
+func (f fields) packet(o op) ([]byte, *os.File, error) {
+	n := len(f) - headerSize
+	if n <= maxInline {
+		return putHeader(f[:0], o, 0, n)[:len(f)], nil, nil
+	}
+	if n > maxPayload {
+		return nil, nil, fmt.Errorf("message of %d bytes is over the limit of %d", n, maxPayload)
+	}
+	memfd, err := sealed("berth-message", f[headerSize:])
+	return header(o, flagMemfd, n), memfd, err
 }
 
 // message is a decoded packet: the header's parts and the payload's values by
@@ -219,7 +241,10 @@ func (m message) u64(t tag) uint64 {
 }
 
 func header(o op, flags uint32, n int) []byte {
-	b := make([]byte, 0, headerSize+n)
+	return putHeader(make([]byte, 0, headerSize), o, flags, n)
+}
+
+func putHeader(b []byte, o op, flags uint32, n int) []byte {
 	b = binary.LittleEndian.AppendUint32(b, wireMagic)
 	b = binary.LittleEndian.AppendUint16(b, wireVersion)
 	b = binary.LittleEndian.AppendUint16(b, uint16(o))
@@ -231,20 +256,13 @@ func header(o op, flags uint32, n int) []byte {
 // packet, with the files as SCM_RIGHTS.
 func send(c *net.UnixConn, o op, payload []byte, files ...*os.File) error {
 	fds := make([]int, 0, len(files)+1)
-	var packet []byte
-	if len(payload) > maxInline {
-		if len(payload) > maxPayload {
-			return fmt.Errorf("message of %d bytes is over the limit of %d", len(payload), maxPayload)
-		}
-		f, err := sealed("berth-message", payload)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		fds = append(fds, int(f.Fd()))
-		packet = header(o, flagMemfd, len(payload))
-	} else {
-		packet = append(header(o, 0, len(payload)), payload...)
+	packet, memfd, err := append(begin(nil), payload...).packet(o)
+	if err != nil {
+		return err
+	}
+	if memfd != nil {
+		defer memfd.Close()
+		fds = append(fds, int(memfd.Fd()))
 	}
 	for _, f := range files {
 		// Fd would put the file into blocking mode and take it from the poller.
@@ -258,7 +276,7 @@ func send(c *net.UnixConn, o op, payload []byte, files ...*os.File) error {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	_, _, err := c.WriteMsgUnix(packet, oob, nil)
+	_, _, err = c.WriteMsgUnix(packet, oob, nil)
 	return err
 }
 
