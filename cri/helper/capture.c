@@ -22,10 +22,8 @@
 #define CHUNK (16 * 1024) /* both in one packet are far below PROTO_INLINE */
 #define DRAIN 1000	  /* ms that what was left behind may hold the output open */
 
-static struct output {
-	char text[CHUNK];
-	size_t n;
-} outputs[2];
+static char texts[2][CHUNK];
+static size_t filled[2]; /* bytes of each: beside the texts they would be pages of their own */
 
 /* tell sends to the agent, and waits until it takes it. 0, or -1 when it has hung up. */
 static int tell(struct iovec *v, int n)
@@ -42,10 +40,9 @@ static int tell(struct iovec *v, int n)
 /* tell_data sends what has come of a stream before the command has ended. */
 static int tell_data(int i)
 {
-	struct output *o = &outputs[i];
-	struct header h = { PROTO_MAGIC, PROTO_VERSION, MSG_DATA, (uint32_t)(STREAM_STDOUT + i), (uint32_t)o->n };
-	struct iovec v[2] = { { &h, sizeof h }, { o->text, o->n } };
-	o->n = 0;
+	struct header h = { PROTO_MAGIC, PROTO_VERSION, MSG_DATA, (uint32_t)(STREAM_STDOUT + i), (uint32_t)filled[i] };
+	struct iovec v[2] = { { &h, sizeof h }, { texts[i], filled[i] } };
+	filled[i] = 0;
 	return tell(v, 2);
 }
 
@@ -60,12 +57,12 @@ static void tell_end(int status)
 	struct iovec v[7] = { { &h, sizeof h }, { &st, sizeof st }, { &status, sizeof status } };
 	int n = 3;
 	for (int i = 0; i < 2; i++) {
-		if (!outputs[i].n)
+		if (!filled[i])
 			continue;
-		f[i] = (struct field){ (uint16_t)(TAG_STDOUT + i), 0, (uint32_t)outputs[i].n };
+		f[i] = (struct field){ (uint16_t)(TAG_STDOUT + i), 0, (uint32_t)filled[i] };
 		v[n++] = (struct iovec){ &f[i], sizeof f[i] };
-		v[n++] = (struct iovec){ outputs[i].text, outputs[i].n };
-		h.len += (uint32_t)(sizeof f[i] + outputs[i].n);
+		v[n++] = (struct iovec){ texts[i], filled[i] };
+		h.len += (uint32_t)(sizeof f[i] + filled[i]);
 	}
 	tell(v, n);
 }
@@ -73,14 +70,13 @@ static void tell_end(int status)
 /* take reads what there is of a stream. Without a reader of its own, the agent, the program is to lose its. */
 static void take(struct pollfd w[2], int i)
 {
-	struct output *o = &outputs[i];
 	/* At the end of a pipe that is empty there is no POLLIN. */
-	ssize_t n = w[i].revents & POLLIN ? read(w[i].fd, o->text + o->n, CHUNK - o->n) : 0;
+	ssize_t n = w[i].revents & POLLIN ? read(w[i].fd, texts[i] + filled[i], CHUNK - filled[i]) : 0;
 	if (n < 0 && errno == EINTR)
 		return;
 	if (n > 0)
-		o->n += (size_t)n;
-	int gone = o->n == CHUNK && tell_data(i) < 0;
+		filled[i] += (size_t)n;
+	int gone = filled[i] == CHUNK && tell_data(i) < 0;
 	for (int j = 0; j < 2; j++)
 		if (w[j].fd >= 0 && (gone || (j == i && n <= 0))) {
 			close(w[j].fd);
@@ -143,10 +139,16 @@ void capture(pid_t program)
 	w[2].fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (w[2].fd < 0)
 		entry_fail("watch the program: %s", strerror(errno));
-	while (!ended || w[0].fd >= 0 || w[1].fd >= 0) {
-		int64_t left = ended ? (until - mono_ns()) / 1000000 : -1;
-		if (ended && left <= 0)
-			break;
+	for (int rounds = 0; !ended || w[0].fd >= 0 || w[1].fd >= 0;) {
+		int64_t left = -1;
+		if (ended && rounds++ == 0) {
+			left = 0; /* as a rule that is all, and no clock is needed */
+		} else if (ended) {
+			if (!until)
+				until = mono_ns() + DRAIN * (int64_t)1000000;
+			if ((left = (until - mono_ns()) / 1000000) <= 0)
+				break;
+		}
 		if (poll(w, 3, (int)left) <= 0)
 			continue;
 		for (int i = 0; i < 2; i++)
@@ -154,7 +156,6 @@ void capture(pid_t program)
 				take(w, i);
 		if (w[2].revents && reap_all(w[2].fd, program, &status) && !ended) {
 			ended = 1;
-			until = mono_ns() + DRAIN * (int64_t)1000000;
 			/* With the ends kept here until now the program's exit wakes this process once, not for its output too. */
 			close_range(0, ENTRY_SOCK - 1, 0);
 		}

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -101,17 +100,16 @@ static void join_cgroups(const struct msg *m)
 /* set_oom writes the score that was asked for, or else the container's. */
 static void set_oom(const struct msg *m, pid_t container)
 {
-	char path[64], num[32];
-	int n;
+	char path[64], buf[DECIMAL];
+	const char *num = buf;
 	if (tag_has(m, TAG_OOMADJ)) {
-		n = snprintf(num, sizeof num, "%d", (int32_t)tag_u32(m, TAG_OOMADJ));
+		num = decimal(buf, (int32_t)tag_u32(m, TAG_OOMADJ));
 	} else {
-		snprintf(path, sizeof path, "/proc/%d/oom_score_adj", container);
-		n = (int)read_path(AT_FDCWD, path, num, sizeof num);
-		if (n <= 0)
+		join_text(path, sizeof path, "/proc/", decimal(buf, container), "/oom_score_adj", NULL);
+		if (read_path(AT_FDCWD, path, buf, sizeof buf) <= 0)
 			return;
 	}
-	int e = write_path("/proc/self/oom_score_adj", num, (size_t)n);
+	int e = write_path("/proc/self/oom_score_adj", num, strlen(num));
 	if (e < 0 && e != -EACCES && e != -EPERM)
 		entry_fail("set oom_score_adj: %s", strerror(-e));
 }
@@ -271,6 +269,7 @@ void entry_watch(pid_t program)
 void enter(struct entry *e)
 {
 	static struct program p;
+	static char stack[STACK] __attribute__((aligned(16)));
 	int master = -1;
 
 	direct = e->conn >= 0;
@@ -296,9 +295,6 @@ void enter(struct entry *e)
 	p.slave = -1;
 	if (p.tty)
 		master = open_terminal(e->m, &p.slave);
-	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-	if (stack == MAP_FAILED)
-		entry_fail("make a stack: %s", strerror(errno));
 	/*
 	 * As vfork(2): the program's process borrows this one's memory, with a
 	 * stack of its own, until it executes, and this one sleeps meanwhile.

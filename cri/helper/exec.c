@@ -228,12 +228,12 @@ void exec_message(struct conn *c, struct msg *m)
 /* same_user says whether a process is in the keeper's user namespace. */
 static int same_user(pid_t pid)
 {
-	char path[64];
+	char path[64], num[DECIMAL];
 	static ino_t own; /* which does not change */
 	struct stat st;
 	if (!own && stat("/proc/self/ns/user", &st) == 0)
 		own = st.st_ino;
-	snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+	join_text(path, sizeof path, "/proc/", decimal(num, pid), "/ns/user", NULL);
 	return own && stat(path, &st) == 0 && st.st_ino == own;
 }
 

@@ -151,6 +151,9 @@ void reply_error(int fd, int err, const char *fmt, ...) __attribute__((format(pr
 /* sys.c */
 int64_t now_ns(void);
 int64_t mono_ns(void);
+#define DECIMAL 24
+size_t join_text(char *buf, size_t size, ...) __attribute__((sentinel));
+const char *decimal(char buf[DECIMAL], int64_t v);
 int write_path(const char *path, const char *data, size_t n);
 int write_record(const char *dir, const char *id, const char *data, size_t n);
 uint64_t start_time(pid_t pid);
@@ -280,8 +283,14 @@ struct program {
 	int proc; /* the host's /proc */
 	int slave; /* the terminal */
 	char err[512];
+	void *room[256]; /* for the strings, so that they need no other memory as a rule */
 };
 int program_parse(struct program *p, const struct msg *m);
 int program_exec(void *program);
-char **gather(const struct msg *m, enum tag t, size_t more);
+/* Memory to take from. */
+struct arena {
+	char *p;
+	size_t left;
+};
+char **gather(const struct msg *m, enum tag t, size_t more, struct arena *a);
 #endif

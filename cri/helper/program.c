@@ -53,8 +53,32 @@ static const char *text(int e)
 	return strerror(e);
 }
 
+/* take_room finds memory, where there is some already if it suffices. */
+static void *take_room(struct arena *a, size_t n)
+{
+	n = (n + sizeof(void *) - 1) & ~(sizeof(void *) - 1);
+	if (!a || n > a->left)
+		return calloc(1, n);
+	void *p = a->p;
+	a->p += n;
+	a->left -= n;
+	return p;
+}
+
+/* first copies the only string of a tag; NULL when it is empty or has a NUL inside. */
+static char *first(const struct msg *m, enum tag t, struct arena *a)
+{
+	struct span v = tag_str(m, t);
+	if (v.n == 0 || memchr(v.p, 0, v.n))
+		return NULL;
+	char *s = take_room(a, v.n + 1);
+	if (s)
+		memcpy(s, v.p, v.n);
+	return s;
+}
+
 /* gather makes a NULL-ended list of all strings of a tag, with room for more. */
-char **gather(const struct msg *m, enum tag t, size_t more)
+char **gather(const struct msg *m, enum tag t, size_t more, struct arena *a)
 {
 	size_t at = 0, n = 0, bytes = 0;
 	struct span v;
@@ -62,7 +86,7 @@ char **gather(const struct msg *m, enum tag t, size_t more)
 		n++;
 		bytes += v.n + 1;
 	}
-	char **list = calloc(n + 1 + more, sizeof *list), *p = malloc(bytes + 1);
+	char **list = take_room(a, (n + 1 + more) * sizeof *list), *p = take_room(a, bytes + 1);
 	if (!list || !p)
 		return NULL;
 	n = 0;
@@ -76,13 +100,14 @@ char **gather(const struct msg *m, enum tag t, size_t more)
 
 int program_parse(struct program *p, const struct msg *m)
 {
+	struct arena a = { (char *)p->room, sizeof p->room };
 	p->m = m;
-	p->argv = gather(m, TAG_ARG, 0);
-	p->envp = gather(m, TAG_ENV, 1);
+	p->argv = gather(m, TAG_ARG, 0, &a);
+	p->envp = gather(m, TAG_ENV, 1, &a);
 	if (!p->argv || !p->envp || !p->argv[0])
 		return bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
-	p->cwd = span_dup(tag_str(m, TAG_CWD));
-	p->id = span_dup(tag_str(m, TAG_ID));
+	p->cwd = first(m, TAG_CWD, &a);
+	p->id = first(m, TAG_ID, &a);
 	p->apparmor = span_dup(tag_str(m, TAG_APPARMOR));
 	p->selinux = span_dup(tag_str(m, TAG_SELINUX));
 	p->uid = tag_u32(m, TAG_UID);
@@ -167,7 +192,7 @@ static int set_stdio(struct program *p)
 static int join_keyring(struct program *p)
 {
 	char name[IDMAX + 8];
-	snprintf(name, sizeof name, "_ses.%s", p->id);
+	join_text(name, sizeof name, "_ses.", p->id ? p->id : "", NULL);
 	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, name) < 0 && errno != ENOSYS && errno != EPERM &&
 	    errno != EACCES)
 		return bad(p, "join session keyring: %s", strerror(errno));
@@ -238,7 +263,7 @@ static int set_home(struct program *p)
 		}
 		line = end;
 	}
-	snprintf(home, sizeof home, "HOME=%s", dir && *dir ? dir : "/");
+	join_text(home, sizeof home, "HOME=", dir && *dir ? dir : "/", NULL);
 	*e = home;
 	return 0;
 }
@@ -305,17 +330,19 @@ static int look_up(struct program *p, char *path, size_t size)
 			return bad(p, "exec: \"%s\": stat %s: %s", name, name, text(e));
 		if (e)
 			return bad(p, "exec: \"%s\": %s", name, text(e));
-		return snprintf(path, size, "%s", name) < (int)size ? 0 : bad(p, "exec: \"%s\": file name too long", name);
+		return join_text(path, size, name, NULL) < size ? 0 : bad(p, "exec: \"%s\": file name too long", name);
 	}
 	for (char **e = p->envp; *e; e++)
 		if (strncmp(*e, "PATH=", 5) == 0)
 			dirs = *e + 5;
 	while (*name && *dirs) {
 		size_t n = strcspn(dirs, ":");
-		int len = snprintf(path, size, "%.*s/%s", (int)n, dirs, name);
 		/* A relative directory would be searched where the cwd leads. */
-		if (n > 0 && dirs[0] == '/' && len < (int)size && usable(path) == 0)
-			return 0;
+		if (n > 0 && n < size && dirs[0] == '/') {
+			memcpy(path, dirs, n);
+			if (join_text(path + n, size - n, "/", name, NULL) < size - n && usable(path) == 0)
+				return 0;
+		}
 		dirs += n + (dirs[n] == ':');
 	}
 	return bad(p, "exec: \"%s\": executable file not found in $PATH", name);

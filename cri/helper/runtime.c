@@ -90,7 +90,7 @@ static void prepare(struct call *c, const struct msg *m, int tty)
 		if (e < 0)
 			entry_fail("join %.*s: %s", (int)v.n, v.p, strerror(-e));
 	}
-	c->argv = gather(m, TAG_RUNTIME, MOREARGS);
+	c->argv = gather(m, TAG_RUNTIME, MOREARGS, NULL);
 	if (!bundle || !c->argv || !c->argv[0])
 		entry_fail("message is not valid");
 	while (c->argv[c->nargv])

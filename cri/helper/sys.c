@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,40 @@ ssize_t write_all(int fd, const char *p, size_t n)
 		done += (size_t)w;
 	}
 	return (ssize_t)done;
+}
+
+/*
+ * join_text writes texts, up to a NULL, one after the other: the whole length,
+ * which is more than there is room for when it did not fit. Of printf an entry
+ * process would have to map a dozen pages first.
+ */
+size_t join_text(char *buf, size_t size, ...)
+{
+	size_t n = 0;
+	va_list ap;
+	va_start(ap, size);
+	for (const char *s; (s = va_arg(ap, const char *));)
+		for (; *s; s++, n++)
+			if (n + 1 < size)
+				buf[n] = *s;
+	va_end(ap);
+	if (size)
+		buf[n < size ? n : size - 1] = 0;
+	return n;
+}
+
+/* decimal writes a number, and returns where it begins. */
+const char *decimal(char buf[DECIMAL], int64_t v)
+{
+	uint64_t u = v < 0 ? -(uint64_t)v : (uint64_t)v;
+	char *p = buf + DECIMAL - 1;
+	*p = 0;
+	do
+		*--p = (char)('0' + u % 10);
+	while (u /= 10);
+	if (v < 0)
+		*--p = '-';
+	return p;
 }
 
 /* write_path writes a kernel file in one write, as they want it. */
