@@ -229,6 +229,16 @@ static int go_to(struct program *p)
 	return 0;
 }
 
+/* is_number says whether a text begins with a certain number. */
+static int is_number(const char *s, uint32_t want)
+{
+	uint64_t n = 0;
+	const char *p = s;
+	for (; *p >= '0' && *p <= '9' && n <= UINT32_MAX; p++)
+		n = n * 10 + (uint64_t)(*p - '0');
+	return p > s && n == want;
+}
+
 /*
  * set_home sets HOME as the container's /etc/passwd has it, when it is not set.
  */
@@ -257,7 +267,7 @@ static int set_home(struct program *p)
 		for (int i = 1; i < 6 && f[i - 1]; i++)
 			if ((f[i] = strchr(f[i - 1], ':')))
 				*f[i]++ = 0;
-		if (f[5] && f[2][0] >= '0' && f[2][0] <= '9' && strtoul(f[2], NULL, 10) == p->uid) {
+		if (f[5] && is_number(f[2], p->uid)) {
 			dir = f[5];
 			((char *)f[5])[strcspn(f[5], ":")] = 0;
 		}
