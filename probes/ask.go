@@ -2,6 +2,7 @@ package probes
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"google.golang.org/grpc"
@@ -32,8 +34,9 @@ const (
 	userAgent    = "kube-probe/1.37 (berth)"
 )
 
-// dialer closes a connection with a reset: thousands of probes a minute would otherwise leave as many sockets in TIME_WAIT.
-var dialer = net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+// dialer closes a connection with a reset: thousands of probes a minute would otherwise leave as many sockets in TIME_WAIT. None lives
+// long enough to be kept alive.
+var dialer = net.Dialer{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) {
 		err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
@@ -130,13 +133,33 @@ func httpQuestion(a *corev1.HTTPGetAction, t Target) (Question, error) {
 	if _, ok := header["User-Agent"]; !ok {
 		header.Set("User-Agent", userAgent)
 	}
-	ask := roundTrip
-	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
-		ask = roundTrip2
+	request := func() *http.Request {
+		return &http.Request{Method: http.MethodGet, URL: u, Host: host, Header: header, Close: true}
 	}
-	return func(ctx context.Context) (Outcome, string) {
-		return get(ctx, ask, &http.Request{Method: http.MethodGet, URL: u, Host: host, Header: header, Close: true})
-	}, nil
+	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
+		return func(ctx context.Context) (Outcome, string) { return get(ctx, roundTrip2, request()) }, nil
+	}
+	// The first request is the same each time. One that cannot be made is an answer of the probe's, and nothing that is wrong with it.
+	first, _ := written(request())
+	ask := func(ctx context.Context, req *http.Request) (code int, location, body string, err error) {
+		text := first
+		if text == nil || req.URL != u { // the other ones are redirections
+			if text, err = written(req); err != nil {
+				return 0, "", "", err
+			}
+		}
+		return roundTrip(ctx, req, text)
+	}
+	return func(ctx context.Context) (Outcome, string) { return get(ctx, ask, request()) }, nil
+}
+
+// written is a request as it is sent in HTTP/1.1.
+func written(req *http.Request) ([]byte, error) {
+	var b bytes.Buffer
+	if err := req.Write(&b); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // asker sends a request on a connection of its own.
@@ -169,8 +192,11 @@ func get(ctx context.Context, ask asker, req *http.Request) (Outcome, string) {
 	return Failure, fmt.Sprintf("stopped after %d redirects", maxRedirects)
 }
 
-// roundTrip asks in HTTP/1.1. It does without http.Transport, whose two goroutines and pools a connection cost more than the question.
-func roundTrip(ctx context.Context, req *http.Request) (code int, location, body string, err error) {
+// readers are what answers are read with: each has a buffer.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4096) }}
+
+// roundTrip asks in HTTP/1.1, with the request as it is sent. It does without http.Transport, whose two goroutines and pools a connection cost more than the question.
+func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, location, body string, err error) {
 	addr := req.URL.Host
 	if req.URL.Port() == "" {
 		addr = net.JoinHostPort(req.URL.Hostname(), map[string]string{"http": "80", "https": "443"}[req.URL.Scheme])
@@ -187,10 +213,16 @@ func roundTrip(ctx context.Context, req *http.Request) (code int, location, body
 		// A probe asks whether the server answers, not who it is: certificates are not verified, as under kubelet.
 		conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) //nolint:gosec // see above
 	}
-	if err := req.Write(conn); err != nil {
+	if _, err := conn.Write(text); err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
-	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 4096), req)
+	r := readers.Get().(*bufio.Reader) //nolint:forcetypeassert // nothing else is in there
+	r.Reset(conn)
+	defer func() {
+		r.Reset(nil)
+		readers.Put(r)
+	}()
+	resp, err := http.ReadResponse(r, req)
 	if err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
