@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxCapture is what the largest packet of captured output takes: see CHUNK in cri/helper/capture.c.
@@ -64,7 +66,11 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 		l.Close()
 		return Exit{}, err
 	}
-	k.keep(l)
+	if x.Signal == int(unix.SIGKILL) {
+		l.Close() // the keeper may have said so for an entry process that was killed, and hangs up
+	} else {
+		k.keep(l)
+	}
 	return x, nil
 }
 

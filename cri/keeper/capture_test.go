@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,6 +74,10 @@ func TestCaptureKillReachesAll(t *testing.T) {
 		t.Errorf("error is %v, it said %q", err, out.String())
 	}
 	eventually(t, func() bool { return len(processes("sleep\x004711300")) == 0 && len(processes("berth-exec")) == 0 })
+	// Nor is it the container's first process, which reaps nobody, that has to reap them.
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)); err != nil || len(b) != 0 {
+		t.Errorf("the container's first process has children %s, %v", b, err)
+	}
 }
 
 func TestCaptureThatIsGivenUpDoesNotRun(t *testing.T) {
@@ -140,12 +146,53 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, unix.ENOSPC }
 
+// What a command is asked over may be left by one that was killed, or by an entry process that was, and be wanted by many at once.
+func TestCapturesOneAfterTheOther(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	say := func(what string) {
+		var out bytes.Buffer
+		if e, err := p.Capture(t.Context(), p.script(id, pid, "echo "+what), &out, &out); err != nil || e.Code != 0 || out.String() != what+"\n" {
+			t.Errorf("%s: %+v, %v, said %q", what, e, err, out.String())
+		}
+	}
+	for i := range 5 {
+		say("before " + strconv.Itoa(i))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if _, err := p.Capture(ctx, p.script(id, pid, "sleep 1000"), io.Discard, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error is %v", err)
+		}
+		cancel()
+		say("after a timeout " + strconv.Itoa(i))
+		if e, err := p.Capture(t.Context(), p.script(id, pid, "kill -9 $PPID; sleep 1000"), io.Discard, io.Discard); err == nil && e.Code != 137 {
+			t.Errorf("an entry process that is killed ends with %+v", e)
+		}
+		say("after a kill " + strconv.Itoa(i))
+		if _, err := p.Capture(t.Context(), keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "nothing").Process}, io.Discard, io.Discard); err == nil {
+			t.Error("a command that there is not has run")
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 10 {
+				say(fmt.Sprintf("at once %d %d", i, j))
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, func() bool { return len(processes("berth-exec")) == 0 })
+}
+
 func TestManyCapturesLeaveNothing(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")
 	eventually(t, func() bool { return len(processes("berth-helper\x00start")) == 0 })
-	before := files(t, p.Pid())
-	for range 100 {
+	var before []string
+	for i := range 100 {
+		if i == 1 {
+			before = files(t, p.Pid()) // with the connection that is kept
+		}
 		var out bytes.Buffer
 		if e, err := p.Capture(t.Context(), p.script(id, pid, "echo x"), &out, &out); err != nil || e.Code != 0 || out.String() != "x\n" {
 			t.Fatal(out.String(), e, err)
