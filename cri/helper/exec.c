@@ -308,7 +308,14 @@ static pid_t entry_start(struct ctr *k, struct entry *e)
 	e->groups = groups_of(k, e->m);
 	e->born = e->groups && e->groups->dir >= 0;
 	pid = fork_into(e->pidfd, e->born ? e->groups->dir : -1);
-	if (pid < 0 && e->born && (errno == EBUSY || errno == ENODEV)) {
+	if (pid < 0 && e->born && (errno == ENOENT || errno == ENODEV)) { /* it was removed, and may have been made anew */
+		groups_close(k->groups);
+		k->groups = NULL;
+		e->groups = groups_of(k, e->m);
+		e->born = e->groups && e->groups->dir >= 0;
+		pid = fork_into(e->pidfd, e->born ? e->groups->dir : -1);
+	}
+	if (pid < 0 && e->born && errno == EBUSY) {
 		cgroup = cgroup2_of(k->pid);
 		pid = fork_into(e->pidfd, cgroup);
 	}

@@ -290,10 +290,23 @@ func TestExecJoinsItsCgroup(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")
 	procs := cgroup(t, "exec")
-	for _, set := range [][]string{procs[:1], procs} {
-		out, e, err := p.execIn(id, pid, func(e *keeper.Exec) { e.CgroupProcs = set }, "cat", "/proc/self/cgroup")
-		if err != nil || e.Code != 0 || strings.Count(out, cgroupRoot()+"/exec") != len(set) {
-			t.Errorf("with %v: said %q, ended with %+v, %v", set, out, e, err)
+	for _, p.capture = range []bool{false, true} {
+		for _, set := range [][]string{procs[:1], procs} {
+			// From the second time on the keeper has them open, and the third time they are not those any more.
+			for i := range 3 {
+				if i == 2 {
+					for _, f := range procs {
+						eventually(t, func() bool { return unix.Rmdir(filepath.Dir(f)) == nil })
+						if err := os.Mkdir(filepath.Dir(f), 0o755); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				out, e, err := p.execIn(id, pid, func(e *keeper.Exec) { e.CgroupProcs = set }, "cat", "/proc/self/cgroup")
+				if err != nil || e.Code != 0 || strings.Count(out, cgroupRoot()+"/exec") != len(set) {
+					t.Errorf("with %v: said %q, ended with %+v, %v", set, out, e, err)
+				}
+			}
 		}
 	}
 	_, _, err := p.execIn(id, pid, func(e *keeper.Exec) { e.CgroupProcs = []string{"/nowhere/cgroup.procs"} }, "true")
