@@ -382,7 +382,7 @@ func TestSlowClientLosesNothing(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
-	for name, after := range map[string]string{"alone": "", "left-behind": "sleep 4713 &", "goes-on": "yes &"} {
+	for name, after := range map[string]string{"alone": "", "left-behind": "sleep 4717 &", "goes-on": "yes &"} {
 		t.Run(name, func(t *testing.T) {
 			w := &slowWriter{busy: make(chan struct{}), free: make(chan struct{})}
 			ended := make(chan error, 1)

@@ -149,8 +149,11 @@ void stdio_drain(struct ctr *k)
 		size_t total = 0;
 		while (k->out[i].s.fd >= 0 && total < 2 * 1024 * 1024) {
 			ssize_t n = stream_read(&k->out[i]);
-			if (n <= 0)
+			if (n <= 0) {
+				/* Its end may come later: the launcher has the pipe, too, and may still be there. */
+				log_end(&k->out[i]);
 				break;
+			}
 			total += (size_t)n;
 		}
 	}

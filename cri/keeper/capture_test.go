@@ -55,7 +55,7 @@ func TestCaptureLeavesWhatWasLeftBehind(t *testing.T) {
 	if e, err := p.Capture(t.Context(), p.script(id, pid, "echo x; sleep "+nap+" & exit 4"), &out, &out); err != nil || e.Code != 4 || out.String() != "x\n" {
 		t.Errorf("%+v, %v, said %q", e, err, out.String())
 	}
-	eventually(t, func() bool { return len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(p.children("berth-exec")) == 0 })
 	if n := len(processes("sleep\x00" + nap)); n != 1 {
 		t.Errorf("%d of what was left behind run", n)
 	}
@@ -73,7 +73,7 @@ func TestCaptureKillReachesAll(t *testing.T) {
 	if !errors.Is(err, why) || out.String() != "ready\n" {
 		t.Errorf("error is %v, it said %q", err, out.String())
 	}
-	eventually(t, func() bool { return len(processes("sleep\x004711300")) == 0 && len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(processes("sleep\x004711300")) == 0 && len(p.children("berth-exec")) == 0 })
 	// Nor is it the container's first process, which reaps nobody, that has to reap them.
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)); err != nil || len(b) != 0 {
 		t.Errorf("the container's first process has children %s, %v", b, err)
@@ -92,7 +92,7 @@ func TestCaptureThatIsGivenUpDoesNotRun(t *testing.T) {
 		}
 		cancel()
 	}
-	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(p.children("berth-exec")) == 0 })
 }
 
 func TestCaptureEndsWithItsContainer(t *testing.T) {
@@ -139,7 +139,7 @@ func TestCaptureWithoutAReader(t *testing.T) {
 	if _, err := p.Capture(t.Context(), p.script(id, pid, "yes 47114001"), full{}, full{}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error is %v", err)
 	}
-	eventually(t, func() bool { return len(processes("47114001")) == 0 && len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(processes("47114001")) == 0 && len(p.children("berth-exec")) == 0 })
 }
 
 type full struct{}
@@ -181,13 +181,13 @@ func TestCapturesOneAfterTheOther(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, func() bool { return len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(p.children("berth-exec")) == 0 })
 }
 
 func TestManyCapturesLeaveNothing(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")
-	eventually(t, func() bool { return len(processes("berth-helper\x00start")) == 0 })
+	eventually(t, func() bool { return len(p.children("berth-helper\x00start")) == 0 })
 	var before []string
 	for i := range 100 {
 		if i == 1 {

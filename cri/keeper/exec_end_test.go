@@ -115,14 +115,14 @@ func TestExecGoesOnWithoutTheAgent(t *testing.T) {
 	}
 	// What it left behind belongs to the container now, and the entry process
 	// is gone.
-	eventually(t, func() bool { return len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(p.children("berth-exec")) == 0 })
 	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 1 })
 }
 
 func TestManyExecsLeaveNothing(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")
-	eventually(t, func() bool { return len(processes("berth-helper\x00start")) == 0 })
+	eventually(t, func() bool { return len(p.children("berth-helper\x00start")) == 0 })
 	before := files(t, p.Pid())
 	for i := range 200 {
 		switch i % 4 {
@@ -175,7 +175,7 @@ func TestExecThatIsGivenUpDoesNotRun(t *testing.T) {
 			proc.Close()
 		}
 	}
-	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(processes("berth-exec")) == 0 })
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(p.children("berth-exec")) == 0 })
 }
 
 func TestExecEndsWithItsContainer(t *testing.T) {

@@ -228,9 +228,23 @@ func TestExecTerminalCanBeResized(t *testing.T) {
 
 // processes finds processes by a part of their command line.
 func processes(part string) []string {
-	var found []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
+	return running(files, part)
+}
+
+// children are those of the keeper: there are other keepers on the machine.
+func (p *pod) children(part string) []string {
+	var files []string
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Pid()))
+	for pid := range strings.FieldsSeq(string(b)) {
+		files = append(files, "/proc/"+pid+"/cmdline")
+	}
+	return running(files, part)
+}
+
+func running(cmdlines []string, part string) []string {
+	var found []string
+	for _, f := range cmdlines {
 		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), part) {
 			found = append(found, f+": "+strings.ReplaceAll(string(b), "\x00", " "))
 		}
