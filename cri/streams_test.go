@@ -385,17 +385,16 @@ func TestSlowClientLosesNothing(t *testing.T) {
 	for name, after := range map[string]string{"alone": "", "left-behind": "sleep 4717 &", "goes-on": "yes &"} {
 		t.Run(name, func(t *testing.T) {
 			w := &slowWriter{busy: make(chan struct{}), free: make(chan struct{})}
-			ended := make(chan error, 1)
+			ended, mark := make(chan error, 1), "slow-"+name+itoa(os.Getpid())
 			go func() {
-				script := "echo first; seq 5000; " + after
-				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", script, "slow-" + name}, nil, w, nil, false, nil)
+				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", "echo first; seq 5000; " + after, mark}, nil, w, nil, false, nil)
 			}()
 			select {
 			case <-w.busy:
 			case err := <-ended:
 				t.Fatal(err)
 			}
-			eventually(t, func() bool { return !running(t, "slow-"+name) })
+			eventually(t, func() bool { return !running(t, mark) })
 			time.Sleep(2 * drain)
 			close(w.free)
 			if err := <-ended; err != nil {

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -67,13 +68,13 @@ static void tell_end(int status)
 	tell(v, n);
 }
 
-/* take reads what there is of a stream. Without a reader of its own, the agent, the program is to lose its. */
-static void take(struct pollfd w[2], int i)
+/* take reads what there is of a stream, and says how much. Without a reader of its own, the agent, the program is to lose its. */
+static ssize_t take(struct pollfd w[2], int i)
 {
 	/* At the end of a pipe that is empty there is no POLLIN. */
 	ssize_t n = w[i].revents & POLLIN ? read(w[i].fd, texts[i] + filled[i], CHUNK - filled[i]) : 0;
 	if (n < 0 && errno == EINTR)
-		return;
+		return 0;
 	if (n > 0)
 		filled[i] += (size_t)n;
 	int gone = filled[i] == CHUNK && tell_data(i) < 0;
@@ -82,6 +83,22 @@ static void take(struct pollfd w[2], int i)
 			close(w[j].fd);
 			w[j].fd = -1;
 		}
+	return n;
+}
+
+/*
+ * take_rest reads what is in a pipe that is not waited for any longer. On a
+ * machine that is busy, or with an agent that takes nothing for a while, it may
+ * be of the program itself.
+ */
+static void take_rest(struct pollfd w[2], int i)
+{
+	int left;
+	if (w[i].fd < 0 || ioctl(w[i].fd, FIONREAD, &left) < 0)
+		return;
+	w[i].revents = POLLIN;
+	while (left > 0 && w[i].fd >= 0)
+		left -= (int)take(w, i);
 }
 
 /* reap_all takes everybody who has ended, and says whether the program has. */
@@ -160,6 +177,8 @@ void capture(pid_t program)
 			close_range(0, ENTRY_SOCK - 1, 0);
 		}
 	}
+	for (int i = 0; i < 2; i++)
+		take_rest(w, i);
 	tell_end(status);
 	leave();
 }
