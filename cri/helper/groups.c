@@ -15,6 +15,13 @@
 
 #define CGROUP2_MAGIC 0x63677270
 
+/*
+ * Of the thousand files that a process may have open as a rule, half stay free
+ * for connections and output. The kernel gives the least number that is free,
+ * so the numbers tell how many there are.
+ */
+#define FDMAX 512
+
 static const char procs[] = "/cgroup.procs";
 #define NPROCS (sizeof procs - 1)
 
@@ -76,6 +83,10 @@ static struct groups *groups_open(const struct msg *m)
 			return NULL;
 		}
 		g->fds[g->n++] = fd;
+		if (fd >= FDMAX) {
+			groups_close(g);
+			return NULL;
+		}
 	}
 	return g;
 }
