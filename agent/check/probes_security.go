@@ -112,6 +112,10 @@ func probeSELinux(context.Context, *env) answer {
 	if err != nil {
 		return missing("not enabled in this kernel")
 	}
+	// Without a policy every process has the kernel's own label, and none can be set.
+	if label, err := readLine("/proc/self/attr/current"); err == nil && strings.TrimRight(label, "\x00") == "kernel" {
+		return missing("enabled, but no policy is loaded")
+	}
 	mode := map[string]string{"0": "permissive", "1": "enforcing"}[v]
 	return ok("%s", fmt.Sprintf("enabled, %s", mode))
 }

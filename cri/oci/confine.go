@@ -57,7 +57,7 @@ func seLinux(o *runtimeapi.SELinuxOption, h Host) (string, error) {
 	case !confines && (o.GetLevel() == "" || !h.SELinux):
 		return "", nil
 	case !h.SELinux:
-		return "", errors.New("SELinux options are asked for, but SELinux is not enabled in this kernel")
+		return "", errors.New("SELinux options are asked for, but SELinux is not enabled here, or has no policy")
 	}
 	or := func(v, def string) string {
 		if v == "" {

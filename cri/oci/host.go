@@ -16,7 +16,7 @@ import (
 
 // ReadHost looks at this process and its kernel. What depends on the cgroup hierarchy is the caller's to fill in.
 func ReadHost() (Host, error) {
-	h := Host{AppArmor: isYes("/sys/module/apparmor/parameters/enabled"), SELinux: exists("/sys/fs/selinux/enforce")}
+	h := Host{AppArmor: isYes("/sys/module/apparmor/parameters/enabled"), SELinux: labels()}
 	var err error
 	if h.Hostname, err = os.Hostname(); err != nil {
 		return h, fmt.Errorf("read hostname: %w", err)
@@ -55,9 +55,13 @@ func isYes(path string) bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+// labels says whether SELinux runs, and has a policy: without one it takes no label, and every process has the kernel's own.
+func labels() bool {
+	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil {
+		return false
+	}
+	b, err := os.ReadFile("/proc/self/attr/current")
+	return err == nil && string(bytes.TrimRight(b, "\x00\n")) != "kernel"
 }
 
 // maxFile is more than any honest passwd or group file has.
