@@ -18,7 +18,8 @@ func TestMetrics(t *testing.T) {
 		r := c.Linux.Resources
 		r.CpuPeriod, r.CpuQuota, r.CpuShares, r.MemoryLimitInBytes = 100000, 50000, 1024, 64<<20
 	}, "sh", "-c", "(nc -l -p 80 &) ; exec sleep 1000")
-	eventually(t, func() bool { return strings.Contains(n.sh(t, id, "ps"), "nc -l") })
+	// By its port: the shell that is to start it has its name among its arguments.
+	eventually(t, func() bool { return strings.Contains(n.sh(t, id, "cat /proc/net/tcp /proc/net/tcp6"), ":0050 ") })
 	n.sh(t, id, "dd if=/dev/zero of=/data/x bs=4096 count=100 2>/dev/null; mkdir /data/d")
 	descs, err := n.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
 	if err != nil {
