@@ -395,7 +395,7 @@ func TestSlowClientLosesNothing(t *testing.T) {
 			// Little enough for the smallest pipe, which is what one gets who has many.
 			ended := make(chan error, 1)
 			go func() {
-				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", "echo first; seq 500; " + after}, nil, w, nil, false, nil)
+				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", "echo first; sleep 0.3; seq 500; " + after}, nil, w, nil, false, nil)
 			}()
 			select {
 			case <-w.busy:

@@ -195,7 +195,8 @@ func get(ctx context.Context, ask asker, req *http.Request) (Outcome, string) {
 // readers are what answers are read with: each has a buffer.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4096) }}
 
-// roundTrip asks in HTTP/1.1, with the request as it is sent. It does without http.Transport, whose two goroutines and pools a connection cost more than the question.
+// roundTrip asks in HTTP/1.1, with the request as it is sent. It does without http.Transport, whose two goroutines and pools a
+// connection cost more than the question.
 func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, location, body string, err error) {
 	addr := req.URL.Host
 	if req.URL.Port() == "" {

@@ -108,8 +108,8 @@ int program_parse(struct program *p, const struct msg *m)
 		return bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
 	p->cwd = first(m, TAG_CWD, &a);
 	p->id = first(m, TAG_ID, &a);
-	p->apparmor = span_dup(tag_str(m, TAG_APPARMOR));
-	p->selinux = span_dup(tag_str(m, TAG_SELINUX));
+	p->apparmor = first(m, TAG_APPARMOR, &a);
+	p->selinux = first(m, TAG_SELINUX, &a);
 	p->uid = tag_u32(m, TAG_UID);
 	p->gid = tag_u32(m, TAG_GID);
 	struct span v = tag_str(m, TAG_GROUPS);
