@@ -8,6 +8,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Difference is a setting that somebody changed behind our back.
@@ -108,13 +109,34 @@ func (t *Tree) ContainerGroups(pod *corev1.Pod) (map[string]string, error) {
 	}
 	out := make(map[string]string, len(names))
 	for _, n := range names {
-		id := n
-		if stem, ok := strings.CutSuffix(n, ".scope"); ok {
-			id = stem[strings.LastIndexByte(stem, '-')+1:]
-		}
-		out[id] = path + "/" + n
+		out[containerOf(n)] = path + "/" + n
 	}
 	return out, nil
+}
+
+// containerOf is the ID in the name of a container's group.
+func containerOf(name string) string {
+	if stem, ok := strings.CutSuffix(name, ".scope"); ok {
+		return stem[strings.LastIndexByte(stem, '-')+1:]
+	}
+	return name
+}
+
+// Owner is whose a group is, by the names of the groups it is in, so that it need not be there any more: the pod's, and the container's in
+// it, "" for the pod's own group. What a container has made below its group is its own.
+func (t *Tree) Owner(group string) (uid types.UID, container string, ok bool) {
+	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort, corev1.PodQOSGuaranteed} {
+		rest, in := strings.CutPrefix(group, t.ClassPath(q)+"/")
+		if !in {
+			continue
+		}
+		parts := strings.SplitN(rest, "/", 3)
+		if uid, ok = podUID(parts[0]); ok && len(parts) > 1 {
+			container = containerOf(parts[1])
+		}
+		return uid, container, ok
+	}
+	return "", "", false
 }
 
 // Changes tells of writes to the groups of this tree.

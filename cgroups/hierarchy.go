@@ -226,6 +226,14 @@ func (h *Hierarchy) ProcsFiles(path string) []string {
 // MemoryDir is the directory with the group's memory.oom_control (v1) or memory.events (v2).
 func (h *Hierarchy) MemoryDir(path string) string { return h.Dir("memory", path) }
 
+// FreezerDir is the directory with the group's freezer.state (v1) or cgroup.freeze (v2), "" where v1 has no freezer.
+func (h *Hierarchy) FreezerDir(path string) string {
+	if h.mode == Unified {
+		return h.Dir("", path)
+	}
+	return h.Dir("freezer", path)
+}
+
 // SwapAccounted says whether the kernel limits swap by group. The root has no limits, so a group of the machine shows.
 func (h *Hierarchy) SwapAccounted() bool {
 	root := h.MemoryDir("/")

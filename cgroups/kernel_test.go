@@ -194,7 +194,7 @@ func TestRemoveKillsTheWholeTree(t *testing.T) {
 	}
 	go func() {
 		for _, c := range cmds {
-			_ = c.Wait() // a zombie keeps no group busy, but must not stay either
+			_, _ = c.Process.Wait() // a zombie keeps no group busy, but must not stay either
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

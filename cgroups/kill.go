@@ -63,6 +63,9 @@ func (h *Hierarchy) kill(path string) (victims, error) {
 			return v, err
 		}
 		if fresh == 0 {
+			if len(v) > 0 {
+				h.Thaw(path) // somebody else may have frozen it
+			}
 			return v, nil
 		}
 	}
@@ -149,6 +152,31 @@ func (h *Hierarchy) freeze(path string) func() {
 		time.Sleep(time.Millisecond)
 	}
 	return func() { _ = writeFile(dir, "freezer.state", "THAWED") }
+}
+
+// Thaw ends what keeps the tasks of the group and of all below it from dying: v1's freezer holds them, SIGKILL or not, where v2's lets
+// them die. What a group above has frozen stays. It is a help, not a need: errors are ignored.
+func (h *Hierarchy) Thaw(path string) {
+	path, err := own(path)
+	root, ok := h.byName["freezer"]
+	if err != nil || !ok || h.mode == Unified {
+		return
+	}
+	thawTree(root + path)
+}
+
+// thawTree writes only where it has to: above first, since a frozen parent freezes its children again.
+func thawTree(dir string) {
+	if s, err := readString(dir + "/freezer.self_freezing"); err == nil && s != "0" {
+		_ = writeFile(dir, "freezer.state", "THAWED")
+	}
+	kids, err := subdirs(dir)
+	if err != nil {
+		return
+	}
+	for _, k := range kids {
+		thawTree(dir + "/" + k)
+	}
 }
 
 // wait returns when every victim is dead, or with the context's error.

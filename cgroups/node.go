@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -77,6 +78,20 @@ func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
 		out = append(out, Wanted{Path: t.ClassPath(class), Resources: r, Settings: givenSettings(t.h.mode, r, how[class]), partial: true})
 	}
 	return out, errors.Join(errs...)
+}
+
+// Unreserve takes from the classes the limits of memory that [Options.QoSReserved] has given them. They are not told from those of somebody
+// else, so that whoever sets limits by that option has to remember it.
+func (t *Tree) Unreserve() error {
+	var errs []error
+	for _, class := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
+		none := int64(-1)
+		err := t.d.Update(t.ClassPath(class), &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &none}})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("take limits from class %s: %w", class, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // classes is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are directly in the

@@ -32,9 +32,14 @@ func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, nodeMemory int64) int {
 	if !isSidecar(pod, c) {
 		return adj
 	}
-	// A sidecar must not die before the containers it serves.
+	// A sidecar counts as if it asked for no less than the smallest of the containers it serves: it is no likelier to be killed than that
+	// one, and no safer for another that asks for more.
+	least := 0
 	for i := range pod.Spec.Containers {
-		adj = min(adj, burstableOOM(pod, &pod.Spec.Containers[i], nodeMemory))
+		least = max(least, burstableOOM(pod, &pod.Spec.Containers[i], nodeMemory))
+	}
+	if len(pod.Spec.Containers) > 0 {
+		adj = min(adj, least)
 	}
 	return adj
 }

@@ -132,8 +132,8 @@ func ContainerResourcesWith(pod *corev1.Pod, c *corev1.Container, o Options) *sp
 	requests, limits := c.Resources.Requests, c.Resources.Limits
 	request, ok := requests[corev1.ResourceCPU]
 	limit, limited := ownOrPodLimit(pod, limits, corev1.ResourceCPU)
-	if own, has := quantity(limits, corev1.ResourceCPU); has && !ok {
-		request = own
+	if limited && !ok {
+		request = limit // its own, or what the pod as a whole may have: kubelet's share for who asks for nothing
 	}
 	shares := Shares(request.MilliValue())
 	out.CPU.Shares = &shares

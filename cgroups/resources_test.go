@@ -138,17 +138,31 @@ func TestContainerResources(t *testing.T) {
 	}
 	p := podOf(container("a", nil, nil))
 	p.Spec.Resources = &corev1.ResourceRequirements{Limits: list("cpu", "2", "memory", "1Gi")}
-	if r = ContainerResources(p, &p.Spec.Containers[0]); quotaOf(r) != 200_000 || limitOf(r) != 1<<30 || *r.CPU.Shares != 2 {
-		t.Errorf("limits of the pod: %+v %+v", r.CPU, r.Memory)
+	if r = ContainerResources(p, &p.Spec.Containers[0]); quotaOf(r) != 200_000 || limitOf(r) != 1<<30 || *r.CPU.Shares != 2048 {
+		t.Errorf("limits of the pod, the share of which is that of a container that asks for nothing: %+v %+v", r.CPU, r.Memory)
+	}
+	for _, s := range ContainerSettings(Legacy, p, &p.Spec.Containers[0], Options{}) {
+		if s.File == "cpu.shares" && (s.Want != "2048" || s.Field != "limits.cpu=2 (pod) (no request)" || s.Computed != "2000 * 1024 / 1000 = 2048 shares") {
+			t.Errorf("origin of the share: %+v", s)
+		}
+	}
+	p.Spec.Containers[0].Resources.Requests = list("cpu", "0")
+	if r = ContainerResources(p, &p.Spec.Containers[0]); *r.CPU.Shares != 2 {
+		t.Errorf("a request for nothing in words: %d shares", *r.CPU.Shares)
 	}
 }
 
-// A sidecar is as safe from the OOM killer as the safest container it serves.
+// A sidecar is as safe from the OOM killer as the container it serves that asks for least, or safer if it asks for more itself: kubelet's
+// max(own request, least request of the containers).
 func TestSidecarOOM(t *testing.T) {
-	p := podOf(container("a", list("memory", "2Gi"), nil), container("b", list("memory", "64Mi"), nil))
+	p := podOf(container("a", list("memory", "2Gi"), nil), container("b", list("memory", "1Gi"), nil))
 	p.Spec.InitContainers = []corev1.Container{sidecar("s", nil, nil), container("i", list("memory", "1Gi"), nil)}
-	if got := OOMScoreAdj(p, &p.Spec.InitContainers[0], 4<<30); got != 500 {
-		t.Errorf("sidecar = %d, want 500", got)
+	if got := OOMScoreAdj(p, &p.Spec.InitContainers[0], 4<<30); got != 750 {
+		t.Errorf("sidecar that asks for nothing = %d, want 750", got)
+	}
+	p.Spec.InitContainers[0].Resources.Requests = list("memory", "3Gi")
+	if got := OOMScoreAdj(p, &p.Spec.InitContainers[0], 4<<30); got != 250 {
+		t.Errorf("sidecar that asks for more than all = %d, want 250", got)
 	}
 	if got := OOMScoreAdj(p, &p.Spec.InitContainers[1], 4<<30); got != 750 {
 		t.Errorf("init container = %d, want 750", got)

@@ -92,9 +92,6 @@ func originOf(pod *corev1.Pod, c *corev1.Container) origin {
 		cpuRequest: name("", "requests.cpu", request, corev1.ResourceCPU), cpuLimit: name("", "limits.cpu", limit, corev1.ResourceCPU),
 		memory: name("", "limits.memory", limit, corev1.ResourceMemory), milli: request.Cpu().MilliValue(),
 	}
-	if _, ok := request[corev1.ResourceCPU]; !ok && positive(limit, corev1.ResourceCPU) {
-		or.cpuRequest, or.milli = or.cpuLimit+" (no request)", limit.Cpu().MilliValue()
-	}
 	if pod.Spec.Resources != nil {
 		if !positive(limit, corev1.ResourceCPU) && positive(pod.Spec.Resources.Limits, corev1.ResourceCPU) {
 			or.cpuLimit = name("pod", "limits.cpu", pod.Spec.Resources.Limits, corev1.ResourceCPU)
@@ -102,6 +99,10 @@ func originOf(pod *corev1.Pod, c *corev1.Container) origin {
 		if !positive(limit, corev1.ResourceMemory) && positive(pod.Spec.Resources.Limits, corev1.ResourceMemory) {
 			or.memory = name("pod", "limits.memory", pod.Spec.Resources.Limits, corev1.ResourceMemory)
 		}
+	}
+	_, asked := request[corev1.ResourceCPU]
+	if q, limited := ownOrPodLimit(pod, limit, corev1.ResourceCPU); limited && !asked {
+		or.cpuRequest, or.milli = or.cpuLimit+" (no request)", q.MilliValue()
 	}
 	return or
 }

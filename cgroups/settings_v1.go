@@ -100,8 +100,11 @@ func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) er
 // to do so, but then writes the soft limit first.
 func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 	dir := s.byName["memory"] + path
-	if m.Limit == nil || m.Swap == nil || *m.Swap <= 0 || !fileExists(dir+"/memory.memsw.limit_in_bytes") {
+	if m.Limit == nil || m.Swap == nil || *m.Swap == 0 || !fileExists(dir+"/memory.memsw.limit_in_bytes") {
 		return nil
+	}
+	if *m.Swap < 0 {
+		return writeFile(dir, "memory.memsw.limit_in_bytes", "-1")
 	}
 	b, err := os.ReadFile(dir + "/memory.memsw.limit_in_bytes")
 	if err != nil {

@@ -13,7 +13,8 @@ type Site struct {
 	LogDir   string  `json:"logDir"`
 	NodeName string  `json:"nodeName"` // the suffix of static pods' names
 	Options  Options `json:"options"`
-	Pins     string  `json:"pins,omitempty"` // file with the CPUs and memory nodes that containers have for themselves
+	Pins     string  `json:"pins,omitempty"`  // file with the CPUs and memory nodes that containers have for themselves
+	Kills    string  `json:"kills,omitempty"` // file with the last kill of each container for want of memory
 }
 
 // SiteFile is the file's name in the run directory.

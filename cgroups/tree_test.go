@@ -77,6 +77,35 @@ func TestTreeOfEachClass(t *testing.T) {
 	}
 }
 
+// What --qos-reserved has limited the classes to goes, and what else somebody has given them stays.
+func TestUnreserve(t *testing.T) {
+	tree, h, group := testTree(t)
+	tree = tree.WithOptions(Options{QoSReserved: 100, Unified: h.Mode() == Unified}).WithLimits(NodeLimits{Memory: 1 << 30})
+	if _, err := tree.SyncQoS([]*corev1.Pod{podOf(container("a", list("memory", "256Mi"), list("memory", "512Mi")))}); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(q corev1.PodQOSClass) uint64 {
+		u, err := h.Stat(QoSPath(group, q))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Memory.Limit
+	}
+	if got := limit(corev1.PodQOSBestEffort); got != 768<<20 {
+		t.Fatalf("BestEffort is limited to %d, want what the request leaves", got)
+	}
+	for range 2 {
+		if err := tree.Unreserve(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
+		if got := limit(q); got != NoLimit {
+			t.Errorf("%s is still limited to %d", q, got)
+		}
+	}
+}
+
 func TestTreeOfManyPodsInRandomOrder(t *testing.T) {
 	tree, h, group := testTree(t)
 	stranger := group + "/kubepods/stranger"

@@ -69,6 +69,7 @@ func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
 			out = append(out, Problem{"double", c.Path, n.Title, fmt.Sprintf("container %s still runs here, and again as %s", c.Title, shorten(now))})
 		}
 	}
+	out = append(out, s.overruled(n, o)...)
 	for _, v := range n.values(o) {
 		if v.Differs && v.File != oomFile { // which a process may set itself
 			out = append(out, Problem{"drift", v.Path, n.Title, fmt.Sprintf("%s is %q, should be %q (%s)", v.File, v.Found, v.Want, v.Field)})

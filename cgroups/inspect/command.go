@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
-
 	"github.com/berth-node/berth/cgroups"
+	"github.com/spf13/cobra"
 )
 
 // ErrProblems is the error of `check` when it found some; they were printed already.
@@ -26,6 +23,7 @@ type app struct {
 	capture string
 	output  string
 	runDir  func() string
+	need    need
 }
 
 // Command is `berth cgroups`. runDir is where the agent of this machine is found.
@@ -63,8 +61,8 @@ func Command(runDir func() string) *cobra.Command {
 
 // snapshot reads the machine or the capture, and writes the capture that was asked for.
 func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
-	if !slices.Contains([]string{"", "json", "yaml", "wide"}, a.output) {
-		return nil, fmt.Errorf("output %q is not json, yaml or wide", a.output)
+	if err := a.checkOutput(); err != nil {
+		return nil, err
 	}
 	var s *Snapshot
 	var err error
@@ -74,7 +72,10 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 		if err = a.locate(cmd); err != nil {
 			return nil, err
 		}
-		s, err = a.live.Capture(cmd.Context())
+		if a.capture != "" {
+			a.need = need{whole: true, kills: true}
+		}
+		s, err = a.live.capture(cmd.Context(), a.need)
 	}
 	if err != nil {
 		return nil, err
@@ -100,6 +101,7 @@ func (a *app) locate(cmd *cobra.Command) error {
 		return err
 	}
 	a.live.Options, a.live.NodeName, a.live.PinsFile = site.Options, site.NodeName, site.Pins
+	a.live.KillsFile = site.Kills
 	if !cmd.Flags().Changed("cgroup-root") && site.Root != "" {
 		a.live.CgroupRoot = site.Root
 	}
@@ -111,21 +113,10 @@ func (a *app) locate(cmd *cobra.Command) error {
 
 // print writes a value in the machine-readable form that was asked for, or calls plain.
 func (a *app) print(cmd *cobra.Command, v any, plain func(io.Writer) error) error {
-	w := cmd.OutOrStdout()
-	switch a.output {
-	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(v)
-	case "yaml":
-		data, err := yaml.Marshal(v)
-		if err != nil {
-			return fmt.Errorf("encode: %w", err)
-		}
-		_, err = w.Write(data)
-		return err
+	if a.machines() {
+		return a.encode(cmd.OutOrStdout(), v, false)
 	}
-	return plain(w)
+	return plain(cmd.OutOrStdout())
 }
 
 func (a *app) treeCommand() *cobra.Command {
@@ -142,12 +133,15 @@ func (a *app) treeCommand() *cobra.Command {
 			if columns == "help" {
 				return printHelp(cmd.OutOrStdout(), all)
 			}
+			if a.need = columnsNeed(cols); a.output == "json" || a.output == "yaml" {
+				a.need.addUsage()
+			}
 			s, err := a.snapshot(cmd)
 			if err != nil {
 				return err
 			}
 			tops := s.nodes()
-			return a.print(cmd, tops, func(w io.Writer) error { return printTree(w, tops, cols) })
+			return a.print(cmd, treeOf(tops), func(w io.Writer) error { return printTree(w, tops, cols) })
 		},
 	}
 	cmd.Flags().StringVarP(&preset, "preset", "p", "", "columns by purpose")
@@ -181,12 +175,15 @@ func (a *app) columns(preset, columns, file string) ([]Column, *Columns, error) 
 	}
 	names, ok := all.Presets[preset]
 	if !ok {
-		return nil, nil, fmt.Errorf("there is no preset %q", preset)
+		return nil, nil, usagef("there is no preset %q", preset)
 	}
 	if columns != "" {
 		names = strings.Split(columns, ",")
 	}
 	cols, err := all.list(names)
+	if err != nil {
+		err = usageError{err}
+	}
 	return cols, all, err
 }
 
@@ -222,6 +219,8 @@ func (a *app) showCommand() *cobra.Command {
 			"what should be, the field that it comes from and the arithmetic. ! marks what differs. POD is a name, namespace/name, a uid or\n" +
 			"the beginning of one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			a.need = settingsNeed()
+			a.need.processes, a.need.of = true, func(s *Snapshot) (bool, error) { return false, s.narrow(args[0]) }
 			s, err := a.snapshot(cmd)
 			if err != nil {
 				return err
@@ -231,7 +230,12 @@ func (a *app) showCommand() *cobra.Command {
 				return err
 			}
 			values := n.values(s.Machine.Options)
-			return a.print(cmd, values, func(w io.Writer) error { return printValues(w, n, values) })
+			v := struct {
+				schema
+				Tightest []Tightest `json:"tightestLimits"`
+				Values   []Value    `json:"values"`
+			}{thisSchema, list(n.tightest()), list(values)}
+			return a.print(cmd, v, func(w io.Writer) error { return printValues(w, n, values) })
 		},
 	}
 }
@@ -240,6 +244,12 @@ func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "explain POD", Short: "Why a pod was throttled or killed, and whether it is next", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			a.need = settingsNeed()
+			a.need.addUsage()
+			for _, f := range []string{"memory.events.local", "pids.events", "freezer.state", "cgroup.freeze"} {
+				a.need.files[f] = true
+			}
+			a.need.processes, a.need.kills = true, true
 			s, err := a.snapshot(cmd)
 			if err != nil && (s == nil || len(s.Pods) == 0) {
 				return err
@@ -259,27 +269,40 @@ func (a *app) explainCommand() *cobra.Command {
 
 func (a *app) findCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "find PID|PATH|INODE", Short: "Which pod and container is this?", Args: cobra.ExactArgs(1),
+		Use: "find PID|PATH|INODE|ID|UID|NAME", Short: "Which pod and container is this?", Args: cobra.ExactArgs(1),
+		Long: "Takes the number of a process, the path or the inode of a group in any hierarchy (inode:N, or the id that BPF tools print), the id\n" +
+			"of a container or its beginning (berth://ID too), a pod's uid, and a name.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.snapshot(cmd)
+			f, err := a.find(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			f, err := s.find(args[0])
-			if err != nil && a.from == "" {
-				if p := liveGroup(args[0], a.live.CgroupMount); p != "" {
-					f, err = s.find(p)
-				}
-			}
-			if err != nil {
-				return err
-			}
-			return a.print(cmd, f, func(w io.Writer) error {
+			return a.print(cmd, struct {
+				schema
+				Found
+			}{thisSchema, f}, func(w io.Writer) error {
 				rows := [][]string{{"POD", "CONTAINER", "UID", "GROUP"}, {dash(f.Pod), dash(f.Container), dash(f.UID), f.Path}}
 				return printTable(w, rows)
 			})
 		},
 	}
+}
+
+func (a *app) find(cmd *cobra.Command, what string) (Found, error) {
+	if a.from == "" && a.capture == "" {
+		if err := a.checkOutput(); err != nil {
+			return Found{}, err
+		}
+		if err := a.locate(cmd); err != nil {
+			return Found{}, err
+		}
+		return a.findLive(cmd.Context(), what)
+	}
+	s, err := a.snapshot(cmd)
+	if err != nil {
+		return Found{}, err
+	}
+	return s.find(what)
 }
 
 func dash(s string) string {
@@ -295,12 +318,17 @@ func (a *app) checkCommand() *cobra.Command {
 		Long: "Finds orphans, missing and half-made groups, pods in the wrong class, containers that run twice and values that somebody\n" +
 			"changed. Exits with 0 when there are none, with 1 when there are any or when nothing could be looked at.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.need = settingsNeed()
+			a.need.everywhere, a.need.partial = true, true
 			s, err := a.snapshot(cmd)
 			if err != nil {
 				return err
 			}
 			problems := s.check(s.Machine.Options)
-			err = a.print(cmd, problems, func(w io.Writer) error { return printProblems(w, s, problems) })
+			err = a.print(cmd, struct {
+				schema
+				Problems []Problem `json:"problems"`
+			}{thisSchema, list(problems)}, func(w io.Writer) error { return printProblems(w, s, problems) })
 			if err != nil || len(problems) == 0 {
 				return err
 			}
@@ -312,7 +340,7 @@ func (a *app) checkCommand() *cobra.Command {
 
 func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
 	if s.PodsFrom == "" || s.Partial {
-		fmt.Fprintln(w, s.ignorance())
+		fmt.Fprintln(w, visible(s.ignorance()))
 	}
 	if len(problems) == 0 {
 		_, err := fmt.Fprintf(w, "%d groups, all as they should be\n", len(s.Groups))
@@ -345,9 +373,9 @@ func (a *app) watchCommand() *cobra.Command {
 			"once. Of throttling it does not tell: groups with a CPU limit are looked at every --interval.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.from != "" {
-				return errors.New("a capture does not change: watch needs the live machine")
+				return usagef("a capture does not change: watch needs the live machine")
 			}
-			if err := a.locate(cmd); err != nil {
+			if err := errors.Join(a.checkOutput(), a.locate(cmd)); err != nil {
 				return err
 			}
 			if err := a.live.mustHaveGroups(); err != nil {

@@ -17,17 +17,44 @@ import (
 
 // Explanation tells why a pod was slowed or killed, and whether it is next.
 type Explanation struct {
-	Pod    string   `json:"pod"`
-	CPU    []string `json:"cpu"`
-	Memory []string `json:"memory"`
-	Other  []string `json:"other,omitempty"`
-	OOM    []string `json:"oom"`
-	Evict  []string `json:"eviction"`
-	Before []string `json:"before,omitempty"` // what its status remembers of groups that are gone
+	schema
+	Pod       string        `json:"pod"`
+	CPU       []string      `json:"cpu"`
+	Memory    []string      `json:"memory"`
+	Other     []string      `json:"other"`
+	OOM       []string      `json:"oom"`
+	Evict     []string      `json:"eviction"`
+	Before    []string      `json:"before"`              // what its status remembers of groups that are gone
+	Groups    []groupJSON   `json:"groups"`              // the pod's and its containers', in figures
+	OOMOrder  []ranked      `json:"oomOrder"`            // its processes, the next victim first
+	Evictable *evictionJSON `json:"evictionOrder"`       // null without a specification
+	Limits    []string      `json:"limits"`              // of groups that the pod is in, where they are less than its own
+	Tightest  []Tightest    `json:"tightest"`            // of the pod
+	Killed    []Killed      `json:"killed"`              // for want of memory, the latest last
+	Note      string        `json:"killsNote,omitempty"` // why there may have been more
+}
+
+// whole has lists where there is nothing, which programs need not tell from null.
+func (e Explanation) whole() Explanation {
+	for _, l := range []*[]string{&e.CPU, &e.Memory, &e.Other, &e.OOM, &e.Evict, &e.Before, &e.Limits} {
+		*l = list(*l)
+	}
+	e.Tightest, e.Killed = list(e.Tightest), list(e.Killed)
+	return e
+}
+
+// Killed is a kill in a container of the pod.
+type Killed struct {
+	Container string `json:"container,omitempty"`
+	cgroups.OOMKill
+	Text string `json:"text"`
 }
 
 func explain(n *Node) Explanation {
-	e := Explanation{Pod: n.Title}
+	e := Explanation{schema: thisSchema, Pod: n.Title, Groups: []groupJSON{}, OOMOrder: n.ranks()}
+	for _, g := range append([]*Node{n}, n.Children...) {
+		e.Groups = append(e.Groups, g.json(false))
+	}
 	for _, g := range append([]*Node{n}, n.Children...) {
 		if g.Kind == kindContainer && g.Title == sandboxName {
 			continue // its process sleeps
@@ -36,12 +63,14 @@ func explain(n *Node) Explanation {
 		e.Memory = append(e.Memory, g.explainMemory()...)
 		e.Other = append(e.Other, g.explainOther()...)
 	}
+	e.Killed, e.Note = n.snap.killed(n.UID), n.snap.KillsNote
+	e.Limits, e.Tightest = n.explainLimits(), n.tightest()
 	e.OOM = n.explainOOM()
-	e.Evict = n.explainEviction()
+	e.Evict, e.Evictable = n.explainEviction()
 	if n.pod != nil {
 		e.Before = remembered(n.pod)
 	}
-	return e
+	return e.whole()
 }
 
 // explainGone tells of a pod that has no group any more, by its status; false where no such pod is known.
@@ -52,12 +81,13 @@ func (s *Snapshot) explainGone(name string) (Explanation, bool) {
 		if name != full && name != p.Name && name != string(p.UID) && name != strings.TrimSuffix(p.Name, "-"+cmp.Or(p.Spec.NodeName, s.nodeName())) {
 			continue
 		}
-		e := Explanation{Pod: full, Before: []string{fmt.Sprintf("the pod is %s and has no group: nothing of it runs.", cmp.Or(p.Status.Phase, corev1.PodPending))}}
+		e := Explanation{schema: thisSchema, Groups: []groupJSON{}, OOMOrder: []ranked{}, Pod: full, Before: []string{fmt.Sprintf("the pod is %s and has no group: nothing of it runs.", cmp.Or(p.Status.Phase, corev1.PodPending))}}
 		if p.Status.Reason != "" || p.Status.Message != "" {
 			e.Before = append(e.Before, strings.TrimSuffix(p.Status.Reason+": "+p.Status.Message, ": "))
 		}
 		e.Before = append(e.Before, remembered(p)...)
-		return e, true
+		e.Killed, e.Note = s.killed(string(p.UID)), s.KillsNote
+		return e.whole(), true
 	}
 	return Explanation{}, false
 }
@@ -119,8 +149,8 @@ func (n *Node) explainMemory() []string {
 			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
 	}
 	hits := n.limitHits()
-	if m.OOMKills > 0 {
-		text := fmt.Sprintf("%s: the OOM killer took %s. ", n.who(), count(m.OOMKills, "process", "processes"))
+	if kills := n.ownKills(); kills > 0 {
+		text := fmt.Sprintf("%s: the OOM killer took %s. ", n.who(), count(kills, "process", "processes"))
 		if hits > 0 || m.Limit != cgroups.NoLimit && m.Peak >= m.Limit { // recent kernels do not count on v1 what ends in a kill
 			text += fmt.Sprintf("Its limit of %s was reached, the peak was %s.", limitText(m.Limit), b(m.Peak))
 		} else {
@@ -138,6 +168,15 @@ func (n *Node) explainMemory() []string {
 		out = append(out, fmt.Sprintf("%s waited for memory in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.Memory.Some.Avg10, p.Memory.Some.Avg60))
 	}
 	return out
+}
+
+// ownKills are those of the group itself. The kernel counts them in the groups above too, where they are no more than those of a part.
+func (n *Node) ownKills() uint64 {
+	kills := n.Usage.Memory.OOMKills
+	for _, c := range n.Children {
+		kills -= min(kills, c.Usage.Memory.OOMKills)
+	}
+	return kills
 }
 
 // limitHits is how often use ran into the limit of the group itself: v2 counts those of the groups below in memory.events.
@@ -198,15 +237,30 @@ func (s *Snapshot) oomOrder() []candidate {
 	return out
 }
 
-func (n *Node) explainOOM() []string {
+// ranks are the pod's processes among all, the next victim first.
+func (n *Node) ranks() []ranked {
+	out := []ranked{}
 	order := n.snap.oomOrder()
-	var out []string
 	for i, c := range order {
-		if c.node.Path != n.Path && !strings.HasPrefix(c.node.Path, n.Path+"/") {
-			continue
+		if below(c.node.Path, n.Path) {
+			out = append(out, ranked{c.pid, c.p.Comm, c.node.Title, c.p.OOMScore, c.p.OOMScoreAdj, c.p.RSS, i + 1, len(order)})
 		}
+	}
+	return out
+}
+
+// maxProcesses are told of, for the rest of the screen to say something else.
+const maxProcesses = 8
+
+func (n *Node) explainOOM() []string {
+	var out []string
+	order := n.ranks()
+	for _, r := range order[:min(len(order), maxProcesses)] {
 		out = append(out, fmt.Sprintf("process %d (%s) in %s: oom_score %d, adjusted by %d; when the node runs out of memory it is number %d of %d to be killed.",
-			c.pid, c.p.Comm, c.node.Title, c.p.OOMScore, c.p.OOMScoreAdj, i+1, len(order)))
+			r.Pid, r.Comm, r.Container, r.OOMScore, r.OOMScoreAdj, r.Rank, r.Of))
+	}
+	if more := len(order) - maxProcesses; more > 0 {
+		out = append(out, fmt.Sprintf("%s more of the pod, down to number %d (-o json has them all).", count(uint64(more), "process", "processes"), order[len(order)-1].Rank))
 	}
 	for _, c := range n.Children {
 		if c.spec == nil || n.snap.Machine.Memory <= 0 {
@@ -256,7 +310,7 @@ func (s *Snapshot) evictionOrder() []evictee {
 	return out
 }
 
-func (n *Node) explainEviction() []string {
+func (n *Node) explainEviction() ([]string, *evictionJSON) {
 	order := n.snap.evictionOrder()
 	for i, e := range order {
 		if e.node.Path != n.Path {
@@ -267,9 +321,10 @@ func (n *Node) explainEviction() []string {
 			sign, over = "below", -over
 		}
 		return []string{fmt.Sprintf("under memory pressure it is number %d of %d: working set %s - request %s = %s %s it, priority %d.",
-			i+1, len(order), b(n.Usage.Memory.WorkingSet), b(uint64(e.request)), b(uint64(over)), sign, e.priority)}
+				i+1, len(order), b(n.Usage.Memory.WorkingSet), b(uint64(e.request)), b(uint64(over)), sign, e.priority)},
+			&evictionJSON{i + 1, len(order), n.Usage.Memory.WorkingSet, e.request, e.priority}
 	}
-	return []string{"its rank is not known without its specification."}
+	return []string{"its rank is not known without its specification."}, nil
 }
 
 func b(v uint64) string { return bytesText(float64(v)) }
@@ -289,10 +344,17 @@ func limitText(v uint64) string {
 }
 
 func (e Explanation) print(w io.Writer) error {
+	var killed []string
+	for _, k := range e.Killed {
+		killed = append(killed, k.Text)
+	}
+	if e.Note != "" {
+		killed = append(killed, "there may have been more kills: "+e.Note)
+	}
 	for _, s := range []struct {
 		title string
 		lines []string
-	}{{"CPU", e.CPU}, {"Memory", e.Memory}, {"Other", e.Other}, {"OOM killer", e.OOM}, {"Eviction", e.Evict}, {"Before", e.Before}} {
+	}{{"CPU", e.CPU}, {"Memory", e.Memory}, {"Limits", e.Limits}, {"Other", e.Other}, {"Kills", killed}, {"OOM killer", e.OOM}, {"Eviction", e.Evict}, {"Before", e.Before}} {
 		if len(s.lines) == 0 {
 			continue
 		}
@@ -300,7 +362,7 @@ func (e Explanation) print(w io.Writer) error {
 			return err
 		}
 		for _, l := range s.lines {
-			fmt.Fprintln(w, "  "+l)
+			fmt.Fprintln(w, "  "+visible(l))
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -23,31 +25,88 @@ type Found struct {
 	Comm      string `json:"comm,omitempty"`
 }
 
-// find takes a process number, the inode of a group's directory (as tools print it, "inode:123" or a number that is no
-// process), or a path: within the hierarchy or with its mount in front.
+// find takes whatever people have of a container: the number of a process, the inode of its group in any hierarchy (as tools print it,
+// "inode:123", or as a number that is no process; the id that BPF tools print is v2's), a path, within the hierarchy or with its mount in
+// front, an id or its beginning, with the runtime before it or not, a uid, or a name.
 func (s *Snapshot) find(what string) (Found, error) {
 	if pid, err := strconv.Atoi(what); err == nil && pid > 0 {
 		for _, n := range s.all() {
 			if slices.Contains(n.files.Pids, pid) {
-				f := n.found()
-				f.Pid, f.Comm = pid, s.Processes[pid].Comm
-				return f, nil
+				return n.foundPid(pid), nil
 			}
 		}
 	}
-	if ino, err := strconv.ParseUint(strings.TrimPrefix(what, "inode:"), 10, 64); err == nil {
+	if ino, ok := inodeOf(what); ok {
 		for _, n := range s.all() {
-			if n.files.Inode == ino && ino != 0 {
+			if n.files.Inode == ino || slices.Contains(n.files.Inodes, ino) {
 				return n.found(), nil
 			}
 		}
 	}
-	if strings.Contains(what, "/") {
+	if strings.Contains(what, "/") && !strings.Contains(what, "://") {
 		if n := s.at(what); n != nil {
 			return n.found(), nil
 		}
 	}
-	return Found{}, fmt.Errorf("%s is no process, inode or path of a pod's group: %w", what, ErrNotFound)
+	switch got, err := s.withID(what); {
+	case err != nil:
+		return Found{}, err
+	case got != nil:
+		return got.found(), nil
+	}
+	if n, err := s.lookup(what); err == nil || !errors.Is(err, ErrNotFound) {
+		if err != nil {
+			return Found{}, err
+		}
+		return n.found(), nil
+	}
+	return Found{}, fmt.Errorf("%s is no process, inode, path, id, uid or name of a pod's group: %w", visible(what), ErrNotFound)
+}
+
+// inodeOf reads "inode:123" and "123".
+func inodeOf(what string) (uint64, bool) {
+	ino, err := strconv.ParseUint(strings.TrimPrefix(what, "inode:"), 10, 64)
+	return ino, err == nil && ino > 0
+}
+
+// minPrefix is how much of an id must be there to be one: names are as short.
+const minPrefix = 6
+
+// withID is the container whose id this is, or begins so: that of a sandbox too.
+func (s *Snapshot) withID(what string) (*Node, error) {
+	if _, id, ok := strings.Cut(what, "://"); ok {
+		what = id
+	}
+	if len(what) < minPrefix {
+		return nil, nil
+	}
+	var found []*Node
+	for _, n := range s.all() {
+		if n.Kind != kindContainer || !strings.HasPrefix(n.ID, what) {
+			continue
+		}
+		if n.ID == what {
+			return n, nil
+		}
+		found = append(found, n)
+	}
+	switch len(found) {
+	case 0:
+		return nil, nil
+	case 1:
+		return found[0], nil
+	}
+	var all []string
+	for _, n := range found {
+		all = append(all, visible(n.topName()+" ("+n.ID+")"))
+	}
+	return nil, fmt.Errorf("id %s: several match: %s", visible(what), strings.Join(all, ", "))
+}
+
+func (n *Node) foundPid(pid int) Found {
+	f := n.found()
+	f.Pid, f.Comm = pid, n.snap.Processes[pid].Comm
+	return f
 }
 
 // at is the innermost known group at or above a path.
@@ -77,14 +136,55 @@ func (n *Node) found() Found {
 	return f
 }
 
-// liveGroup is the group of a process that is not in a pod's group itself but in one a container made below it: the snapshot has
-// those too, so this only helps with processes that were started after it.
+// findLive reads no more of the machine than the names of the groups, and where a process is.
+func (a *app) findLive(ctx context.Context, what string) (Found, error) {
+	n := need{files: map[string]bool{}, of: func(s *Snapshot) (bool, error) {
+		s.Groups = nil // nothing is read of any
+		return false, nil
+	}}
+	pid, group := 0, liveGroup(what, a.live.CgroupMount)
+	if group != "" {
+		pid, _ = strconv.Atoi(what)
+	}
+	if _, ok := inodeOf(what); ok && pid == 0 {
+		n.of, n.everywhere = nil, true
+	}
+	s, err := a.live.capture(ctx, n)
+	if err != nil {
+		return Found{}, err
+	}
+	if err := mustHaveGroups(s); err != nil {
+		return Found{}, err
+	}
+	if pid == 0 {
+		return s.find(what)
+	}
+	if at := s.at(group); at != nil && below(group, at.Path) {
+		if p, ok := readProcess(pid); ok {
+			s.Processes[pid] = p
+		}
+		return at.foundPid(pid), nil
+	}
+	if ino, ok := inodeOf(what); ok { // a number may be of both
+		n.of, n.everywhere = nil, true
+		if s, err := a.live.capture(ctx, n); err == nil {
+			for _, g := range s.all() {
+				if slices.Contains(g.files.Inodes, ino) {
+					return g.found(), nil
+				}
+			}
+		}
+	}
+	return Found{}, fmt.Errorf("process %d is in group %s, which is no pod's: %w", pid, visible(group), ErrNotFound)
+}
+
+// liveGroup is the group of a process, "" of none.
 func liveGroup(what, mount string) string {
 	pid, err := strconv.Atoi(what)
-	if err != nil {
+	if err != nil || pid <= 0 {
 		return ""
 	}
-	if _, err := os.Stat("/proc/" + what); err != nil {
+	if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil {
 		return ""
 	}
 	h, err := cgroups.Open(mount)
@@ -92,7 +192,7 @@ func liveGroup(what, mount string) string {
 		return ""
 	}
 	p, err := h.FromPid(pid)
-	if err != nil || p == "/" {
+	if err != nil {
 		return ""
 	}
 	return path.Clean(p)

@@ -30,10 +30,17 @@ type Live struct {
 	PinsFile    string // where the agent keeps which CPUs and memory nodes it gave to whom
 	Options     cgroups.Options
 	NodeName    string // suffix of static pods' names
+	KernelLog   string // "": /dev/kmsg
+	KillsFile   string // where the agent keeps the last kill of each container
 }
 
-// Capture reads the machine.
+// Capture reads the machine: everything there is to see.
 func (l Live) Capture(ctx context.Context) (*Snapshot, error) {
+	return l.capture(ctx, need{whole: true, kills: true})
+}
+
+// capture reads what is needed.
+func (l Live) capture(ctx context.Context, n need) (*Snapshot, error) {
 	h, err := cgroups.Open(l.CgroupMount)
 	if err != nil {
 		return nil, err
@@ -47,15 +54,93 @@ func (l Live) Capture(ctx context.Context) (*Snapshot, error) {
 	if err := unix.Uname(&u); err == nil {
 		s.Machine.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	for _, top := range tops(l.root()) {
-		if err := l.walk(ctx, h, top, s); err != nil {
-			return nil, err
+	if n.whole {
+		for _, top := range tops(l.root()) {
+			if err := l.walk(ctx, h, top, s); err != nil {
+				return nil, err
+			}
 		}
+		err = l.name(ctx, s)
+	} else {
+		err = l.captureSome(ctx, h, s, n)
 	}
-	if err := l.name(ctx, s); err != nil {
+	if err != nil {
 		return nil, err
 	}
+	if n.above || n.whole {
+		readAbove(h, s)
+	}
+	if n.kills {
+		l.kills(ctx, s)
+		l.keptKills(s)
+	}
 	return s, nil
+}
+
+// captureSome finds out which groups there are and whose, and reads of those what is asked for.
+func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot, n need) error {
+	layouts := map[string]layout{}
+	for _, top := range tops(l.root()) {
+		if !h.Exists(top) {
+			continue
+		}
+		walkNames(h.MemoryDir("/"), top, s.Groups)
+		if n.partial {
+			l.walkOthers(h, top, s.Groups)
+		}
+		layouts[top] = layoutOf(h, top, n.files)
+	}
+	if err := l.name(ctx, s); err != nil {
+		return err
+	}
+	read := s.Groups
+	if n.of != nil && len(s.Groups) > 0 {
+		all := s.Groups
+		only, err := n.of(s)
+		if err != nil {
+			return err
+		}
+		if read = s.Groups; !only {
+			s.Groups = all
+		}
+	}
+	s.built = nil
+	for path := range read {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for top, names := range layouts {
+			if !below(path, top) {
+				continue
+			}
+			g, ok := readSome(h, path, names, n)
+			if !ok {
+				delete(s.Groups, path)
+				continue
+			}
+			s.Groups[path] = g
+			if !n.processes {
+				continue
+			}
+			for _, pid := range g.Pids {
+				if p, ok := readProcess(pid); ok {
+					s.Processes[pid] = p
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// walkOthers finds groups that are in another hierarchy than that of memory alone.
+func (l Live) walkOthers(h *cgroups.Hierarchy, top string, into map[string]Group) {
+	for _, dir := range h.Dirs("/") {
+		if dir = strings.TrimSuffix(dir, "/"); dir != strings.TrimSuffix(h.MemoryDir("/"), "/") {
+			if _, ok := inode(dir + top); ok {
+				walkNames(dir, top, into)
+			}
+		}
+	}
 }
 
 func (l Live) root() string { return filepath.Clean("/" + l.CgroupRoot) }
@@ -112,6 +197,7 @@ func readGroup(h *cgroups.Hierarchy, path string) (Group, bool) {
 		if g.Inode == 0 || dir == h.MemoryDir(path) {
 			g.Inode = ino
 		}
+		g.Inodes = append(g.Inodes, ino)
 		prefix := ""
 		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
 			prefix = "unified/"

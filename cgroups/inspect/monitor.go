@@ -38,6 +38,7 @@ type watched struct {
 	sampler   *cgroups.Sampler
 	node      *Node
 	prev, cur cgroups.Usage
+	kills     int64 // with those of groups in it, when they were last counted
 }
 
 func newMonitor(l Live) (*monitor, error) {
@@ -148,26 +149,26 @@ func walkNames(mount, path string, into map[string]Group) {
 
 // Row is a line of top: what a group did between two measurements.
 type Row struct {
-	Name      string  `json:"name"`
-	Path      string  `json:"path"`
-	Kind      Kind    `json:"kind"`
-	Cores     float64 `json:"cores"`
-	Quota     float64 `json:"quota,omitempty"`     // cores it may use, 0: no limit
-	Throttled float64 `json:"throttledPercent"`    // of the periods in between
-	Memory    uint64  `json:"workingSet"`          // bytes
-	Limit     uint64  `json:"memoryLimit"`         // NoLimit without one
-	Pids      uint64  `json:"pids"`                //
-	Read      float64 `json:"readBytesPerSecond"`  //
-	Write     float64 `json:"writeBytesPerSecond"` //
-	CPUPSI    float64 `json:"cpuPressure"`
-	MemPSI    float64 `json:"memoryPressure"`
-	IOPSI     float64 `json:"ioPressure"`
+	Name      string   `json:"name"`
+	Path      string   `json:"path"`
+	Kind      Kind     `json:"kind"`
+	Cores     float64  `json:"cpuCores"`
+	Quota     *float64 `json:"cpuLimitCores"`    // nil: no limit
+	Throttled float64  `json:"throttledPercent"` // of the periods in between
+	Memory    uint64   `json:"workingSetBytes"`
+	Limit     *uint64  `json:"memoryLimitBytes"`
+	Pids      uint64   `json:"pidsCount"`
+	Read      float64  `json:"readBytesPerSecond"`
+	Write     float64  `json:"writeBytesPerSecond"`
+	CPUPSI    float64  `json:"cpuPressurePercent"`
+	MemPSI    float64  `json:"memoryPressurePercent"`
+	IOPSI     float64  `json:"ioPressurePercent"`
 }
 
 func (w *watched) row() Row {
-	r := Row{Name: w.node.topName(), Path: w.node.Path, Kind: w.node.Kind, Memory: w.cur.Memory.WorkingSet, Limit: w.cur.Memory.Limit, Pids: w.cur.Pids.Current}
+	r := Row{Name: w.node.topName(), Path: w.node.Path, Kind: w.node.Kind, Memory: w.cur.Memory.WorkingSet, Limit: limited(w.cur.Memory.Limit), Pids: w.cur.Pids.Current}
 	if q, limited := w.node.quota(); limited {
-		r.Quota = q
+		r.Quota = &q
 	}
 	if p := w.cur.PSI; p != nil {
 		r.CPUPSI, r.MemPSI, r.IOPSI = p.CPU.Some.Avg10, p.Memory.Some.Avg10, p.IO.Some.Avg10
@@ -243,7 +244,15 @@ func (m *monitor) rows(by string, containers bool) []Row {
 		default:
 			continue
 		}
-		out = append(out, w.row())
+		r := w.row()
+		if w.node.Kind == kindPod {
+			for _, c := range w.node.Children { // each has a quota of its own, and the pod is as slow as the slowest
+				if k := m.groups[c.Path]; k != nil {
+					r.Throttled = max(r.Throttled, k.row().Throttled)
+				}
+			}
+		}
+		out = append(out, r)
 	}
 	sortRows(out, by)
 	return out

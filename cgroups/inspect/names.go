@@ -1,8 +1,10 @@
 package inspect
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -23,10 +25,12 @@ const sandboxName = "(sandbox)"
 func (l Live) name(ctx context.Context, s *Snapshot) error {
 	s.Names = map[string]Identity{}
 	l.fromLogs(s)
-	l.fromBundles(s)
-	l.fromSandboxes(s)
 	if err := l.specifications(ctx, s); err != nil {
 		return err
+	}
+	l.fromSandboxes(s)
+	if s.nameless() {
+		l.fromBundles(s)
 	}
 	if s.PodsFrom == "" || s.nameless() {
 		if err := l.fromRuntime(ctx, s); err != nil {
@@ -65,6 +69,7 @@ func (l Live) specifications(ctx context.Context, s *Snapshot) error {
 func (s *Snapshot) use(pods []corev1.Pod, from string) {
 	for i := range pods {
 		p := &pods[i]
+		setDefaults(p)
 		// The API server knows a static pod by its mirror, which has a uid of its own; the groups have the one kubelet gave it.
 		if hash := p.Annotations[hashAnnotation]; hash != "" && s.hasPod(hash) {
 			p.UID = types.UID(hash)
@@ -119,12 +124,15 @@ func (s *Snapshot) nodeName() string {
 
 // hasPod says whether a pod with this uid has a group here.
 func (s *Snapshot) hasPod(uid string) bool {
-	for p := range s.Groups {
-		if found, ok := podOf(path.Base(p)); ok && found == uid {
-			return true
+	if s.uids == nil || s.uidsOf != len(s.Groups) {
+		s.uids, s.uidsOf = map[string]bool{}, len(s.Groups)
+		for p := range s.Groups {
+			if found, ok := podOf(path.Base(p)); ok {
+				s.uids[found] = true
+			}
 		}
 	}
-	return false
+	return s.uids[uid]
 }
 
 // nameless says whether a pod or one of its containers has a group and no name.
@@ -146,6 +154,22 @@ func (s *Snapshot) nameless() bool {
 	return false
 }
 
+// unnamed are the ids of groups in pods' that have no name yet, and the pods' uids.
+func (s *Snapshot) unnamed() map[string]string {
+	out := map[string]string{}
+	for p := range s.Groups {
+		uid, ok := podOf(path.Base(path.Dir(p)))
+		if !ok {
+			continue
+		}
+		id := containerID(path.Base(p))
+		if _, named := s.Names[uid].Containers[id]; !named {
+			out[id] = uid
+		}
+	}
+	return out
+}
+
 func (s *Snapshot) identity(uid string) Identity {
 	id := s.Names[uid]
 	if id.Containers == nil {
@@ -156,12 +180,16 @@ func (s *Snapshot) identity(uid string) Identity {
 
 func parsePods(data []byte) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	if err := yaml.Unmarshal(data, &list); err != nil {
+	unmarshal := func(v any) error { return yaml.Unmarshal(data, v) }
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) { // what the agent and kubectl say is, and YAML's parser takes ten times as long
+		unmarshal = func(v any) error { return json.Unmarshal(data, v) }
+	}
+	if err := unmarshal(&list); err != nil {
 		return nil, fmt.Errorf("decode pods: %w", err)
 	}
 	if len(list.Items) == 0 && list.Kind == "Pod" {
 		var p corev1.Pod
-		if err := yaml.Unmarshal(data, &p); err != nil {
+		if err := unmarshal(&p); err != nil {
 			return nil, fmt.Errorf("decode pod: %w", err)
 		}
 		return []corev1.Pod{p}, nil

@@ -40,7 +40,11 @@ func (l Live) fromBundles(s *Snapshot) {
 		found, _ := filepath.Glob(pattern)
 		files = append(files, found...)
 	}
+	unnamed := s.unnamed()
 	for _, f := range files {
+		if _, ours := unnamed[filepath.Base(filepath.Dir(f))]; !ours {
+			continue
+		}
 		data, err := os.ReadFile(f)
 		if err != nil {
 			continue
@@ -69,19 +73,14 @@ func (l Live) fromBundles(s *Snapshot) {
 
 // fromSandboxes tells the groups of our pods' own processes, which no container's bundle names.
 func (l Live) fromSandboxes(s *Snapshot) {
-	files, _ := filepath.Glob(filepath.Join(l.RunDir, "sandboxes/*/cgroup"))
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			continue
+	entries, _ := os.ReadDir(filepath.Join(l.RunDir, "sandboxes"))
+	unnamed := s.unnamed()
+	for _, e := range entries {
+		if uid, ok := unnamed[e.Name()]; ok {
+			id := s.identity(uid)
+			id.Containers[e.Name()] = sandboxName
+			s.Names[uid] = id
 		}
-		uid, ok := podOf(filepath.Base(filepath.Dir(strings.TrimSpace(string(data)))))
-		if !ok {
-			continue
-		}
-		id := s.identity(uid)
-		id.Containers[filepath.Base(filepath.Dir(f))] = sandboxName
-		s.Names[uid] = id
 	}
 }
 

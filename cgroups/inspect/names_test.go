@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,10 +32,7 @@ func TestSandboxNames(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "sandboxes/abc"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "sandboxes/abc/cgroup"), []byte("/kubepods/pod"+uid+"/abc"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := &Snapshot{Names: map[string]Identity{}}
+	s := &Snapshot{Names: map[string]Identity{}, Groups: map[string]Group{"/kubepods/pod" + uid + "/abc": {}}}
 	Live{RunDir: dir}.fromSandboxes(s)
 	if got := s.Names[uid].Containers["abc"]; got != sandboxName {
 		t.Errorf("got %q", got)
@@ -56,22 +52,6 @@ func TestLookupWithoutNode(t *testing.T) {
 	}
 	if _, err := s.lookup("we"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("err = %v", err)
-	}
-}
-
-// A kill is told of the group it happened in, not of all those above it.
-func TestKilledItself(t *testing.T) {
-	at := func(before, now uint64) *watched {
-		w := &watched{}
-		w.prev.Time = time.Now()
-		w.prev.Memory.OOMKills, w.cur.Memory.OOMKills = before, now
-		return w
-	}
-	m := &monitor{groups: map[string]*watched{"/a": at(1, 3), "/a/b": at(0, 1), "/a/b/c": at(0, 1)}}
-	for p, want := range map[string]bool{"/a": true, "/a/b": false, "/a/b/c": true} {
-		if got := m.killedItself(p, m.groups[p]); got != want {
-			t.Errorf("%s: %t", p, got)
-		}
 	}
 }
 

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,20 +40,29 @@ type Node struct {
 
 // nodes builds the trees of a snapshot, one for each driver's top that is there.
 func (s *Snapshot) nodes() []*Node {
+	if s.built != nil {
+		return s.built
+	}
+	kids := map[string][]string{}
+	for p := range s.Groups {
+		kids[path.Dir(p)] = append(kids[path.Dir(p)], p)
+	}
 	var out []*Node
 	for _, top := range tops(s.Machine.Root) {
 		if _, ok := s.Groups[top]; ok {
-			out = append(out, s.node(top, nil))
+			out = append(out, s.node(top, nil, kids))
 		}
 	}
+	s.built = out
 	return out
 }
 
-func (s *Snapshot) node(p string, parent *Node) *Node {
+func (s *Snapshot) node(p string, parent *Node, kids map[string][]string) *Node {
 	n := &Node{Path: p, Usage: s.usage(p), files: s.Groups[p], snap: s}
 	n.classify(parent)
-	for _, c := range s.children(p) {
-		n.Children = append(n.Children, s.node(c, n))
+	slices.Sort(kids[p])
+	for _, c := range kids[p] {
+		n.Children = append(n.Children, s.node(c, n, kids))
 	}
 	if s.Machine.Mode != cgroups.Unified {
 		for _, c := range n.Children {

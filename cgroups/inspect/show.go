@@ -66,7 +66,7 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 	case len(pods) > 1:
 		var all []string
 		for _, p := range pods {
-			all = append(all, p.Title+" ("+p.UID+")")
+			all = append(all, visible(p.Title+" ("+p.UID+")"))
 		}
 		return nil, fmt.Errorf("pod %s: several match: %s", name, strings.Join(all, ", "))
 	case container == "":
@@ -77,7 +77,23 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 			return c, nil
 		}
 	}
-	return nil, fmt.Errorf("container %s in pod %s: %w", container, pods[0].Title, ErrNotFound)
+	return nil, fmt.Errorf("container %s in pod %s: %w", container, visible(pods[0].Title), ErrNotFound)
+}
+
+// narrow leaves the groups of what was asked for, and what they are in.
+func (s *Snapshot) narrow(what string) error {
+	n, err := s.lookup(what)
+	if err != nil {
+		return err
+	}
+	groups := map[string]Group{}
+	for p, g := range s.Groups {
+		if n.UID != "" && below(p, n.Path) || below(n.Path, p) { // those above may limit it
+			groups[p] = g
+		}
+	}
+	s.Groups = groups
+	return nil
 }
 
 // class is the group of a QoS class, or of all pods, by the name that the tree has for it.
@@ -101,7 +117,7 @@ func (n *Node) values(o cgroups.Options) []Value {
 	case n.Kind == kindContainer && n.spec != nil:
 		want = n.pinned(cgroups.ContainerSettings(m, n.pod, n.spec, o))
 	case n.Kind == kindClass && n.snap.PodsFrom != "" && !n.snap.Partial:
-		want = cgroups.ClassSettings(m, n.Class, n.snap.specifications(), o)
+		want = cgroups.ClassSettings(m, n.Class, n.snap.taken(), o)
 	}
 	var out []Value
 	told := map[string]bool{}
@@ -214,12 +230,17 @@ func settingFiles(m cgroups.Mode) []string {
 func printValues(w io.Writer, n *Node, values []Value) error {
 	switch {
 	case n.UID == "":
-		fmt.Fprintf(w, "%s %s\n", n.Kind, n.Title)
+		fmt.Fprintf(w, "%s %s\n", n.Kind, visible(n.Title))
 	default:
-		fmt.Fprintf(w, "%s %s, %s, uid %s\n", n.Kind, n.Title, n.Class, n.UID)
+		fmt.Fprintf(w, "%s %s, %s, uid %s\n", n.Kind, visible(n.Title), n.Class, visible(n.UID))
 	}
 	if n.pod == nil && n.UID != "" {
 		fmt.Fprintln(w, "its specification is not known (no agent answers; --pods FILE gives one), so values are shown without their origin")
+	}
+	for _, t := range n.tightest() {
+		if !t.Own {
+			fmt.Fprintf(w, "limited to %s\n", visible(t.String()))
+		}
 	}
 	group := ""
 	var rows [][]string
@@ -237,7 +258,7 @@ func printValues(w io.Writer, n *Node, values []Value) error {
 				return err
 			}
 			group = v.Path
-			fmt.Fprintf(w, "\n%s  %s\n", v.Group, v.Path)
+			fmt.Fprintf(w, "\n%s  %s\n", visible(v.Group), visible(v.Path))
 			rows = [][]string{{"  FILE", "FOUND", "WANTED", "FROM", "COMPUTED"}}
 		}
 		mark := "  "

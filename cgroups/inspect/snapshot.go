@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,9 +28,16 @@ type Snapshot struct {
 	Names     map[string]Identity `json:"names,omitempty"` // by pod uid
 	Pods      []corev1.Pod        `json:"pods,omitempty"`  // whose specification is known
 	PodsFrom  string              `json:"podsFrom,omitempty"`
-	Partial   bool                `json:"partial,omitempty"`  // there are pods that are not in Pods
-	Runtimes  []string            `json:"runtimes,omitempty"` // that have told of all they know
-	Pins      map[string]Pins     `json:"pins,omitempty"`     // by pod uid
+	Partial   bool                `json:"partial,omitempty"`   // there are pods that are not in Pods
+	Runtimes  []string            `json:"runtimes,omitempty"`  // that have told of all they know
+	Pins      map[string]Pins     `json:"pins,omitempty"`      // by pod uid
+	Kills     []cgroups.OOMKill   `json:"kills,omitempty"`     // for want of memory, in the pods' groups
+	Above     map[string]Group    `json:"above,omitempty"`     // limits of the groups that those of all pods are in
+	KillsNote string              `json:"killsNote,omitempty"` // why there may have been more
+
+	built  []*Node         // the trees, once they were asked for
+	uids   map[string]bool // of pods that have a group, as of so many groups
+	uidsOf int
 }
 
 // Machine is what the arithmetic needs to know of the node.
@@ -50,6 +56,7 @@ type Group struct {
 	Files   map[string]string `json:"files"`
 	Pids    []int             `json:"pids,omitempty"`
 	Inode   uint64            `json:"inode,omitempty"`
+	Inodes  []uint64          `json:"inodes,omitempty"`  // in all hierarchies, where they are asked for
 	Missing []string          `json:"missing,omitempty"` // hierarchies it does not exist in
 }
 
@@ -161,19 +168,6 @@ func (s *Snapshot) usage(path string) cgroups.Usage {
 	return u
 }
 
-// children are the paths of the groups directly below, sorted.
-func (s *Snapshot) children(path string) []string {
-	prefix := strings.TrimSuffix(path, "/") + "/"
-	var out []string
-	for p := range s.Groups {
-		if rest, ok := strings.CutPrefix(p, prefix); ok && rest != "" && !strings.Contains(rest, "/") {
-			out = append(out, p)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 // pod is the specification of the pod with this uid.
 func (s *Snapshot) pod(uid string) *corev1.Pod {
 	for i := range s.Pods {
@@ -184,11 +178,14 @@ func (s *Snapshot) pod(uid string) *corev1.Pod {
 	return nil
 }
 
-// specifications are those of all pods that are known.
-func (s *Snapshot) specifications() []*corev1.Pod {
+// taken are the specifications of the pods that the node has taken in: those have groups. One that it refused counts for nothing, whoever
+// asks for it.
+func (s *Snapshot) taken() []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(s.Pods))
 	for i := range s.Pods {
-		out = append(out, &s.Pods[i])
+		if s.hasPod(string(s.Pods[i].UID)) {
+			out = append(out, &s.Pods[i])
+		}
 	}
 	return out
 }

@@ -65,7 +65,9 @@ func printTable(w io.Writer, rows [][]string) error {
 func align(w io.Writer, rows [][]string, put func(b *strings.Builder, column int, cell, pad string)) error {
 	var width []int
 	for _, r := range rows {
-		for i, c := range r {
+		for i := range r {
+			r[i] = visible(r[i])
+			c := r[i]
 			if i == len(width) {
 				width = append(width, 0)
 			}

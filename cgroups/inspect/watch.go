@@ -2,12 +2,13 @@ package inspect
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"path"
+	"maps"
+	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berth-node/berth/cgroups"
@@ -20,6 +21,8 @@ type Event struct {
 	Name string    `json:"name"`
 	Path string    `json:"path"`
 	Text string    `json:"text"`
+
+	Kill *cgroups.OOMKill `json:"kill,omitempty"` // of oom, where the kernel's log has told of it
 }
 
 const (
@@ -37,6 +40,8 @@ type watcher struct {
 	n      *notices
 	dying  map[string]time.Time // groups out of memory, until when a kill may come
 	pushed map[string]time.Time // lines of pressure, until when there are no more
+	book   *killBook
+	slowed map[string]throttle
 }
 
 // watch prints what happens until the context ends. What the kernel tells of is told at once; throttling, of which it does not
@@ -52,16 +57,26 @@ func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) err
 		return err
 	}
 	defer n.close()
-	w := &watcher{monitor: m, n: n, dying: map[string]time.Time{}, pushed: map[string]time.Time{}}
+	w := &watcher{monitor: m, n: n, dying: map[string]time.Time{}, pushed: map[string]time.Time{}, book: newKillBook(), slowed: map[string]throttle{}}
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer cancel()
+	if err := w.book.followLog(ctx, a.live.kernelLog(), wait.Go); err != nil {
+		if err := a.printEvent(out, Event{Time: time.Now(), What: "note", Text: "the kernel's log cannot be read, so kills are told by the groups' counts, without whose limit it was: " + err.Error()}); err != nil {
+			return err
+		}
+	}
 	if _, err := w.shape(ctx); err != nil { // what is there when we begin did not happen now
 		return err
 	}
+	w.begin()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		var events []Event
 		var kill <-chan time.Time // none is due
-		if len(w.dying) > 0 {
+		if len(w.dying) > 0 || len(w.book.owed) > 0 {
 			kill = time.After(together)
 		}
 		select {
@@ -69,6 +84,8 @@ func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) err
 			return nil
 		case <-kill:
 			events = w.killed()
+		case k := <-w.book.log:
+			events = w.logged(k)
 		case first := <-n.C:
 			events, err = w.told(ctx, w.gather(ctx, first))
 		case <-tick.C:
@@ -142,7 +159,7 @@ func (w *watcher) killed() []Event {
 			delete(w.dying, p)
 		}
 	}
-	return w.sample(func(g *watched) bool { _, dying := w.dying[g.node.Path]; return dying })
+	return append(w.sample(func(g *watched) bool { _, dying := w.dying[g.node.Path]; return dying }), w.settle(now)...)
 }
 
 // looked finds what the kernel does not tell of: throttling, and on some kernels pressure.
@@ -151,11 +168,54 @@ func (w *watcher) looked(ctx context.Context) ([]Event, error) {
 		_, limited := g.node.quota()
 		return limited || !w.n.triggers && g.node.Kind == kindPod
 	})
+	out = append(out, w.throttling()...)
 	if time.Since(w.walked) < resyncEvery {
 		return out, nil
 	}
 	events, err := w.shape(ctx)
 	return append(out, events...), err
+}
+
+// throttle is what was told of a group's throttling.
+type throttle struct {
+	cpu   cgroups.CPU // at the last look
+	share float64     // percentage of periods that was told, 0: none
+	quiet int         // looks since without any
+}
+
+const (
+	throttleChange = 25 // percentage points that are worth another line
+	throttleQuiet  = 3  // looks without any, after which it is over
+)
+
+// throttling tells when a group begins to be throttled, when that changes much, and when it is over.
+func (w *watcher) throttling() []Event {
+	var out []Event
+	for _, p := range slices.Sorted(maps.Keys(w.groups)) {
+		g := w.groups[p]
+		t, known := w.slowed[p]
+		now, before := g.cur.CPU, t.cpu
+		if t.cpu = now; !known || now.Periods <= before.Periods || now.ThrottledPeriods < before.ThrottledPeriods {
+			if t.share > 0 {
+				t.quiet++
+			}
+		} else if n := now.ThrottledPeriods - before.ThrottledPeriods; n == 0 {
+			t.quiet++
+		} else {
+			periods := now.Periods - before.Periods
+			share := 100 * float64(n) / float64(periods)
+			if t.quiet = 0; t.share == 0 || math.Abs(share-t.share) >= throttleChange {
+				t.share = share
+				out = append(out, g.event("throttled", fmt.Sprintf("in %d of %d periods (%.0f%%), %s", n, periods, share, durationText(time.Duration(now.ThrottledNs-before.ThrottledNs)))))
+			}
+		}
+		if t.share > 0 && t.quiet >= throttleQuiet {
+			t.share = 0
+			out = append(out, g.event("throttled", "no longer"))
+		}
+		w.slowed[p] = t
+	}
+	return out
 }
 
 // resyncEvery is how often it is looked whether groups came or went that the kernel did not tell of.
@@ -176,10 +236,14 @@ func (w *watcher) shape(ctx context.Context) ([]Event, error) {
 	}
 	var out []Event
 	for _, g := range went {
-		if _, dying := w.dying[g.node.Path]; dying {
+		p, m := g.node.Path, g.cur.Memory
+		uncounted := w.book.log == nil && g.kills == 0 && m.Limit != cgroups.NoLimit && m.Peak >= m.Limit
+		out = append(out, w.left(g)...)
+		// v1 signals the groups in one that runs out too; and its count goes with the group.
+		if _, dying := w.dying[p]; dying && uncounted {
 			out = append(out, g.event("oom", fmt.Sprintf("it ran out of memory at %s of %s, and is gone", b(g.cur.Memory.Usage), limitText(g.cur.Memory.Limit))))
-			delete(w.dying, g.node.Path)
 		}
+		delete(w.dying, g.node.Path)
 		out = append(out, g.event("removed", string(g.node.Kind)))
 	}
 	for _, g := range came {
@@ -213,23 +277,22 @@ func (w *watcher) sample(which func(*watched) bool) []Event {
 		}
 	}
 	var out []Event
+	killed := false
 	for _, p := range measured {
 		g := w.groups[p]
 		if g.prev.Time.IsZero() {
 			continue
 		}
+		killed = killed || g.cur.Memory.OOMKills > g.prev.Memory.OOMKills
 		for _, d := range differences(g.prev, g.cur) {
-			if d[0] == "oom" {
-				if !w.killedItself(p, g) {
-					continue
-				}
-				delete(w.dying, p)
-			}
 			out = append(out, g.event(d[0], d[1]))
 		}
 		if !w.n.triggers && g.node.Kind == kindPod {
 			out = append(out, w.rising(g)...)
 		}
+	}
+	if killed {
+		out = append(out, w.account()...)
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return strings.Compare(a.Path, b.Path) })
 	return out
@@ -280,17 +343,6 @@ func pressures(p *cgroups.PSI) map[string]cgroups.Pressure {
 	return map[string]cgroups.Pressure{"cpu": p.CPU, "memory": p.Memory, "io": p.IO}
 }
 
-// killedItself says whether a group had more kills than those that are told of the groups below it, whose counts it has in its own.
-func (m *monitor) killedItself(p string, g *watched) bool {
-	below := uint64(0)
-	for q, k := range m.groups {
-		if path.Dir(q) == p && !k.prev.Time.IsZero() && k.cur.Memory.OOMKills > k.prev.Memory.OOMKills {
-			below += k.cur.Memory.OOMKills - k.prev.Memory.OOMKills
-		}
-	}
-	return g.cur.Memory.OOMKills-g.prev.Memory.OOMKills > below
-}
-
 func (w *watched) event(what, text string) Event {
 	return Event{Time: time.Now(), What: what, Name: w.node.topName(), Path: w.node.Path, Text: text}
 }
@@ -300,12 +352,6 @@ func differences(prev, cur cgroups.Usage) [][2]string {
 	var out [][2]string
 	add := func(what, format string, args ...any) {
 		out = append(out, [2]string{what, fmt.Sprintf(format, args...)})
-	}
-	if n := cur.Memory.OOMKills - prev.Memory.OOMKills; cur.Memory.OOMKills > prev.Memory.OOMKills {
-		add("oom", "%d processes killed at %s of %s", n, b(prev.Memory.Usage), limitText(cur.Memory.Limit))
-	}
-	if n := cur.CPU.ThrottledPeriods - prev.CPU.ThrottledPeriods; cur.CPU.ThrottledPeriods > prev.CPU.ThrottledPeriods {
-		add("throttled", "in %d of %d periods, %s", n, cur.CPU.Periods-prev.CPU.Periods, durationText(time.Duration(cur.CPU.ThrottledNs-prev.CPU.ThrottledNs)))
 	}
 	if prev.Memory.Limit != cur.Memory.Limit {
 		add("limit", "memory %s -> %s", format(float64(prev.Memory.Limit), "bytes"), format(float64(cur.Memory.Limit), "bytes"))
@@ -334,9 +380,12 @@ func coresText(c cgroups.CPU) string {
 }
 
 func (a *app) printEvent(w io.Writer, e Event) error {
-	if a.output == "json" {
-		return json.NewEncoder(w).Encode(e)
+	if a.machines() {
+		return a.encode(w, struct {
+			schema
+			Event
+		}{thisSchema, e}, true)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-9s  %s  %s\n", e.Time.Format("15:04:05.000"), e.What, e.Name, e.Text)
+	_, err := fmt.Fprintf(w, "%s  %-9s  %s  %s\n", e.Time.Format("15:04:05.000"), e.What, visible(e.Name), visible(e.Text))
 	return err
 }

@@ -101,7 +101,7 @@ func TestWatchIsTold(t *testing.T) {
 	}
 	out.wait(t, "limit", "default/web/victim", "memory 8Mi -> 16Mi")
 	start(t, h, victim, "tail /dev/zero")
-	out.wait(t, "oom", "default/web/victim", "killed at")
+	out.wait(t, "oom", "default/web/victim", "for want of memory")
 
 	// The busy container of the pod is stopped most of the time.
 	if kernelHas(6, 5) && triggers(h, web) {
@@ -116,6 +116,71 @@ func TestWatchIsTold(t *testing.T) {
 	out.wait(t, "removed", "default/web ", "pod")
 }
 
+// A kill by the limit of a pod is one line, of the container it was in, and names the pod: by the kernel's log, and without it by the
+// counts.
+func TestKillIsToldOnce(t *testing.T) {
+	for name, log := range map[string]string{"log": "", "counts": "/nonexistent/kmsg"} {
+		t.Run(name, func(t *testing.T) {
+			live, h, pods := node(t)
+			if live.KernelLog = log; log == "" {
+				l, err := cgroups.OpenKernelLog(cgroups.KernelLogPath, true)
+				if err != nil {
+					t.Skipf("the kernel's log cannot be read here: %v", err)
+				}
+				l.Close()
+			}
+			tree := cgroups.NewTree(h, live.CgroupRoot, nil)
+			web := tree.PodPath(&pods[1])
+			ctx, cancel := context.WithCancel(t.Context())
+			out := &lines{more: make(chan struct{}, 1)}
+			ended := make(chan error)
+			go func() { ended <- (&app{live: live}).watch(ctx, out, 200*time.Millisecond) }()
+			for i := 0; !strings.Contains(out.String(), "created"); i++ { // the watching has begun
+				if err := h.Create(fmt.Sprintf("%s/try%d", web, i), nil); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case <-out.more:
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+			if err := h.Create(web+"/victim", nil); err != nil {
+				t.Fatal(err)
+			}
+			out.wait(t, "created", "default/web/victim")
+			start(t, h, web+"/victim", "tail /dev/zero")
+			if log == "" {
+				out.wait(t, "oom", "default/web/victim ", "(tail)", "anonymous", "the pod default/web used 128Mi of its limit of 128Mi")
+			} else {
+				out.wait(t, "note", "the kernel's log cannot be read", "no such file")
+				out.wait(t, "oom", "default/web/victim ", "1 process killed", "a group above it")
+			}
+			// What comes later is told later.
+			if err := tree.RemovePod(t.Context(), pods[1].UID, ""); err != nil {
+				t.Fatal(err)
+			}
+			out.wait(t, "removed", "default/web ", "pod")
+			if err := h.Create(live.CgroupRoot+"/kubepods/last", nil); err != nil {
+				t.Fatal(err)
+			}
+			out.wait(t, "created", "last")
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if n := strings.Count(out.String(), "  oom  "); n != 1 {
+				t.Errorf("%d lines of one kill:\n%s", n, out)
+			}
+		})
+	}
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // triggers says whether the kernel lets us be told of pressure.
 func triggers(h *cgroups.Hierarchy, group string) bool {
 	fd, err := unix.Open(h.Dir("", group)+"/cpu.pressure", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -125,4 +190,23 @@ func triggers(h *cgroups.Hierarchy, group string) bool {
 	defer unix.Close(fd)
 	_, err = unix.Write(fd, append([]byte(pressureTrigger), 0))
 	return err == nil
+}
+
+// A container that is throttled all the time is told of once, then when that changes much, and when it is over.
+func TestThrottlingIsToldOnce(t *testing.T) {
+	g := &watched{node: &Node{Path: "/kubepods/pod1/c", Kind: kindContainer, Title: "c", snap: &Snapshot{}}}
+	w := &watcher{monitor: &monitor{groups: map[string]*watched{g.node.Path: g}}, slowed: map[string]throttle{}}
+	var got []string
+	for _, step := range [][2]uint64{{10, 0}, {10, 4}, {10, 5}, {10, 4}, {10, 9}, {10, 10}, {0, 0}, {10, 8}, {10, 0}, {10, 0}, {0, 0}, {10, 0}, {10, 2}} {
+		g.cur.CPU.Periods += step[0]
+		g.cur.CPU.ThrottledPeriods += step[1]
+		g.cur.CPU.ThrottledNs += step[1] * 1e6
+		for _, e := range w.throttling() {
+			got = append(got, e.Text)
+		}
+	}
+	want := "[in 4 of 10 periods (40%), 4ms in 9 of 10 periods (90%), 9ms no longer in 2 of 10 periods (20%), 2ms]"
+	if fmt.Sprint(got) != want {
+		t.Errorf("told\n%v, want\n%s", got, want)
+	}
 }

@@ -1,0 +1,359 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// kernelLog is where kills are read, unless somebody says otherwise.
+func (l Live) kernelLog() string { return cmp.Or(l.KernelLog, cgroups.KernelLogPath) }
+
+// limitName names the group whose limit took a process of a container.
+func (s *Snapshot) limitName(victim string, k *cgroups.OOMKill, at func(string) *Node) string {
+	if k.LimitGroup == victim {
+		return "the container itself"
+	}
+	n := at(k.LimitGroup)
+	switch {
+	case n == nil:
+		return "group " + k.LimitGroup
+	case n.Kind == kindRoot:
+		return "the group of all pods"
+	case n.Kind == kindClass:
+		return "the class " + n.Title
+	case n.Kind == kindPod:
+		return "the pod " + n.Title
+	case n.Kind == kindContainer:
+		return "the container " + n.Title
+	}
+	return "group " + n.Path
+}
+
+// below says whether a group is another one or in it.
+func below(group, in string) bool {
+	return group == in || strings.HasPrefix(group, strings.TrimSuffix(in, "/")+"/")
+}
+
+// killBook has each kill told once: the kernel's log tells of it, and the counts of the group it was in and of those above grow. The log is
+// the better witness, so what the counts say waits a moment for it.
+type killBook struct {
+	log      chan cgroups.OOMKill // nil: the log cannot be read
+	seen     map[string]int64     // kills of a group alone that the counts have told of
+	gone     map[string]int64     // those of groups in it that are no more
+	ahead    map[string]int64     // told by the log, and not counted yet
+	owed     map[string]debt      // counted, and not told yet
+	homeless []loggedKill         // of which the log does not say the group
+}
+
+type debt struct {
+	n     int64
+	until time.Time
+	usage uint64 // of the group when it was last looked at before
+}
+
+type loggedKill struct {
+	cgroups.OOMKill
+	until time.Time
+}
+
+// logDelay is how much later than the counts the log may tell, when the machine has no CPU left for who reads it.
+const logDelay = time.Second
+
+func newKillBook() *killBook {
+	return &killBook{seen: map[string]int64{}, gone: map[string]int64{}, ahead: map[string]int64{}, owed: map[string]debt{}}
+}
+
+// followLog hands on what the log tells until ctx ends; the error says why it cannot be read.
+func (b *killBook) followLog(ctx context.Context, file string, wait func(func())) error {
+	l, err := cgroups.OpenKernelLog(file, true)
+	if err != nil {
+		return err
+	}
+	b.log = make(chan cgroups.OOMKill)
+	wait(func() {
+		defer l.Close()
+		_ = l.Follow(ctx, func(k cgroups.OOMKill) {
+			select {
+			case b.log <- k:
+			case <-ctx.Done():
+			}
+		})
+	})
+	return nil
+}
+
+// own counts the kills of each group without those of the groups in it. Groups are counted before those in them, so that a kill that
+// happens meanwhile is never one of the group above.
+func (w *watcher) own() map[string]int64 {
+	count := map[string]int64{}
+	for _, p := range slices.Sorted(maps.Keys(w.groups)) {
+		g := w.groups[p]
+		u := g.cur
+		if g.sampler.Sample(&u) != nil {
+			u = g.cur // it is going
+		}
+		g.kills = int64(u.Memory.OOMKills)
+		count[p] = g.kills
+	}
+	out := maps.Clone(count)
+	for p, n := range count {
+		if above := path.Dir(p); above != p {
+			if _, ok := out[above]; ok {
+				out[above] -= n
+			}
+		}
+		out[p] -= w.book.gone[p]
+	}
+	return out
+}
+
+// begin takes the kills so far as told.
+func (w *watcher) begin() { w.book.seen = w.own() }
+
+// account finds out in which groups there were kills.
+func (w *watcher) account() []Event {
+	b, now := w.book, time.Now()
+	for p, n := range w.own() {
+		grown := n - b.seen[p]
+		if grown <= 0 {
+			continue
+		}
+		b.seen[p] = n
+		told := min(grown, b.ahead[p])
+		b.ahead[p] -= told
+		if grown -= told; grown > 0 {
+			d := b.owed[p]
+			if d.n == 0 {
+				g := w.groups[p]
+				d.until, d.usage = now, max(g.prev.Memory.Usage, g.cur.Memory.Usage)
+				if b.log != nil {
+					d.until = now.Add(logDelay)
+				}
+			}
+			d.n += grown
+			b.owed[p] = d
+		}
+	}
+	return w.settle(now)
+}
+
+// settle tells what the log has not told in time.
+func (w *watcher) settle(now time.Time) []Event {
+	b := w.book
+	var out []Event
+	for p, d := range b.owed {
+		for d.n > 0 && len(b.homeless) > 0 {
+			k := b.homeless[0]
+			b.homeless = b.homeless[1:]
+			d.n--
+			out = append(out, w.killEvent(k.OOMKill, p))
+		}
+		b.owed[p] = d
+		g := w.groups[p]
+		switch {
+		case d.n == 0 || g == nil:
+			delete(b.owed, p)
+		case !now.Before(d.until):
+			delete(b.owed, p)
+			out = append(out, w.countedEvent(g, d))
+		}
+	}
+	b.homeless = slices.DeleteFunc(b.homeless, func(k loggedKill) bool { return now.After(k.until) }) // somebody else's
+	return out
+}
+
+// countedEvent tells of kills by the counts alone.
+func (w *watcher) countedEvent(g *watched, d debt) Event {
+	m := g.cur.Memory
+	text := fmt.Sprintf("%s killed for want of memory; the group used %s before", count(uint64(d.n), "process", "processes"), bytesText(float64(max(d.usage, m.Usage))))
+	switch {
+	case m.Limit == cgroups.NoLimit:
+		text += " and has no limit: it was that of a group above it, or the node ran out of memory"
+	case m.Peak+(1<<20) >= m.Limit:
+		text += " and has reached its limit of " + bytesText(float64(m.Limit))
+	default:
+		text += " of its limit of " + bytesText(float64(m.Limit)) + ": it was the limit of a group above it, or the node ran out of memory"
+	}
+	return g.event("oom", text)
+}
+
+// logged tells of a kill that the kernel's log has told of; of those of others nothing.
+func (w *watcher) logged(k cgroups.OOMKill) []Event {
+	b := w.book
+	if k.Group == "" {
+		b.homeless = append(b.homeless[max(0, len(b.homeless)-maxHomeless):], loggedKill{k, time.Now().Add(killTime)})
+		return w.account()
+	}
+	if !slices.ContainsFunc(tops(w.live.root()), func(top string) bool { return below(k.Group, top) }) {
+		return nil
+	}
+	counted := k.Group // the counts of a group that is gone are in those of the one above
+	for w.groups[counted] == nil && counted != "/" {
+		counted = path.Dir(counted)
+	}
+	if d := b.owed[counted]; d.n > 0 {
+		d.n--
+		b.owed[counted] = d
+	} else if w.groups[counted] != nil {
+		b.ahead[counted]++
+	}
+	return []Event{w.killEvent(k, k.Group)}
+}
+
+// maxHomeless bounds the kills that wait for the counts to say where they were.
+const maxHomeless = 256
+
+// killEvent is the one line of a kill: of the container it was in, with the group whose limit it was.
+func (w *watcher) killEvent(k cgroups.OOMKill, group string) Event {
+	at := func(p string) *Node {
+		if g := w.groups[p]; g != nil {
+			return g.node
+		}
+		return nil
+	}
+	e := Event{Time: k.Time, What: "oom", Name: group, Path: group, Kill: &k}
+	victim := group
+	for p := group; p != "/" && p != "."; p = path.Dir(p) {
+		if n := at(p); n != nil && (n.Kind == kindContainer || n.Kind == kindPod || p == group && n.Kind != kindOther) {
+			e.Name, victim = n.topName(), p
+			break
+		}
+	}
+	e.Text = k.Describe(w.snap.limitName(victim, &k, at))
+	return e
+}
+
+// left forgets a group that is gone. What was counted of it is in the count of the group above.
+func (w *watcher) left(g *watched) []Event {
+	b, p := w.book, g.node.Path
+	above := path.Dir(p)
+	b.gone[above] += g.kills
+	if n := b.ahead[p]; n > 0 {
+		b.ahead[above] += n // counted there, and told
+	}
+	var out []Event
+	if d := b.owed[p]; d.n > 0 {
+		if b.log == nil {
+			out = append(out, w.countedEvent(g, d))
+		} else {
+			d.until = time.Now().Add(logDelay)
+			b.owed[above] = debt{b.owed[above].n + d.n, d.until, d.usage}
+		}
+	}
+	for _, m := range []map[string]int64{b.seen, b.ahead, b.gone} {
+		delete(m, p)
+	}
+	delete(b.owed, p)
+	delete(w.slowed, p)
+	return out
+}
+
+// kills reads what the kernel's log has of the pods' groups.
+func (l Live) kills(ctx context.Context, s *Snapshot) {
+	log, err := cgroups.OpenKernelLog(l.kernelLog(), false)
+	if err != nil {
+		s.KillsNote = "the kernel's log cannot be read: " + err.Error()
+		return
+	}
+	defer log.Close()
+	kills, err := log.Kills(ctx)
+	if err != nil {
+		s.KillsNote = err.Error()
+	} else if log.Lost() {
+		s.KillsNote = "the kernel's log was overwritten while it was read"
+	}
+	for _, k := range kills {
+		if slices.ContainsFunc(tops(s.Machine.Root), func(top string) bool { return below(k.Group, top) }) {
+			s.Kills = append(s.Kills, k)
+		}
+	}
+}
+
+// keptKills are the last of each container that the agent has kept: the log is overwritten in time.
+func (l Live) keptKills(s *Snapshot) {
+	if l.KillsFile == "" {
+		return
+	}
+	kept, err := cgroups.LoadKills(l.KillsFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.KillsNote = cmp.Or(s.KillsNote, err.Error())
+	}
+	for _, k := range kept {
+		same := func(o cgroups.OOMKill) bool {
+			return o.Pid == k.Pid && o.Group == k.Group && o.Time.Sub(k.Time).Abs() < 2*time.Second // the clock may have been set
+		}
+		if !slices.ContainsFunc(s.Kills, same) {
+			s.Kills = append(s.Kills, k)
+		}
+	}
+	slices.SortStableFunc(s.Kills, func(a, b cgroups.OOMKill) int { return a.Time.Compare(b.Time) })
+}
+
+// maxKilled is how many kills of a pod are told.
+const maxKilled = 20
+
+// killed are the last kills in a pod's groups, those that are gone too.
+func (s *Snapshot) killed(uid string) []Killed {
+	var out []Killed
+	var at func(string) *Node
+	for _, k := range s.Kills {
+		of, id, err := s.owner(k.Group)
+		if err != nil || of != uid {
+			continue
+		}
+		if at == nil {
+			all := map[string]*Node{}
+			for _, n := range s.all() {
+				all[n.Path] = n
+			}
+			at = func(p string) *Node { return all[p] }
+		}
+		one := Killed{OOMKill: k, Container: cmp.Or(s.Names[uid].Containers[id], shorten(id))}
+		victim := k.Group
+		for id != "" && path.Dir(victim) != "/" && containerID(path.Base(victim)) != id {
+			victim = path.Dir(victim)
+		}
+		who := "the pod"
+		if one.Container != "" {
+			who = "container " + one.Container
+		}
+		one.Text = fmt.Sprintf("%s, %s: %s.", who, k.Time.UTC().Format(time.RFC3339), k.Describe(s.limitName(victim, &k, at)))
+		out = append(out, one)
+	}
+	return out[max(0, len(out)-maxKilled):]
+}
+
+var errNoUID = errors.New("no pod's group")
+
+// owner is whose a group was, also one that is gone: by the names of the groups it was in.
+func (s *Snapshot) owner(group string) (uid, id string, err error) {
+	var n *Node
+	for _, top := range tops(s.Machine.Root) {
+		if !below(group, top) {
+			continue
+		}
+		n = &Node{Path: top, snap: s}
+		n.classify(nil)
+		for part := range strings.SplitSeq(strings.Trim(strings.TrimPrefix(group, top), "/"), "/") {
+			child := &Node{Path: n.Path + "/" + part, snap: s}
+			child.classify(n)
+			if n = child; n.Kind == kindContainer {
+				return n.UID, n.ID, nil
+			}
+		}
+	}
+	if n == nil || n.UID == "" {
+		return "", "", errNoUID
+	}
+	return n.UID, "", nil
+}

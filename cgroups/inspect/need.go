@@ -1,0 +1,179 @@
+package inspect
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them cost the kernel a
+// walk over CPUs or groups.
+type need struct {
+	whole      bool                            // every file, as a capture has them
+	files      map[string]bool                 // by name; those of the v2 side of a hybrid machine too
+	of         func(s *Snapshot) (bool, error) // narrows s.Groups, once they have names, to those that are read; true: they are all that is asked for
+	pids       bool
+	processes  bool // and what the kernel says of each
+	everywhere bool // each hierarchy is looked at, for groups that are not in all, and their inodes
+	partial    bool // groups that are not in the hierarchy of memory are looked for
+	above      bool // the limits of the groups that those of all pods are in
+	kills      bool // those in the kernel's log
+}
+
+// usageFiles are the files of all figures.
+var usageFiles = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	for _, m := range []cgroups.Mode{cgroups.Legacy, cgroups.Unified} {
+		_, _ = cgroups.ParseUsage(m, func(_, file string) []byte {
+			out[file] = true
+			return nil
+		})
+	}
+	return out
+})
+
+// addUsage adds the files that figures are made of, of all of them without names.
+func (n *need) addUsage(figures ...string) {
+	if n.files == nil {
+		n.files = map[string]bool{}
+	}
+	if len(figures) == 0 {
+		maps.Copy(n.files, usageFiles())
+	}
+	for _, f := range figures {
+		for _, file := range filesOf(f) {
+			n.files[file] = true
+		}
+	}
+}
+
+// filesOf are the files that a computed figure is made of, of both versions.
+func filesOf(figure string) []string {
+	switch figure {
+	case "cpu":
+		return []string{"cpuacct.usage", "cpu.stat"}
+	case "user":
+		return []string{"cpuacct.usage_user", "cpu.stat"}
+	case "system":
+		return []string{"cpuacct.usage_sys", "cpu.stat"}
+	case "throttledtime", "throttled":
+		return []string{"cpu.stat"}
+	case "quota":
+		return []string{"cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"}
+	case "memory":
+		return []string{"memory.usage_in_bytes", "memory.current"}
+	case "rss", "cache", "majfaults":
+		return []string{"memory.stat"}
+	case "workingset":
+		return []string{"memory.usage_in_bytes", "memory.current", "memory.stat"}
+	case "pids":
+		return []string{"pids.current"}
+	case "read", "write":
+		return []string{"blkio.throttle.io_service_bytes_recursive", "io.stat"}
+	case "reads", "writes":
+		return []string{"blkio.throttle.io_serviced_recursive", "io.stat"}
+	case "oom":
+		return []string{"memory.oom_control", "memory.events"}
+	case "procs":
+		return nil
+	}
+	return slices.Collect(maps.Keys(usageFiles())) // what is made of many
+}
+
+// columnsNeed is what columns are made of.
+func columnsNeed(cols []Column) need {
+	n := need{files: map[string]bool{}}
+	for _, c := range cols {
+		for _, expr := range []string{c.Value, c.V1, c.V2} {
+			if name, ok := strings.CutPrefix(expr, "="); ok {
+				n.pids = n.pids || name == "procs"
+				n.addUsage(name)
+				continue
+			}
+			file := strings.TrimPrefix(expr, "unified/")
+			if i := strings.IndexAny(file, ":#"); i >= 0 {
+				file = file[:i]
+			}
+			n.files[file] = true
+		}
+	}
+	return n
+}
+
+// settingsNeed is what is compared with specifications.
+func settingsNeed() need {
+	n := need{files: map[string]bool{}, pids: true, above: true}
+	for _, m := range []cgroups.Mode{cgroups.Legacy, cgroups.Unified} {
+		for _, f := range settingFiles(m) {
+			n.files[f] = true
+		}
+	}
+	for _, size := range []string{"64KB", "2MB", "32MB", "512MB", "1GB", "16GB"} {
+		n.files["hugetlb."+size+".max"], n.files["hugetlb."+size+".limit_in_bytes"] = true, true
+	}
+	for _, f := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus"} {
+		n.files[f] = true
+	}
+	return n
+}
+
+// layout is which files are read in which hierarchy, in the order of [cgroups.Hierarchy.Dirs]. What a group has its parent has too.
+type layout [][]string
+
+func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
+	var out layout
+	for _, dir := range h.Dirs(path) {
+		var names []string
+		entries, err := os.ReadDir(dir)
+		if err == nil {
+			for _, e := range entries {
+				if files[e.Name()] && !skipped(e.Name()) {
+					names = append(names, e.Name())
+				}
+			}
+		}
+		out = append(out, names)
+	}
+	return out
+}
+
+// readSome reads some files of a group; false when it went meanwhile.
+func readSome(h *cgroups.Hierarchy, path string, l layout, n need) (Group, bool) {
+	g := Group{Files: map[string]string{}}
+	before, ok := inode(h.MemoryDir(path))
+	if !ok {
+		return g, false
+	}
+	g.Inode = before
+	for i, dir := range h.Dirs(path) {
+		if n.everywhere {
+			ino, ok := inode(dir)
+			if !ok {
+				g.Missing = append(g.Missing, strings.TrimSuffix(dir, path))
+				continue
+			}
+			g.Inodes = append(g.Inodes, ino)
+		}
+		prefix := ""
+		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
+			prefix = "unified/"
+		}
+		for _, name := range l[i] {
+			if data, err := os.ReadFile(dir + "/" + name); err == nil {
+				g.Files[prefix+name] = string(data)
+			}
+		}
+	}
+	if n.pids {
+		if data, err := os.ReadFile(h.MemoryDir(path) + "/cgroup.procs"); err == nil {
+			g.Pids = cgroups.ParsePids(data)
+			slices.Sort(g.Pids)
+		}
+	}
+	after, ok := inode(h.MemoryDir(path))
+	return g, ok && after == before
+}

@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
+)
+
+// opened counts how often the files of the groups below root are opened while fn runs, as the kernel tells.
+func opened(t *testing.T, h *cgroups.Hierarchy, root string, fn func()) int {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	groups := map[string]Group{}
+	for _, dir := range h.Dirs("/") {
+		walkNames(strings.TrimSuffix(dir, "/"), root, groups)
+	}
+	for g := range groups {
+		for _, dir := range h.Dirs(g) {
+			if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_OPEN); err != nil && !errors.Is(err, unix.ENOENT) {
+				t.Fatal(err)
+			}
+		}
+	}
+	fn()
+	n := 0
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EAGAIN) {
+			return n
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+unix.SizeofInotifyEvent <= k; n++ {
+			name := int(buf[i+12]) | int(buf[i+13])<<8 // the event's length field, small
+			i += unix.SizeofInotifyEvent + name
+		}
+	}
+}
+
+// A command opens what it shows and no more.
+func TestCommandsReadWhatTheyNeed(t *testing.T) {
+	live, h, pods := node(t)
+	nginx := cgroups.NewTree(h, live.CgroupRoot, nil).PodPath(&pods[1]) + "/" + strings.Repeat("bbb0", 16)
+	pids, err := h.Pids(nginx)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("%v, %v", pids, err)
+	}
+	ino, ok := inode(h.Dir("cpu", nginx))
+	if !ok {
+		t.Fatal("the group is gone")
+	}
+	groups := map[string]Group{}
+	walkNames(h.MemoryDir("/"), live.CgroupRoot+"/kubepods", groups)
+	run := func(args ...string) string {
+		out, err := execute(t, append(args, "--cgroup-root", live.CgroupRoot, "--pods", live.PodsFile, "--log-dir", live.LogDir)...)
+		if err != nil && !errors.Is(err, ErrProblems) {
+			t.Errorf("%v: %v", args, err)
+		}
+		return out
+	}
+	walk := 2 * len(groups) // each directory is listed, and the first ones of each hierarchy once more
+	for _, c := range []struct {
+		args  []string
+		most  int // files that may be opened, beside directories to list
+		wants string
+	}{
+		{[]string{"find", fmt.Sprint(pids[0])}, 0, "nginx"},
+		{[]string{"find", fmt.Sprintf("inode:%d", ino)}, 0, "nginx"},
+		{[]string{"find", strings.Repeat("bbb0", 16)}, 0, "nginx"},
+		{[]string{"find", "berth://" + strings.Repeat("bbb0", 4)}, 0, "nginx"},
+		{[]string{"find", string(pods[1].UID)}, 0, "default/web"},
+		{[]string{"find", "default/web/nginx"}, 0, "nginx"},
+		{[]string{"find", "web"}, 0, "default/web"},
+		{[]string{"tree", "-p", "pids"}, 4 * len(groups), "nginx"},
+		{[]string{"tree"}, 20 * len(groups), "nginx"},
+		{[]string{"show", "web/nginx"}, 30, "cpu.shares"},
+		{[]string{"check"}, 30 * len(groups), "orphan"},
+	} {
+		var out string
+		n := opened(t, h, live.CgroupRoot+"/kubepods", func() { out = run(c.args...) })
+		if !strings.Contains(out, c.wants) && !strings.Contains(out, "cpu.weight") {
+			t.Errorf("%v does not say %q:\n%s", c.args, c.wants, out)
+		}
+		if n > c.most+walk+100 {
+			t.Errorf("%v opens %d files of %d groups", c.args, n, len(groups))
+		}
+		t.Logf("%v: %d opens for %d groups", c.args, n, len(groups))
+	}
+	all := opened(t, h, live.CgroupRoot+"/kubepods", func() {
+		if _, err := live.Capture(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("a capture: %d", all)
+
+	// What little is read gives what all gives.
+	var some struct{ Problems []Problem }
+	if err := json.Unmarshal([]byte(run("check", "-o", "json")), &some); err != nil {
+		t.Fatal(err)
+	}
+	s, err := live.Capture(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole := s.check(s.Machine.Options); fmt.Sprint(some.Problems) != fmt.Sprint(whole) {
+		t.Errorf("check says\n%v\nand with everything read\n%v", some.Problems, whole)
+	}
+}
+
+// Each column shows of what it needs what it shows of everything.
+func TestColumnsNeedWhatTheySay(t *testing.T) {
+	all, err := loadColumns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"v1-hybrid", "v2", "v2-systemd"} {
+		for name := range all.Columns {
+			cols, err := all.list([]string{name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := Load("testdata/" + file + ".json.gz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var whole, some strings.Builder
+			if err := printTree(&whole, s.nodes(), cols); err != nil {
+				t.Fatal(err)
+			}
+			n := columnsNeed(cols)
+			for _, g := range s.Groups {
+				for f := range g.Files {
+					if !n.files[strings.TrimPrefix(f, "unified/")] {
+						delete(g.Files, f)
+					}
+				}
+			}
+			s.built = nil
+			if err := printTree(&some, s.nodes(), cols); err != nil {
+				t.Fatal(err)
+			}
+			if whole.String() != some.String() {
+				t.Errorf("%s, column %s: of %v\n%s\nof everything\n%s", file, name, n.files, &some, &whole)
+			}
+		}
+	}
+}
