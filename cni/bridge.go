@@ -114,7 +114,12 @@ func (b *builtin) ensureBridge(c bridgeConf, gateway netip.Prefix, again bool) (
 		return 0, 0, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	if err := br.ensure(h, c, gateway); err != nil {
+	err = br.ensure(h, c, gateway)
+	if err == nil && b.ipv6 {
+		err = deaf(c.Bridge)
+	}
+	if err != nil {
+		br.index = 0
 		return 0, 0, fmt.Errorf("make bridge %s: %w", c.Bridge, err)
 	}
 	if err := b.ensureForwarding(); err != nil {
@@ -244,6 +249,9 @@ func (b *builtin) bridgeAdd(ctx context.Context, a *skel.CmdArgs) (types.Result,
 		}
 	}
 	defer b.slot()()
+	if err := b.admit(c.Bridge, guest{a.ContainerID, ip.addr.Addr()}, unfiltered(a.Args)); err != nil {
+		return nil, err
+	}
 	ns, err := os.Open(a.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
@@ -292,7 +300,7 @@ func (b *builtin) addressFor(ctx context.Context, c bridgeConf, a *skel.CmdArgs)
 	if err != nil {
 		return podIP{}, err
 	}
-	raw, err := invoke.ExecPluginWithResult(ctx, path, a.StdinData, ipamArgs("ADD", a), nil)
+	raw, err := invoke.ExecPluginWithResult(ctx, path, a.StdinData, ipamArgs("ADD", a), newSeam(b))
 	if err != nil {
 		return podIP{}, err
 	}
@@ -336,6 +344,9 @@ func (b *builtin) bridgeDel(ctx context.Context, a *skel.CmdArgs) error {
 	default:
 		err = b.silence(name)
 	}
+	if err == nil {
+		err = b.dismiss(c, a)
+	}
 	if err != nil {
 		return err
 	}
@@ -344,7 +355,7 @@ func (b *builtin) bridgeDel(ctx context.Context, a *skel.CmdArgs) error {
 		if err != nil {
 			return err
 		}
-		return invoke.ExecPluginWithoutResult(ctx, path, a.StdinData, ipamArgs("DEL", a), nil)
+		return invoke.ExecPluginWithoutResult(ctx, path, a.StdinData, ipamArgs("DEL", a), newSeam(b))
 	}
 	p, err := b.pool(c.IPAM)
 	if err != nil {

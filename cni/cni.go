@@ -19,6 +19,7 @@ type Config struct {
 	StateDir   string       // records of addresses; belongs to the run directory
 	NetNSDir   string       // where namespaces are pinned
 	ConfDir    string       // CNI network configurations, /etc/cni/net.d; "" = always the network built in
+	NeedConf   bool         // pods wait while there is no configuration, instead of having the network built in
 	BinDirs    []string     // plugin binaries
 	CacheDir   string       // results of ADD, for DEL
 	BridgeName string       // bridge of the network built in; at most 15 bytes
@@ -44,6 +45,8 @@ type Pod struct {
 	Ports        []PortMapping
 	Annotations  map[string]string
 	CgroupParent string
+
+	open bool // by its annotation
 }
 
 // Interface is one interface inside the pod.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 )
 
 // Collect removes what sandboxes that are gone have left: namespaces, veth pairs, addresses, host ports, attachments to a
@@ -27,6 +29,8 @@ func (n *Network) Collect(ctx context.Context, live []string) error {
 
 func (n *Network) collect(ctx context.Context, live func(id string) bool) error {
 	var errs []error
+	live, err := n.vacateDead(ctx, live)
+	errs = append(errs, err)
 	// Foreign plugins first, since they may want the namespace.
 	ids, err := n.records.ids()
 	errs = append(errs, err)
@@ -54,6 +58,27 @@ func (n *Network) collect(ctx context.Context, live func(id string) bool) error 
 	return nil
 }
 
+// vacateDead kills who is left in the namespaces of sandboxes that are gone. One that is not empty afterwards is live like those
+// that were told to be: what it has cannot be another's yet.
+func (n *Network) vacateDead(ctx context.Context, live func(id string) bool) (func(id string) bool, error) {
+	ids, err := n.pins.list()
+	errs := []error{err}
+	held := map[string]struct{}{}
+	for _, id := range ids {
+		if live(id) {
+			continue
+		}
+		if err := n.Vacate(ctx, id); err != nil {
+			held[id] = struct{}{}
+			errs = append(errs, err)
+		}
+	}
+	return func(id string) bool {
+		_, is := held[id]
+		return is || live(id)
+	}, errors.Join(errs...)
+}
+
 // collectResults removes libcni's records of the network built in.
 func (n *Network) collectResults(live func(id string) bool) error {
 	all, err := n.ownCNI.GetCachedAttachments("")
@@ -74,6 +99,7 @@ func (n *Network) collectResults(live func(id string) bool) error {
 
 // Purge removes everything: all that sandboxes have, the bridge, the rules, the directories.
 func (n *Network) Purge(ctx context.Context) error {
+	n.unwatch()
 	err := n.collect(ctx, func(string) bool { return false })
 	n.builtin.later.Wait()
 	errs := []error{
@@ -95,12 +121,25 @@ func (n *Network) Purge(ctx context.Context) error {
 func (n *Network) repair() error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	t := table{bridge: n.own.Bridge, subnet: n.own.IPAM.Subnet, masq: n.own.IPMasq}
-	if !n.builtin.ensured(t) {
+	if !n.builtin.ensured(n.table()) {
 		return nil // the first pod makes them
 	}
-	if ok, err := t.exists(&n.builtin.nft); ok || err != nil {
+	return n.repairTable()
+}
+
+func (n *Network) table() table {
+	return table{bridge: n.own.Bridge, subnet: n.own.IPAM.Subnet, masq: n.own.IPMasq}
+}
+
+// repairTable is repair for a node that has pods.
+func (n *Network) repairTable() error {
+	t := n.table()
+	ok, err := t.exists(&n.builtin.nft)
+	if err != nil {
 		return err
+	}
+	if ok {
+		return n.builtin.ensureTable(t)
 	}
 	n.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
 	if err := t.ensure(); err != nil {
@@ -133,4 +172,33 @@ func (n *Network) repair() error {
 		}
 	}
 	return nil
+}
+
+// guests are the pods that the filter of a bridge has to know: all that have an address of the network built in, but for those whose
+// annotation says otherwise. libcni's records say which these are.
+func (n *Network) guests(bridge string) []guest {
+	if bridge != n.own.Bridge {
+		return nil
+	}
+	p, err := n.builtin.pool(n.own.IPAM)
+	if err != nil {
+		return nil // whoever sets a pod up is told
+	}
+	all, err := n.ownCNI.GetCachedAttachments("")
+	if err != nil {
+		n.log.Warn("pods whose annotation takes the network filter off are not known", "error", err)
+	}
+	n.builtin.mu.Lock()
+	open := maps.Clone(n.builtin.open)
+	n.builtin.mu.Unlock()
+	for _, a := range all {
+		open[a.ContainerID] = open[a.ContainerID] || slices.Contains(a.CniArgs, [2]string{openArg, "off"})
+	}
+	var guests []guest
+	for who, addr := range p.all() {
+		if id, _, ok := parseOwner(who); ok && !open[id] {
+			guests = append(guests, guest{id, addr})
+		}
+	}
+	return guests
 }

@@ -18,7 +18,8 @@ import (
 // some microseconds, and so a configuration holds from the moment it is there, with no watch that could be late, miss a
 // directory that does not exist yet, or have to be ended.
 type confDir struct {
-	dir string
+	dir      string
+	required bool // that there is none is an error like others
 
 	mu   sync.Mutex
 	seen string // names, times and sizes of the files that list was read from
@@ -36,7 +37,7 @@ func (c *confDir) get() (*libcni.NetworkConfigList, error) {
 	}
 	entries, err := os.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errNoConf
+		return nil, c.none()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list network configurations: %w", err)
@@ -53,7 +54,7 @@ func (c *confDir) get() (*libcni.NetworkConfigList, error) {
 		}
 	}
 	if first == "" {
-		return nil, errNoConf
+		return nil, c.none()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,6 +65,13 @@ func (c *confDir) get() (*libcni.NetworkConfigList, error) {
 		}
 	}
 	return c.list, c.err
+}
+
+func (c *confDir) none() error {
+	if c.required {
+		return fmt.Errorf("there is no network configuration (*.conflist, *.conf, *.json) in %s, which the pods' network is to be of", c.dir)
+	}
+	return errNoConf
 }
 
 func isConf(name string) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -152,6 +153,13 @@ func (p *pool) find(who string) (netip.Addr, bool) {
 	defer p.mu.Unlock()
 	a, ok := p.owners[who]
 	return a, ok
+}
+
+// all are the addresses, by who has them.
+func (p *pool) all() map[string]netip.Addr {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.owners)
 }
 
 // release frees the address of who, if it has one.

@@ -115,6 +115,9 @@ func checkNothingLeft(t testing.TB, c Config) {
 	if ok, err := (table{bridge: c.BridgeName}).exists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}); ok || err != nil {
 		t.Errorf("table: got %v, %v, want that it is gone", ok, err)
 	}
+	if ok, err := tableExists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}, filter{c.BridgeName}.table()); ok || err != nil {
+		t.Errorf("filter: got %v, %v, want that it is gone", ok, err)
+	}
 	for _, d := range []string{c.NetNSDir, c.StateDir} {
 		if _, err := os.Lstat(d); err == nil {
 			t.Errorf("%s is left", d)
@@ -174,7 +177,7 @@ func hostPorts(t testing.TB, n *Network) (count int) {
 	t.Helper()
 	tab := table{bridge: n.own.Bridge}
 	for _, m := range []*nftables.Set{tab.portMap(), tab.addrPortMap()} {
-		all, err := tab.elements(&n.builtin.nft, m, nil)
+		all, err := setElements(&n.builtin.nft, m, nil)
 		must(t, err)
 		count += len(all)
 	}

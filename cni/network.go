@@ -34,6 +34,7 @@ type Network struct {
 	withPort *libcni.NetworkConfigList // and for those with
 
 	repairing sync.Mutex
+	unwatch   func() // ends Watch
 
 	mu   sync.Mutex
 	mine map[string]struct{} // sandboxes made by this process and not removed yet
@@ -65,9 +66,10 @@ func New(c Config) (*Network, error) {
 		conf: c, log: c.Log, builtin: b,
 		cni:     libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, newSeam(b)),
 		ownCNI:  libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.StateDir, newSeam(b)),
-		foreign: confDir{dir: c.ConfDir}, records: records{dir: filepath.Join(c.CacheDir, "adds")},
-		mine: map[string]struct{}{},
+		foreign: confDir{dir: c.ConfDir, required: c.NeedConf}, records: records{dir: filepath.Join(c.CacheDir, "adds")},
+		mine: map[string]struct{}{}, unwatch: func() {},
 	}
+	b.guests = n.guests
 	if err = ownMount(c.StateDir); err == nil {
 		n.pins, err = openPins(c.NetNSDir, b.home)
 	}
@@ -107,7 +109,10 @@ func (n *Network) ownLists() error {
 }
 
 // Close ends what runs in the background. Pods keep their network.
-func (n *Network) Close() error { return n.builtin.close() }
+func (n *Network) Close() error {
+	n.unwatch()
+	return n.builtin.close()
+}
 
 // NewNamespace creates the network namespace of a sandbox, with lo up, and pins it at the path it returns. When it is there
 // already, it stays as it is.
@@ -158,6 +163,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	list, err := n.foreign.get()
 	if errors.Is(err, errNoConf) {
 		cni = n.ownCNI
+		p.open = p.Annotations[OpenAnnotation] == "off"
 		// Annotations and the cgroup are nothing to it, and would only be written to the record of the result.
 		p.Annotations, p.CgroupParent = nil, ""
 		list, err = n.ownList(p), n.repair()
@@ -220,6 +226,9 @@ func (n *Network) runtimeConf(p Pod) *libcni.RuntimeConf {
 			{"K8S_POD_UID", p.UID},
 		},
 		CapabilityArgs: map[string]any{},
+	}
+	if p.open {
+		rt.Args = append(rt.Args, [2]string{openArg, "off"})
 	}
 	if len(p.Ports) > 0 {
 		ports := make([]portMapping, len(p.Ports))

@@ -369,7 +369,7 @@ func TestFlushedRules(t *testing.T) {
 	a := setup(t, n, "aaa", PortMapping{HostPort: 8080, ContainerPort: 80})
 	serve(t, a.ns, "a", 80)
 	serve(t, out, "out", 82)
-	must(t, table{bridge: testBridge}.remove(&n.builtin.nft))
+	must(t, removeTable(&n.builtin.nft, table{bridge: testBridge}.table()))
 	setup(t, n, "bbb")
 	wantAnswer(t, a.ns, "tcp4", "198.18.0.2:82", "out", "198.18.0.1")
 	wantAnswer(t, nil, "tcp4", "127.0.0.1:8080", "a", "10.213.0.1")

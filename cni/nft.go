@@ -111,23 +111,25 @@ func (t table) postrouting() [][]expr.Any {
 
 // exists says that the table is there: others may flush the whole ruleset. It is asked for each pod, so it is one message on
 // a socket that is open.
-func (t table) exists(nft *rtnlPool) (bool, error) {
+func (t table) exists(nft *rtnlPool) (bool, error) { return tableExists(nft, t.table()) }
+
+func tableExists(nft *rtnlPool, t *nftables.Table) (bool, error) {
 	q := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0)
-	q.AddRawData([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0})
-	q.AddRawData(nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(t.table().Name)).Serialize())
+	q.AddRawData([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
+	q.AddRawData(nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(t.Name)).Serialize())
 	err := nft.do(nil, q)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("find nftables table %s: %w", t.table().Name, noNFT(err))
+		return false, fmt.Errorf("find nftables table %s: %w", t.Name, noNFT(err))
 	}
 	return true, nil
 }
 
-// remove deletes the table with all that is in it.
-func (t table) remove(nft *rtnlPool) error {
-	if ok, err := t.exists(nft); err != nil || !ok {
+// removeTable deletes a table with all that is in it.
+func removeTable(nft *rtnlPool, t *nftables.Table) error {
+	if ok, err := tableExists(nft, t); err != nil || !ok {
 		if errors.Is(err, errNoNFT) {
 			return nil
 		}
@@ -137,9 +139,9 @@ func (t table) remove(nft *rtnlPool) error {
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	c.DelTable(t.table())
+	c.DelTable(t)
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove nftables table %s: %w", t.table().Name, err)
+		return fmt.Errorf("remove nftables table %s: %w", t.Name, err)
 	}
 	return nil
 }

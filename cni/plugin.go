@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
@@ -41,24 +42,31 @@ type plugin struct {
 
 // builtin is what the plugins built in keep open between two calls.
 type builtin struct {
-	log  *slog.Logger
-	boot string
-	home *os.File // the network namespace of the process
-	ipv6 bool     // the kernel has it
-	link rtnlPool
-	nft  rtnlPool
+	log          *slog.Logger
+	boot         string
+	home         *os.File // the network namespace of the process
+	ipv6         bool     // the kernel has it
+	link         rtnlPool
+	nft          rtnlPool
+	filterSocket nftSocket
 	// slots bounds how many pods are worked on in the kernel at once. More than there are processors only wait for the
 	// kernel's own locks there, each of them on a thread that the Go runtime never gives back.
 	slots chan struct{}
 	// executed: one call a process, by a runtime that may not drop the namespace afterwards. So a veth pair is deleted
 	// and waited for.
 	executed bool
+	// pluginTimeout is how long an executed plugin may take.
+	pluginTimeout time.Duration
 
-	mu      sync.Mutex
-	pools   map[string]*pool   // by directory
-	bridges map[string]*bridge // by name
-	tables  map[table]bool     // made by this process, or (false) not possible
-	later   sync.WaitGroup     // veths that are deleted in the background
+	mu        sync.Mutex
+	pools     map[string]*pool            // by directory
+	bridges   map[string]*bridge          // by name
+	tables    map[table]bool              // made by this process, or (false) not possible
+	filters   map[string]bool             // of bridges, by name: as tables
+	open      map[string]bool             // sandboxes that are not filtered, by ID
+	guests    func(bridge string) []guest // who is to be in a filter that is made anew
+	filtering sync.Mutex                  // held while a filter is made
+	later     sync.WaitGroup              // veths that are deleted in the background
 }
 
 func openBuiltin(log *slog.Logger) (*builtin, error) {
@@ -72,10 +80,12 @@ func openBuiltin(log *slog.Logger) (*builtin, error) {
 	}
 	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
 	return &builtin{
-		log: log, boot: strings.TrimSpace(string(boot)), home: home, ipv6: noIPv6 == nil,
+		pluginTimeout: pluginTimeout,
+		log:           log, boot: strings.TrimSpace(string(boot)), home: home, ipv6: noIPv6 == nil,
 		slots: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
 		link:  rtnlPool{protocol: unix.NETLINK_ROUTE}, nft: rtnlPool{protocol: unix.NETLINK_NETFILTER},
 		pools: map[string]*pool{}, bridges: map[string]*bridge{}, tables: map[table]bool{},
+		filters: map[string]bool{}, open: map[string]bool{}, guests: func(string) []guest { return nil },
 	}, nil
 }
 
@@ -89,6 +99,7 @@ func (b *builtin) close() error {
 	b.later.Wait()
 	b.link.close()
 	b.nft.close()
+	b.filterSocket.close()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
@@ -117,16 +128,12 @@ func nothing(context.Context, *skel.CmdArgs) error { return nil }
 // seam is libcni's way to plugins: those built in run here, with the environment and the JSON they would be executed with;
 // others are executed.
 type seam struct {
-	*invoke.DefaultExec
-	b *builtin
+	version.PluginDecoder
+	b      *builtin
+	stderr stderrLog
 }
 
-func newSeam(b *builtin) *seam {
-	return &seam{
-		DefaultExec: &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: stderrLog{b.log}}},
-		b:           b,
-	}
-}
+func newSeam(b *builtin) *seam { return &seam{b: b, stderr: stderrLog{b.log}} }
 
 // stderrLog logs what executed plugins say besides their result.
 type stderrLog struct{ log *slog.Logger }
@@ -141,13 +148,13 @@ func (s *seam) FindInPath(name string, paths []string) (string, error) {
 	if _, ok := s.b.plugin(name); ok {
 		return name, nil
 	}
-	return s.DefaultExec.FindInPath(name, paths)
+	return invoke.FindInPath(name, paths)
 }
 
 // ExecPlugin runs a plugin.
 func (s *seam) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	if filepath.IsAbs(path) {
-		return s.DefaultExec.ExecPlugin(ctx, path, stdin, environ)
+		return s.execute(ctx, path, stdin, environ)
 	}
 	p, ok := s.b.plugin(path)
 	if !ok {

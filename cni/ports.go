@@ -72,10 +72,10 @@ func (t table) mapOf(p port) *nftables.Set {
 // removePorts unmaps host ports of a sandbox. Each is looked at before: a sandbox whose port was refused, since another has
 // it, must not take it away when it ends.
 func (t table) removePorts(nft *rtnlPool, id string, ports []port) error {
-	return t.unmap(func() (gone []mapped, err error) {
+	return unmap(func() (gone []mapped, err error) {
 		for _, p := range ports {
 			m, key := t.mapOf(p), p.element(id).Key
-			found, err := t.elements(nft, m, key)
+			found, err := setElements(nft, m, key)
 			if err != nil {
 				return nil, err
 			}
@@ -91,9 +91,9 @@ func (t table) removePorts(nft *rtnlPool, id string, ports []port) error {
 
 // collectPorts unmaps all host ports of the sandboxes that dead says.
 func (t table) collectPorts(nft *rtnlPool, dead func(id string) bool) error {
-	return t.unmap(func() (gone []mapped, err error) {
+	return unmap(func() (gone []mapped, err error) {
 		for _, m := range []*nftables.Set{t.portMap(), t.addrPortMap()} {
-			all, err := t.elements(nft, m, nil)
+			all, err := setElements(nft, m, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -108,7 +108,7 @@ func (t table) collectPorts(nft *rtnlPool, dead func(id string) bool) error {
 }
 
 // unmap removes what find finds, all or none; and looks again when somebody else removed some of it in between.
-func (t table) unmap(find func() ([]mapped, error)) error {
+func unmap(find func() ([]mapped, error)) error {
 	for try := 0; ; try++ {
 		gone, err := find()
 		if err == nil && len(gone) == 0 {
@@ -130,7 +130,7 @@ func (t table) unmap(find func() ([]mapped, error)) error {
 			return nil
 		}
 		if try == 10 || !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("unmap host ports: %w", noNFT(err))
+			return fmt.Errorf("remove nftables elements: %w", noNFT(err))
 		}
 	}
 }
@@ -142,11 +142,11 @@ type mapped struct {
 	owner string // the sandbox ID
 }
 
-// elements lists the elements of a map, or that with the key; none when there is no such map.
-func (t table) elements(nft *rtnlPool, m *nftables.Set, key []byte) ([]mapped, error) {
+// setElements lists the elements of a map or set, or that with the key; none when there is no such one.
+func setElements(nft *rtnlPool, m *nftables.Set, key []byte) ([]mapped, error) {
 	for try := 0; ; try++ {
 		q := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0)
-		q.AddRawData([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0})
+		q.AddRawData([]byte{byte(m.Table.Family), unix.NFNETLINK_V0, 0, 0})
 		q.AddRawData(nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(m.Table.Name)).Serialize())
 		q.AddRawData(nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(m.Name)).Serialize())
 		if key == nil {
@@ -168,7 +168,7 @@ func (t table) elements(nft *rtnlPool, m *nftables.Set, key []byte) ([]mapped, e
 		case errors.Is(err, unix.ENOENT):
 			return nil, nil
 		case try == 100 || !errors.Is(err, errInterrupted):
-			return nil, fmt.Errorf("list host ports: %w", noNFT(err))
+			return nil, fmt.Errorf("list nftables elements: %w", noNFT(err))
 		}
 	}
 }

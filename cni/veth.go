@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ func (b *builtin) connect(c bridgeConf, a *skel.CmdArgs, gateway netip.Prefix, n
 		if master, mtu, err = b.ensureBridge(c, gateway, again); err != nil {
 			return 0, err
 		}
-		err = b.link.do(nil, vethRequests(c.Bridge, a.ContainerID, a.IfName, master, mtu, ns, mac)...)
+		err = b.link.do(nil, vethRequests(c.Bridge, a.ContainerID, a.IfName, master, mtu, ns, mac, b.ipv6)...)
 		switch {
 		case err == nil:
 			return mtu, nil
@@ -42,7 +43,7 @@ func (b *builtin) connect(c bridgeConf, a *skel.CmdArgs, gateway netip.Prefix, n
 
 // vethRequests are two, in one system call. The kernel makes a pair up, enslaved and with its peer elsewhere in one request,
 // but takes the alias and what concerns a port of a bridge only of a link that is there.
-func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr) []*nl.NetlinkRequest {
+func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr, ipv6 bool) []*nl.NetlinkRequest {
 	name := vethName(bridge, id)
 	add := linkRequest(unix.NLM_F_CREATE|unix.NLM_F_EXCL, true)
 	add.AddData(nameAttr(name))
@@ -58,16 +59,41 @@ func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.Fd())))
 	add.AddData(info)
 
+	return []*nl.NetlinkRequest{add, portRequest(bridge, id, ipv6)}
+}
+
+// portRequest marks the node's end of a pod's pair, and sets what concerns it as a port of the bridge.
+func portRequest(bridge, id string, ipv6 bool) *nl.NetlinkRequest {
 	mark := linkRequest(0, false)
-	mark.AddData(nameAttr(name))
+	mark.AddData(nameAttr(vethName(bridge, id)))
 	mark.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(vethAlias(bridge, id))))
 	// Hairpin: with br_netfilter, which other software turns on, a pod's packet through a host port to itself leaves by the
 	// port it came in.
-	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
 	mark.AddData(info)
-	return []*nl.NetlinkRequest{add, mark}
+	if ipv6 {
+		mark.AddData(noLinkLocal())
+	}
+	return mark
+}
+
+// noLinkLocal has an interface make itself no link-local address of IPv6.
+func noLinkLocal() *nl.RtAttr {
+	family := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	const addrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
+	family.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{none})
+	return family
+}
+
+// deaf has an interface of the network namespace of the calling thread take no default route and no prefix from router advertisements. The
+// pods' router is the node, and the node's are elsewhere: whoever advertises on the bridge is none.
+func deaf(name string) error {
+	if _, err := sysctl.Sysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil {
+		return fmt.Errorf("have %s take no router advertisements: %w", name, err)
+	}
+	return nil
 }
 
 // configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the namespace;
@@ -75,6 +101,11 @@ func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac
 func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
 	var r *rtnl
 	err := inNetNS(ns, func() (err error) {
+		if b.ipv6 {
+			if err := deaf(name); err != nil {
+				return err
+			}
+		}
 		r, err = openRTNL(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -87,10 +118,7 @@ func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
 		// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
 		quiet := linkRequest(0, false)
 		quiet.AddData(nameAttr(name))
-		family := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		const addrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
-		family.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{none})
-		quiet.AddData(family)
+		quiet.AddData(noLinkLocal())
 		reqs = append(reqs, quiet)
 	}
 	for _, link := range []string{"lo", name} {
@@ -241,6 +269,9 @@ func (b *builtin) collect(c bridgeConf, live func(id string) bool) error {
 	if t := (table{bridge: c.Bridge}); b.hasTable(t) {
 		errs = append(errs, t.collectPorts(&b.nft, func(id string) bool { return !live(id) }))
 	}
+	if ok, err := tableExists(&b.nft, filter{c.Bridge}.table()); ok && err == nil {
+		errs = append(errs, filter{c.Bridge}.collect(&b.nft, live))
+	}
 	return errors.Join(errs...)
 }
 
@@ -254,6 +285,7 @@ func (b *builtin) purgeBridge(name string, gateway netip.Addr) error {
 	b.mu.Lock()
 	maps.DeleteFunc(b.tables, func(t table, _ bool) bool { return t.bridge == name })
 	delete(b.bridges, name)
+	delete(b.filters, name)
 	b.mu.Unlock()
 	link, err := netlink.LinkByName(name)
 	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
@@ -263,5 +295,5 @@ func (b *builtin) purgeBridge(name string, gateway netip.Addr) error {
 	case err == nil && link.Type() == "bridge" && (link.Attrs().Alias == bridgeAlias(name) || halfMade(link, gateway)):
 		err = b.deleteLink(name)
 	}
-	return errors.Join(err, table{bridge: name}.remove(&b.nft))
+	return errors.Join(err, removeTable(&b.nft, table{bridge: name}.table()), removeTable(&b.nft, filter{name}.table()))
 }

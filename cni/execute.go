@@ -1,0 +1,112 @@
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.opentelemetry.io/otel/propagation"
+	"golang.org/x/sys/unix"
+)
+
+// What an executed plugin may take. A result is a few KiB; a plugin that waits for an address or for a daemon of its own takes seconds.
+const (
+	maxResult     = 1 << 20  // bytes of its standard output
+	maxComplaint  = 16 << 10 // bytes of its standard error that are told
+	pluginTimeout = 4 * time.Minute
+	// leftOpen is how long output is waited for of somebody that a plugin has left behind.
+	leftOpen = time.Second
+	// busyTries is how often a plugin is started, a second apart, whose file is being written (ETXTBSY).
+	busyTries = 5
+)
+
+// errResult is why a plugin that says too much is ended.
+var errResult = fmt.Errorf("its answer has more than %d bytes", maxResult)
+
+// output takes what a plugin writes, up to a size. The rest is dropped, or, if it ends with that, nothing is read any more.
+type output struct {
+	b    []byte
+	most int
+	ends bool
+	full bool // there was more
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.full = o.full || len(o.b)+len(p) > o.most
+	if o.full && o.ends {
+		return 0, errResult
+	}
+	o.b = append(o.b, p[:min(len(p), o.most-len(o.b))]...)
+	return len(p), nil
+}
+
+// execute runs the plugin at path, as the CNI specification has it (section 3), with bounds on its answer and its time.
+func (s *seam) execute(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.b.pluginTimeout, fmt.Errorf("no answer within %v", s.b.pluginTimeout))
+	defer cancel()
+	environ = traced(ctx, environ)
+	for try := 1; ; try++ {
+		out, err := executeOnce(ctx, path, stdin, environ, s.stderr)
+		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
+			return out, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// traced adds what a plugin that traces itself needs to know (W3C Trace Context, as environment variables).
+func traced(ctx context.Context, environ []string) []string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	for k, v := range carrier {
+		if v != "" {
+			environ = append(environ, strings.ToUpper(k)+"="+v)
+		}
+	}
+	return environ
+}
+
+func executeOnce(ctx context.Context, path string, stdin []byte, environ []string, log stderrLog) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, path)
+	out, complaint := output{most: maxResult, ends: true}, output{most: maxComplaint}
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &out, &complaint
+	// What the plugin has started ends with it when it is ended.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = leftOpen
+	err := cmd.Run()
+	switch {
+	case out.full:
+		err = errResult
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		if len(complaint.b) > 0 {
+			_, _ = log.Write(complaint.b)
+		}
+		return out.b, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case len(out.b) > 0:
+		// Its own words: an error of CNI, which callers tell apart by its code.
+		said := &types.Error{}
+		if json.Unmarshal(out.b, said) == nil && (said.Msg != "" || said.Code != 0) {
+			return nil, said
+		}
+		err = fmt.Errorf("%w: %q", err, out.b[:min(len(out.b), maxComplaint)])
+	}
+	if text := strings.TrimSpace(string(complaint.b)); text != "" {
+		err = fmt.Errorf("%w: %q", err, text)
+	}
+	return nil, fmt.Errorf("run network plugin %s: %w", filepath.Base(path), err)
+}
