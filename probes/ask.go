@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,8 +28,11 @@ import (
 )
 
 const (
-	// maxBody is how much of an answer is read, and quoted in a message.
-	maxBody = 10 << 10
+	// maxHeader is how much a server may say before the body of its answer: the status line, the header, and interim answers (RFC 9110,
+	// section 15.2) before them. A header is kept in memory, and whoever sends it is the container that is asked.
+	maxHeader = 64 << 10
+	// maxWindow is what a server may send in HTTP/2 before it is read, in bytes: Go takes 4 MiB, gRPC as much as the line carries.
+	maxWindow = 64 << 10
 	// maxRedirects is how many redirections are followed.
 	maxRedirects = 10
 	userAgent    = "kube-probe/1.37 (berth)"
@@ -50,14 +54,16 @@ func execQuestion(a *corev1.ExecAction, run Exec) Question {
 	return func(ctx context.Context) (Outcome, string) {
 		code, output, err := run(ctx, a.Command)
 		switch {
+		case errors.Is(err, ErrNotAsked):
+			return Unknown, err.Error()
 		case ctx.Err() != nil:
 			return Failure, fmt.Sprintf("command timed out: %q", strings.Join(a.Command, " "))
 		case err != nil:
 			return Unknown, err.Error()
 		case code != 0:
-			return Failure, string(output[:min(len(output), maxBody)])
+			return Failure, string(output[:min(len(output), MaxOutput)])
 		}
-		return Success, string(output[:min(len(output), maxBody)])
+		return Success, string(output[:min(len(output), MaxOutput)])
 	}
 }
 
@@ -84,7 +90,10 @@ func grpcQuestion(a *corev1.GRPCAction, t Target) Question {
 	}
 	return func(ctx context.Context) (Outcome, string) {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithUserAgent(userAgent), grpc.WithNoProxy(),
-			grpc.WithTransportCredentials(security),
+			grpc.WithTransportCredentials(security), grpc.WithMaxHeaderListSize(maxHeader),
+			// A size that is set does not grow with the speed of the line.
+			grpc.WithInitialWindowSize(maxWindow), grpc.WithInitialConnWindowSize(maxWindow),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxOutput)),
 			grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", a) }))
 		if err != nil {
 			return Failure, err.Error()
@@ -218,34 +227,54 @@ func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, l
 		return 0, "", "", cause(ctx, err)
 	}
 	r := readers.Get().(*bufio.Reader) //nolint:forcetypeassert // nothing else is in there
-	r.Reset(conn)
+	most := io.LimitedReader{R: conn, N: maxHeader}
+	r.Reset(&most)
 	defer func() {
 		r.Reset(nil)
 		readers.Put(r)
 	}()
-	resp, err := http.ReadResponse(r, req)
+	resp, err := readHeader(r, req)
+	if err != nil && most.N <= 0 {
+		err = fmt.Errorf("the header of the answer has more than %d bytes", maxHeader)
+	}
 	if err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
+	// The body has its own bound, and so have what is between its chunks and the trailer behind them: net/http reads those into r.
+	most.N = math.MaxInt64
+	// It is not closed: that would read an endless one to its end. It ends with the connection.
 	return answer(ctx, resp)
+}
+
+// readHeader reads an answer up to its body. Interim ones are none: another one follows.
+func readHeader(r *bufio.Reader, req *http.Request) (*http.Response, error) {
+	for {
+		resp, err := http.ReadResponse(r, req)
+		if err != nil || resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp, err
+		}
+	}
 }
 
 // roundTrip2 asks in HTTP/2 without TLS, which the server must be known to speak (RFC 9113, section 3.3).
 func roundTrip2(ctx context.Context, req *http.Request) (code int, location, body string, err error) {
-	transport := &http.Transport{DialContext: dialer.DialContext, Protocols: new(http.Protocols)}
+	transport := &http.Transport{
+		DialContext: dialer.DialContext, Protocols: new(http.Protocols), MaxResponseHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: maxWindow, MaxReceiveBufferPerConnection: maxWindow},
+	}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
+	defer resp.Body.Close() // resets the stream
 	return answer(ctx, resp)
 }
 
-// answer reads and closes what came back.
+// answer reads what came back.
 func answer(ctx context.Context, resp *http.Response) (code int, location, body string, err error) {
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, MaxOutput))
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, "", "", cause(ctx, err)
 	}

@@ -6,8 +6,10 @@ package probes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +31,9 @@ const PeriodAnnotation = "berth.node/probe-period-ms"
 // minPeriod is the least period that the annotation may ask for: below it, asking costs more than most servers.
 const minPeriod = 10 * time.Millisecond
 
+// MaxOutput is what is kept of what an answer says, in bytes: of the body of an HTTP server's, or of the output of a command.
+const MaxOutput = 10 << 10
+
 // Result is the state of a probe after its thresholds.
 type Result struct {
 	OK bool
@@ -46,7 +51,10 @@ const (
 	Unknown
 )
 
-// Exec runs a command in the probed container and kills all of it when ctx ends.
+// ErrNotAsked is of a question that could not be put, whatever became of its time: the container is not to blame.
+var ErrNotAsked = errors.New("could not be asked")
+
+// Exec runs a command in the probed container and kills all of it when ctx ends. Of its output no more than [MaxOutput] is used.
 type Exec func(ctx context.Context, command []string) (code int, output []byte, err error)
 
 // Target is where a probe asks.
@@ -59,8 +67,23 @@ type Target struct {
 // A Question puts a probe's question once. The context carries the probe's timeout.
 type Question func(ctx context.Context) (Outcome, string)
 
-// New makes the question of a probe. It fails when the probe names a port that the container does not have.
+// New makes the question of a probe. It fails when the probe names a port that the container does not have. An answer says no more
+// than [MaxOutput] bytes, whatever the container has sent: it becomes part of events and of the pod's status.
 func New(p *corev1.Probe, t Target) (Question, error) {
+	q, err := handler(p, t)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (Outcome, string) {
+		outcome, said := q(ctx)
+		if len(said) > MaxOutput {
+			said = strings.Clone(said[:MaxOutput]) // the rest is not kept alive
+		}
+		return outcome, said
+	}, nil
+}
+
+func handler(p *corev1.Probe, t Target) (Question, error) {
 	switch {
 	case p.Exec != nil:
 		return execQuestion(p.Exec, t.Exec), nil
