@@ -105,3 +105,47 @@ func TestDamagedFileIsSetAside(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A row that cannot be decoded is named, kept, and gone when it is deleted; the others are there.
+func TestTableWithoutADamagedRow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	db, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts, err := NewTable[any](db, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, v := range map[string]any{"good": 1, "bad": "text", "gone": "text"} {
+		if err := texts.Put(key, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	numbers, err := NewTable[int](db, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := numbers.Get("good"); v != 1 || err != nil {
+		t.Errorf("got %d, %v", v, err)
+	}
+	if d := numbers.Damaged(); len(d) != 2 || d["bad"] == nil || d["gone"] == nil {
+		t.Errorf("damaged: %v", d)
+	}
+	if err := errors.Join(numbers.Delete("gone"), numbers.Put("bad", 2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = Open(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if numbers, err = NewTable[int](db, "t"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := numbers.Get("bad"); v != 2 || err != nil {
+		t.Errorf("got %d, %v", v, err)
+	}
+}
