@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,22 +37,23 @@ type contentLock struct {
 	users int
 }
 
-func openContent(dir string) (*content, error) {
+func openContent(dir string, log *slog.Logger) *content {
 	c := &content{dir: dir, locks: map[digest.Digest]*contentLock{}}
-	for _, d := range []string{"blobs", "ingest"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
-			return nil, fmt.Errorf("open content: %w", err)
-		}
+	// What cannot be made or removed now, for want of space perhaps, fails who needs it, and no start.
+	var errs []error
+	for _, d := range []string{"blobs", "ingest", "images"} {
+		errs = append(errs, os.MkdirAll(filepath.Join(dir, d), 0o700))
 	}
 	// Unfinished files of a process that is gone; nobody else works in this directory.
 	left, err := filepath.Glob(filepath.Join(dir, "ingest", temporary+"*"))
+	errs = append(errs, err)
 	for _, f := range left {
-		err = errors.Join(err, os.Remove(f))
+		errs = append(errs, os.Remove(f))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open content: %w", err)
+	if err := errors.Join(errs...); err != nil {
+		log.Warn("content is not as it should be", "error", err)
 	}
-	return c, nil
+	return c
 }
 
 // temporary begins the names of files in ingest that are no beginnings of content.

@@ -77,7 +77,7 @@ func openWorld(dir string, change ...func(*Config)) (*world, error) {
 		return nil, err
 	}
 	return &world{Store: s, dir: dir, snaps: c.Snapshots, close: func() error {
-		return errors.Join(s.Close(), c.Snapshots.Clean(context.Background()), db.Close())
+		return errors.Join(s.Close(), c.Snapshots.Clean(context.Background()), c.Snapshots.Swept(context.Background()), db.Close())
 	}}, nil
 }
 

@@ -60,6 +60,10 @@ func (s *Store) removeAs(ctx context.Context, ref string, as kind) error {
 	if err != nil {
 		return fmt.Errorf("image %q: %w", ref, ErrNotFound)
 	}
+	// What it would be found again by goes first.
+	if err := s.removeLabel(id); err != nil {
+		return fmt.Errorf("remove image %q: %w", ref, err)
+	}
 	// The names first: an image without a name can be removed again, a name without an image means nothing.
 	for _, name := range s.namesOf(id) {
 		if err := s.names.Delete(name); err != nil {
@@ -151,12 +155,34 @@ func (s *Store) Collect(ctx context.Context) error {
 			errs = append(errs, s.layers.Delete(key))
 		}
 	}
-	errs = append(errs, s.content.collect(func(d digest.Digest) bool {
+	errs = append(errs, s.recount(ctx), s.content.collect(func(d digest.Digest) bool {
 		_, ok := kept[d.String()]
 		return ok
 	}, old))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("collect images: %w", err)
+	}
+	return nil
+}
+
+// recount finds out what layers take whose record of that was lost.
+func (s *Store) recount(ctx context.Context) error {
+	for _, r := range s.images.All() {
+		for _, l := range r.Layers {
+			if _, err := s.layers.Get(l); err == nil {
+				continue
+			}
+			u, err := s.cfg.Snapshots.Usage(ctx, l)
+			if errors.Is(err, snapshot.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if err := s.layers.Note(l, layerRecord{Bytes: u.Bytes, Inodes: u.Inodes, Made: r.PulledAt}); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

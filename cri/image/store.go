@@ -90,13 +90,14 @@ func Open(c Config) (*Store, error) {
 	if err == nil {
 		err = s.openTables(c.DB)
 	}
-	if err == nil {
-		s.content, err = openContent(c.Root)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("open images: %w", err)
 	}
-	return s, s.recover()
+	s.content = openContent(c.Root, c.Log)
+	if err := s.recover(); err != nil {
+		return nil, err
+	}
+	return s, s.findAgain()
 }
 
 func (s *Store) openTables(db *store.DB) (err error) {
@@ -120,6 +121,9 @@ func (s *Store) recover() error {
 			s.log.Warn("image is lost and must be pulled again", "image", id)
 			if err := s.images.Delete(id); err != nil {
 				return fmt.Errorf("open images: %w", err)
+			}
+			if err := s.removeLabel(id); err != nil {
+				s.log.Warn("file of an image is not removed", "image", id, "error", err)
 			}
 		}
 	}
@@ -300,11 +304,16 @@ func (s *Store) record(id string, r imageRecord, names map[string]digest.Digest)
 	if err := s.images.Put(id, r); err != nil {
 		return Image{}, fmt.Errorf("record image %s: %w", id, err)
 	}
+	changed := []string{id}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if old, err := s.names.Get(name); err == nil && old.ID != id && !slices.Contains(changed, old.ID) {
+			changed = append(changed, old.ID)
+		}
 		if err := s.names.Put(name, nameRecord{ID: id, Target: names[name]}); err != nil {
 			return Image{}, fmt.Errorf("record image %s: %w", id, err)
 		}
 	}
+	s.relabel(changed...)
 	if s.cfg.Named != nil {
 		s.cfg.Named(slices.Collect(maps.Keys(names)))
 	}

@@ -147,7 +147,7 @@ func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *me
 			return res, err
 		}
 		u.store.log.Warn("layer was damaged and is fetched again", "layer", t.desc.Digest, "error", err)
-		if err := layer.Empty(into.Dir()); err != nil {
+		if err := layer.Empty(ctx, into.Dir()); err != nil {
 			return res, err
 		}
 		m.restart()
@@ -156,7 +156,7 @@ func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *me
 
 // refill unpacks a layer anew on top of those below it, which are there by now.
 func (u *unpacker) refill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (res layer.Unpacked, err error) {
-	if err := layer.Empty(into.Dir()); err != nil {
+	if err := layer.Empty(ctx, into.Dir()); err != nil {
 		return res, err
 	}
 	m.restart()

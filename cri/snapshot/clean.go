@@ -11,7 +11,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Clean removes what a crash left.
+// Clean moves what a crash left to the trash. What takes long, deleting it, nobody waits for.
 func (s *shelf) Clean(ctx context.Context) error {
 	orphans, err := s.orphans()
 	if err != nil {
@@ -29,20 +29,12 @@ func (s *shelf) Clean(ctx context.Context) error {
 			errs = append(errs, s.discard(dir))
 		}
 	}
+	s.startSweep() // of what the last run had no time for
 	s.mu.Unlock()
-	trash := filepath.Join(s.root, "trash")
-	entries, err := os.ReadDir(trash)
-	errs = append(errs, err)
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		errs = append(errs, os.RemoveAll(filepath.Join(trash, e.Name())))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clean snapshots: %w", err)
 	}
-	return nil
+	return ctx.Err()
 }
 
 // orphans returns the directories that nothing explains, by their number.
@@ -56,7 +48,7 @@ func (s *shelf) orphans() (map[uint64]string, error) {
 	found := map[uint64]string{}
 	for _, d := range []string{s.root, filepath.Join(s.root, "new")} {
 		entries, err := os.ReadDir(d)
-		if err != nil {
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 		for _, e := range entries {

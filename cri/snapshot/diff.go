@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // diff walks a writable snapshot beside what it stands on. Whoever runs in the container may change both names and files
@@ -98,6 +100,9 @@ func (d *diff) walk(ctx context.Context, dir string, beside bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if len(dir) >= unix.PathMax {
+		return fmt.Errorf("%s: %w", filetree.Shown(dir), unix.ENAMETOOLONG) // nobody could unpack it
+	}
 	entries, err := iofs.ReadDir(d.own.FS(), dir)
 	if gone(err) {
 		return nil
@@ -142,7 +147,7 @@ func (d *diff) entry(ctx context.Context, name string, beside bool) error {
 	}
 	if !d.copied || !d.same(name, info) {
 		if err := d.write(name, info); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", filetree.Shown(name), err)
 		}
 	}
 	if !info.IsDir() {

@@ -86,7 +86,7 @@ func TestKill(t *testing.T) {
 				}
 				killed(t, name, n.dir)
 				n.start()
-				if err := n.Clean(t.Context()); err != nil {
+				if err := errors.Join(n.Clean(t.Context()), n.Swept(t.Context())); err != nil {
 					t.Fatal(err)
 				}
 				dirs := map[string]bool{}

@@ -159,6 +159,9 @@ func (s *shelf) Sync(context.Context) error {
 		return fmt.Errorf("sync layers: %w", err)
 	}
 	for key, id := range fresh {
+		if err := s.writeLabel(key, id); err != nil {
+			s.log.Warn("layer would be lost with the records", "key", key, "error", err)
+		}
 		if err := s.update(key, id, func(r *record) { r.Durable = true }); err != nil {
 			return fmt.Errorf("sync layers: %w", err)
 		}

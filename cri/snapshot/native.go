@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/continuity/fs"
 
 	"github.com/berth-node/berth/cri/store"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 type native struct{ *shelf }
@@ -44,13 +45,13 @@ func (n *native) Begin(_ context.Context, key, parent string) (Layer, error) {
 	return l, nil
 }
 
-func (n *native) Prepare(_ context.Context, key, parent string) ([]Mount, error) {
+func (n *native) Prepare(ctx context.Context, key, parent string) ([]Mount, error) {
 	defer n.lock(key)()
 	r, err := n.add(key, parent, KindActive)
 	if err != nil {
 		return nil, fmt.Errorf("prepare snapshot %s: %w", key, err)
 	}
-	if err := n.copyOf(r.ID, parent); err != nil {
+	if err := n.copyOf(ctx, r.ID, parent); err != nil {
 		return nil, fmt.Errorf("prepare snapshot %s: %w", key, err)
 	}
 	return []Mount{{Type: "bind", Source: n.files(r.ID)}}, nil
@@ -58,7 +59,7 @@ func (n *native) Prepare(_ context.Context, key, parent string) ([]Mount, error)
 
 // copyOf makes the files of a writable snapshot. They get their name when all are there; what a crash left half copied is
 // begun anew.
-func (n *native) copyOf(id uint64, parent string) error {
+func (n *native) copyOf(ctx context.Context, id uint64, parent string) error {
 	if _, err := os.Lstat(n.files(id)); !errors.Is(err, iofs.ErrNotExist) {
 		return err
 	}
@@ -67,7 +68,7 @@ func (n *native) copyOf(id uint64, parent string) error {
 		return err
 	}
 	part := filepath.Join(n.dir(id), "part")
-	if err := errors.Join(os.RemoveAll(part), os.MkdirAll(part, 0o755)); err != nil {
+	if err := errors.Join(filetree.RemoveAll(ctx, part), os.MkdirAll(part, 0o755)); err != nil {
 		return err
 	}
 	if len(layers) > 0 {

@@ -13,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/berth-node/berth/cri/store"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // record is what the store knows of a snapshot. The directory is named by a number, not by the key, so that the paths of
@@ -32,6 +34,7 @@ type record struct {
 //
 //	<root>/new/<id>/fs    a layer being filled
 //	<root>/<id>/fs        the files of a snapshot
+//	<root>/<id>/layer     which layer they are, once they are on the disk
 //	<root>/<id>/work      what OverlayFS needs beside those of a writable one
 //	<root>/trash/<id>     removed, being deleted
 //
@@ -48,7 +51,9 @@ type shelf struct {
 	children map[string]int      // snapshots that stand on a key
 	pending  map[uint64]struct{} // layers being filled or committed by this process
 	syncing  bool                // a sync is scheduled
-	sweeping bool                // the trash is being deleted
+	sweeping chan struct{}       // closed when the trash, which is being deleted, is; nil: it is not
+	stuck    map[string]error    // what of the trash could not be deleted
+	again    *time.Timer         // to try that again
 	keys     map[string]*keyLock // of keys that somebody works on
 }
 
@@ -74,8 +79,10 @@ func openShelf(root, name string, db *store.DB, log *slog.Logger) (*shelf, error
 		children: map[string]int{}, pending: map[uint64]struct{}{}, keys: map[string]*keyLock{},
 	}
 	for _, d := range []string{"new", "trash"} {
-		if err := os.MkdirAll(filepath.Join(abs, d), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(abs, d), 0o700); err != nil && !ofTheMoment(err) {
 			return nil, fmt.Errorf("make directory of snapshots: %w", err)
+		} else if err != nil {
+			s.log.Error("snapshots cannot be made", "error", err)
 		}
 	}
 	if s.table, err = store.NewTable[record](db, "snapshots-"+name); err != nil {
@@ -100,9 +107,12 @@ func (s *shelf) load() error {
 		s.children[r.Parent]++
 		s.nextID = max(s.nextID, r.ID)
 	}
+	if err := s.findAgain(); err != nil {
+		return err
+	}
 	for _, d := range []string{".", "new", "trash"} {
 		entries, err := os.ReadDir(filepath.Join(s.root, d))
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("list snapshots: %w", err)
 		}
 		for _, e := range entries {
@@ -236,43 +246,95 @@ func (s *shelf) drop(key string, r record) error {
 
 // discard moves a directory to the trash and has the trash emptied; the caller holds mu.
 func (s *shelf) discard(dir string) error {
-	err := os.Rename(dir, filepath.Join(s.root, "trash", filepath.Base(dir)))
+	err := os.Rename(dir, filepath.Join(s.trash(), filepath.Base(dir)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if !s.sweeping {
-		s.sweeping = true
-		go s.sweep()
-	}
+	s.startSweep()
 	return nil
 }
 
-// sweep deletes what is in the trash and ends.
+// sweepAgain is how long after a failure the trash is tried again.
+const sweepAgain = 10 * time.Minute
+
+// startSweep has the trash emptied; the caller holds mu.
+func (s *shelf) startSweep() {
+	if s.sweeping == nil {
+		s.sweeping = make(chan struct{})
+		go s.sweep()
+	}
+}
+
+// sweep deletes what is in the trash and ends. What cannot be deleted now takes disk space, and nothing else: it is told once and tried
+// again later.
 func (s *shelf) sweep() {
 	for {
-		entries, err := os.ReadDir(filepath.Join(s.root, "trash"))
-		failed := false
-		for _, e := range entries {
-			if err := os.RemoveAll(filepath.Join(s.root, "trash", e.Name())); err != nil {
-				s.log.Warn("removed snapshot takes disk space until the next start", "error", err)
-				failed = true
-			}
-		}
-		if err == nil && !failed && len(entries) > 0 {
-			continue
-		}
+		failed := s.emptyTrash()
 		s.mu.Lock()
-		left, _ := os.ReadDir(filepath.Join(s.root, "trash"))
-		if len(left) == 0 || failed || err != nil {
-			s.sweeping = false
+		left, err := os.ReadDir(s.trash())
+		if err != nil || len(left) == len(failed) {
+			close(s.sweeping)
+			s.sweeping, s.stuck = nil, failed
+			if len(failed) > 0 && s.again == nil {
+				s.again = time.AfterFunc(sweepAgain, func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.again = nil
+					s.startSweep()
+				})
+			}
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
 	}
+}
+
+func (s *shelf) trash() string { return filepath.Join(s.root, "trash") }
+
+// emptyTrash returns what could not be deleted, by name.
+func (s *shelf) emptyTrash() map[string]error {
+	failed := map[string]error{}
+	entries, err := os.ReadDir(s.trash())
+	if err != nil {
+		s.log.Warn("removed snapshots take disk space", "error", err)
+	}
+	for _, e := range entries {
+		if err := filetree.RemoveAll(context.Background(), filepath.Join(s.trash(), e.Name())); err != nil {
+			failed[e.Name()] = err
+			s.mu.Lock()
+			_, told := s.stuck[e.Name()]
+			s.mu.Unlock()
+			if !told {
+				s.log.Warn("removed snapshot takes disk space until it can be deleted", "error", err)
+			}
+		}
+	}
+	return failed
+}
+
+// Swept waits until nothing is being deleted.
+func (s *shelf) Swept(ctx context.Context) error {
+	s.mu.Lock()
+	sweeping := s.sweeping
+	s.mu.Unlock()
+	if sweeping != nil {
+		select {
+		case <-sweeping:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, err := range s.stuck {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // List returns all snapshots in the order of their keys.

@@ -105,9 +105,11 @@ type Snapshotter interface {
 	// Sync makes all committed layers survive a power cut. It happens by itself soon after a Commit; a layer that was
 	// not synced before the machine stopped does not exist any more afterwards.
 	Sync(ctx context.Context) error
-	// Clean removes what a crash left: unfinished layers, directories without a record, mounts of those, the trash.
-	// To be called at start, before anything else.
+	// Clean removes what a crash left: unfinished layers, directories without a record, mounts of those. To be called at start, before
+	// anything else. The files are deleted in the background, since there may be millions.
 	Clean(ctx context.Context) error
+	// Swept waits until the background has deleted what it can, and returns what it could not, which it tries again once in a while.
+	Swept(ctx context.Context) error
 }
 
 // New returns the overlay snapshotter where kernel and filesystem can do it, else the native one, with a warning.

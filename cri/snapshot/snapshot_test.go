@@ -36,7 +36,7 @@ func newNode(t testing.TB, open opener) *node {
 	n.start()
 	t.Cleanup(func() {
 		// Empties the trash, so that nothing deletes in the background while the directory goes.
-		if err := errors.Join(n.Clean(t.Context()), n.db.Close()); err != nil && !errors.Is(err, t.Context().Err()) {
+		if err := errors.Join(n.Clean(t.Context()), n.Swept(t.Context()), n.db.Close()); err != nil && !errors.Is(err, t.Context().Err()) {
 			t.Error(err)
 		}
 	})
@@ -124,7 +124,7 @@ func testCrash(t *testing.T, n *node) {
 	}
 
 	n.restart()
-	if err := n.Clean(t.Context()); err != nil {
+	if err := errors.Join(n.Clean(t.Context()), n.Swept(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(target + "/mark"); !errors.Is(err, fs.ErrNotExist) {

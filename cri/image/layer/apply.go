@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-node/berth/cri/image/hashing"
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // Options for one layer. Budget is required.
@@ -178,14 +179,32 @@ func (a *applier) entry(h *tar.Header) error {
 // validID says that an owner fits the 32 bits the kernel takes; -1 would mean "leave as it is".
 func validID(id int) bool { return id >= 0 && id < math.MaxUint32 }
 
-// mkdirAll opens the directory name and makes what is missing of it.
+// mkdirAll opens the directory name and makes what is missing of it, one after the other, so that few are open at a time. Whoever calls
+// it has no handle.
 func (a *applier) mkdirAll(name string) (handle, error) {
+	var missing []string
 	h, err := a.find(name)
-	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+	for at := name; at != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)); {
+		missing = append(missing, at)
+		at, _ = split(at)
+		h, err = a.find(at)
+	}
+	if err != nil {
 		return h, err
 	}
+	for _, at := range slices.Backward(missing) {
+		a.reap()
+		if h, err = a.mkdirIn(at); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// mkdirIn makes the directory name, which the archive only implies, in one that is there.
+func (a *applier) mkdirIn(name string) (h handle, err error) {
 	parent, base := split(name)
-	up, err := a.mkdirAll(parent)
+	up, err := a.find(parent)
 	if err != nil {
 		return h, err
 	}
@@ -201,10 +220,10 @@ func (a *applier) mkdirAll(name string) (handle, error) {
 		fresh, err = a.mkdir(up, base, 0o755)
 	}
 	if err != nil {
-		return h, fmt.Errorf("make directory %q: %w", name, err)
+		return h, fmt.Errorf("make directory %s: %w", filetree.Shown(name), err)
 	}
 	if !fresh {
-		return h, fmt.Errorf("make directory %q: %w", name, unix.ENOTDIR) // a link to nowhere
+		return h, fmt.Errorf("make directory %s: %w", filetree.Shown(name), unix.ENOTDIR) // a link to nowhere
 	}
 	a.implied[name] = struct{}{}
 	return a.find(name)

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // within keeps the kernel's path walk below the root of the layer: absolute links and .. end at that root as in a chroot,
@@ -144,49 +147,23 @@ func (t *tree) added(size int64) {
 
 // remove deletes base in dir, whatever it is, with all below it. It is no error when there is nothing.
 func (t *tree) remove(dir int, base string) error {
-	st, err := stat(dir, base)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
+	if st, err := stat(dir, base); err == nil && isDir(st) {
+		t.forget()
 	}
-	if err != nil {
-		return err
-	}
-	if !isDir(st) {
-		if st.Nlink == 1 && t.usage.Inodes > 0 {
-			t.usage.Inodes--
-			t.usage.Bytes -= min(t.usage.Bytes, t.blocks(st.Size))
-		}
-		return unix.Unlinkat(dir, base, 0)
-	}
-	t.forget()
-	if err := t.empty(dir, base); err != nil {
-		return err
-	}
-	if t.usage.Inodes > 0 {
-		t.usage.Inodes--
-		t.usage.Bytes -= min(t.usage.Bytes, t.blocks(1))
-	}
-	return unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
+	return filetree.RemoveAt(context.Background(), dir, base, "", filetree.Removal{Gone: t.gone})
 }
 
-// empty deletes what is in the directory base.
-func (t *tree) empty(dir int, base string) error {
-	fd, err := openDir(dir, base)
-	if err != nil {
-		return err
+// gone takes what was removed off what was written.
+func (t *tree) gone(st *unix.Stat_t) {
+	if t.usage.Inodes == 0 || !isDir(*st) && st.Nlink > 1 {
+		return
 	}
-	names, err := list(fd, base)
-	if err != nil {
-		unix.Close(fd)
-		return err
+	size := st.Size
+	if isDir(*st) {
+		size = 1
 	}
-	defer unix.Close(fd)
-	for _, n := range names {
-		if err := t.remove(fd, n); err != nil {
-			return err
-		}
-	}
-	return nil
+	t.usage.Inodes--
+	t.usage.Bytes -= min(t.usage.Bytes, t.blocks(size))
 }
 
 func openDir(dir int, base string) (int, error) {
@@ -205,11 +182,11 @@ func list(fd int, name string) ([]string, error) {
 }
 
 // Empty deletes everything in dir.
-func Empty(dir string) error {
-	t, err := openTree(dir)
+func Empty(ctx context.Context, dir string) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("open %s: %w", dir, err)
 	}
-	defer t.close()
-	return t.empty(t.root, ".")
+	defer unix.Close(fd)
+	return filetree.Empty(ctx, fd, dir, filetree.Removal{})
 }

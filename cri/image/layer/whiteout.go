@@ -76,19 +76,33 @@ func (a *applier) remember(name string) {
 	}
 }
 
-// emptyOld deletes what lower layers brought into the directory name.
+// emptyOld deletes what lower layers brought into the directory name. Directories that this archive has too are looked into one after
+// the other, so that one descriptor is enough.
 func (a *applier) emptyOld(name string) error {
-	if err := a.ctx.Err(); err != nil {
-		return context.Cause(a.ctx)
+	for names := []string{name}; len(names) > 0; {
+		if err := a.ctx.Err(); err != nil {
+			return context.Cause(a.ctx)
+		}
+		name, names = names[len(names)-1], names[:len(names)-1]
+		also, err := a.emptyOne(name)
+		if err != nil {
+			return err
+		}
+		names = append(names, also...)
 	}
+	return nil
+}
+
+// emptyOne does one directory and returns the ones in it that this archive has too.
+func (a *applier) emptyOne(name string) (also []string, err error) {
 	fd, err := a.openat(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unix.Close(fd)
 	names, err := list(fd, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, base := range names {
 		n := base
@@ -96,13 +110,12 @@ func (a *applier) emptyOld(name string) error {
 			n = name + "/" + base
 		}
 		if _, ok := a.made[n]; !ok {
-			err = a.remove(fd, base)
-		} else if st, serr := stat(fd, base); serr == nil && isDir(st) {
-			err = a.emptyOld(n)
-		}
-		if err != nil {
-			return err
+			if err := a.remove(fd, base); err != nil {
+				return nil, err
+			}
+		} else if st, err := stat(fd, base); err == nil && isDir(st) {
+			also = append(also, n)
 		}
 	}
-	return nil
+	return also, nil
 }

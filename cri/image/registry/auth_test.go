@@ -377,19 +377,22 @@ func selfSigned(t *testing.T) (cert, key string) {
 
 func TestAuthFor(t *testing.T) {
 	for _, c := range []struct {
-		server, domain, host string
-		want                 bool
+		server, host string
+		want         bool
 	}{
-		{"", "example.org", "mirror.test", true},
-		{"https://index.docker.io/v1/", "docker.io", "registry-1.docker.io", true},
-		{"docker.io", "docker.io", "mirror.test", true},
-		{"example.org", "example.org", "example.org", true},
-		{"https://EXAMPLE.org/v2/", "example.org", "example.org", true},
-		{"mirror.test", "example.org", "mirror.test", true},
-		{"example.org:5000", "example.org", "example.org", false},
-		{"other.org", "example.org", "example.org", false},
+		{"", "mirror.test", true},
+		{"https://index.docker.io/v1/", "registry-1.docker.io", true},
+		{"docker.io", "registry-1.docker.io", true},
+		{"docker.io", "mirror.test", false},
+		{"example.org", "example.org", true},
+		{"https://EXAMPLE.org/v2/", "example.org", true},
+		{"https://example.org:443", "example.org", true},
+		{"mirror.test", "mirror.test", true},
+		{"example.org", "mirror.test", false},
+		{"example.org:5000", "example.org", false},
+		{"other.org", "example.org", false},
 	} {
-		if got := (&Auth{ServerAddress: c.server}).For(c.domain, c.host); got != c.want {
+		if got := (&Auth{ServerAddress: c.server}).For(c.host); got != c.want {
 			t.Errorf("%+v: got %v", c, got)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +29,7 @@ type Auth struct {
 	Username, Password string
 	IdentityToken      string
 	RegistryToken      string
-	ServerAddress      string // the only registry it is for; "" = the one of the image
+	ServerAddress      string // the only host it is for; "" = all that the image's registry is reached by
 }
 
 // Config of a [Client].
@@ -68,7 +67,7 @@ type Repository struct {
 	client     *Client
 	name       reference.Named
 	hosts      []*host
-	transports []*http.Transport
+	transports map[*http.Client]*http.Transport
 
 	mu  sync.Mutex
 	bad map[digest.Digest]int // how many hosts sent bad content for it
@@ -77,9 +76,11 @@ type Repository struct {
 // host is one place that has the repository.
 type host struct {
 	docker.RegistryHost
-	token   string // fixed bearer token
-	mirror  bool
-	newAuth func() docker.Authorizer
+	transport *http.Transport // below that of Client
+	token     string          // fixed bearer token
+	mirror    bool
+	plain     bool // is configured to be reached without TLS, or to be when it has none
+	newAuth   func() docker.Authorizer
 
 	mu   sync.Mutex
 	auth docker.Authorizer
@@ -87,7 +88,7 @@ type host struct {
 
 // Repository finds out where the repository of name is. Close it to let its connections go.
 func (c *Client) Repository(ctx context.Context, name reference.Named, auth *Auth) (*Repository, error) {
-	r := &Repository{client: c, name: name}
+	r := &Repository{client: c, name: name, transports: map[*http.Client]*http.Transport{}}
 	domain := reference.Domain(name)
 	opts := config.HostOptions{
 		HostDir:       c.hostDir(),
@@ -106,8 +107,10 @@ func (c *Client) Repository(ctx context.Context, name reference.Named, auth *Aut
 	}
 	for _, rh := range found {
 		h := &host{RegistryHost: rh, mirror: rh.Host != domain && !(domain == "docker.io" && rh.Host == "registry-1.docker.io")}
-		h.newAuth = func() docker.Authorizer { return c.authorizer(h, domain, auth) }
-		if auth != nil && auth.For(domain, rh.Host) {
+		h.transport = r.transports[rh.Client]
+		h.plain = rh.Scheme != "https" || rh.Client.Transport != http.RoundTripper(h.transport)
+		h.newAuth = func() docker.Authorizer { return c.authorizer(h, auth) }
+		if auth != nil && auth.For(rh.Host) {
 			h.token = auth.RegistryToken
 		}
 		r.hosts = append(r.hosts, h)
@@ -147,10 +150,17 @@ func (r *Repository) configure(client *http.Client) error {
 		t.MaxIdleConnsPerHost = 8
 		t.DisableCompression = true // a blob's digest is that of what is stored, not of what was meant
 		t.ResponseHeaderTimeout = 0 // the watchdog's business
-		r.transports = append(r.transports, t)
+		t.MaxResponseHeaderBytes = maxHeader
+		r.transports[client] = t
 	}
 	return nil
 }
+
+// maxHeader is how big the header of an answer may be. What redirects to large stores sign takes some KiB.
+const maxHeader = 256 << 10
+
+// awayKey finds a bool in a request's context that is set when the request is sent to another server.
+type awayKey struct{}
 
 // checkRedirect keeps secrets from where a registry sends us: its blobs are often on somebody else's servers. The standard
 // library compares names only, not ports, and does not know which other headers are secret.
@@ -163,13 +173,10 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 		return fmt.Errorf("refused to be sent from https to %s", req.URL.Scheme)
 	}
 	if req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
-		kept := http.Header{}
-		for _, k := range []string{"Accept", "Accept-Encoding", "Range", "User-Agent"} {
-			if v := req.Header.Values(k); len(v) > 0 {
-				kept[k] = v
-			}
+		keep(req, "Accept", "Accept-Encoding", "Range", "User-Agent")
+		if away, ok := req.Context().Value(awayKey{}).(*bool); ok {
+			*away = true
 		}
-		req.Header = kept
 	}
 	return nil
 }
@@ -183,49 +190,6 @@ func isLoopback(domain string) bool {
 	name = strings.Trim(name, "[]")
 	ip := net.ParseIP(name)
 	return name == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// For says whether the credentials are for a registry's host. Without an address they are for all hosts that the
-// configuration names for the registry: a private mirror wants the same.
-func (a *Auth) For(domain, host string) bool {
-	if a.ServerAddress == "" {
-		return true
-	}
-	server := canonical(a.ServerAddress)
-	return server == canonical(domain) || server == canonical(host)
-}
-
-// canonical makes the many addresses of Docker Hub one.
-func canonical(address string) string {
-	if strings.Contains(address, "://") {
-		if u, err := url.Parse(address); err == nil {
-			address = u.Host
-		}
-	}
-	address, _, _ = strings.Cut(address, "/")
-	switch address = strings.ToLower(address); address {
-	case "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com":
-		return "docker.io"
-	}
-	return address
-}
-
-func (c *Client) authorizer(h *host, domain string, auth *Auth) docker.Authorizer {
-	header := h.Header.Clone()
-	if header == nil {
-		header = http.Header{}
-	}
-	header.Set("User-Agent", c.cfg.UserAgent)
-	return docker.NewDockerAuthorizer(docker.WithAuthClient(h.Client), docker.WithAuthHeader(header),
-		docker.WithAuthCreds(func(asking string) (string, string, error) {
-			if auth == nil || !auth.For(domain, h.Host) || asking != h.Host {
-				return "", "", nil
-			}
-			if auth.IdentityToken != "" {
-				return "", auth.IdentityToken, nil
-			}
-			return auth.Username, auth.Password, nil
-		}))
 }
 
 // authorizer in use.

@@ -24,6 +24,8 @@ var (
 	ErrNotFound = errors.New("not found in the registry")
 	// ErrDenied says that the registry wants other credentials, or any.
 	ErrDenied = errors.New("denied by the registry")
+	// ErrForbidden is an [ErrDenied] of who was let in.
+	ErrForbidden = fmt.Errorf("%w: forbidden", ErrDenied)
 	// ErrStalled says that nothing arrived for too long.
 	ErrStalled = errors.New("registry stalled")
 )
@@ -41,8 +43,10 @@ func (e *statusError) Unwrap() error {
 	switch e.status {
 	case http.StatusNotFound:
 		return ErrNotFound
-	case http.StatusUnauthorized, http.StatusForbidden:
+	case http.StatusUnauthorized:
 		return ErrDenied
+	case http.StatusForbidden:
+		return ErrForbidden
 	}
 	return nil
 }
@@ -165,13 +169,16 @@ func retryable(err error) (bool, time.Duration) {
 func (r *Repository) ask(ctx context.Context, h *host, q query) (*http.Response, error) {
 	ctx = docker.WithScope(ctx, "repository:"+reference.Path(r.name)+":pull")
 	w := watch(ctx, r.client.cfg.StallTimeout)
+	var away bool
+	w.ctx = context.WithValue(w.ctx, awayKey{}, &away)
 	resp, err := r.send(w, h, q, h.authorizer())
-	// The library's authorizer keeps a token that was revoked, so each challenge gets a new one.
-	if err == nil && resp.StatusCode == http.StatusUnauthorized && h.token == "" && resp.Request.URL.Host == h.Host {
+	// The library's authorizer keeps a token that was revoked, so each challenge gets a new one. Only the host's own challenge counts:
+	// whoever else could word one would choose the server that is shown the credentials.
+	if err == nil && resp.StatusCode == http.StatusUnauthorized && h.token == "" && !away {
 		drop(resp)
 		fresh := h.newAuth()
 		if aerr := fresh.AddResponses(w.ctx, []*http.Response{resp}); aerr != nil {
-			err = fmt.Errorf("%w: %w", ErrDenied, aerr)
+			err = fmt.Errorf("%w: %s: %w", ErrDenied, printable(resp.Status), aerr)
 		} else {
 			h.use(fresh)
 			resp, err = r.send(w, h, q, fresh)
@@ -185,6 +192,7 @@ func (r *Repository) ask(ctx context.Context, h *host, q query) (*http.Response,
 		w.end()
 		return nil, err
 	}
+	w.timer.Stop()
 	resp.Body = &watched{ReadCloser: resp.Body, watch: w}
 	return resp, nil
 }
@@ -225,7 +233,7 @@ func (r *Repository) send(w *watchdog, h *host, q query, auth docker.Authorizer)
 // answer makes an error of what a registry says instead of what was asked for.
 func answer(resp *http.Response) error {
 	defer resp.Body.Close()
-	e := &statusError{status: resp.StatusCode, text: resp.Status, after: retryAfter(resp.Header.Get("Retry-After"))}
+	e := &statusError{status: resp.StatusCode, text: printable(resp.Status), after: retryAfter(resp.Header.Get("Retry-After"))}
 	var body struct {
 		Errors []struct{ Code, Message string }
 	}
@@ -264,24 +272,40 @@ func drop(resp *http.Response) {
 	resp.Body.Close()
 }
 
-// watchdog ends a request in which nothing moves.
+// watchdog ends a request that takes too long to bring anything worth the name: it has so long for its answer to begin, and then for
+// each so many bytes.
 type watchdog struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	timer *time.Timer
 	limit time.Duration
+	left  time.Duration // until the next bytes have to be there
+	since int           // bytes read since left was whole
 }
 
 func watch(ctx context.Context, limit time.Duration) *watchdog {
-	w := &watchdog{limit: limit}
+	w := &watchdog{limit: limit, left: limit}
 	w.ctx, w.stop = context.WithCancelCause(ctx)
-	w.timer = time.AfterFunc(limit, func() { w.stop(fmt.Errorf("%w: no data for %s", ErrStalled, limit)) })
+	w.timer = time.AfterFunc(limit, func() { w.stop(fmt.Errorf("%w: not even %d bytes in %s", ErrStalled, enough, limit)) })
 	return w
 }
 
 func (w *watchdog) alive() { w.timer.Reset(w.limit) }
-func (w *watchdog) rest()  { w.timer.Stop() }
 func (w *watchdog) end()   { w.timer.Stop(); w.stop(nil) }
+
+// reading lets the time run while read waits for the other side, and only then: who reads slowly is not the registry's fault. A server
+// that sends a byte now and then must not keep a pull, and all that waits for it, for ever.
+func (w *watchdog) reading(read func() (int, error)) (int, error) {
+	began := time.Now()
+	w.timer.Reset(w.left)
+	n, err := read()
+	w.timer.Stop()
+	w.left = max(w.left-time.Since(began), 0)
+	if w.since += n; w.since >= enough {
+		w.since, w.left = 0, w.limit
+	}
+	return n, err
+}
 
 // cause is why err came, where that was the watchdog's doing.
 func (w *watchdog) cause(err error) error {
@@ -298,9 +322,7 @@ type watched struct {
 }
 
 func (b *watched) Read(p []byte) (int, error) {
-	b.watch.alive()
-	n, err := b.ReadCloser.Read(p)
-	b.watch.rest()
+	n, err := b.watch.reading(func() (int, error) { return b.ReadCloser.Read(p) })
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.watch.cause(err)
 	}
