@@ -27,9 +27,10 @@ type Config struct {
 	PluginDir string // of plugins that are started with the runtime
 	ConfigDir string // of their configuration
 	Version   string // of the runtime
-	// How long a plugin may take to register once it is connected (0 = 5 s), and to answer a call (0 = 2 s).
-	RegistrationTimeout, RequestTimeout time.Duration
-	Log                                 *slog.Logger
+	// How long a plugin may take to register once it is connected (0 = 5 s), to answer a call (0 = 2 s), and the first one, which tells
+	// it of all that there is (0 = 30 s, never less than for others).
+	RegistrationTimeout, RequestTimeout, SynchronizeTimeout time.Duration
+	Log                                                     *slog.Logger
 }
 
 // Runtime is what plugins want of the runtime beside being called.
@@ -52,9 +53,14 @@ type Plugins struct {
 // Start starts the plugins of the directory, and lets others connect.
 func Start(c Config, rt Runtime) (*Plugins, error) {
 	p := &Plugins{log: c.Log}
+	request := cmp.Or(c.RequestTimeout, adaptation.DefaultPluginRequestTimeout)
 	sync := func(ctx context.Context, tell adaptation.SyncCB) error {
 		pods, containers := rt.PluginState(ctx)
+		// A plugin is told of all pods at once, and may look at each. The library knows one time for all that it asks, and takes it
+		// when it begins; no pod is made meanwhile.
+		adaptation.SetPluginRequestTimeout(max(cmp.Or(c.SynchronizeTimeout, 30*time.Second), request))
 		updates, err := tell(ctx, pods, containers)
+		adaptation.SetPluginRequestTimeout(request)
 		if err != nil {
 			return err
 		}
@@ -70,7 +76,7 @@ func Start(c Config, rt Runtime) (*Plugins, error) {
 	}
 	// The library has one of each for the whole process.
 	adaptation.SetPluginRegistrationTimeout(cmp.Or(c.RegistrationTimeout, adaptation.DefaultPluginRegistrationTimeout))
-	adaptation.SetPluginRequestTimeout(cmp.Or(c.RequestTimeout, adaptation.DefaultPluginRequestTimeout))
+	adaptation.SetPluginRequestTimeout(request)
 	switch err := free(c.Socket); {
 	case c.Socket == "":
 		opts = append(opts, adaptation.WithDisabledExternalConnections())

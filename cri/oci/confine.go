@@ -22,42 +22,20 @@ func confinement(in *Input, s *specs.Spec) error {
 	}
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = sc.GetMaskedPaths(), slices.Concat(s.Linux.ReadonlyPaths, sc.GetReadonlyPaths())
 
-	profile, err := appArmor(sc, in.Host)
+	profile, err := appArmor(in)
 	if err != nil {
 		return err
 	}
 	s.Process.ApparmorProfile = profile
-	s.Process.SelinuxLabel, err = seLinux(sc.GetSelinuxOptions(), in.Host)
-	return err
+	s.Process.SelinuxLabel = seLinux(sc.GetSelinuxOptions(), in.Host)
+	return nil
 }
 
-func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Host) (string, error) {
-	p := sc.GetApparmor()
-	if p == nil {
-		var err error
-		if p, err = oldProfile(sc.GetApparmorProfile()); err != nil { //nolint:staticcheck // older clients set only this field
-			return "", fmt.Errorf("apparmor: %w", err)
-		}
-	}
-	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
-		return "", nil
-	}
-	if !h.AppArmor {
-		return "", fmt.Errorf("apparmor profile %q is asked for, but this kernel has no AppArmor", p.GetLocalhostRef())
-	}
-	return strings.TrimPrefix(p.GetLocalhostRef(), "localhost/"), nil
-}
-
-// seLinux is the label that the options ask for. Without SELinux there is none, and who asks for a user, a role or a type asks for
-// what they allow. A level alone keeps apart what is labelled: manifests that are for any node name one, as Kubernetes' conformance
-// tests do for the volumes that pods share, and expect it to be ignored where nothing is labelled.
-func seLinux(o *runtimeapi.SELinuxOption, h Host) (string, error) {
-	confines := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != ""
-	switch {
-	case !confines && (o.GetLevel() == "" || !h.SELinux):
-		return "", nil
-	case !h.SELinux:
-		return "", errors.New("SELinux options are asked for, but SELinux is not enabled here, or has no policy")
+// seLinux is the label that the options ask for, none where nothing is labelled: manifests that are for any node name one, and expect it
+// to be ignored there, as all runtimes do.
+func seLinux(o *runtimeapi.SELinuxOption, h Host) string {
+	if !h.SELinux || !asksForLabel(o) {
+		return ""
 	}
 	or := func(v, def string) string {
 		if v == "" {
@@ -65,7 +43,17 @@ func seLinux(o *runtimeapi.SELinuxOption, h Host) (string, error) {
 		}
 		return v
 	}
-	return strings.Join([]string{or(o.GetUser(), "system_u"), or(o.GetRole(), "system_r"), or(o.GetType(), "container_t"), or(o.GetLevel(), "s0")}, ":"), nil
+	return strings.Join([]string{or(o.GetUser(), "system_u"), or(o.GetRole(), "system_r"), or(o.GetType(), "container_t"), or(o.GetLevel(), "s0")}, ":")
+}
+
+func asksForLabel(o *runtimeapi.SELinuxOption) bool {
+	return o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
+}
+
+// Unlabelled says that a container asks for a label of SELinux and has none, as this kernel has no SELinux or no policy.
+func Unlabelled(in *Input) bool {
+	sc := security(in.Container)
+	return !in.Host.SELinux && !sc.GetPrivileged() && asksForLabel(sc.GetSelinuxOptions())
 }
 
 // oldProfile reads the notation profiles had before they had a message of their own.

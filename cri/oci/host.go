@@ -76,8 +76,8 @@ func ReadFile(root, path string) ([]byte, error) {
 	}
 	defer unix.Close(dir)
 	how := unix.OpenHow{
-		// A FIFO must not block the open.
-		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
+		// Only to look at it: the mere opening of a device does something to it, and of a FIFO to who waits at its other end.
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	path = strings.TrimPrefix(filepath.Clean(path), "/")
@@ -94,11 +94,19 @@ func ReadFile(root, path string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open %s in %s: %w", path, root, err)
 	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, err
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("look at %s in %s: %w", path, root, err)
 	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, nil
+	}
+	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s in %s: %w", path, root, err)
+	}
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s in %s: %w", path, root, err)

@@ -43,6 +43,11 @@ func mounts(in *Input, s *specs.Spec) error {
 			s.Mounts = append(s.Mounts, m)
 		}
 	}
+	for _, v := range in.Volumes {
+		if m := (specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"rbind", "rprivate", "rw"}}); wanted(m) {
+			s.Mounts = append(s.Mounts, m)
+		}
+	}
 	s.Mounts = append(s.Mounts, own...)
 	depth := func(p string) int { return strings.Count(p, "/") }
 	slices.SortStableFunc(s.Mounts[system:], func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })

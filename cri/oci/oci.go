@@ -28,9 +28,11 @@ type Input struct {
 	Namespaces Namespaces
 	Files      Files
 
+	Volumes     []Volume              // that the image wants
 	ImageMounts []string              // for each of Container.Mounts that is an image: where it is mounted
 	Devices     [][]specs.LinuxDevice // for each of Container.Devices
 	Seccomp     []byte                // the profile [LocalhostProfile] names
+	Armored     bool                  // the kernel has the profile [AppArmorDefault]
 	Host        Host
 }
 
@@ -40,6 +42,9 @@ type Namespaces struct {
 	User              string
 	PID               string // the pod's shared one, or the target container's
 }
+
+// Volume is a directory of the host and where the container has it.
+type Volume struct{ Path, Source string }
 
 // Files are the pod's own files on the host; "" where the pod has none.
 type Files struct {

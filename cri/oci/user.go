@@ -27,7 +27,8 @@ type groupEntry struct {
 }
 
 // ResolveUser says who the container's process is: what the pod asks for, else what the image says, else root. passwd and
-// group are the image's files, nil where it has none. A number needs no entry there, a name does.
+// group are the image's files, nil where it has none. A number needs no entry there, a name does,
+// and digits are a number even where an entry has them for its name.
 func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string, passwd, group []byte) (specs.User, error) {
 	who, grp, err := wanted(sc, imageUser)
 	if err != nil {
@@ -96,70 +97,104 @@ func findUser(who string, passwd []byte) (passwdEntry, error) {
 		who = "0"
 	}
 	users := parsePasswd(passwd)
-	if i := slices.IndexFunc(users, func(e passwdEntry) bool { return e.name == who }); i >= 0 {
-		return users[i], nil
-	}
-	n, err := strconv.ParseInt(who, 10, 64)
-	if err != nil {
-		return passwdEntry{}, fmt.Errorf("user %q: no users found in the image's /etc/passwd", who)
-	}
-	uid, err := asID(n)
+	uid, isNumber, err := numeric(who)
 	if err != nil {
 		return passwdEntry{}, fmt.Errorf("user: %w", err)
 	}
-	if i := slices.IndexFunc(users, func(e passwdEntry) bool { return e.uid == uid }); i >= 0 {
+	if i := slices.IndexFunc(users, func(e passwdEntry) bool {
+		if isNumber {
+			return e.uid == uid
+		}
+		return e.name == who
+	}); i >= 0 {
 		return users[i], nil
+	}
+	if !isNumber {
+		return passwdEntry{}, fmt.Errorf("user %q: no users found in the image's /etc/passwd", who)
 	}
 	return passwdEntry{uid: uid}, nil
 }
 
 func findGroup(name string, groups []groupEntry) (uint32, error) {
-	if i := slices.IndexFunc(groups, func(g groupEntry) bool { return g.name == name }); i >= 0 {
-		return groups[i].gid, nil
-	}
-	n, err := strconv.ParseInt(name, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("group %q: no such group in the image's /etc/group", name)
-	}
-	gid, err := asID(n)
+	gid, isNumber, err := numeric(name)
 	if err != nil {
 		return 0, fmt.Errorf("group: %w", err)
 	}
-	return gid, nil
+	if isNumber {
+		return gid, nil
+	}
+	if i := slices.IndexFunc(groups, func(g groupEntry) bool { return g.name == name }); i >= 0 {
+		return groups[i].gid, nil
+	}
+	return 0, fmt.Errorf("group %q: no such group in the image's /etc/group", name)
+}
+
+// numeric reads a user or a group that is said by number. What looks like a number is one, whatever names the image's files have: else
+// an image with a user called "1000" that has the id 0 would be root where the pod says 1000, and where it was verified not to be root.
+// 0x3e8 is a name, as it is to all who read images.
+func numeric(who string) (id uint32, is bool, err error) {
+	digits := strings.TrimLeft(who[:min(len(who), 1)], "+-") + who[min(len(who), 1):]
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return 0, false, nil
+	}
+	n, err := strconv.ParseInt(who, 10, 64)
+	if err != nil {
+		return 0, true, fmt.Errorf("%s %w", who, errID)
+	}
+	id, err = asID(n)
+	return id, true, err
+}
+
+// ImageUser is who an image wants to be: a number, or else a name; both are empty when it does not say. A number that is none a
+// process can have is returned all the same, and refused where the process is made.
+func ImageUser(user string) (uid *int64, name string) {
+	user, _, _ = strings.Cut(user, ":")
+	if n, err := strconv.ParseInt(user, 10, 64); err == nil {
+		return &n, ""
+	}
+	return nil, user
 }
 
 var errID = errors.New("is not an id from 0 to 4294967294")
 
+// maxID is the highest id that a process can have.
+const maxID = 1<<32 - 2
+
 // asID refuses what the kernel would take for "no change", or cut to 32 bits.
 func asID(n int64) (uint32, error) {
-	if n < 0 || n > 1<<32-2 {
+	if n < 0 || n > maxID {
 		return 0, fmt.Errorf("%d %w", n, errID)
 	}
 	return uint32(n), nil
 }
 
-// parsePasswd skips lines it cannot read, as libc does.
+// parsePasswd skips lines it cannot read, as libc does, and such with an id that setresuid(2) would take for "stay who you are".
 func parsePasswd(b []byte) []passwdEntry {
 	var out []passwdEntry
 	for f := range colonFields(b, 4) {
-		uid, err1 := strconv.ParseUint(f[2], 10, 32)
-		gid, err2 := strconv.ParseUint(f[3], 10, 32)
-		if f[0] == "" || err1 != nil || err2 != nil {
-			continue
+		uid, ok1 := fileID(f[2])
+		gid, ok2 := fileID(f[3])
+		if f[0] != "" && ok1 && ok2 {
+			out = append(out, passwdEntry{name: f[0], uid: uid, gid: gid})
 		}
-		out = append(out, passwdEntry{name: f[0], uid: uint32(uid), gid: uint32(gid)})
 	}
 	return out
+}
+
+// fileID reads an id of /etc/passwd or /etc/group.
+func fileID(s string) (uint32, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n <= maxID
 }
 
 func parseGroup(b []byte) []groupEntry {
 	var out []groupEntry
 	for f := range colonFields(b, 3) {
-		gid, err := strconv.ParseUint(f[2], 10, 32)
-		if f[0] == "" || err != nil {
+		gid, ok := fileID(f[2])
+		if f[0] == "" || !ok {
 			continue
 		}
-		g := groupEntry{name: f[0], gid: uint32(gid)}
+		g := groupEntry{name: f[0], gid: gid}
 		if len(f) > 3 && f[3] != "" {
 			g.members = strings.Split(f[3], ",")
 		}
