@@ -101,22 +101,22 @@ static void take_rest(struct pollfd w[2], int i)
 		left -= (int)take(w, i);
 }
 
-/* reap_all takes everybody who has ended, and says whether the program has. */
-static int reap_all(int sfd, pid_t program, int *status)
+/*
+ * has_ended says whether the program has. It is left to be reaped, as then its
+ * number stands for its session: who gives up what it left behind needs that.
+ */
+static int has_ended(int sfd, pid_t program, int *status)
 {
 	struct signalfd_siginfo info;
-	pid_t pid;
-	int one, ended = 0;
+	siginfo_t how = { 0 };
 	read(sfd, &info, sizeof info); /* there is one at most */
-	while ((pid = waitpid(-1, &one, WNOHANG)) > 0)
-		if (pid == program) {
-			*status = one;
-			ended = 1;
-		}
-	return ended;
+	if (waitid(P_PID, (id_t)program, &how, WEXITED | WNOHANG | WNOWAIT) < 0 || how.si_pid != program)
+		return 0;
+	*status = how.si_code == CLD_EXITED ? (how.si_status & 0xff) << 8 : how.si_status | (how.si_code == CLD_DUMPED ? 0x80 : 0);
+	return 1;
 }
 
-/* capture_pipes makes the outputs' ends, the entry process being no part of the container yet. */
+/* capture_pipes makes the outputs' ends. */
 void capture_pipes(struct entry *e)
 {
 	int p[2];
@@ -128,15 +128,11 @@ void capture_pipes(struct entry *e)
 	}
 }
 
-/* leave ends the entry process. What the program left behind is the container's from then on. */
+/* leave ends the entry process, and reaps the program. What that left behind is the container's. */
 static void __attribute__((noreturn)) leave(void)
 {
 	sigset_t set;
-	/*
-	 * By SIGTERM the keeper says that all have been killed. They have to be
-	 * reaped here: the first process in the container may be one that reaps
-	 * nobody.
-	 */
+	/* By SIGTERM the keeper says that all have been killed: they are here where the host's PID namespace is the container's. */
 	int killed = sigpending(&set) == 0 && sigismember(&set, SIGTERM);
 	while (waitpid(-1, NULL, killed ? 0 : WNOHANG) > 0) {
 	}
@@ -171,8 +167,9 @@ void capture(pid_t program)
 		for (int i = 0; i < 2; i++)
 			if (w[i].fd >= 0 && w[i].revents)
 				take(w, i);
-		if (w[2].revents && reap_all(w[2].fd, program, &status) && !ended) {
+		if (w[2].revents && !ended && has_ended(w[2].fd, program, &status)) {
 			ended = 1;
+			w[2].fd = -1;
 			/* With the ends kept here until now the program's exit wakes this process once, not for its output too. */
 			close_range(0, ENTRY_SOCK - 1, 0);
 		}

@@ -1,12 +1,13 @@
 /*
- * Exec as the keeper sees it. The keeper forks an entry process straight into
- * the container's PID namespace; that one joins the rest (enter.c), starts the
- * program, and stays its parent as a subreaper. So whatever the program starts
- * stays below the entry process, also what daemonises, and can be found and
- * killed. Over a socket the entry process says "S" (its credentials carry the
- * program's pid, a terminal's master may come along), "E<why not>", and in the
- * end "X" with the status. One whose output is wanted in one piece (capture.c)
- * has no such socket: it says all to the agent, and the keeper only sees it end.
+ * Exec as the keeper sees it. The keeper forks an entry process, which has the
+ * program started (enter.c) and stays its parent, outside of the container. Over
+ * a socket it says "T" with a terminal's master, "S<pid>", "E<why not>", and in
+ * the end "X" with the status. One whose output is wanted in one piece
+ * (capture.c) has no such socket: it says all to the agent, and the keeper only
+ * sees it end.
+ *
+ * What the program leaves behind becomes the container's, whose first process
+ * then is its parent. It is found again by its session.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +31,8 @@ struct exec {
 	struct source s; /* from the entry process */
 	struct exec *next;
 	struct conn *conn; /* NULL when the agent hung up */
-	pid_t entry, pid;
+	pid_t entry, pid; /* 0 when it is gone, or not known */
+	int master; /* of the program's terminal, until the agent has it */
 	int ended; /* the program has */
 	int direct; /* the entry process answers the agent itself (capture.c), and pid is not known */
 	int given_up; /* all it had was killed, and it reaps that and ends */
@@ -49,6 +51,8 @@ static void exec_free(struct exec *x)
 	if (x->conn)
 		x->conn->exec = NULL;
 	source_del(&x->s);
+	if (x->master >= 0)
+		close(x->master);
 	free(x);
 }
 
@@ -66,7 +70,7 @@ static void tell_exit(struct exec *x, int status)
 	reply_send(&r, x->conn->s.fd, -1);
 }
 
-static void tell_started(struct exec *x, int master)
+static void tell_started(struct exec *x)
 {
 	struct reply r;
 	x->started_at = now_ns();
@@ -74,18 +78,17 @@ static void tell_started(struct exec *x, int master)
 		return;
 	reply_start(&r, MSG_OK);
 	reply_u32(&r, TAG_PID, (uint32_t)x->pid);
-	reply_send(&r, x->conn->s.fd, master);
+	reply_send(&r, x->conn->s.fd, x->master);
+	if (x->master >= 0)
+		close(x->master);
+	x->master = -1;
 }
 
-/*
- * give_up ends an exec whose program nobody knows of. The entry process has to
- * reap what it has started: when it is killed too, that becomes a zombie of the
- * first process in the container, which may be one that reaps nobody.
- */
+/* give_up ends an exec whose program nobody knows of. The entry process reaps what it has started. */
 static void give_up(struct exec *x)
 {
 	kill(x->entry, SIGSTOP); /* so that it starts nothing more */
-	if (kill_tree(x->entry, 0) == 0) {
+	if (kill_exec(x->entry, x->pid) == 0) {
 		kill(x->entry, SIGKILL);
 		return;
 	}
@@ -95,13 +98,13 @@ static void give_up(struct exec *x)
 	kill(x->entry, SIGCONT);
 }
 
-static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int master)
+static void entry_said(struct exec *x, const char *p, ssize_t n)
 {
 	int status;
 	switch (p[0]) {
 	case 'S':
-		x->pid = pid;
-		tell_started(x, master);
+		memcpy(&x->pid, p + 1, sizeof x->pid);
+		tell_started(x);
 		break;
 	case 'E':
 		if (x->conn)
@@ -112,10 +115,11 @@ static void entry_said(struct exec *x, const char *p, ssize_t n, pid_t pid, int 
 		memcpy(&status, p + 1, sizeof status);
 		tell_exit(x, status);
 		/*
-		 * What the program left behind keeps the entry process there, as
-		 * long as the agent wants to know; after that it is the container's.
+		 * What the program left behind may keep the entry process there, as
+		 * long as the agent wants to know; after that it is the container's. One
+		 * that was reaped has the number 0, which means this process's own group.
 		 */
-		if (!x->conn && !x->given_up)
+		if (!x->conn && !x->given_up && x->entry)
 			kill(x->entry, SIGKILL);
 		break;
 	}
@@ -126,26 +130,19 @@ static void entry_read(struct exec *x)
 	char buf[1024];
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
+		char space[CMSG_SPACE(sizeof(int))];
 	} ctl;
 	for (;;) {
 		struct iovec v = { buf, sizeof buf };
 		struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &ctl, .msg_controllen = sizeof ctl };
-		pid_t pid = 0;
-		int master = -1;
 		ssize_t n = recvmsg(x->s.fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 		if (n < 0)
 			return;
-		for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c)) {
-			if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
-				pid = ((struct ucred *)CMSG_DATA(c))->pid;
-			if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-				memcpy(&master, CMSG_DATA(c), sizeof master);
-		}
+		struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+		if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && x->master < 0)
+			memcpy(&x->master, CMSG_DATA(c), sizeof x->master);
 		if (n > 0)
-			entry_said(x, buf, n, pid, master);
-		if (master >= 0)
-			close(master);
+			entry_said(x, buf, n);
 		if (n == 0) {
 			source_pause(&x->s);
 			return;
@@ -166,25 +163,38 @@ int exec_reaped(pid_t pid, int status)
 		if (x->entry != pid)
 			continue;
 		struct conn *c = NULL;
+		x->entry = 0;
 		if (x->direct) {
-			/* It answers before it ends, unless somebody in the container killed it, and then nobody else does. */
+			/* It answers before it ends, unless it was killed, and then nobody else does. */
 			if (WIFSIGNALED(status)) {
 				tell_exit(x, SIGKILL);
 				c = x->conn;
 			}
 		} else {
 			entry_read(x);
-			/* Somebody in the container killed it. */
+			/* It was killed. */
 			if (!x->ended && x->pid == 0 && x->conn)
 				reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
 			else if (!x->ended)
 				tell_exit(x, SIGKILL);
+			source_del(&x->s);
 		}
-		exec_free(x);
+		/* As long as the agent is there, it may want what is left of the program's session to be killed. */
+		if (x->direct || !x->conn || !x->pid)
+			exec_free(x);
 		if (c)
 			conn_close(c);
 		return 1;
 	}
+	return 0;
+}
+
+/* exec_has says whether the process is an exec's. */
+int exec_has(pid_t pid)
+{
+	for (struct exec *x = execs; x; x = x->next)
+		if (x->entry == pid || x->pid == pid)
+			return 1;
 	return 0;
 }
 
@@ -196,7 +206,9 @@ void exec_gone(struct conn *c)
 	x->conn = NULL;
 	if (x->direct)
 		return; /* it ends with the program */
-	if (x->ended && !x->given_up)
+	if (!x->entry)
+		exec_free(x);
+	else if (x->ended && !x->given_up)
 		kill(x->entry, SIGKILL);
 	else if (!x->ended && !x->pid)
 		give_up(x);
@@ -220,7 +232,7 @@ void exec_message(struct conn *c, struct msg *m)
 	if (sig == SIGKILL && !x->pid)
 		give_up(x);
 	else if (sig == SIGKILL)
-		kill_tree(x->entry, 0);
+		kill_exec(x->entry, x->pid);
 	else if (x->pid && !x->ended)
 		kill(-x->pid, (int)sig);
 }
@@ -237,50 +249,6 @@ static int same_user(pid_t pid)
 	return own && stat(path, &st) == 0 && st.st_ino == own;
 }
 
-/*
- * fork_into forks a child into the PID namespace of a process: its own
- * namespace is for the children the keeper has next, so it is set, and set
- * back. On cgroup v2 the child is born in its cgroup, which spares the kernel a
- * wait for all CPUs that moving a process costs.
- */
-static pid_t fork_into(int pidfd, int cgroup)
-{
-	struct clone_args a = { .exit_signal = SIGCHLD };
-	if (setns(pidfd, CLONE_NEWPID) < 0)
-		return -1;
-	if (cgroup >= 0) {
-		a.flags = CLONE_INTO_CGROUP;
-		a.cgroup = (uint64_t)cgroup;
-	}
-	pid_t pid = (pid_t)syscall(SYS_clone3, &a, sizeof a);
-	int e = errno;
-	if (pid != 0 && setns(pidns_self, CLONE_NEWPID) < 0)
-		_exit(1); /* all later children would be in the wrong one */
-	errno = e;
-	return pid;
-}
-
-/*
- * cgroup2_of opens the cgroup a process is in. A container that manages cgroups
- * of its own has left the one it was given, and that one then takes no process.
- */
-static int cgroup2_of(pid_t pid)
-{
-	char path[64], text[4096], dir[4200];
-	snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
-	if (read_path(AT_FDCWD, path, text, sizeof text) <= 0)
-		return -1;
-	char *p = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-	if (!p)
-		return -1;
-	p = strchr(p, '/');
-	if (!p)
-		return -1;
-	p[strcspn(p, "\n")] = 0;
-	snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", p);
-	return open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-}
-
 /* take_stdio sorts the files passed along by TAG_FILES. */
 static int take_stdio(struct entry *e, struct msg *m)
 {
@@ -294,8 +262,7 @@ static int take_stdio(struct entry *e, struct msg *m)
 /* entry_start forks the entry process of an exec; what it returns is fork's. */
 static pid_t entry_start(struct ctr *k, struct entry *e)
 {
-	pid_t pid = -1;
-	int cgroup = -1;
+	pid_t pid;
 	if (tag_has(e->m, TAG_RUNTIME)) {
 		pid = fork();
 		if (pid == 0)
@@ -306,25 +273,11 @@ static pid_t entry_start(struct ctr *k, struct entry *e)
 	if (e->pidfd < 0)
 		return -1;
 	e->groups = groups_of(k, e->m);
-	e->born = e->groups && e->groups->dir >= 0;
-	pid = fork_into(e->pidfd, e->born ? e->groups->dir : -1);
-	if (pid < 0 && e->born && (errno == ENOENT || errno == ENODEV)) { /* it was removed, and may have been made anew */
-		groups_close(k->groups);
-		k->groups = NULL;
-		e->groups = groups_of(k, e->m);
-		e->born = e->groups && e->groups->dir >= 0;
-		pid = fork_into(e->pidfd, e->born ? e->groups->dir : -1);
-	}
-	if (pid < 0 && e->born && errno == EBUSY) {
-		cgroup = cgroup2_of(k->pid);
-		pid = fork_into(e->pidfd, cgroup);
-	}
+	pid = fork();
 	if (pid == 0)
 		enter(e);
 	int err = errno;
 	close(e->pidfd);
-	if (cgroup >= 0)
-		close(cgroup);
 	errno = err;
 	return pid;
 }
@@ -333,7 +286,7 @@ void exec_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
 	struct entry e = { .m = m, .conn = -1, .sock = -1, .pidfd = -1, .out = { -1, -1 } };
-	int p[2] = { -1, -1 }, on = 1;
+	int p[2] = { -1, -1 };
 
 	if (!k || k->phase != RUNNING) {
 		reply_not_running(c, k);
@@ -351,14 +304,13 @@ void exec_request(struct conn *c, struct msg *m)
 		free(x);
 		return;
 	}
-	if (!direct)
-		setsockopt(p[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+	e.keeper = getpid();
 	e.pid = k->pid;
 	e.user = !other && !same_user(k->pid);
 	e.conn = direct ? c->s.fd : -1;
 	e.sock = p[1];
 	x->direct = direct;
-	x->s.fd = -1;
+	x->s.fd = x->master = -1;
 	x->entry = entry_start(k, &e);
 	int err = errno;
 	if (p[1] >= 0)

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
@@ -94,7 +95,8 @@ static struct groups *groups_open(const struct msg *m)
 /* groups_of returns the groups of a container as a request names them; NULL when they cannot be kept. */
 const struct groups *groups_of(struct ctr *k, const struct msg *m)
 {
-	if (k->groups && same(k->groups, m))
+	/* A directory of v2 that was removed, and may have been made anew, has no files. */
+	if (k->groups && same(k->groups, m) && (k->groups->dir < 0 || faccessat(k->groups->dir, "cgroup.procs", F_OK, 0) == 0))
 		return k->groups;
 	groups_close(k->groups);
 	k->groups = groups_open(m);
@@ -119,4 +121,25 @@ int groups_join(const struct groups *g)
 		if (pwrite(g->fds[i], "0", 1, 0) != 1)
 			return 0;
 	return 1;
+}
+
+/*
+ * cgroup2_of opens the cgroup a process is in. A container that manages cgroups
+ * of its own has left the one it was given, and that one then takes no process.
+ */
+int cgroup2_of(pid_t pid)
+{
+	char path[64], text[4096], dir[4200];
+	snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+	if (read_path(AT_FDCWD, path, text, sizeof text) <= 0)
+		return -1;
+	char *p = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
+	if (!p)
+		return -1;
+	p = strchr(p, '/');
+	if (!p)
+		return -1;
+	p[strcspn(p, "\n")] = 0;
+	snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", p);
+	return open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }

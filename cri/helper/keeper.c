@@ -164,6 +164,12 @@ static void signal_request(struct conn *c, struct msg *m)
 		reply_send(&r, c->s.fd, -1);
 		return;
 	}
+	if (k && k->request && sig == SIGKILL) {
+		run_failed(k, "it was ended before it was started");
+		reply_start(&r, MSG_OK);
+		reply_send(&r, c->s.fd, -1);
+		return;
+	}
 	if (!k || k->phase != RUNNING) {
 		reply_not_running(c, k);
 		return;
@@ -271,26 +277,35 @@ static void conn_ready(struct source *s, uint32_t events)
 	msg_free(&m);
 }
 
-static void accept_ready(struct source *s, uint32_t events)
+static struct source listener;
+
+/* accept_one says whether there was somebody. */
+static int accept_one(int from)
 {
 	struct ucred who;
 	socklen_t n = sizeof who;
-	(void)events;
-	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int fd = accept4(from, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
 		/* Out of descriptors, the one that waits would be told of at once again. */
 		if (errno == EMFILE || errno == ENFILE)
 			nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
-		return;
+		return 0;
 	}
 	struct conn *c = NULL;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == 0)
 		c = calloc(1, sizeof *c);
 	if (!c) {
 		close(fd);
-		return;
+		return 1;
 	}
 	source_add(&c->s, fd, EPOLLIN, conn_ready);
+	return 1;
+}
+
+static void accept_ready(struct source *s, uint32_t events)
+{
+	(void)events;
+	accept_one(s->fd);
 }
 
 static void reaped(pid_t pid, int status)
@@ -328,14 +343,33 @@ void reap(void)
 		reaped(pid, status);
 }
 
+/*
+ * listen_again is for an agent that misses the socket. Without another one the
+ * old one stays. Who has reached that in time is not hung up on: of several who
+ * miss it at once, each asks for another one.
+ */
+static void listen_again(void)
+{
+	int fd = sandbox_listen();
+	if (fd < 0)
+		return;
+	while (accept_one(listener.fd))
+		;
+	source_del(&listener);
+	source_add(&listener, fd, EPOLLIN, accept_ready);
+}
+
 static void signal_ready(struct source *s, uint32_t events)
 {
 	struct signalfd_siginfo si;
 	(void)events;
 	int term = 0;
-	while (read(s->fd, &si, sizeof si) == sizeof si)
+	while (read(s->fd, &si, sizeof si) == sizeof si) {
 		if (si.ssi_signo == SIGTERM)
 			term = 1;
+		if (si.ssi_signo == SIGHUP && !stopping)
+			listen_again();
+	}
 	reap();
 	/* The machine goes down: a keeper with nothing to keep need not stay. */
 	if (term) {
@@ -346,29 +380,32 @@ static void signal_ready(struct source *s, uint32_t events)
 	}
 }
 
-/* stop_all kills what is left, which by now may be anybody's orphans. */
-void stop_all(void)
+/* stop_all kills what is left, which by now may be anybody's orphans, and says whether all have ended. */
+static int stop_all(void)
 {
 	struct timespec pause = { 0, 2000000 };
 	for (int i = 0; i < 1000; i++) {
 		kill_tree(getpid(), 0);
+		hush_end();
 		reap();
 		siginfo_t si;
 		if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD)
-			return;
+			return 1;
 		nanosleep(&pause, NULL);
 	}
+	return 0;
 }
 
 int loop_init(int sock)
 {
-	static struct source listener, signals;
+	static struct source signals;
 	sigset_t set;
 
 	epfd = epoll_create1(EPOLL_CLOEXEC);
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
 	int sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (epfd < 0 || sfd < 0)
 		return -1;
@@ -398,6 +435,7 @@ void loop(void)
 		 */
 		idle = spare_check() ? 250 : scratch ? 2500 : -1;
 	}
-	stop_all();
-	unlinkat(dirfd_, "keeper.sock", 0);
+	/* That it is gone is how a keeper says that it has left nobody. */
+	if (stop_all())
+		unlinkat(dirfd_, "keeper.sock", 0);
 }

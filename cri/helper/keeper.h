@@ -94,6 +94,13 @@ struct ctr {
 	struct groups *groups; /* its cgroups, once an exec has joined them */
 	struct conn *waiters; /* who asked for it to run */
 	struct conn *attached;
+	/* hush.c */
+	ino_t joins; /* a PID namespace that others are in, or 0 */
+	ino_t pidns; /* the one its program is in, once it runs */
+	int looks;   /* it may trace what it sees */
+	char *freezer; /* its cgroup, NULL where it cannot be frozen */
+	enum { NOT_FROZEN, FROZEN_BY_US, FROZEN_BEFORE } frozen;
+	struct request *request; /* what waits to be started */
 };
 
 enum kind { FRESH, WAITER, WATCHER, EXECUTOR, ATTACHER };
@@ -122,7 +129,6 @@ void child_reset(void);
 char *scratch_in(void);
 char *scratch_out(void);
 void scratch_free(void);
-void stop_all(void);
 int loop_init(int sock);
 void loop(void);
 void reap(void);
@@ -161,6 +167,9 @@ ssize_t read_path(int dir, const char *path, char *buf, size_t size);
 int open_cgroup(struct span path);
 int join_cgroup(struct span path);
 int kill_tree(pid_t root, int self);
+int kill_children(int (*which)(pid_t));
+void end_with(pid_t parent);
+int kill_exec(pid_t entry, pid_t program);
 ssize_t write_all(int fd, const char *p, size_t n);
 
 /* sandbox.c */
@@ -172,12 +181,45 @@ int sandbox_listen(void);
 void set_title(const char *title);
 extern char **main_argv;
 
+/* sanitizer.c */
+#ifdef __SANITIZE_ADDRESS__
+void sanitizer_report_to(int dir);
+#else
+static inline void sanitizer_report_to(int dir)
+{
+	(void)dir;
+}
+#endif
+
+/* podinit.c */
+#define BIRTHGROUPS 32
+struct birth {
+	int said[2];
+	int n, groups[BIRTHGROUPS]; /* the files to write to, to be in them */
+};
+int birth_prepare(struct birth *b, const struct msg *m, char *err, size_t size);
+pid_t birth(struct birth *b, int user);
+int birth_wait(struct birth *b, char *err, size_t size);
+void birth_over(struct birth *b);
+
 /* run.c */
 void run_request(struct conn *c, struct msg *m);
 void run_reaped_launcher(struct ctr *k, int status);
 void run_reports(void);
 void ctr_free(struct ctr *k);
 void reply_pid(struct conn *c, struct ctr *k);
+
+void run_launch(struct ctr *k, struct msg *m);
+void run_failed(struct ctr *k, const char *why);
+
+/* hush.c */
+void hush_take(struct ctr *k, const struct msg *m);
+int hush_wanted(const struct ctr *k);
+int hush_queue(struct ctr *k, const struct msg *m);
+void hush_next(void);
+void hush_started(struct ctr *k);
+void hush_gone(struct ctr *k);
+void hush_end(void);
 
 /* launch.c */
 struct launch {
@@ -190,6 +232,7 @@ int launcher_start(const struct launch *l, pid_t *pid, int *sock);
 void spare_start(void);
 void spare_move(void);
 int spare_check(void);
+int spare_is(pid_t pid);
 void spare_reaped(pid_t pid);
 
 /* log.c */
@@ -221,6 +264,7 @@ void exec_request(struct conn *c, struct msg *m);
 void exec_message(struct conn *c, struct msg *m);
 void exec_gone(struct conn *c);
 int exec_reaped(pid_t pid, int status);
+int exec_has(pid_t pid);
 
 /* groups.c */
 #define GROUPSMAX 32
@@ -234,29 +278,38 @@ struct groups {
 const struct groups *groups_of(struct ctr *k, const struct msg *m);
 void groups_close(struct groups *g);
 int groups_join(const struct groups *g);
+int cgroup2_of(pid_t pid);
 
 /* enter.c */
 struct entry {
 	const struct msg *m;
+	pid_t keeper;
 	pid_t pid;	  /* the container's init */
 	int pidfd;	  /* and a pidfd of it */
 	int user;	  /* it is in a user namespace of its own */
 	int sock;	  /* to the keeper, or -1 */
 	const struct groups *groups;
-	int born;	  /* in its cgroup, already */
-	int stdio[3];	  /* -1 is /dev/null, unless there is a terminal */
+	int stdio[3];	  /* -1 is the container's /dev/null, unless there is a terminal */
 	int conn;	  /* the agent's, to answer it instead, with the output, or -1 */
 	int out[2];	  /* and where that is read from */
 };
 void enter(struct entry *e) __attribute__((noreturn));
 /* Where they are, once settled. */
 enum { ENTRY_SOCK = 3, ENTRY_CONN = 4, ENTRY_OUT = 5 };
+extern uintptr_t heap_start; /* where a page of the heap begins, before all that the keeper has there */
+void entry_begin(struct entry *e);
 void entry_settle(struct entry *e);
 void entry_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void entry_die(struct entry *e, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
-void entry_started(pid_t pid, int master);
+void entry_terminal(int sock, int master);
+void entry_started(pid_t pid);
 void entry_ended(int status);
 void entry_watch(pid_t program) __attribute__((noreturn));
+
+/* settle.c */
+struct program;
+pid_t settler_start(struct program *p);
+
 
 /* capture.c */
 void capture_pipes(struct entry *e);
@@ -268,29 +321,44 @@ void runtime_enter(struct entry *e) __attribute__((noreturn));
 void veiled(char **argv) __attribute__((noreturn));
 
 /* program.c */
-struct program {
-	char **argv, **envp;
-	const char *cwd;
-	uint32_t uid, gid, umask, *groups;
-	size_t ngroups;
-	int has_umask, nnp, tty, user;
-	uint64_t caps[5];
-	int has_caps;
-	const char *apparmor, *selinux, *id;
-	const char *seccomp;
-	uint32_t nseccomp;
-	const struct msg *m;
-	int proc; /* the host's /proc */
-	int slave; /* the terminal */
-	char err[512];
-	void *room[256]; /* for the strings, so that they need no other memory as a rule */
-};
-int program_parse(struct program *p, const struct msg *m);
-int program_exec(void *program);
+#define PROGRAM_STACK (64 * 1024)
 /* Memory to take from. */
 struct arena {
 	char *p;
 	size_t left;
 };
+struct program {
+	const struct entry *e;
+	char **argv, **envp;
+	const char *cwd;
+	uint32_t uid, gid, umask, *groups;
+	size_t ngroups;
+	int has_umask, nnp, tty;
+	uint64_t caps[5];
+	int has_caps;
+	const char *apparmor, *selinux, *id;
+	const char *seccomp;
+	uint32_t nseccomp;
+	int filtered; /* who settles is */
+	int born;     /* and was in its cgroup from the start */
+	int proc;     /* the host's /proc */
+	int slave;    /* the terminal */
+	pid_t pid;    /* once there is a process of it */
+	struct last *last;
+	char *stack;
+	struct arena room;
+	char path[4096], home[4096 + 8];
+	char err[512];
+};
+int program_parse(struct program *p, const struct msg *m);
+int program_prepare(struct program *p);
+int program_confine(struct program *p);
+int program_bad(struct program *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+const char *program_errno(int e);
 char **gather(const struct msg *m, enum tag t, size_t more, struct arena *a);
+
+/* birth.c */
+struct program *program_new(const struct msg *m);
+int program_start(struct program *p);
+int program_failed(struct program *p);
 #endif

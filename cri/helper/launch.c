@@ -25,12 +25,13 @@ static pid_t spare;
 static int spare_sock = -1;
 static int64_t spare_since;
 
-static void __attribute__((noreturn)) launcher(int sock, int join)
+static void __attribute__((noreturn)) launcher(int sock, int join, pid_t keeper)
 {
 	char *argv[] = { "berth-helper", "start", NULL };
 	/* A launcher lives for milliseconds: collecting garbage would only cost. */
 	char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOGC=off", "GOMAXPROCS=2",
 			 NULL };
+	end_with(keeper);
 	for (const char *p = launchcg; join && *p; p += strlen(p) + 1)
 		join_cgroup((struct span){ p, (uint32_t)strlen(p) });
 	umask(022);
@@ -50,9 +51,10 @@ static int fork_launcher(pid_t *pid, int *sock, int join)
 	int p[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
 		return -errno;
+	pid_t keeper = getpid();
 	*pid = fork();
 	if (*pid == 0)
-		launcher(p[1], join);
+		launcher(p[1], join, keeper);
 	int err = *pid < 0 ? -errno : 0;
 	close(p[1]);
 	if (err) {
@@ -102,6 +104,11 @@ int spare_check(void)
 	if (spare && mono_ns() - spare_since >= SPARE_NS)
 		spare_end();
 	return spare != 0;
+}
+
+int spare_is(pid_t pid)
+{
+	return pid == spare;
 }
 
 void spare_reaped(pid_t pid)

@@ -6,11 +6,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -63,6 +65,21 @@ static void reset_signals(void)
 		syscall(SYS_rt_sigaction, sig, &dfl, NULL, sizeof dfl.mask);
 }
 
+/*
+ * keep_apart has all that is allocated from now on in one place that begins with
+ * a page of its own, so that it need not be handed on to processes in containers
+ * (enter.c). What the C library needs in any process comes before it.
+ */
+static void keep_apart(void)
+{
+	const uintptr_t page = getauxval(AT_PAGESZ);
+	mallopt(M_MMAP_MAX, 0);
+	char *gap = malloc(2 * page);
+	if (!gap)
+		give_up("no memory");
+	heap_start = ((uintptr_t)gap + page - 1) & ~(page - 1);
+}
+
 static void __attribute__((noreturn)) keeper(void)
 {
 	struct msg m;
@@ -73,12 +90,14 @@ static void __attribute__((noreturn)) keeper(void)
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
 	close_range(FD_END, ~0u, 0);
 	umask(077);
+	keep_apart();
 	prctl(PR_SET_NAME, "berth-keeper", 0, 0, 0);
 	/* Signals are read from a descriptor; none may end a keeper but SIGKILL. */
 	reset_signals();
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	dirfd_ = FD_DIR;
+	sanitizer_report_to(FD_DIR);
 	read_config(&m);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
 		give_up("cannot become a subreaper");

@@ -4,7 +4,8 @@
  * When libcontainer's init is done, and only waits to execute the program, the
  * launcher wakes the thread. It gives init the container's own /dev/null in the
  * place of the host's, whose mode the container could change through the open
- * file: libcontainer does that only where it has made /dev (see stage.go). And
+ * file: libcontainer does that only where it has made /dev, which it has not where
+ * that is a mount of the pod's or is staged (stage.go). And
  * it loads the seccomp filter of a container's first process from what was
  * compiled before, for all threads at once: libcontainer can only compile a
  * profile itself, in each container's init, which takes longer than all the
@@ -30,20 +31,16 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "link.h"
+#include "null.h"
 
 #define STACK (32 * 1024)
 
-#define NULL_DEV makedev(1, 3)
-
 static struct {
 	int sock;
-	int null; /* /dev is not libcontainer's */
 	uint32_t flags;
 	struct sock_fprog prog;
 } want;
@@ -63,26 +60,12 @@ void no_huge_pages(void)
 		huge_pages = prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0;
 }
 
-static int is_null(int fd)
-{
-	struct stat st;
-	return syscall(SYS_fstat, fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == NULL_DEV;
-}
-
-/* own_null replaces what of 0 to 2 is a /dev/null; -1 when there is none of its own. */
+/* own_null replaces what of 0 to 2 is a /dev/null, whoever's. */
 static int own_null(void)
 {
-	int fd = -1;
-	for (int i = 0; i < 3; i++) {
-		if (!is_null(i))
-			continue;
-		if (fd < 0)
-			fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (fd < 0 || !is_null(fd) || syscall(SYS_dup3, fd, i, 0) < 0)
+	for (int i = 0; i < 3; i++)
+		if (is_null(i) && null_take(i) < 0)
 			return -1;
-	}
-	if (fd >= 0)
-		syscall(SYS_close, fd);
 	return 0;
 }
 
@@ -98,7 +81,7 @@ static int __attribute__((noreturn)) link_thread(void *arg)
 	char c, answer = 0;
 	(void)arg;
 	if (syscall(SYS_read, want.sock, &c, 1) == 1) {
-		if ((want.null && own_null() != 0) || syscall(SYS_unshare, CLONE_FILES) != 0)
+		if (own_null() != 0 || syscall(SYS_unshare, CLONE_FILES) != 0)
 			answer = 1;
 		if (huge_pages && syscall(SYS_prctl, PR_SET_THP_DISABLE, 0, 0, 0, 0) != 0)
 			answer = 1;
@@ -119,7 +102,7 @@ static int __attribute__((noreturn)) link_thread(void *arg)
  * there is one; 0 when that is done. The socket is libcontainer's from then on,
  * the thread has a copy.
  */
-int link_join(int sock, int null)
+int link_join(int sock)
 {
 	size_t max = 8 + BPF_MAXINSNS * sizeof(struct sock_filter);
 	char *buf = malloc(max);
@@ -136,7 +119,6 @@ int link_join(int sock, int null)
 		want.prog.len = (unsigned short)((size_t)(n - 8) / sizeof(struct sock_filter));
 		want.prog.filter = (struct sock_filter *)(void *)(buf + 8);
 	}
-	want.null = null;
 	want.sock = fcntl(sock, F_DUPFD_CLOEXEC, 3);
 	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (want.sock < 0 || stack == MAP_FAILED)

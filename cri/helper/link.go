@@ -122,11 +122,7 @@ func joinLink() error {
 	if err := s.set(); err != nil {
 		return err
 	}
-	null := C.int(0)
-	if s.Dev != nil {
-		null = 1
-	}
-	if C.link_join(C.int(fd), null) != 0 {
+	if C.link_join(C.int(fd)) != 0 {
 		return errors.New("seccomp filter cannot be taken over")
 	}
 	return nil

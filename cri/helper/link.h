@@ -1,5 +1,5 @@
 #ifndef BERTH_LINK_H
 #define BERTH_LINK_H
-int link_join(int sock, int null);
+int link_join(int sock);
 void no_huge_pages(void);
 #endif

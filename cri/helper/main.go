@@ -14,7 +14,9 @@ package main
 
 /*
 #cgo CFLAGS: -std=gnu11 -Os -Wall -Wextra -Wno-missing-field-initializers
-#cgo LDFLAGS: -static
+#cgo !asan LDFLAGS: -static
+#cgo asan CFLAGS: -fsanitize=undefined
+#cgo asan LDFLAGS: -fsanitize=undefined
 */
 import "C"
 
@@ -27,6 +29,9 @@ import (
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // joins namespaces in a constructor
 )
 
+// version is set by the build, to that of berth.
+var version = "0.1.0-dev"
+
 func main() {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "init":
@@ -37,6 +42,8 @@ func main() {
 		libcontainer.Init()
 	case len(os.Args) == 2 && os.Args[1] == "start":
 		os.Exit(start())
+	case len(os.Args) == 2 && os.Args[1] == "version":
+		fmt.Println("berth-helper " + version)
 	default:
 		fmt.Fprintln(os.Stderr, "berth-helper is started by berth, not by hand")
 		os.Exit(2)

@@ -1,8 +1,8 @@
 /*
- * The last steps before a program of exec: its session and terminal, user,
- * privileges and filters, and the search for its binary. This runs on borrowed
- * memory (see enter), so it calls the kernel itself where the C library would
- * keep books on it.
+ * What a program of exec is to have: its strings, terminal, user and privileges,
+ * and the search for its binary. The settler (settle.c) does that for it, on
+ * borrowed memory, so it calls the kernel itself where the C library would keep
+ * books on it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -11,14 +11,10 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/keyctl.h>
-#include <linux/seccomp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -26,7 +22,7 @@
 
 #include "keeper.h"
 
-static int bad(struct program *p, const char *fmt, ...)
+int program_bad(struct program *p, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
@@ -35,8 +31,8 @@ static int bad(struct program *p, const char *fmt, ...)
 	return -1;
 }
 
-/* text words the errors that users see often as Go does. */
-static const char *text(int e)
+/* program_errno words the errors that users see often as Go does. */
+const char *program_errno(int e)
 {
 	switch (e) {
 	case ENOENT:
@@ -53,12 +49,14 @@ static const char *text(int e)
 	return strerror(e);
 }
 
-/* take_room finds memory, where there is some already if it suffices. */
+/* take_room finds memory, of the C library without an arena. */
 static void *take_room(struct arena *a, size_t n)
 {
 	n = (n + sizeof(void *) - 1) & ~(sizeof(void *) - 1);
-	if (!a || n > a->left)
+	if (!a)
 		return calloc(1, n);
+	if (n > a->left)
+		return NULL;
 	void *p = a->p;
 	a->p += n;
 	a->left -= n;
@@ -100,22 +98,21 @@ char **gather(const struct msg *m, enum tag t, size_t more, struct arena *a)
 
 int program_parse(struct program *p, const struct msg *m)
 {
-	struct arena a = { (char *)p->room, sizeof p->room };
-	p->m = m;
-	p->argv = gather(m, TAG_ARG, 0, &a);
-	p->envp = gather(m, TAG_ENV, 1, &a);
+	struct arena *a = &p->room;
+	p->argv = gather(m, TAG_ARG, 0, a);
+	p->envp = gather(m, TAG_ENV, 1, a);
 	if (!p->argv || !p->envp || !p->argv[0])
-		return bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
-	p->cwd = first(m, TAG_CWD, &a);
-	p->id = first(m, TAG_ID, &a);
-	p->apparmor = first(m, TAG_APPARMOR, &a);
-	p->selinux = first(m, TAG_SELINUX, &a);
+		return program_bad(p, "read arguments: %s", strerror(p->argv && p->envp ? EINVAL : ENOMEM));
+	p->cwd = first(m, TAG_CWD, a);
+	p->id = first(m, TAG_ID, a);
+	p->apparmor = first(m, TAG_APPARMOR, a);
+	p->selinux = first(m, TAG_SELINUX, a);
 	p->uid = tag_u32(m, TAG_UID);
 	p->gid = tag_u32(m, TAG_GID);
 	struct span v = tag_str(m, TAG_GROUPS);
 	p->ngroups = v.n / sizeof *p->groups;
-	if (p->ngroups && !(p->groups = malloc(v.n)))
-		return bad(p, "read groups: %s", strerror(ENOMEM));
+	if (p->ngroups && !(p->groups = take_room(a, v.n)))
+		return program_bad(p, "read groups: %s", strerror(ENOMEM));
 	if (p->ngroups)
 		memcpy(p->groups, v.p, p->ngroups * sizeof *p->groups);
 	p->has_umask = tag_has(m, TAG_UMASK);
@@ -128,9 +125,15 @@ int program_parse(struct program *p, const struct msg *m)
 		memcpy(p->caps, v.p, sizeof p->caps);
 	v = tag_str(m, TAG_SECCOMP);
 	if (v.n && (v.n < 16 || (v.n - 8) % sizeof(struct sock_filter) || (v.n - 8) / sizeof(struct sock_filter) > BPF_MAXINSNS))
-		return bad(p, "seccomp filter is not valid");
-	p->seccomp = v.p;
+		return program_bad(p, "seccomp filter is not valid");
 	p->nseccomp = v.n;
+	p->seccomp = v.p;
+	if (p->nnp && v.n) { /* it loads it itself */
+		char *copy = take_room(a, v.n);
+		if (!copy)
+			return program_bad(p, "read seccomp filter: %s", strerror(ENOMEM));
+		p->seccomp = memcpy(copy, v.p, v.n);
+	}
 	return 0;
 }
 
@@ -153,29 +156,25 @@ static int set_labels(struct program *p)
 		int n = snprintf(buf, sizeof buf, "exec %s", p->apparmor);
 		if (write_proc(p, "self/attr/apparmor/exec", buf, (size_t)n) < 0 &&
 		    (errno != ENOENT || write_proc(p, "self/attr/exec", buf, (size_t)n) < 0))
-			return bad(p, "apply apparmor profile %s: %s", p->apparmor, strerror(errno));
+			return program_bad(p, "apply apparmor profile %s: %s", p->apparmor, strerror(errno));
 	}
 	if (p->selinux && write_proc(p, "self/attr/exec", p->selinux, strlen(p->selinux)) < 0)
-		return bad(p, "apply selinux label %s: %s", p->selinux, strerror(errno));
+		return program_bad(p, "apply selinux label %s: %s", p->selinux, strerror(errno));
 	return 0;
 }
 
 /*
  * set_stdio gives the program's user what it is to read and write, so that
- * opening /dev/stdout again works, and makes a terminal the controlling one.
+ * opening /dev/stdout again works.
  */
 static int set_stdio(struct program *p)
 {
-	if (setsid() < 0)
-		return bad(p, "setsid: %s", strerror(errno));
 	if (p->slave >= 0) {
 		for (int i = 0; i < 3; i++)
 			if (dup2(p->slave, i) < 0)
-				return bad(p, "dup terminal: %s", strerror(errno));
-		if (ioctl(0, TIOCSCTTY, 0) < 0)
-			return bad(p, "set controlling terminal: %s", strerror(errno));
+				return program_bad(p, "dup terminal: %s", strerror(errno));
 		if (fchown(0, p->uid, (gid_t)-1) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
-			return bad(p, "change owner of terminal: %s", strerror(errno));
+			return program_bad(p, "change owner of terminal: %s", strerror(errno));
 		return 0;
 	}
 	for (int i = 0; i < 3; i++) {
@@ -183,7 +182,7 @@ static int set_stdio(struct program *p)
 		if (fstat(i, &st) < 0 || !S_ISFIFO(st.st_mode) || st.st_uid == p->uid)
 			continue;
 		if (fchown(i, p->uid, (gid_t)-1) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
-			return bad(p, "change owner of stdio: %s", strerror(errno));
+			return program_bad(p, "change owner of stdio: %s", strerror(errno));
 	}
 	return 0;
 }
@@ -195,20 +194,7 @@ static int join_keyring(struct program *p)
 	join_text(name, sizeof name, "_ses.", p->id ? p->id : "", NULL);
 	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, name) < 0 && errno != ENOSYS && errno != EPERM &&
 	    errno != EACCES)
-		return bad(p, "join session keyring: %s", strerror(errno));
-	return 0;
-}
-
-static int filter(struct program *p)
-{
-	uint32_t flags;
-	if (p->nseccomp == 0)
-		return 0;
-	memcpy(&flags, p->seccomp, sizeof flags);
-	struct sock_fprog prog = { .len = (unsigned short)((p->nseccomp - 8) / sizeof(struct sock_filter)),
-				   .filter = (struct sock_filter *)(uintptr_t)(p->seccomp + 8) };
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog) < 0)
-		return bad(p, "load seccomp filter: %s", strerror(errno));
+		return program_bad(p, "join session keyring: %s", strerror(errno));
 	return 0;
 }
 
@@ -221,11 +207,11 @@ static int go_to(struct program *p)
 {
 	char buf[PATH_MAX];
 	if (p->cwd && chdir(p->cwd) < 0)
-		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, text(errno));
+		return program_bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, program_errno(errno));
 	if (syscall(SYS_getcwd, buf, sizeof buf) < 0)
-		return bad(p, "getcwd: %s", strerror(errno));
+		return program_bad(p, "getcwd: %s", strerror(errno));
 	if (buf[0] != '/')
-		return bad(p, "current working directory is outside of container mount namespace root");
+		return program_bad(p, "current working directory is outside of container mount namespace root");
 	return 0;
 }
 
@@ -244,7 +230,7 @@ static int is_number(const char *s, uint32_t want)
  */
 static int set_home(struct program *p)
 {
-	static char text[64 * 1024], home[PATH_MAX + 8];
+	static char text[64 * 1024];
 	const char *dir = NULL;
 	char **e;
 	for (e = p->envp; *e; e++)
@@ -273,8 +259,8 @@ static int set_home(struct program *p)
 		}
 		line = end;
 	}
-	join_text(home, sizeof home, "HOME=", dir && *dir ? dir : "/", NULL);
-	*e = home;
+	join_text(p->home, sizeof p->home, "HOME=", dir && *dir ? dir : "/", NULL);
+	*e = p->home;
 	return 0;
 }
 
@@ -288,11 +274,11 @@ static int set_caps(struct program *p)
 		d[i].inheritable = (uint32_t)(p->caps[3] >> (32 * i));
 	}
 	if (syscall(SYS_capset, &h, d) < 0)
-		return bad(p, "set capabilities: %s", strerror(errno));
+		return program_bad(p, "set capabilities: %s", strerror(errno));
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 	for (int c = 0; c < 64; c++)
 		if (p->caps[4] & (1ull << c) && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0) < 0)
-			return bad(p, "raise ambient capability %d: %s", c, strerror(errno));
+			return program_bad(p, "raise ambient capability %d: %s", c, strerror(errno));
 	return 0;
 }
 
@@ -305,17 +291,17 @@ static int set_user(struct program *p)
 		if (prctl(PR_CAPBSET_DROP, c, 0, 0, 0) < 0) {
 			if (errno == EINVAL) /* the kernel's last one is behind us */
 				break;
-			return bad(p, "drop bounding capability %d: %s", c, strerror(errno));
+			return program_bad(p, "drop bounding capability %d: %s", c, strerror(errno));
 		}
 	}
 	if (p->has_caps && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0)
-		return bad(p, "keep capabilities: %s", strerror(errno));
-	if (syscall(SYS_setgroups, p->ngroups, p->groups) < 0 && !(p->user && p->ngroups == 0 && errno == EPERM))
-		return bad(p, "setgroups: %s", strerror(errno));
+		return program_bad(p, "keep capabilities: %s", strerror(errno));
+	if (syscall(SYS_setgroups, p->ngroups, p->groups) < 0 && !(p->e->user && p->ngroups == 0 && errno == EPERM))
+		return program_bad(p, "setgroups: %s", strerror(errno));
 	if (syscall(SYS_setresgid, p->gid, p->gid, p->gid) < 0)
-		return bad(p, "setgid %u: %s", p->gid, strerror(errno));
+		return program_bad(p, "setgid %u: %s", p->gid, strerror(errno));
 	if (syscall(SYS_setresuid, p->uid, p->uid, p->uid) < 0)
-		return bad(p, "setuid %u: %s", p->uid, strerror(errno));
+		return program_bad(p, "setuid %u: %s", p->uid, strerror(errno));
 	return 0;
 }
 
@@ -337,10 +323,10 @@ static int look_up(struct program *p, char *path, size_t size)
 	if (strchr(name, '/')) {
 		int e = usable(name);
 		if (e == ENOENT || e == ENOTDIR || e == ELOOP)
-			return bad(p, "exec: \"%s\": stat %s: %s", name, name, text(e));
+			return program_bad(p, "exec: \"%s\": stat %s: %s", name, name, program_errno(e));
 		if (e)
-			return bad(p, "exec: \"%s\": %s", name, text(e));
-		return join_text(path, size, name, NULL) < size ? 0 : bad(p, "exec: \"%s\": file name too long", name);
+			return program_bad(p, "exec: \"%s\": %s", name, program_errno(e));
+		return join_text(path, size, name, NULL) < size ? 0 : program_bad(p, "exec: \"%s\": file name too long", name);
 	}
 	for (char **e = p->envp; *e; e++)
 		if (strncmp(*e, "PATH=", 5) == 0)
@@ -355,38 +341,32 @@ static int look_up(struct program *p, char *path, size_t size)
 		}
 		dirs += n + (dirs[n] == ':');
 	}
-	return bad(p, "exec: \"%s\": executable file not found in $PATH", name);
+	return program_bad(p, "exec: \"%s\": executable file not found in $PATH", name);
 }
 
-/* prepare is what is done with all privileges still there. */
-static int prepare(struct program *p)
+/* program_prepare is what is done with all privileges still there. */
+int program_prepare(struct program *p)
 {
 	if (set_stdio(p) < 0 || join_keyring(p) < 0 || set_home(p) < 0 || set_labels(p) < 0)
 		return -1;
 	/* Before a filter could forbid it: nothing but stdio may be left. */
 	if (close_range(3, ~0u, 0) < 0)
-		return bad(p, "close descriptors: %s", strerror(errno));
+		return program_bad(p, "close descriptors: %s", strerror(errno));
 	umask(p->has_umask ? p->umask : 022);
 	/* Root may enter where the user may not, and on some mounts the other way. */
 	if (p->cwd && chdir(p->cwd) == 0)
 		p->cwd = NULL;
 	else if (p->cwd && errno != EACCES && errno != EPERM)
-		return bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, text(errno));
+		return program_bad(p, "chdir to cwd (\"%s\") set in config.json failed: %s", p->cwd, program_errno(errno));
 	if (p->nnp && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		return bad(p, "set no_new_privs: %s", strerror(errno));
+		return program_bad(p, "set no_new_privs: %s", strerror(errno));
 	return 0;
 }
 
-int program_exec(void *arg)
+/* program_confine leaves no more privilege than the program is to have, and finds its binary with that. */
+int program_confine(struct program *p)
 {
-	struct program *p = arg;
-	static char path[PATH_MAX];
-	/* Without no_new_privs a filter needs privilege, so it comes before the drop. */
-	if (prepare(p) < 0 || (!p->nnp && filter(p) < 0) || set_user(p) < 0 || go_to(p) < 0 ||
-	    (p->has_caps && set_caps(p) < 0) || look_up(p, path, sizeof path) < 0 || (p->nnp && filter(p) < 0))
-		_exit(1);
-	child_reset();
-	execve(path, p->argv, p->envp);
-	bad(p, "exec %s: %s", path, text(errno));
-	_exit(1);
+	if (set_user(p) < 0 || go_to(p) < 0 || (p->has_caps && set_caps(p) < 0))
+		return -1;
+	return look_up(p, p->path, sizeof p->path);
 }

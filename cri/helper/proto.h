@@ -51,7 +51,8 @@ struct header {
 
 enum op {
 	MSG_HELLO = 1,	/* -> VERSION PID PID1 */
-	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG [RUNTIME CGROUP] -> PID */
+	MSG_RUN = 2,	/* ID BUNDLE STATE LOGPATH LOGMAX LOGFILES FLAGS MEMCG [RUNTIME CGROUP] [PIDNS]
+			   [FREEZER] -> PID */
 	MSG_WATCH = 3,
 	MSG_FORGET = 4,	/* ID */
 	MSG_EXEC = 5,	/* ID and the fields from ARG on, or ID BUNDLE FLAGS FILES RUNTIME PROCESS
@@ -98,6 +99,7 @@ enum tag {
 	TAG_NAMESPACES = 36, /* NS_* */
 	TAG_USERNS = 37,     /* a user namespace that shall own the pod's others */
 	TAG_ROOTUID = 38,    /* its root, as the host numbers it */
+	TAG_INITCG = 39,     /* cgroup.procs files that process 1 of the pod joins, repeats */
 	/* MSG_EXEC */
 	TAG_ARG = 50, /* repeats */
 	TAG_ENV = 51, /* repeats */
@@ -118,6 +120,10 @@ enum tag {
 	/* MSG_RUN and MSG_EXEC by another OCI runtime */
 	TAG_RUNTIME = 70, /* an argument that all its commands begin with, repeats */
 	TAG_PROCESS = 71, /* a process of the OCI runtime spec, in JSON */
+	/* MSG_RUN, see hush.c */
+	TAG_PIDNS = 72,	  /* the path of a PID namespace that others are in, which the container joins */
+	TAG_FREEZER = 73, /* of a container that may trace all it sees: its cgroup's directory with freezer.state or
+			     cgroup.freeze; empty where the machine has none */
 };
 
 enum { FLAG_TTY = 1, FLAG_STDIN = 2, FLAG_STDINONCE = 4 };

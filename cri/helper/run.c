@@ -30,12 +30,14 @@ void ctr_free(struct ctr *k)
 		}
 	while (k->waiters)
 		conn_close(k->waiters);
+	hush_gone(k);
 	stdio_close(k);
 	source_del(&k->report.s);
 	source_del(&k->console.s);
 	groups_close(k->groups);
 	free(k->log.path);
 	free(k->memcg);
+	free(k->freezer);
 	free(k->error);
 	free(k);
 }
@@ -62,6 +64,7 @@ static struct ctr *ctr_new(struct msg *m)
 		k->out[i].ctr = k;
 		k->out[i].num = STREAM_STDOUT + i;
 	}
+	hush_take(k, m);
 	k->next = ctrs;
 	ctrs = k;
 	return k;
@@ -76,7 +79,7 @@ void reply_pid(struct conn *c, struct ctr *k)
 }
 
 /* run_failed tells and records it, and forgets the container: Run may be tried again. */
-static void run_failed(struct ctr *k, const char *why)
+void run_failed(struct ctr *k, const char *why)
 {
 	if (!k->error)
 		k->error = strdup(why);
@@ -115,6 +118,7 @@ static void report_read(struct ctr *k)
 			if (k->console.s.fd >= 0)
 				console_ready(&k->console.s, 0);
 			record_state(k, "running");
+			hush_started(k);
 			while (k->waiters) {
 				reply_pid(k->waiters, k);
 				conn_close(k->waiters);
@@ -245,10 +249,23 @@ static int launch(struct ctr *k, struct launch *l)
 	return err;
 }
 
+/* run_launch has a launcher start the container, or forgets it. */
+void run_launch(struct ctr *k, struct msg *m)
+{
+	struct launch l = { .m = m, .bundle = span_dup(tag_str(m, TAG_BUNDLE)), .state = span_dup(tag_str(m, TAG_STATE)) };
+	char why[256];
+	int err = l.bundle && l.state ? launch(k, &l) : -EINVAL;
+	free(l.bundle);
+	free(l.state);
+	if (err == 0)
+		return;
+	snprintf(why, sizeof why, "start launcher: %s", strerror(-err));
+	run_failed(k, why);
+}
+
 void run_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
-	struct launch l = { .m = m };
 	char why[256];
 	int err;
 
@@ -259,12 +276,10 @@ void run_request(struct conn *c, struct msg *m)
 			reply_pid(c, k);
 		return;
 	}
-	l.bundle = span_dup(tag_str(m, TAG_BUNDLE));
-	l.state = span_dup(tag_str(m, TAG_STATE));
-	k = l.bundle && l.state ? ctr_new(m) : NULL;
+	k = ctr_new(m);
 	if (!k) {
 		reply_error(c->s.fd, EINVAL, "container is not valid");
-		goto out;
+		return;
 	}
 	wait_for(c, k);
 	const char *step = "write record";
@@ -273,14 +288,16 @@ void run_request(struct conn *c, struct msg *m)
 	step = "open log";
 	if ((err = log_open(&k->log)) < 0)
 		goto bad;
-	step = "start launcher";
-	if ((err = launch(k, &l)) < 0)
+	if (!hush_wanted(k)) {
+		run_launch(k, m);
+		return;
+	}
+	step = "keep request";
+	if ((err = hush_queue(k, m)) < 0)
 		goto bad;
-	goto out;
+	hush_next();
+	return;
 bad:
 	snprintf(why, sizeof why, "%s: %s", step, strerror(-err));
 	run_failed(k, why);
-out:
-	free(l.bundle);
-	free(l.state);
 }

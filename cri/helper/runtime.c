@@ -22,9 +22,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "keeper.h"
+#include "null.h"
 
 #define MOREARGS 16
 
@@ -168,6 +170,26 @@ static void last_error(struct call *c, char *out, size_t size)
 		snprintf(out, size, "%s", found);
 }
 
+/*
+ * hide_null replaces the host's /dev/null: what a runtime has for the container it
+ * hands on as it is, for an exec. Where no device can be made, nothing can be read
+ * or written.
+ */
+static void hide_null(struct call *c)
+{
+	for (int i = 0; i < 3; i++) {
+		if (!is_null(i))
+			continue;
+		int fd = null_fresh();
+		if (fd < 0)
+			fd = null_end(i != 0);
+		if (fd < 0 || dup2(fd, i) < 0) {
+			dprintf(c->log, "{\"level\":\"error\",\"msg\":\"make a null device: %s\"}\n", strerror(errno));
+			_exit(127);
+		}
+	}
+}
+
 /* runtime executes one command of the runtime; it returns only if that went well. */
 static void runtime(struct call *c, const int stdio[3], const char *command, ...)
 {
@@ -184,12 +206,14 @@ static void runtime(struct call *c, const int stdio[3], const char *command, ...
 		c->argv[n++] = a;
 	va_end(ap);
 	c->argv[n] = NULL;
-	pid_t pid = fork();
+	pid_t self = getpid(), pid = fork();
 	if (pid == 0) {
+		end_with(self);
 		char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
 		for (int i = 0; i < 3; i++)
 			if (stdio && stdio[i] >= 0)
 				dup2(stdio[i], i);
+		hide_null(c);
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 		child_reset();
 		umask(022);
@@ -275,13 +299,31 @@ static void pass_terminal(int sock, int fd)
 		entry_fail("hand over the terminal: %s", strerror(errno));
 }
 
+/*
+ * await_exec returns when a process executes another file than it did, which is
+ * the program: "start" ends when that is about to happen. A program that is the
+ * runtime itself is not waited for.
+ */
+static void await_exec(pid_t pid, const struct stat *before)
+{
+	char path[64];
+	struct stat st;
+	snprintf(path, sizeof path, "/proc/%d/exe", pid);
+	for (int i = 0; i < 5000; i++) {
+		if (stat(path, &st) < 0 || st.st_ino != before->st_ino || st.st_dev != before->st_dev)
+			return;
+		nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+	}
+}
+
 /* create is what a launcher does. */
-static void __attribute__((noreturn)) create(const struct launch *l, int sock)
+static void __attribute__((noreturn)) create(const struct launch *l, int sock, pid_t keeper)
 {
 	struct call c;
 	char said[32];
 	int fds[5] = { sock, l->fds[0], l->fds[1], l->fds[2], l->fds[3] }, *stdio = fds + 1;
 
+	end_with(keeper);
 	/* All else is the keeper's: its lock above all must not outlive it here. */
 	for (int i = 0; i < 5; i++)
 		if (fds[i] >= 0)
@@ -306,7 +348,14 @@ static void __attribute__((noreturn)) create(const struct launch *l, int sock)
 	int n = snprintf(said, sizeof said, "P%d", pid);
 	if (send(ENTRY_SOCK, said, (size_t)n, MSG_NOSIGNAL) < 0)
 		_exit(1);
+	struct stat before;
+	char exe[64];
+	snprintf(exe, sizeof exe, "/proc/%d/exe", pid);
+	/* Others are frozen until the program is executed (hush.c). */
+	int wait = tag_has(l->m, TAG_PIDNS) && stat(exe, &before) == 0;
 	runtime(&c, NULL, "start", l->id, NULL);
+	if (wait)
+		await_exec(pid, &before);
 	send(ENTRY_SOCK, "S", 1, MSG_NOSIGNAL);
 	_exit(0);
 }
@@ -317,9 +366,10 @@ int runtime_start(const struct launch *l, pid_t *pid, int *sock)
 	int p[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
 		return -errno;
+	pid_t keeper = getpid();
 	*pid = fork();
 	if (*pid == 0)
-		create(l, p[1]);
+		create(l, p[1], keeper);
 	int err = *pid < 0 ? -errno : 0;
 	close(p[1]);
 	if (err) {
@@ -339,13 +389,12 @@ void runtime_enter(struct entry *e)
 {
 	struct call c;
 	char path[64];
-	int master = -1, tty = (tag_u32(e->m, TAG_FLAGS) & FLAG_TTY) != 0;
+	int tty = (tag_u32(e->m, TAG_FLAGS) & FLAG_TTY) != 0;
 	struct span process = tag_str(e->m, TAG_PROCESS);
 	char *id = span_dup(tag_str(e->m, TAG_ID));
 
+	entry_begin(e);
 	entry_settle(e);
-	prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
-	set_title("berth-exec");
 	prepare(&c, e->m, tty);
 	int fd = memfd_create("berth-process", MFD_CLOEXEC);
 	if (!id || fd < 0 || write_all(fd, process.p, process.n) < 0)
@@ -357,8 +406,8 @@ void runtime_enter(struct entry *e)
 		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath, id, NULL);
 	pid_t pid = pid_made(&c);
 	if (tty)
-		master = terminal(&c);
+		entry_terminal(ENTRY_SOCK, terminal(&c));
 	clean(&c);
-	entry_started(pid, master);
+	entry_started(pid);
 	entry_watch(pid);
 }

@@ -5,17 +5,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <limits.h>
-#include <linux/capability.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -145,80 +140,6 @@ static int set_sysctls(const struct msg *m, char *err, size_t size)
 	return 0;
 }
 
-/*
- * pod_init is process 1 of the pod's shared PID namespace. The containers see
- * it, so it holds nothing: an empty root in a mount namespace of its own, no
- * descriptor, no privilege. It only has to be there, and to be the parent of
- * orphans: with SIGCHLD ignored the kernel reaps them by itself.
- */
-static void pod_init(int done, int user)
-{
-	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
-	struct __user_cap_data_struct nocaps[2] = { 0 };
-	sigset_t none;
-	const char *step = "make mounts private";
-	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-		goto bad;
-	step = "mount an empty root";
-	if (mount("berth", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") < 0 ||
-	    chdir("/proc") < 0)
-		goto bad;
-	step = "change root";
-	if (syscall(SYS_pivot_root, ".", ".") == 0) {
-		if (umount2(".", MNT_DETACH) < 0)
-			goto bad;
-	} else if (mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0) {
-		/* An initramfs cannot be pivoted away from. */
-		goto bad;
-	}
-	step = "drop privileges";
-	if (chdir("/") < 0 || syscall(SYS_setgroups, 0, NULL) < 0)
-		goto bad;
-	/* A pod's own range of ids may be so small that nobody is not in it. */
-	if (syscall(SYS_setresgid, 65534, 65534, 65534) < 0 && !(user && errno == EINVAL))
-		goto bad;
-	if (syscall(SYS_setresuid, 65534, 65534, 65534) < 0 && !(user && errno == EINVAL))
-		goto bad;
-	if (syscall(SYS_capset, &h, nocaps) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		goto bad;
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-	prctl(PR_SET_NAME, "pause", 0, 0, 0);
-	set_title("/pause");
-	signal(SIGCHLD, SIG_IGN);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	write_all(done, "+", 1);
-	close_range(0, ~0u, 0);
-	for (;;)
-		pause();
-bad:
-	dprintf(done, "%s: %s", step, strerror(errno));
-	_exit(1);
-}
-
-/* make_pid1 makes it the child of the keeper, also from a child of that. */
-static int make_pid1(int user, char *err, size_t size)
-{
-	int p[2];
-	char buf[128];
-	if (pipe2(p, O_CLOEXEC) < 0)
-		return fail(err, size, errno, "make pipe");
-	pid1 = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | (user ? CLONE_PARENT : 0) | SIGCHLD, 0, 0, 0, 0);
-	if (pid1 == 0)
-		pod_init(p[1], user);
-	int e = errno;
-	close(p[1]);
-	ssize_t n = pid1 < 0 ? 0 : read(p[0], buf, sizeof buf - 1);
-	close(p[0]);
-	if (pid1 < 0)
-		return fail(err, size, e, "make PID namespace");
-	buf[n > 0 ? n : 0] = 0;
-	if (n > 0 && buf[0] == '+')
-		return 0;
-	snprintf(err, size, "start process 1 of the pod: %s", n > 0 ? buf : "it died");
-	return -1;
-}
-
 /* What the owner says: process 1 when all is there, or why it is not. */
 struct owned {
 	pid_t pid1;
@@ -229,18 +150,24 @@ struct owned {
  * owner is a child that makes the pod's namespaces from within its user
  * namespace, which then owns them, and lives until they have been joined.
  */
-static void __attribute__((noreturn)) owner(int userns, int flags, int pid, int sock)
+static void __attribute__((noreturn)) owner(int userns, int flags, struct birth *b, int sock)
 {
 	struct owned o = { 0 };
 	char c;
+	if (b) {
+		close(b->said[0]);
+		b->said[0] = -1;
+	}
 	if (setns(userns, CLONE_NEWUSER) < 0)
 		fail(o.err, sizeof o.err, errno, "join user namespace");
 	else if (syscall(SYS_setresgid, 0, 0, 0) < 0 || syscall(SYS_setresuid, 0, 0, 0) < 0)
 		fail(o.err, sizeof o.err, errno, "become root of the pod");
 	else if (flags && unshare(flags) < 0)
 		fail(o.err, sizeof o.err, errno, "make namespaces");
-	else if (pid && make_pid1(1, o.err, sizeof o.err) == 0)
-		o.pid1 = pid1;
+	else if (b && (o.pid1 = birth(b, 1)) < 0)
+		fail(o.err, sizeof o.err, errno, "make PID namespace");
+	if (b)
+		birth_over(b);
 	write_all(sock, (char *)&o, sizeof o);
 	while (read(sock, &c, 1) < 0 && errno == EINTR)
 		;
@@ -252,7 +179,7 @@ static void __attribute__((noreturn)) owner(int userns, int flags, int pid, int 
  * keeper joins them and stays in the host's user namespace: it writes logs and
  * starts launchers, which need the host's root.
  */
-static int own_namespaces(const char *path, int flags, int pid, char *err, size_t size)
+static int own_namespaces(const char *path, int flags, struct birth *b, char *err, size_t size)
 {
 	struct owned o = { 0 };
 	int p[2], e = 0;
@@ -264,7 +191,7 @@ static int own_namespaces(const char *path, int flags, int pid, char *err, size_
 	pid_t child = fork();
 	if (child == 0) {
 		close(p[0]);
-		owner(userns, flags, pid, p[1]);
+		owner(userns, flags, b, p[1]);
 	}
 	e = errno;
 	close(p[1]);
@@ -280,7 +207,7 @@ static int own_namespaces(const char *path, int flags, int pid, char *err, size_
 		close(pidfd);
 	close(p[0]);
 	waitpid(child, NULL, 0);
-	pid1 = o.pid1;
+	pid1 = o.pid1 > 0 ? o.pid1 : 0;
 	if (n != sizeof o || o.err[0]) {
 		snprintf(err, size, "%s", n == sizeof o ? o.err : "make namespaces: the child died");
 		return -1;
@@ -288,23 +215,48 @@ static int own_namespaces(const char *path, int flags, int pid, char *err, size_
 	return e ? fail(err, size, e, "join namespaces of the pod") : 0;
 }
 
-static int make_namespaces(const struct msg *m, uint32_t ns, char *err, size_t size)
+static int make_namespaces(const struct msg *m, uint32_t ns, struct birth *b, char *err, size_t size)
 {
 	int flags = (ns & NS_IPC ? CLONE_NEWIPC : 0) | (ns & NS_UTS ? CLONE_NEWUTS : 0);
 	char *userns = span_dup(tag_str(m, TAG_USERNS));
 	if (userns) {
-		int r = own_namespaces(userns, flags, (ns & NS_PID) != 0, err, size);
+		int r = own_namespaces(userns, flags, b, err, size);
 		free(userns);
 		return r;
 	}
 	return flags && unshare(flags) < 0 ? fail(err, size, errno, "make namespaces") : 0;
 }
 
+/* settle makes of the namespaces what the pod wants them to be. */
+static int settle(const struct msg *m, char *err, size_t size)
+{
+	struct span host = tag_str(m, TAG_HOSTNAME);
+	if (host.n && sethostname(host.p, host.n) < 0)
+		return fail(err, size, errno, "set hostname");
+	if (set_sysctls(m, err, size) < 0)
+		return -1;
+	pidns_self = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	return pidns_self < 0 ? fail(err, size, errno, "open PID namespace") : 0;
+}
+
+/* make_pod makes or joins all namespaces; b is that of process 1 of the pod, where it has one. */
+static int make_pod(const struct msg *m, struct birth *b, char *err, size_t size)
+{
+	if (make_namespaces(m, tag_u32(m, TAG_NAMESPACES), b, err, size) < 0 || settle(m, err, size) < 0)
+		return -1;
+	if (!b)
+		return 0;
+	if (!pid1 && (pid1 = birth(b, 0)) < 0) {
+		pid1 = 0;
+		return fail(err, size, errno, "make PID namespace");
+	}
+	return birth_wait(b, err, size);
+}
+
 int sandbox_setup(const struct msg *m, char *err, size_t size)
 {
 	char num[16];
-	uint32_t ns = tag_u32(m, TAG_NAMESPACES);
-	struct span host = tag_str(m, TAG_HOSTNAME);
+	struct birth b;
 
 	if (record_self(err, size) < 0)
 		return -1;
@@ -317,18 +269,13 @@ int sandbox_setup(const struct msg *m, char *err, size_t size)
 	}
 	if (join_cgroups(m, err, size) < 0 || join_net(m, err, size) < 0)
 		return -1;
-	if (make_namespaces(m, ns, err, size) < 0)
+	if (!(tag_u32(m, TAG_NAMESPACES) & NS_PID))
+		return make_pod(m, NULL, err, size);
+	if (birth_prepare(&b, m, err, size) < 0)
 		return -1;
-	if (host.n && sethostname(host.p, host.n) < 0)
-		return fail(err, size, errno, "set hostname");
-	if (set_sysctls(m, err, size) < 0)
-		return -1;
-	pidns_self = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	if (pidns_self < 0)
-		return fail(err, size, errno, "open PID namespace");
-	if (ns & NS_PID && !pid1)
-		return make_pid1(0, err, size);
-	return 0;
+	int r = make_pod(m, &b, err, size);
+	birth_over(&b);
+	return r;
 }
 
 /* sandbox_listen binds through /proc: the directory may be longer than an address. */

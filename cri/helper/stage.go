@@ -14,7 +14,7 @@ import (
 )
 
 // A stage holds the parts of a container's tree that are the same whatever its
-// image is: /dev, and on cgroup v1 /sys/fs/cgroup with a mount for each
+// image is: /dev, /sys, and on cgroup v1 /sys/fs/cgroup with a mount for each
 // hierarchy. They are put together at a place of the host, in the mount
 // namespace that init has by then, where no name is of a container's making.
 // libcontainer then binds each as a whole. Left to it, which trusts nothing
@@ -24,6 +24,7 @@ type stage struct {
 	Dir    string // covered for it, in init's namespace only
 	Dev    *specs.Mount
 	OnDev  []specs.Mount // below /dev, of the machine's making
+	Sys    *specs.Mount
 	Cgroup *specs.Mount
 	Trees  []cgroups.Mount
 	Files  []fileBind // not in Dir, see there
@@ -44,7 +45,7 @@ func stageOf(spec *specs.Spec, dir, root string) stage {
 	}
 	var rest []specs.Mount
 	for _, m := range spec.Mounts {
-		if !st.take(m, len(l.Devices) == 0, !has(specs.CgroupNamespace)) {
+		if !st.take(m, len(l.Devices) == 0, !has(specs.CgroupNamespace)) && !st.takeSys(m, root) {
 			rest = append(rest, m)
 			continue
 		}
@@ -52,13 +53,43 @@ func stageOf(spec *specs.Spec, dir, root string) stage {
 		switch m.Destination {
 		case "/dev", cgroupRoot:
 			rest = append(rest, st.bind(m))
+		case sysRoot:
+			rest = append(rest, st.bindSys(m, l))
 		}
 	}
 	st.Files, spec.Mounts = takeFiles(rest, root)
 	return st
 }
 
-const cgroupRoot = "/sys/fs/cgroup"
+const (
+	sysRoot    = "/sys"
+	cgroupRoot = "/sys/fs/cgroup"
+)
+
+// takeSys says whether m, which is the container's /sys, becomes part of the
+// stage. libcontainer mounts it only where the image has a directory or nothing.
+func (st *stage) takeSys(m specs.Mount, root string) bool {
+	if m.Destination != sysRoot || m.Type != "sysfs" || st.Sys != nil {
+		return false
+	}
+	if fi, err := os.Lstat(filepath.Join(root, sysRoot)); err == nil && !fi.IsDir() {
+		return false
+	}
+	st.Sys = &m
+	return true
+}
+
+// bindSys is the mount by which libcontainer shows /sys, read-only where the
+// path is to be. As a read-only path it would be bound on itself with all that is
+// mounted below: a second /sys, and a second mount of each hierarchy.
+func (st *stage) bindSys(m specs.Mount, l *specs.Linux) specs.Mount {
+	b := st.bind(m)
+	if i := slices.Index(l.ReadonlyPaths, sysRoot); i >= 0 {
+		l.ReadonlyPaths = slices.Delete(slices.Clone(l.ReadonlyPaths), i, i+1)
+		b.Options = append(b.Options, "ro")
+	}
+	return b
+}
 
 // take says whether m becomes part of the stage.
 func (st *stage) take(m specs.Mount, dev, cgroup bool) bool {
@@ -111,7 +142,7 @@ func (st *stage) path(destination string) string {
 // set makes the stage. It is called in init's life, where the mount namespace is
 // the container's own but still shows what the host's does.
 func (st *stage) set() error {
-	if st.Dev == nil && st.Cgroup == nil && len(st.Files) == 0 {
+	if st.Dev == nil && st.Sys == nil && st.Cgroup == nil && len(st.Files) == 0 {
 		return nil
 	}
 	// libcontainer does the same later. Not before: what is mounted from here
@@ -124,7 +155,7 @@ func (st *stage) set() error {
 			return err
 		}
 	}
-	if st.Dev == nil && st.Cgroup == nil {
+	if st.Dev == nil && st.Sys == nil && st.Cgroup == nil {
 		return nil
 	}
 	if err := mountAt(specs.Mount{Type: "tmpfs", Source: "stage", Options: []string{"mode=700"}}, st.Dir); err != nil {
@@ -133,6 +164,11 @@ func (st *stage) set() error {
 	if st.Dev != nil {
 		if err := st.setDev(st.path("/dev")); err != nil {
 			return fmt.Errorf("stage /dev: %w", err)
+		}
+	}
+	if st.Sys != nil {
+		if err := mkdirAndMount(*st.Sys, st.path(sysRoot)); err != nil {
+			return fmt.Errorf("stage %s: %w", sysRoot, err)
 		}
 	}
 	if st.Cgroup != nil {

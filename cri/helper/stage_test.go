@@ -17,6 +17,7 @@ func TestStageWire(t *testing.T) {
 		{Dir: "/s"},
 		{
 			Dir: "/s", Dev: &dev, OnDev: []specs.Mount{{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"gid=5"}}}, Cgroup: &group,
+			Sys:   &specs.Mount{Destination: sysRoot, Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "rw"}},
 			Trees: []cgroups.Mount{{Mountpoint: "/sys/fs/cgroup/cpu", Root: "/", Subsystems: []string{"cpu", "cpuacct"}}},
 			Files: []fileBind{{"/a", "/r/etc/hosts", true}, {"/b", "/r/etc/hostname", false}},
 		},

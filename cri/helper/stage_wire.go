@@ -34,6 +34,9 @@ func (st *stage) encode() []byte {
 	for _, m := range st.OnDev {
 		mount("ondev", m)
 	}
+	if st.Sys != nil {
+		mount("sys", *st.Sys)
+	}
 	if st.Cgroup != nil {
 		mount("cgroup", *st.Cgroup)
 	}
@@ -65,6 +68,8 @@ func decodeStage(b []byte) (stage, error) {
 			st.Dev = &m
 		case "ondev":
 			st.OnDev = append(st.OnDev, m)
+		case "sys":
+			st.Sys = &m
 		case "cgroup":
 			st.Cgroup = &m
 		case "tree":

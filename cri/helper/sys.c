@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -180,6 +181,18 @@ int join_cgroup(struct span path)
 	return err;
 }
 
+/*
+ * end_with has the kernel kill this process when its parent ends, which may have
+ * happened already. What a launcher does after the death of its keeper nobody
+ * would find: the sweep of the pod may be over by then.
+ */
+void end_with(pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	if (getppid() != parent)
+		_exit(1);
+}
+
 struct pids {
 	pid_t *p;
 	size_t n, max;
@@ -240,6 +253,31 @@ static void children_of(pid_t pid, struct pids *l)
 		closedir(d);
 }
 
+/* stop_tree stops what descends from a process and from those in the list, until no new one is found, and adds it. */
+static void stop_tree(pid_t root, struct pids *l)
+{
+	for (int round = 0; round < 64; round++) {
+		size_t before = l->n;
+		if (root)
+			children_of(root, l);
+		for (size_t i = 0; i < l->n; i++)
+			children_of(l->p[i], l);
+		for (size_t i = before; i < l->n; i++)
+			kill(l->p[i], SIGSTOP);
+		if (l->n == before && round > 0)
+			break;
+	}
+}
+
+static int kill_pids(struct pids *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		kill(l->p[i], SIGKILL);
+	int n = (int)l->n;
+	free(l->p);
+	return n;
+}
+
 /*
  * kill_tree kills what descends from a process, and that itself when self is
  * set. All are stopped before the first is killed, and looked for again until
@@ -253,19 +291,75 @@ int kill_tree(pid_t root, int self)
 		kill(root, SIGSTOP);
 		pids_add(&l, root);
 	}
-	for (int round = 0; round < 64; round++) {
-		size_t before = l.n;
-		children_of(root, &l);
-		for (size_t i = 0; i < l.n; i++)
-			children_of(l.p[i], &l);
-		for (size_t i = before; i < l.n; i++)
-			kill(l.p[i], SIGSTOP);
-		if (l.n == before && round > 0)
-			break;
-	}
+	stop_tree(root, &l);
+	return kill_pids(&l);
+}
+
+/* kill_children kills those of the keeper's children that are asked for, and says how many there were, zombies among them. */
+int kill_children(int (*which)(pid_t))
+{
+	struct pids l = { 0 };
+	int n = 0;
+	children_of(getpid(), &l);
 	for (size_t i = 0; i < l.n; i++)
-		kill(l.p[i], SIGKILL);
-	int n = (int)l.n;
+		if (which(l.p[i])) {
+			kill(l.p[i], SIGKILL);
+			n++;
+		}
 	free(l.p);
 	return n;
+}
+
+/* session_of is the 6th field of /proc/<pid>/stat, 0 when there is none. */
+static pid_t session_of(pid_t pid)
+{
+	char path[32], buf[1024];
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	if (read_path(AT_FDCWD, path, buf, sizeof buf) <= 0)
+		return 0;
+	char *p = strrchr(buf, ')');
+	for (int i = 0; p && i < 4; i++)
+		p = strchr(p + 1, ' ');
+	return p ? (pid_t)strtol(p + 1, NULL, 10) : 0;
+}
+
+/* stop_sessions adds the processes below the keeper that are in one of the sessions. */
+static void stop_sessions(const struct pids *leaders, struct pids *l)
+{
+	struct pids all = { 0 };
+	children_of(getpid(), &all);
+	for (size_t i = 0; i < all.n; i++) {
+		children_of(all.p[i], &all);
+		if (!pids_has(l, all.p[i]) && pids_has(leaders, session_of(all.p[i])) && pids_add(l, all.p[i]))
+			kill(all.p[i], SIGSTOP);
+	}
+	free(all.p);
+}
+
+/*
+ * kill_exec kills what an entry process has started and, wherever in the pod it
+ * is by now, what is left of the sessions of that and of the program's. Either may
+ * be 0. The kernel gives out the number of a session's leader again only when the
+ * session is empty: if somebody else has it, there is nothing left. What has left
+ * both its parent and the session is the container's own.
+ */
+int kill_exec(pid_t entry, pid_t program)
+{
+	struct pids l = { 0 }, leaders = { 0 };
+	pid_t own = getsid(0);
+	for (size_t before = 1; l.n != before;) {
+		before = l.n;
+		stop_tree(entry, &l);
+		if (program && !pids_has(&l, program) && !pids_has(&leaders, program) && session_of(program) == 0)
+			pids_add(&leaders, program);
+		for (size_t i = 0; i < l.n; i++) {
+			pid_t s = session_of(l.p[i]);
+			if (s && s != own && !pids_has(&leaders, s))
+				pids_add(&leaders, s);
+		}
+		if (leaders.n)
+			stop_sessions(&leaders, &l);
+	}
+	free(leaders.p);
+	return kill_pids(&l);
 }

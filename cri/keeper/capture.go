@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ var packets = sync.Pool{New: func() any { return new([maxCapture]byte) }}
 
 // killed is how long the end of a command that was killed is waited for: one that the kernel cannot end now, as it waits for a
 // disk that is gone, must not hold up who has given it up.
-const killed = 10 * time.Second
+var killed = 10 * time.Second // a variable for tests
 
 // Captures says whether the keeper knows [Keeper.Capture]: one that was started by an older version does not, nor can the
 // processes of other runtimes be captured.
@@ -32,7 +33,7 @@ func (k *Keeper) Captures(e Exec) bool {
 // killed, and the cause is returned. An error of a writer is returned too, after the process is killed.
 func (k *Keeper) Capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
 	x, err := k.capture(ctx, e, stdout, stderr)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrSilent) {
 		return Exit{}, context.Cause(ctx)
 	}
 	if err != nil {
@@ -57,9 +58,17 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 		return Exit{}, gone(err)
 	}
 	stop := context.AfterFunc(ctx, func() { l.killSoon(killed) })
+	watched := k.watchdog(func() { _ = l.answers.SetReadDeadline(time.Unix(1, 0)) })
 	x, err := captured(l, buf[:], e.ContainerID, stdout, stderr)
+	if watched() {
+		_ = l.kill() // for when it goes on
+		err = ErrSilent
+	}
 	if !stop() {
 		l.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(k.hello(context.WithoutCancel(ctx)), ErrSilent) {
+			return Exit{}, ErrSilent // the command is not to blame for that it has not ended
+		}
 		return Exit{}, ctx.Err() // it ended because it was killed, or would have been
 	}
 	if err != nil {
@@ -85,7 +94,7 @@ func (k *Keeper) line(ctx context.Context) (*line, error) {
 		}
 		l.Close()
 	}
-	return openLine(ctx, k.dir)
+	return k.openLine(ctx)
 }
 
 // keep leaves a connection for the next command. One is enough: the probes of a pod are rarely asked at the same time.

@@ -16,8 +16,9 @@ import (
 )
 
 // TestExecKillReachesAll starts what tries to get away: a background process,
-// one in a session of its own, a daemon whose parents have gone, and one that
-// ignores signals.
+// one in a session of its own, processes whose parents have gone, which are the
+// container's children by then, and one that ignores signals. What has left both
+// its parents and their sessions is the container's, as with other runtimes.
 func TestExecKillReachesAll(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("shared PID namespace %v", shared), func(t *testing.T) {
@@ -34,7 +35,8 @@ func TestExecKillReachesAll(t *testing.T) {
 			r, w, _ := os.Pipe()
 			defer r.Close()
 			pr := p.spec(c.ID, "/bin/sh", "-c", `trap '' TERM
-				sleep 47112001 & setsid sleep 47112002 & (setsid sh -c 'sleep 47112003 & sleep 47112004 &' &) ; sleep 0.1; echo ready; sleep 47112005`).Process
+				sleep 47112001 & setsid sleep 47112002 & (sleep 47112003 & sleep 47112004 &)
+				setsid sh -c '(sleep 47112006 &); echo ready; sleep 47112007' & sleep 47112005`).Process
 			proc, err := p.Exec(t.Context(), keeper.Exec{ContainerID: c.ID, Pid: pid, Process: pr, Stdout: w})
 			w.Close()
 			if err != nil {
@@ -65,7 +67,7 @@ func TestExecKillAfterTheEndReachesWhatIsLeft(t *testing.T) {
 	id, pid := p.sh("sleep 1000")
 	r, w, _ := os.Pipe()
 	defer r.Close()
-	proc, err := p.Exec(t.Context(), keeper.Exec{ContainerID: id, Pid: pid, Stdout: w, Process: p.spec(id, "/bin/sh", "-c", "setsid sleep 3001 & exit 0").Process})
+	proc, err := p.Exec(t.Context(), keeper.Exec{ContainerID: id, Pid: pid, Stdout: w, Process: p.spec(id, "/bin/sh", "-c", "(sleep 3001 &); sleep 3002 & exit 0").Process})
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -193,4 +195,28 @@ func TestExecEndsWithItsContainer(t *testing.T) {
 		t.Errorf("ended with %+v, %v", e, err)
 	}
 	p.exit(id)
+}
+
+// TestKeeperOutlivesForgottenExecs ends many programs at once whose agent has hung up: the keeper reaps entry processes of which it has not
+// heard yet what they said last.
+func TestKeeperOutlivesForgottenExecs(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	for range 100 {
+		proc, err := p.Exec(t.Context(), keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/sleep", "1000").Process})
+		if err != nil {
+			t.Fatal(err)
+		}
+		proc.Close()
+	}
+	if err := p.Signal(t.Context(), id, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := p.exit(id); e.Signal != int(unix.SIGKILL) {
+		t.Errorf("ended with %+v", e)
+	}
+	again, _ := p.sh("exit 3")
+	if e := p.exit(again); e.Code != 3 {
+		t.Errorf("the next container ended with %+v", e)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +41,8 @@ func needRoot(t testing.TB) {
 
 var helperDir string
 
-// helperBinary is built once; $BERTH_HELPER is one that was built already.
+// helperBinary is built once; $BERTH_HELPER is one that was built already, as
+// `make sanitize` does.
 var helperBinary = sync.OnceValues(func() (string, error) {
 	if p := os.Getenv("BERTH_HELPER"); p != "" {
 		return p, nil
@@ -113,6 +115,15 @@ func (p *pod) cleanup() {
 	}
 	if err := keeper.Kill(p.config.Dir); err != nil {
 		p.t.Errorf("kill: %v", err)
+	}
+	// A helper that was built with sanitizers tells here what they found.
+	reports, err := filepath.Glob(filepath.Join(p.config.Dir, "sanitizer.*"))
+	if err != nil {
+		p.t.Error(err)
+	}
+	for _, r := range reports {
+		text, err := os.ReadFile(r)
+		p.t.Errorf("%s, %v: %s", r, err, text)
 	}
 	removeCgroups(p.t)
 }
@@ -234,7 +245,23 @@ func (p *pod) container(spec *specs.Spec) keeper.Container {
 		p.t.Fatal(err)
 	}
 	write(p.t, filepath.Join(bundle, "config.json"), string(b), 0o600)
-	return keeper.Container{ID: id, Bundle: bundle, StateDir: filepath.Join(p.dir, "state"), LogPath: filepath.Join(bundle, "log"), TTY: spec.Process.Terminal}
+	c := keeper.Container{ID: id, Bundle: bundle, StateDir: filepath.Join(p.dir, "state"), LogPath: filepath.Join(bundle, "log"), TTY: spec.Process.Terminal}
+	if i := slices.IndexFunc(spec.Linux.Namespaces, isPID); i >= 0 {
+		c.PIDNamespace = spec.Linux.Namespaces[i].Path
+	}
+	if caps := spec.Process.Capabilities; caps != nil && slices.Contains(caps.Bounding, "CAP_SYS_PTRACE") {
+		c.Traces, c.Freezer = true, freezer(id)
+	}
+	return c
+}
+
+// freezer is the directory of a container's cgroup by which it is frozen.
+func freezer(id string) string {
+	dir := "/sys/fs/cgroup/freezer"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.procs"); err == nil {
+		dir = "/sys/fs/cgroup"
+	}
+	return filepath.Join(dir, cgroupRoot(), id)
 }
 
 // sh runs a shell script as a container and returns its id and pid.

@@ -35,34 +35,118 @@ func readIdentity(dir string) (identity, error) {
 	return parseIdentity(string(b))
 }
 
-// findIdentity returns the identity of the live keeper of a directory. One that
-// was started by an agent that died at once may not have written its own yet,
-// but holds its lock: that one is waited for.
-func findIdentity(dir string) (identity, error) {
-	for range 1000 {
+// comingUp is how often, every two milliseconds, a keeper is looked for that
+// holds its lock and has not written its identity yet.
+const comingUp = 1000
+
+// findIdentity returns the identity of the live keeper of a directory. ErrGone
+// says that there is none, for certain; what could not be asked is another error.
+//
+// A keeper that was started by an agent that died at once may not have written
+// its identity yet, but holds its lock: that one is waited for. One whose file
+// is damaged is found by the lock that it has open.
+func findIdentity(ctx context.Context, dir string) (identity, error) {
+	for try := range comingUp {
 		ident, err := readIdentity(dir)
-		if err != nil && !errors.Is(err, ErrGone) {
-			return ident, err
+		damaged := err != nil && !errors.Is(err, ErrGone)
+		if err == nil {
+			alive, err := ident.alive()
+			if alive || err != nil {
+				return ident, err
+			}
 		}
-		if err == nil && ident.alive() {
-			return ident, nil
+		held, lockErr := lockHeld(dir)
+		if lockErr != nil {
+			return ident, errors.Join(err, lockErr)
 		}
-		if !lockHeld(dir) {
+		if !held {
 			return ident, ErrGone
 		}
-		time.Sleep(2 * time.Millisecond)
+		if damaged || try%100 == 10 {
+			found, err := lockHolder(dir)
+			if !errors.Is(err, ErrGone) {
+				return found, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return identity{}, ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
 	}
 	return identity{}, errors.New("a keeper holds its lock but does not come up")
 }
 
 // lockHeld says whether a keeper lives in the directory.
-func lockHeld(dir string) bool {
+func lockHeld(dir string) (bool, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "keeper.lock"), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, os.NewSyscallError("flock", err)
+}
+
+// lockHolder finds the keeper by its open lock. It is for a directory whose
+// keeper.pid says nothing: it looks at all processes of the machine. Nothing but
+// a keeper has the lock open for long, and the name rules out who only tries it.
+func lockHolder(dir string) (identity, error) {
+	var lock unix.Stat_t
+	if err := unix.Stat(filepath.Join(dir, "keeper.lock"), &lock); err != nil {
+		return identity{}, os.NewSyscallError("stat", err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return identity{}, err
+	}
+	names, err := readDirNames("/proc")
+	if err != nil {
+		return identity{}, err
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || !hasOpen(pid, &lock) {
+			continue
+		}
+		cmd, err := os.ReadFile("/proc/" + name + "/cmdline")
+		if err == nil && bytes.HasPrefix(cmd, []byte("berth-keeper\x00")) {
+			return identity{pid: pid, start: st.start, boot: boot}, nil
+		}
+	}
+	return identity{}, ErrGone
+}
+
+// hasOpen says whether a process has the file among its first descriptors, where
+// a keeper is given its lock.
+func hasOpen(pid int, file *unix.Stat_t) bool {
+	for fd := range 32 {
+		var st unix.Stat_t
+		err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/fd/"+strconv.Itoa(fd), &st)
+		if err == nil && st.Dev == file.Dev && st.Ino == file.Ino {
+			return true
+		}
+	}
+	return false
+}
+
+func readDirNames(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
 }
 
 func parseIdentity(s string) (identity, error) {
@@ -81,18 +165,29 @@ func parseIdentity(s string) (identity, error) {
 	return identity{pid: pid, start: start, boot: f[2]}, nil
 }
 
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(bytes.TrimSpace(b))
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(b)), err
 }
 
-// alive says whether the process still is the one recorded and not a zombie.
-func (i identity) alive() bool {
-	if i.boot != "" && i.boot != bootID() {
-		return false
+// alive says whether the process still is the one recorded and not a zombie. An
+// error says that this is not known: that no file can be opened just now, for
+// instance, is not the end of a process.
+func (i identity) alive() (bool, error) {
+	if i.boot != "" {
+		boot, err := bootID()
+		if err != nil || i.boot != boot {
+			return false, err
+		}
 	}
 	st, err := readStat(i.pid)
-	return err == nil && st.start == i.start && st.state != 'Z' && st.state != 'X'
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return st.start == i.start && st.state != 'Z' && st.state != 'X', nil
 }
 
 // open returns a pidfd of the process. The identity is checked after the pidfd
@@ -106,20 +201,44 @@ func (i identity) open() (*os.File, error) {
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	if !i.alive() {
+	alive, err := i.alive()
+	if err == nil && !alive {
+		err = ErrGone
+	}
+	if err != nil {
 		f.Close()
-		return nil, ErrGone
+		return nil, err
 	}
 	return f, nil
 }
 
-func signalPidfd(f *os.File, sig unix.Signal) error {
-	fd, err := rawFd(f)
+// signal signals the process, if it still is there.
+func (i identity) signal(sig unix.Signal) error {
+	f, err := i.open()
+	if errors.Is(err, ErrGone) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return os.NewSyscallError("pidfd_send_signal", err)
+	defer f.Close()
+	return signalPidfd(f, sig)
+}
+
+// signalPidfd signals the process of a pidfd; one that has ended is no error. The
+// file is in use meanwhile: closed by somebody else, its number could be that of
+// another process's pidfd.
+func signalPidfd(f *os.File, sig unix.Signal) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	if err := rc.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) }); err != nil {
+		return err
+	}
+	if sent != nil && !errors.Is(sent, unix.ESRCH) {
+		return os.NewSyscallError("pidfd_send_signal", sent)
 	}
 	return nil
 }

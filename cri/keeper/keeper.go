@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -46,22 +47,32 @@ type Keeper struct {
 	// version is that of the wire format the keeper knows.
 	version uint32
 	idle    atomic.Pointer[line]
+	quiet   atomic.Bool
 }
 
 // Open finds the live keeper of a directory, after the agent was restarted.
 // It returns ErrGone when there is none.
+//
+// ErrGone is certain. Any other error, [ErrSilent] among them, says that the keeper
+// may live, and could not be asked.
 func Open(ctx context.Context, id, dir string) (*Keeper, error) {
-	ident, err := findIdentity(dir)
+	ident, err := findIdentity(ctx, dir)
 	if err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
 	}
 	k := &Keeper{id: id, dir: dir, ident: ident}
-	m, err := k.call(ctx, opHello, nil)
-	if err != nil {
+	if err := k.hello(ctx); err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
 	}
-	k.pid1, k.version = int(m.u32(tagPid1)), m.u32(tagVersion)
 	return k, nil
+}
+
+func (k *Keeper) hello(ctx context.Context) error {
+	m, err := k.call(ctx, opHello, nil)
+	if err == nil {
+		k.pid1, k.version = int(m.u32(tagPid1)), m.u32(tagVersion)
+	}
+	return err
 }
 
 // ID returns the sandbox id the keeper was started or opened with.
@@ -72,6 +83,10 @@ func (k *Keeper) Dir() string { return k.dir }
 
 // Pid returns the process ID of the keeper.
 func (k *Keeper) Pid() int { return k.ident.pid }
+
+// Pid1 returns the process ID of process 1 of the PID namespace that the pod's
+// containers share, 0 when they share none.
+func (k *Keeper) Pid1() int { return k.pid1 }
 
 // NSPath returns the path of a namespace of the pod: "ipc", "uts", "net" are
 // the keeper's own; "pid" is that of the pod's process 1, or the keeper's (the
@@ -104,6 +119,16 @@ type Container struct {
 	TTY, Stdin, StdinOnce bool
 	// MemoryCgroup is the directory whose oom_kill counter is read at exit.
 	MemoryCgroup string
+	// PIDNamespace is the path of a PID namespace that others are in already,
+	// and that the container joins; "" is none. While it is started, those of
+	// them that Traces are frozen.
+	PIDNamespace string
+	// Traces says that its processes may trace all that they see
+	// (CAP_SYS_PTRACE without a user namespace), and Freezer is the directory
+	// of its cgroup with freezer.state or cgroup.freeze; "" where the machine
+	// has none, and then nothing is started beside it in its PID namespace.
+	Traces  bool
+	Freezer string
 	// Runtime makes the container instead of libcontainer; nil is libcontainer.
 	Runtime *Runtime
 }
@@ -163,6 +188,12 @@ func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 	}
 	f.u32(tagFlags, flags)
 	f.str(tagMemCG, c.MemoryCgroup)
+	if c.PIDNamespace != "" {
+		f.str(tagPIDNS, c.PIDNamespace)
+	}
+	if c.Traces {
+		f.str(tagFreezer, c.Freezer)
+	}
 	m, err := k.call(ctx, opRun, f)
 	if err != nil {
 		return 0, fmt.Errorf("run container %s: %w", c.ID, err)
@@ -184,7 +215,8 @@ func (k *Keeper) Signal(ctx context.Context, containerID string, sig unix.Signal
 }
 
 // Forget drops the exit record and the state of a container that was removed.
-// It works while the keeper is dead, too, and on a container it never had.
+// It works while the keeper is dead or does not answer, too, and on a container
+// it never had.
 func (k *Keeper) Forget(containerID string) error {
 	if err := checkID(containerID); err != nil {
 		return err
@@ -192,7 +224,7 @@ func (k *Keeper) Forget(containerID string) error {
 	var f fields
 	f.str(tagID, containerID)
 	err := k.callSoon(opForget, f)
-	if errors.Is(err, ErrGone) {
+	if errors.Is(err, ErrGone) || errors.Is(err, ErrSilent) {
 		err = Forget(k.dir, containerID)
 	}
 	if err != nil {
@@ -248,11 +280,21 @@ func (k *Keeper) Stop(ctx context.Context) error {
 			return fmt.Errorf("stop keeper %s: %w", k.id, err)
 		}
 	}
-	if err := waitReadable(ctx, pidfd); err != nil {
+	// It has said that it ends, and may be stopped before it has.
+	wait, cancel := context.WithTimeout(ctx, dying)
+	defer cancel()
+	if err := waitReadable(wait, pidfd); err != nil {
 		return fmt.Errorf("stop keeper %s: %w", k.id, err)
 	}
+	// It was listening a moment ago, and takes its socket away once it has no child any more.
+	_, err = os.Lstat(filepath.Join(k.dir, "keeper.sock"))
+	k.quiet.Store(errors.Is(err, fs.ErrNotExist))
 	return nil
 }
+
+// Quiet says that Stop has ended the keeper in order: everything that descended
+// from it had ended before. It is false after one that was killed.
+func (k *Keeper) Quiet() bool { return k.quiet.Load() }
 
 // dial connects to a keeper's socket. The directory may be longer than a
 // socket address (108 bytes), so the path goes through a descriptor.
@@ -266,20 +308,29 @@ func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 		defer d.Close()
 		path = "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/keeper.sock"
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixpacket", path)
-	for errors.Is(err, unix.EAGAIN) && ctx.Err() == nil {
-		// Its queue of connections is full: unlike TCP, the kernel says so.
-		time.Sleep(time.Millisecond)
-		c, err = d.DialContext(ctx, "unixpacket", path)
+	connect := func() (*net.UnixConn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unixpacket", path)
+		for wait, waited := time.Millisecond, time.Duration(0); errors.Is(err, unix.EAGAIN) && waited < answer; wait = min(2*wait, 100*time.Millisecond) {
+			// Its queue of connections is full: unlike TCP, the kernel says so.
+			waited += wait
+			select {
+			case <-ctx.Done():
+				return nil, err
+			case <-time.After(wait):
+			}
+			c, err = d.DialContext(ctx, "unixpacket", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.UnixConn), nil
 	}
+	c, err := connect()
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, ErrGone
+		return relisten(ctx, dir, connect)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.UnixConn), nil
+	return c, err
 }
 
 // call does one request on a connection of its own.
@@ -295,30 +346,38 @@ func (k *Keeper) call(ctx context.Context, o op, f fields) (message, error) {
 
 // callSoon is for requests that a keeper answers at once, or never.
 func (k *Keeper) callSoon(o op, f fields) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	_, err := k.call(ctx, o, f)
+	_, err := k.call(context.Background(), o, f)
 	return err
 }
 
 // request sends a request and reads its first answer; the connection stays
 // open for what follows.
 func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File) (*net.UnixConn, message, []*os.File, error) {
-	c, err := dial(ctx, k.dir)
+	c, err := k.dial(ctx)
 	if err != nil {
 		return nil, message{}, nil, err
 	}
 	// A deadline in the past wakes a blocked read; it is cleared after.
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	wake := func() { _ = c.SetDeadline(time.Unix(1, 0)) }
+	watched := k.guard(o, c, wake)
+	stop := context.AfterFunc(ctx, wake)
 	m, got, err := exchange(c, o, f, files)
+	silent := watched()
+	switch {
+	case err == nil:
+	case silent || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil:
+		err = ErrSilent
+	case errors.Is(err, ErrGone):
+		err = k.ended()
+	}
 	if !stop() {
 		closeAll(got)
 		got, err = nil, ctx.Err()
-		if o == opExec {
-			// It may run, but the caller is told that it does not.
-			_ = c.SetDeadline(time.Now().Add(time.Second))
-			_ = sendSignal(c, unix.SIGKILL)
-		}
+	}
+	if o == opExec && err != nil && (errors.Is(err, ErrSilent) || ctx.Err() != nil) {
+		// It may run, but the caller is told that it does not.
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		_ = sendSignal(c, unix.SIGKILL)
 	}
 	if err != nil {
 		c.Close()

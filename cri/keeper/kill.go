@@ -22,7 +22,7 @@ const dying = 10 * time.Second
 func Kill(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), dying)
 	defer cancel()
-	ident, err := findIdentity(dir)
+	ident, err := findIdentity(ctx, dir)
 	switch {
 	case errors.Is(err, ErrGone):
 	case err != nil:
@@ -33,22 +33,24 @@ func Kill(dir string) error {
 		}
 	}
 	var left []identity
-	states, err := ReadStates(dir)
+	// What a damaged record names, the end of the pod's cgroup finds: it must not keep the pod from going.
+	states, _ := ReadStates(dir)
 	for _, s := range states {
 		if s.Pid > 1 && s.start != 0 && ident.boot != "" {
 			left = append(left, identity{pid: s.Pid, start: s.start, boot: ident.boot})
 		}
 	}
-	if err = errors.Join(err, killAll(ctx, left)); err != nil {
+	if err = killAll(ctx, left); err != nil {
 		return fmt.Errorf("kill keeper: %w", err)
 	}
 	return nil
 }
 
-// killKeeper stops the keeper, so that it starts nothing more, and kills its
-// descendants and then itself. What one of them has forked in its last moment
-// becomes the keeper's child, as long as that is there, and is found in the next
-// round.
+// killKeeper stops the keeper, so that it starts nothing more, and then what
+// descends from it, so that it forks nothing more: until nobody new is found. The
+// keeper is killed with them before the first is waited for: process 1 of a PID
+// namespace ends only when all in it have been reaped, and a keeper that is
+// stopped reaps nobody.
 func killKeeper(ctx context.Context, ident identity) error {
 	f, err := ident.open()
 	if errors.Is(err, ErrGone) {
@@ -61,23 +63,22 @@ func killKeeper(ctx context.Context, ident identity) error {
 	if err := signalPidfd(f, unix.SIGSTOP); err != nil {
 		return err
 	}
-	killed := map[identity]bool{}
-	for {
-		var fresh []identity
+	var list []identity
+	known := map[identity]bool{}
+	for found := true; found && ctx.Err() == nil; {
+		found = false
 		for _, d := range descendants(ident.pid, nil) {
-			if !killed[d] {
-				killed[d] = true
-				fresh = append(fresh, d)
+			if known[d] {
+				continue
+			}
+			found, known[d] = true, true
+			list = append(list, d)
+			if err := d.signal(unix.SIGSTOP); err != nil {
+				return err
 			}
 		}
-		if len(fresh) == 0 || ctx.Err() != nil {
-			break
-		}
-		if err := killAll(ctx, fresh); err != nil {
-			return err
-		}
 	}
-	return killAll(ctx, []identity{ident})
+	return killAll(ctx, append(list, ident))
 }
 
 // killAll kills the processes and waits until they have ended, or ctx has.

@@ -239,13 +239,23 @@ func TestKillEndsALiveKeeperAndItsPod(t *testing.T) {
 	if b, err := os.ReadFile(pid1); err != nil || !strings.HasPrefix(string(b), "/pause\x00") {
 		t.Errorf("process 1 is %q, %v", b, err)
 	}
+	var fds []unix.PollFd
+	for _, pid := range []int{p.Pid(), p.Pid1(), pid} {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
 	if err := keeper.Kill(p.Dir()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool {
-		b, _ := os.ReadFile(pid1)
-		return len(processes("sleep\x00700")) == 0 && len(b) == 0
-	})
+	// Also the container's process 1, which the kernel lets end only after all that was in its PID namespace.
+	if n, err := unix.Poll(fds, 0); n != len(fds) {
+		t.Errorf("of the keeper, process 1 and the container's init %d have ended: %v, %v", n, fds, err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00700")) == 0 })
 }
 
 // TestKillLeavesStrangersAlone gives it records whose pids are others' now.

@@ -26,8 +26,8 @@ type line struct {
 	io, wait      syscall.RawConn // of each
 }
 
-func openLine(ctx context.Context, dir string) (*line, error) {
-	c, err := dial(ctx, dir)
+func (k *Keeper) openLine(ctx context.Context) (*line, error) {
+	c, err := k.dial(ctx)
 	if err != nil {
 		return nil, err
 	}

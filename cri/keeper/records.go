@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,16 +42,23 @@ type State struct {
 // Exits reads every exit record, also while the keeper is dead.
 func (k *Keeper) Exits() ([]Exit, error) { return ReadExits(k.dir) }
 
-// ReadExits reads every exit record of a keeper's directory.
+// ReadExits reads every exit record of a keeper's directory. One that is damaged
+// does not keep the others from being read: it is part of the error, and that its
+// container has ended is told all the same, with a code of 255, where the
+// container's other record does not say that it still runs.
 func ReadExits(dir string) ([]Exit, error) {
 	var exits []Exit
 	err := readRecords(filepath.Join(dir, "exit"), func(id, text string) error {
 		e, err := parseExit(id, text)
-		exits = append(exits, e)
+		if err == nil {
+			exits = append(exits, e)
+		} else if lost, ok := lostExit(dir, id); ok {
+			exits = append(exits, lost)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read exit records: %w", err)
+		return exits, fmt.Errorf("read exit records: %w", err)
 	}
 	return exits, nil
 }
@@ -60,11 +68,13 @@ func ReadStates(dir string) ([]State, error) {
 	var states []State
 	err := readRecords(filepath.Join(dir, "c"), func(id, text string) error {
 		s, err := parseState(id, text)
-		states = append(states, s)
+		if err == nil {
+			states = append(states, s)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read container records: %w", err)
+		return states, fmt.Errorf("read container records: %w", err)
 	}
 	return states, nil
 }
@@ -91,23 +101,72 @@ func readRecords(dir string, fn func(id, text string) error) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, e := range entries {
 		id := e.Name()
 		if checkID(id) != nil { // a record being written begins with a dot
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, id))
+		text, err := readRecord(filepath.Join(dir, id))
 		if errors.Is(err, fs.ErrNotExist) { // forgotten meanwhile
 			continue
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = fn(id, text)
 		}
-		if err := fn(id, string(b)); err != nil {
-			return fmt.Errorf("record of %s: %w", id, err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record of %s: %w", id, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// maxRecord is more than any record has: the longest holds what libcontainer said of a failed start.
+const maxRecord = 64 << 10
+
+func readRecord(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
+	return string(b), err
+}
+
+// lostExit is what is left to tell of a container whose exit record is damaged: that there is one. It is false where the container's
+// process still is there.
+func lostExit(dir, id string) (Exit, bool) {
+	e := Exit{ContainerID: id, Code: lostCode}
+	info, err := os.Stat(filepath.Join(dir, "exit", id))
+	if err != nil {
+		return e, false
+	}
+	e.StartedAt, e.FinishedAt = info.ModTime(), info.ModTime()
+	s, ident, err := stateOf(dir, id)
+	if err != nil {
+		return e, true
+	}
+	e.Pid, e.StartedAt = s.Pid, s.StartedAt
+	alive, err := ident.alive()
+	return e, err == nil && !alive
+}
+
+// lostCode is the code of an exit of which no more is known.
+const lostCode = 255
+
+// stateOf reads the record of one container, and whose process it names.
+func stateOf(dir, id string) (State, identity, error) {
+	text, err := readRecord(filepath.Join(dir, "c", id))
+	if err != nil {
+		return State{}, identity{}, err
+	}
+	s, err := parseState(id, text)
+	if err == nil && (s.Pid <= 1 || s.start == 0) {
+		err = errors.New("it names no process")
+	}
+	keeper, _ := readIdentity(dir) // of the same boot; where it says nothing, the start time has to do
+	return s, identity{pid: s.Pid, start: s.start, boot: keeper.boot}, err
 }
 
 // parseExit reads "1 <pid> <wait status> <oom> <started> <finished>", times in
@@ -194,6 +253,7 @@ func exitOf(m message) Exit {
 
 // Watch calls fn for every exit there is on record, and then for each that
 // happens, each once, until the context ends or the keeper is gone (ErrGone).
+// After any other error the keeper may live, and can be watched again.
 // It subscribes before it reads the records, so none falls between.
 func (k *Keeper) Watch(ctx context.Context, fn func(Exit)) error {
 	seen := map[string]int{}
@@ -229,17 +289,20 @@ func (k *Keeper) watch(ctx context.Context, tell func(Exit)) error {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	exits, err := k.Exits()
-	if err != nil {
-		return err
-	}
 	for _, e := range exits {
 		tell(e)
+	}
+	if err != nil && !damaged(err) {
+		return err
 	}
 	buf := make([]byte, 1024)
 	for {
 		m, files, err := receive(c, buf)
+		if err = gone(err); errors.Is(err, ErrGone) {
+			return k.ended()
+		}
 		if err != nil {
-			return gone(err)
+			return err
 		}
 		closeAll(files)
 		if m.op == opExit {

@@ -39,6 +39,10 @@ type Config struct {
 	// LaunchProcs are those its launchers join, so that starting a container
 	// is not charged to the pod. Without them launchers stay with the keeper.
 	LaunchProcs []string
+	// InitProcs are those that process 1 of a shared PID namespace joins before
+	// it does anything else, so that it is found there whatever becomes of its
+	// keeper.
+	InitProcs   []string
 	OOMScoreAdj int
 	// NoSpare says that all containers will have a Runtime, so that no
 	// launcher of libcontainer need wait for the first.
@@ -49,12 +53,19 @@ type Config struct {
 // of this agent execute. A container could reach the binary of the process that
 // enters it through /proc, and a sealed one cannot be written (CVE-2019-5736);
 // libcontainer sees the seals and does not make a copy at every start.
-func OpenHelper(path string) (*os.File, error) {
+//
+// A live keeper, of those whose directories are given, that executes the same binary
+// out of such a memfd shares it: else each restart of the agent would take that
+// memory once more.
+func OpenHelper(path string, keepers ...string) (*os.File, error) {
 	src, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open helper: %w", err)
 	}
 	defer src.Close()
+	if f := sharedHelper(src, keepers); f != nil {
+		return f, nil
+	}
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate("berth-helper", flags|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 all are executable
@@ -124,16 +135,14 @@ func start(ctx context.Context, c Config) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	reap(pid, pidfd)
+	ended := reap(pid, pidfd)
 	pid1, err := awaitReady(ctx, r)
-	if err != nil {
-		_ = signalPidfd(pidfd, unix.SIGKILL)
-		return nil, err
+	var ident identity
+	if err == nil {
+		ident, err = readIdentity(c.Dir)
 	}
-	ident, err := readIdentity(c.Dir)
 	if err != nil {
-		_ = signalPidfd(pidfd, unix.SIGKILL)
-		return nil, err
+		return nil, errors.Join(err, giveUp(pidfd, ended))
 	}
 	return &Keeper{id: c.ID, dir: c.Dir, ident: ident, pid1: pid1, version: wireVersion}, nil
 }
@@ -172,11 +181,26 @@ func fork(c Config, files []*os.File) (int, *os.File, error) {
 	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
 }
 
-// reap takes the keeper's zombie when it ends: it is the agent's child until
-// the agent ends. Waiting on a pidfd costs a parked goroutine, where wait(2)
+// giveUp kills a keeper that is not to be, and waits for its end: who undoes what
+// was made for it must not do so under its hands. What it has started ends with
+// it, by PR_SET_PDEATHSIG.
+func giveUp(pidfd *os.File, ended <-chan struct{}) error {
+	err := signalPidfd(pidfd, unix.SIGKILL) // fails where it has ended and the file is closed
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(dying):
+		return errors.Join(errors.New("it was killed and does not end"), err)
+	}
+}
+
+// reap takes the keeper's zombie when it ends, and tells: it is the agent's child
+// until the agent ends. Waiting on a pidfd costs a parked goroutine, where wait(2)
 // would hold a thread for each pod.
-func reap(pid int, pidfd *os.File) {
+func reap(pid int, pidfd *os.File) <-chan struct{} {
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		defer pidfd.Close()
 		if err := waitReadable(context.Background(), pidfd); err != nil {
 			return
@@ -184,6 +208,7 @@ func reap(pid int, pidfd *os.File) {
 		var ws unix.WaitStatus
 		_, _ = unix.Wait4(pid, &ws, unix.WNOHANG, nil)
 	}()
+	return ended
 }
 
 // awaitReady reads the one line a starting keeper says: "+<pid of the pod's
@@ -279,6 +304,9 @@ func (c Config) fields() (fields, error) {
 	}
 	for _, p := range c.LaunchProcs {
 		f.str(tagLaunchCgroup, p)
+	}
+	for _, p := range c.InitProcs {
+		f.str(tagInitCgroup, p)
 	}
 	f.u32(tagOOMAdj, uint32(int32(c.OOMScoreAdj)))
 	if c.NoSpare {

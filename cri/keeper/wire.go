@@ -80,6 +80,7 @@ const (
 	tagNamespaces   tag = 36
 	tagUserNS       tag = 37
 	tagRootUID      tag = 38
+	tagInitCgroup   tag = 39
 
 	tagArg      tag = 50
 	tagEnv      tag = 51
@@ -100,6 +101,9 @@ const (
 
 	tagRuntime tag = 70
 	tagProcess tag = 71
+
+	tagPIDNS   tag = 72
+	tagFreezer tag = 73
 )
 
 // Flags of a container in tagFlags; stdio of an attach uses stdin as well.

@@ -1,0 +1,7 @@
+#ifndef BERTH_NULL_H
+#define BERTH_NULL_H
+int is_null(int fd);
+int null_fresh(void);
+int null_end(int write);
+int null_take(int as);
+#endif
