@@ -1,13 +1,14 @@
 // Package event keeps what happened to this node and its pods, as the API's Events: a bounded ring in which an event that
-// repeats is counted, not stored again.
+// repeats is counted, not stored again. The latest are kept in a file, too, so that a restart of the agent does not forget why a pod
+// is where it is.
 package event
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,58 +29,50 @@ type Config struct {
 	Component string // "" = "berth"
 	Host      string // the node's name
 	Capacity  int    // events kept, 0 = 2000
+	File      string // where [Recorder.Run] keeps them over a restart, "" = nowhere
+	Log       *slog.Logger
 }
 
-// Recorder is the ring. It is safe for concurrent use; what it hands out is shared and must not be changed.
+// Recorder is the ring. It is safe for concurrent use.
 type Recorder struct {
 	cfg Config
 
 	mu      sync.Mutex
-	order   []*corev1.Event // by the time an event was first seen; the first is the next to go
-	byKey   map[key]*corev1.Event
+	ring    ring
 	similar map[kind]*similar
 	serial  int64
 	change  chan struct{} // closed and replaced at every change
 }
 
-// key is what makes two events one.
-type key struct {
-	uid                         types.UID
-	field, typ, reason, message string
-	combined                    bool // it stands for all of its kind, whatever their messages
-}
-
-// New returns an empty Recorder.
+// New returns a Recorder with the events that the file has. What of it cannot be read is left out.
 func New(c Config) *Recorder {
-	if c.Capacity <= 0 {
-		c.Capacity = defaultCapacity
+	c.Capacity = cmp.Or(max(c.Capacity, 0), defaultCapacity)
+	c.Component = cmp.Or(c.Component, "berth")
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Component == "" {
-		c.Component = "berth"
-	}
-	return &Recorder{cfg: c, byKey: map[key]*corev1.Event{}, similar: map[kind]*similar{}, change: make(chan struct{})}
+	r := &Recorder{cfg: c, ring: newRing(c.Capacity), similar: map[kind]*similar{}, change: make(chan struct{})}
+	r.load()
+	return r
 }
 
 // Event records something about a pod. typ is corev1.EventTypeNormal or corev1.EventTypeWarning.
 func (r *Recorder) Event(pod *corev1.Pod, typ, reason, format string, args ...any) {
-	r.record(reference(pod, ""), typ, reason, fmt.Sprintf(format, args...))
+	r.record(about(pod, ""), typ, reason, fmt.Sprintf(format, args...))
 }
 
 // Node records something about the node itself: as kubelet does, by a name and a UID that are both the node's name.
 func (r *Recorder) Node(typ, reason, format string, args ...any) {
-	r.record(corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Host, UID: types.UID(r.cfg.Host)}, typ, reason, fmt.Sprintf(format, args...))
+	r.record(entry{Node: true, Name: r.cfg.Host, UID: types.UID(r.cfg.Host)}, typ, reason, fmt.Sprintf(format, args...))
 }
 
 // Container records something about one container of a pod.
 func (r *Recorder) Container(pod *corev1.Pod, name, typ, reason, format string, args ...any) {
-	r.record(reference(pod, fieldPath(pod, name)), typ, reason, fmt.Sprintf(format, args...))
+	r.record(about(pod, fieldPath(pod, name)), typ, reason, fmt.Sprintf(format, args...))
 }
 
-func reference(pod *corev1.Pod, field string) corev1.ObjectReference {
-	return corev1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		ResourceVersion: pod.ResourceVersion, FieldPath: field,
-	}
+func about(pod *corev1.Pod, field string) entry {
+	return entry{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Version: pod.ResourceVersion, Field: field}
 }
 
 // fieldPath is how an Event names a container: by the list of the spec that it is in.
@@ -95,21 +88,22 @@ func fieldPath(pod *corev1.Pod, name string) string {
 	}
 }
 
-func (r *Recorder) record(of corev1.ObjectReference, typ, reason, message string) {
-	message = shorten(message)
-	now := metav1.NewTime(time.Now())
-	k := key{uid: of.UID, field: of.FieldPath, typ: typ, reason: reason, message: message}
+func (r *Recorder) record(e entry, typ, reason, message string) {
+	e.Type, e.Reason, e.Message = typ, reason, shorten(message)
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.combine(k, now.Time) {
-		k = key{uid: of.UID, typ: typ, reason: reason, combined: true}
-		of.FieldPath = ""
-		message = shorten(combinedPrefix + message)
+	if e.Combined = r.combine(&e, now); e.Combined {
+		e.Field, e.Message = "", shorten(combinedPrefix+e.Message)
 	}
 	r.serial++
-	e := r.next(of, k, message, now)
-	e.ResourceVersion = fmt.Sprint(r.serial)
-	r.byKey[k] = e
+	if old := r.ring.like(&e); old != nil {
+		old.Count++
+		old.Message, old.Last, old.Serial = e.Message, now.UnixNano(), r.serial
+	} else {
+		e.Count, e.Born, e.First, e.Last, e.Serial = 1, r.serial, now.UnixNano(), now.UnixNano(), r.serial
+		r.ring.add(e)
+	}
 	close(r.change)
 	r.change = make(chan struct{})
 }
@@ -121,76 +115,61 @@ func shorten(message string) string {
 	return message
 }
 
-// next is the event to be stored for k: a new one, or the last one with its count raised. What was handed out is not changed.
-func (r *Recorder) next(of corev1.ObjectReference, k key, message string, now metav1.Time) *corev1.Event {
-	if old, ok := r.byKey[k]; ok {
-		e := *old
-		e.Count++
-		e.Message = message
-		e.LastTimestamp = now
-		r.order[slices.Index(r.order, old)] = &e
-		return &e
+// object is the event as the API has it.
+func (r *Recorder) object(e *entry) *corev1.Event {
+	kind := "Pod"
+	if e.Node {
+		kind = "Node"
 	}
-	e := &corev1.Event{
+	first, last := metav1.NewTime(time.Unix(0, e.First)), metav1.NewTime(time.Unix(0, e.Last))
+	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s.%x", of.Name, now.UnixNano()+r.serial), Namespace: cmp.Or(of.Namespace, metav1.NamespaceDefault),
-			UID: types.UID(fmt.Sprintf("%s.%d", of.UID, r.serial)), CreationTimestamp: now,
+			Name: fmt.Sprintf("%s.%x", e.Name, e.First+e.Born), Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault),
+			UID: types.UID(fmt.Sprintf("%s.%d", e.UID, e.Born)), CreationTimestamp: first, ResourceVersion: fmt.Sprint(e.Serial),
 		},
-		InvolvedObject: of,
-		Type:           k.typ, Reason: k.reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		InvolvedObject: corev1.ObjectReference{
+			Kind: kind, APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.Version, FieldPath: e.Field,
+		},
+		Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count, FirstTimestamp: first, LastTimestamp: last,
 		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
 		ReportingController: r.cfg.Component, ReportingInstance: r.cfg.Host,
 	}
-	if len(r.order) >= r.cfg.Capacity {
-		old := r.order[0]
-		r.order = slices.Delete(r.order, 0, 1)
-		delete(r.byKey, keyOf(old))
-	}
-	r.order = append(r.order, e)
-	return e
-}
-
-// keyOf is the key under which an event was recorded.
-func keyOf(e *corev1.Event) key {
-	if strings.HasPrefix(e.Message, combinedPrefix) {
-		return key{uid: e.InvolvedObject.UID, typ: e.Type, reason: e.Reason, combined: true}
-	}
-	return key{uid: e.InvolvedObject.UID, field: e.InvolvedObject.FieldPath, typ: e.Type, reason: e.Reason, message: e.Message}
 }
 
 // List returns the events, the oldest first.
 func (r *Recorder) List() []*corev1.Event {
+	entries, _, _ := r.since(0)
+	out := make([]*corev1.Event, len(entries))
+	for i := range entries {
+		out[i] = r.object(&entries[i])
+	}
+	return out
+}
+
+// since are the entries that have changed after the serial, the serial that is the last now, and what is closed at the next change.
+func (r *Recorder) since(serial int64) ([]entry, int64, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.order)
+	return r.ring.since(serial), r.serial, r.change
 }
 
 // Watch calls fn with ADDED for each event there is and for each new one, and with MODIFIED when one has repeated, until ctx
 // ends or fn returns an error, which it returns. A slow fn sees the last state of an event that repeats, not each repetition;
 // one that falls behind by a whole ring misses events, as the list would.
 func (r *Recorder) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Event) error) error {
-	seen := map[types.UID]*corev1.Event{}
+	var seen int64
 	for {
-		r.mu.Lock()
-		events, change := slices.Clone(r.order), r.change
-		r.mu.Unlock()
-		for _, e := range events {
-			was, known := seen[e.UID]
-			if was == e {
-				continue
-			}
-			seen[e.UID] = e
+		entries, serial, change := r.since(seen)
+		for i := range entries {
 			typ := watch.Added
-			if known {
+			if entries[i].Born <= seen {
 				typ = watch.Modified
 			}
-			if err := fn(typ, e); err != nil {
+			if err := fn(typ, r.object(&entries[i])); err != nil {
 				return err
 			}
 		}
-		if len(seen) > 2*len(events)+16 {
-			forget(seen, events)
-		}
+		seen = serial
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -202,17 +181,4 @@ func (r *Recorder) Watch(ctx context.Context, fn func(watch.EventType, *corev1.E
 // Subscribe returns a Watch. Nothing has to be held for it meanwhile: the ring holds what comes.
 func (r *Recorder) Subscribe() func(context.Context, func(watch.EventType, *corev1.Event) error) error {
 	return r.Watch
-}
-
-// forget drops what is not among events any more.
-func forget(seen map[types.UID]*corev1.Event, events []*corev1.Event) {
-	keep := make(map[types.UID]bool, len(events))
-	for _, e := range events {
-		keep[e.UID] = true
-	}
-	for uid := range seen {
-		if !keep[uid] {
-			delete(seen, uid)
-		}
-	}
 }

@@ -57,8 +57,8 @@ func TestRingIsBounded(t *testing.T) {
 		r.Event(pod(fmt.Sprint("a", i)), corev1.EventTypeNormal, "Test", "event %d", i)
 	}
 	list := r.List()
-	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(r.byKey) != 10 {
-		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(r.byKey))
+	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(r.ring.byHash) != 10 {
+		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(r.ring.byHash))
 	}
 	// One that was forgotten begins anew.
 	r.Event(pod("a3"), corev1.EventTypeNormal, "Test", "event %d", 3)
@@ -137,8 +137,8 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 		for i := range 30 {
 			r.Event(pod("a"), corev1.EventTypeNormal, fmt.Sprint("Reason", i), "x")
 		}
-		if len(r.List()) != 15 || len(r.byKey) != 15 {
-			t.Errorf("%d events, %d keys", len(r.List()), len(r.byKey))
+		if len(r.List()) != 15 || len(r.ring.byHash) != 15 {
+			t.Errorf("%d events, %d keys", len(r.List()), len(r.ring.byHash))
 		}
 	})
 }

@@ -1,6 +1,8 @@
 package event
 
 import (
+	"hash/maphash"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,26 +24,27 @@ type kind struct {
 
 // similar are the messages of one kind of events.
 type similar struct {
-	messages map[string]bool
+	messages []uint64 // hashes
 	last     time.Time
 }
 
 // combine says whether an event goes into the one that stands for its kind.
-func (r *Recorder) combine(k key, now time.Time) bool {
-	of := kind{k.uid, k.typ, k.reason}
+func (r *Recorder) combine(e *entry, now time.Time) bool {
+	of := kind{e.UID, e.Type, e.Reason}
 	s := r.similar[of]
 	if s == nil || now.Sub(s.last) > similarFor {
-		s = &similar{messages: map[string]bool{}}
+		s = &similar{}
 		r.similar[of] = s
 	}
 	s.last = now
-	if s.messages[k.message] {
+	message := maphash.String(r.ring.seed, e.Message)
+	if slices.Contains(s.messages, message) {
 		return false
 	}
 	if len(s.messages) >= maxSimilar-1 {
 		return true
 	}
-	s.messages[k.message] = true
+	s.messages = append(s.messages, message)
 	if len(r.similar) > r.cfg.Capacity {
 		for of, s := range r.similar {
 			if now.Sub(s.last) > similarFor {

@@ -110,8 +110,8 @@ func readyToStart(in Input, st *corev1.PodStatus) corev1.PodCondition {
 }
 
 // anyStarted says whether one of the pod's own containers has ever run, after which the pod stays initialized.
-func anyStarted(in Input, st *corev1.PodStatus) bool {
-	t := count(in.Pod, st.ContainerStatuses)
+func anyStarted(st *corev1.PodStatus) bool {
+	t := count(st.ContainerStatuses)
 	return t.running+t.stopped > 0
 }
 
@@ -126,7 +126,7 @@ func initialized(in Input, st *corev1.PodStatus) corev1.PodCondition {
 	switch {
 	case st.Phase == corev1.PodSucceeded:
 		return Condition(corev1.PodInitialized, true, "PodCompleted", "")
-	case len(not) == 0 || anyStarted(in, st):
+	case len(not) == 0 || anyStarted(st):
 		return Condition(corev1.PodInitialized, true, "", "")
 	case st.Phase == corev1.PodFailed:
 		return Condition(corev1.PodInitialized, false, "PodFailed", "")

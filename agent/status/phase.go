@@ -10,10 +10,9 @@ type tally struct {
 	running   int
 	stopped   int // ran, and does not now
 	succeeded int // of those stopped: with code 0
-	again     int // of those stopped: will run again
 }
 
-func count(pod *corev1.Pod, list []corev1.ContainerStatus) tally {
+func count(list []corev1.ContainerStatus) tally {
 	var t tally
 	for i := range list {
 		s := &list[i]
@@ -25,12 +24,8 @@ func count(pod *corev1.Pod, list []corev1.ContainerStatus) tally {
 			if s.State.Terminated.ExitCode == 0 {
 				t.succeeded++
 			}
-			if Restarts(pod, &pod.Spec.Containers[i], false, s.State.Terminated.ExitCode) {
-				t.again++
-			}
 		case s.LastTerminationState.Terminated != nil:
 			t.stopped++
-			t.again++ // it waits for that
 		default:
 			t.waiting++
 		}
@@ -41,14 +36,16 @@ func count(pod *corev1.Pod, list []corev1.ContainerStatus) tally {
 // phase is the pod's phase:
 //
 //	Pending    until the init containers are done and each container has run
-//	Running    while one runs, or will run again
-//	Succeeded  when all have exited with 0 and none will run again
-//	Failed     when none will run again and one has failed, or the node has failed the pod
+//	Running    while one runs, or may run again
+//	Succeeded  when the pod has ended and all have exited with 0
+//	Failed     when the pod has ended and one has failed, or the node has failed the pod
 //
-// A pod whose sidecars still run is Running: its end is told when it is over.
+// Exit codes alone do not say that a pod has ended: one that was sent back to its start may have only containers that have exited
+// for good by their own policy, and starts them again nevertheless. Who plans the pod knows, and says it by Ended: nobody takes
+// back a phase that is final.
 func phase(in Input, st *corev1.PodStatus) corev1.PodPhase {
-	t := count(in.Pod, st.ContainerStatuses)
-	sidecars, pendingInit, failedInit, doomed := initState(in.Pod, st)
+	t := count(st.ContainerStatuses)
+	sidecars, pendingInit, failedInit := initState(in.Pod, st)
 	idle := t.running == 0 && !sidecars
 	switch {
 	case in.Failed && (in.Ended || idle):
@@ -59,21 +56,14 @@ func phase(in Input, st *corev1.PodStatus) corev1.PodPhase {
 			return corev1.PodSucceeded
 		}
 		return corev1.PodFailed
-	case doomed && idle:
-		return corev1.PodFailed
 	case pendingInit && t.running == 0 && t.stopped == 0, t.waiting > 0:
 		return corev1.PodPending
-	case !idle || t.again > 0:
-		return corev1.PodRunning
-	case t.succeeded == t.stopped:
-		return corev1.PodSucceeded
 	}
-	return corev1.PodFailed
+	return corev1.PodRunning
 }
 
-// initState says whether a sidecar runs, whether an init container is not done yet, whether one has failed, and whether one has done
-// so for good.
-func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed, doomed bool) {
+// initState says whether a sidecar runs, whether an init container is not done yet, and whether one has failed.
+func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed bool) {
 	for i := range st.InitContainerStatuses {
 		s, c := &st.InitContainerStatuses[i], &pod.Spec.InitContainers[i]
 		if IsSidecar(c) {
@@ -82,10 +72,7 @@ func initState(pod *corev1.Pod, st *corev1.PodStatus) (sidecars, pending, failed
 			continue
 		}
 		pending = pending || !s.Ready
-		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
-			failed = true
-			doomed = doomed || !Restarts(pod, c, true, t.ExitCode)
-		}
+		failed = failed || s.State.Terminated != nil && s.State.Terminated.ExitCode != 0
 	}
-	return sidecars, pending, failed, doomed
+	return sidecars, pending, failed
 }

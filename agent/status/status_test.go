@@ -89,6 +89,14 @@ func own(policies ...corev1.ContainerRestartPolicy) func(*Input) {
 	}
 }
 
+func both(changes ...func(*Input)) func(*Input) {
+	return func(in *Input) {
+		for _, c := range changes {
+			c(in)
+		}
+	}
+}
+
 func TestPhase(t *testing.T) {
 	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
 	crash := map[string]Waiting{"a": {Reason: "CrashLoopBackOff"}}
@@ -105,17 +113,17 @@ func TestPhase(t *testing.T) {
 		{scene{policy: always, spec: "a b", seen: "a=running b=running"}, corev1.PodRunning},
 		{scene{policy: always, spec: "a", seen: "a=exit0"}, corev1.PodRunning},
 		{scene{policy: always, spec: "a", seen: "a=exit1", waiting: crash}, corev1.PodRunning},
-		{scene{policy: onFailure, spec: "a", seen: "a=exit0"}, corev1.PodSucceeded},
+		{scene{policy: onFailure, spec: "a", seen: "a=exit0", change: ended}, corev1.PodSucceeded},
 		{scene{policy: onFailure, spec: "a", seen: "a=exit1"}, corev1.PodRunning},
 		{scene{policy: onFailure, spec: "a b", seen: "a=exit0 b=running"}, corev1.PodRunning},
 		{scene{policy: onFailure, spec: "a b", seen: "a=exit1 b=exit0"}, corev1.PodRunning},
-		{scene{policy: never, spec: "a", seen: "a=exit0"}, corev1.PodSucceeded},
-		{scene{policy: never, spec: "a", seen: "a=exit1"}, corev1.PodFailed},
+		{scene{policy: never, spec: "a", seen: "a=exit0", change: ended}, corev1.PodSucceeded},
+		{scene{policy: never, spec: "a", seen: "a=exit1", change: ended}, corev1.PodFailed},
 		{scene{policy: never, spec: "a b", seen: "a=exit1 b=running"}, corev1.PodRunning},
-		{scene{policy: never, spec: "a b", seen: "a=exit1 b=exit0"}, corev1.PodFailed},
+		{scene{policy: never, spec: "a b", seen: "a=exit1 b=exit0", change: ended}, corev1.PodFailed},
 		{scene{policy: never, spec: "a b", seen: "a=exit0"}, corev1.PodPending},
 
-		{scene{policy: always, spec: "a b", seen: "a=exit1 b=exit0", change: own("Never", "OnFailure")}, corev1.PodFailed},
+		{scene{policy: always, spec: "a b", seen: "a=exit1 b=exit0", change: both(own("Never", "OnFailure"), ended)}, corev1.PodFailed},
 		{scene{policy: never, spec: "a b", seen: "a=exit1 b=exit0", change: own("OnFailure", "Never")}, corev1.PodRunning},
 
 		{scene{policy: always, spec: "init:i a", seen: "i=running"}, corev1.PodPending},
@@ -124,17 +132,21 @@ func TestPhase(t *testing.T) {
 		{scene{policy: always, spec: "init:i a", seen: "i=exit0 a=running"}, corev1.PodRunning},
 		{scene{policy: always, spec: "init:i a", seen: "a=running"}, corev1.PodRunning},
 		{scene{policy: onFailure, spec: "init:i a", seen: "i=exit1"}, corev1.PodPending},
-		{scene{policy: never, spec: "init:i a", seen: "i=exit1"}, corev1.PodFailed},
-		{scene{policy: never, spec: "init:i init:j a", seen: "i=exit0 j=exit1"}, corev1.PodFailed},
+		{scene{policy: never, spec: "init:i a", seen: "i=exit1", change: ended}, corev1.PodFailed},
+		{scene{policy: never, spec: "init:i init:j a", seen: "i=exit0 j=exit1", change: ended}, corev1.PodFailed},
 
 		{scene{policy: always, spec: "side:s a", seen: "s=running"}, corev1.PodPending},
 		{scene{policy: always, spec: "side:s a", seen: "s=running a=running"}, corev1.PodRunning},
 		{scene{policy: always, spec: "side:s a", seen: "s=exit1 a=running"}, corev1.PodRunning},
 		{scene{policy: never, spec: "side:s a", seen: "s=running a=exit0"}, corev1.PodRunning},
-		{scene{policy: never, spec: "side:s a", seen: "s=exit143 a=exit0"}, corev1.PodSucceeded},
-		{scene{policy: never, spec: "side:s a", seen: "s=exit143 a=exit1"}, corev1.PodFailed},
+		{scene{policy: never, spec: "side:s a", seen: "s=exit143 a=exit0", change: ended}, corev1.PodSucceeded},
+		{scene{policy: never, spec: "side:s a", seen: "s=exit143 a=exit1", change: ended}, corev1.PodFailed},
 		{scene{policy: never, spec: "side:s init:i a", seen: "s=running i=exit1"}, corev1.PodPending},
-		{scene{policy: never, spec: "side:s init:i a", seen: "s=exit0 i=exit1"}, corev1.PodFailed},
+		{scene{policy: never, spec: "side:s init:i a", seen: "s=exit0 i=exit1", change: ended}, corev1.PodFailed},
+
+		// Sent back to its start: b was killed for it and is not started again yet, a has been, and is done.
+		{scene{policy: never, spec: "init:i a b", seen: "i=exit0 a=exit0 b=exit137"}, corev1.PodRunning},
+		{scene{policy: never, spec: "init:i a b", seen: "i=exit137 a=exit9 b=exit137"}, corev1.PodRunning},
 
 		{scene{policy: always, spec: "a", seen: "a=exit0", change: ended}, corev1.PodSucceeded},
 		{scene{policy: always, spec: "a", seen: "a=exit143", change: ended}, corev1.PodFailed},
@@ -173,11 +185,11 @@ func TestConditions(t *testing.T) {
 			"PodReadyToStartContainers Initialized PodScheduled | Ready ContainersReady: ContainersNotReady containers with unready status: [s]",
 		},
 		{
-			scene{spec: "a", seen: "sandbox=dead a=exit0", policy: corev1.RestartPolicyNever},
+			scene{spec: "a", seen: "sandbox=dead a=exit0", change: func(in *Input) { in.Ended = true }},
 			"Initialized PodScheduled | Ready ContainersReady: PodCompleted ",
 		},
 		{
-			scene{spec: "a", seen: "sandbox=dead a=exit1", policy: corev1.RestartPolicyNever},
+			scene{spec: "a", seen: "sandbox=dead a=exit1", change: func(in *Input) { in.Ended = true }},
 			"Initialized PodScheduled | Ready ContainersReady: PodFailed ",
 		},
 		{

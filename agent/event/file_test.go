@@ -1,0 +1,113 @@
+package event
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// keeping runs the recorder until what was recorded is in its file.
+func keeping(t *testing.T, r *Recorder, do func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	do()
+	cancel()
+	<-done
+}
+
+func texts(r *Recorder) []string {
+	var out []string
+	for _, e := range r.List() {
+		out = append(out, fmt.Sprint(e.InvolvedObject.Kind, " ", e.InvolvedObject.Name, " ", e.InvolvedObject.FieldPath, " ", e.Reason, " ", e.Message, " ", e.Count,
+			" ", e.Name, " ", e.UID, " ", e.ResourceVersion, " ", e.FirstTimestamp.UnixNano(), " ", e.LastTimestamp.UnixNano()))
+	}
+	return out
+}
+
+func TestEventsOutliveARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "events")
+	first := New(Config{Host: "node", Capacity: 10, File: file})
+	keeping(t, first, func() {
+		for i := range 15 {
+			first.Event(pod("a"), corev1.EventTypeNormal, fmt.Sprint("Reason", i), "x")
+		}
+		for range 50 {
+			first.Container(pod("b"), "main", corev1.EventTypeWarning, "BackOff", "again")
+		}
+		first.Node(corev1.EventTypeWarning, "Full", "disk")
+	})
+	second := New(Config{Host: "node", Capacity: 10, File: file})
+	if got, want := texts(second), texts(first); len(got) != 10 || !reflect.DeepEqual(got, want) {
+		t.Errorf("after a restart:\n%s\nbefore:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	// What repeats goes on being counted, and nothing gets a name that another has had.
+	keeping(t, second, func() {
+		second.Container(pod("b"), "main", corev1.EventTypeWarning, "BackOff", "again")
+		second.Event(pod("c"), corev1.EventTypeNormal, "New", "x")
+	})
+	third := New(Config{Capacity: 10, File: file})
+	list, names := third.List(), map[string]bool{}
+	for _, e := range list {
+		names[string(e.UID)] = true
+	}
+	if e := list[len(list)-3]; e.Count != 51 || len(names) != 10 || list[9].Reason != "New" {
+		t.Errorf("%d times, %d names:\n%s", e.Count, len(names), strings.Join(texts(third), "\n"))
+	}
+}
+
+// A file that was cut off anywhere, or is no such file, costs what of it cannot be read.
+func TestTornFileOfEvents(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "events")
+	r := New(Config{File: file})
+	keeping(t, r, func() {
+		for i := range 3 {
+			r.Event(pod("a"), corev1.EventTypeNormal, "Reason", "message %d", i)
+		}
+	})
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range whole {
+		if err := os.WriteFile(file, whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(New(Config{File: file}).List()), bytes.Count(whole[:n+1], []byte("\n")); got < want-1 || got > want {
+			t.Fatalf("%d of %d bytes: %d events, not %d", n, len(whole), got, want)
+		}
+	}
+	for _, bad := range []string{"\x00\x00\x00", strings.Repeat("x", 1<<20), `{"born":-1}`, "[]\nnull\n" + string(whole), `{"born":1,"serial":1,"count":1,"msg":"` + strings.Repeat("y", 4000) + `"}`} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range New(Config{File: file}).List() {
+			if len(e.Message) > messageLimit {
+				t.Errorf("a message of %d bytes", len(e.Message))
+			}
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"name":"a","uid":"u","type":"Normal","reason":"r","msg":"m","first":1,"last":2,"born":1,"serial":2,"count":2}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		entries, _ := read(bytes.NewReader(data)) // what was read so far counts
+		for _, e := range entries {
+			if e.Count <= 0 || e.Born <= 0 || len(e.Message) > messageLimit {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}
