@@ -87,7 +87,9 @@ func readClaims(dir string) (map[string]string, error) {
 	var bound map[string]string
 	// After a power cut a record may be empty, which says that nothing was made yet of what it was to tell.
 	if err == nil && len(data) > 0 {
-		err = json.Unmarshal(data, &bound)
+		if err = json.Unmarshal(data, &bound); err != nil {
+			err = fmt.Errorf("%w: %s: %w; it goes with its pod", errDamaged, filepath.Join(dir, claimsFile), err)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read which volumes the pod has: %w", err)

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // Content is what volumes get that is in neither the pod nor on the node.
@@ -72,7 +75,7 @@ func (m *Manager) setupFiles(dir, plugin string, pod *corev1.Pod, v *corev1.Volu
 		return "", err
 	}
 	defer root.Close()
-	w := writer{root: root, pod: dir, at: filepath.Join(volumesDir, plugin, v.Name), gid: gid}
+	w := writer{root: root, path: path, gid: gid}
 	if err := w.own(".", -1, mode); err != nil {
 		return "", err
 	}
@@ -82,8 +85,7 @@ func (m *Manager) setupFiles(dir, plugin string, pod *corev1.Pod, v *corev1.Volu
 // writer writes the files of one volume. The containers of the pod have it mounted read-only.
 type writer struct {
 	root *os.Root
-	pod  string // directory of the pod
-	at   string // of the volume, in pod
+	path string // of the volume, for messages
 	gid  int    // -1: nobody's in particular
 }
 
@@ -241,20 +243,11 @@ func (w *writer) tidy(now string, names map[string]bool) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	var r *remover
 	for _, name := range entries {
 		if name == dataLink || name == now || names[name] {
 			continue
 		}
-		if r == nil {
-			fd, err := unix.Open(w.pod, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(fd)
-			r = &remover{root: fd, dir: w.pod, ended: func() error { return nil }} // nobody else writes to it
-		}
-		if err := r.remove(int(d.Fd()), name, w.at, everything, 0); err != nil {
+		if err := filetree.RemoveAt(context.Background(), int(d.Fd()), name, w.path, filetree.Removal{}); err != nil { // nobody else writes to it
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // What the pod's group may do with what is in its volumes, as under kubelet. The setgid bit hands the group on to what is made later.
@@ -45,7 +48,7 @@ func takeGroup(pod *corev1.Pod, path string) error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	err = g.walk(dup, path)
+	err = g.walk(dup, path, 0)
 	if err = errors.Join(err, g.group.Wait()); err != nil {
 		return fmt.Errorf("give volume to group %d: %w", gid, err)
 	}
@@ -60,14 +63,27 @@ type grouper struct {
 	group errgroup.Group
 }
 
+// deepest bounds the descriptors that one hand holds. Who writes to a volume can nest directories without end.
+const deepest = 30
+
 // walk gives away everything in the directory fd, which it closes.
-func (g *grouper) walk(fd int, path string) error {
+func (g *grouper) walk(fd int, path string, depth int) error {
 	d := os.NewFile(uintptr(fd), path)
 	defer d.Close()
+	if depth > deepest {
+		return filetree.Walk(context.Background(), fd, path, func(dir int, name string, _ *unix.Stat_t) error {
+			child, st, err := g.open(dir, name, path+"/.../"+name)
+			if err != nil || child < 0 {
+				return err
+			}
+			defer unix.Close(child)
+			return g.give(child, path+"/.../"+name, &st)
+		})
+	}
 	for {
 		names, err := d.Readdirnames(1000)
 		for _, name := range names {
-			if err := g.entry(int(d.Fd()), name, filepath.Join(path, name)); err != nil {
+			if err := g.entry(int(d.Fd()), name, filepath.Join(path, name), depth); err != nil {
 				return err
 			}
 		}
@@ -80,39 +96,48 @@ func (g *grouper) walk(fd int, path string) error {
 	}
 }
 
-func (g *grouper) entry(dir int, name, path string) error {
-	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	// It has gone meanwhile, is a link, or something else is mounted there.
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
+func (g *grouper) entry(dir int, name, path string, depth int) error {
+	fd, st, err := g.open(dir, name, path)
+	if err != nil || fd < 0 {
+		return err
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("stat %s: %w", path, err)
-	}
-	if st.Dev != g.dev || st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return nil
-	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		child, err := openSame(fd, "")
 		if err != nil {
-			return fmt.Errorf("open %s: %w", path, err)
+			return fmt.Errorf("open %s: %w", filetree.Shown(path), err)
 		}
 		// Where all hands are busy the walk goes on with this one, so that it never waits for itself.
-		if walk := func() error { return g.walk(child, path) }; !g.group.TryGo(walk) {
-			if err := walk(); err != nil {
+		if !g.group.TryGo(func() error { return g.walk(child, path, 0) }) {
+			if err := g.walk(child, path, depth+1); err != nil {
 				return err
 			}
 		}
 	}
 	return g.give(fd, path, &st)
+}
+
+// open opens an entry by its path only; -1 when it has gone meanwhile, is a link, or something else is mounted there.
+func (g *grouper) open(dir int, name, path string) (fd int, st unix.Stat_t, err error) {
+	fd, err = unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+		return -1, st, nil
+	}
+	if err != nil {
+		return -1, st, fmt.Errorf("open %s: %w", filetree.Shown(path), err)
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, st, fmt.Errorf("stat %s: %w", filetree.Shown(path), err)
+	}
+	if st.Dev != g.dev || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		unix.Close(fd)
+		return -1, st, nil
+	}
+	return fd, st, nil
 }
 
 // give changes the group, then the mode: the former clears the setgid bit.
@@ -121,7 +146,7 @@ func (g *grouper) give(fd int, path string, st *unix.Stat_t) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	if st.Gid != g.gid {
 		if err := unix.Fchownat(fd, "", -1, int(g.gid), unix.AT_EMPTY_PATH); err != nil {
-			return fmt.Errorf("chown %s: %w", path, err)
+			return fmt.Errorf("chown %s: %w", filetree.Shown(path), err)
 		}
 	}
 	mode := st.Mode&0o7777 | groupFile
@@ -132,7 +157,7 @@ func (g *grouper) give(fd int, path string, st *unix.Stat_t) error {
 		return nil
 	}
 	if err := unix.Chmod(self, mode); err != nil {
-		return fmt.Errorf("chmod %s: %w", path, err)
+		return fmt.Errorf("chmod %s: %w", filetree.Shown(path), err)
 	}
 	return nil
 }

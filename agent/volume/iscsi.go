@@ -273,6 +273,11 @@ func (m *Manager) attached(ctx context.Context, adm *iscsiadm, dir, volume strin
 // releaseISCSI undoes what was done for the disks of a pod, whose file systems are unmounted by now.
 func (m *Manager) releaseISCSI(ctx context.Context, dir string) error {
 	disks, err := readDisks(dir)
+	if errors.Is(err, errDamaged) {
+		// The pod goes all the same: its file systems are unmounted, and what else there was nobody can tell any more.
+		m.log.Error("sessions of iSCSI disks may be left on the node", "error", err)
+		return nil
+	}
 	if err != nil || len(disks) == 0 {
 		return err
 	}

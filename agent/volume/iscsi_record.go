@@ -26,11 +26,18 @@ type iscsiDisk struct {
 	Discovered []string `json:",omitempty"`
 }
 
+// errDamaged is of a record that is there and says nothing.
+var errDamaged = errors.New("record is damaged")
+
 // others says whether a disk of another volume, of this pod or of any other, is as asked for.
 func (m *Manager) others(dir, volume string, like func(iscsiDisk) bool) (bool, error) {
 	found := false
 	err := m.eachPod(func(other string) error {
 		disks, err := readDisks(other)
+		if errors.Is(err, errDamaged) {
+			found = true // it may be: what it would share stays
+			return nil
+		}
 		for name, d := range disks {
 			found = found || (other != dir || name != volume) && like(d)
 		}
@@ -71,12 +78,12 @@ func readDisks(dir string) (map[string]iscsiDisk, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var disks map[string]iscsiDisk
-	if err == nil {
-		err = json.Unmarshal(data, &disks)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("read which iSCSI disks the pod has: %w", err)
+	}
+	var disks map[string]iscsiDisk
+	if err := json.Unmarshal(data, &disks); err != nil {
+		return nil, fmt.Errorf("read which iSCSI disks the pod has: %w: %s: %w", errDamaged, filepath.Join(dir, iscsiFile), err)
 	}
 	return disks, nil
 }

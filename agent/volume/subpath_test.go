@@ -133,7 +133,8 @@ func TestSubPathRace(t *testing.T) {
 		}
 	})
 	pinned := 0
-	for range 300 {
+	// Who swaps them may stand still for a while, and leave the evil one in place.
+	for tries := 0; tries < 300 || pinned == 0; tries++ {
 		path, err := m.SubPath(t.Context(), pod, "main", 0, vol, "at/deep")
 		if err != nil {
 			continue
@@ -145,9 +146,6 @@ func TestSubPathRace(t *testing.T) {
 	}
 	close(done)
 	wait.Wait()
-	if pinned == 0 {
-		t.Error("never pinned anything")
-	}
 	teardown(t, m)
 	intact()
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
-	"go.opentelemetry.io/otel/trace"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // Teardown unmounts and removes everything of a pod. The pod's containers have ended by then.
@@ -43,27 +42,34 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// What may be removed of a directory's content.
-type policy int
+// mayGo says what may be removed of a directory's content. Data in a place that nobody knows of is not ours to delete.
+type mayGo func(depth int, st *unix.Stat_t) error
 
-const (
-	// nothing but empty directories and empty files: what things were mounted upon.
-	mountpoints policy = iota
-	// ownFiles are the files in the pod's own directory, such as its hosts.
-	ownFiles
-	// everything: it was the pod's, and goes with it.
-	everything
-)
+// mountpoints lets go nothing but empty directories and empty files: what things were mounted upon.
+func mountpoints(_ int, st *unix.Stat_t) error {
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFDIR, kind == unix.S_IFREG && st.Size == 0:
+		return nil
+	}
+	return errors.New("it holds data that is not known to be the pod's")
+}
 
-// contents says what of a pod's directory may be removed. All else must be empty by itself: data in a place that nobody
-// knows of is not ours to delete.
+// ownFiles lets go the files in the pod's own directory, such as its hosts, and mount points below.
+func ownFiles(depth int, st *unix.Stat_t) error {
+	if depth == 0 {
+		return nil
+	}
+	return mountpoints(depth, st)
+}
+
+// contents says what of a pod's directory may be removed; nil is everything: it was the pod's, and goes with it.
 var contents = []struct {
-	path   string
-	policy policy
+	path string
+	may  mayGo
 }{
-	{volumesDir + "/" + emptyDirPlugin, everything},
-	{volumesDir + "/" + configMapPlugin, everything},
-	{containersDir, everything}, // after the emptyDirs, whose deepest parts are moved there
+	{volumesDir + "/" + emptyDirPlugin, nil},
+	{volumesDir + "/" + configMapPlugin, nil},
+	{containersDir, nil},
 	{"", ownFiles},
 }
 
@@ -73,16 +79,25 @@ func removePod(ctx context.Context, dir string) error {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(root)
-	r := remover{root: root, dir: dir, ended: ctx.Err}
+	var errs []error
 	for _, c := range contents {
 		fd, err := openSame(root, c.path)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("open %s: %w", filepath.Join(dir, c.path), err)
+			errs = append(errs, fmt.Errorf("open %s: %w", filepath.Join(dir, c.path), err))
+			continue
 		}
-		if err := r.empty(fd, c.path, c.policy, 0); err != nil {
+		errs = append(errs, filetree.Empty(ctx, fd, filepath.Join(dir, c.path), filetree.Removal{May: c.may}))
+		unix.Close(fd)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	// The first says why; what follows from it is that directories above are not empty.
+	for _, err := range errs {
+		if err != nil {
 			return err
 		}
 	}
@@ -101,122 +116,4 @@ func openSame(dir int, name string) (int, error) {
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})
-}
-
-// maxDepth bounds the descriptors held at a time. A pod can nest directories without end.
-const maxDepth = 100
-
-type remover struct {
-	root  int
-	dir   string
-	moved int
-	ended func() error // why it is to give up; whoever on the machine goes on writing would keep it at work for ever
-}
-
-// empty removes what may be removed of the directory fd, which it closes; at is its path, for messages.
-func (r *remover) empty(fd int, at string, p policy, depth int) error {
-	d := os.NewFile(uintptr(fd), at)
-	defer d.Close()
-	for {
-		if err := r.ended(); err != nil {
-			return fmt.Errorf("remove %s: %w", filepath.Join(r.dir, at), err)
-		}
-		// A directory's entries are read again from the start as long as removing leaves any: what is read while entries go
-		// may be incomplete.
-		names, err := d.Readdirnames(1000)
-		if len(names) == 0 && (err == nil || errors.Is(err, io.EOF)) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("list %s: %w", filepath.Join(r.dir, at), err)
-		}
-		for _, name := range names {
-			if err := r.remove(int(d.Fd()), name, at, p, depth); err != nil {
-				return err
-			}
-		}
-		if _, err := d.Seek(0, io.SeekStart); err != nil {
-			return fmt.Errorf("list %s: %w", filepath.Join(r.dir, at), err)
-		}
-	}
-}
-
-// remove removes one entry of the directory fd. What kind it is the kernel says, when asked to remove it.
-func (r *remover) remove(fd int, name, at string, p policy, depth int) error {
-	path := filepath.Join(r.dir, at, name)
-	if p == mountpoints {
-		if err := isMountpoint(fd, name); err != nil {
-			return fmt.Errorf("remove %s: %w", path, err)
-		}
-	}
-	err := unix.Unlinkat(fd, name, 0)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if !errors.Is(err, unix.EISDIR) {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	if depth >= maxDepth {
-		return r.lift(fd, name, path, p)
-	}
-	child, err := openSame(fd, name)
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	if p == ownFiles {
-		p = mountpoints
-	}
-	if err := r.empty(child, filepath.Join(at, name), p, depth+1); err != nil {
-		return err
-	}
-	if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	return nil
-}
-
-// isMountpoint refuses what nothing was mounted upon.
-func isMountpoint(fd int, name string) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	switch kind := st.Mode & unix.S_IFMT; {
-	case kind == unix.S_IFDIR, kind == unix.S_IFREG && st.Size == 0:
-		return nil
-	}
-	return errors.New("it holds data that is not known to be the pod's")
-}
-
-// lift moves a directory that is too deep to where it will be emptied later.
-func (r *remover) lift(fd int, name, path string, p policy) error {
-	if p != everything {
-		return fmt.Errorf("remove %s: nested too deep", path)
-	}
-	if err := unix.Mkdirat(r.root, containersDir, 0o750); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	later, err := openSame(r.root, containersDir)
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	defer unix.Close(later)
-	for {
-		r.moved++
-		// Those of an earlier try may still be there.
-		err := unix.Renameat2(fd, name, later, stagingPrefix+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("remove %s: %w", path, err)
-		}
-	}
 }

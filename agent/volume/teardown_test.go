@@ -10,6 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/filetree/filetreetest"
 )
 
 // mounted bind-mounts source on target, as a container with the right to may do.
@@ -158,4 +161,31 @@ func TestTeardownGivesUp(t *testing.T) {
 		t.Error("it went on")
 	}
 	teardown(t, m)
+}
+
+// A tree of which each level would take a descriptor, in a volume that is given to a group and then removed.
+func TestVolumeOfAnyDepth(t *testing.T) {
+	needRoot(t)
+	m := manager(t)
+	paths := setup(t, m, podWith(emptyDir("a", "", "")))
+	filetreetest.Nest(t, paths["a"], strings.Repeat("n", 100), 1500, 10)
+	undo := filetreetest.FewFiles(t, 300)
+	pod := podWith()
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
+	must(t, takeGroup(pod, paths["a"]))
+	given := 0
+	fd, err := openDir(paths["a"])
+	must(t, err)
+	must(t, filetree.Walk(t.Context(), fd, "", func(_ int, _ string, st *unix.Stat_t) error {
+		if st.Gid == 77 {
+			given++
+		}
+		return nil
+	}))
+	unix.Close(fd)
+	if given != 1515 {
+		t.Errorf("the group has %d files and directories, want 1515", given)
+	}
+	teardown(t, m)
+	undo()
 }
