@@ -35,6 +35,12 @@ type plugin struct {
 	options *pluginapi.DevicePluginOptions // nil: it is gone
 }
 
+// What a plugin may answer, in bytes: a node with thousands of devices tells of them all at once.
+const (
+	maxHeader = 64 << 10
+	maxAnswer = 16 << 20
+)
+
 // connect begins to hear of a plugin's devices, until it ends or another one comes in its place. said are its options, as far as its
 // registration tells them.
 func (m *Manager) connect(name corev1.ResourceName, socket string, said *pluginapi.DevicePluginOptions) error {
@@ -42,7 +48,7 @@ func (m *Manager) connect(name corev1.ResourceName, socket string, said *plugina
 		return errors.New("the agent ends")
 	}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		return fmt.Errorf("connect to device plugin: %w", err)
 	}

@@ -20,10 +20,14 @@ import (
 
 const dirMode = 0o750
 
-// Run serves the registration of plugins until ctx ends and nothing is heard of any plugin any more. It runs once.
+// Run serves the registration of plugins until ctx ends and nothing is heard of any plugin any more. It runs once, but may
+// be run again when it could not serve and ctx has not ended.
 func (m *Manager) Run(ctx context.Context) error {
-	defer m.close()
 	l, err := m.listenSocket(ctx)
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	defer m.close()
 	if err != nil {
 		return err
 	}

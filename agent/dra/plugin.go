@@ -25,6 +25,8 @@ const (
 	callTimeout = 45 * time.Second
 	// maxAnswer bounds what a driver may answer, in bytes.
 	maxAnswer = 4 << 20
+	// maxHeader bounds what it may say before that.
+	maxHeader = 64 << 10
 )
 
 // plugin is a driver's that has registered.
@@ -51,7 +53,7 @@ func (m *Manager) Register(name, socket string, versions []string) error {
 	retry := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithUnaryInterceptor(m.measured(name)))
+		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithUnaryInterceptor(m.measured(name)))
 	if err != nil {
 		return fmt.Errorf("connect to DRA driver: %w", err)
 	}

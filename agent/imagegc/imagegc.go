@@ -176,16 +176,24 @@ func (c *Collector) removeOld(ctx context.Context, now time.Time) error {
 }
 
 func (c *Collector) removeForSpace(ctx context.Context, now time.Time) error {
-	capacity, available, err := c.space(ctx)
+	s, err := c.space(ctx)
 	if err != nil {
 		return err
 	}
-	need, used := c.cfg.need(capacity, available)
-	if need <= 0 {
+	need, used := c.cfg.need(s.capacity, s.available)
+	inodes := needInodes(s.inodes, s.inodesFree)
+	if need <= 0 && inodes <= 0 {
 		return nil
 	}
-	c.cfg.Log.Info("images are removed, since their file system is full", "used", used, "high", c.cfg.High, "low", c.cfg.Low, "bytes", need)
-	freed, err := c.remove(ctx, c.removable(now), ReasonSpace, func(freed int64) bool { return freed >= need })
+	c.cfg.Log.Info("images are removed, since their file system is full", "used", used, "high", c.cfg.High, "low", c.cfg.Low, "bytes", need, "inodes", inodes)
+	freed, err := c.remove(ctx, c.removable(now), ReasonSpace, func(freed int64) bool {
+		if freed < need || inodes <= 0 {
+			return freed >= need
+		}
+		// How many an image has nobody says but the runtime, of all together; one that does not count them loses all that may go.
+		after, err := c.space(ctx)
+		return err == nil && s.inodesUsed-after.inodesUsed >= inodes
+	})
 	if err == nil && freed < need {
 		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed) //nolint:revive // kubelet's words
 		c.cfg.Events.Node(corev1.EventTypeWarning, "FreeDiskSpaceFailed", "%v", err)
@@ -228,24 +236,35 @@ func (c *Collector) detect(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// space is what the images' file system has, in bytes. The runtime says where it is, and the kernel how large.
-func (c *Collector) space(ctx context.Context) (capacity, available int64, err error) {
+// space is what the images' file system has.
+type space struct {
+	capacity, available int64 // bytes
+	inodes, inodesFree  int64
+	inodesUsed          int64 // of images
+}
+
+// space asks the runtime where the file system is, and the kernel how large.
+func (c *Collector) space(ctx context.Context) (s space, err error) {
 	info, err := c.cfg.Runtime.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for the file system of images: %w", err)
+		return s, fmt.Errorf("ask for the file system of images: %w", err)
 	}
 	if len(info.GetImageFilesystems()) == 0 {
-		return 0, 0, errors.New("the runtime has no file system of images")
+		return s, errors.New("the runtime has no file system of images")
 	}
-	path := info.GetImageFilesystems()[0].GetFsId().GetMountpoint()
+	first := info.GetImageFilesystems()[0]
+	path := first.GetFsId().GetMountpoint()
 	var fs unix.Statfs_t
 	if err := c.cfg.statfs(path, &fs); err != nil {
-		return 0, 0, fmt.Errorf("look at the file system of images at %s: %w", path, err)
+		return s, fmt.Errorf("look at the file system of images at %s: %w", path, err)
 	}
-	capacity, available = int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
+	capacity, available := int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
 	if capacity <= 0 {
 		c.cfg.Events.Node(corev1.EventTypeWarning, "InvalidDiskCapacity", "invalid capacity %d on image filesystem", capacity)
-		return 0, 0, fmt.Errorf("invalid capacity %d on image filesystem", capacity)
+		return s, fmt.Errorf("invalid capacity %d on image filesystem", capacity)
 	}
-	return capacity, min(available, capacity), nil
+	return space{
+		capacity: capacity, available: min(available, capacity),
+		inodes: int64(fs.Files), inodesFree: int64(fs.Ffree), inodesUsed: int64(first.GetInodesUsed().GetValue()),
+	}, nil
 }

@@ -24,6 +24,7 @@ type disk struct {
 	keeps      string // ID of an image that it does not remove
 	away       error
 	others     int64 // bytes of the file system that are no image's
+	inodes     uint64
 }
 
 func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
@@ -45,7 +46,9 @@ func (d *disk) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest) 
 }
 
 func (d *disk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/images"}}}}, nil
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
+		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/images"}, InodesUsed: &runtimeapi.UInt64Value{Value: uint64(10 * len(d.images))},
+	}}}, nil
 }
 
 func (d *disk) statfs(path string, buf *unix.Statfs_t) error {
@@ -56,7 +59,7 @@ func (d *disk) statfs(path string, buf *unix.Statfs_t) error {
 	for _, i := range d.images {
 		used += int64(i.GetSize())
 	}
-	*buf = unix.Statfs_t{Blocks: 100, Bavail: uint64(1000-used) / 10, Bsize: 10}
+	*buf = unix.Statfs_t{Blocks: 100, Bavail: uint64(1000-used) / 10, Bsize: 10, Files: d.inodes, Ffree: d.inodes - uint64(10*len(d.images))}
 	return nil
 }
 
@@ -158,6 +161,30 @@ func TestLeastRecentlyUsedGoFirst(t *testing.T) {
 	}
 	if got := removed(t, c, ReasonSpace); got != 2 || len(*events) != 0 {
 		t.Errorf("counted %f, told %q", got, *events)
+	}
+}
+
+// Images have inodes, which may be short where there is room enough.
+func TestInodesAreShort(t *testing.T) {
+	d, start := &disk{inodes: 300}, time.Now()
+	for i := range 28 {
+		d.add(string(rune('a'+i)), 1)
+	}
+	c, _ := collector(d, policy)
+	collect(t, c, start)
+	collect(t, c, start.Add(2*time.Minute))
+	if got := len(d.images); got != 28 {
+		t.Errorf("with 20 inodes of 300: %d images", got)
+	}
+	d.inodes = 290 // 10 are free, 14 are the least, 28 enough
+	collect(t, c, start.Add(4*time.Minute))
+	if got := len(d.images); got != 26 {
+		t.Errorf("with 10 inodes of 290: %d images", got)
+	}
+	d.inodes = 0
+	collect(t, c, start.Add(6*time.Minute))
+	if got := len(d.images); got != 26 {
+		t.Errorf("with inodes as they are needed: %d images", got)
 	}
 }
 

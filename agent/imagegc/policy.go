@@ -40,6 +40,17 @@ func (p Policy) need(capacity, available int64) (bytes int64, used int) {
 	return capacity*int64(100-p.Low)/100 - available, used
 }
 
+// Inodes are short when less than that share of them is free, as for kubelet's eviction, and enough when twice as many are.
+const inodesShort = 20
+
+// needInodes is how many inodes are to be freed. File systems that make them as they need them have none in all.
+func needInodes(all, free int64) int64 {
+	if all <= 0 || free >= all/inodesShort {
+		return 0
+	}
+	return 2*all/inodesShort - free
+}
+
 // keyOf tells images apart: runtimes may have one of the same ID for each of their handlers.
 func keyOf(img *runtimeapi.Image) string {
 	return img.GetId() + " " + img.GetSpec().GetRuntimeHandler()

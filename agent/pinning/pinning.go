@@ -45,7 +45,7 @@ type Config struct {
 	StaticCPUs   bool
 	CPU          CPUOptions
 	Reserved     cpuset.CPUSet // kept for the node
-	ReservedCPUs int           // how many are kept for the node when Reserved does not say which
+	ReservedCPUs int           // how many are kept for the node when Reserved does not say which; which, is chosen as for containers
 
 	StaticMemory   bool
 	ReservedMemory []NodeMemory
@@ -113,6 +113,20 @@ type Counts struct {
 
 // New checks the configuration against the machine and takes over what was given out before.
 func New(c Config) (*Manager, error) {
+	m, err := checked(c)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.load()
+}
+
+// Check says what the machine has against the configuration, and changes nothing.
+func Check(c Config) error {
+	_, err := checked(c)
+	return err
+}
+
+func checked(c Config) (*Manager, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -130,10 +144,7 @@ func New(c Config) (*Manager, error) {
 	for _, n := range c.Machine.Nodes {
 		m.align.all |= NodesOf(n.ID)
 	}
-	if err := m.check(); err != nil {
-		return nil, err
-	}
-	return m, m.load()
+	return m, m.check()
 }
 
 // check says what the machine has against the configuration.
@@ -163,7 +174,7 @@ func (m *Manager) check() error {
 		}
 	}
 	if c.Reserved.IsEmpty() {
-		return errors.New("--cpu-manager-policy static needs CPUs for the node itself: --reserved-cpus says which")
+		return errors.New("--cpu-manager-policy static needs CPUs for the node itself: --reserved-cpus says which, or the cpu of --system-reserved and --kube-reserved how many")
 	}
 	if !c.Reserved.IsSubsetOf(all) {
 		return fmt.Errorf("--reserved-cpus %s: CPUs %s are not online", c.Reserved, c.Reserved.Difference(all))

@@ -189,9 +189,13 @@ func (w *Watcher) serve(ctx context.Context, socket string) {
 	}
 }
 
+// maxAnswer is how much a plugin may say of itself, in bytes.
+const maxAnswer = 64 << 10
+
 // register asks a plugin who it is, has it taken on, and tells it what came of that.
 func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithMaxHeaderListSize(maxAnswer), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		return Plugin{}, fmt.Errorf("connect: %w", err)
 	}

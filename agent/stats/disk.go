@@ -3,14 +3,11 @@ package stats
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // slow is a figure that is dear to find out: that is done beside, when somebody asks and what is known has become old.
@@ -219,45 +217,12 @@ func Used(ctx context.Context, dir string) (bytes int64, ok bool) {
 	return int64(d.Used), ok
 }
 
-// count adds up the blocks of the files below dir: each hard link once, no other file system, no link followed.
+// count adds up the blocks of the files below dir: each hard link once, nothing of other mounts, no link followed.
 func count(ctx context.Context, dir string) (Disk, bool) {
 	d := Disk{Time: time.Now()}
-	var dev uint64
-	linked := map[uint64]struct{}{}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		var info fs.FileInfo
-		if err == nil {
-			info, err = e.Info()
-		}
-		if err != nil {
-			if path == dir {
-				return err
-			}
-			return nil //nolint:nilerr // it went meanwhile, or is not to be looked into
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return errors.ErrUnsupported
-		}
-		if path == dir {
-			dev = st.Dev
-		}
-		if st.Dev != dev {
-			return fs.SkipDir
-		}
-		if st.Nlink > 1 && !e.IsDir() {
-			if _, seen := linked[st.Ino]; seen {
-				return nil
-			}
-			linked[st.Ino] = struct{}{}
-		}
-		d.Used += uint64(st.Blocks) * 512
-		d.InodesUsed++
-		return nil
-	})
-	d.Known = err == nil
+	u, err := filetree.Count(ctx, dir)
+	d.Used, d.InodesUsed = u.Bytes, u.Inodes
+	// What could be counted is used in any case; a limit is not lifted by a directory that cannot be read.
+	d.Known = ctx.Err() == nil && (err == nil || u.Inodes > 0)
 	return d, d.Known
 }
