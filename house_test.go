@@ -25,8 +25,9 @@ var mayImport = map[string][]string{
 	"probes":   {},
 	"eviction": {},
 	"systemd":  {},
-	"cri":      {"cgroups", "cni"},
-	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api"},
+	"internal": {}, // what both agent and cri stand on, and nobody outside can import
+	"cri":      {"cgroups", "cni", "internal/filetree"},
+	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/filetree"},
 	"control":  {},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything

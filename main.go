@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/check"
@@ -41,8 +42,9 @@ func run(args []string) int {
 		return 0
 	}
 	interrupted := ctx.Err() != nil && errors.Is(err, context.Canceled)
-	if !interrupted && !cmd.SilenceErrors {
-		fmt.Fprintln(os.Stderr, "berth: "+err.Error())
+	// The root keeps cobra from printing; a command that has told already what is wrong says so for itself.
+	if !interrupted && (cmd == root || !cmd.SilenceErrors) {
+		fmt.Fprintln(cli.Visible(os.Stderr), "berth: "+err.Error())
 	}
 	var image *cricli.Error
 	switch {
@@ -50,6 +52,10 @@ func run(args []string) int {
 		return 128 + int(syscall.SIGINT)
 	case errors.As(err, &image) && image.NotFound():
 		return cli.ExitNotFound
+	case errors.Is(err, inspect.ErrNotFound):
+		return cli.ExitNotFound
+	case errors.Is(err, inspect.ErrUsage):
+		return cli.ExitUsage
 	}
 	return cli.ExitCode(err)
 }
@@ -75,8 +81,16 @@ func command() *cobra.Command {
 	}
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
-	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() })...)
-	add("node", inspect.Command(dir), agentCommand(dir), config.Command(dir), runtimeCommand(dir), purgeCommand(dir), check.Command(), unitCommand(), versionCommand())
+	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() }, cli.Visible)...)
+	checks := check.Command(func(ctx context.Context) ([]corev1.Pod, error) {
+		pods, err := client.New(runDir).Pods(ctx, "")
+		if errors.Is(err, client.ErrNoAgent) {
+			return nil, nil
+		}
+		return pods, err
+	})
+	checks.SetOut(cli.Visible(os.Stdout))
+	add("node", inspect.Command(dir), agentCommand(dir), config.Command(dir), runtimeCommand(dir), purgeCommand(dir), checks, unitCommand(), versionCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

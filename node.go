@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -20,16 +19,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/agent"
+	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
 	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/remote"
 	"github.com/berth-node/berth/systemd"
 )
-
-// gcPercent trades time for memory: the agent's heap is small and it is idle nearly always, so that it may collect more often
-// than a server would.
-const gcPercent = 50
 
 func agentCommand(runDir func() string) *cobra.Command {
 	flags := config.Default()
@@ -64,10 +60,13 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	if os.Geteuid() != 0 {
 		return errors.New("the agent makes namespaces, cgroups and mounts, and must run as root")
 	}
-	saveMemory()
+	if err := agent.Check(c); err != nil {
+		return err
+	}
 	level := &slog.LevelVar{}
 	level.Set(c.Level)
 	log := c.LoggerAt(os.Stderr, level)
+	short := saveMemory(c.RootDir, log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	if w := loaded.Warning(); w != "" {
 		log.Warn(w)
@@ -80,7 +79,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	notify := systemd.NewNotifier(log)
 	settings := newSettings(sources, loaded, level, notify, log)
 
-	rt, err := openRuntime(ctx, c, log)
+	rt, err := openRuntime(ctx, c, short, log)
 	if err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	var a *agent.Agent
 	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err == nil {
 		a, err = agent.New(agent.Config{
-			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, Layers: rt.layers, Version: version, Configz: settings.configz, Log: log,
+			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, Layers: rt.layers, Version: version, Configz: settings.configz, OneAtATime: short, Log: log,
 			Ready: func() { notify.Ready("running pods") },
 		})
 	}
@@ -111,13 +110,6 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	return errors.Join(err, runtimeEnd.Wait())
 }
 
-// saveMemory is the work of gcPercent, unless somebody has said otherwise.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-}
-
 // runAll runs the agent, what reads its configuration again, and, where systemd asks for it, its watchdog.
 func runAll(ctx context.Context, a *agent.Agent, notify *systemd.Notifier, s *settings) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -127,9 +119,15 @@ func runAll(ctx context.Context, a *agent.Agent, notify *systemd.Notifier, s *se
 	return g.Wait()
 }
 
-func runtimeConfig(c config.Config, log *slog.Logger) cri.Config {
+func runtimeConfig(c config.Config, station config.Station, log *slog.Logger) cri.Config {
 	r := placeConfig(c.Place, log)
-	r.CNIConfDir, r.CNIBinDirs = c.CNIConfDir, c.CNIBinDirs
+	network := c.PodNetwork(station)
+	told := []any{"network", network.Kind, "reason", network.Why}
+	if network.Passed != "" {
+		told = append(told, "not-used", network.Passed)
+	}
+	log.Info("network of pods", told...)
+	r.CNIConfDir, r.NeedCNI, r.CNIBinDirs = network.Dir, network.Required, c.CNIBinDirs
 	r.CDISpecDirs, r.BlockIOFile = c.CDISpecDirs, c.BlockIOFile
 	if c.NRI {
 		nri.LogTo(log)
@@ -185,11 +183,9 @@ func purgeCommand(runDir func() string) *cobra.Command {
 			if err := p.Complete(); err != nil {
 				return err
 			}
-			if !yes && term.IsTerminal(int(os.Stdin.Fd())) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Every pod of %s is stopped and removed, with its images and volumes in %s. Go on? [y/N] ", p.RunDir, p.RootDir)
-				answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
-				if err != nil || !strings.HasPrefix(strings.ToLower(answer), "y") {
-					return errors.New("nothing was removed")
+			if !yes {
+				if err := confirm(cmd, p); err != nil {
+					return err
 				}
 			}
 			if !cmd.Flags().Changed("runtime") {
@@ -205,8 +201,22 @@ func purgeCommand(runDir func() string) *cobra.Command {
 	logging.AddFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&plugins, "cni-bin-dir", plugins, "directories of CNI plugins, for pods in a network of theirs")
 	cmd.Flags().StringSliceVar(&endpoints, "runtime", nil, "sockets of the CRI runtimes whose pods are removed (default those that agents have used; empty: those of the embedded runtime alone)")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask; needed where there is no terminal")
 	return cmd
+}
+
+// confirm asks whether to go on. Where nobody can be asked the answer is no: a script that means it says so.
+func confirm(cmd *cobra.Command, p config.Place) error {
+	what := fmt.Sprintf("every pod of %s is stopped and removed, with its images and volumes in %s", p.RunDir, p.RootDir)
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return cli.Usage(fmt.Errorf("nothing was removed: %s, and there is no terminal to ask on whether that is meant; --yes says so", what))
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s. Go on? [y/N] ", strings.ToUpper(what[:1]), what[1:])
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); err != nil || answer != "y" && answer != "yes" {
+		return errors.New("nothing was removed")
+	}
+	return nil
 }
 
 func purge(ctx context.Context, p config.Place, endpoints, plugins []string, log *slog.Logger) error {

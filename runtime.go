@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,8 +61,8 @@ func runRuntime(ctx context.Context, c config.Config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the runtime makes namespaces, cgroups and mounts, and must run as root")
 	}
-	saveMemory()
 	log := c.Logger(os.Stderr)
+	short := saveMemory(c.RootDir, log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
@@ -69,7 +70,7 @@ func runRuntime(ctx context.Context, c config.Config) error {
 	}
 	defer lock.Close()
 	notify := systemd.NewNotifier(log)
-	rt, err := embedded(ctx, c, log)
+	rt, err := embedded(ctx, c, config.Served, short, log)
 	if err != nil {
 		return err
 	}
@@ -90,11 +91,11 @@ type runtime struct {
 	run    func(context.Context) error
 }
 
-func openRuntime(ctx context.Context, c config.Config, log *slog.Logger) (*runtime, error) {
+func openRuntime(ctx context.Context, c config.Config, short bool, log *slog.Logger) (*runtime, error) {
 	if c.Endpoint != "" {
 		return another(c, log)
 	}
-	return embedded(ctx, c, log)
+	return embedded(ctx, c, config.Alone, short, log)
 }
 
 // another is the runtime behind a socket.
@@ -134,13 +135,18 @@ func cgroupDriver(ctx context.Context, c config.Config, rt pod.Runtime, log *slo
 }
 
 // embedded is the runtime in this process, which serves others too when it was given a socket.
-func embedded(ctx context.Context, c config.Config, log *slog.Logger) (*runtime, error) {
-	s, err := cri.New(ctx, runtimeConfig(c, log))
+func embedded(ctx context.Context, c config.Config, station config.Station, short bool, log *slog.Logger) (*runtime, error) {
+	own := runtimeConfig(c, station, log)
+	own.OneAtATime = short
+	s, err := cri.New(ctx, own)
 	if err != nil {
 		return nil, err
 	}
 	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed, layers: s.Layers}
 	rt.run = func(ctx context.Context) error {
+		var asked sync.WaitGroup
+		asked.Go(func() { tellHelper(ctx, c.Helper, log) }) // no pod waits for it
+		defer asked.Wait()
 		if c.CRISocket == "" {
 			return s.Run(ctx)
 		}

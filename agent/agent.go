@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -53,6 +54,8 @@ type Config struct {
 	Version     string
 	// Configz is what /configz shows; nil: it is not served.
 	Configz func() any
+	// OneAtATime has pods started and taken down one after the other, as memory is short.
+	OneAtATime bool
 	// Ready is called once, when the agent answers and has read every manifest.
 	Ready func()
 	Log   *slog.Logger
@@ -101,34 +104,56 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.tree = tree
-	if err := a.tree.Setup(); err != nil {
-		return nil, err
-	}
-	if err := a.reserveNode(h, div); err != nil {
-		return nil, err
-	}
-	if err := a.openPods(div, memory); err != nil {
-		return nil, err
-	}
-	a.stats, a.images = a.collector(h, memory), a.imageCollector()
-	if a.authority, err = openAuthority(c.Server); err != nil {
-		return nil, err
-	}
-	if a.source, err = openSource(c); err != nil {
-		return nil, err
-	}
-	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
-		return nil, err
-	}
-	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
-		return nil, err
-	}
-	site := cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile)}
-	if err := site.Save(c.RunDir); err != nil {
+	if err := a.open(h, div, memory); err != nil {
+		if a.groups != nil {
+			a.groups.Close()
+		}
 		return nil, err
 	}
 	return a, nil
 }
+
+// open opens the agent's parts. The groups get their values when nothing else can refuse the start any more, and never while they are
+// another agent's.
+func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) error {
+	c := a.cfg
+	var err error
+	if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := a.openPods(div, memory); err != nil {
+		return err
+	}
+	a.stats, a.images = a.collector(h, memory), a.imageCollector()
+	if a.authority, err = openAuthority(c.Server); err != nil {
+		return err
+	}
+	if a.source, err = openSource(c, a.reportProblem); err != nil {
+		return err
+	}
+	if err := a.tree.Setup(); err != nil {
+		return err
+	}
+	if a.groups == nil { // there were none
+		if a.groups, err = lockGroups(h, a.tree, c.CgroupRoot); err != nil {
+			return err
+		}
+	}
+	if err := a.reserveNode(h, div); err != nil {
+		return err
+	}
+	if err := a.settleReserved(); err != nil {
+		return err
+	}
+	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
+		return err
+	}
+	site := cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, killsFile)}
+	return site.Save(c.RunDir)
+}
+
+// eventsFile is where the latest events outlive a restart, below the root directory.
+const eventsFile = "events"
 
 // openPods opens what pods are given of the node, and puts together what runs them.
 func (a *Agent) openPods(div config.Division, memory int64) error {
@@ -141,7 +166,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName})
+	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
 	if a.devices, err = openDevices(&c); err != nil {
 		return err
 	}
@@ -154,8 +179,13 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if a.pulled, err = openPulled(&c); err != nil {
 		return err
 	}
+	parallel := 0 // as many as are good for the machine
+	if c.OneAtATime {
+		parallel = 1
+	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: c.Runtime, Cgroups: measuredGroups{a.podGroups(), a.work}, Credentials: credentials, Pulled: a.pulled,
+		MaxParallelStarts: parallel,
+		Runtime:           c.Runtime, Cgroups: measuredGroups{a.podGroups(), a.work}, Credentials: credentials, Pulled: a.pulled,
 		Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: a.work, DiskUse: diskUse(&c.Resources),
 		Volumes: volume.New(volume.Config{
 			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
@@ -172,7 +202,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	return err
 }
 
-func openSource(c Config) (*source.Source, error) {
+func openSource(c Config, report func(source.Problem)) (*source.Source, error) {
 	headers, err := source.ParseHeaders(c.ManifestHeaders)
 	if err != nil {
 		return nil, fmt.Errorf("--manifest-url-header: %w", err)
@@ -180,7 +210,7 @@ func openSource(c Config) (*source.Source, error) {
 	return source.New(source.Config{
 		URL: c.ManifestURL, Header: headers,
 		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
-		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"),
+		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Report: report,
 	}), nil
 }
 
@@ -228,8 +258,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	a.runDevices(ctx, g)
 	g.Go(func() error { a.shareCPU(ctx); return nil })
+	g.Go(func() error { a.keepKills(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
-	g.Go(func() error { return a.watchDrift(ctx) })
+	g.Go(func() error { a.events.Run(ctx); return nil })
+	g.Go(func() error { a.watchDrift(ctx); return nil })
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
 	g.Go(func() error { a.collectImages(ctx); return nil })
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
@@ -300,14 +332,6 @@ func (a *Agent) settle(ctx context.Context) {
 			debug.FreeOSMemory()
 		}
 	}
-}
-
-func (a *Agent) problems() []api.Problem {
-	var out []api.Problem
-	for _, p := range a.source.Problems() {
-		out = append(out, api.Problem(p))
-	}
-	return out
 }
 
 // healthy is an error until the manifests have been read, and while the runtime says that it is not ready. That the network

@@ -7,14 +7,18 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/cgroups"
 )
@@ -107,6 +111,83 @@ func TestPodMetrics(t *testing.T) {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)
 		}
+	}
+}
+
+// Limits by --qos-reserved go at the first start without it, and not those that an administrator has given a class.
+func TestReservedMemoryIsSettled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a control group")
+	}
+	h, err := cgroups.Open("/sys/fs/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/berth-test-reserved-%d", os.Getpid())
+	c := config.Config{Place: config.Place{RootDir: t.TempDir()}, Resources: config.Resources{EnforceAllocatable: []string{config.EnforcePods}, QoSReserved: map[string]string{"memory": "50%"}}}
+	base := cgroups.NewTree(h, root, nil).WithLimits(cgroups.NodeLimits{Memory: 1 << 30})
+	reserving := &Agent{cfg: Config{Config: c}, tree: base.WithOptions(cgroups.Options{QoSReserved: 50})}
+	plain := &Agent{cfg: Config{Config: c}, tree: base}
+	if err := base.Setup(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Remove(context.Background(), root); err != nil {
+			t.Error(err)
+		}
+	})
+	besteffort := base.ClassPath(corev1.PodQOSBestEffort)
+	limit := func() uint64 {
+		u, err := h.Stat(besteffort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Memory.Limit
+	}
+	admins := int64(64 << 20)
+	if err := h.Update(besteffort, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &admins}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.settleReserved(); err != nil || limit() != uint64(admins) {
+		t.Fatalf("an administrator's limit became %d, %v", limit(), err)
+	}
+	for range 2 { // a start may be cut off anywhere and made again
+		if err := reserving.settleReserved(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reserving.tree.SyncQoS(nil); err != nil || limit() != 1<<30 {
+			t.Fatalf("limit %d, %v", limit(), err)
+		}
+	}
+	for range 2 {
+		if err := plain.settleReserved(); err != nil || limit() != cgroups.NoLimit {
+			t.Errorf("without the setting the limit is %d, %v", limit(), err)
+		}
+	}
+}
+
+// The static policy takes what is reserved for the system and for daemons, as kubelet does, and the machine is asked before anything
+// of it is changed.
+func TestCheckMachine(t *testing.T) {
+	c := config.Default()
+	c.CPUManagerPolicy = "static"
+	div := config.Division{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}, Kube: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("800m")}}
+	if p, err := pinningConfig(&c, div); err != nil || p.ReservedCPUs != 2 {
+		t.Errorf("of 1100m %d CPUs are reserved, %v", p.ReservedCPUs, err)
+	}
+	if err := Check(c); err == nil || !strings.Contains(err.Error(), "--system-reserved") || !strings.Contains(err.Error(), "--reserved-cpus") {
+		t.Errorf("without a reservation: %v", err)
+	}
+	if runtime.NumCPU() > 1 {
+		c.SystemReserved, c.KubeReserved = map[string]string{"cpu": "100m"}, map[string]string{"cpu": "200m"}
+		if err := Check(c); err != nil {
+			t.Errorf("with a reservation of both: %v", err)
+		}
+	}
+	c = config.Default()
+	c.EnforceAllocatable, c.SystemReservedCgroup = []string{config.EnforceSystemReserved}, "/no/such.slice"
+	if err := Check(c); err == nil || !strings.Contains(err.Error(), "--system-reserved-cgroup /no/such.slice") {
+		t.Errorf("a group that is not there: %v", err)
 	}
 }
 

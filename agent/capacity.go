@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -182,6 +186,68 @@ func hugepageLimits(l corev1.ResourceList, h *cgroups.Hierarchy) map[string]uint
 		}
 	}
 	return out
+}
+
+// Check says what the machine has against the configuration of an agent, and changes nothing of it: it is asked before anything is
+// opened, so that a start that is refused leaves all as it was.
+func Check(c config.Config) error {
+	memory, err := hostMemory()
+	if err != nil {
+		return err
+	}
+	have, err := capacity(memory, "")
+	if err != nil {
+		return err
+	}
+	div, err := c.Divide(have, c.Managers.ReservedCPUs)
+	if err != nil {
+		return err
+	}
+	h, err := cgroups.Open(cgroups.DefaultMount)
+	if err != nil {
+		return fmt.Errorf("open cgroups: %w", err)
+	}
+	for _, one := range []struct{ what, flag, group string }{
+		{config.EnforceSystemReserved, "system-reserved-cgroup", c.SystemReservedCgroup},
+		{config.EnforceKubeReserved, "kube-reserved-cgroup", c.KubeReservedCgroup},
+	} {
+		if c.Enforces(one.what) && !h.Exists(one.group) {
+			return fmt.Errorf("--%s %s: there is no such group: %w", one.flag, one.group, fs.ErrNotExist)
+		}
+	}
+	p, err := pinningConfig(&c, div)
+	if err != nil || !p.Enabled() {
+		return err
+	}
+	if p.Machine, err = topology.Read("/"); err != nil {
+		return err
+	}
+	return pinning.Check(p)
+}
+
+// reservedFile says, in the root directory, that limits by --qos-reserved were given to the classes of pods.
+const reservedFile = "qos-reserved.json"
+
+// settleReserved takes away the limits that an agent before this one has given by --qos-reserved, where this one has no such setting. It
+// is written down before the first is given; those of somebody else are let be.
+func (a *Agent) settleReserved() error {
+	file := filepath.Join(a.cfg.RootDir, reservedFile)
+	if a.tree.Options().QoSReserved > 0 && a.cfg.Enforces(config.EnforcePods) {
+		if err := record.Write(file, a.cfg.QoSReserved); err != nil {
+			return fmt.Errorf("write down --qos-reserved: %w", err)
+		}
+		return nil
+	}
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := a.tree.Unreserve(); err != nil {
+		return err
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget --qos-reserved: %w", err)
+	}
+	return nil
 }
 
 // reserveNode limits what is reserved beside the pods to that.

@@ -25,12 +25,24 @@ func (a *Agent) syncClasses() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
-	c.given, err = a.tree.SyncQoS(a.pods.List())
+	c.given, err = a.tree.SyncQoS(a.pods.Active())
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 	return err
+}
+
+// counts is what a pod adds to its class: nothing before it was taken in, nor after its end. A resize changes the rest.
+type counts struct {
+	active           bool
+	milliCPU, memory int64
+}
+
+func (a *Agent) counts(p *corev1.Pod) counts {
+	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	return counts{a.pods.Has(p.UID) && !ended, requests.Cpu().MilliValue(), requests.Memory().Value()}
 }
 
 // shareDelay gathers the pods that come and go together.
@@ -42,13 +54,12 @@ func (a *Agent) shareCPU(ctx context.Context) {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	wait.Go(func() {
-		cpu := map[types.UID]int64{} // what each pod requests, which a resize changes
+		counted := map[types.UID]counts{}
 		// It ends with ctx.
 		_ = a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
-			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-			before, now := cpu[p.UID], requests.Cpu().MilliValue()
-			if cpu[p.UID] = now; t == watch.Deleted {
-				delete(cpu, p.UID)
+			before, now := counted[p.UID], a.counts(p)
+			if counted[p.UID] = now; t == watch.Deleted {
+				delete(counted, p.UID)
 			}
 			if t != watch.Modified || before != now {
 				select {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
@@ -78,10 +80,43 @@ func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 		registerapi.CSIPlugin:    refusing("CSI drivers are not there yet: this agent has no volumes of them"),
 	}})
 	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Dynamic: a.claims.Dynamic, Log: a.log})
-	g.Go(func() error { return a.devices.Run(ctx) })
+	g.Go(func() error { return a.lasting(ctx, a.devices.Run) })
 	g.Go(func() error { return a.claims.Run(ctx) })
-	g.Go(func() error { return watch.Run(ctx) })
-	g.Go(func() error { return tell.Run(ctx) })
+	g.Go(func() error { return a.lasting(ctx, watch.Run) })
+	g.Go(func() error { return a.lasting(ctx, tell.Run) })
+}
+
+// lastingPause is how long after a failure a part is run again.
+const lastingPause = 10 * time.Second
+
+// lasting runs a part again that cannot run in the state that the disk is in: pods that need nothing of it go on meanwhile.
+func (a *Agent) lasting(ctx context.Context, run func(context.Context) error) error {
+	for told := ""; ; {
+		err := run(ctx)
+		if err == nil || !ofTheDisk(err) || ctx.Err() != nil {
+			return err
+		}
+		if err.Error() != told {
+			a.log.Error("a part of the agent does not run, and is tried again", "error", err)
+			told = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			_ = run(ctx) // it ends what it has begun
+			return nil
+		case <-time.After(lastingPause):
+		}
+	}
+}
+
+// ofTheDisk says that an error is of a file system that is full, read-only or failing.
+func ofTheDisk(err error) bool {
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // devicePlugins are those of the registration directory.

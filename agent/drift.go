@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -23,6 +24,7 @@ const (
 	driftSettle = 500 * time.Millisecond // our own writes are followed by the pod that says so
 	driftCalm   = time.Minute            // how long somebody who goes on changing a value is let be at most
 	driftSweep  = 10 * time.Minute       // how often everything is compared, should the kernel have lost a write
+	driftAgain  = 30 * time.Second       // until it is tried again, when the kernel cannot tell of writes
 	driftReason = "CgroupChanged"
 )
 
@@ -74,11 +76,32 @@ type podChange struct {
 	pod  *corev1.Pod
 }
 
-// watchDrift runs until ctx ends.
-func (a *Agent) watchDrift(ctx context.Context) error {
-	if a.cfg.CgroupDrift == config.DriftOff {
-		return nil
+// watchDrift runs until ctx ends. That the kernel cannot tell of changes, for want of an inotify instance say, is no reason to end
+// the agent: it is said, and tried again.
+func (a *Agent) watchDrift(ctx context.Context) {
+	if a.cfg.CgroupDrift != config.DriftOff {
+		persist(ctx, driftAgain, a.log, "changes of the groups of pods are not seen", a.watchDriftOnce)
 	}
+}
+
+// persist runs what is to run until ctx ends, and runs it again some time after it has ended before.
+func persist(ctx context.Context, pause time.Duration, log *slog.Logger, without string, run func(context.Context) error) {
+	for {
+		err := run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		log.Error(without, "error", err, "again", pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// watchDriftOnce runs until ctx ends, or one of what it hears by.
+func (a *Agent) watchDriftOnce(ctx context.Context) error {
 	changes, err := a.tree.Changes()
 	if err != nil {
 		return err
@@ -87,17 +110,28 @@ func (a *Agent) watchDrift(ctx context.Context) error {
 	d := &drift{Agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
 	d.pods[theNode] = &watched{groups: map[string]*watchedGroup{}}
 	pods, groups := make(chan podChange), make(chan string)
-	ctx, cancel := context.WithCancel(ctx)
-	wait := make(chan error, 2)
-	go func() {
-		wait <- a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
-	}()
-	go func() { wait <- changes.Run(ctx, func(group, _ string) { _ = send(ctx, groups, group) }) }()
-	d.run(ctx, pods, groups)
-	cancel()
-	<-wait
-	<-wait
-	return nil
+	return together(ctx, func(ctx context.Context) error {
+		return a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
+	}, func(ctx context.Context) error {
+		return changes.Run(ctx, func(group, _ string) { _ = send(ctx, groups, group) })
+	}, func(ctx context.Context) error {
+		d.run(ctx, pods, groups)
+		return nil
+	})
+}
+
+// together runs parts that are of no use without each other: when one ends, all do. It returns why the first one did.
+func together(ctx context.Context, parts ...func(context.Context) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, part := range parts {
+		g.Go(func() error {
+			if err := part(ctx); err != nil {
+				return err
+			}
+			return errors.New("ended by itself")
+		})
+	}
+	return g.Wait()
 }
 
 func send[T any](ctx context.Context, to chan<- T, v T) error {

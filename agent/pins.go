@@ -23,14 +23,9 @@ const pinsFile = "pinned.json"
 
 // openPins returns nil when nothing is pinned and nothing has been.
 func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning.Manager, error) {
-	p, err := c.Managers.Pinning()
+	p, err := pinningConfig(&c.Config, div)
 	if err != nil {
 		return nil, err
-	}
-	if p.StaticMemory && len(p.ReservedMemory) > 0 {
-		if err := div.CheckReservedMemory(p.ReservedMemory); err != nil {
-			return nil, err
-		}
 	}
 	p.File = filepath.Join(c.RootDir, pinsFile)
 	if !p.Enabled() {
@@ -46,6 +41,22 @@ func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning
 	}
 	p.Runtime, p.Devices, p.Log = c.Runtime, devices, c.Log
 	return pinning.New(p)
+}
+
+// pinningConfig is what is to be pinned on a node that is divided so. Without a list of the node's own CPUs they are as many as are
+// reserved for the system and for daemons together, whole ones, as with kubelet.
+func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error) {
+	p, err := c.Managers.Pinning()
+	if err != nil {
+		return p, err
+	}
+	if p.StaticMemory && len(p.ReservedMemory) > 0 {
+		if err := div.CheckReservedMemory(p.ReservedMemory); err != nil {
+			return p, err
+		}
+	}
+	p.ReservedCPUs = int((div.System.Cpu().MilliValue() + div.Kube.Cpu().MilliValue() + 999) / 1000)
+	return p, nil
 }
 
 // podGroups are the groups of the pods.

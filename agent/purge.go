@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +18,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/internal/filetree"
 	"github.com/berth-node/berth/systemd"
 )
 
@@ -36,7 +36,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	errs = append(errs, err)
 	for _, uid := range uids {
 		// The directory goes last: it is the record of the logs of a pod that was killed before it had a sandbox.
-		err := pod.RemoveLogs(p.LogDir, uid)
+		err := pod.RemoveLogs(ctx, p.LogDir, uid)
 		if err == nil {
 			err = volumes.Teardown(ctx, uid)
 		}
@@ -45,16 +45,16 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := errors.Join(append(errs, purgeClaims(ctx, p, log))...); err != nil {
 		return err
 	}
-	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
+	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RootDir, eventsFile), filepath.Join(p.RootDir, eventsFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
 	gone = append(gone, deviceFiles(p)...)
 	for _, suffix := range []string{"", ".new", ".bad"} {
-		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix))
+		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix), filepath.Join(p.RootDir, reservedFile+suffix), filepath.Join(p.RootDir, killsFile+suffix))
 	}
 	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
 		gone = append(gone, filepath.Join(systemd.LoginConfDir, systemd.DelayConf))
 	}
 	for _, d := range gone {
-		errs = append(errs, os.RemoveAll(d))
+		errs = append(errs, filetree.RemoveAll(ctx, d))
 	}
 	// Only empty directories are removed here: what else is in them is not known, and may be anybody's.
 	for _, d := range append(deviceDirs(p), filepath.Join(p.RootDir, "pods"), p.RootDir, p.LogDir) {
@@ -83,7 +83,7 @@ func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
 			if _, err := r.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
 				return fmt.Errorf("remove sandbox %s: %w", s.GetId(), err)
 			}
-			return os.RemoveAll(spec.LogDirectory(p.LogDir, spec.Restore(s, nil)))
+			return filetree.RemoveAll(ctx, spec.LogDirectory(p.LogDir, spec.Restore(s, nil)))
 		})
 	}
 	return g.Wait()

@@ -50,6 +50,7 @@ type part struct {
 	listener net.Listener
 	handler  http.Handler
 	patience api.Patience
+	runDir   string // with the listener's socket; "": it is a port
 }
 
 // How long clients are waited for. Who follows a log may look at it for hours, but not who has shown nothing.
@@ -74,7 +75,7 @@ func (a *Agent) listen(ctx context.Context, handlers *api.Server) (*server, erro
 	if err != nil {
 		return nil, err
 	}
-	s.parts = append(s.parts, part{"API", socket, handlers, api.Patience{Read: bodyPatience}})
+	s.parts = append(s.parts, part{what: "API", listener: socket, handler: handlers, patience: api.Patience{Read: bodyPatience}, runDir: a.cfg.RunDir})
 	if s.cfg.Enabled {
 		err = s.listenPorts(ctx, handlers)
 	}
@@ -98,7 +99,7 @@ func (s *server) listenPorts(ctx context.Context, handlers *api.Server) error {
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", what, err)
 		}
-		s.parts = append(s.parts, part{what, l, h, api.Patience{Read: bodyPatience, Write: wait}})
+		s.parts = append(s.parts, part{what: what, listener: l, handler: h, patience: api.Patience{Read: bodyPatience, Write: wait}})
 		return nil
 	}
 	if c.ReadOnlyPort != 0 {
@@ -135,7 +136,7 @@ func (s *server) listenPorts(ctx context.Context, handlers *api.Server) error {
 }
 
 // guard lets those pass who are known and allowed.
-func (s *server) guard(next http.Handler) (http.Handler, error) {
+func (s *server) guard(next access.Routes) (http.Handler, error) {
 	c := &s.cfg
 	g := &access.Guard{AllowAnonymous: c.Anonymous, Next: next, Log: s.log}
 	var err error
@@ -250,14 +251,18 @@ func (s *server) names() pki.Names {
 	return n
 }
 
+// maxHeader bounds the header of a request, in bytes: anybody on the network may send one. A command is part of the URL, and each of its
+// arguments may have 128 KiB (Linux' MAX_ARG_STRLEN), so that it is as much as kubelet takes.
+const maxHeader = 1 << 20
+
 // run serves until ctx ends.
 func (s *server) run(ctx context.Context, g *errgroup.Group) {
 	quiet := slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	for _, p := range s.parts {
-		srv := &http.Server{Handler: p.patience.Handler(p.handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
+		srv := &http.Server{Handler: p.patience.Handler(p.handler), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
 		s.log.Info("serving "+p.what, "address", p.listener.Addr().String())
 		g.Go(func() error {
-			if err := srv.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := s.serve(ctx, srv, p); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve %s: %w", p.what, err)
 			}
 			return nil
@@ -279,6 +284,45 @@ func (s *server) run(ctx context.Context, g *errgroup.Group) {
 	}
 	if s.tokens != nil {
 		g.Go(func() error { return s.tokens.Run(ctx) })
+	}
+}
+
+// serve serves until the server is closed. A socket that somebody has removed is made again, since no command reaches the agent without.
+func (s *server) serve(ctx context.Context, srv *http.Server, p part) error {
+	if p.runDir == "" {
+		return srv.Serve(p.listener)
+	}
+	watch, err := api.WatchSocket(ctx, p.runDir)
+	if err != nil {
+		s.log.Warn("a socket that somebody removes is made again at the next start only", "error", err)
+		return srv.Serve(p.listener)
+	}
+	ended := make(chan error, 1)
+	for l := p.listener; ; {
+		go func() { ended <- srv.Serve(l) }()
+		next := net.Listener(nil)
+		for next == nil {
+			select {
+			case err := <-ended:
+				return err
+			case <-watch.Changed:
+			}
+			if !watch.Gone() {
+				continue
+			}
+			if next, err = api.Listen(p.runDir); err != nil {
+				next = nil
+				s.log.Error("socket was removed by somebody and cannot be made again", "error", err)
+			}
+		}
+		watch.Replaced()
+		s.log.Warn("socket was removed by somebody and is made again", "socket", filepath.Join(p.runDir, api.SocketName))
+		l.Close()
+		if err := <-ended; errors.Is(err, http.ErrServerClosed) {
+			next.Close()
+			return err
+		}
+		l = next
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/checkpoint"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // checkpointTimeout is how long a checkpoint may take when the client does not say it.
@@ -167,5 +168,5 @@ func (s *Server) removeCheckpoint(id string) error {
 	if c, ok := s.ctrs.byID.exact(id); ok && c.record().State == containerRunning {
 		err = checkpoint.UnlockNetwork(c.record().Pid)
 	}
-	return errors.Join(err, os.RemoveAll(filepath.Join(s.machine.paths.checkpoints(), id)))
+	return errors.Join(err, filetree.RemoveAll(context.Background(), filepath.Join(s.machine.paths.checkpoints(), id)))
 }

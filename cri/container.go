@@ -67,6 +67,7 @@ type container struct {
 	done      chan struct{}                // closed when it has exited and nothing of it runs any more
 	signalled atomic.Bool                  // its stop signal was sent
 	dumping   atomic.Bool                  // a checkpoint of it is being made
+	calledOff atomic.Bool                  // whether it was started is not known, and it is to end if it was
 	rate      cpuRate
 
 	mu   sync.RWMutex
@@ -148,11 +149,11 @@ func (cs *containers) update(c *container, change func(*containerRecord)) error 
 // note is update for what has happened already, whether it can be written down or not. Where it cannot, because the disk is
 // full perhaps, the next server learns it from the keeper.
 func (cs *containers) note(c *container, change func(*containerRecord)) {
-	if err := cs.update(c, change); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.rec)
+	if err := cs.table.Note(c.id, c.rec); err != nil {
 		cs.log.Error("container record is not written", append(c.logAttrs(), "error", err)...)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		change(&c.rec)
 	}
 }
 

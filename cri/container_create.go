@@ -22,6 +22,7 @@ import (
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // create makes a container in a sandbox, up to its root file system being mounted and its specification written. pod is what the client
@@ -33,6 +34,9 @@ func (cs *containers) create(ctx context.Context, sandboxID string, cfg *runtime
 	sb, err := cs.pods.byID.get(sandboxID)
 	if err != nil {
 		return "", err
+	}
+	if err := sb.obscured(); err != nil {
+		return "", fmt.Errorf("create container: %w", err)
 	}
 	var h handler.Handler
 	if r := sb.record().Runtime; r != nil {
@@ -100,6 +104,7 @@ func (cs *containers) make(ctx context.Context, c *container, img image.Image) e
 
 // begin reserves the name and writes the record of a container to be.
 func (cs *containers) begin(sb *sandbox, cfg *runtimeapi.ContainerConfig, img image.Image) (*container, error) {
+	cfg = cs.nameImages(cfg)
 	// The environment is needed for the specification only, which is in memory, and records are on a disk: it may have secrets.
 	kept, _ := proto.Clone(cfg).(*runtimeapi.ContainerConfig)
 	kept.Envs = nil
@@ -118,11 +123,8 @@ func (cs *containers) begin(sb *sandbox, cfg *runtimeapi.ContainerConfig, img im
 	id := newID()
 	rec := containerRecord{
 		ID: id, SandboxID: sb.id, Name: containerName(cfg.GetMetadata(), sb.cfg.GetMetadata()), State: containerCreating, Config: raw,
-		CreatedAt: time.Now().UnixNano(), ImageID: img.ID, ImageRef: img.ID, Layer: img.TopLayer, StopSignal: int(sig), Resources: resources,
-		LogPath: logPath(sb.cfg, cfg), Cgroup: cs.cgroupOf(sb.cfg.GetLinux().GetCgroupParent(), id),
-	}
-	if len(img.Digests) > 0 {
-		rec.ImageRef = img.Digests[0]
+		CreatedAt: time.Now().UnixNano(), ImageID: img.ID, ImageRef: imageRef(img), Layer: img.TopLayer, StopSignal: int(sig), Resources: resources,
+		Volumes: anonymousVolumes(img, cfg), LogPath: logPath(sb.cfg, cfg), Cgroup: cs.cgroupOf(sb.cfg.GetLinux().GetCgroupParent(), id),
 	}
 	if len(img.Tags) > 0 {
 		rec.ImageName = img.Tags[0]
@@ -147,6 +149,7 @@ func (cs *containers) plan(c *container, img image.Image) plan {
 		{{"snapshot", cs.prepare(c), cs.removeSnapshot(c)}},
 		{{"rootfs", cs.mountRootfs(c), cs.unmountRootfs(c)}},
 		{{"images", cs.mountImages(c), cs.unmountImages(c)}},
+		{{"volumes", cs.makeVolumes(c), cs.removeVolumes(c)}},
 		{{"specification", cs.writeSpec(c, img), nil}},
 	}
 }
@@ -219,7 +222,7 @@ func removeRootfs(dir string) error {
 	if len(mounts) > 0 {
 		return fmt.Errorf("remove %s: %w", dir, unix.EBUSY)
 	}
-	return os.RemoveAll(dir)
+	return filetree.RemoveAll(context.Background(), dir)
 }
 
 func (cs *containers) prepare(c *container) act {
@@ -262,7 +265,7 @@ func (cs *containers) unmountRootfs(c *container) act {
 // writeSpec reads the image's users from the mounted root, builds the specification and writes it.
 func (cs *containers) writeSpec(c *container, img image.Image) act {
 	return func(ctx context.Context) error {
-		in, err := cs.specInput(c, img)
+		in, err := cs.specInput(ctx, c, img)
 		if err != nil {
 			return err
 		}
@@ -289,10 +292,36 @@ func (cs *containers) writeSpec(c *container, img image.Image) act {
 		c.mu.Lock()
 		c.others = others
 		c.rec.User, c.rec.Poststop = in.User, hasPoststop(spec) && c.sandbox.external() == nil
+		c.rec.PIDNamespace, c.rec.Traces = joins(spec), traces(spec)
 		c.exec = c.execBaseOf(spec)
 		c.mu.Unlock()
 		return writeSpec(cs.paths.spec(c.id), spec)
 	}
+}
+
+// joins is the path of the PID namespace that a container joins, "" where it has one of its own or the host's.
+func joins(spec *specs.Spec) string {
+	for _, ns := range spec.Linux.Namespaces {
+		if ns.Type == specs.PIDNamespace {
+			return ns.Path
+		}
+	}
+	return ""
+}
+
+// traces says whether the processes of a container could look into any other of their PID namespace. The capability counts in the user
+// namespace of who is looked at, which until its program runs is the host's.
+func traces(spec *specs.Spec) bool {
+	has := func(t specs.LinuxNamespaceType) bool {
+		return slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == t })
+	}
+	caps := spec.Process.Capabilities
+	if caps == nil || !has(specs.PIDNamespace) || has(specs.UserNamespace) {
+		return false
+	}
+	return slices.ContainsFunc([][]string{caps.Bounding, caps.Permitted, caps.Inheritable, caps.Ambient}, func(set []string) bool {
+		return slices.Contains(set, "CAP_SYS_PTRACE")
+	})
 }
 
 func writeSpec(path string, spec *specs.Spec) error {
@@ -303,7 +332,7 @@ func writeSpec(path string, spec *specs.Spec) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error) {
+func (cs *containers) specInput(ctx context.Context, c *container, img image.Image) (oci.Input, error) {
 	rootfs := cs.paths.rootfs(c.id)
 	in := oci.Input{
 		ID: c.id, SandboxID: c.sandbox.id, Sandbox: c.sandbox.cfg, Privileged: c.pod.GetLinux().GetSecurityContext().GetPrivileged(), Container: c.cfg, Image: img.Config.Config,
@@ -311,6 +340,9 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 	}
 	var err error
 	if in.ImageMounts, err = cs.imageMountPaths(c); err != nil {
+		return in, err
+	}
+	if in.Volumes, err = cs.volumesOf(ctx, c); err != nil {
 		return in, err
 	}
 	sc := c.cfg.GetLinux().GetSecurityContext()
@@ -342,6 +374,9 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 			return in, invalidf("seccomp profile %s: no such file", path)
 		}
 	}
+	if in.Armored, err = cs.armored(c); err != nil {
+		return in, err
+	}
 	for _, d := range c.cfg.GetDevices() {
 		nodes, err := oci.LoadDevice(d.GetHostPath(), d.GetContainerPath())
 		if err != nil {
@@ -359,6 +394,22 @@ func (cs *containers) specInput(c *container, img image.Image) (oci.Input, error
 	}
 	cs.warn(c, in)
 	return in, nil
+}
+
+// armored has the kernel know AppArmor's default profile, if the container is to have it.
+func (cs *containers) armored(c *container) (bool, error) {
+	if !cs.host.AppArmor || !oci.WantsDefault(c.cfg) {
+		return false, nil
+	}
+	// One load is for all who wait, whether or not this caller goes on.
+	err := cs.armor.Ensure(context.Background())
+	if errors.Is(err, oci.ErrNoProfile) {
+		if _, said := cs.warned.LoadOrStore("apparmor", true); !said {
+			cs.log.Warn("containers run without an AppArmor profile", append(c.logAttrs(), "error", err)...)
+		}
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // namespacesFor are the namespaces a container joins.
@@ -404,6 +455,9 @@ func (cs *containers) warn(c *container, in oci.Input) {
 	if want := int(c.cfg.GetLinux().GetResources().GetOomScoreAdj()); want < cs.host.OOMScoreAdjMin {
 		once("oom", "oom_score_adj cannot be lowered without CAP_SYS_RESOURCE, so containers run with this process's own",
 			"wanted", want, "given", cs.host.OOMScoreAdjMin)
+	}
+	if oci.Unlabelled(&in) {
+		once("selinux", "SELinux options are ignored: this kernel has no SELinux, or no policy of it")
 	}
 	if missing := oci.Ungranted(&in); len(missing) > 0 {
 		once("caps "+strings.Join(missing, ","), "capabilities are left out that this process does not have itself", "capabilities", missing)

@@ -12,7 +12,10 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/image"
 )
 
 // checkMounts makes missing host paths, as CRI clients are used to, and refuses propagation the host's mount does not give.
@@ -22,6 +25,9 @@ func checkMounts(mounts []*runtimeapi.Mount) error {
 		if m.GetImage() != nil {
 			if src != "" {
 				return invalidf("mount %s: both an image and a host path", m.GetContainerPath())
+			}
+			if !m.GetReadonly() {
+				return invalidf("mount %s: an image is mounted read-only, so readonly must be true", m.GetContainerPath())
 			}
 			continue
 		}
@@ -139,6 +145,31 @@ func (cs *containers) mountImages(c *container) act {
 		}
 		return nil
 	}
+}
+
+// nameImages returns cfg with the references of the images that are its volumes, as statuses show them.
+func (cs *containers) nameImages(cfg *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+	if !hasImageMounts(cfg) {
+		return cfg
+	}
+	out := proto.CloneOf(cfg)
+	for _, m := range out.GetMounts() {
+		if m.GetImage() == nil {
+			continue
+		}
+		if img, err := cs.images.Get(m.GetImage().GetImage()); err == nil { // else the mount will say so
+			m.Image.ImageRef = imageRef(img)
+		}
+	}
+	return out
+}
+
+// imageRef is what containers show as their image: by the digest in its registry, or by its ID.
+func imageRef(img image.Image) string {
+	if len(img.Digests) > 0 {
+		return img.Digests[0]
+	}
+	return img.ID
 }
 
 func (cs *containers) mountImage(ctx context.Context, c *container, i int, m *runtimeapi.Mount) error {

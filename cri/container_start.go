@@ -65,6 +65,11 @@ func (cs *containers) startLocked(ctx context.Context, c *container) error {
 	cs.point("start container", "do", "run", "before")
 	pid, err := k.Run(ctx, cs.keeperContainer(c))
 	cs.point("start container", "do", "run", "after")
+	if errors.Is(err, keeper.ErrSilent) {
+		// It may run yet, and who wants it to is told that it does not. When the keeper answers again, that is made true.
+		c.calledOff.Store(true)
+		return cs.pods.heard(c.sandbox, err)
+	}
 	if err != nil {
 		cs.finish(ctx, c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
 		return err
@@ -84,6 +89,7 @@ func (cs *containers) keeperContainer(c *container) keeper.Container {
 		LogPath: rec.LogPath, LogMaxSize: cs.logMaxSize, LogMaxFiles: cs.logMaxFiles,
 		TTY: c.cfg.GetTty(), Stdin: c.cfg.GetStdin(), StdinOnce: c.cfg.GetStdinOnce(),
 		MemoryCgroup: cs.cgroups.MemoryDir(rec.Cgroup), Runtime: cs.keeperRuntime(c),
+		PIDNamespace: rec.PIDNamespace, Traces: rec.Traces, Freezer: cs.cgroups.FreezerDir(rec.Cgroup),
 	}
 }
 
@@ -108,7 +114,13 @@ func outcomeOf(e keeper.Exit) outcome {
 // exited takes note of an exit the keeper tells of. It tells each one again after a restart.
 func (cs *containers) exited(ctx context.Context, sb *sandbox, e keeper.Exit) {
 	c, err := cs.byID.get(e.ContainerID)
-	if err != nil || c.sandbox != sb {
+	if err != nil {
+		if err := cs.pods.clearUp(ctx, sb, e.ContainerID); err != nil {
+			cs.log.Warn("container without a readable record is not removed", append(sb.logAttrs(), "error", err)...)
+		}
+		return
+	}
+	if c.sandbox != sb {
 		return
 	}
 	// Waits for the start of the container, if that is what is going on.

@@ -80,9 +80,15 @@ func wait(ctx context.Context, c *container, d time.Duration) (ended bool, err e
 // signal sends sig to the container's first process, if it is still there. The keeper does it, because it is the one who reaps
 // the process and so knows that its number is not another's yet.
 func (cs *containers) signal(ctx context.Context, c *container, sig unix.Signal) error {
+	if c.sandbox.silenced() {
+		return cs.signalSilent(ctx, c, sig)
+	}
 	k, err := c.sandbox.keeperOf()
 	if err == nil && !cs.signalExternal(ctx, c, sig) {
-		err = k.Signal(ctx, c.id, sig)
+		err = cs.pods.heard(c.sandbox, k.Signal(ctx, c.id, sig))
+	}
+	if errors.Is(err, errUnavailable) {
+		return cs.signalSilent(ctx, c, sig)
 	}
 	if errors.Is(err, keeper.ErrNotFound) {
 		return nil

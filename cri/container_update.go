@@ -69,6 +69,9 @@ func (cs *containers) changeResources(ctx context.Context, c *container, want *r
 	if err := decode(rec.Resources, was); err != nil {
 		return err
 	}
+	if adj := want.GetOomScoreAdj(); adj < -1000 || adj > 1000 {
+		return invalidf("oom_score_adj %d is not from -1000 to 1000", adj)
+	}
 	merged := proto.CloneOf(was)
 	mergeResources(merged, want)
 	res := oci.Resources(merged, cs.host)
@@ -79,9 +82,23 @@ func (cs *containers) changeResources(ctx context.Context, c *container, want *r
 			return errors.Join(err, cs.limit(context.WithoutCancel(ctx), c, oci.Resources(explicit(was, want), cs.host)))
 		}
 	}
-	// Of one that runs it is what a verbose status and checkpoints show.
-	if err := rewriteSpec(cs.paths.spec(c.id), res); err != nil {
+	var score *int
+	if before, now := cs.oomScore(int(was.GetOomScoreAdj())), cs.oomScore(int(merged.GetOomScoreAdj())); before != now {
+		score = &now
+		if rec.State == containerRunning {
+			if err := cs.rescore(rec.Cgroup, before, now); err != nil {
+				return err
+			}
+		}
+	}
+	// Of one that runs it is what a verbose status and checkpoints show, and what is run in it begins with.
+	if err := rewriteSpec(cs.paths.spec(c.id), res, score); err != nil {
 		return err
+	}
+	if score != nil {
+		c.mu.Lock()
+		c.exec = execBase{} // read again when it is needed
+		c.mu.Unlock()
 	}
 	raw, err := encode(merged)
 	if err != nil {
@@ -174,7 +191,7 @@ func mergeResources(into, r *runtimeapi.LinuxContainerResources) {
 }
 
 // rewriteSpec puts new limits into the specification of a container that has not been started.
-func rewriteSpec(path string, r *specs.LinuxResources) error {
+func rewriteSpec(path string, r *specs.LinuxResources, score *int) error {
 	spec, err := readSpec(path)
 	if err != nil {
 		return err
@@ -194,6 +211,9 @@ func rewriteSpec(path string, r *specs.LinuxResources) error {
 		}
 	}
 	spec.Linux.Resources = r
+	if score != nil {
+		spec.Process.OOMScoreAdj = score
+	}
 	return writeSpec(path, spec)
 }
 

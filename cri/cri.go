@@ -48,7 +48,9 @@ type Config struct {
 
 	BridgeName string
 	PodCIDR    netip.Prefix
-	CNIConfDir string   // "" = always the network built in
+	CNIConfDir string // "" = always the network built in
+	// NeedCNI: pods wait while there is no configuration in CNIConfDir. Else the network built in is used.
+	NeedCNI    bool
 	CNIBinDirs []string // binaries of the plugins CNIConfDir names
 
 	BlockIOFile string // classes of block I/O, see [class.Open]; "" = none
@@ -63,6 +65,8 @@ type Config struct {
 	MaxParallelPulls  int           // layers downloaded at a time; 0 = 6
 	MaxRegistryPulls  int           // and from one registry; 0 = as many as in all
 	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
+
+	OneAtATime bool // pods are taken up one after the other at the start, as memory is short
 
 	LogMaxSize  int64 // a container's log rotates at this size; 0 = never
 	LogMaxFiles int
@@ -157,7 +161,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if m.bootID, err = bootID(); err != nil {
 		return nil, err
 	}
-	if s.db, err = store.Open(m.paths.db(), s.log); err != nil {
+	if s.db, err = store.OpenWith(store.Config{Path: m.paths.db(), Beside: m.paths.records(), Log: s.log}); err != nil {
 		return nil, err
 	}
 	s.closers = append(s.closers, s.db.Close)
@@ -191,7 +195,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if err := m.makeOwnGroups(); err != nil {
 		return nil, err
 	}
-	helper, err := keeper.OpenHelper(c.Helper)
+	helper, err := keeper.OpenHelper(c.Helper, keeperDirs(m.paths)...)
 	if err != nil {
 		return nil, err
 	}
@@ -229,11 +233,14 @@ func makeDirs(l layout) error {
 
 func (s *Server) openNetwork(m *machine) error {
 	n, err := cni.New(cni.Config{
-		StateDir: m.paths.ipam(), NetNSDir: m.paths.netns(), CacheDir: m.paths.cniCache(), ConfDir: s.cfg.CNIConfDir, BinDirs: s.cfg.CNIBinDirs,
+		StateDir: m.paths.ipam(), NetNSDir: m.paths.netns(), CacheDir: m.paths.cniCache(), ConfDir: s.cfg.CNIConfDir, NeedConf: s.cfg.NeedCNI, BinDirs: s.cfg.CNIBinDirs,
 		BridgeName: s.cfg.BridgeName, PodCIDR: s.cfg.PodCIDR, Log: s.log,
 	})
 	if err != nil {
 		return err
+	}
+	if err := n.Watch(); err != nil {
+		s.log.Warn("a bridge or a table of the network that somebody removes is made again for the next pod only", "error", err)
 	}
 	m.net = n
 	s.closers = append(s.closers, n.Close)
@@ -256,6 +263,7 @@ func (s *Server) openTables() error {
 // newManagers makes the two that know each other.
 func newManagers(m *machine, sandboxes *store.Table[sandboxRecord], ctrs *store.Table[containerRecord], h *hub, l *life) (*pods, *containers) {
 	ps := &pods{machine: m, table: sandboxes, byID: newIndex[*sandbox]("sandbox"), events: h, life: l}
+	ps.unreadable.removing = newOplock()
 	cs := &containers{machine: m, table: ctrs, byID: newIndex[*container]("container"), events: h, life: l, pods: ps}
 	ps.containers = cs
 	return ps, cs
@@ -301,6 +309,19 @@ func (s *Server) collectImages(ctx context.Context) {
 	if err := s.images.Collect(ctx); err != nil && ctx.Err() == nil {
 		s.log.Warn("content that nobody needs is not removed", "error", err)
 	}
+}
+
+// keeperDirs are the directories of the keepers that an earlier server has left.
+func keeperDirs(l layout) []string {
+	entries, err := os.ReadDir(l.sandboxes())
+	if err != nil {
+		return nil // they are looked for again
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, l.keeper(e.Name()))
+	}
+	return out
 }
 
 func bootID() (string, error) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/image/registry"
 )
 
 var (
@@ -16,6 +17,7 @@ var (
 	errExists       = errors.New("already exists")
 	errInvalid      = errors.New("invalid argument")
 	errPrecondition = errors.New("not possible in this state")
+	errUnavailable  = errors.New("not possible at the moment")
 )
 
 func invalidf(format string, args ...any) error {
@@ -32,12 +34,19 @@ func asStatus(err error) error {
 	}
 	code := codes.Unknown
 	switch {
-	case errors.Is(err, errNotFound), errors.Is(err, image.ErrNotFound):
+	// Of hosts that stand in for each other one may have refused what another does not have.
+	case errors.Is(err, registry.ErrForbidden):
+		code = codes.PermissionDenied
+	case errors.Is(err, registry.ErrDenied):
+		code = codes.Unauthenticated
+	case errors.Is(err, errNotFound), errors.Is(err, image.ErrNotFound), errors.Is(err, registry.ErrNotFound):
 		code = codes.NotFound
 	case errors.Is(err, errExists):
 		code = codes.AlreadyExists
 	case errors.Is(err, errInvalid):
 		code = codes.InvalidArgument
+	case errors.Is(err, errUnavailable):
+		code = codes.Unavailable
 	case errors.Is(err, errPrecondition):
 		code = codes.FailedPrecondition
 	case errors.Is(err, context.DeadlineExceeded):

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
@@ -23,8 +25,13 @@ const (
 	// maxOutput is what an answer of ExecSync holds of both streams together. The rest is read and dropped, so that the command
 	// ends. Clients of the CRI take messages of 16 MiB, and the answer has a few bytes beside the output.
 	maxOutput = 16<<20 - 1<<10
+	// outputKey in the metadata of an ExecSync says how much of each stream its caller has use for, in bytes. A probe uses 10 KiB, and of
+	// one that writes without end there is to be no more in memory. The CRI has no field for it.
+	outputKey = "berth-exec-output"
 	// drain is how long more output is waited for when the command has ended, but somebody it left behind holds the pipe.
 	drain = time.Second
+	// dead is how long the end of a command that was killed is waited for.
+	dead = 10 * time.Second
 )
 
 // execCommand is what an exec runs.
@@ -118,12 +125,13 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	if err != nil {
 		return nil, fmt.Errorf("exec: %w", err)
 	}
-	stdout, stderr := &capped{}, &capped{}
+	most := wantedOutput(ctx)
+	stdout, stderr := &capped{most: most}, &capped{most: most}
 	var code int32
 	if k.Captures(in) {
 		var exit keeper.Exit
 		exit, err = k.Capture(ctx, in, stdout, stderr)
-		code = int32(exit.Code)
+		code, err = int32(exit.Code), cs.pods.heard(c.sandbox, err)
 	} else {
 		code, err = runExec(ctx, k, in, nil, stdout, stderr, nil)
 	}
@@ -132,6 +140,21 @@ func (cs *containers) execSync(ctx context.Context, r *runtimeapi.ExecSyncReques
 	}
 	out, errOut := fit(stdout.b, stderr.b)
 	return &runtimeapi.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: code}, nil
+}
+
+// wantedOutput is how much of each stream an answer of ExecSync is to have. A caller in this process has put the metadata into the context
+// as if to send it.
+func wantedOutput(ctx context.Context) int {
+	values := metadata.ValueFromIncomingContext(ctx, outputKey)
+	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(values) == 0 {
+		values = md.Get(outputKey)
+	}
+	if len(values) == 1 {
+		if n, err := strconv.Atoi(values[0]); err == nil && n >= 0 {
+			return min(n, maxOutput)
+		}
+	}
+	return maxOutput
 }
 
 // timedOut is why a command was killed. The words are made only when they are wanted: nearly all commands are in time.
@@ -150,8 +173,11 @@ func fit(a, b []byte) ([]byte, []byte) {
 	return a[:min(len(a), max(half, maxOutput-len(b)))], b[:min(len(b), max(half, maxOutput-len(a)))]
 }
 
-// capped keeps the first maxOutput bytes.
-type capped struct{ b []byte }
+// capped keeps the first bytes, and takes all.
+type capped struct {
+	b    []byte
+	most int
+}
 
 // chunks are what output is read into: most commands of probes say little or nothing, and a new buffer for each of their streams would
 // keep the garbage collector busier than all else that the agent does for them.
@@ -175,7 +201,7 @@ func (c *capped) ReadFrom(r io.Reader) (n int64, err error) {
 }
 
 func (c *capped) Write(p []byte) (int, error) {
-	c.b = append(c.b, p[:min(len(p), maxOutput-len(c.b))]...)
+	c.b = append(c.b, p[:min(len(p), c.most-len(c.b))]...)
 	return len(p), nil
 }
 
@@ -211,7 +237,9 @@ func runExec(ctx context.Context, k podKeeper, x keeper.Exec, stdin io.Reader, s
 	if err != nil && ctx.Err() != nil {
 		killed := p.Kill(unix.SIGKILL)
 		// So that no zombie is left: the group is dead, this does not take long.
-		_, _ = p.Wait(context.WithoutCancel(ctx))
+		dying, cancel := context.WithTimeout(context.WithoutCancel(ctx), dead)
+		defer cancel()
+		_, _ = p.Wait(dying)
 		return 0, errors.Join(context.Cause(ctx), killed)
 	}
 	if err != nil {

@@ -98,6 +98,10 @@ func (n fakeNet) Setup(_ context.Context, p cni.Pod) (cni.Result, error) {
 func (n fakeNet) Teardown(_ context.Context, p cni.Pod) error {
 	return n.do("remove", "network", p.ID, false)
 }
+
+func (n fakeNet) Vacate(_ context.Context, id string) error {
+	return n.do("vacate", "namespace", id, false)
+}
 func (n fakeNet) Status() error                           { return n.fail["status network"] }
 func (n fakeNet) Collect(context.Context, []string) error { return nil }
 func (n fakeNet) Purge(context.Context) error             { return nil }
@@ -116,6 +120,7 @@ func (g fakeGroups) ProcsFiles(path string) []string { return []string{path + "/
 func (g fakeGroups) Attach(string, int) error        { return nil }
 func (g fakeGroups) Exists(string) bool              { return false }
 func (g fakeGroups) Warm()                           {}
+func (g fakeGroups) Thaw(string)                     {}
 func (g fakeGroups) Remove(_ context.Context, path string) error {
 	return g.do("remove", "cgroup", path, false)
 }
@@ -126,6 +131,7 @@ func (g fakeGroups) Stat(string) (cgroups.Usage, error) {
 func (g fakeGroups) Detail(string) (cgroups.Detail, error) { return cgroups.Detail{}, nil }
 func (g fakeGroups) Pids(string) ([]int, error)            { return nil, nil }
 func (g fakeGroups) MemoryDir(path string) string          { return path }
+func (g fakeGroups) FreezerDir(path string) string         { return path }
 
 type fakeMounts struct{ *fakeWorld }
 
@@ -158,6 +164,7 @@ func (s fakeSnaps) Remove(_ context.Context, key string) error {
 	return s.do("remove", "snapshot", key, false)
 }
 func (s fakeSnaps) Clean(context.Context) error { return nil }
+func (s fakeSnaps) Swept(context.Context) error { return nil }
 func (s fakeSnaps) List() []snapshot.Info       { return nil }
 func (s fakeSnaps) Name() string                { return "fake" }
 
@@ -192,6 +199,15 @@ func (f fakeKeepers) Open(_ context.Context, id, _ string) (podKeeper, error) {
 	return nil, keeper.ErrGone
 }
 
+func (f fakeKeepers) Await(ctx context.Context, id, dir string) (podKeeper, error) {
+	return f.Open(ctx, id, dir)
+}
+
+func (f fakeKeepers) AwaitEnd(ctx context.Context, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (f fakeKeepers) NewUserNS([]syscall.SysProcIDMap, []syscall.SysProcIDMap, bool) (userNS, error) {
 	return fakeUserNS{}, nil
 }
@@ -223,11 +239,14 @@ type fakeKeeper struct {
 	signals  []unix.Signal
 	runErr   error
 	stubborn bool            // only SIGKILL ends a container
+	deaf     bool            // nothing does
 	early    func(id string) // called before Run answers
 	tooLate  func()          // called by the next Signal, which then finds the keeper gone
 }
 
 func (k *fakeKeeper) Pid() int                  { return 4242 }
+func (k *fakeKeeper) Pid1() int                 { return 0 }
+func (k *fakeKeeper) Quiet() bool               { return false }
 func (k *fakeKeeper) NSPath(kind string) string { return "/proc/4242/ns/" + kind }
 
 func (k *fakeKeeper) Run(_ context.Context, c keeper.Container) (int, error) {
@@ -267,7 +286,7 @@ func (k *fakeKeeper) exit(e keeper.Exit) {
 func (k *fakeKeeper) Signal(_ context.Context, id string, sig unix.Signal) error {
 	k.mu.Lock()
 	k.signals = append(k.signals, sig)
-	run, stubborn, tooLate := k.running[id], k.stubborn, k.tooLate
+	run, stubborn, deaf, tooLate := k.running[id], k.stubborn, k.deaf, k.tooLate
 	k.tooLate = nil
 	k.mu.Unlock()
 	if tooLate != nil {
@@ -277,7 +296,7 @@ func (k *fakeKeeper) Signal(_ context.Context, id string, sig unix.Signal) error
 	if !run {
 		return keeper.ErrNotFound
 	}
-	if sig == unix.SIGKILL || !stubborn {
+	if !deaf && (sig == unix.SIGKILL || !stubborn) {
 		k.exit(keeper.Exit{ContainerID: id, Code: 128 + int(sig), Signal: int(sig)})
 	}
 	return nil

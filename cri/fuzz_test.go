@@ -22,7 +22,7 @@ func FuzzRequests(f *testing.F) {
 	}
 	add(podConfig("a"), containerConfig("c"))
 	full := containerConfig("full")
-	full.Mounts = []*runtimeapi.Mount{{ContainerPath: "/a", HostPath: "/b", Readonly: true, RecursiveReadOnly: true}, {ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: "img"}}}
+	full.Mounts = []*runtimeapi.Mount{{ContainerPath: "/a", HostPath: "/b", Readonly: true, RecursiveReadOnly: true}, {ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: "img"}, Readonly: true}}
 	full.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"CHOWN"}}
 	full.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{}
 	full.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 7}

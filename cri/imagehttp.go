@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -39,7 +40,8 @@ type ImageProgress struct {
 }
 
 // ImageHandler serves the images to the CLI: GET /images/ lists them, POST /images/pull?ref=NAME pulls one, POST /images/import
-// imports the archive that is the body, DELETE /images/?ref=NAME removes one. Pulls and imports answer in lines of JSON.
+// imports the archive that is the body, DELETE /images/?ref=NAME removes one, with
+// force=true one that is in use too. Pulls and imports answer in lines of JSON.
 func (s *Server) ImageHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /images/{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -51,6 +53,12 @@ func (s *Server) ImageHandler() http.Handler {
 		_ = json.NewEncoder(w).Encode(out) // the client is gone, or not
 	})
 	mux.HandleFunc("DELETE /images/{$}", func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("force") != "true" {
+			if err := s.imageInUse(r.FormValue("ref")); err != nil {
+				http.Error(w, fmt.Sprintf("image %q: %v", r.FormValue("ref"), err), http.StatusConflict)
+				return
+			}
+		}
 		switch err := s.images.Remove(r.Context(), r.FormValue("ref")); {
 		case errors.Is(err, image.ErrNotFound):
 			http.Error(w, err.Error(), http.StatusNotFound)

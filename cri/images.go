@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/cri/handler"
 	"github.com/berth-node/berth/cri/image"
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // Images returns the image store.
@@ -195,11 +195,9 @@ func criImage(img image.Image) *runtimeapi.Image {
 		Id: img.ID, RepoTags: img.Tags, RepoDigests: img.Digests, Size: uint64(max(img.Size, 0)), Pinned: img.Pinned,
 		Spec: &runtimeapi.ImageSpec{Image: img.ID},
 	}
-	user, _ := img.User()
-	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
-		out.Uid = &runtimeapi.Int64Value{Value: uid}
-	} else {
-		out.Username = user
+	uid, name := oci.ImageUser(img.Config.Config.User)
+	if out.Username = name; uid != nil {
+		out.Uid = &runtimeapi.Int64Value{Value: *uid}
 	}
 	return out
 }

@@ -189,3 +189,68 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	}
 	goleak.VerifyNone(t, before)
 }
+
+// TestRegistryCodes: clients tell from the code whether to ask for credentials, or for another image.
+func TestRegistryCodes(t *testing.T) {
+	n := newNode(t)
+	reg := imagetest.NewRegistry(t)
+	for answer, want := range map[int]codes.Code{
+		http.StatusNotFound: codes.NotFound, http.StatusUnauthorized: codes.Unauthenticated, http.StatusForbidden: codes.PermissionDenied,
+		http.StatusTeapot: codes.Unknown,
+	} {
+		reg.Fault(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(answer) })
+		_, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reg.Host + "/app:1"}})
+		if status.Code(err) != want || !strings.Contains(err.Error(), http.StatusText(answer)) {
+			t.Errorf("%d: got %v, want %s", answer, err, want)
+		}
+	}
+}
+
+// TestImageInUse: who removes an image by hand is told what has it. Removed by force, it is gone, and what runs goes on.
+func TestImageInUse(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{"berth.test/run:1", "berth.test/volume:1"} {
+		if _, err := n.Images().Import(t.Context(), bytes.NewReader(boxWith(t, name, ocispec.ImageConfig{Labels: map[string]string{"of": name}})), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(ref, force string) (int, string) {
+		w := httptest.NewRecorder()
+		n.ImageHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/images/?"+url.Values{"ref": {ref}, "force": {force}}.Encode(), nil))
+		return w.Code, w.Body.String()
+	}
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Image.Image = "berth.test/run:1"
+		cfg.Labels = map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default"}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: "berth.test/volume:1"}, Readonly: true}}
+	}, "sleep", "1000")
+	for _, ended := range []bool{false, true} {
+		for _, name := range []string{"berth.test/run:1", "berth.test/volume:1"} {
+			if code, said := remove(name, ""); code != http.StatusConflict || !strings.Contains(said, "default/web/main; --force") {
+				t.Errorf("%s, ended %v: got %d, %s", name, ended, code, said)
+			}
+		}
+		if !ended {
+			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other := n.run(t, pod, "other", func(cfg *runtimeapi.ContainerConfig) { cfg.Image.Image = "berth.test/run:1" }, "sleep", "1000")
+	if code, said := remove("berth.test/run:1", "true"); code != http.StatusNoContent {
+		t.Errorf("by force: got %d, %s", code, said)
+	}
+	if got := n.sh(t, other, "echo runs"); got != "runs" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := remove("berth.test/volume:1", ""); code != http.StatusNoContent {
+		t.Errorf("of nobody any more: got %d, %s", code, said)
+	}
+	if code, _ := remove("berth.test/none:1", ""); code != http.StatusNotFound {
+		t.Errorf("not there: got %d", code)
+	}
+}

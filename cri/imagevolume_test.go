@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/image/imagetest"
@@ -35,8 +37,14 @@ func TestImageVolumes(t *testing.T) {
 	pod, _ := n.pod(t, "a", nil)
 	volume := func(sub string) func(*runtimeapi.ContainerConfig) {
 		return func(cfg *runtimeapi.ContainerConfig) {
-			cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: ref}, ImageSubPath: sub}}
+			cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: ref}, Readonly: true, ImageSubPath: sub}}
 		}
+	}
+	_, err = n.tryRun(pod, "writable", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: ref}}}
+	}, "true")
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("one that is to be written: got %v", err)
 	}
 	var id string
 	for sub, want := range map[string]string{
@@ -56,6 +64,13 @@ func TestImageVolumes(t *testing.T) {
 			t.Errorf("%q: got %q", sub, got)
 		}
 	}
+	img, err := n.Images().Get(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := statusOf(t, n.Server, id).Mounts; len(m) != 1 || len(img.Digests) != 1 || m[0].GetImage().GetImageRef() != img.Digests[0] || m[0].GetImage().GetImage() != ref {
+		t.Errorf("the status shows %v, want the image %v", m, img.Digests)
+	}
 	for sub, want := range map[string]string{
 		"..": "lead out", "v1/../../etc": "lead out", "/v1": "relative", "nothing": "no such file", "loop": "too many levels", "proc": "too many levels", "v1/file/x": "not a directory",
 	} {
@@ -64,7 +79,7 @@ func TestImageVolumes(t *testing.T) {
 		}
 	}
 	if _, err := n.tryRun(pod, "refused", func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: "not-here:1"}}}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", Image: &runtimeapi.ImageSpec{Image: "not-here:1"}, Readonly: true}}
 	}, "true"); err == nil || !strings.Contains(err.Error(), "not-here:1") {
 		t.Errorf("an image that is not here: got %v", err)
 	}

@@ -401,6 +401,33 @@ func TestLostKeeperEndsItsPod(t *testing.T) {
 	})
 }
 
+// A keeper that ends while its pod is being stopped takes along who would have told of the containers' ends.
+func TestKeeperLostWhileItsPodIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s := fakeServer(t, w, dir)
+		defer s.Close()
+		pod := runPod(t, s, "a")
+		startContainer(t, s, createContainer(t, s, pod, "c"))
+		w.keeper(pod).deaf = true
+		began := time.Now()
+		removed := make(chan error)
+		go func() { removed <- removePod(t, s, pod) }()
+		synctest.Wait()
+		w.keeper(pod).die()
+		if err := <-removed; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 0 { // the clock of the test stands still while anybody can go on
+			t.Errorf("took %v", took)
+		}
+		if l := w.left(); len(l) > 0 {
+			t.Errorf("left: %q", l)
+		}
+	})
+}
+
 func TestFilters(t *testing.T) {
 	s := closing(t, fakeServer(t, newWorld(), t.TempDir()))
 	a, b := runPod(t, s, "a"), runPod(t, s, "b")

@@ -35,6 +35,7 @@ type machine struct {
 	images  images
 	mounts  mounts
 	host    oci.Host
+	armor   oci.AppArmor
 	runtimes
 	bootID  string
 	cdi     *cdiDevices
@@ -54,6 +55,7 @@ type network interface {
 	NewNamespace(id string) (string, error)
 	AdoptNamespace(id, from string) (string, error)
 	RemoveNamespace(id string) error
+	Vacate(ctx context.Context, id string) error
 	Setup(ctx context.Context, p cni.Pod) (cni.Result, error)
 	Teardown(ctx context.Context, p cni.Pod) error
 	Status() error
@@ -69,12 +71,14 @@ type groups interface {
 	ProcsFiles(path string) []string
 	Attach(path string, pid int) error
 	Warm()
+	Thaw(path string) // lets what is frozen in it die
 	Exists(path string) bool
 	Remove(ctx context.Context, path string) error
 	Stat(path string) (cgroups.Usage, error)
 	Detail(path string) (cgroups.Detail, error)
 	Pids(path string) ([]int, error)
 	MemoryDir(path string) string
+	FreezerDir(path string) string
 }
 
 // images is the part of [image.Store] that containers use.
@@ -97,6 +101,8 @@ type mounts interface {
 type keepers interface {
 	Start(ctx context.Context, c keeper.Config) (podKeeper, error)
 	Open(ctx context.Context, id, dir string) (podKeeper, error)
+	Await(ctx context.Context, id, dir string) (podKeeper, error)
+	AwaitEnd(ctx context.Context, dir string) error
 	Kill(dir string) error
 	NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) (userNS, error)
 }
@@ -110,6 +116,7 @@ type userNS interface {
 // podKeeper is a live [keeper.Keeper].
 type podKeeper interface {
 	Pid() int
+	Pid1() int
 	NSPath(kind string) string
 	Run(ctx context.Context, c keeper.Container) (int, error)
 	Signal(ctx context.Context, containerID string, sig unix.Signal) error
@@ -123,6 +130,7 @@ type podKeeper interface {
 	ReopenLog(containerID string) error
 	Resize(containerID string, w, h uint16) error
 	Stop(ctx context.Context) error
+	Quiet() bool
 }
 
 // realKeepers are processes of the helper binary.
@@ -145,6 +153,18 @@ func (r realKeepers) Open(ctx context.Context, id, dir string) (podKeeper, error
 	return k, nil
 }
 
+func (r realKeepers) Await(ctx context.Context, id, dir string) (podKeeper, error) {
+	k, err := keeper.Await(ctx, id, dir)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (r realKeepers) AwaitEnd(ctx context.Context, dir string) error {
+	return keeper.AwaitKeeper(ctx, dir)
+}
+
 func (r realKeepers) NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) (userNS, error) {
 	u, err := keeper.NewUserNS(r.helper, uids, gids, network)
 	if err != nil {
@@ -165,6 +185,7 @@ func Used(rootDir string) bool {
 type layout struct{ root, run string }
 
 func (l layout) db() string                 { return filepath.Join(l.root, "runtime.db") }
+func (l layout) records() string            { return filepath.Join(l.run, "records") } // their copy of this boot
 func (l layout) content() string            { return filepath.Join(l.root, "content") }
 func (l layout) snapshots() string          { return filepath.Join(l.root, "snapshots") }
 func (l layout) checkpoints() string        { return filepath.Join(l.root, "checkpoints") } // being made

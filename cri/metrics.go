@@ -104,8 +104,8 @@ func (m *measurer) container(ctx context.Context, c *container, l metrics.Labels
 		Labels: l, Seen: usage.Time, Started: time.Unix(0, rec.StartedAt), Usage: usage, Detail: detail,
 		Processes: processesOf(pids, rec.Pid), Filesystem: m.fs, Name: m.devices.name,
 	}
-	if layer, err := cs.snaps.Usage(ctx, c.id); err == nil {
-		in.Filesystem.Used = layer.Bytes
+	if layer := cs.layer(ctx, c); layer != nil {
+		in.Filesystem.Used = layer.GetUsedBytes().GetValue()
 	} else {
 		in.Filesystem.Known = false
 	}

@@ -182,8 +182,8 @@ func testImage(t testing.TB) []byte {
 	return boxWith(t, boxImage, ocispec.ImageConfig{Cmd: []string{"/bin/sh"}, Env: []string{"FROM_IMAGE=1"}})
 }
 
-// boxWith is the test image under another name and with another configuration.
-func boxWith(t testing.TB, name string, c ocispec.ImageConfig) []byte {
+// boxWith is the test image under another name, with another configuration and with more files.
+func boxWith(t testing.TB, name string, c ocispec.ImageConfig, more ...imagetest.File) []byte {
 	t.Helper()
 	busybox, err := os.ReadFile("/usr/bin/busybox")
 	if err != nil {
@@ -202,7 +202,11 @@ func boxWith(t testing.TB, name string, c ocispec.ImageConfig) []byte {
 	for _, a := range []string{"sh", "sleep", "cat", "echo", "id", "ls", "env", "hostname", "mount", "touch", "nc", "head", "dd", "stat", "pwd", "readlink", "ps", "wget", "grep", "mkdir", "mkfifo", "kill", "true", "false", "yes", "seq", "stty", "ip", "nslookup", "ulimit", "trap"} {
 		files = append(files, imagetest.File{Name: "bin/" + a, Type: '2', Link: "busybox"})
 	}
-	return imagetest.Build(imagetest.Spec{Name: name, Layers: [][]imagetest.File{files}, Config: c}).DockerArchive()
+	layers := [][]imagetest.File{files}
+	if len(more) > 0 {
+		layers = append(layers, more)
+	}
+	return imagetest.Build(imagetest.Spec{Name: name, Layers: layers, Config: c}).DockerArchive()
 }
 
 const boxImage = "berth.test/box:1"

@@ -106,6 +106,9 @@ func (p *testPlugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs
 	for _, c := range ctrs {
 		p.say("known container %s %s", c.GetName(), c.GetState())
 	}
+	if d, err := time.ParseDuration(os.Getenv("BERTH_TEST_NRI_LOOKS_FOR")); err == nil {
+		time.Sleep(d) // as one that looks at each container
+	}
 	p.say("synchronize")
 	return nil, nil
 }
@@ -668,6 +671,21 @@ func TestPluginFails(t *testing.T) {
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
 	n.run(t, pod, "after", nil, "sleep", "1000")
+}
+
+// TestPluginLooksAtAll: who is told of all pods at once has longer for that than for one of them.
+func TestPluginLooksAtAll(t *testing.T) {
+	n := pluggedNode(t)
+	n.cfg.NRI.RequestTimeout = 500 * time.Millisecond
+	n.open(t)
+	pod, _ := n.pod(t, "a", nil)
+	p := n.plug(t, "slow", "BERTH_TEST_NRI_LOOKS_FOR=1s")
+	n.settled(t, true)
+	n.run(t, pod, "main", nil, "sleep", "1000")
+	p.wait(t, "PostStartContainer main CONTAINER_RUNNING")
+	// A call has its own time again.
+	n.run(t, pod, "hang", annotated("test/do", "hang"), "sleep", "1000")
+	n.settled(t, false)
 }
 
 // TestLaunchedPlugin: plugins of the directory are started with the runtime, and end with it.

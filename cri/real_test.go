@@ -57,7 +57,7 @@ func TestPodOnTheRealKernel(t *testing.T) {
 		t.Errorf("stats: got %v, %v", stats, err)
 	}
 	ps, err := n.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{PodSandboxId: pod})
-	if err != nil || ps.Stats.Linux.Network.GetDefaultInterface().GetName() != "eth0" || len(ps.Stats.Linux.Containers) != 1 {
+	if err != nil || ps.Stats.Linux.Network.GetDefaultInterface().GetName() != "eth0" || ps.Stats.Linux.Io.GetTimestamp() == 0 || len(ps.Stats.Linux.Containers) != 1 {
 		t.Errorf("pod stats: got %v, %v", ps, err)
 	}
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 30}); err != nil {
@@ -86,9 +86,26 @@ func TestMissingCommand(t *testing.T) {
 		t.Errorf("got %v", st)
 	}
 	id = n.run(t, pod, "other", nil, "sleep", "1000")
-	_, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"nosuchthing"}})
-	if err == nil || !strings.Contains(err.Error(), `exec: "nosuchthing": executable file not found in $PATH`) {
-		t.Errorf("exec: got %v", err)
+	n.sh(t, id, "echo x > /tmp/plain; echo x > /tmp/odd; chmod 755 /tmp/odd; printf '#!/no/such/shell\\n' > /tmp/script; chmod 755 /tmp/script")
+	for cmd, want := range map[string]unexecuted{
+		"nosuchthing":      {127, `exec: "nosuchthing": executable file not found in $PATH`},
+		"/no/such":         {127, `exec: "/no/such": stat /no/such: no such file or directory`},
+		"/tmp/script":      {127, "no such file or directory"},
+		"/tmp/plain":       {126, "permission denied"},
+		"/tmp":             {126, "is a directory"},
+		"/tmp/odd":         {126, "exec format error"},
+		"/tmp/plain/below": {126, "not a directory"},
+	} {
+		// To who asks for the output as a whole it is an error, as in containerd's CRI: kubelet throws such an answer of a probe away.
+		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{cmd}})
+		if got, ok := notExecuted(err, []string{cmd}); !ok || got.code != want.code || !strings.Contains(got.message, want.message) {
+			t.Errorf("exec of %s: got %+v, %v", cmd, got, err)
+		}
+	}
+	// What a command says for itself is its own.
+	r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo 'exec: \"sh\": permission denied'; exit 3"}})
+	if err != nil || r.ExitCode != 3 {
+		t.Errorf("got %v, %v", r, err)
 	}
 }
 
@@ -320,8 +337,8 @@ func TestMountsOnTheRealKernel(t *testing.T) {
 			{ContainerPath: "/ro", HostPath: dir, Readonly: true},
 			{ContainerPath: "/rro", HostPath: dir, Readonly: true, RecursiveReadOnly: true},
 			{ContainerPath: "/made", HostPath: filepath.Join(dir, "made/here")},
-			{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}},
-			{ContainerPath: "/sub", Image: &runtimeapi.ImageSpec{Image: boxImage}, ImageSubPath: "data"},
+			{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true},
+			{ContainerPath: "/sub", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, ImageSubPath: "data"},
 			{ContainerPath: "/noexec", HostPath: dir, MountOptions: []string{"noexec"}},
 		}
 	}, "sleep", "1000")
@@ -340,12 +357,12 @@ func TestMountsOnTheRealKernel(t *testing.T) {
 		}
 	}
 	if _, err := n.tryRun(pod, "bad", func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: boxImage}, ImageSubPath: "nope"}}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, ImageSubPath: "nope"}}
 	}, "true"); err == nil {
 		t.Error("a missing path in an image was taken")
 	}
 	if _, err := n.tryRun(pod, "bad", func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: boxImage}, ImageSubPath: "../../../etc"}}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, ImageSubPath: "../../../etc"}}
 	}, "true"); err == nil {
 		t.Error("a path out of an image was taken")
 	}

@@ -46,16 +46,20 @@ type containerRecord struct {
 	ExitCode                         int32
 	Reason, Message                  string
 
-	ImageID    string // digest of the image's configuration
-	ImageRef   string // repository@digest, else the ID
-	ImageName  string // repository:tag, "" where it has none
-	Layer      string // the snapshot it stands on
-	LogPath    string // absolute, "" = no log
+	ImageID    string   // digest of the image's configuration
+	ImageRef   string   // repository@digest, else the ID
+	ImageName  string   // repository:tag, "" where it has none
+	Layer      string   // the snapshot it stands on
+	Volumes    []string `json:",omitempty"` // where the image wants volumes
+	LogPath    string   // absolute, "" = no log
 	Cgroup     string
 	StopSignal int
 	User       specs.User
 	Resources  []byte // runtimeapi.LinuxContainerResources, as updated
-	Poststop   bool   // the specification has hooks to be run when all of the container has ended
+	// PIDNamespace is the path of one that others are in, which it joins, and Traces says that it may trace all that it sees there.
+	PIDNamespace string `json:",omitempty"`
+	Traces       bool   `json:",omitempty"`
+	Poststop     bool   // the specification has hooks to be run when all of the container has ended
 }
 
 func encode(m proto.Message) ([]byte, error) {

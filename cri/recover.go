@@ -12,61 +12,89 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // recover makes of what the last run left behind something that holds: it reads the records, finishes or undoes what was
 // going on, takes live keepers up again, and removes what no record explains.
 func (s *Server) recover(ctx context.Context) error {
 	if err := s.machine.snaps.Clean(ctx); err != nil {
-		return fmt.Errorf("clean snapshots: %w", err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.log.Warn("what is left of snapshots is not removed, the next start tries again", "error", err)
 	}
 	if err := s.load(); err != nil {
 		return err
 	}
 	var g errgroup.Group
 	g.SetLimit(4)
-	for _, sb := range s.pods.byID.all(newestSandbox) {
-		g.Go(func() error { return s.recoverSandbox(ctx, sb) })
+	if s.cfg.OneAtATime {
+		g.SetLimit(1)
 	}
-	if err := g.Wait(); err != nil {
+	until := time.Now().Add(patience)
+	for _, sb := range s.pods.byID.all(newestSandbox) {
+		g.Go(func() error {
+			err := s.recoverSandbox(ctx, sb, until)
+			if err != nil && ctx.Err() == nil {
+				// Not a reason not to run: this is one pod.
+				s.log.Error("sandbox is not recovered", append(sb.logAttrs(), "error", err)...)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return s.collect(ctx)
 }
 
-// load reads the records into memory.
+// load reads the records into memory. What it cannot read it leaves where it is, and says so.
 func (s *Server) load() error {
+	for id, err := range s.pods.table.Damaged() {
+		s.pods.quarantine(id, err)
+	}
 	for id, rec := range s.pods.table.All() {
 		cfg := &runtimeapi.PodSandboxConfig{}
-		if err := decode(rec.Config, cfg); err != nil {
-			return fmt.Errorf("sandbox %s: %w", id, err)
+		err := decode(rec.Config, cfg)
+		if err == nil {
+			err = rec.check(id, cfg)
 		}
-		if err := s.pods.names.reserve(rec.Name, id); err != nil {
-			return err
+		if err == nil {
+			err = s.pods.names.reserve(rec.Name, id)
+		}
+		if err != nil {
+			s.pods.quarantine(id, err)
+			continue
 		}
 		s.pods.byID.put(id, newSandbox(rec, cfg))
 	}
+	for id, err := range s.ctrs.table.Damaged() {
+		s.obscure(id, s.sandboxRunning(id), err)
+	}
 	for id, rec := range s.ctrs.table.All() {
-		cfg := &runtimeapi.ContainerConfig{}
-		if err := decode(rec.Config, cfg); err != nil {
-			return fmt.Errorf("container %s: %w", id, err)
-		}
 		sb, err := s.pods.byID.get(rec.SandboxID)
 		if err != nil {
-			// Containers go before their sandbox, so this is damage. What it has is found below like that of anybody.
-			s.log.Warn("container without a sandbox is removed", "container", id, "sandbox", rec.SandboxID)
-			if err := s.ctrs.table.Delete(id); err != nil {
-				return err
-			}
+			s.obscure(id, rec.SandboxID, err)
 			continue
 		}
-		if err := s.ctrs.names.reserve(rec.Name, id); err != nil {
-			return err
+		cfg := &runtimeapi.ContainerConfig{}
+		if err = decode(rec.Config, cfg); err == nil {
+			err = rec.check(id, cfg, sb)
+		}
+		if err == nil {
+			err = s.ctrs.names.reserve(rec.Name, id)
+		}
+		if err != nil {
+			s.obscure(id, sb.id, err)
+			continue
 		}
 		c := newContainer(rec, cfg, sb)
 		s.ctrs.byID.put(id, c)
@@ -75,28 +103,33 @@ func (s *Server) load() error {
 	return nil
 }
 
+// patience is how long all keepers together may take for their first answer, and brief what each may at least. Who takes longer is asked
+// in the background: none of them keeps the others from being asked, nor the start from going on.
+const (
+	patience = 5 * time.Second
+	brief    = 500 * time.Millisecond
+)
+
 // recoverSandbox brings one sandbox and its containers to a state that holds.
-func (s *Server) recoverSandbox(ctx context.Context, sb *sandbox) error {
+func (s *Server) recoverSandbox(ctx context.Context, sb *sandbox, until time.Time) error {
 	rec := sb.record()
 	switch rec.State {
 	case sandboxCreating:
 		return s.undoSandbox(ctx, sb)
 	case sandboxReady:
 		if rec.BootID == s.machine.bootID {
-			k, err := s.machine.keepers.Open(ctx, sb.id, s.machine.paths.keeper(sb.id))
-			if err == nil {
-				sb.setKeeper(k)
-				return s.resume(ctx, sb, k)
-			}
+			asking, cancel := context.WithTimeout(ctx, max(time.Until(until), brief))
+			defer cancel()
+			k, err := s.machine.keepers.Open(asking, sb.id, s.machine.paths.keeper(sb.id))
 			if !errors.Is(err, keeper.ErrGone) {
-				return err
+				if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+					err = keeper.ErrSilent
+				}
+				return s.resume(ctx, asking, sb, k, err)
 			}
 		}
-		meta := sb.cfg.GetMetadata()
-		s.log.Warn("sandbox has ended while nobody looked", "pod", meta.GetNamespace()+"/"+meta.GetName(), "uid", meta.GetUid(), "sandbox", sb.id)
-		if err := s.pods.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady }); err != nil {
-			return err
-		}
+		s.log.Warn("sandbox has ended while nobody looked", sb.logAttrs()...)
+		s.pods.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
 	}
 	return s.settle(ctx, sb)
 }
@@ -105,16 +138,24 @@ func (s *Server) recoverSandbox(ctx context.Context, sb *sandbox) error {
 func (s *Server) undoSandbox(ctx context.Context, sb *sandbox) error {
 	if err := s.pods.undo(ctx, "recover sandbox", s.pods.plan(sb)); err != nil {
 		s.log.Warn("half-made sandbox cannot be taken back yet", "sandbox", sb.id, "error", err)
-		return s.pods.update(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
+		s.pods.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
+		return nil
 	}
 	return s.pods.drop(sb)
 }
 
-// resume goes on with a sandbox whose keeper lives. What ended meanwhile is recorded before anybody can ask.
-func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
-	exits, err := k.Exits()
+// resume goes on with a sandbox whose keeper lives, or is not known to be dead. What ended meanwhile is recorded before anybody can
+// ask.
+func (s *Server) resume(ctx, asking context.Context, sb *sandbox, k podKeeper, silent error) error {
+	var exits []keeper.Exit
+	var err error
+	if k == nil {
+		exits, err = keeper.ReadExits(s.machine.paths.keeper(sb.id))
+	} else {
+		exits, err = k.Exits()
+	}
 	if err != nil {
-		return err
+		s.log.Warn("exit records are damaged", append(sb.logAttrs(), "error", err)...)
 	}
 	ended := map[string]keeper.Exit{}
 	for _, e := range exits {
@@ -125,35 +166,74 @@ func (s *Server) resume(ctx context.Context, sb *sandbox, k podKeeper) error {
 		exit, gone := ended[c.id]
 		switch {
 		case state == containerCreating:
-			err = s.undoContainer(ctx, c)
+			s.retract(ctx, c)
 		case state == containerExited:
 			s.resweep(ctx, c)
 		case gone && state != containerCreated:
 			s.ctrs.finish(ctx, c, outcomeOf(exit))
-		case state == containerStarting:
-			err = s.resumeStart(ctx, c, k)
-		}
-		if err != nil {
-			return err
 		}
 	}
-	s.pods.join(sb, k) // it may have been killed before that
+	if silent == nil {
+		sb.setKeeper(k)
+		silent = s.pods.resumeStarts(asking, sb, k)
+		s.pods.join(sb, k) // it may have been killed before that
+	}
+	if silent != nil {
+		s.pods.suspect(sb, silent)
+	}
 	s.pods.watch(sb)
 	return nil
 }
 
-// resumeStart asks for the start again: a keeper that was asked before answers with what became of it.
-func (s *Server) resumeStart(ctx context.Context, c *container, k podKeeper) error {
-	err := s.ctrs.prepareRuntime(c)
-	pid := 0
-	if err == nil {
-		pid, err = k.Run(ctx, s.ctrs.keeperContainer(c))
+// resumeStarts asks for the starts again of which it is not known what became of them. It fails when the keeper does not answer.
+func (p *pods) resumeStarts(ctx context.Context, sb *sandbox, k podKeeper) error {
+	for _, c := range sb.containers() {
+		if c.record().State != containerStarting {
+			continue
+		}
+		if err := c.op.lock(ctx); err != nil {
+			return err
+		}
+		err := p.containers.resumeStart(ctx, c, k)
+		c.op.unlock()
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		s.ctrs.finish(ctx, c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
+	return nil
+}
+
+// resumeStart asks for the start again: a keeper that was asked before answers with what became of it. The caller holds op.
+func (cs *containers) resumeStart(ctx context.Context, c *container, k podKeeper) error {
+	if c.record().State != containerStarting {
 		return nil
 	}
-	return s.ctrs.update(c, func(r *containerRecord) { r.State, r.Pid, r.StartedAt = containerRunning, pid, time.Now().UnixNano() })
+	err := cs.prepareRuntime(c)
+	pid := 0
+	if err == nil {
+		pid, err = k.Run(ctx, cs.keeperContainer(c))
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, errors.Is(err, keeper.ErrSilent), errors.Is(err, keeper.ErrGone):
+		return err
+	default:
+		cs.finish(context.WithoutCancel(ctx), c, outcome{code: codeStartError, reason: reasonStartError, message: err.Error(), at: time.Now()})
+		return nil
+	}
+	cs.note(c, func(r *containerRecord) { r.State, r.Pid, r.StartedAt = containerRunning, pid, time.Now().UnixNano() })
+	if c.calledOff.Load() {
+		return k.Signal(ctx, c.id, unix.SIGKILL)
+	}
+	return nil
+}
+
+// retract takes back a container that a crash has left half made. What cannot be taken back now is a container that its pod's end
+// takes with it.
+func (s *Server) retract(ctx context.Context, c *container) {
+	if err := s.undoContainer(ctx, c); err != nil {
+		s.log.Warn("half-made container cannot be taken back yet", append(c.logAttrs(), "error", err)...)
+	}
 }
 
 // settle ends the containers of a sandbox that is not ready any more and takes down what it still has in the kernel.
@@ -165,9 +245,7 @@ func (s *Server) settle(ctx context.Context, sb *sandbox) error {
 	for _, c := range sb.containers() {
 		switch c.record().State {
 		case containerCreating:
-			if err := s.undoContainer(ctx, c); err != nil {
-				return err
-			}
+			s.retract(ctx, c)
 		case containerExited, containerCreated:
 			s.resweep(ctx, c)
 		default:
@@ -206,22 +284,22 @@ func (s *Server) resweep(ctx context.Context, c *container) {
 // collect removes what has our marks and no record: our directories, and what they say was made.
 func (s *Server) collect(ctx context.Context) error {
 	m := s.machine
-	var live []string
+	live := s.pods.unreadable.sandboxes()
 	for _, sb := range s.pods.byID.all(newestSandbox) {
 		live = append(live, sb.id)
 	}
 	var errs []error
-	errs = append(errs, orphans(m.paths.sandboxes(), func(id string) bool { _, ok := s.pods.byID.exact(id); return ok }, func(id string) error {
+	errs = append(errs, orphans(m.paths.sandboxes(), func(id string) bool { _, ok := s.pods.byID.exact(id); return ok || s.pods.unreadable.sandbox(id) }, func(id string) error {
 		s.log.Warn("sandbox without a record is removed", "sandbox", id)
 		return removeOrphanSandbox(ctx, m, id)
 	}))
-	errs = append(errs, orphans(m.paths.containers(), func(id string) bool { _, ok := s.ctrs.byID.exact(id); return ok }, func(id string) error {
+	errs = append(errs, orphans(m.paths.containers(), func(id string) bool { _, ok := s.ctrs.byID.exact(id); return ok || s.pods.unreadable.container(id) }, func(id string) error {
 		s.log.Warn("container without a record is removed", "container", id)
 		return removeOrphanContainer(ctx, m, id)
 	}))
 	for _, snap := range m.snaps.List() {
 		owner, _, _ := strings.Cut(snap.Key, "-") // views of a container are ID-number
-		if _, ok := s.ctrs.byID.exact(owner); snap.Kind == snapshot.KindLayer || ok {
+		if _, ok := s.ctrs.byID.exact(owner); snap.Kind == snapshot.KindLayer || ok || s.pods.unreadable.container(owner) {
 			continue
 		}
 		if err := m.snaps.Remove(ctx, snap.Key); err != nil {
@@ -252,6 +330,9 @@ func orphans(dir string, known func(string) bool, remove func(string) error) err
 }
 
 func removeOrphanSandbox(ctx context.Context, m *machine, id string) error {
+	if group := m.orphanGroup(id); group != "" {
+		m.cgroups.Thaw(group) // what is frozen does not die
+	}
 	if err := m.keepers.Kill(m.paths.keeper(id)); err != nil {
 		return err
 	}
@@ -260,12 +341,21 @@ func removeOrphanSandbox(ctx context.Context, m *machine, id string) error {
 			return err
 		}
 	}
-	if group, err := os.ReadFile(filepath.Join(m.paths.sandbox(id), "cgroup")); err == nil && strings.Contains(string(group), id) {
-		if err := m.cgroups.Remove(ctx, string(group)); err != nil {
+	if group := m.orphanGroup(id); group != "" {
+		if err := m.cgroups.Remove(ctx, group); err != nil {
 			return err
 		}
 	}
 	return removeSandboxDir(m.paths, id)
+}
+
+// orphanGroup is the cgroup of a sandbox without a record; "" when its directory does not say.
+func (m *machine) orphanGroup(id string) string {
+	group, err := os.ReadFile(filepath.Join(m.paths.sandbox(id), "cgroup"))
+	if err != nil || !strings.Contains(string(group), id) {
+		return ""
+	}
+	return string(group)
 }
 
 func removeOrphanContainer(ctx context.Context, m *machine, id string) error {
@@ -305,10 +395,13 @@ func (s *Server) Purge(ctx context.Context) error {
 			}
 			// Others may have logs in the same directory.
 			if dir := filepath.Clean(sb.cfg.GetLogDirectory()); s.cfg.LogDir != "" && strings.HasPrefix(dir, logs) {
-				return os.RemoveAll(dir)
+				return filetree.RemoveAll(ctx, dir)
 			}
 			return nil
 		})
+	}
+	for _, id := range s.pods.unreadable.sandboxes() {
+		g.Go(func() error { return s.pods.removeUnreadable(ctx, id) })
 	}
 	if err := g.Wait(); err != nil {
 		// Directories of pods that still run must stay.
@@ -319,8 +412,8 @@ func (s *Server) Purge(ctx context.Context) error {
 	for _, dir := range l.volatile() {
 		errs = append(errs, s.machine.mounts.unmount(dir))
 	}
-	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.checkpoints(), l.db(), l.netns(), l.ipam(), l.cniCache()) {
-		errs = append(errs, os.RemoveAll(dir))
+	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.checkpoints(), l.db(), l.db()+".new", l.db()+".damaged", l.records(), l.records()+".new", l.netns(), l.ipam(), l.cniCache()) {
+		errs = append(errs, filetree.RemoveAll(ctx, dir))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("purge: %w", err)

@@ -1,32 +1,115 @@
 package cri
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestLostRecords removes the records under live pods. The next server knows nothing of them, but finds their directories.
+// TestLostRecords removes the records under live pods, and their copy with them. The next server knows nothing of the pods, but finds
+// their directories; images and layers it finds by what is on the disk.
 func TestLostRecords(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}}}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true}}
 	}, "sleep", "1000")
-	if err := n.Close(); err != nil {
+	before, err := n.Images().Get(boxImage)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(n.cfg.RootDir, "runtime.db")); err != nil {
+	if err := errors.Join(n.machine.snaps.Sync(t.Context()), n.Close()); err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range []string{n.machine.paths.db(), n.machine.paths.records()} {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n.open(t)
 	n.checkClean2(t)
 	if l := n.pods.list(nil); len(l) > 0 {
 		t.Errorf("got %v", l)
 	}
+	if err := n.Images().Collect(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if after, err := n.Images().Get(boxImage); err != nil || !reflect.DeepEqual(after.Names(), before.Names()) || after.Size < before.Size {
+		t.Errorf("image: got %+v, %v, want %+v", after, err, before)
+	}
+	pod, _ = n.pod(t, "b", nil)
+	if got := n.output(t, pod, "main", nil, "echo", "hello"); got != "hello\n" {
+		t.Errorf("a container of it says %q", got)
+	}
+}
+
+// TestDamagedRecords damages the records under live pods, which go on with nothing lost.
+func TestDamagedRecords(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	ended := n.run(t, pod, "short", nil, "true")
+	c, err := n.ctrs.byID.get(ended)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.done
+	before := runningPid(t, n, id)
+	for name, damage := range map[string]func(path string) error{
+		"gone":    os.Remove,
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 64<<10), 0o600) },
+		"noise": func(path string) error {
+			return os.WriteFile(path, bytes.Repeat([]byte("\xed\x0c\n\xff"), 9000), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(n.machine.paths.db()); err != nil {
+				t.Fatal(err)
+			}
+			n.open(t)
+			if got := podState(t, n.Server, pod); got != runtimeapi.PodSandboxState_SANDBOX_READY {
+				t.Errorf("sandbox: %v", got)
+			}
+			if got := runningPid(t, n, id); got != before {
+				t.Errorf("process: %d, want %d", got, before)
+			}
+			s, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ended})
+			if err != nil || s.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+				t.Errorf("the one that has ended: %v, %v", s, err)
+			}
+			r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"echo", "here"}, Timeout: 60})
+			if err != nil || string(r.GetStdout()) != "here\n" {
+				t.Errorf("exec: %v, %v", r, err)
+			}
+			if _, err := n.Images().Get(boxImage); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func runningPid(t *testing.T, n *node, id string) int {
+	t.Helper()
+	c, err := n.ctrs.byID.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.record()
+	if r.State != containerRunning || unix.Kill(r.Pid, 0) != nil {
+		t.Errorf("container is %s, process %d", r.State, r.Pid)
+	}
+	return r.Pid
 }
 
 // TestRebooted gives every record another boot and takes away what a boot takes away.

@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // The methods of the CRI. What all have in common is here: the span, and the code an error has for clients.
@@ -130,7 +131,7 @@ func (s *Server) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenCon
 		if err != nil {
 			return nil, err
 		}
-		if err := k.ReopenLog(c.id); err != nil {
+		if err := s.pods.heard(c.sandbox, k.ReopenLog(c.id)); err != nil {
 			return nil, fmt.Errorf("reopen log: %w", err)
 		}
 		return &runtimeapi.ReopenContainerLogResponse{}, nil
@@ -171,10 +172,13 @@ func (s *Server) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runt
 	if err := s.machine.net.Status(); err != nil {
 		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
 	}
+	ready := &runtimeapi.RuntimeCondition{Type: runtimeapi.RuntimeReady, Status: true}
+	if err := s.db.Trouble(); err != nil {
+		ready.Status, ready.Reason = false, "RecordsNotWritable"
+		ready.Message = fmt.Sprintf("what runs goes on, but nothing new can be begun: write %s: %v", s.machine.paths.db(), err)
+	}
 	out := &runtimeapi.StatusResponse{
-		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-			{Type: runtimeapi.RuntimeReady, Status: true}, network,
-		}},
+		Status:          &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{ready, network}},
 		RuntimeHandlers: s.machine.runtimeHandlers(ctx),
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
@@ -184,6 +188,20 @@ func (s *Server) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runt
 	var err error
 	out.Info, err = verbose(map[string]any{
 		"root": s.cfg.RootDir, "run": s.cfg.RunDir, "snapshotter": s.machine.snaps.Name(), "podCIDR": s.cfg.PodCIDR, "bridge": s.cfg.BridgeName,
+		"appArmor":    s.appArmor(ctx),
+		"unreadable":  s.pods.unreadable.told(),
+		"lostRecords": s.db.Lost(),
 	})
 	return out, asStatus(err)
+}
+
+// appArmor says what the profile RuntimeDefault means here.
+func (s *Server) appArmor(ctx context.Context) string {
+	if !s.machine.host.AppArmor {
+		return "not in this kernel"
+	}
+	if err := s.machine.armor.Ensure(ctx); err != nil {
+		return err.Error()
+	}
+	return oci.AppArmorDefault
 }

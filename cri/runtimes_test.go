@@ -2,6 +2,7 @@ package cri
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/tools/remotecommand"
@@ -101,6 +103,15 @@ func TestExternalRuntimeExec(t *testing.T) {
 		if got := n.sh(t, id, "grep -w Seccomp: /proc/self/status"); got != "Seccomp:\t2" {
 			t.Errorf("filter of an exec: got %q", got)
 		}
+		// What the runtime is started with it hands on: that must not be the host's device, whose mode could be changed through it.
+		var st unix.Stat_t
+		if err := unix.Stat("/dev/null", &st); err != nil {
+			t.Fatal(err)
+		}
+		host := fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+		if got := n.sh(t, id, "stat -L -c %t:%T /proc/self/fd/0 /proc/1/fd/0; stat -L -c %d:%i /proc/self/fd/0 /proc/1/fd/0"); !strings.HasPrefix(got, "1:3\n1:3\n") || strings.Contains(got, host) {
+			t.Errorf("the null devices of an exec and the container are %q, the host's is %s", got, host)
+		}
 		_, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{
 			ContainerId: id, Cmd: []string{"sh", "-c", "sleep 4711 & sleep 4712"}, Timeout: 1,
 		})
@@ -108,9 +119,11 @@ func TestExternalRuntimeExec(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		eventually(t, func() bool { return !strings.Contains(n.sh(t, id, "ps"), "471") })
-		if _, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"nosuchthing"}}); err == nil ||
-			!strings.Contains(err.Error(), "not found in $PATH") {
-			t.Errorf("missing command: got %v", err)
+		for cmd, want := range map[string]unexecuted{"nosuchthing": {127, "not found in $PATH"}, "/etc/passwd": {126, "ermission denied"}} {
+			_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{cmd}})
+			if got, ok := notExecuted(err, []string{cmd}); !ok || got.code != want.code || !strings.Contains(got.message, want.message) {
+				t.Errorf("exec of %s: got %+v, %v", cmd, got, err)
+			}
 		}
 		e, err := n.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh"}, Tty: true, Stdin: true, Stdout: true})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -42,11 +43,14 @@ type sandbox struct {
 	mu       sync.RWMutex
 	rec      sandboxRecord
 	keeper   podKeeper     // nil when there is none
+	trouble  *trouble      // why it cannot be asked; nil when it can
 	joined   chan struct{} // closed when the keeper is in its cgroup
+	quiet    bool          // the keeper has ended and has left nobody
 	members  map[string]*container
-	stopTold bool // plugins know that it stops
-	torndown bool // nothing but the directory and the record is left
-	gone     bool // nor these
+	obscure  []string // containers of it whose records cannot be read
+	stopTold bool     // plugins know that it stops
+	torndown bool     // nothing but the directory and the record is left
+	gone     bool     // nor these
 
 	shm  sync.Mutex // one container after the other looks for shared memory
 	rate cpuRate
@@ -64,10 +68,19 @@ func (sb *sandbox) state() sandboxState {
 	return sb.rec.State
 }
 
-// live returns the keeper of a sandbox that is ready.
+// logAttrs name the sandbox in the log.
+func (sb *sandbox) logAttrs() []any {
+	meta := sb.cfg.GetMetadata()
+	return []any{"pod", meta.GetNamespace() + "/" + meta.GetName(), "uid", meta.GetUid(), "sandbox", sb.id}
+}
+
+// live returns the keeper of a sandbox that is ready, and can be asked.
 func (sb *sandbox) live() (podKeeper, error) {
 	sb.mu.RLock()
 	defer sb.mu.RUnlock()
+	if sb.rec.State == sandboxReady && sb.trouble != nil {
+		return nil, fmt.Errorf("%w: sandbox %s: %w", errUnavailable, sb.id, sb.trouble.err)
+	}
 	if sb.rec.State != sandboxReady || sb.keeper == nil {
 		return nil, errors.Join(errPrecondition, errors.New("sandbox "+sb.id+" is not ready"))
 	}
@@ -148,6 +161,7 @@ type pods struct {
 	containers *containers
 	events     *hub
 	life       *life
+	unreadable unreadables
 }
 
 func newSandbox(rec sandboxRecord, cfg *runtimeapi.PodSandboxConfig) *sandbox {
@@ -172,11 +186,11 @@ func (p *pods) update(sb *sandbox, change func(*sandboxRecord)) error {
 // note is update for what has happened already, whether it can be written down or not: a full disk must not keep pods from
 // ending.
 func (p *pods) note(sb *sandbox, change func(*sandboxRecord)) {
-	if err := p.update(sb, change); err != nil {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	change(&sb.rec)
+	if err := p.table.Note(sb.id, sb.rec); err != nil {
 		p.log.Error("sandbox record is not written", "sandbox", sb.id, "error", err)
-		sb.mu.Lock()
-		defer sb.mu.Unlock()
-		change(&sb.rec)
 	}
 }
 

@@ -33,16 +33,30 @@ func (p *pods) unpinNamespaces(sb *sandbox) act {
 	if sb.ids == nil && sb.hostNetwork() {
 		return nil
 	}
-	return func(context.Context) error {
+	return func(ctx context.Context) error {
 		var errs []error
 		if !sb.hostNetwork() {
-			errs = append(errs, p.net.RemoveNamespace(sb.id))
+			if err := p.vacate(ctx, sb); err != nil {
+				return err
+			}
+			errs = append(errs, p.net.Teardown(ctx, sb.network()), p.net.RemoveNamespace(sb.id))
 		}
 		if sb.ids != nil {
 			errs = append(errs, p.mounts.unmount(p.paths.userns(sb.id)))
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// vacate sees to it that nobody is left in the sandbox's network namespace. A keeper that has ended in order says so.
+func (p *pods) vacate(ctx context.Context, sb *sandbox) error {
+	sb.mu.RLock()
+	quiet := sb.quiet
+	sb.mu.RUnlock()
+	if quiet {
+		return nil
+	}
+	return p.net.Vacate(ctx, sb.id)
 }
 
 func (p *pods) pinUserNS(sb *sandbox) (err error) {

@@ -2,11 +2,15 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/handler"
@@ -16,6 +20,9 @@ import (
 // run makes a sandbox. What fails leaves nothing behind, or a sandbox that is not ready, where even undoing failed.
 func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
 	if err := checkSandbox(cfg); err != nil {
+		return "", err
+	}
+	if err := p.replaces(cfg); err != nil {
 		return "", err
 	}
 	runtime, err := p.runtimeOf(ctx, handlerName, cfg)
@@ -92,11 +99,13 @@ func (p *pods) giveUp(sb *sandbox, undone bool, cause error) error {
 }
 
 // plan is what a sandbox is made of. All but the first stage is taken down when it is stopped, the first when it is removed.
+// The network is given back with the namespace and not with its own stage, where it would be beside the keeper: an address is
+// another pod's from then on, so nobody may be left who has it.
 func (p *pods) plan(sb *sandbox) plan {
 	all := plan{
 		{{"directory", p.makeDir(sb), p.removeDir(sb)}},
 		{{"namespace", p.pinNamespaces(sb), p.unpinNamespaces(sb)}, {"cgroup", p.makeCgroup(sb), p.removeCgroup(sb)}},
-		{{"keeper", p.startKeeper(sb), p.stopKeeper(sb)}, {"network", p.setupNetwork(sb), p.teardownNetwork(sb)}, {"files", p.writeFiles(sb), p.removeShm(sb)}},
+		{{"keeper", p.startKeeper(sb), p.stopKeeper(sb)}, {"network", p.setupNetwork(sb), nil}, {"files", p.writeFiles(sb), p.removeShm(sb)}},
 	}
 	if p.plugins.Load().Active() {
 		all = append(all, []step{{"plugins", p.askPlugins(sb), nil}})
@@ -155,15 +164,12 @@ func (p *pods) setupNetwork(sb *sandbox) act {
 	}
 }
 
-func (p *pods) teardownNetwork(sb *sandbox) act {
-	if sb.hostNetwork() {
-		return nil
-	}
-	return func(ctx context.Context) error { return p.net.Teardown(ctx, sb.network()) }
-}
-
 // keeperOOMScore makes the keeper one of the last to be killed: with it all its containers would go.
 const keeperOOMScore = -998
+
+// keeperShares is the least share of the CPU there is, as the process of a sandbox has it with other runtimes: what the pod may use is
+// its containers'.
+const keeperShares = 2
 
 func (p *pods) startKeeper(sb *sandbox) act {
 	return func(ctx context.Context) error {
@@ -178,6 +184,7 @@ func (p *pods) startKeeper(sb *sandbox) act {
 			Sysctls:     sysctlsOf(sb.cfg),
 			LaunchProcs: p.cgroups.ProcsFiles(p.launchCgroup()),
 			OOMScoreAdj: p.oomScore(keeperOOMScore),
+			InitProcs:   p.initProcs(sb),
 			NoSpare:     sb.external() != nil,
 		})
 		if err != nil {
@@ -189,6 +196,16 @@ func (p *pods) startKeeper(sb *sandbox) act {
 	}
 }
 
+// initProcs are the files by which process 1 of a shared PID namespace joins the sandbox's cgroup by itself. A scope of systemd
+// is made with the first process in it, by join.
+func (p *pods) initProcs(sb *sandbox) []string {
+	group := sb.record().Cgroup
+	if sb.namespaceOptions().GetPid() != runtimeapi.NamespaceMode_POD || !p.cgroups.Exists(group) {
+		return nil
+	}
+	return p.cgroups.ProcsFiles(group)
+}
+
 // join puts the keeper into the sandbox's cgroup. That may take longer than all of the rest, and nothing depends on it, so
 // nobody waits for it but who stops the keeper.
 func (p *pods) join(sb *sandbox, k podKeeper) {
@@ -198,8 +215,19 @@ func (p *pods) join(sb *sandbox, k podKeeper) {
 	sb.mu.Unlock()
 	attach := func(context.Context) {
 		defer close(joined)
-		if err := p.cgroups.Attach(sb.record().Cgroup, k.Pid()); err != nil {
-			p.log.Warn("keeper runs outside its pod's cgroup", "sandbox", sb.id, "error", err)
+		pids := []int{k.Pid()}
+		if pid1 := k.Pid1(); pid1 > 0 {
+			pids = append(pids, pid1)
+		}
+		for _, pid := range pids {
+			if err := p.cgroups.Attach(sb.record().Cgroup, pid); err != nil {
+				p.log.Warn("process of a sandbox runs outside its pod's cgroup", "sandbox", sb.id, "pid", pid, "error", err)
+			}
+		}
+		shares := uint64(keeperShares)
+		err := p.cgroups.Update(sb.record().Cgroup, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.log.Warn("keeper has a larger share of its pod's CPU than it should have", "sandbox", sb.id, "error", err)
 		}
 	}
 	if !p.life.start(attach) {
@@ -215,13 +243,27 @@ func (p *pods) stopKeeper(sb *sandbox) act {
 		if joined != nil {
 			<-joined // else the number of a keeper that is gone could be attached
 		}
-		if k := sb.takeKeeper(); k != nil {
+		silent := sb.silenced()
+		if k := sb.takeKeeper(); k != nil && !silent {
 			if err := k.Stop(ctx); err == nil {
+				sb.mu.Lock()
+				defer sb.mu.Unlock()
+				sb.quiet = k.Quiet()
 				return nil
 			}
 		}
+		p.thaw(sb)
 		return p.keepers.Kill(p.paths.keeper(sb.id))
 	}
+}
+
+// thaw lets the processes of a pod die that somebody has frozen, with its group or with the one above, which is the pod's.
+func (p *pods) thaw(sb *sandbox) {
+	group := sb.record().Cgroup
+	if parent := path.Dir(group); group != "" && parent != p.defaultParent() {
+		p.cgroups.Thaw(parent)
+	}
+	p.cgroups.Thaw(group)
 }
 
 // ownHostname is what a pod's own UTS namespace is told. One without leaves it with the host's name.

@@ -14,8 +14,8 @@ import (
 // stop kills the containers of a sandbox and takes down all it has but its directory and record.
 func (p *pods) stop(ctx context.Context, id string) error {
 	sb, err := p.byID.get(id)
-	if err != nil {
-		return nil //nolint:nilerr // the CRI wants stopping what is not there to succeed
+	if err != nil { // the CRI wants stopping what is not there to succeed
+		return p.removeUnreadable(ctx, id)
 	}
 	if err := sb.op.lock(ctx); err != nil {
 		return err
@@ -39,18 +39,28 @@ func (p *pods) stopLocked(ctx context.Context, sb *sandbox) error {
 	for _, c := range sb.containers() {
 		g.Go(func() error { return p.containers.end(ctx, c) })
 	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("stop sandbox: %w", err)
+	ended := g.Wait()
+	if ended != nil && !sb.silenced() {
+		return fmt.Errorf("stop sandbox: %w", ended)
 	}
 	for _, c := range sb.containers() {
-		c.waitTold(ctx)
+		if s := c.record().State; s != containerStarting && s != containerRunning {
+			c.waitTold(ctx)
+		}
 	}
 	p.tellStopped(ctx, sb)
 	if err := p.undo(ctx, "stop sandbox", p.plan(sb)[1:]); err != nil {
-		return fmt.Errorf("stop sandbox: %w", err)
+		return fmt.Errorf("stop sandbox: %w", errors.Join(ended, err))
+	}
+	// Those of a keeper that could not be asked, which have ended with it: the group of all is gone.
+	exits, _ := keeper.ReadExits(p.paths.keeper(sb.id)) // of one that is damaged nothing is told here
+	for _, c := range sb.containers() {
+		if err := p.containers.abandon(ctx, c, exits); err != nil {
+			return fmt.Errorf("stop sandbox: %w", err)
+		}
 	}
 	sb.mu.Lock()
-	sb.torndown = true
+	sb.torndown, sb.trouble = true, nil
 	sb.mu.Unlock()
 	p.events.sandbox(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb)
 	return nil
@@ -59,8 +69,8 @@ func (p *pods) stopLocked(ctx context.Context, sb *sandbox) error {
 // remove stops a sandbox and removes it with all its containers.
 func (p *pods) remove(ctx context.Context, id string) error {
 	sb, err := p.byID.get(id)
-	if err != nil {
-		return nil //nolint:nilerr // the CRI wants removing what is not there to succeed
+	if err != nil { // the CRI wants removing what is not there to succeed
+		return p.removeUnreadable(ctx, id)
 	}
 	if err := sb.op.lock(ctx); err != nil {
 		return err
@@ -80,6 +90,9 @@ func (p *pods) remove(ctx context.Context, id string) error {
 			return fmt.Errorf("remove sandbox: %w", err)
 		}
 	}
+	if err := p.clearUp(ctx, sb, ""); err != nil {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
 	defer p.hold()()
 	p.tellRemoved(ctx, sb)
 	if err := p.undo(ctx, "remove sandbox", p.plan(sb)[:1]); err != nil {
@@ -93,27 +106,23 @@ func (p *pods) remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// watch hears of the ends of the sandbox's containers, until the keeper ends.
+// watch hears of the ends of the sandbox's containers in the background.
 func (p *pods) watch(sb *sandbox) {
-	k, err := sb.live()
-	if err != nil {
-		return
-	}
-	p.life.start(func(ctx context.Context) {
-		err := k.Watch(ctx, func(e keeper.Exit) {
-			// Not in here: an exit has to wait for the container's start, and the next one must not wait for this one.
-			p.life.start(func(ctx context.Context) { p.containers.exited(ctx, sb, e) })
-		})
-		if ctx.Err() != nil || sb.state() != sandboxReady {
-			return
-		}
-		p.keeperLost(ctx, sb, err)
-	})
+	sb.mu.RLock()
+	k := sb.keeper
+	sb.mu.RUnlock()
+	p.life.start(func(ctx context.Context) { p.attend(ctx, sb, k) })
 }
 
 // keeperLost ends a sandbox whose keeper was killed by somebody else. Its containers have nobody any more to copy their
 // output or to reap them, and the namespaces they would be restarted in are going.
 func (p *pods) keeperLost(ctx context.Context, sb *sandbox, cause error) {
+	sb.mu.RLock()
+	k := sb.keeper
+	sb.mu.RUnlock()
+	exits := p.exitsOf(sb, k)
+	// Before the sandbox is locked: a stop that is under way has locked it, and waits for the ends of these.
+	p.abandonAll(ctx, sb, exits)
 	if err := sb.op.lock(ctx); err != nil {
 		return
 	}
@@ -121,21 +130,26 @@ func (p *pods) keeperLost(ctx context.Context, sb *sandbox, cause error) {
 	if sb.state() != sandboxReady {
 		return
 	}
-	meta := sb.cfg.GetMetadata()
-	p.log.Error("keeper has ended, its pod ends with it", "pod", meta.GetNamespace()+"/"+meta.GetName(), "uid", meta.GetUid(), "error", cause)
-	k := sb.takeKeeper()
+	p.log.Error("keeper has ended, its pod ends with it", append(sb.logAttrs(), "error", cause)...)
+	sb.takeKeeper()
 	p.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
-	for _, c := range sb.containers() {
-		if err := p.containers.abandon(ctx, c, exitsOf(k)); err != nil && !errors.Is(err, context.Canceled) {
-			p.log.Error("container of a lost sandbox is not ended", "container", c.id, "error", err)
-		}
-	}
+	p.abandonAll(ctx, sb, exits) // those that were made meanwhile
 	p.events.sandbox(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb)
 }
 
-func exitsOf(k podKeeper) []keeper.Exit {
+// abandonAll ends the containers of a sandbox whose keeper is gone.
+func (p *pods) abandonAll(ctx context.Context, sb *sandbox, exits []keeper.Exit) {
+	for _, c := range sb.containers() {
+		if err := p.containers.abandon(ctx, c, exits); err != nil && !errors.Is(err, context.Canceled) {
+			p.log.Error("container of a lost sandbox is not ended", "container", c.id, "error", err)
+		}
+	}
+}
+
+func (p *pods) exitsOf(sb *sandbox, k podKeeper) []keeper.Exit {
 	if k == nil {
-		return nil
+		exits, _ := keeper.ReadExits(p.paths.keeper(sb.id))
+		return exits
 	}
 	exits, _ := k.Exits()
 	return exits

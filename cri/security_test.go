@@ -2,7 +2,9 @@ package cri
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cri/image/imagetest"
+	"github.com/berth-node/berth/cri/oci"
 )
 
 // sharedDir is a directory that is a shared mount of its own until the test ends.
@@ -262,9 +266,6 @@ func TestRefusedSecurity(t *testing.T) {
 			s.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "x"}
 		}, "AppArmor", host.AppArmor},
 		"apparmor of older clients": {func(s *runtimeapi.LinuxContainerSecurityContext) { s.ApparmorProfile = "localhost/x" }, "AppArmor", host.AppArmor}, //nolint:staticcheck // that is what it is about
-		"selinux": {func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.SelinuxOptions = &runtimeapi.SELinuxOption{Type: "container_t"}
-		}, "SELinux", host.SELinux},
 		"privileged in a plain pod": {func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }, "privileged", false},
 		"group without a user": {func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.RunAsGroup = &runtimeapi.Int64Value{Value: 5}
@@ -287,7 +288,7 @@ func TestRefusedSecurity(t *testing.T) {
 		securityOf(cfg).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 		securityOf(cfg).SelinuxOptions = &runtimeapi.SELinuxOption{}
 		if !host.SELinux {
-			securityOf(cfg).SelinuxOptions.Level = "s0:c1"
+			securityOf(cfg).SelinuxOptions = &runtimeapi.SELinuxOption{User: "u", Role: "r", Type: "container_t", Level: "s0:c1"}
 		}
 	}, "sleep", "1000")
 	n.sh(t, id, "true")
@@ -348,5 +349,143 @@ func TestPrivilegedDevices(t *testing.T) {
 	}, "true")
 	if err == nil || !strings.Contains(err.Error(), "/dev/nothing") {
 		t.Errorf("missing device: got %v", err)
+	}
+}
+
+// TestDigitsAreNumbers: an image says who a number is, but not that it is a name.
+func TestDigitsAreNumbers(t *testing.T) {
+	n := newNode(t)
+	name := "berth.test/digits:1"
+	files := []imagetest.File{
+		{Name: "etc/passwd", Body: "1000:x:0:0:root by another name:/:/bin/sh\n"}, {Name: "etc/group", Body: "1001:x:0:\n"},
+	}
+	archive := boxWith(t, name, ocispec.ImageConfig{User: "1000:1001"}, files...)
+	if _, err := n.Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
+		t.Fatal(err)
+	}
+	st, err := n.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	if err != nil || st.Image.Uid.GetValue() != 1000 || st.Image.Username != "" {
+		t.Errorf("the image's user is %v, %q, %v", st.GetImage().GetUid(), st.GetImage().GetUsername(), err)
+	}
+	pod, _ := n.pod(t, "a", nil)
+	for kind, c := range map[string]struct {
+		sc   func(*runtimeapi.LinuxContainerSecurityContext)
+		want string
+	}{
+		"image":    {func(*runtimeapi.LinuxContainerSecurityContext) {}, "1000 1001"},
+		"user":     {func(sc *runtimeapi.LinuxContainerSecurityContext) { sc.RunAsUser = &runtimeapi.Int64Value{Value: 1000} }, "1000 0"},
+		"username": {func(sc *runtimeapi.LinuxContainerSecurityContext) { sc.RunAsUsername = "1000:1001" }, "1000 1001"},
+	} {
+		id := n.run(t, pod, kind, func(cfg *runtimeapi.ContainerConfig) {
+			cfg.Image.Image = name
+			c.sc(securityOf(cfg))
+		}, "sleep", "1000")
+		made, err := n.ctrs.byID.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernel, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", made.record().Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid, gid, _ := strings.Cut(c.want, " ")
+		for key, want := range map[string]string{"Uid:": uid, "Gid:": gid} {
+			_, line, _ := strings.Cut(string(kernel), key)
+			line, _, _ = strings.Cut(line, "\n")
+			if got := strings.Fields(line); strings.Join(got, " ") != strings.TrimSpace(strings.Repeat(want+" ", 4)) {
+				t.Errorf("%s: %s is %v, want %s", kind, key, got, want)
+			}
+		}
+		if got := n.sh(t, id, "echo $(id -u) $(id -g)"); got != c.want {
+			t.Errorf("%s: an exec is %s, want %s", kind, got, c.want)
+		}
+		if s := statusOf(t, n.Server, id).User.Linux; fmt.Sprint(s.Uid, " ", s.Gid) != c.want {
+			t.Errorf("%s: the status says %v", kind, s)
+		}
+	}
+}
+
+// TestLabelsWithoutSELinux: charts ask for labels everywhere, so this is said once and not for each container.
+func TestLabelsWithoutSELinux(t *testing.T) {
+	var said bytes.Buffer
+	cs := &containers{machine: &machine{log: slog.New(slog.NewTextHandler(&said, nil))}}
+	for _, o := range []*runtimeapi.SELinuxOption{nil, {}, {Level: "s0"}, {User: "u", Role: "r", Type: "t"}} {
+		cfg := containerConfig("main")
+		cfg.Linux.SecurityContext.SelinuxOptions = o
+		c := newContainer(containerRecord{ID: "id"}, cfg, &sandbox{cfg: podConfig("a")})
+		cs.warn(c, oci.Input{Container: cfg, Sandbox: c.sandbox.cfg})
+	}
+	if n := strings.Count(said.String(), "SELinux options are ignored"); n != 1 {
+		t.Errorf("said %d times: %s", n, said.String())
+	}
+}
+
+// TestAppArmorDefault: where the kernel has AppArmor, a container that says nothing about it is confined, and so is what is run in it.
+func TestAppArmorDefault(t *testing.T) {
+	n := newNode(t)
+	if !n.machine.host.AppArmor {
+		t.Skip("this kernel has no AppArmor")
+	}
+	if err := n.machine.armor.Ensure(t.Context()); errors.Is(err, oci.ErrNoProfile) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	label := func(pid int) string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/attr/apparmor/current", pid))
+		if errors.Is(err, os.ErrNotExist) {
+			b, err = os.ReadFile(fmt.Sprintf("/proc/%d/attr/current", pid))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	pod, _ := n.pod(t, "a", func(cfg *runtimeapi.PodSandboxConfig) { cfg.Linux.SecurityContext.Privileged = true })
+	kind := func(p runtimeapi.SecurityProfile_ProfileType) func(*runtimeapi.ContainerConfig) {
+		return func(cfg *runtimeapi.ContainerConfig) {
+			securityOf(cfg).Apparmor = &runtimeapi.SecurityProfile{ProfileType: p}
+		}
+	}
+	const confined = oci.AppArmorDefault + " (enforce)"
+	for name, c := range map[string]struct {
+		change func(*runtimeapi.ContainerConfig)
+		want   string
+	}{
+		"silent":     {func(*runtimeapi.ContainerConfig) {}, confined},
+		"default":    {kind(runtimeapi.SecurityProfile_RuntimeDefault), confined},
+		"unconfined": {kind(runtimeapi.SecurityProfile_Unconfined), "unconfined"},
+		"privileged": {func(cfg *runtimeapi.ContainerConfig) { securityOf(cfg).Privileged = true }, "unconfined"},
+	} {
+		id := n.run(t, pod, name, func(cfg *runtimeapi.ContainerConfig) {
+			securityOf(cfg).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
+			c.change(cfg)
+		}, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done")
+		made, err := n.ctrs.byID.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := label(made.record().Pid); got != c.want {
+			t.Errorf("%s: the container is %q, want %q", name, got, c.want)
+		}
+		if got := n.sh(t, id, "cat /proc/self/attr/current"); got != c.want {
+			t.Errorf("%s: an exec is %q, want %q", name, got, c.want)
+		}
+		want := map[bool]string{true: "refused", false: "mounted"}[c.want == confined]
+		if got := n.sh(t, id, "mkdir -p /tmp/m; mount -t tmpfs x /tmp/m 2>/dev/null && echo mounted || echo refused"); got != want {
+			t.Errorf("%s: a mount is %s, want %s", name, got, want)
+		}
+		// What programs do all day.
+		n.sh(t, id, "sleep 100 & kill $!; echo x | cat > /tmp/f; nc -l -p 7777 -e true & (echo | nc -w 1 127.0.0.1 7777 || true); ls /proc/1/fd > /dev/null; cat /proc/1/environ > /dev/null")
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 60}); err != nil {
+			t.Fatal(err)
+		}
+		if st := statusOf(t, n.Server, id); st.ExitCode != 7 {
+			t.Errorf("%s: did not get its signal: %v", name, st)
+		}
+	}
+	st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil || !strings.Contains(st.Info["info"], `"appArmor":"`+oci.AppArmorDefault+`"`) {
+		t.Errorf("the status says %v, %v", st.GetInfo(), err)
 	}
 }

@@ -45,9 +45,13 @@ func TestSystemTree(t *testing.T) {
 				"for l in ptmx fd stdin; do readlink /dev/$l; done":                                "pts/ptmx\n/proc/self/fd\n/proc/self/fd/0",
 				"stat -c %a /dev/shm /dev/mqueue":                                                  "1777\n1777",
 				"touch /dev/a && rm /dev/a && echo made":                                           "made",
+				"echo x 2>/dev/null > /sys/kernel/mm/transparent_hugepage/enabled || echo refused": "refused",
+				"grep -c '^sysfs /sys sysfs ro,' /proc/mounts":                                     "1",
+				// Each place is mounted once.
+				"cut -d' ' -f5 /proc/self/mountinfo | sort | uniq -d":                              "",
 				"touch /sys/fs/cgroup/a 2>/dev/null || echo refused":                               "refused",
 				"for f in hosts hostname resolv.conf; do grep -c \" /etc/$f \" /proc/mounts; done": "1\n1\n1",
-				"cat /etc/hostname":                                                                "tree",
+				"cat /etc/hostname": "tree",
 				// What sets the container up goes without huge pages, its program and commands do not.
 				"sed -n s/THP_enabled://p /proc/1/status":    strings.TrimSpace(huge),
 				"sed -n s/THP_enabled://p /proc/self/status": strings.TrimSpace(huge),

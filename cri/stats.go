@@ -112,6 +112,11 @@ func (cs *containers) layer(ctx context.Context, c *container) *runtimeapi.Files
 	if err != nil {
 		return nil
 	}
+	for i := range c.record().Volumes {
+		if v, err := cs.snaps.Usage(ctx, volumeKey(c.id, i)); err == nil {
+			layer.Bytes, layer.Inodes = layer.Bytes+v.Bytes, layer.Inodes+v.Inodes
+		}
+	}
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: cs.paths.snapshots()},
 		UsedBytes: value(layer.Bytes), InodesUsed: value(layer.Inodes),
@@ -161,10 +166,11 @@ func memoryUsage(u cgroups.Usage) *runtimeapi.MemoryUsage {
 }
 
 func ioUsage(u cgroups.Usage) *runtimeapi.IoUsage {
-	if u.PSI == nil {
-		return nil
+	out := &runtimeapi.IoUsage{Timestamp: u.Time.UnixNano()}
+	if u.PSI != nil {
+		out.Psi = psi(u.PSI.IO)
 	}
-	return &runtimeapi.IoUsage{Timestamp: u.Time.UnixNano(), Psi: psi(u.PSI.IO)}
+	return out
 }
 
 func psi(p cgroups.Pressure) *runtimeapi.PsiStats {

@@ -1,8 +1,10 @@
 package cri
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -96,15 +98,23 @@ func (p *pods) status(r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSan
 	out := &runtimeapi.PodSandboxStatusResponse{
 		Status: sandboxStatus(sb), ContainersStatuses: containerStatuses(sb), Timestamp: time.Now().UnixNano(),
 	}
+	if err := cmp.Or(sb.troubled(), sb.obscured()); err != nil {
+		out.Info = map[string]string{"problem": err.Error()}
+	}
 	if r.GetVerbose() {
 		rec := sb.record()
 		info := map[string]any{"pid": rec.Pid, "cgroup": rec.Cgroup, "networkNamespace": rec.NetNS, "state": rec.State, "config": sb.cfg}
 		if overhead, resources, ok := updatedResources(rec); ok {
 			info["overhead"], info["resources"] = &runtimeapi.ContainerResources{Linux: overhead}, &runtimeapi.ContainerResources{Linux: resources}
 		}
-		out.Info, err = verbose(info)
+		text, err := verbose(info)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(text, out.Info)
+		out.Info = text
 	}
-	return out, err
+	return out, nil
 }
 
 func (cs *containers) status(r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {

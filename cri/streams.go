@@ -25,6 +25,16 @@ func (s streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader
 		return asStatus(err)
 	}
 	code, err := runExec(ctx, k, x, in, out, errOut, resize)
+	if failed, ok := notExecuted(err, cmd); ok {
+		to, end := errOut, "\n"
+		if tty { // which has one stream
+			to, end = out, "\r\n"
+		}
+		if to != nil {
+			_, _ = io.WriteString(to, failed.message+end) // the client is gone, or not
+		}
+		return exitError(failed.code)
+	}
 	if err != nil {
 		return asStatus(err)
 	}
@@ -39,7 +49,7 @@ func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOu
 	}
 	at, err := k.Attach(ctx, c.id)
 	if err != nil {
-		return asStatus(err)
+		return asStatus(s.pods.heard(c.sandbox, err))
 	}
 	defer at.Close()
 	stop := context.AfterFunc(ctx, func() { at.Close() })

@@ -104,8 +104,13 @@ func TestExecStreams(t *testing.T) {
 			if !errors.As(err, &code) || code.ExitStatus() != 4 || !strings.Contains(out, "xterm") {
 				t.Errorf("terminal: got %q, %v", out, err)
 			}
-			if _, _, err = exec(false, nil, nil, "nosuchthing"); err == nil || !strings.Contains(err.Error(), "executable file not found in $PATH") {
-				t.Errorf("missing command: got %v", err)
+			_, errOut, err = exec(false, nil, nil, "nosuchthing")
+			if !errors.As(err, &code) || code.ExitStatus() != 127 || !strings.Contains(errOut, "executable file not found in $PATH\n") {
+				t.Errorf("missing command: got %q, %v", errOut, err)
+			}
+			out, _, err = exec(true, nil, nil, "/etc/passwd")
+			if !errors.As(err, &code) || code.ExitStatus() != 126 || !strings.Contains(out, "permission denied\r\n") {
+				t.Errorf("what is no program, with a terminal: got %q, %v", out, err)
 			}
 			out, _, err = exec(false, nil, nil, "sh", "-c", "yes | head -c 3000000")
 			if err != nil || len(out) != 3000000 {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // TestUpdatesLast: what was changed is what the kernel has, what is told, and so for the next runtime too. What cannot be is refused and
@@ -109,5 +111,79 @@ func TestUpdatesLast(t *testing.T) {
 	}
 	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "nobody"}); status.Code(err) != codes.NotFound {
 		t.Errorf("of one that is not: got %v", err)
+	}
+}
+
+// TestMemoryWithoutLimit: -1 takes a limit away, on v1 that of memory and swap together first.
+func TestMemoryWithoutLimit(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
+	}, "sleep", "1000")
+	for _, limit := range []int64{-1, 96 << 20, -1, -1} {
+		_, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: limit},
+		})
+		want := uint64(cgroups.NoLimit)
+		if limit > 0 {
+			want = uint64(limit)
+		}
+		group := n.containerRecord(t, id).Cgroup
+		if u, serr := n.machine.cgroups.Stat(group); err != nil || serr != nil || u.Memory.Limit != want {
+			t.Errorf("%d: the kernel has %d, %v, %v", limit, u.Memory.Limit, serr, err)
+		}
+		if d, derr := n.machine.cgroups.Detail(group); limit < 0 && n.machine.host.Swap && (derr != nil || d.SwapLimit != cgroups.NoLimit) {
+			t.Errorf("%d: the kernel has %d of memory and swap, %v", limit, d.SwapLimit, derr)
+		}
+	}
+}
+
+// TestOOMScoreUpdates: an update reaches the processes that have the score of their container, what is run in it later, and the next start.
+func TestOOMScoreUpdates(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{OomScoreAdj: 900}
+	}, "sh", "-c", "sleep 1000 & echo 950 > /proc/self/oom_score_adj; (echo 990 > /proc/self/oom_score_adj; exec sleep 1000) & echo 900 > /proc/self/oom_score_adj; echo ready; wait")
+	eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "ready\n" })
+	update := func(adj int64) error {
+		_, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{OomScoreAdj: adj},
+		})
+		return err
+	}
+	scores := func() string {
+		return n.sh(t, id, "for p in /proc/[0-9]*; do read comm < $p/comm; case $comm in sleep) cat $p/oom_score_adj;; esac; done 2>/dev/null | sort; cat /proc/1/oom_score_adj /proc/self/oom_score_adj")
+	}
+	eventually(t, func() bool { return scores() == "900\n990\n900\n900" })
+	if err := update(940); err != nil {
+		t.Fatal(err)
+	}
+	// That of its own choice is kept.
+	if got := scores(); got != "940\n990\n940\n940" {
+		t.Errorf("got %q", got)
+	}
+	if got := statusOf(t, n.Server, id).GetResources().GetLinux().GetOomScoreAdj(); got != 940 {
+		t.Errorf("the status says %d", got)
+	}
+	for _, bad := range []int64{1001, -1001} {
+		if err := update(bad); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%d: got %v", bad, err)
+		}
+	}
+	created, err := n.tryCreate(pod, "later", nil, "sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id = created
+	if err := update(960); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.sh(t, id, "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"); got != "960\n960" {
+		t.Errorf("of one that was not started: got %q", got)
 	}
 }

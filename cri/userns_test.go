@@ -62,8 +62,8 @@ func TestUserNamespace(t *testing.T) {
 		cfg.Mounts = []*runtimeapi.Mount{
 			{ContainerPath: "/mapped", HostPath: dir, UidMappings: ids.Uids, GidMappings: ids.Gids},
 			{ContainerPath: "/plain", HostPath: dir},
-			{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, UidMappings: ids.Uids, GidMappings: ids.Gids},
-			{ContainerPath: "/sub", Image: &runtimeapi.ImageSpec{Image: boxImage}, ImageSubPath: "data"},
+			{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, UidMappings: ids.Uids, GidMappings: ids.Gids},
+			{ContainerPath: "/sub", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true, ImageSubPath: "data"},
 		}
 	}, "sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr; trap 'exit 7' TERM; while :; do sleep 0.05; done")
 	for script, want := range map[string]string{

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,9 +54,16 @@ type Stats interface {
 // Problem is what is wrong with a manifest.
 type Problem struct {
 	File     string   `json:"file"`
-	Pod      string   `json:"pod,omitempty"`
+	Pod      string   `json:"pod,omitempty"` // namespace/name, with the kind before it when it is no pod
 	Errors   []string `json:"errors,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
+	// Kept are the pods, as namespace/name, that run on as the file had them before.
+	Kept []string `json:"kept,omitempty"`
+	Node string   `json:"node,omitempty"` // whose name ends the names of pods
+	// Directory says that File is the directory of manifests, with which something is wrong as a whole.
+	Directory bool `json:"directory,omitempty"`
+	// UID is what events have for the UID of a pod that was refused. Others are of the pods in Kept, and of the node.
+	UID types.UID `json:"uid,omitempty"`
 }
 
 // Config is what a [Server] shows. Pods, Events and Runtime are required.
@@ -95,9 +101,9 @@ type Authority interface {
 
 // Server has the API's handlers.
 type Server struct {
-	cfg Config
-	log *slog.Logger
-	mux *http.ServeMux
+	cfg  Config
+	log  *slog.Logger
+	full *Handler
 }
 
 // Access says which part of the API is served.
@@ -125,94 +131,14 @@ func New(c Config) *Server {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: c, log: c.Log}
-	s.mux = s.routes(Full)
+	s.full = s.Handler(Full)
 	return s
 }
-
-// Handler returns a part of the API.
-func (s *Server) Handler(a Access) http.Handler { return s.routes(a) }
 
 // handler answers a request, or returns why it cannot.
 type handler func(http.ResponseWriter, *http.Request) error
 
-func (s *Server) routes(a Access) *http.ServeMux {
-	mux := http.NewServeMux()
-	add := func(routes map[string]handler) {
-		for pattern, h := range routes {
-			mux.HandleFunc(pattern, s.answer(h))
-		}
-	}
-	add(s.health())
-	if a == Health {
-		return mux
-	}
-	add(map[string]handler{"GET /pods": s.listPods, "GET /pods/{$}": s.listPods})
-	for path, g := range s.cfg.Metrics {
-		// One figure that cannot be had must not cost all others.
-		mux.Handle("GET "+path, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
-	}
-	if s.cfg.Stats != nil {
-		add(map[string]handler{"GET /stats/summary": s.summary, "POST /stats/summary": s.summary})
-	}
-	if a == ReadOnly {
-		return mux
-	}
-	if s.cfg.Configz != nil {
-		add(map[string]handler{"GET /configz": func(w http.ResponseWriter, _ *http.Request) error {
-			return writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Configz()})
-		}})
-	}
-	if a == NoDebugging {
-		return mux
-	}
-	add(s.debugging())
-	if s.cfg.Images != nil {
-		mux.Handle("/images", s.cfg.Images)
-		mux.Handle("/images/", s.cfg.Images)
-	}
-	if s.cfg.Profiling {
-		profiles(mux)
-	}
-	if a == Full && s.cfg.Authority != nil {
-		add(map[string]handler{"POST /certificates": s.signCertificate, "GET /certificates/ca": s.authority})
-	}
-	return mux
-}
-
-// debugging are the routes that show what pods say, reach into them, or change something.
-func (s *Server) debugging() map[string]handler {
-	routes := map[string]handler{
-		"GET /pods/{ns}/{pod}":                      s.getPod,
-		"DELETE /pods/{ns}/{pod}":                   s.deletePod,
-		"GET /runningpods":                          s.runningPods,
-		"GET /runningpods/{$}":                      s.runningPods,
-		"GET /events":                               s.events,
-		"GET /problems":                             s.problems,
-		"GET /timing/{ns}/{pod}":                    s.timing,
-		"GET /containerLogs/{ns}/{pod}/{container}": s.containerLogs,
-		"POST /run/{ns}/{pod}/{container}":          s.run,
-		"POST /run/{ns}/{pod}/{uid}/{container}":    s.run,
-	}
-	for path, h := range map[string]handler{"exec": s.exec, "attach": s.attach} {
-		routes["/"+path+"/{ns}/{pod}/{container}"] = h
-		routes["/"+path+"/{ns}/{pod}/{uid}/{container}"] = h
-	}
-	routes["/portForward/{ns}/{pod}"] = s.portForward
-	routes["/portForward/{ns}/{pod}/{uid}"] = s.portForward
-	if s.cfg.Changes != nil {
-		routes["PATCH /pods/{ns}/{pod}/ephemeralcontainers"] = s.patchEphemeral
-		routes["PATCH /pods/{ns}/{pod}/status"] = s.patchStatus
-	}
-	if s.cfg.CheckpointDir != "" {
-		routes["POST /checkpoint/{ns}/{pod}/{container}"] = s.checkpoint
-	}
-	if s.cfg.SystemLogs != "" {
-		routes["GET /logs/"] = s.systemLogs
-	}
-	return routes
-}
-
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.full.ServeHTTP(w, r) }
 
 // failure is an error with the HTTP status that it is answered with.
 type failure struct {
@@ -297,4 +223,8 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeJSON(w, sum)
+}
+
+func (s *Server) configz(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Configz()})
 }

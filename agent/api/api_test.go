@@ -37,7 +37,9 @@ import (
 
 func TestMain(m *testing.M) {
 	// A client's connection that was closed by the server before lingers for a second.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
+		// The heartbeat of a client of a WebSocket that broke lasts until it is to beat.
+		goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"))
 }
 
 // feed is a Feed of pods held in memory.
@@ -154,10 +156,40 @@ func (r *runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequ
 	return r.GetPortForward(req)
 }
 
-type process struct{}
+type process struct{ connections *connections }
 
-func (process) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan streamcommand.TerminalSize) error {
+// connections are those of a server, to be cut.
+type connections struct {
+	net.Listener
+	mu  sync.Mutex
+	all []net.Conn
+}
+
+func (c *connections) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, conn)
+	return conn, nil
+}
+
+// cut is the end of the server as a kill is it: what was written is on its way, and nothing more is said.
+func (c *connections) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.all {
+		conn.Close()
+	}
+}
+
+func (p process) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan streamcommand.TerminalSize) error {
 	fmt.Fprintf(out, "%s %q tty=%t\n", id, cmd, tty)
+	if cmd[0] == "cut" {
+		p.connections.cut()
+	}
 	if in != nil {
 		io.Copy(out, in)
 	}
@@ -174,7 +206,11 @@ func (process) Exec(_ context.Context, id string, cmd []string, in io.Reader, ou
 	return nil
 }
 
-func (process) Attach(_ context.Context, id string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan streamcommand.TerminalSize) error {
+func (p process) Attach(_ context.Context, id string, in io.Reader, out, _ io.WriteCloser, tty bool, _ <-chan streamcommand.TerminalSize) error {
+	if tty {
+		p.connections.cut()
+		return nil
+	}
 	fmt.Fprintf(out, "attached to %s\n", id)
 	io.Copy(out, in)
 	return nil
@@ -222,7 +258,9 @@ func start(t *testing.T) *fixture {
 	streams := httptest.NewUnstartedServer(nil)
 	c := streaming.DefaultConfig
 	c.BaseURL = &url.URL{Scheme: "http", Host: streams.Listener.Addr().String()}
-	ss, err := streaming.NewServer(c, process{})
+	listener := &connections{Listener: streams.Listener}
+	streams.Listener = listener
+	ss, err := streaming.NewServer(c, process{listener})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,6 +454,22 @@ func TestExec(t *testing.T) {
 	f.pods.set(watch.Modified, pod("2", false))
 	if err := f.client.Exec(t.Context(), key, "main", []string{"sh"}, remotecommand.StreamOptions{Stdout: &o}); !errors.As(err, &fail) || !strings.Contains(err.Error(), "exit code 3") {
 		t.Errorf("ended container: %v", err)
+	}
+}
+
+// TestNoStatus has the connection of a command and of an attachment break: neither is taken for one that has ended well.
+func TestNoStatus(t *testing.T) {
+	f := start(t)
+	var out bytes.Buffer
+	err := f.client.Exec(t.Context(), key, "main", []string{"cut"}, remotecommand.StreamOptions{Stdout: &out, Stderr: io.Discard})
+	if !errors.Is(err, api.ErrNoStatus) {
+		t.Errorf("exec: %v, %q", err, out.String())
+	}
+	if err := f.client.Exec(t.Context(), key, "main", nil, remotecommand.StreamOptions{Stdout: &out, Tty: true}); !errors.Is(err, api.ErrNoStatus) {
+		t.Errorf("attach: %v", err)
+	}
+	if err := f.client.Exec(t.Context(), key, "main", []string{"echo"}, remotecommand.StreamOptions{Stdout: &out}); err != nil {
+		t.Errorf("one that ends well: %v", err)
 	}
 }
 

@@ -107,12 +107,14 @@ func (l logFiles) Open(name string) (fs.File, error) {
 }
 
 // profiles are the profiles of the agent itself.
-func profiles(mux *http.ServeMux) {
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+func profiles() map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /debug/pprof/":        http.HandlerFunc(pprof.Index),
+		"GET /debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
+		"GET /debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"GET /debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
+		"GET /debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
+	}
 }
 
 // maxRequest is more than a certificate request ever has.

@@ -11,11 +11,11 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"time"
 
 	"github.com/gorilla/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
-	"k8s.io/client-go/rest"
 	clientforward "k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
@@ -64,7 +64,7 @@ func handOver(w http.ResponseWriter, r *http.Request, to string) error {
 			pr.Out.Header.Del("Authorization")
 		},
 		// One connection for one request, never through a proxy of the environment: the server is on this machine.
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, "reach the runtime's streaming server: "+err.Error(), http.StatusBadGateway)
 		},
@@ -97,8 +97,9 @@ func (s *Server) translate(w http.ResponseWriter, r *http.Request, to string, wa
 	if err != nil {
 		return err
 	}
-	direct := &rest.Config{Host: u.Host, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
-	ex, err := remotecommand.NewSPDYExecutor(direct, http.MethodPost, u)
+	direct, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, PingPeriod: 5 * time.Second,
+	})
 	if err != nil {
 		return fmt.Errorf("prepare stream: %w", err)
 	}
@@ -138,7 +139,7 @@ func (s *Server) translate(w http.ResponseWriter, r *http.Request, to string, wa
 	}
 	// An empty message tells the client that the streams are there.
 	_, _ = ch[stdoutChannel].Write(nil)
-	data, err := json.Marshal(endOfStream(ex.StreamWithContext(ctx, o)))
+	data, err := json.Marshal(endOfStream(Command(ctx, direct, u, o)))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,9 @@ import (
 type Config struct {
 	RootDir     string // default /var/lib/berth; need not exist
 	CgroupMount string // default /sys/fs/cgroup
+	ConfigFile  string // of the agent; default those in the usual places, where they are
+	ConfigDir   string // more of them
+	Pods        Pods   // nil: no agent is asked
 }
 
 // answer is what a probe found.
@@ -53,6 +56,9 @@ type env struct {
 	h      *cgroups.Hierarchy
 	hErr   error
 	status string // /proc/self/status
+
+	config, configDir string
+	pods              Pods
 }
 
 // Run tries everything. It never fails: what cannot be tried is missing, with the reason.
@@ -60,7 +66,7 @@ func Run(ctx context.Context, c Config) Report {
 	if c.RootDir == "" {
 		c.RootDir = "/var/lib/berth"
 	}
-	e := &env{dir: existing(c.RootDir), mount: c.CgroupMount}
+	e := &env{dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods}
 	e.h, e.hErr = cgroups.Open(c.CgroupMount)
 	if data, err := os.ReadFile("/proc/self/status"); err == nil {
 		e.status = string(data)
@@ -91,7 +97,10 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func probes() []probe {
 	var all []probe
-	for _, list := range [][]probe{systemProbes(), namespaceProbes(), cgroupProbes(), filesystemProbes(), networkProbes(), processProbes(), securityProbes()} {
+	for _, list := range [][]probe{
+		systemProbes(), namespaceProbes(), cgroupProbes(), filesystemProbes(), rootProbes(), networkProbes(), bridgeProbes(), podNetworkProbes(),
+		processProbes(), securityProbes(), hostProbes(), podProbes(),
+	} {
 		all = append(all, list...)
 	}
 	return all

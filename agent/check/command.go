@@ -11,8 +11,8 @@ import (
 var ErrUnable = errors.New("this machine cannot run pods")
 
 // Command is `berth check`. It succeeds when everything required is there.
-func Command() *cobra.Command {
-	var c Config
+func Command(pods Pods) *cobra.Command {
+	c := Config{Pods: pods}
 	var output string
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -42,6 +42,8 @@ func Command() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&c.RootDir, "root-dir", "/var/lib/berth", "where the node will keep its data")
 	cmd.Flags().StringVar(&c.CgroupMount, "cgroup-mount", "/sys/fs/cgroup", "where control groups are mounted")
+	cmd.Flags().StringVar(&c.ConfigFile, "config", "", "configuration file that the agent is given (default those in /etc/berth and /var/lib/kubelet)")
+	cmd.Flags().StringVar(&c.ConfigDir, "config-dir", "", "directory of further ones")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	return cmd
 }

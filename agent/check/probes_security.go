@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,8 +25,8 @@ func securityProbes() []probe {
 		{"seccomp", false, "Containers can use every system call; profiles other than Unconfined are refused.", probeSeccomp},
 		{"seccomp notify", false, "Profiles that hand system calls to an agent (SCMP_ACT_NOTIFY) are refused.", func(context.Context, *env) answer { return seccompAction("user_notif") }},
 		{"libseccomp", false, "A dynamically linked helper cannot compile seccomp profiles.", probeLibseccomp},
-		{"AppArmor", false, "AppArmor profiles of pods are refused.", probeAppArmor},
-		{"SELinux", false, "Pods that ask for a user, role or type of SELinux are refused; a level alone is ignored.", probeSELinux},
+		{"AppArmor", false, "AppArmor profiles that pods name are refused, and RuntimeDefault is none.", probeAppArmor},
+		{"SELinux", false, "SELinux options of pods are ignored.", probeSELinux},
 	}
 }
 
@@ -104,7 +105,12 @@ func probeAppArmor(context.Context, *env) answer {
 	if _, err := os.Stat("/sys/kernel/security/apparmor/profiles"); err != nil {
 		return limited("enabled, but securityfs is not mounted")
 	}
-	return ok("enabled")
+	for _, name := range []string{"apparmor_parser", "/usr/sbin/apparmor_parser", "/sbin/apparmor_parser"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return ok("enabled, profiles are loaded by %s", path)
+		}
+	}
+	return limited("enabled, but there is no apparmor_parser to load RuntimeDefault: pods run without a profile")
 }
 
 func probeSELinux(context.Context, *env) answer {

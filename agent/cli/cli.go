@@ -113,7 +113,11 @@ func (t *target) find(ctx context.Context, c *client.Client, arg string) (*corev
 	if err != nil {
 		return nil, err
 	}
-	return pick(pods, key)
+	p, err := pick(pods, key)
+	if err != nil {
+		return nil, explainRefused(ctx, c, key, err)
+	}
+	return p, nil
 }
 
 func pick(pods []corev1.Pod, key types.NamespacedName) (*corev1.Pod, error) {
@@ -215,38 +219,4 @@ func (c *commands) containers(t *target) func(*cobra.Command, []string, string) 
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage.
-func MarkUsage(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef("%w (see '%s --help')", err, c.CommandPath()) })
-	check := cmd.Args
-	if check == nil {
-		check = cobra.ArbitraryArgs
-	}
-	if !cmd.Runnable() && cmd.HasSubCommands() {
-		check = noCommand
-		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	}
-	cmd.Args = func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return usagef("%w (see '%s --help')", err, c.CommandPath())
-		}
-		return nil
-	}
-	for _, sub := range cmd.Commands() {
-		MarkUsage(sub)
-	}
-}
-
-// noCommand refuses arguments of a command that only has others below it: what was meant is one that is not there.
-func noCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	msg := fmt.Sprintf("unknown command %q", args[0])
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		msg += fmt.Sprintf(", did you mean %q?", s[0])
-	}
-	return errors.New(msg)
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -30,11 +31,17 @@ type agent struct {
 	dir  string
 	pods []corev1.Pod
 	mux  *http.ServeMux
+
+	problems []api.Problem
+	words    string // in events and spans
 }
 
 func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 	t.Helper()
 	a := &agent{dir: t.TempDir(), pods: pods, mux: http.NewServeMux()}
+	a.problems = []api.Problem{
+		{File: "/m/web.yaml", Warnings: []string{"unknown field spec.foo"}}, {File: "/m/bad.yaml", Errors: []string{"spec.containers: Required value"}},
+	}
 	a.mux.HandleFunc("GET /pods", func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("watch") == "" {
 			json.NewEncoder(w).Encode(corev1.PodList{Items: a.pods})
@@ -59,7 +66,7 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 	})
 	a.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(corev1.EventList{Items: []corev1.Event{{
-			Type: "Normal", Reason: "Started", Message: "started container main", Count: 3,
+			Type: "Normal", Reason: "Started" + a.words, Message: "started container main" + a.words, Count: 3,
 			// Half a minute from the next value that would be shown.
 			FirstTimestamp: metav1.NewTime(time.Now().Add(-60*time.Minute - 30*time.Second)),
 			LastTimestamp:  metav1.NewTime(time.Now().Add(-20*time.Minute - 30*time.Second)),
@@ -67,12 +74,12 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 		}}})
 	})
 	a.mux.HandleFunc("GET /problems", func(w http.ResponseWriter, r *http.Request) {
-		json.NewEncoder(w).Encode([]api.Problem{{File: "/m/web.yaml", Warnings: []string{"unknown field spec.foo"}}, {File: "/m/bad.yaml", Errors: []string{"spec.containers: Required value"}}})
+		json.NewEncoder(w).Encode(a.problems)
 	})
 	a.mux.HandleFunc("GET /timing/{ns}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		t0 := time.Unix(0, 0)
 		json.NewEncoder(w).Encode(&pod.Span{Name: "start pod", Start: t0, Duration: 20 * time.Millisecond, Children: []*pod.Span{
-			{Name: "container", Start: t0.Add(12 * time.Millisecond), Duration: 8 * time.Millisecond, Attrs: map[string]string{"container": "main"}},
+			{Name: "container", Start: t0.Add(12 * time.Millisecond), Duration: 8 * time.Millisecond, Error: a.words, Attrs: map[string]string{"container": "main" + a.words}},
 			{Name: "sandbox", Start: t0.Add(2 * time.Millisecond), Duration: 10 * time.Millisecond},
 		}})
 	})
@@ -141,6 +148,7 @@ func TestPods(t *testing.T) {
 		{"events --reason BackOff", []string{}, "pod/web-node"},
 		{"describe web", []string{"Manifest:          /m/web.yaml", "Burstable", "Started", "unknown field spec.foo", "8080/TCP (http)"}, "bad.yaml"},
 		{"describe --timing web", []string{"start pod        0.00 ms   20.00 ms", "  container main 12.00 ms  8.00 ms"}, ""},
+		{"describe pod web", []string{"Manifest:          /m/web.yaml"}, ""},
 		{"logs web -c side --tail 5 --timestamps", []string{"web-node/side?tailLines=5&timestamps=true"}, ""},
 		{"logs web", []string{"web-node/main?\n"}, ""},
 		{"logs default/web-node side --prefix", []string{"[pod/web-node/side] web-node/side?\n"}, ""},
@@ -164,6 +172,31 @@ func TestPods(t *testing.T) {
 // squeeze makes every run of spaces one.
 func squeeze(s string) string { return regexp.MustCompile(` +`).ReplaceAllString(s, " ") }
 
+// TestHostileWords has names, reasons and messages that are commands to a terminal, or lines and columns of their own.
+func TestHostileWords(t *testing.T) {
+	const evil = "x\x1b[2J\u009b2J\u202e\x9b\nStatus:  fine\tfine"
+	p := web()
+	p.Status.Reason, p.Status.Message = evil, evil
+	p.Annotations = map[string]string{"a": evil}
+	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: evil, Message: evil}}
+	p.Status.ContainerStatuses[1].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: evil, Message: evil}
+	a := newAgent(t, p)
+	a.words = evil
+	for _, args := range []string{"pods", "pods -A -o wide", "pods -o json", "pods -o yaml", "pods -w", "describe web", "describe --timing web", "events", "events -A"} {
+		out, errs, _ := a.run(t, strings.Fields(args)...) // of a watch the end is an error
+		bad := "\x1b\u009b\u202e"
+		if strings.HasSuffix(args, "yaml") {
+			bad = "\x1b\u009b" // the rest would be another value
+		}
+		if strings.ContainsAny(out+errs, bad) || !utf8.ValidString(out) {
+			t.Errorf("%s: %q", args, out)
+		}
+		if strings.Contains(out, "\nStatus:  fine") {
+			t.Errorf("%s: a line of its own in\n%s", args, out)
+		}
+	}
+}
+
 func TestWatchPrintsChanges(t *testing.T) {
 	a := newAgent(t, web())
 	out, _, err := a.run(t, "pods", "-w")
@@ -171,8 +204,11 @@ func TestWatchPrintsChanges(t *testing.T) {
 		t.Errorf("an agent that goes away: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 4 || !strings.Contains(lines[1], "Running") || !strings.Contains(lines[2], "Failed") || !strings.Contains(lines[3], "Deleted") {
+	if len(lines) != 5 || !strings.Contains(lines[1], "Running") || !strings.Contains(lines[2], "Refused") || !strings.Contains(lines[3], "Failed") || !strings.Contains(lines[4], "Deleted") {
 		t.Errorf("got\n%s", out)
+	}
+	if out, _, _ := a.run(t, "pods", "-w", "other", "web"); out != "" {
+		t.Errorf("a pod that there is not: %s", out)
 	}
 }
 
@@ -192,6 +228,12 @@ func TestExitCodes(t *testing.T) {
 		{a, "logs a/b/c", ExitUsage, "a/b/c"},
 		{a, "exec web", ExitUsage, "COMMAND"},
 		{a, "nonsense", ExitUsage, "nonsense"},
+		{a, "pods --namspace x", ExitUsage, "did you mean --namespace?\nUsage: berth pods [POD...] [flags]\nSee 'berth pods --help'"},
+		{a, "logs --folow web", ExitUsage, "did you mean --follow?"},
+		{a, "pods -Z", ExitUsage, "unknown shorthand flag: 'Z' in -Z\nUsage: berth pods"},
+		{a, "podz", ExitUsage, "unknown command \"podz\" for \"berth\", did you mean pods?\nUsage: berth COMMAND, one of attach,"},
+		{a, "descibe web", ExitUsage, "did you mean describe?"},
+		{a, "describe pod", ExitUsage, "Usage: berth describe"},
 		{a, "port-forward web 80:nope", ExitUsage, "nope"},
 		{a, "logs gone", ExitNotFound, "gone"},
 		{a, "logs web -c nope", ExitNotFound, "main, side"},
@@ -263,8 +305,22 @@ func TestDisplay(t *testing.T) {
 			p.Status.ContainerStatuses[0].Ready = false
 		}, "1/2 NotReady 0"},
 		"deleting": {func(p *corev1.Pod) { now := metav1.Now(); p.DeletionTimestamp = &now }, "2/2 Terminating 0"},
-		"evicted":  {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }, "0/2 Evicted 0"},
-		"new":      {func(p *corev1.Pod) { p.Status = corev1.PodStatus{} }, "0/2 Pending 0"},
+		"refused": {func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "OutOfmemory"
+			for i := range p.Status.ContainerStatuses {
+				p.Status.ContainerStatuses[i] = corev1.ContainerStatus{State: waiting("ContainerCreating")}
+			}
+		}, "0/2 OutOfmemory 0"},
+		"held": {func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+			p.Status.Phase, p.Status.Reason = corev1.PodPending, "NotItsTurn"
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: waiting("PodInitializing")}}
+			for i := range p.Status.ContainerStatuses {
+				p.Status.ContainerStatuses[i] = corev1.ContainerStatus{State: waiting("PodInitializing")}
+			}
+		}, "0/2 NotItsTurn 0"},
+		"evicted": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }, "0/2 Evicted 0"},
+		"new":     {func(p *corev1.Pod) { p.Status = corev1.PodStatus{} }, "0/2 Pending 0"},
 		"first init": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "i"}, {Name: "j"}}
 			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}, {Name: "j", State: waiting("PodInitializing")}}

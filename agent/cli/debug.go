@@ -144,7 +144,7 @@ func letters(n int) string {
 }
 
 func (c *commands) runDebug(cmd *cobra.Command, o debugOptions, arg string, command []string) error {
-	notes := cmd.ErrOrStderr()
+	notes := Visible(cmd.ErrOrStderr())
 	if o.quiet {
 		notes = io.Discard
 	}
@@ -180,16 +180,21 @@ func (c *commands) runDebug(cmd *cobra.Command, o debugOptions, arg string, comm
 	if o.tty {
 		fmt.Fprintln(notes, "If you don't see a command prompt, try pressing enter.")
 	}
-	so := remotecommand.StreamOptions{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Tty: o.tty}
+	shown := &passed{}
+	so := remotecommand.StreamOptions{Stdin: shown.in(cmd.InOrStdin()), Stdout: shown.out(cmd.OutOrStdout()), Tty: o.tty}
 	if !o.tty {
-		so.Stderr = cmd.ErrOrStderr()
+		so.Stderr = shown.out(cmd.ErrOrStderr())
 	}
 	ctx, restore, err := o.terminal(cmd, &so, notes)
 	if err != nil {
 		return err
 	}
-	defer restore()
-	return cl.Exec(ctx, keyOf(p), e.Name, nil, so)
+	err = cl.Exec(ctx, keyOf(p), e.Name, nil, so)
+	restore()
+	if cmd.Context().Err() != nil {
+		return err
+	}
+	return shown.rest(cmd, cl, p, e.Name, notes, err)
 }
 
 var errFound = errors.New("found")

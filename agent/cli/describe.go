@@ -19,13 +19,14 @@ func (c *commands) describe() *cobra.Command {
 	var t target
 	var timing bool
 	cmd := &cobra.Command{
-		Use: "describe POD", Short: "Show what a pod is, what state it is in and what happened to it",
+		Use: "describe [pod] POD", Short: "Show what a pod is, what state it is in and what happened to it",
 		Example: "  berth describe web\n  berth describe --timing web",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: c.onePod,
+		Args:    func(cmd *cobra.Command, args []string) error { return cobra.ExactArgs(1)(cmd, withoutKind(args)) },
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
+			return c.onePod(cmd, withoutKind(args), s)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "pod" || args[0] == "pods" {
-				return usagef("name a pod: berth describe POD")
-			}
+			args = withoutKind(args)
 			if timing {
 				return c.runTiming(cmd, t, args[0])
 			}
@@ -37,10 +38,27 @@ func (c *commands) describe() *cobra.Command {
 	return cmd
 }
 
+// withoutKind leaves out what kind of object is named, as kubectl wants to have it said. Here all are pods.
+func withoutKind(args []string) []string {
+	if len(args) > 0 && slices.Contains([]string{"pod", "pods", "po"}, args[0]) {
+		return args[1:]
+	}
+	return args
+}
+
 func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 	cl, ctx := c.client(), cmd.Context()
+	problems, err := cl.Problems(ctx)
+	if err != nil {
+		return err
+	}
 	found, err := t.find(ctx, cl, arg)
 	if err != nil {
+		if key, bad := t.key(arg); bad == nil {
+			if rs := refusedNamed(problems, key); len(rs) > 0 {
+				return c.describeRefused(cmd, rs)
+			}
+		}
 		return err
 	}
 	p, file, err := cl.Pod(ctx, keyOf(found))
@@ -54,19 +72,10 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 	d := &description{out: visible{cmd.OutOrStdout()}, now: time.Now()}
 	d.pod(p, file)
 	d.events(events)
-	problems, err := cl.Problems(ctx)
-	if err != nil {
-		return err
-	}
+	key := keyOf(p).String()
 	for _, pr := range problems {
-		if file == "" || pr.File != file || pr.Pod != "" && pr.Pod != p.Namespace+"/"+p.Name {
-			continue
-		}
-		for _, e := range pr.Errors {
-			d.line("", "Problem", "%s: %s", pr.File, e)
-		}
-		for _, w := range pr.Warnings {
-			d.line("", "Warning", "%s: %s", pr.File, w)
+		if pr.Pod == key || slices.Contains(pr.Kept, key) || file != "" && pr.File == file && pr.Pod == "" {
+			d.problem(pr)
 		}
 	}
 	return d.err
@@ -88,7 +97,9 @@ func (d *description) printf(format string, a ...any) {
 }
 
 func (d *description) line(indent, key, format string, a ...any) {
-	d.printf("%s%-*s %s\n", indent, max(0, keyWidth-len(indent)), key+":", fmt.Sprintf(format, a...))
+	// A value of several lines stays in its column: it could be taken for more keys.
+	value := strings.ReplaceAll(fmt.Sprintf(format, a...), "\n", "\n"+strings.Repeat(" ", keyWidth+1))
+	d.printf("%s%-*s %s\n", indent, max(0, keyWidth-len(indent)), key+":", value)
 }
 
 // list prints values below each other, the first beside the key.
@@ -100,7 +111,7 @@ func (d *description) list(indent, key string, values []string) {
 		if i == 0 {
 			d.line(indent, key, "%s", v)
 		} else {
-			d.printf("%s%-*s %s\n", indent, max(0, keyWidth-len(indent)), "", v)
+			d.printf("%s%-*s %s\n", indent, max(0, keyWidth-len(indent)), "", oneLine(v))
 		}
 	}
 }
@@ -315,7 +326,7 @@ func (d *description) events(events []corev1.Event) {
 	fmt.Fprintf(w, "  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n")
 	for i := range events {
 		e := &events[i]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", e.Type, e.Reason, seen(e, d.now), from(e), strings.TrimSpace(e.Message))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", oneLine(e.Type), oneLine(e.Reason), seen(e, d.now), oneLine(from(e)), oneLine(strings.TrimSpace(e.Message)))
 	}
 	if err := w.Flush(); err != nil && d.err == nil {
 		d.err = fmt.Errorf("print: %w", err)

@@ -105,10 +105,10 @@ func (f filter) wants(e *corev1.Event) bool {
 
 func printEvent(w io.Writer, e *corev1.Event, ns bool) {
 	if ns {
-		fmt.Fprintf(w, "%s\t", e.Namespace)
+		fmt.Fprintf(w, "%s\t", oneLine(e.Namespace))
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s/%s\t%s\n", seen(e, time.Now()), e.Type, e.Reason,
-		strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, strings.TrimSpace(e.Message))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s/%s\t%s\n", seen(e, time.Now()), oneLine(e.Type), oneLine(e.Reason),
+		strings.ToLower(oneLine(e.InvolvedObject.Kind)), oneLine(e.InvolvedObject.Name), oneLine(strings.TrimSpace(e.Message)))
 }
 
 // seen says when an event was last seen, and how often.

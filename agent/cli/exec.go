@@ -2,14 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/moby/term"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	terminal "golang.org/x/term"
 	"k8s.io/client-go/tools/remotecommand"
 )
 
@@ -18,6 +20,7 @@ type execOptions struct {
 	container  string
 	stdin, tty bool
 	quiet      bool
+	detachKeys string // of attach
 }
 
 func (c *commands) exec() *cobra.Command {
@@ -52,18 +55,20 @@ func (c *commands) attach() *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use: "attach POD", Short: "Be the terminal of a running container",
-		Long:    "Connect to the process that a container runs, as far as its manifest gives it standard input (stdin: true) and a terminal (tty: true).",
+		Long: "Connect to the process that a container runs, as far as its manifest gives it standard input (stdin: true) and a terminal (tty: true).\n" +
+			"On a terminal, Ctrl-P and Ctrl-Q leave it, and the container runs on.",
 		Example: "  berth attach -it shell",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: c.onePod,
 		RunE: func(cmd *cobra.Command, args []string) error { return c.stream(cmd, o, args[0], nil) },
 	}
 	o.flags(c, cmd)
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", detachKeys, "keys that leave the container's terminal, such as ctrl-x or ctrl-p,ctrl-q; empty: none")
 	return cmd
 }
 
 // stream runs command in the container, or attaches to it without one.
 func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command []string) error {
-	notes := cmd.ErrOrStderr()
+	notes := Visible(cmd.ErrOrStderr())
 	if o.quiet {
 		notes = io.Discard
 	}
@@ -92,6 +97,10 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 		if o.stdin && o.tty {
 			fmt.Fprintln(notes, "If you don't see a command prompt, try pressing enter.")
 		}
+	} else if o.tty && o.stdin && !onTerminal(cmd.InOrStdin()) {
+		// The command's output is for a file or another program then, and a terminal would change it.
+		fmt.Fprintln(notes, noTerminal)
+		o.tty = false
 	}
 	so := remotecommand.StreamOptions{Stdout: cmd.OutOrStdout(), Tty: o.tty}
 	if !o.tty {
@@ -105,7 +114,37 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 		return err
 	}
 	defer restore()
+	if command == nil && o.stdin && o.tty && o.detachKeys != "" {
+		return o.attached(ctx, notes, &so, func(ctx context.Context) error { return cl.Exec(ctx, keyOf(p), name, nil, so) })
+	}
 	return cl.Exec(ctx, keyOf(p), name, command, so)
+}
+
+// attached runs an attachment that keys can end.
+func (o *execOptions) attached(ctx context.Context, notes io.Writer, so *remotecommand.StreamOptions, run func(context.Context) error) error {
+	keys, err := term.ToBytes(o.detachKeys)
+	if err != nil {
+		return usagef("--detach-keys %q: %w", o.detachKeys, err)
+	}
+	ctx, detach := context.WithCancelCause(ctx)
+	defer detach(nil)
+	in := newDetachable(so.Stdin, keys, detach)
+	so.Stdin = in
+	err = run(ctx)
+	close(in.gone)
+	if errors.Is(context.Cause(ctx), errDetached) {
+		fmt.Fprint(notes, "\r\nDetached; the container runs on.\r\n") // the terminal is raw still
+		return nil
+	}
+	return err
+}
+
+// noTerminal is what kubectl says.
+const noTerminal = "Unable to use a TTY - input is not a terminal or the right kind of file"
+
+func onTerminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	return ok && terminal.IsTerminal(int(f.Fd()))
 }
 
 // terminal puts ours into raw mode when the container's process has one, and lets the window's size follow.
@@ -115,13 +154,13 @@ func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptio
 		return ctx, none, nil
 	}
 	f, ok := cmd.InOrStdin().(*os.File)
-	if !o.stdin || !ok || !term.IsTerminal(int(f.Fd())) {
+	if !o.stdin || !ok || !onTerminal(f) {
 		if o.stdin {
-			fmt.Fprintln(notes, "Unable to use a TTY - input is not a terminal or the right kind of file")
+			fmt.Fprintln(notes, noTerminal)
 		}
 		return ctx, none, nil
 	}
-	old, err := term.MakeRaw(int(f.Fd()))
+	old, err := terminal.MakeRaw(int(f.Fd()))
 	if err != nil {
 		return ctx, none, fmt.Errorf("put the terminal into raw mode: %w", err)
 	}
@@ -134,7 +173,7 @@ func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptio
 		signal.Stop(q.changed)
 		cancel()
 		// Whether it is restored or not, there is nothing left to do about it.
-		_ = term.Restore(int(f.Fd()), old)
+		_ = terminal.Restore(int(f.Fd()), old)
 	}, nil
 }
 
@@ -151,7 +190,7 @@ func (q *windowSizes) Next() *remotecommand.TerminalSize {
 		case <-q.ctx.Done():
 			return nil
 		case <-q.changed:
-			if w, h, err := term.GetSize(q.fd); err == nil {
+			if w, h, err := terminal.GetSize(q.fd); err == nil {
 				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)} // the kernel has them in 16 bits
 			}
 		}

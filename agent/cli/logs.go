@@ -68,7 +68,7 @@ func (c *commands) runLogs(cmd *cobra.Command, o logsOptions, arg string) error 
 	if o.every {
 		return allLogs(cmd, cl, o, p)
 	}
-	name, err := container(p, o.container, cmd.ErrOrStderr())
+	name, err := container(p, o.container, visible{cmd.ErrOrStderr()})
 	if err != nil {
 		return err
 	}

@@ -70,27 +70,42 @@ func (c *commands) list(cmd *cobra.Command, o podsOptions, names []string) error
 	if err != nil {
 		return err
 	}
-	pods, err := o.choose(all, ns, names)
-	if err != nil {
-		return err
+	// Of an agent that does not tell, the pods are still worth seeing.
+	problems, _ := cl.Problems(cmd.Context())
+	refused := refusals(problems)
+	objects := o.output != "" && o.output != "wide"
+	wanted := names
+	if len(names) > 0 && !objects {
+		wanted, refused = o.split(all, names, problems)
 	}
-	if o.output != "" && o.output != "wide" && !o.watch {
+	var pods []corev1.Pod
+	if len(names) == 0 || len(wanted) > 0 {
+		if pods, err = o.choose(all, ns, wanted); err != nil {
+			return err
+		}
+	}
+	if objects && !o.watch {
 		return printObjects(out, o.output, pods, len(names) == 1)
 	}
-	if len(pods) == 0 && !o.watch {
+	t := newTable(out, o)
+	t.kept = keptPods(problems)
+	for i := range pods {
+		if err := o.print(out, t, watch.Added, &pods[i]); err != nil {
+			return err
+		}
+	}
+	if !objects {
+		t.addRefused(refused, ns)
+	}
+	if !t.begun && !o.watch {
 		if o.all {
 			fmt.Fprintln(cmd.ErrOrStderr(), "No pods.")
 		} else {
 			fmt.Fprintf(cmd.ErrOrStderr(), "No pods in namespace %s.\n", ns)
 		}
-		hint(cmd, cl)
-		return nil
 	}
-	t := newTable(out, o)
-	for i := range pods {
-		if err := o.print(out, t, watch.Added, &pods[i]); err != nil {
-			return err
-		}
+	if !o.watch {
+		printProblems(visible{cmd.ErrOrStderr()}, problems, len(pods) == 0)
 	}
 	if err := t.Flush(); err != nil || !o.watch {
 		return err
@@ -98,17 +113,30 @@ func (c *commands) list(cmd *cobra.Command, o podsOptions, names []string) error
 	return c.watchPods(cmd, cl, o, t, ns, names, pods)
 }
 
-// hint tells of manifests that cannot be run, because somebody who sees no pod wants to know just that.
-func hint(cmd *cobra.Command, cl *client.Client) {
-	problems, err := cl.Problems(cmd.Context())
-	if err != nil {
-		return
+// split parts names of pods from those of manifests that are refused.
+func (o *podsOptions) split(all []corev1.Pod, names []string, problems []api.Problem) (pods []string, refused []*refusal) {
+	for _, n := range names {
+		key, err := o.key(n)
+		if err == nil {
+			if _, err := pick(all, key); err != nil {
+				if rs := refusedNamed(problems, key); len(rs) > 0 {
+					refused = append(refused, rs...)
+					continue
+				}
+			}
+		}
+		pods = append(pods, n)
 	}
-	printProblems(visible{cmd.ErrOrStderr()}, problems)
+	return pods, refused
 }
 
-func printProblems(w io.Writer, problems []api.Problem) {
+// printProblems tells what is wrong with the directory of manifests, and, where somebody sees no pod and wants to know just that, of
+// every manifest that cannot be run.
+func printProblems(w io.Writer, problems []api.Problem, all bool) {
 	for _, p := range problems {
+		if !all && !p.Directory {
+			continue
+		}
 		for _, e := range p.Errors {
 			fmt.Fprintf(w, "%s: %s\n", p.File, e)
 		}
@@ -147,10 +175,12 @@ func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOption
 		shown[listed[i].Namespace+"/"+listed[i].Name] = o.essence(&listed[i])
 	}
 	err := cl.WatchPods(cmd.Context(), ns, func(et watch.EventType, p *corev1.Pod) error {
-		if len(names) > 0 {
-			if chosen, err := o.choose([]corev1.Pod{*p}, ns, names); err != nil || len(chosen) == 0 {
-				return nil // another pod
-			}
+		meant := func(name string) bool {
+			chosen, err := o.choose([]corev1.Pod{*p}, ns, []string{name})
+			return err == nil && len(chosen) > 0
+		}
+		if len(names) > 0 && !slices.ContainsFunc(names, meant) {
+			return nil
 		}
 		key, now := p.Namespace+"/"+p.Name, o.essence(p)
 		if shown[key] == now && et != watch.Deleted {
@@ -159,6 +189,10 @@ func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOption
 		shown[key] = now
 		if et == watch.Deleted {
 			delete(shown, key)
+		}
+		// Which edits are taken changes meanwhile, too.
+		if problems, err := cl.Problems(cmd.Context()); err == nil {
+			t.kept = keptPods(problems)
 		}
 		if err := o.print(cmd.OutOrStdout(), t, et, p); err != nil {
 			return err
@@ -194,16 +228,17 @@ type table struct {
 	out   io.Writer
 	o     podsOptions
 	begun bool
+	kept  map[string]bool // pods that an edit was not taken to
 }
 
 func newTable(out io.Writer, o podsOptions) *table {
-	w := printers.GetNewTabWriter(out)
+	w := printers.GetNewTabWriter(visible{out})
 	return &table{w: w, out: w, o: o}
 }
 
 func (t *table) Flush() error { return t.w.Flush() }
 
-func (t *table) add(et watch.EventType, p *corev1.Pod) {
+func (t *table) head() {
 	if !t.begun && !t.o.noHeaders {
 		head := []string{"NAME", "READY", "STATUS", "RESTARTS", "AGE"}
 		if t.o.all {
@@ -215,9 +250,24 @@ func (t *table) add(et watch.EventType, p *corev1.Pod) {
 		fmt.Fprintln(t.out, strings.Join(head, "\t"))
 	}
 	t.begun = true
+}
+
+// row writes one line, whatever is in its cells.
+func (t *table) row(cells []string) {
+	for i, c := range cells {
+		cells[i] = oneLine(c)
+	}
+	fmt.Fprintln(t.out, strings.Join(cells, "\t"))
+}
+
+func (t *table) add(et watch.EventType, p *corev1.Pod) {
+	t.head()
 	r, now := display(p), time.Now()
-	if et == watch.Deleted {
+	switch {
+	case et == watch.Deleted:
 		r.status = "Deleted"
+	case t.kept[p.Namespace+"/"+p.Name]:
+		r.status += editRefused
 	}
 	cells := []string{p.Name, fmt.Sprintf("%d/%d", r.ready, r.total), r.status, r.restartText(now), age(born(p), now)}
 	if t.o.all {
@@ -226,7 +276,7 @@ func (t *table) add(et watch.EventType, p *corev1.Pod) {
 	if t.o.output == "wide" {
 		cells = append(cells, cmp.Or(p.Status.PodIP, "<none>"), cmp.Or(p.Spec.NodeName, "<none>"), cmp.Or(string(p.Status.QOSClass), "<none>"))
 	}
-	fmt.Fprintln(t.out, strings.Join(cells, "\t"))
+	t.row(cells)
 }
 
 // born is when the pod began: static pods have no creation time, because no API server has created them.
@@ -243,7 +293,7 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 	}
 	if format == "name" {
 		for i := range pods {
-			fmt.Fprintln(w, "pod/"+pods[i].Name)
+			fmt.Fprintln(visible{w}, "pod/"+oneLine(pods[i].Name))
 		}
 		return nil
 	}
@@ -252,6 +302,7 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 		v = pods[0]
 	}
 	b, err := json.MarshalIndent(v, "", "    ")
+	b = escapedJSON(b)
 	if err == nil && format == "yaml" {
 		b, err = yaml.JSONToYAML(b)
 	}

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/berth-node/berth/agent/pod"
 )
 
 // row is what a list shows of a pod.
@@ -35,6 +37,9 @@ func display(p *corev1.Pod) row {
 	initializing := r.init(p, sidecars)
 	if !initializing {
 		r.main(p)
+	}
+	if p.Status.Reason == pod.ReasonNotAnswering { // whatever its containers were last known to do
+		r.status = p.Status.Reason
 	}
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	if p.DeletionTimestamp != nil && !ended {
@@ -68,6 +73,8 @@ func (r *row) init(p *corev1.Pod, sidecars map[string]bool) bool {
 			continue
 		case t != nil:
 			r.status = "Init:" + ending(t)
+		case p.Status.Reason != "" && (w == nil || turnOnly(w)):
+			r.status = p.Status.Reason // the pod is held or was refused as a whole
 		case w != nil && w.Reason != "" && w.Reason != "PodInitializing":
 			r.status = "Init:" + w.Reason
 		default:
@@ -92,6 +99,11 @@ func initialized(p *corev1.Pod) bool {
 	return false
 }
 
+// turnOnly says whether a container waits for nothing but its turn.
+func turnOnly(w *corev1.ContainerStateWaiting) bool {
+	return w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing"
+}
+
 // main looks at the containers; the first one with something to tell gives its reason.
 func (r *row) main(p *corev1.Pod) {
 	running := false
@@ -100,6 +112,8 @@ func (r *row) main(p *corev1.Pod) {
 		r.restarts += s.RestartCount
 		r.lastRestart = later(r.lastRestart, s)
 		switch {
+		case s.State.Waiting != nil && turnOnly(s.State.Waiting) && p.Status.Reason != "":
+			// What the pod as a whole waits for, or was refused for, tells more.
 		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
 			status = s.State.Waiting.Reason
 		case s.State.Terminated != nil:

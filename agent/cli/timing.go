@@ -24,7 +24,7 @@ func (c *commands) runTiming(cmd *cobra.Command, t target, arg string) error {
 	if err != nil {
 		return err
 	}
-	return printTrace(cmd.OutOrStdout(), trace)
+	return printTrace(visible{cmd.OutOrStdout()}, trace)
 }
 
 // printTrace prints the steps as a tree, each with when it began and how long it took, and as a bar on the line of time.
@@ -40,7 +40,7 @@ func printTrace(w io.Writer, root *pod.Span) error {
 			name += " (failed: " + s.Error + ")"
 		}
 		at := s.Start.Sub(root.Start)
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", name, ms(at), ms(s.Duration), bar(at, s.Duration, total))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", oneLine(name), ms(at), ms(s.Duration), bar(at, s.Duration, total))
 		kids := slices.SortedStableFunc(slices.Values(s.Children), func(a, b *pod.Span) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
 		for _, k := range kids {
 			walk(k, depth+1)

@@ -1,28 +1,80 @@
 package cli
 
-import "io"
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
 
-// visible shows control characters as people write them (^[ for escape): what containers and files are called and what they say could otherwise
-// steer the terminal of who reads it.
+// Visible returns a writer that shows on w what people cannot see, as they write it (^[ for escape): what containers, images and files
+// are called and what they say could otherwise steer the terminal of who reads it, or have it read backwards. Lines and tabs stay.
+func Visible(w io.Writer) io.Writer { return visible{w} }
+
 type visible struct{ w io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
 	out := make([]byte, 0, len(p))
-	for i := 0; i < len(p); i++ {
-		switch b := p[i]; {
-		case b == '\n' || b == '\t':
-			out = append(out, b)
-		case b < ' ' || b == 0x7f:
-			out = append(out, '^', b^0x40)
-		case b == 0xc2 && i+1 < len(p) && p[i+1] >= 0x80 && p[i+1] < 0xa0: // U+0080 to U+009F are escape and a letter in one
+	for i := 0; i < len(p); {
+		b := p[i]
+		if b < utf8.RuneSelf {
+			switch {
+			case b == '\n' || b == '\t':
+				out = append(out, b)
+			case b < ' ' || b == 0x7f:
+				out = append(out, '^', b^0x40)
+			default:
+				out = append(out, b)
+			}
 			i++
-			out = append(out, '^', '[', p[i]-0x40)
-		default:
-			out = append(out, b)
+			continue
 		}
+		r, n := utf8.DecodeRune(p[i:])
+		switch {
+		case !utf8.FullRune(p[i:]): // the rest comes with the next piece
+			n = len(p) - i
+			out = append(out, p[i:]...)
+		case r == utf8.RuneError && n == 1: // a terminal that is not of UTF-8 takes such a byte for escape and a letter
+			out = fmt.Appendf(out, `\x%02x`, b)
+		case r < 0xa0: // U+0080 to U+009F are escape and a letter in one
+			out = append(out, '^', '[', byte(r)-0x40)
+		case hidden(r):
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			out = append(out, p[i:i+n]...)
+		}
+		i += n
 	}
 	if _, err := v.w.Write(out); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// hidden are the characters that change in which direction, on which line, or whether others are seen.
+func hidden(r rune) bool {
+	switch {
+	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0x061c, r == 0xfeff:
+		return true
+	}
+	return false
+}
+
+// oneLine keeps a text from being more than one cell of one line.
+func oneLine(s string) string {
+	return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s)
+}
+
+// escapedJSON is JSON with the same values that has no character in it which a terminal acts upon: those below U+0020 cannot be in
+// JSON, the others can be written as their numbers.
+func escapedJSON(b []byte) []byte {
+	var out strings.Builder
+	for _, r := range string(b) {
+		if r == 0x7f || r >= 0x80 && r < 0xa0 || hidden(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return []byte(out.String())
 }

@@ -39,6 +39,7 @@ type Place struct {
 // Embedded is how the embedded runtime works.
 type Embedded struct {
 	ImageDir          string
+	Network           string // [NetworkAuto], [NetworkBuiltin] or [NetworkCNI]
 	CNIConfDir        string
 	CNIBinDirs        []string
 	CDISpecDirs       []string
@@ -144,7 +145,8 @@ func Default() Config {
 			PodCIDR: netip.MustParsePrefix("10.77.0.0/16"),
 		},
 		Embedded: Embedded{
-			CNIConfDir:       "/etc/cni/net.d",
+			Network:          NetworkAuto,
+			CNIConfDir:       DefaultCNIConfDir,
 			CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
 			NRI:              true,
 			NRIPluginDir:     "/opt/nri/plugins",
@@ -186,7 +188,8 @@ func (p *Place) AddFlags(fs *pflag.FlagSet) {
 // AddFlags adds the flags of the embedded runtime to fs.
 func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.ImageDir, "image-dir", e.ImageDir, "image archives that are imported at start (empty: none)")
-	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations; without one the built-in network is used")
+	fs.StringVar(&e.Network, "network", e.Network, "network of pods: builtin, cni for the one of --cni-conf-dir, or auto: builtin on a node of its own, else cni")
+	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations, of which the first by name is used; --network auto takes a directory other than the default, and while it has none the built-in network")
 	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
 	fs.StringSliceVar(&e.CDISpecDirs, "cdi-spec-dirs", e.CDISpecDirs, "directories of CDI device specifications, of which the later wins (empty: none)")
 	fs.StringVar(&e.BlockIOFile, "blockio-config", e.BlockIOFile, "YAML file with the classes of block I/O that pods may name (empty: none)")
@@ -282,7 +285,7 @@ func (p *Place) Complete() error {
 
 // Complete makes paths absolute and says what is wrong with the settings.
 func (e *Embedded) Complete() error {
-	var errs []error
+	errs := []error{e.completeNetwork()}
 	for flag, dir := range map[string]*string{
 		"image-dir": &e.ImageDir, "cni-conf-dir": &e.CNIConfDir, "registry-config-dir": &e.RegistryConfigDir, "runtime-handlers": &e.HandlersFile,
 	} {

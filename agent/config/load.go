@@ -98,8 +98,17 @@ func (l *Loaded) Configz() any {
 	delete(kubelet, "kind")
 	delete(berth, "apiVersion")
 	delete(berth, "kind")
+	berth["podNetwork"] = l.podNetwork()
 	kubelet["berth"] = berth
 	return kubelet
+}
+
+// podNetwork is which network pods get, and why.
+func (l *Loaded) podNetwork() any {
+	if l.Endpoint != "" {
+		return PodNetwork{Kind: "of the runtime", Why: "--runtime says whose"}
+	}
+	return l.PodNetwork(Alone)
 }
 
 // reloadable are the settings that can change while the agent runs.

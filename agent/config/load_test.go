@@ -76,6 +76,9 @@ func TestHeadersAreHidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprint(l.Configz())
+	if !strings.Contains(text, "podNetwork") || !strings.Contains(text, "on its own") {
+		t.Errorf("which network pods get, and why, is not in %s", text)
+	}
 	if strings.Contains(text, "t0ken") || !strings.Contains(text, "Authorization") || !strings.Contains(text, "X-Key") {
 		t.Error(text)
 	}

@@ -18,7 +18,7 @@ type verdict struct {
 
 // admit says whether a pod can run beside those that are here. A pod that cannot for the moment waits for its turn: unlike a
 // pod of an API server, nobody would make a static pod again that was refused.
-func admit(pod *corev1.Pod, here []*corev1.Pod, sysctls []string) (verdict, bool) {
+func admit(pod *corev1.Pod, here []*share, sysctls []string) (verdict, bool) {
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		for _, s := range sc.Sysctls {
 			if !allowedSysctl(s.Name, pod, sysctls) {
@@ -26,11 +26,12 @@ func admit(pod *corev1.Pod, here []*corev1.Pod, sysctls []string) (verdict, bool
 			}
 		}
 	}
+	ports := hostPorts(pod)
 	for _, other := range here {
-		if port, ok := portConflict(pod, other); ok {
+		if port, ok := portConflict(ports, other.ports); ok {
 			return verdict{Waiting: status.Waiting{
 				Reason:  "NodePorts",
-				Message: fmt.Sprintf("host port %s is in use by pod %s/%s; the pod starts when it is free", port, other.Namespace, other.Name),
+				Message: fmt.Sprintf("host port %s is in use by pod %s/%s; the pod starts when it is free", port, other.pod.Namespace, other.pod.Name),
 			}}, false
 		}
 	}
@@ -92,9 +93,8 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 	return out
 }
 
-func portConflict(a, b *corev1.Pod) (string, bool) {
-	have := hostPorts(b)
-	for _, p := range hostPorts(a) {
+func portConflict(want, have []hostPort) (string, bool) {
+	for _, p := range want {
 		for _, q := range have {
 			if p.protocol == q.protocol && p.port == q.port && (p.ip == q.ip || p.ip == "" || q.ip == "") {
 				return fmt.Sprintf("%d/%s", p.port, p.protocol), true

@@ -44,7 +44,7 @@ func (s *site) removeClaims(ctx context.Context) error {
 func (m *Manager) claimsChanged(tell func(*mailbox)) {
 	m.workers.Range(func(uid, w any) bool {
 		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
-		if len(one.admitted.Spec.ResourceClaims) > 0 || m.cfg.Claims.Has(uid.(types.UID)) {
+		if len(one.share.pod.Spec.ResourceClaims) > 0 || m.cfg.Claims.Has(uid.(types.UID)) {
 			tell(one.mail)
 		}
 		return true

@@ -30,12 +30,13 @@ type fake struct {
 	listeners  map[int]func(*runtimeapi.ContainerEventResponse)
 	calls      []string
 
-	refuse func(call string) error                // asked before each call, with its method and object
-	during func(ctx context.Context, call string) // what happens in a call, without the lock
-	term   map[string]time.Duration               // how long a container takes to end when it is told; negative: it does not listen
-	exec   func(container string, cmd []string) (int32, error)
-	mute   bool // tells no events
-	plain  bool // statuses of sandboxes do not tell of containers
+	refuse  func(call string) error                // asked before each call, with its method and object
+	during  func(ctx context.Context, call string) // what happens in a call, without the lock
+	term    map[string]time.Duration               // how long a container takes to end when it is told; negative: it does not listen
+	exec    func(container string, cmd []string) (int32, error)
+	mute    bool   // tells no events
+	problem string // of all sandboxes
+	plain   bool   // statuses of sandboxes do not tell of containers
 }
 
 type fakeSandbox struct {
@@ -195,6 +196,9 @@ func (f *fake) PodSandboxStatus(ctx context.Context, r *runtimeapi.PodSandboxSta
 		return nil, notFound(r.GetPodSandboxId())
 	}
 	out := &runtimeapi.PodSandboxStatusResponse{Status: cloneSandbox(s)}
+	if f.problem != "" {
+		out.Info = map[string]string{infoProblem: f.problem}
+	}
 	if !f.plain {
 		out.Timestamp = time.Now().UnixNano()
 		for _, c := range f.containers {

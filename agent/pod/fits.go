@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/agent/device"
@@ -15,30 +16,40 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
+// share is what an admitted pod has of the node. It is worked out once: whoever comes later is judged beside all that are here.
+type share struct {
+	pod      *corev1.Pod // as it came
+	requests corev1.ResourceList
+	ports    []hostPort
+}
+
+func shareOf(pod *corev1.Pod) *share {
+	return &share{pod, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}), hostPorts(pod)}
+}
+
 // fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
 // kubelet. What the node alone does not have, it never will.
-func fits(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) (verdict, bool) {
+func fits(pod *corev1.Pod, here []*share, allocatable corev1.ResourceList) (verdict, bool) {
 	if err := errors.Join(cgroups.CheckAnnotations(pod.Annotations), cgroups.CheckLimits(pod)); err != nil {
 		return verdict{status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}, true}, false
 	}
 	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	used := corev1.ResourceList{}
-	for _, other := range here {
-		for name, q := range resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}) {
-			sum := used[name]
-			sum.Add(q)
-			used[name] = sum
-		}
-	}
 	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
 		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value()), false
 	}
 	for _, name := range ordered(allocatable, want) {
-		asked, have, taken := want[name], allocatable[name], used[name]
+		asked, have := want[name], allocatable[name]
+		if asked.Sign() <= 0 {
+			continue
+		}
+		var taken resource.Quantity
+		for _, other := range here {
+			taken.Add(other.requests[name])
+		}
 		sum := taken.DeepCopy()
 		sum.Add(asked)
 		switch {
-		case asked.Sign() <= 0 || sum.Cmp(have) <= 0:
+		case sum.Cmp(have) <= 0:
 		case device.IsExtended(name):
 			// A plugin may offer more of them at any time.
 			v := short(name, asked.Value(), taken.Value(), have.Value())

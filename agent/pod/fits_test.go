@@ -37,7 +37,11 @@ func TestFits(t *testing.T) {
 		{name: "disk", pod: big, reason: "OutOfephemeral-storage", message: "Node didn't have enough resource: ephemeral-storage, requested: 2147483648, used: 0, capacity: 1073741824", final: true},
 		{name: "pods", pod: asking("0", "0"), here: []*corev1.Pod{{}, {}, {}}, reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 	} {
-		v, ok := fits(tt.pod, tt.here, allocatable)
+		var here []*share
+		for _, p := range tt.here {
+			here = append(here, shareOf(p))
+		}
+		v, ok := fits(tt.pod, here, allocatable)
 		if ok != (tt.reason == "") || v.Reason != tt.reason || v.Message != tt.message || v.final != tt.final {
 			t.Errorf("%s: %v %+v", tt.name, ok, v)
 		}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,12 +85,21 @@ func (m *Manager) known() ([]*corev1.Pod, bool) {
 	m.workers.Range(func(uid, w any) bool {
 		p := told[uid.(types.UID)] //nolint:forcetypeassert // nothing else is in there
 		if p == nil {
-			p = w.(*worker).admitted //nolint:forcetypeassert // nothing else is in there
+			p = w.(*worker).share.pod //nolint:forcetypeassert // nothing else is in there
 		}
 		out = append(out, p)
 		return true
 	})
 	return out, m.synced.Load()
+}
+
+// Active are the pods that the node has taken in and that have not come to their end, with their status once they have one: those whose
+// requests count. A pod that was refused, or waits to be taken in, is none of them.
+func (m *Manager) Active() []*corev1.Pod {
+	all, _ := m.known()
+	return slices.DeleteFunc(all, func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
 }
 
 // roomFreed wakes the pods that wait for the node to have room for their resize.
@@ -300,7 +310,7 @@ func (m *Manager) endWorker(w *worker) {
 		return
 	}
 	w.leaving = true
-	e := ending{since: time.Now(), grace: graceOf(w.admitted)}
+	e := ending{since: time.Now(), grace: graceOf(w.share.pod)}
 	if before := readMark(m.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
 		e = before.ending() // an agent before us has told it already
 	}
@@ -309,7 +319,7 @@ func (m *Manager) endWorker(w *worker) {
 
 // bury forgets a worker that has ended, and lets those come who have waited for it.
 func (m *Manager) bury(ctx context.Context, w *worker) {
-	key := types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name}
+	key := types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name}
 	delete(m.live[key], w.uid)
 	if len(m.live[key]) == 0 {
 		delete(m.live, key)
@@ -319,7 +329,7 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 		return
 	}
 	m.traces.forget(w.uid)
-	m.status.Delete(w.admitted)
+	m.status.Delete(w.share.pod)
 	m.roomFreed()
 	m.reconcile(ctx, key)
 	m.retryHeld(ctx)

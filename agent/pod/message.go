@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +42,31 @@ func (w *worker) lastWords(c *container) string {
 	if text != "" || !orLogs || c.GetExitCode() == 0 || c.GetLogPath() == "" {
 		return text
 	}
-	var buf bytes.Buffer
+	return logTail(c.GetLogPath(), min(limit, maxLogTail))
+}
+
+// logTail is the end of a log, in bytes. Its last rows may be as long as all its files.
+func logTail(path string, most int) string {
+	end := lastBytes{most: most}
 	// What can be read of the log is better than nothing.
-	_ = logs.Read(context.Background(), c.GetLogPath(), logs.Options{Tail: maxLogTailRows}, &buf)
-	data := buf.Bytes()
-	return string(data[max(0, len(data)-min(limit, maxLogTail)):])
+	_ = logs.Read(context.Background(), path, logs.Options{Tail: maxLogTailRows}, &end)
+	return string(end.b[max(0, len(end.b)-most):])
+}
+
+// lastBytes keeps the last bytes of what is written to it, and up to as many before them.
+type lastBytes struct {
+	b    []byte
+	most int
+}
+
+func (e *lastBytes) Write(p []byte) (int, error) {
+	n := len(p)
+	p = p[max(0, n-e.most):]
+	if len(e.b)+len(p) > 2*e.most {
+		e.b = e.b[:copy(e.b, e.b[max(0, len(e.b)-e.most):])]
+	}
+	e.b = append(e.b, p...)
+	return n, nil
 }
 
 // readTail reads the end of a file that a container could write to: it may have put something else in its place.

@@ -18,7 +18,7 @@ func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
 	m.cfg.Objects.Put(ref, o)
 	for _, workers := range m.live {
 		for _, w := range workers {
-			if concerns(ref, w.admitted) {
+			if concerns(ref, w.share.pod) {
 				w.mail.putObject()
 			}
 		}

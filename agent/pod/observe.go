@@ -20,6 +20,10 @@ const (
 	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
 )
 
+// infoProblem is where the embedded runtime says, beside a sandbox's status, why it cannot manage it at the moment. What it tells of the
+// sandbox is what it knew last.
+const infoProblem = "problem"
+
 // container is one that the runtime has.
 type container struct {
 	*runtimeapi.ContainerStatus
@@ -30,6 +34,7 @@ type container struct {
 type observed struct {
 	sandboxes  []*runtimeapi.PodSandboxStatus // the newest first
 	containers map[string][]container         // by name, the newest first
+	problem    string                         // why the runtime cannot manage the newest sandbox; "" = it can
 }
 
 // sandbox is the newest one, nil when there is none.
@@ -80,8 +85,11 @@ func (o *observed) statuses() []*runtimeapi.ContainerStatus {
 // tells says whether an event is about something that is not seen yet.
 func (o *observed) tells(e *runtimeapi.ContainerEventResponse) bool {
 	if s := o.sandbox(); s != nil && s.GetId() == e.GetContainerId() {
-		return e.GetPodSandboxStatus() == nil || e.GetPodSandboxStatus().GetState() != s.GetState() ||
-			e.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+		switch e.GetContainerEventType() {
+		case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
+			return true // of one that still is ready: whether it can be managed has changed
+		}
+		return e.GetPodSandboxStatus() == nil || e.GetPodSandboxStatus().GetState() != s.GetState()
 	}
 	c := o.find(e.GetContainerId())
 	switch e.GetContainerEventType() {
@@ -149,6 +157,7 @@ func (o *observer) look(ctx context.Context) (*observed, error) {
 	}
 	out := &observed{containers: map[string][]container{}}
 	fresh := map[string]container{}
+	problems := map[string]string{}
 	var known []string
 	for _, id := range o.known {
 		r, err := o.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
@@ -160,6 +169,9 @@ func (o *observer) look(ctx context.Context) (*observed, error) {
 		}
 		known = append(known, id)
 		out.sandboxes = append(out.sandboxes, r.GetStatus())
+		if p := r.GetInfo()[infoProblem]; p != "" {
+			problems[id] = p
+		}
 		if err := o.inSandbox(ctx, id, r, fresh); err != nil {
 			return nil, err
 		}
@@ -173,6 +185,7 @@ func (o *observer) look(ctx context.Context) (*observed, error) {
 		slices.SortFunc(list, func(a, b container) int { return status.Newer(a.ContainerStatus, b.ContainerStatus) })
 	}
 	slices.SortFunc(out.sandboxes, newer)
+	out.problem = problems[out.sandbox().GetId()]
 	return out, nil
 }
 

@@ -61,6 +61,11 @@ func TestPlanRules(t *testing.T) {
 			change: rules("a", "Never", all), want: "start/b^1",
 		},
 		{
+			name: "the others are past also when who sent them back is done", policy: never, spec: "init:i a b",
+			seen:   "sandbox i=exit0 a=exit9@20s b=exit137@10s i=exit0^1 a=exit0^1",
+			change: rules("a", "Never", all), want: "start/b~10s^1",
+		},
+		{
 			name: "again and again", policy: never, spec: "init:i a b", seen: "sandbox i=exit0 a=exit9@30s b=exit0@20s i=exit0^1 a=exit9@10s^1 b=running^1",
 			change: rules("a", "Never", all), want: "kill/b1@30s",
 		},

@@ -31,9 +31,11 @@ func (m *Manager) makeRoom(pod *corev1.Pod, key types.NamespacedName) bool {
 			ending = true
 			continue
 		}
-		workers[w.uid], stay = w, append(stay, w.admitted)
+		workers[w.uid], stay = w, append(stay, w.share.pod)
 	}
-	stay = append(stay, m.promised(pod, key)...)
+	for _, s := range m.promised(pod, key) {
+		stay = append(stay, s.pod)
+	}
 	lacks := lacking(pod, stay, m.allocatable())
 	if len(lacks) == 0 {
 		return ending // and they are enough

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,15 @@ func TestChooseVictims(t *testing.T) {
 	}
 }
 
+func activeNames(m *Manager) string {
+	var out []string
+	for _, p := range m.Active() {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return fmt.Sprint(out)
+}
+
 func TestPreemption(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()
@@ -75,6 +85,9 @@ func TestPreemption(t *testing.T) {
 		n.apply(equal, never)
 		n.is("equal", "Pending(OutOfcpu) main:0:ContainerCreating")
 		n.is("never", "Pending(OutOfcpu) main:0:ContainerCreating")
+		if got := activeNames(n.m); got != "[low mid]" {
+			t.Errorf("beside refused pods those count: %s", got)
+		}
 		n.remove(equal, never)
 
 		critical := claiming("critical", 2_000_001_000, "500m", "10Mi", false)
@@ -85,6 +98,9 @@ func TestPreemption(t *testing.T) {
 		n.pass(5 * time.Second)
 		n.is("critical", "Running main:0:running")
 		n.is("mid", "Running main:0:running")
+		if got := activeNames(n.m); got != "[critical mid other]" {
+			t.Errorf("beside a pod that has ended those count: %s", got)
+		}
 		n.is("low", "Failed(Preempting) main:0:Error(143)")
 		if got := n.message("low", "Preempting"); got != "Preempted in order to admit critical pod" {
 			t.Errorf("event %q", got)

@@ -215,10 +215,12 @@ func (p *prober) report(ctx context.Context, id string, kind probes.Kind, ok boo
 		r.Readiness = to
 	}
 	p.results[id] = r
-	p.mail.putProbes(id, r)
+	// What is told is kept first: an agent that is killed in between would have told that a container is ready, and its successor that it
+	// is not.
 	if err := p.write(); err != nil {
 		p.log.Warn("results of probes are not kept", "error", err)
 	}
+	p.mail.putProbes(id, r)
 }
 
 // write keeps the results. The file goes with the pod's directory, and is not made anew when that has gone.
@@ -264,13 +266,16 @@ func (p *prober) tell(t probed, kind probes.Kind, period time.Duration, ask prob
 func (p *prober) exec(id string, probe *corev1.Probe) probes.Exec {
 	return func(ctx context.Context, command []string) (int, []byte, error) {
 		// The runtime ends the command by itself too, so that it ends with this process.
-		r, err := p.cfg.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds))})
+		r, err := p.cfg.Runtime.ExecSync(wantOutput(ctx, probes.MaxOutput), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds))})
 		if grpcstatus.Code(err) == codes.DeadlineExceeded {
 			return 1, fmt.Appendf(nil, "command timed out: %q", strings.Join(command, " ")), nil
+		}
+		if grpcstatus.Code(err) == codes.Unavailable {
+			return 0, nil, fmt.Errorf("%w: %w", probes.ErrNotAsked, err) // however long that took to be known
 		}
 		if err != nil {
 			return 0, nil, err
 		}
-		return int(r.GetExitCode()), append(r.GetStdout(), r.GetStderr()...), nil
+		return int(r.GetExitCode()), output(r, probes.MaxOutput), nil
 	}
 }

@@ -74,7 +74,7 @@ func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (ve
 		v, ok = m.admitChosen(pod)
 	}
 	if ok {
-		v, ok = admit(pod, admitted(m.others(key, holds)), m.cfg.Sysctls)
+		v, ok = admit(pod, sharesOf(m.others(key, holds)), m.cfg.Sysctls)
 	}
 	if !ok || ran {
 		return v, ok
@@ -86,7 +86,7 @@ func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (ve
 		return v, ok
 	}
 	// The last question: for a pod that has nothing else to wait for, others may have to go.
-	if v, ok = fits(pod, append(admitted(m.others(key, m.uses)), m.promised(pod, key)...), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
+	if v, ok = fits(pod, append(sharesOf(m.others(key, m.uses)), m.promised(pod, key)...), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
 		m.next[key] = pod
 		v.Message += "; pods of lower priority end for it"
 	}

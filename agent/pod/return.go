@@ -120,32 +120,32 @@ func holds(w *worker) bool { return !w.over.Load() }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
 func (m *Manager) uses(w *worker) bool {
-	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name})
+	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name})
 	return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
 }
 
 // promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
 // important than they are takes it nevertheless.
-func (m *Manager) promised(pod *corev1.Pod, key types.NamespacedName) []*corev1.Pod {
-	var out []*corev1.Pod
+func (m *Manager) promised(pod *corev1.Pod, key types.NamespacedName) []*share {
+	var out []*share
 	for other, p := range m.next {
 		if other != key && priority(p) >= priority(pod) {
-			out = append(out, p)
+			out = append(out, shareOf(p))
 		}
 	}
 	for _, w := range m.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
-		again := m.desired[types.NamespacedName{Namespace: w.admitted.Namespace, Name: w.admitted.Name}]
-		if again != nil && again.UID == w.uid && priority(w.admitted) >= priority(pod) {
-			out = append(out, w.admitted)
+		again := m.desired[types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name}]
+		if again != nil && again.UID == w.uid && priority(w.share.pod) >= priority(pod) {
+			out = append(out, w.share)
 		}
 	}
 	return out
 }
 
-func admitted(workers []*worker) []*corev1.Pod {
-	var out []*corev1.Pod
+func sharesOf(workers []*worker) []*share {
+	var out []*share
 	for _, w := range workers {
-		out = append(out, w.admitted)
+		out = append(out, w.share)
 	}
 	return out
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/internal/filetree"
 )
 
 // site is what a pod has on the node beside its containers.
@@ -253,17 +254,17 @@ func (s *site) removeVolumes(ctx context.Context) error {
 	return err
 }
 
-func (s *site) removeLogs(context.Context) error { return RemoveLogs(s.cfg.LogDir, s.pod.UID) }
+func (s *site) removeLogs(ctx context.Context) error { return RemoveLogs(ctx, s.cfg.LogDir, s.pod.UID) }
 
 // RemoveLogs removes a pod's logs. It finds their directory by the uid: of what is left of a pod the name may not be known.
-func RemoveLogs(logDir string, uid types.UID) error {
+func RemoveLogs(ctx context.Context, logDir string, uid types.UID) error {
 	dirs, err := filepath.Glob(filepath.Join(logDir, "*_"+string(uid)))
 	if err != nil {
 		return fmt.Errorf("find logs of pod %s: %w", uid, err)
 	}
 	var errs []error
 	for _, d := range dirs {
-		errs = append(errs, os.RemoveAll(d))
+		errs = append(errs, filetree.RemoveAll(ctx, d))
 	}
 	return errors.Join(errs...)
 }

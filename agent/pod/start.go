@@ -195,20 +195,36 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer l.starting.leave()
-	wanted := ctx
-	ctx, cancel := context.WithTimeout(wanted, containerTimeout)
-	defer cancel()
 	id := l.step.id
 	if id == "" {
+		creating, cancel := context.WithTimeout(ctx, containerTimeout)
+		defer cancel()
 		var err error
-		if id, err = l.create(ctx); err != nil {
+		if id, err = l.create(creating); err != nil {
 			return "", err
 		}
 	}
+	if ctx.Err() != nil {
+		return id, ctx.Err()
+	}
+	// An order that the pod end does not cut this off at once: the container might run, and be ended as one that never did, without
+	// its hook. One that is stuck is given the pod's grace.
+	wanted := lifeOf(ctx)
+	ordered := ctx
+	ctx, cancel := context.WithTimeout(wanted, containerTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ordered, func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(graceOf(l.pod)):
+			cancel()
+		}
+	})
+	defer stop()
 	if _, err := l.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 		if ctx.Err() == nil {
 			l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
-		} else if wanted.Err() == nil {
+		} else if ordered.Err() == nil {
 			err = errors.Join(err, l.callOff(wanted, id))
 		}
 		return id, &reasoned{reasonRun, err}

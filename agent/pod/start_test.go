@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -190,7 +191,7 @@ func TestConfigError(t *testing.T) {
 		if w := waiting(n, "web", "main"); w.Message != want {
 			t.Errorf("%+v", w)
 		}
-		if got := n.message("web", "Failed"); got != "Error: CreateContainerConfigError" {
+		if got := n.message("web", "Failed"); got != "Error: CreateContainerConfigError: "+want {
 			t.Errorf("event %q", got)
 		}
 	})
@@ -361,6 +362,109 @@ func TestHurry(t *testing.T) {
 	})
 }
 
+// TestPreStopAlways removes a pod in ways that could leave its hook out. It runs to its end, once, before the container is told to end.
+func TestPreStopAlways(t *testing.T) {
+	for name, end := range map[string]func(n *testNode, p *corev1.Pod){
+		"while no agent runs": func(n *testNode, p *corev1.Pod) {
+			n.stop()
+			delete(n.want, types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+			n.start()
+		},
+		"with an agent that dies and is away for longer than the grace": func(n *testNode, p *corev1.Pod) {
+			n.rt.locked(func() { n.rt.during = untilEnd("ExecSync") })
+			n.remove(p)
+			n.pass(time.Second)
+			n.stop()
+			n.rt.locked(func() { n.rt.during = nil })
+			n.pass(time.Hour)
+			n.start()
+		},
+		"while the container is being started": func(n *testNode, p *corev1.Pod) {
+			n.rt.locked(func() {
+				n.rt.during = func(ctx context.Context, call string) {
+					if strings.HasPrefix(call, "StartContainer") {
+						wait(ctx, 2*time.Second)
+					}
+				}
+			})
+			n.rt.exit("main-0", 1)
+			n.pass(time.Second)
+			n.remove(p)
+		},
+		"while the hook after its start runs": func(n *testNode, p *corev1.Pod) {
+			n.rt.locked(func() { n.rt.during = untilEnd("ExecSync main-1 started") })
+			n.rt.exit("main-0", 1)
+			n.pass(time.Second)
+			n.remove(p)
+		},
+		"while its keeper cannot be asked": func(n *testNode, p *corev1.Pod) {
+			tries := 0
+			n.rt.locked(func() {
+				n.rt.refuse = func(call string) error {
+					if tries++; strings.HasPrefix(call, "ExecSync") && tries < 4 {
+						return grpcstatus.Error(codes.Unavailable, "keeper does not answer")
+					}
+					return nil
+				}
+			})
+			n.remove(p)
+		},
+		"while it is killed for its probe": func(n *testNode, p *corev1.Pod) {
+			n.rt.locked(func() { n.rt.during = untilEnd("ExecSync main-0 alive") })
+			n.pass(time.Minute)
+			n.remove(p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *testNode) {
+				var hooked []string
+				n.rt.exec = func(id string, cmd []string) (int32, error) {
+					if cmd[0] == "bye" {
+						hooked = append(hooked, id)
+						if stops := n.rt.called("StopContainer " + id); len(stops) > 0 {
+							t.Errorf("the hook runs after %v", stops)
+						}
+					}
+					return 0, nil
+				}
+				p := newPod("web")
+				p.Spec.TerminationGracePeriodSeconds = new(int64(20))
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hookOf("started"), PreStop: hookOf("bye")}
+				if strings.Contains(name, "probe") {
+					p.Spec.Containers[0].LivenessProbe = &corev1.Probe{
+						ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive"}}}, TimeoutSeconds: 1, PeriodSeconds: 1, FailureThreshold: 1,
+					}
+				}
+				n.apply(p)
+				n.pass(time.Second)
+				end(n, p)
+				n.pass(time.Minute)
+				n.gone(p)
+				stopped := n.rt.called("StopContainer")
+				if len(hooked) == 0 || len(hooked) != len(stopped) {
+					t.Errorf("hooks of %v, stops %v", hooked, stopped)
+				}
+			})
+		})
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// untilEnd makes calls last until their context ends.
+func untilEnd(prefix string) func(context.Context, string) {
+	return func(ctx context.Context, call string) {
+		if strings.HasPrefix(call, prefix) {
+			<-ctx.Done()
+		}
+	}
+}
+
 func TestDeletedWhileStarting(t *testing.T) {
 	for _, stuck := range []string{"PullImage", "RunPodSandbox", "CreateContainer", "StartContainer"} {
 		onNode(t, func(n *testNode) {
@@ -377,6 +481,9 @@ func TestDeletedWhileStarting(t *testing.T) {
 				t.Errorf("%s: called %v", stuck, got)
 			}
 			n.remove(p)
+			if stuck == "StartContainer" {
+				n.pass(graceOf(p)) // it might run yet, and would have to be ended in good order
+			}
 			n.pass(0)
 			n.gone(p)
 		})

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -92,8 +95,11 @@ func (w *worker) fail(s step, err error) {
 		w.tellPrepare(err)
 	case stepResize:
 		w.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
-	case stepImage, stepStart:
+	case stepImage:
+		// What it was has been told already, as kubelet tells it.
 		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s", f.reason)
+	case stepStart:
+		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.reason, reasonRun), err)
 	case stepKill, stepFinish, stepTeardown:
 		w.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 	}
@@ -152,20 +158,38 @@ func (w *worker) prepare(s step) act {
 // kill ends a container: its preStop hook, then the stop signal, all within the grace it has.
 func (w *worker) kill(s step) act {
 	c, pod, ips := findContainer(w.pod, s.container), w.pod, w.podIPs()
-	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.id]
-	w.hooked[s.id] = true
+	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.id] && !s.force
 	w.containerEvent(pod, s.container, corev1.EventTypeNormal, "Killing", "%s", s.why)
 	return func(ctx context.Context) (func(), error) {
-		if hook && time.Until(s.deadline) > 0 {
-			hookCtx, cancel := context.WithDeadline(ctx, s.deadline)
-			err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.id, c, ips})
-			cancel()
-			if err != nil && ctx.Err() == nil {
-				w.containerEvent(pod, s.container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
-			}
+		if !hook {
+			return nil, w.stopContainer(ctx, s.id, stopTimeout(s))
 		}
-		return nil, w.stopContainer(ctx, s.id, stopTimeout(s))
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // hurried before it began: the next step runs the hook
+		}
+		// What is left of the grace may have passed while no agent ran, or for containers before this one. The hook is run all the same.
+		hookCtx, cancel := context.WithDeadline(ctx, latest(s.deadline, time.Now().Add(minStop*time.Second)))
+		err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.id, c, ips})
+		cancel()
+		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.deadline) {
+			return nil, fmt.Errorf("run preStop hook: %w", err) // it could not be asked for, and is again as long as there is time
+		}
+		begun := func() { w.hooked[s.id] = true }
+		if ctx.Err() != nil {
+			return begun, ctx.Err() // by an order in more of a hurry, whose step stops the container, or by the end of the agent
+		}
+		if err != nil {
+			w.containerEvent(pod, s.container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
+		}
+		return begun, w.stopContainer(ctx, s.id, stopTimeout(s))
 	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 const (

@@ -25,10 +25,10 @@ import (
 //	mailbox, results, timer ─> look at the runtime ─> plan ─> begin steps ─> publish ─> wait
 type worker struct {
 	*node
-	uid      types.UID
-	mail     *mailbox
-	log      *slog.Logger
-	admitted *corev1.Pod // as it came
+	uid   types.UID
+	mail  *mailbox
+	log   *slog.Logger
+	share *share // what it was admitted with
 
 	// What follows belongs to the manager.
 	leaving   bool // it was told to end
@@ -77,6 +77,9 @@ type worker struct {
 	began  time.Time                 // when that start did
 }
 
+// ReasonNotAnswering is the reason of a pod that the runtime cannot manage at the moment. It goes on as it was.
+const ReasonNotAnswering = "NotAnswering"
+
 // task is a step that runs.
 type task struct {
 	step   step
@@ -95,7 +98,7 @@ type act func(ctx context.Context) (apply func(), err error)
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
 	w := &worker{
-		node: n, uid: pod.UID, mail: newMailbox(), admitted: pod, pod: pod, hidden: pod.Name == "",
+		node: n, uid: pod.UID, mail: newMailbox(), share: shareOf(pod), pod: pod, hidden: pod.Name == "",
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
 		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
@@ -281,6 +284,9 @@ func (w *worker) look(ctx context.Context) bool {
 }
 
 func (w *worker) see(now *observed) {
+	if now.problem != "" && (w.seen == nil || w.seen.problem == "") && !w.hidden {
+		w.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.problem)
+	}
 	w.seen, w.stale = now, false
 	said := map[string]string{}
 	for _, list := range now.containers {
@@ -317,7 +323,7 @@ func (w *worker) view() *view {
 // begin runs a step.
 func (w *worker) begin(ctx context.Context, s step) {
 	do := w.act(s)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, lifeKey{}, ctx))
 	w.tasks[s.key()] = task{s, cancel}
 	starting, began := w.trace != nil, time.Now()
 	if starting {
@@ -389,6 +395,9 @@ func (w *worker) publish(d *decision) {
 	}
 	if w.last != nil {
 		in.Old = &w.last.Status
+	}
+	if w.seen.problem != "" {
+		in.Reason, in.Message = ReasonNotAnswering, w.seen.problem
 	}
 	if e := w.evicted; e != nil {
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions

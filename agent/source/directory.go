@@ -141,7 +141,7 @@ func (s *Source) entry(e event) {
 	case ignoredName(e.name):
 	case e.mask&(unix.IN_MOVED_FROM|unix.IN_DELETE) != 0:
 		delete(s.later, e.name)
-		s.vanish(e.name)
+		s.vanish(e.name, s.quietAfter(e.mask))
 	case e.mask&unix.IN_ATTRIB != 0 && s.files[e.name] != nil:
 		s.touch(e.name) // its mode says whether it may hold Secrets
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_CREATE) == 0:
@@ -160,18 +160,29 @@ func (s *Source) touch(name string) {
 	}
 }
 
+// quietAfter is how long a file that goes may take to come back.
+func (s *Source) quietAfter(mask uint32) time.Duration {
+	switch {
+	case s.cfg.Quiet > 0:
+		return s.cfg.Quiet
+	case mask&unix.IN_MOVED_FROM != 0:
+		return renamedQuiet
+	}
+	return removedQuiet
+}
+
 // vanish notes that a file went, to be acted upon when no more do.
-func (s *Source) vanish(name string) {
+func (s *Source) vanish(name string, quiet time.Duration) {
 	if s.files[name] == nil {
 		return
 	}
 	now := time.Now()
 	if len(s.gone) == 0 {
-		s.goneMax = now.Add(max(goneLimit, s.cfg.Quiet))
+		s.goneMax = now.Add(max(goneLimit, quiet))
 		s.goneAt = now
 	}
 	s.gone[name] = true
-	if t := now.Add(s.cfg.Quiet); t.After(s.goneAt) {
+	if t := now.Add(quiet); t.After(s.goneAt) {
 		s.goneAt = t
 	}
 	if s.goneAt.After(s.goneMax) {
@@ -261,7 +272,7 @@ func (s *Source) scan(check bool) {
 			if check {
 				s.miss("gone", name)
 			}
-			s.vanish(name)
+			s.vanish(name, s.quietAfter(unix.IN_MOVED_FROM))
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (s *Source) check(name string) {
 	info, err := os.Lstat(path)
 	if os.IsNotExist(err) {
 		delete(s.busy, name)
-		s.vanish(name)
+		s.vanish(name, s.quietAfter(unix.IN_MOVED_FROM))
 		s.refresh(name)
 		return
 	}
@@ -140,7 +140,7 @@ func (s *Source) waitForWriter(name string) {
 // fail notes that a file cannot be read; its pods stay.
 func (s *Source) fail(name string, f *file, err error) {
 	f.read = false
-	f.problems = []Problem{{File: s.path(name), Errors: []string{clip(err.Error())}}}
+	f.problems = []Problem{{File: s.path(name), Errors: []string{clip(err.Error())}, Kept: podsOf(f.claims)}}
 	s.refresh(name)
 }
 
@@ -252,14 +252,41 @@ func (s *Source) apply(name string, f *file, docs []decoded) {
 		}
 	}
 	if wrong {
+		var kept []claim
 		for _, old := range before {
 			if !slices.ContainsFunc(now, func(c claim) bool { return c.key == old.key }) {
-				now = append(now, old)
+				kept = append(kept, old)
 			}
 		}
+		now = append(now, kept...)
+		tellKept(f.problems, podsOf(kept))
 	}
 	f.claims = now
 	s.reclaim(name, before, now)
+}
+
+// podsOf names the pods among claims.
+func podsOf(claims []claim) []string {
+	var out []string
+	for _, c := range claims {
+		if c.pod != nil {
+			out = append(out, c.key.NamespacedName.String())
+		}
+	}
+	return out
+}
+
+// tellKept says of each error of a file which pods run on because of it: the one that it names, or any where it names none.
+func tellKept(problems []Problem, kept []string) {
+	for i := range problems {
+		switch p := &problems[i]; {
+		case len(p.Errors) == 0:
+		case p.Pod == "":
+			p.Kept = kept
+		case slices.Contains(kept, p.Pod):
+			p.Kept = []string{p.Pod}
+		}
+	}
 }
 
 // drop forgets a file and its pods.

@@ -27,10 +27,12 @@ const (
 	// While the kernel gives no notifications, reading the directory often is all there is.
 	blindRescan = time.Second
 
-	// A file that goes is given a moment to come back, because many programs save by removing the old file first, and because
-	// the files of a directory being deleted go before it does. Each further removal extends the moment, up to a limit.
-	goneQuiet = 20 * time.Millisecond
-	goneLimit = 200 * time.Millisecond
+	// A file that goes is given a moment to come back. An editor that keeps a backup renames the old file first, and writes a whole
+	// new one then. What removes a file to save it, as tar and git do, makes it anew with the next calls; and the files of a directory
+	// being deleted go one after the other, before it does. Each further removal extends the moment, up to a limit.
+	renamedQuiet = 20 * time.Millisecond
+	removedQuiet = 5 * time.Millisecond
+	goneLimit    = 200 * time.Millisecond
 	// A directory that comes back is usually filled one file after the other.
 	goneReturned = time.Second
 	// A file without a manifest's suffix is most often a temporary one, soon to be renamed or removed.
@@ -48,7 +50,7 @@ type Config struct {
 	Dir      string        // need not exist yet
 	NodeName string        // becomes part of each pod's name
 	Rescan   time.Duration // 0: 20 s
-	Quiet    time.Duration // how long a file that goes may take to come back; 0: 20 ms
+	Quiet    time.Duration // how long a file that goes may take to come back; 0: 20 ms if it was renamed, 5 ms if it was removed
 	Log      *slog.Logger
 	Report   func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
 
@@ -82,6 +84,8 @@ type Problem struct {
 	Pod      string // namespace/name, with the kind before it when it is no pod; "" when it concerns the file or cannot be told
 	Errors   []string
 	Warnings []string
+	// Kept are the pods, as namespace/name, that run on as the file had them before: it cannot be told any more what it says of them.
+	Kept []string
 }
 
 // Source watches one directory.
@@ -121,9 +125,6 @@ func New(cfg Config) *Source {
 	}
 	if cfg.Rescan <= 0 {
 		cfg.Rescan = defaultRescan
-	}
-	if cfg.Quiet <= 0 {
-		cfg.Quiet = goneQuiet
 	}
 	if cfg.URLEvery <= 0 {
 		cfg.URLEvery = urlEvery
@@ -165,7 +166,7 @@ func (s *Source) Run(ctx context.Context, out chan<- Update) error {
 	defer close(done)
 	if s.answered = s.cfg.URL == ""; !s.answered {
 		ctx, cancel := context.WithCancel(ctx)
-		f := fetcher{url: s.cfg.URL, every: s.cfg.URLEvery, header: s.cfg.Header, client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}}
+		f := fetcher{url: s.cfg.URL, every: s.cfg.URLEvery, header: s.cfg.Header, client: urlClient(s.cfg.Header)}
 		var wait sync.WaitGroup
 		wait.Go(func() { f.run(ctx, s.answers) })
 		defer wait.Wait()

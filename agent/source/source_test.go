@@ -132,7 +132,7 @@ func (h *harness) flush() {
 	h.t.Helper()
 	h.write("zz-flush.yaml", podYAML("flush", "flush:"+fmt.Sprint(time.Now().UnixNano())))
 	h.wait("flushed", func() bool { return h.image("flush") != "" })
-	time.Sleep(goneLimit + goneQuiet)
+	time.Sleep(goneLimit + renamedQuiet)
 	h.remove("zz-flush.yaml")
 	h.wait("flushed", func() bool { return h.image("flush") == "" })
 }

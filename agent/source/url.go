@@ -19,6 +19,33 @@ const (
 	urlTimeout = 10 * time.Second
 )
 
+// urlHeader is how much of an answer may be before the manifest, in bytes, and urlReason how much of a status line is told.
+const (
+	urlHeader = 64 << 10
+	urlReason = 100
+)
+
+// urlRedirects is how many redirections are followed.
+const urlRedirects = 10
+
+// urlClient asks with a header that is for the server of the URL alone: it may be a password.
+func urlClient(header http.Header) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxResponseHeaderBytes: urlHeader},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) >= urlRedirects {
+				return fmt.Errorf("stopped after %d redirects", urlRedirects)
+			}
+			if r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
+				for name := range header {
+					r.Header.Del(name)
+				}
+			}
+			return nil
+		},
+	}
+}
+
 // answer is what a URL had to say.
 type answer struct {
 	data []byte
@@ -85,7 +112,7 @@ func (f *fetcher) get(ctx context.Context) answer {
 	case http.StatusNotModified:
 		return answer{same: true}
 	default:
-		return answer{err: fmt.Errorf("cannot be read: the server answers %s", resp.Status)}
+		return answer{err: fmt.Errorf("cannot be read: the server answers %s", resp.Status[:min(len(resp.Status), urlReason)])}
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxFile+1))
 	switch {

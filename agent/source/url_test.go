@@ -1,6 +1,7 @@
 package source
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -87,5 +88,64 @@ func TestURL(t *testing.T) {
 		if _, err := ParseHeaders([]string{bad}); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
+	}
+}
+
+// TestHostileURL: a web server's answer has bounds, and a redirection takes no password elsewhere.
+func TestHostileURL(t *testing.T) {
+	var elsewhere atomic.Value
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		elsewhere.Store(r.Header.Get("X-Secret"))
+		_, _ = w.Write([]byte(podYAML("web", "nginx:1")))
+	}))
+	defer other.Close()
+	long := strings.Repeat("x", 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/header":
+			for i := range 1000 {
+				w.Header().Set(fmt.Sprint("X-", i), long)
+			}
+		case "/body":
+			for r.Context().Err() == nil {
+				if _, err := w.Write([]byte(long)); err != nil {
+					return
+				}
+			}
+		case "/round":
+			http.Redirect(w, r, "/round", http.StatusFound)
+		case "/away":
+			http.Redirect(w, r, other.URL, http.StatusFound)
+		case "/here":
+			http.Redirect(w, r, "/pod", http.StatusFound)
+		case "/pod":
+			if r.Header.Get("X-Secret") != "hunter2" {
+				w.WriteHeader(http.StatusForbidden)
+			}
+			_, _ = w.Write([]byte(podYAML("web", "nginx:1")))
+		case "/reason":
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = conn.Write([]byte("HTTP/1.1 500 " + strings.Repeat(long, 20) + "\r\nConnection: close\r\n\r\n"))
+				conn.Close()
+			}
+		}
+	}))
+	defer server.Close()
+	header, err := ParseHeaders([]string{"X-Secret: hunter2"})
+	must(t, err)
+	for path, want := range map[string]string{
+		"/header": "server response headers exceeded", "/body": "answer has more than", "/round": "stopped after 10", "/away": "", "/here": "",
+		"/reason": "the server answers 500 xxx",
+	} {
+		f := fetcher{url: server.URL + path, header: header, client: urlClient(header)}
+		a := f.get(t.Context())
+		f.client.CloseIdleConnections()
+		if (a.err == nil) != (want == "") || a.err != nil && (!strings.Contains(a.err.Error(), want) || len(a.err.Error()) > 300) {
+			t.Errorf("%s: got %.300v, want %q", path, a.err, want)
+		}
+	}
+	if got := elsewhere.Load(); got != "" {
+		t.Errorf("another server was told %q", got)
 	}
 }

@@ -33,9 +33,10 @@ func (e *Error) Error() string { return e.Message }
 // NotFound says whether the image is not there.
 func (e *Error) NotFound() bool { return e.Status == http.StatusNotFound }
 
-// Commands returns the commands. client returns one that reaches the agent whatever the host, once flags have been read.
-func Commands(client func() *http.Client) []*cobra.Command {
-	c := &commands{client: client}
+// Commands returns the commands. client returns one that reaches the agent whatever the host, once flags have been read. Names of images
+// are printed through what visible makes of a writer: who has made an archive has chosen them.
+func Commands(client func() *http.Client, visible func(io.Writer) io.Writer) []*cobra.Command {
+	c := &commands{client: client, visible: visible}
 	list := c.list()
 	images := &cobra.Command{
 		Use: "images", Aliases: []string{"image"}, Short: "List, pull, import and remove images",
@@ -47,7 +48,10 @@ func Commands(client func() *http.Client) []*cobra.Command {
 	return []*cobra.Command{images}
 }
 
-type commands struct{ client func() *http.Client }
+type commands struct {
+	client  func() *http.Client
+	visible func(io.Writer) io.Writer
+}
 
 // do sends a request to the agent and turns failures into an [Error].
 func (c *commands) do(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Response, error) {
@@ -101,20 +105,21 @@ func (c *commands) list() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			out := c.visible(cmd.OutOrStdout())
 			switch {
 			case output == "json":
-				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc := json.NewEncoder(out)
 				enc.SetIndent("", "    ")
 				return enc.Encode(images)
 			case output != "":
 				return fmt.Errorf("-o %s: must be json", output)
 			case quiet:
 				for _, i := range images {
-					fmt.Fprintln(cmd.OutOrStdout(), i.ID)
+					fmt.Fprintln(out, i.ID)
 				}
 				return nil
 			}
-			return table(cmd.OutOrStdout(), images, digests, time.Now())
+			return table(out, images, digests, time.Now())
 		},
 	}
 	f := cmd.Flags()
@@ -153,7 +158,7 @@ func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) e
 	}
 	slices.Sort(rows)
 	for _, r := range rows {
-		fmt.Fprintln(w, r)
+		fmt.Fprintln(w, strings.ReplaceAll(r, "\n", "^J"))
 	}
 	return w.Flush()
 }
@@ -197,7 +202,7 @@ func (c *commands) pull() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report(cmd, resp, "pulled")
+			return c.report(cmd, resp, "pulled")
 		},
 	}
 }
@@ -221,27 +226,36 @@ func (c *commands) importArchive() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report(cmd, resp, "imported")
+			return c.report(cmd, resp, "imported")
 		},
 	}
 }
 
 func (c *commands) rm() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images, by name or ID", Args: cobra.MinimumNArgs(1),
+		Long: "Remove images, by name or ID, with all their names. One that a container has is refused, also when the container has ended: " +
+			"the next one of its pod needs it.",
 		ValidArgsFunction: c.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, ref := range args {
-				resp, err := c.do(cmd.Context(), http.MethodDelete, "", url.Values{"ref": {ref}}, nil)
+				q := url.Values{"ref": {ref}}
+				if force {
+					q.Set("force", "true")
+				}
+				resp, err := c.do(cmd.Context(), http.MethodDelete, "", q, nil)
 				if err != nil {
 					return err
 				}
 				resp.Body.Close()
-				fmt.Fprintln(cmd.OutOrStdout(), "removed", ref)
+				fmt.Fprintln(c.visible(cmd.OutOrStdout()), "removed", ref)
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove images that are in use too")
+	return cmd
 }
 
 func (c *commands) names(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -257,9 +271,9 @@ func (c *commands) names(cmd *cobra.Command, _ []string, _ string) ([]string, co
 }
 
 // report shows the progress that the answer tells of and ends with the images' names.
-func report(cmd *cobra.Command, resp *http.Response, done string) error {
+func (c *commands) report(cmd *cobra.Command, resp *http.Response, done string) error {
 	defer resp.Body.Close()
-	p := newProgress(cmd.ErrOrStderr())
+	p := newProgress(cmd.ErrOrStderr(), c.visible)
 	defer p.end()
 	for dec := json.NewDecoder(resp.Body); ; {
 		var line cri.ImageLine
@@ -275,7 +289,7 @@ func report(cmd *cobra.Command, resp *http.Response, done string) error {
 		default:
 			p.end()
 			for _, i := range line.Images {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s %s (%s, %s)\n", done, strings.Join(names(i), " "), short(i.ID), units.HumanSize(float64(i.Size)))
+				fmt.Fprintf(c.visible(cmd.OutOrStdout()), "%s %s (%s, %s)\n", done, strings.Join(names(i), " "), short(i.ID), units.HumanSize(float64(i.Size)))
 			}
 			return nil
 		}

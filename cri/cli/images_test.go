@@ -23,7 +23,7 @@ func run(t *testing.T, handler http.HandlerFunc, args ...string) (string, string
 	defer srv.Close()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil, DialContext: srv.Client().Transport.(*http.Transport).DialContext}}
 	c.Transport = redirect{srv.Listener.Addr().String(), c.Transport}
-	cmd := Commands(func() *http.Client { return c })[0]
+	cmd := Commands(func() *http.Client { return c }, func(w io.Writer) io.Writer { return escaped{w} })[0]
 	var o, e bytes.Buffer
 	cmd.SetOut(&o)
 	cmd.SetErr(&e)
@@ -31,6 +31,35 @@ func run(t *testing.T, handler http.HandlerFunc, args ...string) (string, string
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.ExecuteContext(t.Context())
 	return o.String(), e.String(), err
+}
+
+// escaped shows the character by which names steer terminals.
+type escaped struct{ w io.Writer }
+
+func (e escaped) Write(p []byte) (int, error) {
+	_, err := e.w.Write(bytes.ReplaceAll(p, []byte("\x1b"), []byte("^[")))
+	return len(p), err
+}
+
+// TestHostileNames has images, layers and errors of names that are commands to a terminal, and lines of their own.
+func TestHostileNames(t *testing.T) {
+	const evil = "evil\x1b[31m\nlocalhost/fake"
+	list := func(w http.ResponseWriter, _ *http.Request) {
+		json.NewEncoder(w).Encode([]cri.ImageInfo{{ID: "sha256:" + evil, Tags: []string{evil + ":1"}, Digests: []string{evil + "@sha256:1"}}})
+	}
+	pulled := lines(cri.ImageLine{Progress: &cri.ImageProgress{Ref: evil, Phase: evil}}, cri.ImageLine{Images: []cri.ImageInfo{{ID: evil, Tags: []string{evil}}}})
+	for _, c := range []struct {
+		h    http.HandlerFunc
+		args []string
+	}{{list, nil}, {list, []string{"--digests"}}, {list, []string{"list", "-q"}}, {list, []string{"-o", "json"}}, {pulled, []string{"pull", "x"}}} {
+		out, errs, err := run(t, c.h, c.args...)
+		if err != nil || strings.Contains(out+errs, "\x1b") {
+			t.Errorf("%q: %v, %q, %q", c.args, err, out, errs)
+		}
+		if len(c.args) < 2 && strings.Count(out, "\n") != 2 {
+			t.Errorf("%q: a name makes lines: %q", c.args, out)
+		}
+	}
 }
 
 // redirect sends every request to one address.
@@ -128,7 +157,7 @@ func TestImportAndRemove(t *testing.T) {
 func TestBars(t *testing.T) {
 	var b bytes.Buffer
 	now := time.Unix(0, 0)
-	p := &progress{out: &b, width: 60, last: map[string]cri.ImageProgress{}, now: func() time.Time { return now }}
+	p := &progress{out: &b, visible: func(w io.Writer) io.Writer { return w }, width: 60, last: map[string]cri.ImageProgress{}, now: func() time.Time { return now }}
 	p.show(cri.ImageProgress{Phase: "resolving"})
 	for _, done := range []int64{0, 50, 100} {
 		now = now.Add(time.Second)

@@ -19,17 +19,18 @@ const redraw = 80 * time.Millisecond
 
 // progress shows layers as bars on a terminal, and as a line for each phase where there is none.
 type progress struct {
-	out   io.Writer
-	width int // of the terminal; 0: none
-	order []string
-	last  map[string]cri.ImageProgress
-	drawn int // lines of the last drawing
-	at    time.Time
-	now   func() time.Time
+	out     io.Writer
+	visible func(io.Writer) io.Writer // keeps names from steering out
+	width   int                       // of the terminal; 0: none
+	order   []string
+	last    map[string]cri.ImageProgress
+	drawn   int // lines of the last drawing
+	at      time.Time
+	now     func() time.Time
 }
 
-func newProgress(out io.Writer) *progress {
-	p := &progress{out: out, last: map[string]cri.ImageProgress{}, now: time.Now}
+func newProgress(out io.Writer, visible func(io.Writer) io.Writer) *progress {
+	p := &progress{out: out, visible: visible, last: map[string]cri.ImageProgress{}, now: time.Now}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.width = 80
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
@@ -48,7 +49,7 @@ func (p *progress) show(s cri.ImageProgress) {
 	p.last[s.Layer] = s
 	if p.width == 0 {
 		if !known || before.Phase != s.Phase {
-			fmt.Fprintln(p.out, plainLine(s))
+			fmt.Fprintln(p.visible(p.out), plainLine(s))
 		}
 		return
 	}
@@ -83,7 +84,8 @@ func (p *progress) draw() {
 			continue // the layers tell more than the whole
 		}
 		line := barLine(p.last[l], p.width-1)
-		fmt.Fprintf(&b, "\x1b[2K%s\n", line)
+		b.WriteString("\x1b[2K")
+		fmt.Fprintln(p.visible(&b), line)
 		p.drawn++
 	}
 	io.WriteString(p.out, b.String())

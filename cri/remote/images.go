@@ -2,7 +2,9 @@ package remote
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -45,6 +47,16 @@ func (r *Runtime) serveRemove(w http.ResponseWriter, req *http.Request) {
 	s, err := r.ImageStatus(req.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
 	if err == nil && s.GetImage() == nil {
 		err = status.Errorf(codes.NotFound, "image %q: not found", spec.Image)
+	}
+	if err == nil && req.FormValue("force") != "true" {
+		img := s.GetImage()
+		var l *runtimeapi.ListContainersResponse
+		if l, err = r.ListContainers(req.Context(), &runtimeapi.ListContainersRequest{}); err == nil {
+			if used := cri.InUse(l.GetContainers(), img.GetId(), slices.Concat(img.GetRepoTags(), img.GetRepoDigests())...); used != nil {
+				http.Error(w, fmt.Sprintf("image %q: %v", spec.Image, used), http.StatusConflict)
+				return
+			}
+		}
 	}
 	if err == nil {
 		_, err = r.RemoveImage(req.Context(), &runtimeapi.RemoveImageRequest{Image: spec})

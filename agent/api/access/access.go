@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -48,47 +47,15 @@ type Authorizer interface {
 	Authorize(context.Context, *User, Attributes) (bool, string, error)
 }
 
-// narrow are the paths that have a subresource of their own. With alone, nodes/proxy does not include it.
-var narrow = []struct {
-	path, subresource string
-	alone             bool
-}{
-	{"/stats", "stats", true},
-	{"/metrics", "metrics", true},
-	{"/logs", "log", true},
-	{"/checkpoint", "checkpoint", true},
-	{"/healthz", "healthz", false},
-	{"/configz", "configz", false},
-	{"/pods", "pods", false},
-	{"/runningpods", "pods", false},
+// Routes is a handler that knows what a request for it wants, by the route that it would be served by. A path alone tells too
+// little: names in it are others' to choose.
+type Routes interface {
+	http.Handler
+	Wants(*http.Request) Attributes
 }
 
-// intrusive are the paths that reach into a pod. For them it does not matter which method asks: a WebSocket begins with GET, and who
-// may read must not thereby be able to run commands.
-var intrusive = []string{"/exec", "/attach", "/portForward", "/run", "/checkpoint"}
-
-// Of returns what a request wants.
-func Of(r *http.Request) Attributes {
-	a := Attributes{Verb: verbs[r.Method]}
-	below := func(path string) bool { return r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/") }
-	if slices.ContainsFunc(intrusive, below) {
-		a.Verb = "create"
-	}
-	// A container that is added to a pod is a way into it, as a command is.
-	if strings.HasSuffix(r.URL.Path, "/ephemeralcontainers") {
-		return Attributes{Verb: "create", Subresources: []string{"proxy"}}
-	}
-	for _, n := range narrow {
-		if below(n.path) {
-			if a.Subresources = []string{n.subresource}; !n.alone {
-				a.Subresources = append(a.Subresources, "proxy")
-			}
-			return a
-		}
-	}
-	a.Subresources = []string{"proxy"}
-	return a
-}
+// Verb is what a method is called in rules, "" where no rule can name it.
+func Verb(method string) string { return verbs[method] }
 
 var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update",
@@ -100,7 +67,7 @@ type Guard struct {
 	Authenticators []Authenticator
 	Authorizer     Authorizer
 	AllowAnonymous bool // requests that show nothing are those of system:anonymous
-	Next           http.Handler
+	Next           Routes
 	Log            *slog.Logger
 }
 
@@ -111,7 +78,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 		return
 	}
-	want := Of(r)
+	want := g.Next.Wants(r)
 	ok, why, err := g.Authorizer.Authorize(r.Context(), user, want)
 	switch {
 	case err != nil:

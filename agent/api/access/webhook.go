@@ -26,6 +26,9 @@ const cached = 4096
 // reviewTimeout is how long an API server may take to answer.
 const reviewTimeout = 10 * time.Second
 
+// maxReview is how long an answer may be, in bytes: each is kept for a while.
+const maxReview = 1 << 20
+
 // Webhook asks an API server who has a token (TokenReview), and who may do what (SubjectAccessReview). It remembers the answers for
 // a while.
 type Webhook struct {
@@ -65,11 +68,24 @@ func NewWebhook(c WebhookConfig) (*Webhook, error) {
 	cfg.Timeout = reviewTimeout
 	// Each answer lets a request go on; the limits of a client of its own would hold up others.
 	cfg.QPS, cfg.Burst = -1, 0
+	cfg.Wrap(func(t http.RoundTripper) http.RoundTripper { return boundedAnswers{t} })
 	client, err := rest.UnversionedRESTClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("prepare reviews: %w", err)
 	}
 	return &Webhook{cfg: c, client: client, tokens: cache.NewLRUExpireCache(cached), reviews: cache.NewLRUExpireCache(cached)}, nil
+}
+
+// boundedAnswers has the reading of an answer fail that is longer than maxReview: a client of the API reads all that there is.
+type boundedAnswers struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxReview)
+	}
+	return resp, err
 }
 
 // TokenReviews authenticates by asking the API server.

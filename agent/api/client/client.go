@@ -231,6 +231,9 @@ func follow[T any](ctx context.Context, c *Client, path string, q url.Values, be
 			}
 			return fmt.Errorf("the agent has ended the connection: %w", err)
 		}
+		if ev.Object == nil {
+			return fmt.Errorf("decode answer: %q without an object", ev.Type)
+		}
 		if err := fn(ev.Type, ev.Object); err != nil {
 			return err
 		}
@@ -278,7 +281,8 @@ func (c *Client) Logs(ctx context.Context, key types.NamespacedName, container s
 }
 
 // Exec runs a command in a container, or attaches to the container's own process when there is none. An error of the kind
-// exec.CodeExitError of client-go carries the exit code of the command.
+// exec.CodeExitError of client-go carries the exit code of the command. Without a word of how it
+// ended, it is [api.ErrNoStatus].
 func (c *Client) Exec(ctx context.Context, key types.NamespacedName, container string, command []string, o remotecommand.StreamOptions) error {
 	path, q := "attach", url.Values{}
 	if len(command) > 0 {
@@ -294,15 +298,11 @@ func (c *Client) Exec(ctx context.Context, key types.NamespacedName, container s
 	if err != nil {
 		return err
 	}
-	transport, upgrader, err := c.upgrader()
+	transport, err := c.upgrader()
 	if err != nil {
 		return err
 	}
-	ex, err := remotecommand.NewSPDYExecutorForTransports(transport, upgrader, http.MethodPost, u)
-	if err != nil {
-		return fmt.Errorf("prepare stream: %w", err)
-	}
-	if err := ex.StreamWithContext(ctx, o); transport.failed == nil {
+	if err := api.Command(ctx, transport, u, o); transport.failed == nil {
 		return err
 	}
 	return transport.failed
@@ -310,7 +310,7 @@ func (c *Client) Exec(ctx context.Context, key types.NamespacedName, container s
 
 // Dialer opens connections over which ports of a pod are forwarded.
 func (c *Client) Dialer(key types.NamespacedName) (streamhttp.Dialer, error) {
-	transport, upgrader, err := c.upgrader()
+	transport, err := c.upgrader()
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (c *Client) Dialer(key types.NamespacedName) (streamhttp.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialer{spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), transport}, nil
+	return dialer{spdy.NewDialerForStreaming(spdy.NewUpgraderForStreaming(transport), &http.Client{Transport: transport}, http.MethodPost, u), transport}, nil
 }
 
 type dialer struct {
@@ -334,23 +334,23 @@ func (d dialer) Dial(protocols ...string) (streamhttp.Connection, string, error)
 	return conn, protocol, err
 }
 
-func (c *Client) upgrader() (*upgrading, spdy.Upgrader, error) {
+func (c *Client) upgrader() (*upgrading, error) {
 	rt, err := streamspdy.NewRoundTripperWithConfig(streamspdy.RoundTripperConfig{PingPeriod: 5 * time.Second, UpgradeTransport: c.dial})
 	if err != nil {
-		return nil, nil, fmt.Errorf("prepare stream: %w", err)
+		return nil, fmt.Errorf("prepare stream: %w", err)
 	}
-	return &upgrading{RoundTripper: rt}, spdy.NewUpgraderForStreaming(rt), nil
+	return &upgrading{UpgradeRoundTripper: rt}, nil
 }
 
 // upgrading turns an answer that is no upgrade into an [Error], as every other failure of the API is. It keeps what failed,
 // because the streaming libraries pass on only the text of it.
 type upgrading struct {
-	http.RoundTripper
+	streamhttp.UpgradeRoundTripper
 	failed error
 }
 
 func (u *upgrading) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := u.RoundTripper.RoundTrip(r)
+	resp, err := u.UpgradeRoundTripper.RoundTrip(r)
 	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		defer resp.Body.Close()
 		err = failure(resp)

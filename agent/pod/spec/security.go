@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -151,10 +152,22 @@ func appArmor(p *corev1.AppArmorProfile) *runtimeapi.SecurityProfile {
 
 // maskedPaths hide what of the kernel tells about the node or can be used against it.
 func maskedPaths() []string {
-	return []string{
+	return append([]string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}, nodeThrottles()...)
+}
+
+// nodeThrottles are those of this machine. CPUs do not get them while it runs.
+var nodeThrottles = sync.OnceValue(func() []string { return throttles("/sys/devices/system/cpu") })
+
+// throttles are where the kernel counts how often each CPU was slowed down for its heat: by that a container measures what others compute.
+func throttles(cpus string) []string {
+	found, err := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle"))
+	if err != nil {
+		return nil // a pattern that is wrong
 	}
+	return found
 }
 
 func readonlyPaths() []string {

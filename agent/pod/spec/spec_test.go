@@ -3,6 +3,8 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -668,5 +670,25 @@ func TestStopSignal(t *testing.T) {
 	}
 	if got := stopSignal(&corev1.Container{}); got != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		t.Errorf("without one: %s", got)
+	}
+}
+
+// TestThrottlesAreMasked: each CPU that has one.
+func TestThrottlesAreMasked(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu1/topology", "cpufreq/thermal_throttle"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{filepath.Join(dir, "cpu0/thermal_throttle"), filepath.Join(dir, "cpu12/thermal_throttle")}
+	if got := throttles(dir); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	masked := maskedPaths()
+	for _, p := range throttles("/sys/devices/system/cpu") {
+		if !slices.Contains(masked, p) {
+			t.Errorf("%s is not masked", p)
+		}
 	}
 }

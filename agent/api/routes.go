@@ -1,0 +1,150 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-node/berth/agent/api/access"
+)
+
+// permission is what a client from elsewhere needs for a route.
+type permission struct {
+	// subresources of the node, each of which is enough.
+	subresources []string
+	// intrusive routes reach into a pod, or make a file of what is in one. Their verb is create whichever method asks: a WebSocket
+	// begins with GET, and who may read must not thereby be able to run commands.
+	intrusive bool
+}
+
+// The permissions of the API. Where proxy is not beside the narrower one, it does not include it.
+var (
+	toReadHealth     = permission{subresources: []string{"healthz", "proxy"}}
+	toReadConfig     = permission{subresources: []string{"configz", "proxy"}}
+	toReadMetrics    = permission{subresources: []string{"metrics"}}
+	toReadStats      = permission{subresources: []string{"stats"}}
+	toReadSystemLogs = permission{subresources: []string{"log"}}
+	toPods           = permission{subresources: []string{"pods", "proxy"}}
+	toProxy          = permission{subresources: []string{"proxy"}}
+	toEnter          = permission{subresources: []string{"proxy"}, intrusive: true}
+	toCheckpoint     = permission{subresources: []string{"checkpoint"}, intrusive: true}
+)
+
+// route is one row of the API: which requests it is, where it is served, who may have it, and who answers.
+type route struct {
+	// pattern is one of http.ServeMux. Parts of a path are matched before they are unescaped, so that no name of a pod or container,
+	// whatever is in it, makes one route of another.
+	pattern string
+	served  Access // the narrowest part of the API that has it; the wider ones have it too
+	wants   permission
+	handler http.Handler
+}
+
+// table is the whole API. What the configuration has not, is not in it.
+func (s *Server) table() []route {
+	var t []route
+	add := func(served Access, wants permission, h http.Handler, patterns ...string) {
+		for _, p := range patterns {
+			t = append(t, route{p, served, wants, h})
+		}
+	}
+	for pattern, h := range s.health() {
+		add(Health, toReadHealth, s.answer(h), pattern)
+	}
+	add(ReadOnly, toPods, s.answer(s.listPods), "GET /pods", "GET /pods/{$}")
+	for path, g := range s.cfg.Metrics {
+		// One figure that cannot be had must not cost all others.
+		add(ReadOnly, toReadMetrics, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}), "GET "+path)
+	}
+	if s.cfg.Stats != nil {
+		add(ReadOnly, toReadStats, s.answer(s.summary), "GET /stats/summary", "POST /stats/summary")
+	}
+	if s.cfg.Configz != nil {
+		add(NoDebugging, toReadConfig, s.answer(s.configz), "GET /configz")
+	}
+	add(Network, toPods, s.answer(s.getPod), "GET /pods/{ns}/{pod}")
+	add(Network, toPods, s.answer(s.deletePod), "DELETE /pods/{ns}/{pod}")
+	add(Network, toPods, s.answer(s.runningPods), "GET /runningpods", "GET /runningpods/{$}")
+	add(Network, toProxy, s.answer(s.events), "GET /events")
+	add(Network, toProxy, s.answer(s.problems), "GET /problems")
+	add(Network, toProxy, s.answer(s.timing), "GET /timing/{ns}/{pod}")
+	add(Network, toProxy, s.answer(s.containerLogs), "GET /containerLogs/{ns}/{pod}/{container}")
+	t = append(t, s.intrusive()...)
+	if s.cfg.SystemLogs != "" {
+		add(Network, toReadSystemLogs, s.answer(s.systemLogs), "GET /logs/")
+	}
+	if s.cfg.Images != nil {
+		add(Network, toProxy, s.cfg.Images, "GET /images/", "POST /images/", "DELETE /images/")
+	}
+	if s.cfg.Profiling {
+		for pattern, h := range profiles() {
+			add(Network, toProxy, h, pattern)
+		}
+	}
+	if s.cfg.Authority != nil {
+		add(Full, toProxy, s.answer(s.signCertificate), "POST /certificates")
+		add(Full, toProxy, s.answer(s.authority), "GET /certificates/ca")
+	}
+	return t
+}
+
+// intrusive are the routes by which something is run in a pod, sent to it or taken out of it.
+func (s *Server) intrusive() []route {
+	var t []route
+	add := func(wants permission, h handler, patterns ...string) {
+		for _, p := range patterns {
+			t = append(t, route{p, Network, wants, s.answer(h)})
+		}
+	}
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		add(toEnter, s.exec, method+" /exec/{ns}/{pod}/{container}", method+" /exec/{ns}/{pod}/{uid}/{container}")
+		add(toEnter, s.attach, method+" /attach/{ns}/{pod}/{container}", method+" /attach/{ns}/{pod}/{uid}/{container}")
+		add(toEnter, s.portForward, method+" /portForward/{ns}/{pod}", method+" /portForward/{ns}/{pod}/{uid}")
+	}
+	add(toEnter, s.run, "POST /run/{ns}/{pod}/{container}", "POST /run/{ns}/{pod}/{uid}/{container}")
+	if s.cfg.Changes != nil {
+		// A container that is added to a pod is a way into it, as a command is.
+		add(toEnter, s.patchEphemeral, "PATCH /pods/{ns}/{pod}/ephemeralcontainers")
+		add(toPods, s.patchStatus, "PATCH /pods/{ns}/{pod}/status")
+	}
+	if s.cfg.CheckpointDir != "" {
+		add(toCheckpoint, s.checkpoint, "POST /checkpoint/{ns}/{pod}/{container}")
+	}
+	return t
+}
+
+// Handler serves a part of the API, and knows what each request for it wants.
+type Handler struct {
+	mux   *http.ServeMux
+	wants map[string]permission // by pattern
+}
+
+// Handler returns a part of the API.
+func (s *Server) Handler(a Access) *Handler {
+	h := &Handler{http.NewServeMux(), map[string]permission{}}
+	for _, r := range s.table() {
+		if a > r.served {
+			continue
+		}
+		h.mux.Handle(r.pattern, r.handler)
+		h.wants[r.pattern] = r.wants
+	}
+	return h
+}
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+
+// Wants implements [access.Routes]: it asks the very multiplexer that the request is going to be served by. A request that no
+// route is for, which is then refused, wants proxy: who may do little is not told what there is.
+func (h *Handler) Wants(r *http.Request) access.Attributes {
+	_, pattern := h.mux.Handler(r)
+	p, ok := h.wants[pattern]
+	if !ok {
+		p = toProxy
+	}
+	out := access.Attributes{Verb: access.Verb(r.Method), Subresources: p.subresources}
+	if p.intrusive {
+		out.Verb = "create"
+	}
+	return out
+}

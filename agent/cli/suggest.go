@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage, and tell what would be right.
+func MarkUsage(cmd *cobra.Command) {
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return wrongUsage(c, flagError(c, err)) })
+	check := cmd.Args
+	if check == nil {
+		check = cobra.ArbitraryArgs
+	}
+	if !cmd.Runnable() && cmd.HasSubCommands() {
+		check = noCommand
+		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		err := check(c, args)
+		if err != nil && len(args) > 0 && c.HasSubCommands() {
+			err = noCommand(c, args) // it could be run without arguments, too, but a word is meant for a command
+		}
+		if err != nil {
+			return wrongUsage(c, err)
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		MarkUsage(sub)
+	}
+}
+
+func wrongUsage(c *cobra.Command, err error) error {
+	usage := c.UseLine()
+	if c.HasAvailableSubCommands() {
+		var names []string
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, sub.Name())
+			}
+		}
+		usage = c.CommandPath() + " COMMAND, one of " + strings.Join(names, ", ")
+	}
+	return usagef("%w\nUsage: %s\nSee '%s --help' for more", err, usage, c.CommandPath())
+}
+
+// noCommand refuses arguments of a command that only has others below it: what was meant is one that is not there.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return errors.New(fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath()) + didYouMean(nearest(cmd, args[0]), ""))
+}
+
+// near is how many letters a word may be away from the one that was meant, which is cobra's own default.
+const near = 2
+
+func nearest(cmd *cobra.Command, word string) []string {
+	if cmd.SuggestionsMinimumDistance <= 0 {
+		cmd.SuggestionsMinimumDistance = near
+	}
+	return cmd.SuggestionsFor(word)
+}
+
+// flagError adds to an unknown flag the one that was likely meant. cobra knows nearness of commands alone, so the flags are made some.
+func flagError(c *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	words := &cobra.Command{}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && f.Deprecated == "" {
+			words.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	return fmt.Errorf("%w%s", err, didYouMean(nearest(words, unknown.GetSpecifiedName()), "--"))
+}
+
+func didYouMean(words []string, before string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return ", did you mean " + before + strings.Join(words, " or "+before) + "?"
+}
