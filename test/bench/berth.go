@@ -69,7 +69,7 @@ func (p *berth) Down() error {
 	}
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.cmd.Wait()
-	out, err := exec.Command(p.b.bin+"/berth", append([]string{"purge"}, p.args...)...).CombinedOutput()
+	out, err := exec.Command(p.b.bin+"/berth", append([]string{"purge", "--yes"}, p.args...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("purge: %w: %s", err, out)
 	}

@@ -192,7 +192,7 @@ func TestTwoAgents(t *testing.T) {
 	before := b.waitReady("web")
 	a.kill()
 	a.cmd = nil
-	if out, err := exec.Command(bin("berth"), append([]string{"purge"}, a.dirArgs()...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(bin("berth"), append([]string{"purge", "--yes"}, a.dirArgs()...)...).CombinedOutput(); err != nil {
 		t.Fatalf("purge: %v\n%s", err, out)
 	}
 	if left := a.leftovers(); len(left) > 0 {

@@ -316,7 +316,7 @@ func TestClaimsPurged(t *testing.T) {
 		t.Errorf("a driver's pod sees %q", got)
 	}
 	n.kill()
-	if out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(bin("berth"), append([]string{"purge", "--yes"}, n.dirArgs()...)...).CombinedOutput(); err != nil {
 		t.Fatalf("purge: %v\n%s", err, out)
 	}
 	n.asked(d, "prepare default/gpu", "unprepare default/gpu")

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -195,12 +196,53 @@ func TestGroups(t *testing.T) {
 			return p != nil && p.Status.Reason == "OutOfpods" && strings.HasPrefix(p.Status.Message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")
 		})
 		n.remove("more.yaml")
+		// Neither does a refused pod count in its class, nor does the keeper count in its pod.
+		n.apply("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: 500m, memory: 64Mi}}")+"\n")
+		n.wait("more", "to find no room again", func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "OutOfpods" })
+		n.requireClasses()
+		n.remove("more.yaml")
+		n.requireKeeperShares("burstable")
 		n.remove("besteffort.yaml")
 		n.waitGone("besteffort")
 		n.apply("huge.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: huge}\nspec:\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: '1000'}}")+"\n")
 		n.wait("huge", "to be refused", func(p *corev1.Pod) bool {
 			return p != nil && p.Status.Phase == corev1.PodFailed && p.Status.Reason == "OutOfcpu" && strings.Contains(p.Status.Message, "requested: 1000000, used: ")
 		})
+		n.requireClasses()
+		// Without the setting its limits go with the next start.
+		burstable := filepath.Dir(filepath.Dir(n.containerGroup(n.pod("burstable"))))
+		n.stop()
+		n.args = slices.DeleteFunc(slices.Clone(n.args), func(a string) bool { return strings.HasPrefix(a, "--qos-reserved") })
+		n.start()
+		n.requireValues("burstable without --qos-reserved", burstable, []groupValue{{"memory", "memory.limit_in_bytes", "9223372036854771712", "memory.max", "max"}})
+	})
+}
+
+// requireKeeperShares reads back that beside its containers a pod's keeper has the least share there is.
+func (n *Node) requireKeeperShares(name string) {
+	n.t.Helper()
+	container := n.containerGroup(n.pod(name))
+	var groups []string
+	for _, dir := range []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"} {
+		entries, err := os.ReadDir(dir + filepath.Dir(container))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() && e.Name() != filepath.Base(container) {
+				groups = append(groups, filepath.Dir(container)+"/"+e.Name())
+			}
+		}
+		break
+	}
+	if len(groups) != 1 {
+		n.t.Fatalf("beside its container pod %s has the groups %v, want the keeper's", name, groups)
+	}
+	n.eventually("the keeper to have the least share", func() error {
+		if got := groupFile("cpu", groups[0], "cpu.shares", "cpu.weight"); got != "2" && got != "1" {
+			return fmt.Errorf("it has %q", got)
+		}
+		return nil
 	})
 }
 

@@ -55,7 +55,7 @@ func TestHostileClients(t *testing.T) {
 		{"GET", "/containerLogs/default/web-node/main?limitBytes=-5&sinceSeconds=-1&sinceTime=x", 400, ""},
 		{"POST", "/exec/default/web-node/main?command=id&output=1", 400, "upgrade"},
 		{"GET", "/exec/default/web-node/main?command=id", 400, ""},
-		{"PUT", "/exec/default/web-node/main?command=id&output=1", 400, ""},
+		{"PUT", "/exec/default/web-node/main?command=id&output=1", 405, ""},
 	} {
 		code, body := ask(t, admin, c.method, c.path)
 		if code != c.code || !strings.Contains(body, c.says) {

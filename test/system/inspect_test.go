@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // TestInspect looks at pods with nothing but the run directory, with an agent and without.
@@ -46,7 +49,7 @@ func TestInspect(t *testing.T) {
 	says(0, []string{"throttled", "number "}, "explain", "load")
 	says(0, []string{"default/load-node", "busy"}, "find", n.processesIn(busy)[0])
 	says(0, []string{"all as they should be"}, "check")
-	says(1, []string{"not found"}, "show", "nobody")
+	says(4, []string{"not found"}, "show", "nobody")
 	n.eventually("greedy to be killed", func() error {
 		if got, _ := look("explain", "greedy"); !strings.Contains(got, "the OOM killer took") {
 			return os.ErrNotExist
@@ -84,4 +87,40 @@ func TestInspect(t *testing.T) {
 	n.remove("load.yaml")
 	n.wait("load", "gone", func(p *corev1.Pod) bool { return p == nil })
 	n.requireNoPods()
+}
+
+// A container that was killed for want of memory: who, with what, by whose limit is told by describe and explain, also when an agent has
+// come after the kill, and the pod has gone on.
+func TestKillsAreExplained(t *testing.T) {
+	l, err := cgroups.OpenKernelLog(cgroups.KernelLogPath, true)
+	if err != nil {
+		t.Skipf("the kernel's log cannot be read here: %v", err)
+	}
+	l.Close()
+	n := newNode(t)
+	n.start()
+	n.apply("eater.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: eater}\nspec:\n  restartPolicy: Never\n  containers: [{name: eats, image: "+image+
+		", command: [sh, -c, 'tail /dev/zero; exit 3'], resources: {limits: {memory: 24Mi}}}, {name: stays, image: "+image+", command: [sleep, '1000'], resources: {limits: {memory: 24Mi}}}]\n")
+	told := func(args ...string) {
+		n.t.Helper()
+		n.eventually(strings.Join(args, " ")+" to tell of the kill", func() error {
+			if got := n.must(args...); !strings.Contains(got, "container eats") || !strings.Contains(got, "(tail) was killed for want of memory, with ") || !strings.Contains(got, "the container itself used 24Mi of its limit of 24Mi") {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	told("describe", "eater")
+	told("cgroups", "explain", "eater")
+	n.kill()
+	n.start()
+	told("cgroups", "explain", "eater")
+	// It is written a moment after it is told: until then the kernel's log has it.
+	n.eventually("one kill to be kept", func() error {
+		data, err := os.ReadFile(filepath.Join(n.Dir, "root", "kills.json"))
+		if err == nil && strings.Count(string(data), `"pid"`) != 1 {
+			err = errors.New(string(data))
+		}
+		return err
+	})
 }

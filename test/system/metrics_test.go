@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 )
 
 // monitored is a pod with all that monitoring asks about: limits, a probe, volumes, one of them claimed, and files that are written.
@@ -44,7 +48,8 @@ spec:
   containers:
   - name: app
     image: ` + image + `
-    command: [sh, -c, 'dd if=/dev/zero of=/data/file bs=1M count=1 2>/dev/null; sync; while :; do :; done']
+    # On cgroup v1 what a flusher thread of the kernel writes, as for sync(2), is nobody's; what fsync(2) writes is the caller's.
+    command: [sh, -c, 'dd if=/dev/zero of=/data/file bs=1M count=1 conv=fsync 2>/dev/null; while :; do :; done']
     resources: {requests: {cpu: 50m, memory: 32Mi}, limits: {cpu: 100m, memory: 64Mi}}
     readinessProbe: {exec: {command: ["true"]}, periodSeconds: 1}
     volumeMounts: [{name: data, mountPath: /data}]
@@ -57,7 +62,8 @@ spec:
 func TestMetricNames(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	n.apply("seen.yaml", strings.ReplaceAll(monitored, "DIR", t.TempDir()))
+	disk := n.countedDisk()
+	n.apply("seen.yaml", strings.ReplaceAll(monitored, "DIR", disk))
 	n.waitReady("seen")
 	const (
 		counter   = dto.MetricType_COUNTER
@@ -183,6 +189,43 @@ func TestMetricNames(t *testing.T) {
 		return nil
 	})
 	n.requireNoPods()
+}
+
+// countedDisk mounts a file system on a device of the test's own whose I/O the kernel counts for each cgroup. On v1 it does so from
+// the first throttle that the device is given (Linux 6.10), so it is given one, which allows everything.
+func (n *Node) countedDisk() string {
+	n.t.Helper()
+	image, dir := filepath.Join(n.Dir, "counted.img"), filepath.Join(n.Dir, "counted")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	write(n.t, image, "")
+	if err := os.Truncate(image, 64<<20); err != nil {
+		n.t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
+		if out, err := exec.CommandContext(n.t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			n.t.Skipf("needs a disk of its own: %s: %v: %s", args[0], err, out)
+		}
+	}
+	n.disks = append(n.disks, dir)
+	if unified() {
+		return dir
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		n.t.Fatal(err)
+	}
+	group, err := os.MkdirTemp("/sys/fs/cgroup/blkio", "berth-counted-")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer os.Remove(group)
+	throttle := fmt.Sprintf("%d:%d 0", unix.Major(st.Dev), unix.Minor(st.Dev)) // no limit
+	if err := os.WriteFile(filepath.Join(group, "blkio.throttle.read_bps_device"), []byte(throttle), 0); err != nil {
+		n.t.Fatal(err)
+	}
+	return dir
 }
 
 // families are the metrics of a page.

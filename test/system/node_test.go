@@ -214,7 +214,7 @@ func (n *Node) destroy() {
 	if n.t.Failed() {
 		n.t.Logf("the agent's log:\n%s", n.logTail())
 	}
-	args := append([]string{"purge"}, n.dirArgs()...)
+	args := append([]string{"purge", "--yes"}, n.dirArgs()...)
 	if out, err := exec.Command(bin("berth"), args...).CombinedOutput(); err != nil {
 		n.t.Errorf("berth purge: %v\n%s", err, out)
 	}

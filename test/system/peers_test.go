@@ -52,15 +52,10 @@ var peerLacks = map[string]map[string]string{
 	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps, peer.CRIO134: noIDMaps},
 	"image-volume":          {peer.Containerd16: "is older than image volumes"},
 	"recursively-read-only": {peer.Containerd16: "is older than recursive read-only mounts"},
-	"selinux": {
-		peer.Containerd16: "runs without a label what asks for one where the kernel has none",
-		peer.Containerd22: "runs without a label what asks for one where the kernel has none",
-		peer.CRIO134:      "runs without a label what asks for one where the kernel has none",
-	},
-	"app-armor-missing":    {peer.CRIO134: "sets a profile only where the kernel has AppArmor (specSetApparmorProfile)"},
-	"no-such-program":      {peer.CRIO134: "has runc look for the program when the container is created, so that there never is one that has ended"},
-	"port-of-host-address": {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
-	"bind-mount-options":   {peer.Containerd16: noMountOptions, peer.Containerd22: noMountOptions, peer.CRIO134: noMountOptions},
+	"app-armor-missing":     {peer.CRIO134: "sets a profile only where the kernel has AppArmor (specSetApparmorProfile)"},
+	"no-such-program":       {peer.CRIO134: "has runc look for the program when the container is created, so that there never is one that has ended"},
+	"port-of-host-address":  {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
+	"bind-mount-options":    {peer.Containerd16: noMountOptions, peer.Containerd22: noMountOptions, peer.CRIO134: noMountOptions},
 	"pull-always": {
 		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the image", peer.CRIO134: "has a registry for the image",
 	},
@@ -206,7 +201,7 @@ func TestPurgeOfPeer(t *testing.T) {
 	n.kill()
 	n.cmd = nil
 	n.peer.Kill()
-	out, err := exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).CombinedOutput()
+	out, err := exec.Command(bin("berth"), append([]string{"purge", "--yes"}, n.dirArgs()...)...).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), n.peer.Socket) || !strings.Contains(string(out), "--runtime=") {
 		t.Errorf("purge without the runtime: %v, %s", err, out)
 	}

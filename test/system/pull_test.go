@@ -222,7 +222,7 @@ func TestFullDisk(t *testing.T) {
 	n.t.Cleanup(func() {
 		n.kill()
 		n.cmd = nil
-		exec.Command(bin("berth"), append([]string{"purge"}, n.dirArgs()...)...).Run()
+		exec.Command(bin("berth"), append([]string{"purge", "--yes"}, n.dirArgs()...)...).Run()
 		unix.Unmount(root, 0)
 	})
 	n.start()

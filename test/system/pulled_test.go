@@ -165,7 +165,7 @@ func TestPulledImages(t *testing.T) {
 		n.remove(name + ".yaml")
 		n.waitGone(name)
 	}
-	n.must("images", "rm", img) // by all of its names
+	n.must("images", "rm", "--force", img) // by all of its names, and though containers that have ended still have it
 	n.must("images", "import", testImages(t)[0])
 	n.apply("owner.yaml", private("owner", img, "Always", "good"))
 	n.waitReady("owner")

@@ -125,7 +125,11 @@ func TestKilledRuntime(t *testing.T) {
 	if err != nil || len(roots) != 1 {
 		t.Fatalf("root file system of %s: %v, %v", ids[0], roots, err)
 	}
-	write(t, filepath.Join(roots[0], "end"), "7")
+	// Whole at once, or the container may find it empty.
+	write(t, filepath.Join(roots[0], "end.new"), "7")
+	if err := os.Rename(filepath.Join(roots[0], "end.new"), filepath.Join(roots[0], "end")); err != nil {
+		t.Fatal(err)
+	}
 	s.serve()
 
 	s.eventually("the end of the first to be known", func() error {

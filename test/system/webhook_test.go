@@ -311,7 +311,7 @@ func (h *reviewed) attributes() {
 		{"DELETE", "/pods/default/web-node", "delete", "pods proxy"},
 		{"PATCH", "/pods/default/web-node/status", "patch", "pods proxy"},
 		{"GET", "/debug/pprof/heap", "get", "proxy"},
-		{"GET", "/metrics/%2e%2e/exec/default/web-node/main", "get", "metrics"},
+		{"GET", "/metrics/%2e%2e/exec/default/web-node/main", "get", "proxy"},
 	} {
 		h.eventually("a no to be forgotten", func() error {
 			h.server.asked()

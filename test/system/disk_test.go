@@ -1,0 +1,154 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// waitServes waits until the agent answers and has read the manifests, whether or not its runtime is ready.
+func (n *Node) waitServes() {
+	n.t.Helper()
+	n.eventually("the agent to serve what runs", func() error {
+		select {
+		case <-n.exited:
+			n.t.Fatalf("the agent ended: %s\n%s", n.cmd.ProcessState, n.logTail())
+		default:
+		}
+		resp, err := n.client.Get("http://node/pods")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+// requireRefused waits until what is new is refused with the reason.
+func (n *Node) requireRefused(name, reason string) {
+	n.t.Helper()
+	n.eventually(name+" to be refused", func() error {
+		if out, _, _ := n.berth("events"); !strings.Contains(out, reason) {
+			return fmt.Errorf("no event says %q: %s", reason, out)
+		}
+		return nil
+	})
+	if p := n.pod(name); p != nil && p.Status.Phase != corev1.PodPending {
+		n.t.Errorf("%s is %s", name, p.Status.Phase)
+	}
+}
+
+// TestReadOnlyRoot has the root directory read-only when the agent starts, as after an error of its file system.
+func TestReadOnlyRoot(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	root := n.disk("root", "300m")
+	n.start()
+	n.apply("old.yaml", pod("old", idle))
+	before := n.waitReady("old")
+	n.kill()
+	n.apply("new.yaml", pod("new", idle))
+	t.Cleanup(func() { remount(t, root, 0) })
+	remount(t, root, unix.MS_RDONLY)
+	n.launch()
+	n.waitServes()
+	n.requireSame(before, n.waitReady("old"))
+	if got := n.sh("old", "echo here"); got != "here\n" {
+		t.Errorf("exec: %q", got)
+	}
+	n.requireRefused("new", "read-only file system")
+	if resp, err := n.client.Get("http://node/healthz"); err == nil {
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			t.Error("the node says that nothing is wrong with it")
+		}
+	}
+	n.kill() // what is known of this boot is in the run directory
+	n.launch()
+	n.waitServes()
+	n.requireSame(before, n.waitReady("old"))
+	remount(t, root, 0)
+	n.waitReady("new")
+	n.requireSame(before, n.waitReady("old"))
+	n.waitUp()
+	if _, err := os.Stat(filepath.Join(root, "runtime.db.damaged")); err == nil {
+		t.Error("records that nothing is wrong with were set aside")
+	}
+}
+
+func remount(t *testing.T, path string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullRoot has a root directory without a free inode, or without room, when the agent starts.
+func TestFullRoot(t *testing.T) {
+	for name, size := range map[string]string{"inodes": "300m,nr_inodes=3000", "bytes": "64m"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			root := n.disk("root", size)
+			n.start()
+			n.apply("old.yaml", pod("old", idle))
+			before := n.waitReady("old")
+			n.kill()
+			filler := filepath.Join(root, "filler")
+			fill(t, filler)
+			n.apply("new.yaml", pod("new", idle))
+			n.launch()
+			n.waitServes()
+			n.requireSame(before, n.waitReady("old"))
+			n.requireRefused("new", "no space left on device")
+			n.remove("old.yaml") // what ends needs no room
+			n.eventually("the old pod to end", func() error {
+				for _, p := range n.processes() {
+					if strings.Contains(p, "sleep") {
+						return errors.New(p)
+					}
+				}
+				return nil
+			})
+			if err := os.RemoveAll(filler); err != nil {
+				t.Fatal(err)
+			}
+			n.waitReady("new")
+			n.waitGone("old")
+			n.waitUp()
+		})
+	}
+}
+
+// fill makes files until there is no room for another.
+func fill(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600)
+		if err == nil && i < 200 {
+			err = os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), make([]byte, 1<<20), 0o600)
+		}
+		if errors.Is(err, unix.ENOSPC) && i > 0 {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// idle is the rest of a pod that does nothing.
+const idle = "\n  containers: [{name: main, image: " + image + ", command: [sleep, '1000000']}]"
