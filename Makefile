@@ -10,7 +10,12 @@ GOLANGCI_VERSION := v2.15.0
 
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build build-test deps run clean-node test test-unit test-system lint bench fuzz fmt clean
+# Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
+RACE := $(addprefix ./agent/,api/... credential device dra event imagegc object pinning plugin pod/... pulled record shutdown source \
+	stats status volume) ./cgroups/... ./cni ./control/... ./probes ./systemd \
+	$(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
+
+.PHONY: help build build-test deps run clean-node test race sanitize test-unit test-system lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -19,7 +24,7 @@ build: ## bin/berth, bin/berth-helper and bin/berth-wasm
 	@.ci/deps build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/berth-wasm ./cri/wasm
-	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '-s -w' -o bin/berth-helper ./cri/helper
+	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '$(LDFLAGS)' -o bin/berth-helper ./cri/helper
 
 bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go examples/hello/image
 	@.ci/deps run
@@ -44,6 +49,15 @@ build-test: build ## what the system tests run
 
 test: build-test ## every test; as root also those on the real kernel
 	$(GO) test -tags seccomp -timeout 20m ./...
+
+race: ## the tests of what is concurrent, with the race detector
+	CGO_ENABLED=1 $(GO) test -race -short -tags seccomp -timeout 20m $(RACE)
+
+sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSan in it
+	@.ci/deps test
+	@mkdir -p bin/test
+	CGO_ENABLED=1 $(GO) build -asan -tags seccomp,osusergo,netgo -o bin/test/berth-helper-sanitized ./cri/helper
+	BERTH_HELPER=$(CURDIR)/bin/test/berth-helper-sanitized $(GO) test -count=1 -tags seccomp -timeout 20m ./cri/keeper
 
 lint: $(GOLANGCI) ## gofumpt and the linters
 	$(GOLANGCI) run --allow-parallel-runners --build-tags seccomp ./...
