@@ -52,8 +52,10 @@ type Volumes interface {
 	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns, which is told what
 	// all pods have.
 	Bind(uid types.UID, volume string, choose func(taken map[string]bool) (string, error)) (string, error)
-	// Teardown takes away everything Setup and SubPath made.
+	// Teardown takes away everything Setup and SubPath made, with the pod's directory.
 	Teardown(ctx context.Context, uid types.UID) error
+	// Release is Teardown without the files in the pod's directory: the records of it and of its containers' last words.
+	Release(ctx context.Context, uid types.UID) error
 	// Pods lists the pods that have anything.
 	Pods() ([]types.UID, error)
 }

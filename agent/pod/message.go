@@ -103,7 +103,7 @@ func (w *worker) messageFile(c *container) string {
 	return spec.MessageFile(w.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
 }
 
-// keepMessages writes messages again after everything else of the pod's files went.
+// keepMessages leaves of what containers have written to their messages no more than what is told of it: that stays as long as the pod.
 func keepMessages(said map[string]string) error {
 	for path, text := range said {
 		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {

@@ -1,12 +1,14 @@
 package pod
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // small is a node that pods have to share.
@@ -41,6 +43,42 @@ func TestPreemptedReturns(t *testing.T) {
 		n.remove(low, once)
 		n.pass(time.Minute)
 		n.gone(low, once, critical)
+	})
+}
+
+// diesReleasing is volumes during whose release the agent is killed.
+type diesReleasing struct{ Volumes }
+
+func (v diesReleasing) Release(ctx context.Context, uid types.UID) error {
+	if err := v.Volumes.Release(ctx, uid); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestKilledWhileReleasing has the agent die while the volumes of a pod go that the node has ended: it stays ended.
+func TestKilledWhileReleasing(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		n.stop()
+		volumes := n.cfg.Volumes
+		n.cfg.Volumes = diesReleasing{volumes}
+		n.start()
+		p := newPod("web")
+		n.apply(p)
+		n.pass(time.Minute)
+		if err := n.m.Evict(p.UID, Eviction{Reason: "Evicted", Message: "for a test", GraceSeconds: 1}); err != nil {
+			t.Fatal(err)
+		}
+		n.pass(time.Minute)
+		n.stop()
+		n.cfg.Volumes = volumes
+		n.start()
+		n.pass(time.Minute)
+		n.is("web", "Failed(Evicted) main:0:Error(143)")
+		n.remove(p)
+		n.pass(time.Minute)
+		n.gone(p)
 	})
 }
 

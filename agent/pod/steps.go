@@ -254,7 +254,7 @@ func (w *worker) forget(s step) act {
 }
 
 // finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
-// last words of its containers.
+// last words of its containers and for the record that it is over, which it is at no time without.
 func (w *worker) finish() act {
 	place, said, more, end := w.newSite(), w.messages(), w.added, (*mark)(nil)
 	if w.end != nil {
@@ -276,10 +276,8 @@ func (w *worker) finish() act {
 		if err := place.removeClaims(ctx); err != nil {
 			return nil, &hookError{hookClaims, err}
 		}
-		if err := place.cfg.Volumes.Teardown(ctx, place.pod.UID); err != nil {
-			return nil, err
-		}
-		// The record that there is more of this pod, and what the next agent will want to know of it.
+		// The record that there is more of this pod, and what the next agent will want to know of it. A pod may be over before it had
+		// a directory.
 		if err := place.makeDirectory(ctx); err != nil {
 			return nil, err
 		}
@@ -295,6 +293,9 @@ func (w *worker) finish() act {
 			if err := writeMark(place.cfg.RootDir, place.pod.UID, *end); err != nil {
 				return nil, err
 			}
+		}
+		if err := place.cfg.Volumes.Release(ctx, place.pod.UID); err != nil {
+			return nil, err
 		}
 		return w.finishes, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,16 @@ import (
 
 // Teardown unmounts and removes everything of a pod. The pod's containers have ended by then.
 func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
+	return m.remove(ctx, uid, removePod)
+}
+
+// Release is Teardown of the volumes alone: the pod's directory stays, with the records in it and what its containers have said last. So
+// it is at no time without the record that the pod is over.
+func (m *Manager) Release(ctx context.Context, uid types.UID) error {
+	return m.remove(ctx, uid, func(ctx context.Context, dir string) error { return empty(ctx, dir, volumeData) })
+}
+
+func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx context.Context, dir string) error) error {
 	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "remove volumes")
 	defer span.End()
 	dir, err := m.podDir(uid)
@@ -36,7 +47,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
 	m.unlimit(dir)
-	if err := removePod(ctx, dir); err != nil {
+	if err := files(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
 	return nil
@@ -62,18 +73,28 @@ func ownFiles(depth int, st *unix.Stat_t) error {
 	return mountpoints(depth, st)
 }
 
-// contents says what of a pod's directory may be removed; nil is everything: it was the pod's, and goes with it.
-var contents = []struct {
+// removable says what of a pod's directory may be removed; nil is everything: it was the pod's, and goes with it.
+type removable struct {
 	path string
 	may  mayGo
-}{
-	{volumesDir + "/" + emptyDirPlugin, nil},
-	{volumesDir + "/" + configMapPlugin, nil},
-	{containersDir, nil},
-	{"", ownFiles},
 }
 
+var (
+	volumeData = []removable{{volumesDir + "/" + emptyDirPlugin, nil}, {volumesDir + "/" + configMapPlugin, nil}}
+	podFiles   = []removable{{containersDir, nil}, {"", ownFiles}}
+)
+
 func removePod(ctx context.Context, dir string) error {
+	if err := empty(ctx, dir, slices.Concat(volumeData, podFiles)); err != nil {
+		return err
+	}
+	if err := unix.Rmdir(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
+}
+
+func empty(ctx context.Context, dir string, contents []removable) error {
 	root, err := openDir(dir)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", dir, err)
@@ -100,9 +121,6 @@ func removePod(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-	}
-	if err := unix.Rmdir(dir); err != nil {
-		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	return nil
 }

@@ -99,6 +99,30 @@ func TestTeardownFollowsNoLink(t *testing.T) {
 	intact()
 }
 
+// TestRelease has what a pod was, and what its containers have said, stay when its volumes go.
+func TestRelease(t *testing.T) {
+	m := New(Config{Root: t.TempDir()})
+	paths := setup(t, m, podWith(emptyDir("a", "", "")))
+	write(t, filepath.Join(paths["a"], "deep/f"), "x")
+	pod := filepath.Join(m.cfg.Root, "pods", testUID)
+	stays := []string{"ending.json", "containers/main/0"}
+	for _, f := range stays {
+		write(t, filepath.Join(pod, f), "x")
+	}
+	for range 2 {
+		must(t, m.Release(t.Context(), testUID))
+		if _, err := os.Stat(paths["a"]); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("of the volume there is %v", err)
+		}
+		for _, f := range stays {
+			if read(t, filepath.Join(pod, f)) != "x" {
+				t.Errorf("%s is gone", f)
+			}
+		}
+	}
+	teardown(t, m)
+}
+
 func TestTeardownRefusesUnknownData(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
 	pod := filepath.Join(m.cfg.Root, "pods", testUID)
