@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,6 +77,17 @@ func (w *fakeWorld) left() []string {
 		out = append(out, k)
 	}
 	return out
+}
+
+// as is another world, in which everything is as it is here at the moment.
+func (w *fakeWorld) as() *fakeWorld {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	other := &fakeWorld{have: maps.Clone(w.have), fail: maps.Clone(w.fail), kept: map[string]*fakeKeeper{}, image: w.image}
+	for id, k := range w.kept {
+		other.kept[id] = k.in(other)
+	}
+	return other
 }
 
 func (w *fakeWorld) keeper(id string) *fakeKeeper {
@@ -182,13 +195,13 @@ func (i fakeImages) Get(ref string) (image.Image, error) {
 type fakeKeepers struct{ *fakeWorld }
 
 func (f fakeKeepers) Start(_ context.Context, c keeper.Config) (podKeeper, error) {
-	if err := f.do("make", "keeper", c.ID, true); err != nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.fail["make keeper"]; err != nil {
 		return nil, err
 	}
 	k := &fakeKeeper{world: f.fakeWorld, id: c.ID, gone: make(chan struct{}), exits: make(chan keeper.Exit, 100), running: map[string]bool{}, started: map[string]bool{}}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.kept[c.ID] = k
+	f.have["keeper "+c.ID], f.kept[c.ID] = true, k
 	return k, nil
 }
 
@@ -242,6 +255,17 @@ type fakeKeeper struct {
 	deaf     bool            // nothing does
 	early    func(id string) // called before Run answers
 	tooLate  func()          // called by the next Signal, which then finds the keeper gone
+}
+
+// in is the keeper in another world.
+func (k *fakeKeeper) in(w *fakeWorld) *fakeKeeper {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &fakeKeeper{
+		world: w, id: k.id, gone: make(chan struct{}), exits: make(chan keeper.Exit, 100),
+		running: maps.Clone(k.running), started: maps.Clone(k.started), recorded: slices.Clone(k.recorded), signals: slices.Clone(k.signals),
+		runErr: k.runErr, stubborn: k.stubborn, deaf: k.deaf,
+	}
 }
 
 func (k *fakeKeeper) Pid() int                  { return 4242 }
