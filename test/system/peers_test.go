@@ -109,6 +109,9 @@ func peerLogs(t *testing.T) {
 			if err == nil && len(files) != want {
 				err = fmt.Errorf("there are %q", files)
 			}
+			if err == nil {
+				_, err = os.Stat(log) // the runtime has opened another
+			}
 			return err
 		})
 	}
