@@ -83,6 +83,34 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
+// mayNotLink says what of other modules the packages below a folder, and "." the folder's own, do without, in what they import too: who
+// knows no pods needs no types of pods.
+var mayNotLink = map[string][]string{
+	"cgroups/.":       {"k8s.io"},
+	"cgroups/systemd": {"k8s.io"},
+	"cri":             {"k8s.io/api", "k8s.io/component-helpers", "k8s.io/client-go"},
+	"cri/helper":      {"k8s.io"},
+}
+
+// TestLinks holds packages to what they link.
+func TestLinks(t *testing.T) {
+	for folder, forbidden := range mayNotLink {
+		pattern := "./" + folder + "/..."
+		if own, ok := strings.CutSuffix(folder, "/."); ok {
+			pattern = "./" + own
+		}
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", "seccomp", pattern).Output()
+		if err != nil {
+			t.Fatalf("go list %s: %v", pattern, err)
+		}
+		for dep := range strings.FieldsSeq(string(out)) {
+			if slices.ContainsFunc(forbidden, func(f string) bool { return within(dep, f) }) {
+				t.Errorf("%s links %s", folder, dep)
+			}
+		}
+	}
+}
+
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
 // TestPackages wants a comment in each package that says what it is for, a name that says so too, and no work at import.

@@ -39,6 +39,7 @@ import (
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Config is what an [Agent] works with.
@@ -71,7 +72,7 @@ type Agent struct {
 	devices   *device.Manager
 	claims    *dra.Manager
 	events    *event.Recorder
-	tree      *cgroups.Tree
+	tree      *kube.Tree
 	classes   classes
 	files     files
 	synced    atomic.Bool
@@ -148,7 +149,7 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
 		return err
 	}
-	site := cgroups.Site{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, killsFile)}
+	site := kube.Layout{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, killsFile)}
 	return site.Save(c.RunDir)
 }
 

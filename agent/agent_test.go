@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 func TestLockIsForOne(t *testing.T) {
@@ -125,8 +126,8 @@ func TestReservedMemoryIsSettled(t *testing.T) {
 	}
 	root := fmt.Sprintf("/berth-test-reserved-%d", os.Getpid())
 	c := config.Config{Place: config.Place{RootDir: t.TempDir()}, Resources: config.Resources{EnforceAllocatable: []string{config.EnforcePods}, QoSReserved: map[string]string{"memory": "50%"}}}
-	base := cgroups.NewTree(h, root, nil).WithLimits(cgroups.NodeLimits{Memory: 1 << 30})
-	reserving := &Agent{cfg: Config{Config: c}, tree: base.WithOptions(cgroups.Options{QoSReserved: 50})}
+	base := kube.NewTree(h, root, nil).WithLimits(kube.NodeLimits{Memory: 1 << 30})
+	reserving := &Agent{cfg: Config{Config: c}, tree: base.WithOptions(kube.Options{QoSReserved: 50})}
 	plain := &Agent{cfg: Config{Config: c}, tree: base}
 	if err := base.Setup(); err != nil {
 		t.Fatal(err)
@@ -200,7 +201,7 @@ func TestGroupsAreForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-test-agent-%d", os.Getpid())
-	tree := cgroups.NewTree(h, root, nil)
+	tree := kube.NewTree(h, root, nil)
 	if _, err := lockGroups(h, tree, root); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no groups yet: %v", err)
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // capacity is what the machine has. storage is a directory on the disk that pods share, "" when that is not divided.
@@ -106,7 +108,7 @@ func swapTotal() int64 {
 }
 
 // groupTree opens the groups of the pods, with the driver, the choices and the limits of the node.
-func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierarchy, *cgroups.Tree, config.Division, error) {
+func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierarchy, *kube.Tree, config.Division, error) {
 	h, driver, err := openDriver(c.Place, log)
 	if err != nil {
 		return nil, nil, config.Division{}, err
@@ -127,40 +129,40 @@ func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierar
 	if err != nil {
 		return nil, nil, div, err
 	}
-	tree := cgroups.NewTree(h, c.CgroupRoot, log).WithDriver(driver).WithOptions(opts)
+	tree := kube.NewTree(h, c.CgroupRoot, log).WithDriver(driver).WithOptions(opts)
 	if c.Enforces(config.EnforcePods) {
 		tree = tree.WithLimits(nodeLimits(div.Enforced, h))
 	} else {
-		tree = tree.WithLimits(cgroups.NodeLimits{MilliCPU: div.Enforced.Cpu().MilliValue()})
+		tree = tree.WithLimits(kube.NodeLimits{MilliCPU: div.Enforced.Cpu().MilliValue()})
 	}
 	return h, tree, div, nil
 }
 
-func openDriver(p config.Place, log *slog.Logger) (*cgroups.Hierarchy, cgroups.Driver, error) {
+func openDriver(p config.Place, log *slog.Logger) (*cgroups.Hierarchy, kube.Driver, error) {
 	h, err := cgroups.Open(cgroups.DefaultMount)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open cgroups: %w", err)
 	}
 	if p.CgroupDriver != cgroups.DriverSystemd {
-		return h, h, nil
+		return h, kube.Cgroupfs(h), nil
 	}
-	s, err := cgroups.OpenSystemd(h, log)
+	s, err := systemd.Open(h, log)
 	return h, s, err
 }
 
-func groupOptions(c config.Config, h *cgroups.Hierarchy, div config.Division, memory int64) (cgroups.Options, error) {
+func groupOptions(c config.Config, h *cgroups.Hierarchy, div config.Division, memory int64) (kube.Options, error) {
 	reserved, err := c.QoSReservedMemory()
 	if err != nil {
-		return cgroups.Options{}, err
+		return kube.Options{}, err
 	}
-	o := cgroups.Options{
+	o := kube.Options{
 		NoCPUQuota: !c.CPUQuota, PeriodUs: uint64(c.CPUQuotaPeriod.Microseconds()), PodPids: c.PodMaxPids,
 		Unified: h.Mode() == cgroups.Unified, WholePercent: c.CgroupDriver == cgroups.DriverSystemd,
 		MemoryQoS: c.MemoryQoS, ThrottlingFactor: c.ThrottlingFactor, NodeMemory: div.Allocatable.Memory().Value(),
-		HostMemory: memory, NodeSwap: swapTotal(), OOMGroup: cgroups.OOMGroup(c.OOMGroup), QoSReserved: reserved,
+		HostMemory: memory, NodeSwap: swapTotal(), OOMGroup: kube.OOMGroup(c.OOMGroup), QoSReserved: reserved,
 	}
 	if h.SwapAccounted() {
-		o.Swap = cgroups.SwapBehavior(c.Swap)
+		o.Swap = kube.SwapBehavior(c.Swap)
 	}
 	for size := range hugepageLimits(div.Capacity, h) {
 		o.PageSizes = append(o.PageSizes, size)
@@ -169,9 +171,9 @@ func groupOptions(c config.Config, h *cgroups.Hierarchy, div config.Division, me
 }
 
 // nodeLimits are a list's resources in the groups' terms.
-func nodeLimits(l corev1.ResourceList, h *cgroups.Hierarchy) cgroups.NodeLimits {
+func nodeLimits(l corev1.ResourceList, h *cgroups.Hierarchy) kube.NodeLimits {
 	pids := l[config.PidResource]
-	return cgroups.NodeLimits{
+	return kube.NodeLimits{
 		MilliCPU: l.Cpu().MilliValue(), Memory: l.Memory().Value(), Pids: pids.Value(), Hugepages: hugepageLimits(l, h),
 	}
 }
@@ -180,7 +182,7 @@ func hugepageLimits(l corev1.ResourceList, h *cgroups.Hierarchy) map[string]uint
 	out := map[string]uint64{}
 	for name, q := range l {
 		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok && h.Dir("hugetlb", "/") != "" {
-			if k, ok := cgroups.PageSize(size); ok {
+			if k, ok := kube.PageSize(size); ok {
 				out[k] = uint64(q.Value())
 			}
 		}

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // classes is what the groups of all pods together and of the classes were given last.
 type classes struct {
 	mu      sync.Mutex // held over a change of the groups, so that nobody takes one half done for somebody else's
-	given   []cgroups.Wanted
+	given   []kube.Wanted
 	changed chan struct{} // has one when given has changed
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 const (
@@ -35,7 +36,7 @@ const theNode types.UID = ""
 // so each leads to a comparison with what the group should have by now. One goroutine has all of its state.
 type drift struct {
 	*Agent
-	unlimited *cgroups.Tree // of pods with CPUs of their own
+	unlimited *kube.Tree // of pods with CPUs of their own
 	changes   *cgroups.Changes
 	pods      map[types.UID]*watched
 	due       map[types.UID]time.Time
@@ -258,7 +259,7 @@ func (d *drift) compare(w *watched) error {
 	return d.compareWith(w, wanted)
 }
 
-func (d *drift) compareWith(w *watched, wanted []cgroups.Wanted) error {
+func (d *drift) compareWith(w *watched, wanted []kube.Wanted) error {
 	here := map[string]bool{}
 	for _, want := range wanted {
 		here[want.Path] = true
@@ -290,13 +291,13 @@ func (d *drift) compareWith(w *watched, wanted []cgroups.Wanted) error {
 }
 
 // wanted is what the pod's group and those of its containers should have: by what the containers were given last.
-func (d *drift) wanted(pod *corev1.Pod) ([]cgroups.Wanted, error) {
+func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 	pod = asGiven(pod)
 	tree := d.tree
 	if d.pins.Exclusive(pod.UID) {
 		tree = d.unlimited
 	}
-	out := []cgroups.Wanted{tree.WantedOfPod(pod)}
+	out := []kube.Wanted{tree.WantedOfPod(pod)}
 	groups, err := d.tree.ContainerGroups(pod)
 	if err != nil {
 		return nil, err
@@ -314,7 +315,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]cgroups.Wanted, error) {
 }
 
 // act tells of differences, and corrects them if that is the policy.
-func (d *drift) act(w *watched, want cgroups.Wanted, g *watchedGroup, diffs []cgroups.Difference) {
+func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.Difference) {
 	if len(diffs) == 0 {
 		g.doubt, g.told = "", ""
 		return

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // The last kill of each container is kept over a restart of the agent, that of others is not, and none is told twice.
@@ -23,7 +24,7 @@ func TestKillsAreKept(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs a cgroup hierarchy: %v", err)
 	}
-	tree := cgroups.NewTree(h, "/x", nil)
+	tree := kube.NewTree(h, "/x", nil)
 	var told []string
 	k := &kills{Agent: &Agent{tree: tree, log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
 	at := time.Unix(1000, 0)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // collector measures what the pods use.
@@ -21,7 +22,7 @@ func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 		NodeName: a.cfg.NodeName, Memory: memory, RootDir: a.cfg.RootDir, LogDir: a.cfg.LogDir, Log: a.log,
 	}
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
-		c.Classes = append(c.Classes, cgroups.QoSPath(a.cfg.CgroupRoot, q))
+		c.Classes = append(c.Classes, kube.QoSPath(a.cfg.CgroupRoot, q))
 	}
 	return stats.New(c)
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // ErrRunning says that another agent has the run directory.
@@ -65,7 +66,7 @@ func flock(f *os.File) error {
 
 // lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods as ones
 // that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
-func lockGroups(h *cgroups.Hierarchy, tree *cgroups.Tree, root string) (*os.File, error) {
+func lockGroups(h *cgroups.Hierarchy, tree *kube.Tree, root string) (*os.File, error) {
 	dirs := h.Dirs(tree.ClassPath(corev1.PodQOSGuaranteed))
 	if len(dirs) == 0 {
 		return nil, fmt.Errorf("lock groups of pods: %w", fs.ErrNotExist)

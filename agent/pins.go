@@ -15,7 +15,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/topology"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // pinsFile has what containers have of their own, in the root directory.
@@ -67,7 +67,7 @@ func (a *Agent) podGroups() pod.Cgroups {
 	return &pinnedGroups{a.tree, a.withoutQuota(), a.pins.Exclusive}
 }
 
-func (a *Agent) withoutQuota() *cgroups.Tree {
+func (a *Agent) withoutQuota() *kube.Tree {
 	o := a.tree.Options()
 	o.NoCPUQuota = true
 	return a.tree.WithOptions(o)
@@ -75,8 +75,8 @@ func (a *Agent) withoutQuota() *cgroups.Tree {
 
 // pinnedGroups gives pods no CPU quota that have CPUs of their own: that of the pod would stop containers that have none.
 type pinnedGroups struct {
-	*cgroups.Tree
-	unlimited *cgroups.Tree
+	*kube.Tree
+	unlimited *kube.Tree
 	exclusive func(types.UID) bool
 }
 

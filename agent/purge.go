@@ -18,6 +18,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/internal/filetree"
 	"github.com/berth-node/berth/systemd"
 )
@@ -30,7 +31,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	tree := cgroups.NewTree(h, p.CgroupRoot, log).WithDriver(driver)
+	tree := kube.NewTree(h, p.CgroupRoot, log).WithDriver(driver)
 	errs := []error{purgeGroups(ctx, h, tree, p.CgroupRoot)}
 	uids, err := volumes.Pods()
 	errs = append(errs, err)
@@ -45,7 +46,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := errors.Join(append(errs, purgeClaims(ctx, p, log))...); err != nil {
 		return err
 	}
-	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RootDir, eventsFile), filepath.Join(p.RootDir, eventsFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, cgroups.SiteFile)}
+	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RootDir, eventsFile), filepath.Join(p.RootDir, eventsFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, kube.LayoutFile)}
 	gone = append(gone, deviceFiles(p)...)
 	for _, suffix := range []string{"", ".new", ".bad"} {
 		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix), filepath.Join(p.RootDir, reservedFile+suffix), filepath.Join(p.RootDir, killsFile+suffix))
@@ -89,7 +90,7 @@ func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
 	return g.Wait()
 }
 
-func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
+func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *kube.Tree, root string) error {
 	lock, err := lockGroups(h, tree, root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return purgeRoot(ctx, h, tree, root)
@@ -111,7 +112,7 @@ func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, 
 }
 
 // purgeRoot removes the root if nothing is in it: it may be somebody else's group as well.
-func purgeRoot(ctx context.Context, h *cgroups.Hierarchy, tree *cgroups.Tree, root string) error {
+func purgeRoot(ctx context.Context, h *cgroups.Hierarchy, tree *kube.Tree, root string) error {
 	if root == "/" {
 		return nil
 	}

@@ -4,15 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // Create makes the group in every hierarchy, with its parents, and writes r (nil: no settings). Doing it again only writes
 // the settings again.
 func (h *Hierarchy) Create(path string, r *specs.LinuxResources) error {
-	path, err := own(path)
+	path, err := GroupPath(path)
 	if err != nil {
 		return err
 	}
@@ -29,7 +32,7 @@ func (h *Hierarchy) Create(path string, r *specs.LinuxResources) error {
 
 // Update writes r to a group that exists.
 func (h *Hierarchy) Update(path string, r *specs.LinuxResources) error {
-	path, err := own(path)
+	path, err := GroupPath(path)
 	if err != nil {
 		return err
 	}
@@ -62,12 +65,24 @@ func (h *Hierarchy) applyHybrid(path string, r *specs.LinuxResources) error {
 	if len(h.v2) == 0 {
 		return nil
 	}
+	if err := h.Enable(path, v2Wanted(h.v2)...); err != nil {
+		return err
+	}
+	return h.applyV2(path, &specs.LinuxResources{HugepageLimits: r.HugepageLimits})
+}
+
+// Enable switches controllers of the v2 hierarchy on for a group, all the way down to it; those that the machine lacks are left out.
+func (h *Hierarchy) Enable(path string, controllers ...string) error {
+	have := slices.DeleteFunc(controllers, func(c string) bool { return !slices.Contains(h.v2, c) })
+	if len(have) == 0 {
+		return nil
+	}
 	for _, dir := range ancestors(h.unified, path) {
-		if err := enable(dir, v2Wanted(h.v2)); err != nil {
+		if err := enable(dir, have); err != nil {
 			return err
 		}
 	}
-	return h.applyV2(path, &specs.LinuxResources{HugepageLimits: r.HugepageLimits})
+	return nil
 }
 
 // ancestors are the directories above the group, the mount first.
@@ -118,19 +133,19 @@ func (h *Hierarchy) mkdir(t tree, path string) error {
 // pays for it. cpuset.cpus is written last: a group that has it was prepared completely.
 func prepareCpuset(dir, parent string) error {
 	var buf [512]byte
-	n, err := readInto(dir+"/cpuset.cpus", buf[:])
+	n, err := kernfs.ReadInto(dir+"/cpuset.cpus", buf[:])
 	if err != nil || n > 1 {
 		return err
 	}
-	if err := writeFile(dir, "cgroup.clone_children", "1"); err != nil {
+	if err := kernfs.Write(dir, "cgroup.clone_children", "1"); err != nil {
 		return err
 	}
 	for _, file := range []string{"cpuset.mems", "cpuset.cpus"} {
-		value, err := readString(parent + "/" + file)
+		value, err := kernfs.ReadString(parent + "/" + file)
 		if err != nil {
 			return err
 		}
-		if err := writeFile(dir, file, value); err != nil {
+		if err := kernfs.Write(dir, file, value); err != nil {
 			return err
 		}
 	}

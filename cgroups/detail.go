@@ -93,7 +93,7 @@ func (r *fileReader) read(controller, name string) []byte {
 
 // number is 0 for a file that is not there, and for v1's -1.
 func (r *fileReader) number(controller, name string) uint64 {
-	n, err := parseNumber(r.read(controller, name))
+	n, err := ParseNumber(r.read(controller, name))
 	if err != nil {
 		return 0
 	}
@@ -110,7 +110,7 @@ func (r *fileReader) v1(d *Detail) {
 	}
 	swap := r.read("memory", "memory.memsw.limit_in_bytes")
 	d.SwapLimit, d.SwapKnown = NoLimit, len(swap) > 0
-	if n, err := parseNumber(swap); err == nil {
+	if n, err := ParseNumber(swap); err == nil {
 		d.SwapLimit = n
 	}
 	d.Devices = r.devices()
@@ -128,7 +128,7 @@ func (r *fileReader) v2(d *Detail) {
 	d.Reservation = r.number("memory", "memory.low")
 	swap := r.read("memory", "memory.swap.max")
 	d.SwapLimit, d.SwapKnown = NoLimit, len(swap) > 0
-	if n, err := parseNumber(swap); err == nil {
+	if n, err := ParseNumber(swap); err == nil {
 		d.SwapLimit = n
 	}
 	d.Devices = r.devices()

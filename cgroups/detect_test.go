@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // Mounts as machines have them, of /proc/self/mountinfo; B is the directory that control groups are mounted in.
@@ -91,42 +89,5 @@ func TestDetect(t *testing.T) {
 				t.Error("a named hierarchy is told as a controller")
 			}
 		})
-	}
-}
-
-// A hybrid machine has huge pages where whoever booted it has put them: systemd leaves them on v1, others have only v2's.
-func TestDriftOfHugePages(t *testing.T) {
-	for _, tt := range []struct{ side, controllers, file string }{
-		{"unified", "hugetlb", "hugetlb.2MB.max"},
-		{"hugetlb", "", "hugetlb.2MB.limit_in_bytes"},
-	} {
-		base := t.TempDir()
-		text := mountsHybrid
-		if tt.side == "hugetlb" {
-			text += "99 25 0:99 / B/hugetlb rw - cgroup cgroup rw,hugetlb\n"
-		}
-		mounts, err := parseMountinfo(strings.NewReader(strings.ReplaceAll(text, " B", " "+base)), base)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, dir := range []string{"unified", "memory/x", "unified/x", tt.side + "/x"} {
-			if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for file, value := range map[string]string{"unified/cgroup.controllers": tt.controllers, tt.side + "/x/" + tt.file: "4194304"} {
-			if err := os.WriteFile(filepath.Join(base, file), []byte(value+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		h, err := detect(base, mounts, func(string, int64) (bool, error) { return true, nil })
-		if err != nil || h.Mode() != Hybrid {
-			t.Fatal(h, err)
-		}
-		want := otherSettings(Hybrid, &specs.LinuxResources{CPU: &specs.LinuxCPU{}, HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 2 << 20}}})
-		d, err := h.Drift("/x", want)
-		if err != nil || len(d) != 1 || d[0].File != tt.file || d[0].Found != "4194304" {
-			t.Errorf("%s: %v, %v", tt.file, d, err)
-		}
 	}
 }

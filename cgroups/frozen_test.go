@@ -4,15 +4,17 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/berth-node/berth/cgroups/cgroupstest"
 )
 
 // TestRemoveOfAFrozenTree removes groups that somebody has frozen, at the top and below.
 func TestRemoveOfAFrozenTree(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	sub := group + "/sub"
-	mustCreate(t, h, sub, nil)
-	process(t, h, group, "sleep 1000")
-	process(t, h, sub, "sleep 1000")
+	cgroupstest.Create(t, h, sub, nil)
+	cgroupstest.Process(t, h, group, "sleep 1000")
+	cgroupstest.Process(t, h, sub, "sleep 1000")
 	h.freeze(group)
 	h.freeze(sub)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

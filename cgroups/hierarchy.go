@@ -1,5 +1,6 @@
 // Package cgroups owns the cgroup tree of a node: it finds out how the machine mounts control groups (v1, hybrid or v2), makes,
-// limits, measures, kills and removes groups, and knows the QoS tree a pod's group lives in.
+// limits, measures, kills and removes groups. It is the kernel's part alone: which groups a pod has and what they are set to is in
+// cgroups/kube, and the driver that makes groups as units of systemd in cgroups/systemd.
 //
 // Paths are those of the kernel: absolute within each hierarchy, "/kubepods/burstable/pod<uid>", never relative to the
 // group this process happens to sit in.
@@ -14,10 +15,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // DefaultMount is where every distribution mounts control groups.
 const DefaultMount = "/sys/fs/cgroup"
+
+// The names of the drivers, as other programs say them.
+const (
+	DriverCgroupfs = "cgroupfs"
+	DriverSystemd  = "systemd"
+)
 
 // Mode says which of the kernel's two interfaces the controllers are on.
 type Mode int
@@ -241,10 +250,10 @@ func (h *Hierarchy) SwapAccounted() bool {
 		return false
 	}
 	if h.mode != Unified {
-		return fileExists(root + "/memory.memsw.limit_in_bytes")
+		return kernfs.Exists(root + "/memory.memsw.limit_in_bytes")
 	}
 	groups, err := subdirs(root)
-	return err == nil && slices.ContainsFunc(groups, func(g string) bool { return fileExists(root + "/" + g + "/memory.swap.max") })
+	return err == nil && slices.ContainsFunc(groups, func(g string) bool { return kernfs.Exists(root + "/" + g + "/memory.swap.max") })
 }
 
 // primary is the hierarchy whose directories stand for a group where one answer is wanted: memory where it is, since pids
@@ -281,20 +290,6 @@ func (h *Hierarchy) Children(path string) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// ContainerGroup finds the group of a container among the names of the groups in its pod's, by its ID: what else is in the name is the
-// runtime's choice. CRI-O's monitor of the container (conmon) has a group of its own beside it that is named after it, too.
-func ContainerGroup(names []string, id string) (string, bool) {
-	for _, name := range names {
-		if strings.Contains(name, id) && !IsMonitor(name) {
-			return name, true
-		}
-	}
-	return "", false
-}
-
-// IsMonitor says whether a group in a pod's is that of a process which watches a container, and no container's.
-func IsMonitor(name string) bool { return strings.HasPrefix(name, "crio-conmon-") }
-
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
@@ -312,8 +307,8 @@ func subdirs(dir string) ([]string, error) {
 	return out, nil
 }
 
-// own refuses the root and everything outside, so that no caller's empty string ever kills or removes the machine's groups.
-func own(path string) (string, error) {
+// GroupPath is the path of a group in full. It refuses the root and everything outside, so that no caller's empty string ever kills or removes the machine's groups.
+func GroupPath(path string) (string, error) {
 	if slices.Contains(strings.Split(path, "/"), "..") {
 		return "", fmt.Errorf("group %q: %w", path, ErrOutside)
 	}

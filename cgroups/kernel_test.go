@@ -1,7 +1,6 @@
 package cgroups
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,93 +9,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/cgroupstest"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// testGroup opens the machine's hierarchies and names a group of this test's own, which must be gone everywhere at the end.
-func testGroup(t testing.TB) (*Hierarchy, string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes control groups")
-	}
-	h, err := Open("")
-	if err != nil {
-		t.Skipf("needs a cgroup hierarchy: %v", err)
-	}
-	group := fmt.Sprintf("/berth-test-%d/%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "_"))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := h.Remove(ctx, group); err != nil {
-			t.Errorf("remove %s: %v", group, err)
-		}
-		for _, dir := range h.Dirs(group) {
-			if fileExists(dir) {
-				t.Errorf("%s was left behind", dir)
-			}
-			_ = unix.Rmdir(strings.TrimSuffix(dir, "/"+group[strings.LastIndex(group, "/")+1:]))
-		}
-	})
-	return h, group
-}
-
-func mustCreate(t testing.TB, h *Hierarchy, path string, r *specs.LinuxResources) {
-	t.Helper()
-	if err := h.Create(path, r); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// expect compares a file of the group in a controller's hierarchy.
-func expect(t testing.TB, h *Hierarchy, path, controller, file, want string) {
-	t.Helper()
-	got, err := readString(h.Dir(controller, path) + "/" + file)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	if strings.Join(strings.Fields(got), " ") != want {
-		t.Errorf("%s %s = %q, want %q", path, file, got, want)
-	}
-}
-
-// process starts a shell in the group; its output line says that it is in.
-func process(t testing.TB, h *Hierarchy, path, script string) *exec.Cmd {
-	t.Helper()
-	var join strings.Builder
-	for _, f := range h.ProcsFiles(path) {
-		fmt.Fprintf(&join, "echo $$ > %s\n", f)
-	}
-	cmd := exec.Command("/bin/sh", "-ec", join.String()+"echo in\n"+script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || line != "in\n" {
-		t.Fatalf("process did not join %s: %q %v", path, line, err)
-	}
-	return cmd
-}
-
 func TestCreateIsIdempotentAndInEveryHierarchy(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	path := group + "/a/b"
 	for range 2 {
-		mustCreate(t, h, path, nil)
+		cgroupstest.Create(t, h, path, nil)
 	}
 	for _, dir := range h.Dirs(path) {
-		if !fileExists(dir) {
+		if !kernfs.Exists(dir) {
 			t.Errorf("%s is missing", dir)
 		}
 	}
@@ -107,7 +37,7 @@ func TestCreateIsIdempotentAndInEveryHierarchy(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	shares, quota, period := uint64(512), int64(25_000), uint64(50_000)
 	memory, pids := int64(64<<20), int64(77)
 	r := &specs.LinuxResources{
@@ -115,18 +45,18 @@ func TestSettings(t *testing.T) {
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		Pids:   &specs.LinuxPids{Limit: &pids},
 	}
-	mustCreate(t, h, group, r)
+	cgroupstest.Create(t, h, group, r)
 	if h.Mode() == Unified {
-		expect(t, h, group, "cpu", "cpu.weight", "50")
-		expect(t, h, group, "cpu", "cpu.max", "25000 50000")
-		expect(t, h, group, "memory", "memory.max", "67108864")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.weight", "50")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.max", "25000 50000")
+		cgroupstest.Expect(t, h, group, "memory", "memory.max", "67108864")
 	} else {
-		expect(t, h, group, "cpu", "cpu.shares", "512")
-		expect(t, h, group, "cpu", "cpu.cfs_quota_us", "25000")
-		expect(t, h, group, "cpu", "cpu.cfs_period_us", "50000")
-		expect(t, h, group, "memory", "memory.limit_in_bytes", "67108864")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.shares", "512")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.cfs_quota_us", "25000")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.cfs_period_us", "50000")
+		cgroupstest.Expect(t, h, group, "memory", "memory.limit_in_bytes", "67108864")
 	}
-	expect(t, h, group, "pids", "pids.max", "77")
+	cgroupstest.Expect(t, h, group, "pids", "pids.max", "77")
 
 	unlimited, more := int64(-1), int64(128<<20)
 	r = &specs.LinuxResources{
@@ -138,13 +68,13 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.Mode() == Unified {
-		expect(t, h, group, "cpu", "cpu.max", "max 100000")
-		expect(t, h, group, "memory", "memory.max", "134217728")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.max", "max 100000")
+		cgroupstest.Expect(t, h, group, "memory", "memory.max", "134217728")
 	} else {
-		expect(t, h, group, "cpu", "cpu.cfs_quota_us", "-1")
-		expect(t, h, group, "memory", "memory.limit_in_bytes", "134217728")
+		cgroupstest.Expect(t, h, group, "cpu", "cpu.cfs_quota_us", "-1")
+		cgroupstest.Expect(t, h, group, "memory", "memory.limit_in_bytes", "134217728")
 	}
-	expect(t, h, group, "pids", "pids.max", "max")
+	cgroupstest.Expect(t, h, group, "pids", "pids.max", "max")
 
 	if err := h.Update(group, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &unlimited}}); err != nil {
 		t.Fatal(err)
@@ -156,7 +86,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestUpdateOfMissingGroupMakesNothing(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	shares := uint64(2)
 	err := h.Update(group, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	if !errors.Is(err, os.ErrNotExist) {
@@ -168,10 +98,10 @@ func TestUpdateOfMissingGroupMakesNothing(t *testing.T) {
 }
 
 func TestProcessCanJoinAndIsFound(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	path := group + "/deep/er"
-	mustCreate(t, h, path, nil)
-	cmd := process(t, h, path, "sleep 1000")
+	cgroupstest.Create(t, h, path, nil)
+	cmd := cgroupstest.Process(t, h, path, "sleep 1000")
 	got, err := h.FromPid(cmd.Process.Pid)
 	if err != nil || got != path {
 		t.Errorf("group of process = %q, %v, want %q", got, err, path)
@@ -183,14 +113,14 @@ func TestProcessCanJoinAndIsFound(t *testing.T) {
 }
 
 func TestRemoveKillsTheWholeTree(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	var cmds []*exec.Cmd
 	for _, sub := range []string{"/a", "/a/b", "/c"} {
-		mustCreate(t, h, group+sub, nil)
+		cgroupstest.Create(t, h, group+sub, nil)
 	}
 	// On v2 processes live in leaves only.
 	for _, sub := range []string{"/a/b", "/c"} {
-		cmds = append(cmds, process(t, h, group+sub, "sleep 1000 & sleep 1000 & trap '' TERM INT; wait"))
+		cmds = append(cmds, cgroupstest.Process(t, h, group+sub, "sleep 1000 & sleep 1000 & trap '' TERM INT; wait"))
 	}
 	go func() {
 		for _, c := range cmds {
@@ -214,8 +144,8 @@ func TestRemoveKillsTheWholeTree(t *testing.T) {
 
 // A process attached in only one v1 hierarchy, as after a crash in the middle of attaching, is killed too.
 func TestRemoveFindsHalfAttachedProcess(t *testing.T) {
-	h, group := testGroup(t)
-	mustCreate(t, h, group, nil)
+	h, group := cgroupstest.Group(t, Open)
+	cgroupstest.Create(t, h, group, nil)
 	files := h.ProcsFiles(group)
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -235,10 +165,10 @@ func TestRemoveFindsHalfAttachedProcess(t *testing.T) {
 }
 
 func TestRemoveOfForkingProcesses(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	limit := int64(50) // keeps the bomb from hurting the machine
-	mustCreate(t, h, group, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
-	process(t, h, group, "set +e; f() { f & f & }; while :; do (f) 2>/dev/null; done")
+	cgroupstest.Create(t, h, group, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
+	cgroupstest.Process(t, h, group, "set +e; f() { f & f & }; while :; do (f) 2>/dev/null; done")
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := h.Remove(ctx, group); err != nil {
@@ -247,8 +177,8 @@ func TestRemoveOfForkingProcesses(t *testing.T) {
 }
 
 func TestRemoveGivesUpWithTheContext(t *testing.T) {
-	h, group := testGroup(t)
-	mustCreate(t, h, group, nil)
+	h, group := cgroupstest.Group(t, Open)
+	cgroupstest.Create(t, h, group, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	v := victims{}
@@ -264,7 +194,7 @@ func TestRemoveGivesUpWithTheContext(t *testing.T) {
 }
 
 func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	for _, path := range []string{"", "/", "..", "/a/../..", "/kubepods/../.."} {
 		if err := h.Remove(t.Context(), path); !errors.Is(err, ErrOutside) {
 			t.Errorf("remove %q = %v", path, err)
@@ -272,11 +202,11 @@ func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
 		if err := h.Create(path, nil); !errors.Is(err, ErrOutside) {
 			t.Errorf("create %q = %v", path, err)
 		}
-		if err := h.Kill(path); !errors.Is(err, ErrOutside) {
+		if err := h.Kill(t.Context(), path); !errors.Is(err, ErrOutside) {
 			t.Errorf("kill %q = %v", path, err)
 		}
 	}
-	mustCreate(t, h, group, nil)
+	cgroupstest.Create(t, h, group, nil)
 	files := h.ProcsFiles(group)
 	old, err := h.groupsOf(0)
 	if err != nil {
@@ -292,7 +222,7 @@ func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
 	if err := os.WriteFile(files[0], []byte("0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	err = h.Kill(group)
+	err = h.Kill(t.Context(), group)
 	if werr := os.WriteFile(back+"/cgroup.procs", []byte("0"), 0); werr != nil {
 		t.Fatal(werr)
 	}
@@ -302,9 +232,9 @@ func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	quota, period, limit := int64(5_000), uint64(100_000), int64(64<<20)
-	mustCreate(t, h, group, &specs.LinuxResources{
+	cgroupstest.Create(t, h, group, &specs.LinuxResources{
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
 		Memory: &specs.LinuxMemory{Limit: &limit},
 	})
@@ -313,7 +243,7 @@ func TestStat(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	process(t, h, group, "while :; do :; done")
+	cgroupstest.Process(t, h, group, "while :; do :; done")
 	var u Usage
 	deadline := time.Now().Add(30 * time.Second)
 	for u.CPU.ThrottledNs == 0 && time.Now().Before(deadline) {
@@ -331,7 +261,7 @@ func TestStat(t *testing.T) {
 	if u.Memory.WorkingSet > u.Memory.Usage || u.Memory.Available != u.Memory.Limit-u.Memory.WorkingSet {
 		t.Errorf("memory = %+v", u.Memory)
 	}
-	if fileExists("/proc/pressure") && h.unified != "" && (u.PSI == nil || u.PSI.CPU.Some.TotalUs == 0) {
+	if kernfs.Exists("/proc/pressure") && h.unified != "" && (u.PSI == nil || u.PSI.CPU.Some.TotalUs == 0) {
 		t.Errorf("a throttled group shows no pressure: %+v", u.PSI)
 	}
 	if _, err := h.Stat(group + "/none"); !errors.Is(err, os.ErrNotExist) {
@@ -340,10 +270,10 @@ func TestStat(t *testing.T) {
 }
 
 func TestOOMKillIsCounted(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	limit := int64(16 << 20)
-	mustCreate(t, h, group, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
-	cmd := process(t, h, group, "exec tail /dev/zero")
+	cgroupstest.Create(t, h, group, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
+	cmd := cgroupstest.Process(t, h, group, "exec tail /dev/zero")
 	_ = cmd.Wait()
 	u, err := h.Stat(group)
 	if err != nil || u.Memory.OOMKills == 0 {
@@ -353,9 +283,9 @@ func TestOOMKillIsCounted(t *testing.T) {
 
 // The pod's count has the kills in its containers' groups, also of those that are gone: v1 itself forgets them.
 func TestOOMKillsBelowAreCounted(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	limit := int64(16 << 20)
-	mustCreate(t, h, group, nil)
+	cgroupstest.Create(t, h, group, nil)
 	s, err := h.OpenSampler(group)
 	if err != nil {
 		t.Fatal(err)
@@ -363,8 +293,8 @@ func TestOOMKillsBelowAreCounted(t *testing.T) {
 	defer s.Close()
 	for i := range 2 {
 		sub := group + "/c" + strconv.Itoa(i)
-		mustCreate(t, h, sub, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
-		_ = process(t, h, sub, "exec tail /dev/zero").Wait()
+		cgroupstest.Create(t, h, sub, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
+		_ = cgroupstest.Process(t, h, sub, "exec tail /dev/zero").Wait()
 		one, err := h.Stat(group)
 		if err != nil || one.Memory.OOMKills == 0 {
 			t.Errorf("measured once after kill %d: %+v, %v", i, one.Memory, err)
@@ -388,8 +318,8 @@ func TestOOMKillsBelowAreCounted(t *testing.T) {
 }
 
 func TestSamplerOfAGroupThatGoes(t *testing.T) {
-	h, group := testGroup(t)
-	mustCreate(t, h, group, nil)
+	h, group := cgroupstest.Group(t, Open)
+	cgroupstest.Create(t, h, group, nil)
 	s, err := h.OpenSampler(group)
 	if err != nil {
 		t.Fatal(err)
@@ -413,10 +343,8 @@ func TestSamplerOfAGroupThatGoes(t *testing.T) {
 	}
 }
 
-func waitALittle() { time.Sleep(20 * time.Millisecond) }
-
 func TestWarm(t *testing.T) {
-	h, _ := testGroup(t)
+	h, _ := cgroupstest.Group(t, Open)
 	before, err := h.groupsOf(0)
 	if err != nil {
 		t.Fatal(err)
@@ -431,8 +359,8 @@ func TestWarm(t *testing.T) {
 }
 
 func BenchmarkCreateRemove(b *testing.B) {
-	h, group := testGroup(b)
-	mustCreate(b, h, group, nil)
+	h, group := cgroupstest.Group(b, Open)
+	cgroupstest.Create(b, h, group, nil)
 	shares, quota, period := uint64(512), int64(25_000), uint64(100_000)
 	memory := int64(64 << 20)
 	r := &specs.LinuxResources{
@@ -473,12 +401,12 @@ func BenchmarkSample100(b *testing.B) {
 }
 
 func sample100(b *testing.B, runs, charges int, apart time.Duration, brief bool) {
-	h, group := testGroup(b)
+	h, group := cgroupstest.Group(b, Open)
 	var pods, containers []*Sampler
 	for i := range 100 {
 		pod := group + "/pod" + strconv.Itoa(i)
 		for _, p := range []string{pod, pod + "/c"} {
-			mustCreate(b, h, p, nil)
+			cgroupstest.Create(b, h, p, nil)
 			s, err := h.OpenSampler(p)
 			if err != nil {
 				b.Fatal(err)
@@ -492,7 +420,7 @@ func sample100(b *testing.B, runs, charges int, apart time.Duration, brief bool)
 			}
 		}
 		if i%10 == 0 {
-			process(b, h, pod+"/c", "sleep 1000")
+			cgroupstest.Process(b, h, pod+"/c", "sleep 1000")
 		}
 	}
 	b.ReportAllocs()
@@ -536,8 +464,8 @@ func cpuTime(b *testing.B) time.Duration {
 
 // The floor of the above: the same directories with nothing but mkdir and rmdir.
 func BenchmarkFloor(b *testing.B) {
-	h, group := testGroup(b)
-	mustCreate(b, h, group, nil)
+	h, group := cgroupstest.Group(b, Open)
+	cgroupstest.Create(b, h, group, nil)
 	var create, remove time.Duration
 	for i := 0; b.Loop(); i++ {
 		dirs := h.Dirs(group + "/p" + strconv.Itoa(i))
@@ -562,13 +490,13 @@ func BenchmarkFloor(b *testing.B) {
 
 // BenchmarkAttach shows what Warm is for: the cost of the first attach after a pause, of Warm itself, and of an attach after it.
 func BenchmarkAttach(b *testing.B) {
-	h, group := testGroup(b)
+	h, group := cgroupstest.Group(b, Open)
 	for _, warm := range []bool{false, true} {
 		b.Run(fmt.Sprintf("warm=%t", warm), func(b *testing.B) {
 			for _, sub := range []string{"/a", "/b"} {
-				mustCreate(b, h, group+sub, nil)
+				cgroupstest.Create(b, h, group+sub, nil)
 			}
-			cmd := process(b, h, group+"/a", "sleep 1000")
+			cmd := cgroupstest.Process(b, h, group+"/a", "sleep 1000")
 			pid := strconv.Itoa(cmd.Process.Pid)
 			var warming, first, rest []time.Duration
 			for i := 0; b.Loop(); i++ {
@@ -583,7 +511,7 @@ func BenchmarkAttach(b *testing.B) {
 				for n, f := range h.ProcsFiles(group + []string{"/b", "/a"}[i%2]) {
 					dir, file := f[:strings.LastIndexByte(f, '/')], "cgroup.procs"
 					t := time.Now()
-					if err := writeFile(dir, file, pid); err != nil {
+					if err := kernfs.Write(dir, file, pid); err != nil {
 						b.Fatal(err)
 					}
 					if n == 0 {
@@ -605,9 +533,9 @@ func BenchmarkAttach(b *testing.B) {
 
 // BenchmarkSampleFiles tells what each file of a sample costs in CPU time.
 func BenchmarkSampleFiles(b *testing.B) {
-	h, group := testGroup(b)
-	mustCreate(b, h, group, nil)
-	process(b, h, group, "sleep 1000")
+	h, group := cgroupstest.Group(b, Open)
+	cgroupstest.Create(b, h, group, nil)
+	cgroupstest.Process(b, h, group, "sleep 1000")
 	s := Sampler{}
 	sources := v1Sources()
 	if h.Mode() == Unified {

@@ -13,6 +13,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/cgroupstest"
 )
 
 // parseLog gives a log to the parser, a record a line, as the kernel of Linux 6.18 has written it.
@@ -132,7 +134,7 @@ func FuzzKernelLog(f *testing.F) {
 
 // The kernel kills a process by the limit of a group above its own, and its log says whose limit it was and what the process had.
 func TestKernelLogOfThisKernel(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, Open)
 	l, err := OpenKernelLog(KernelLogPath, true)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EPERM) || errors.Is(err, fs.ErrPermission) {
 		t.Skipf("the kernel's log cannot be read here: %v", err)
@@ -142,8 +144,8 @@ func TestKernelLogOfThisKernel(t *testing.T) {
 	}
 	defer l.Close()
 	limit := int64(24 << 20)
-	mustCreate(t, h, group+"/pod", &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
-	mustCreate(t, h, group+"/pod/c", nil)
+	cgroupstest.Create(t, h, group+"/pod", &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}})
+	cgroupstest.Create(t, h, group+"/pod/c", nil)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `for f in `+strings.Join(h.ProcsFiles(group+"/pod/c"), " ")+`; do echo $$ > $f || exit 9; done; exec 2>/dev/null; cat /dev/zero | tail -c 300m; exit $?`)
 	if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() == 9 {
 		t.Fatalf("the process was not killed: %v", err)

@@ -9,17 +9,22 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // ErrSelf says that the calling process is in the group it was asked to kill.
 var ErrSelf = errors.New("this process is in the group itself")
 
-// Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking. It does not wait
-// for the deaths; Remove does. A missing group is no error.
-func (h *Hierarchy) Kill(path string) error {
+// Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking, and waits for the
+// deaths. A missing group is no error.
+func (h *Hierarchy) Kill(ctx context.Context, path string) error {
 	v, err := h.kill(path)
-	v.close()
-	return err
+	defer v.close()
+	if err != nil {
+		return err
+	}
+	return v.wait(ctx)
 }
 
 // victims are the processes that were sent SIGKILL, held by pidfd so that neither the wait nor the signal can hit a
@@ -41,7 +46,7 @@ const (
 
 func (h *Hierarchy) kill(path string) (victims, error) {
 	v := victims{}
-	path, err := own(path)
+	path, err := GroupPath(path)
 	if err != nil {
 		return v, err
 	}
@@ -50,7 +55,7 @@ func (h *Hierarchy) kill(path string) (victims, error) {
 	}
 	if h.unified != "" {
 		// Atomic against forks, since Linux 5.14. On hybrid machines it reaches whoever joined the v2 side too.
-		_ = writeFile(h.unified+path, "cgroup.kill", "1")
+		_ = kernfs.Write(h.unified+path, "cgroup.kill", "1")
 	}
 	for round := range maxRounds {
 		thaw := func() {}
@@ -135,8 +140,8 @@ func (h *Hierarchy) inside(pid int, path string) bool {
 func (h *Hierarchy) freeze(path string) func() {
 	if h.mode == Unified {
 		dir := h.unified + path
-		_ = writeFile(dir, "cgroup.freeze", "1")
-		return func() { _ = writeFile(dir, "cgroup.freeze", "0") }
+		_ = kernfs.Write(dir, "cgroup.freeze", "1")
+		return func() { _ = kernfs.Write(dir, "cgroup.freeze", "0") }
 	}
 	root, ok := h.byName["freezer"]
 	if !ok {
@@ -144,20 +149,20 @@ func (h *Hierarchy) freeze(path string) func() {
 	}
 	dir := root + path
 	for range 10 {
-		_ = writeFile(dir, "freezer.state", "FROZEN")
+		_ = kernfs.Write(dir, "freezer.state", "FROZEN")
 		// v1 says FREEZING until each task has passed a freezing point, and tells nobody when.
-		if s, err := readString(dir + "/freezer.state"); err != nil || s == "FROZEN" {
+		if s, err := kernfs.ReadString(dir + "/freezer.state"); err != nil || s == "FROZEN" {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return func() { _ = writeFile(dir, "freezer.state", "THAWED") }
+	return func() { _ = kernfs.Write(dir, "freezer.state", "THAWED") }
 }
 
 // Thaw ends what keeps the tasks of the group and of all below it from dying: v1's freezer holds them, SIGKILL or not, where v2's lets
 // them die. What a group above has frozen stays. It is a help, not a need: errors are ignored.
 func (h *Hierarchy) Thaw(path string) {
-	path, err := own(path)
+	path, err := GroupPath(path)
 	root, ok := h.byName["freezer"]
 	if err != nil || !ok || h.mode == Unified {
 		return
@@ -167,8 +172,8 @@ func (h *Hierarchy) Thaw(path string) {
 
 // thawTree writes only where it has to: above first, since a frozen parent freezes its children again.
 func thawTree(dir string) {
-	if s, err := readString(dir + "/freezer.self_freezing"); err == nil && s != "0" {
-		_ = writeFile(dir, "freezer.state", "THAWED")
+	if s, err := kernfs.ReadString(dir + "/freezer.self_freezing"); err == nil && s != "0" {
+		_ = kernfs.Write(dir, "freezer.state", "THAWED")
 	}
 	kids, err := subdirs(dir)
 	if err != nil {

@@ -14,8 +14,8 @@ var errFormat = errors.New("unexpected format")
 // NoLimit stands for "max" and for v1's way to say it, the largest multiple of the page size.
 const NoLimit = math.MaxUint64
 
-// parseNumber reads a file with one number or "max".
-func parseNumber(b []byte) (uint64, error) {
+// ParseNumber reads a file with one number or "max".
+func ParseNumber(b []byte) (uint64, error) {
 	b = bytes.TrimSpace(b)
 	if string(b) == "max" {
 		return NoLimit, nil
@@ -33,10 +33,10 @@ func parseNumber(b []byte) (uint64, error) {
 // parseCPUMax reads v2's cpu.max: "max 100000" or "50000 100000", both in microseconds. The first may be [NoLimit].
 func parseCPUMax(data []byte) (quota, period uint64, err error) {
 	first, second, _ := bytes.Cut(bytes.TrimSpace(data), []byte{' '})
-	if quota, err = parseNumber(first); err != nil {
+	if quota, err = ParseNumber(first); err != nil {
 		return 0, 0, err
 	}
-	period, err = parseNumber(second)
+	period, err = ParseNumber(second)
 	return quota, period, err
 }
 

@@ -48,12 +48,12 @@ func TestParseNumber(t *testing.T) {
 		"9223372036854771712\n":  NoLimit, // v1's word for no limit with 4 KiB pages
 		"18446744073709551615\n": NoLimit,
 	} {
-		if got, err := parseNumber([]byte(in)); err != nil || got != want {
+		if got, err := ParseNumber([]byte(in)); err != nil || got != want {
 			t.Errorf("%q = %d, %v", in, got, err)
 		}
 	}
 	for _, in := range []string{"", "-1", "1 2", "99999999999999999999999", "0x10"} {
-		if got, err := parseNumber([]byte(in)); err == nil {
+		if got, err := ParseNumber([]byte(in)); err == nil {
 			t.Errorf("%q = %d, want an error", in, got)
 		}
 	}
@@ -150,7 +150,7 @@ func FuzzStatFiles(f *testing.F) {
 			t.Errorf("%q: devices read %d, all together %d", data, sum.ReadBytes, all.ReadBytes)
 		}
 		devicesOfBlkio(data, data)
-		if n, err := parseNumber(data); err == nil && n != NoLimit && !bytes.ContainsAny(data, "0123456789") {
+		if n, err := ParseNumber(data); err == nil && n != NoLimit && !bytes.ContainsAny(data, "0123456789") {
 			t.Errorf("%q = %d", data, n)
 		}
 	})

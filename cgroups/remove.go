@@ -13,7 +13,7 @@ import (
 // Remove takes the group and everything below it away in every hierarchy, killing what still runs inside. A missing group
 // is no error.
 func (h *Hierarchy) Remove(ctx context.Context, path string) error {
-	path, err := own(path)
+	path, err := GroupPath(path)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // Stat measures a group once. Who measures again and again keeps a Sampler.
@@ -126,7 +128,7 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 		if dir == "" {
 			continue
 		}
-		fd, err := retryInt(func() (int, error) { return unix.Open(dir+"/"+src.name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+		fd, err := kernfs.Retry(func() (int, error) { return unix.Open(dir+"/"+src.name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue
 		}
@@ -336,7 +338,7 @@ func (s *Sampler) read(u *Usage, due when, ran bool) error {
 // second time, which for memory.stat is most of the cost of a sample; these files come in one piece if it fits.
 func (s *Sampler) pread(fd int) ([]byte, error) {
 	for {
-		n, err := retryInt(func() (int, error) { return unix.Pread(fd, s.buf, 0) })
+		n, err := kernfs.Retry(func() (int, error) { return unix.Pread(fd, s.buf, 0) })
 		if err != nil {
 			return nil, err
 		}

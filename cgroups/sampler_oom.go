@@ -6,6 +6,8 @@ import (
 	"math"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // oomBelow counts the OOM kills of a v1 group and of those below it. The kernel counts each in the group it was killed in alone,
@@ -26,7 +28,7 @@ const noLinks = math.MaxUint64
 // openOOM is nil for a group that has no such file.
 func openOOM(dir string) *oomBelow {
 	open := func(path string, flags int) int {
-		fd, err := retryInt(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+		fd, err := kernfs.Retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
 		if err != nil {
 			return -1
 		}

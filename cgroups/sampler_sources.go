@@ -1,6 +1,9 @@
 package cgroups
 
-import "bytes"
+import (
+	"bytes"
+	"fmt"
+)
 
 func (s *Sampler) pressureSources() []statSource {
 	at := func(pick func(*PSI) *Pressure) func([]byte, *Usage) error {
@@ -39,7 +42,7 @@ func bound(file string) motion {
 // number reads a one-number file into where pick says.
 func number(pick func(*Usage) *uint64) func([]byte, *Usage) error {
 	return func(data []byte, u *Usage) error {
-		n, err := parseNumber(data)
+		n, err := ParseNumber(data)
 		if err != nil {
 			return err
 		}
@@ -75,7 +78,7 @@ func v1Sources() []statSource {
 		{"memory", "memory.max_usage_in_bytes", peaks, number(func(u *Usage) *uint64 { return &u.Memory.Peak })},
 		{"memory", "memory.failcnt", peaks, number(func(u *Usage) *uint64 { return &u.Memory.LimitHits })},
 		{"memory", "memory.memsw.failcnt", peaks, func(data []byte, u *Usage) error {
-			n, err := parseNumber(data) // without swap the sum runs into its limit first, and only this one counts
+			n, err := ParseNumber(data) // without swap the sum runs into its limit first, and only this one counts
 			u.Memory.LimitHits += n
 			return err
 		}},
@@ -118,7 +121,7 @@ func v1Quota(data []byte, u *Usage) error {
 	if bytes.HasPrefix(data, []byte("-")) {
 		return nil
 	}
-	n, err := parseNumber(data)
+	n, err := ParseNumber(data)
 	u.CPU.QuotaUs = n
 	return err
 }
@@ -129,7 +132,7 @@ func v2Quota(data []byte, u *Usage) (err error) {
 }
 
 func v1SwapLimit(data []byte, u *Usage) error {
-	n, err := parseNumber(data)
+	n, err := ParseNumber(data)
 	u.Memory.SwapLimit = NoLimit
 	if err == nil && n != NoLimit && u.Memory.Limit != NoLimit {
 		u.Memory.SwapLimit = n - min(u.Memory.Limit, n)
@@ -229,4 +232,30 @@ func v2MemoryEvents(k string, u *Usage) (*uint64, uint64) {
 		return &u.Memory.HighHits, 1
 	}
 	return nil, 0
+}
+
+// ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are
+// not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the file has.
+func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
+	s := Sampler{}
+	u := unlimited()
+	sources := v1Sources()
+	if m == Unified {
+		sources = v2Sources()
+	}
+	for _, src := range append(sources, s.pressureSources()...) {
+		data := read(src.controller, src.name)
+		if len(bytes.TrimSpace(data)) == 0 {
+			continue
+		}
+		if err := src.read(data, &u); err != nil {
+			return u, fmt.Errorf("read %s: %w", src.name, err)
+		}
+	}
+	if m != Unified {
+		u.Memory.OOMKills = field(read("memory", "memory.oom_control"), "oom_kill")
+	}
+	u.PSI = s.psi
+	u.Memory.derive()
+	return u, nil
 }

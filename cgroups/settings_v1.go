@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // setting is what cgroup1's subsystems have in common: Create writes what the resources ask for.
@@ -100,11 +102,11 @@ func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) er
 // to do so, but then writes the soft limit first.
 func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 	dir := s.byName["memory"] + path
-	if m.Limit == nil || m.Swap == nil || *m.Swap == 0 || !fileExists(dir+"/memory.memsw.limit_in_bytes") {
+	if m.Limit == nil || m.Swap == nil || *m.Swap == 0 || !kernfs.Exists(dir+"/memory.memsw.limit_in_bytes") {
 		return nil
 	}
 	if *m.Swap < 0 {
-		return writeFile(dir, "memory.memsw.limit_in_bytes", "-1")
+		return kernfs.Write(dir, "memory.memsw.limit_in_bytes", "-1")
 	}
 	b, err := os.ReadFile(dir + "/memory.memsw.limit_in_bytes")
 	if err != nil {
@@ -114,16 +116,16 @@ func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 	if err != nil || now >= *m.Swap {
 		return nil //nolint:nilerr // a number too large for an int64 is no limit
 	}
-	return writeFile(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10))
+	return kernfs.Write(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10))
 }
 
 // burst is written here, and after the quota, which it may not exceed: cgroup1 knows nothing of it.
 func (s *v1Settings) burst(path string, r *specs.LinuxResources) error {
 	dir, ok := s.byName["cpu"]
-	if !ok || r.CPU == nil || r.CPU.Burst == nil || !fileExists(dir+path+"/cpu.cfs_burst_us") {
+	if !ok || r.CPU == nil || r.CPU.Burst == nil || !kernfs.Exists(dir+path+"/cpu.cfs_burst_us") {
 		return nil
 	}
-	return writeFile(dir+path, "cpu.cfs_burst_us", strconv.FormatUint(*r.CPU.Burst, 10))
+	return kernfs.Write(dir+path, "cpu.cfs_burst_us", strconv.FormatUint(*r.CPU.Burst, 10))
 }
 
 // unlimitedPids: cgroup1 skips limits below 1, but a limit that is taken away has to be written.
@@ -131,7 +133,7 @@ func (s *v1Settings) unlimitedPids(path string, r *specs.LinuxResources) error {
 	if s.pids == nil || r.Pids == nil || r.Pids.Limit == nil || *r.Pids.Limit > 0 {
 		return nil
 	}
-	return writeFile(s.byName["pids"]+path, "pids.max", "max")
+	return kernfs.Write(s.byName["pids"]+path, "pids.max", "max")
 }
 
 // cpuset is written here: cgroup1 would walk and copy every ancestor's cpus again at each call, and Create has done that.
@@ -141,12 +143,12 @@ func (s *v1Settings) cpuset(path string, r *specs.LinuxResources) error {
 		return nil
 	}
 	if r.CPU.Cpus != "" {
-		if err := writeFile(dir+path, "cpuset.cpus", r.CPU.Cpus); err != nil {
+		if err := kernfs.Write(dir+path, "cpuset.cpus", r.CPU.Cpus); err != nil {
 			return err
 		}
 	}
 	if r.CPU.Mems != "" {
-		return writeFile(dir+path, "cpuset.mems", r.CPU.Mems)
+		return kernfs.Write(dir+path, "cpuset.mems", r.CPU.Mems)
 	}
 	return nil
 }
@@ -158,15 +160,15 @@ func (s *v1Settings) block(path string, r *specs.LinuxResources) error {
 	}
 	dir := s.byName["blkio"] + path
 	b := *r.BlockIO
-	if b.Weight != nil && !fileExists(dir+"/blkio.weight") {
-		if fileExists(dir + "/blkio.bfq.weight") {
-			if err := writeFile(dir, "blkio.bfq.weight", fmt.Sprint(*b.Weight)); err != nil {
+	if b.Weight != nil && !kernfs.Exists(dir+"/blkio.weight") {
+		if kernfs.Exists(dir + "/blkio.bfq.weight") {
+			if err := kernfs.Write(dir, "blkio.bfq.weight", fmt.Sprint(*b.Weight)); err != nil {
 				return err
 			}
 		}
 		b.Weight = nil
 	}
-	if b.LeafWeight != nil && !fileExists(dir+"/blkio.leaf_weight") {
+	if b.LeafWeight != nil && !kernfs.Exists(dir+"/blkio.leaf_weight") {
 		b.LeafWeight = nil
 	}
 	c := *r
@@ -183,10 +185,10 @@ func (s *v1Settings) unified(path string, r *specs.LinuxResources) error {
 	for name, value := range r.Unified {
 		controller, _, _ := strings.Cut(name, ".")
 		dir, ok := s.byName[controller]
-		if !ok || strings.ContainsRune(name, '/') || !fileExists(dir+path+"/"+name) {
+		if !ok || strings.ContainsRune(name, '/') || !kernfs.Exists(dir+path+"/"+name) {
 			continue
 		}
-		if err := writeFile(dir+path, name, value); err != nil {
+		if err := kernfs.Write(dir+path, name, value); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/cgroups/v3/cgroup2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // v2Wanted are the controllers a pod's group may need. Others (rdma, misc, dmem) stay off: each enabled one costs memory in
@@ -41,7 +43,7 @@ func enable(dir string, controllers []string) error {
 	if len(add) == 0 {
 		return nil
 	}
-	if err := writeFile(dir, "cgroup.subtree_control", strings.Join(add, " ")); err != nil {
+	if err := kernfs.Write(dir, "cgroup.subtree_control", strings.Join(add, " ")); err != nil {
 		return fmt.Errorf("enable %s below %s: %w", strings.Join(add, " "), dir, err)
 	}
 	return nil
@@ -62,7 +64,7 @@ func (h *Hierarchy) applyV2(path string, r *specs.LinuxResources) error {
 		if strings.ContainsRune(name, '/') {
 			continue
 		}
-		if err := writeFile(dir, name, raw[name]); err != nil {
+		if err := kernfs.Write(dir, name, raw[name]); err != nil {
 			return err
 		}
 	}
@@ -85,7 +87,7 @@ func v2Resources(r *specs.LinuxResources, have []string) (*cgroup2.Resources, ma
 			if c.Quota != nil && *c.Quota > 0 {
 				quota = strconv.FormatInt(*c.Quota, 10)
 			}
-			period := uint64(defaultPeriod)
+			period := uint64(DefaultPeriodUs)
 			if c.Period != nil && *c.Period > 0 {
 				period = *c.Period
 			}
@@ -153,4 +155,18 @@ func drop(res *cgroup2.Resources, raw map[string]string, have []string) {
 			delete(raw, name)
 		}
 	}
+}
+
+// DefaultPeriodUs is the kernel's period of CPU quotas in microseconds.
+const DefaultPeriodUs = 100_000
+
+const defaultShares = 1024
+
+// Weight converts v1's shares to v2's weight as the kernel does between its two interfaces (sched_weight_to_cgroup): both are
+// proportional, and the default of one, 1024, is the default of the other, 100.
+func Weight(shares uint64) uint64 {
+	if shares == 0 {
+		return 0
+	}
+	return min(max((shares*100+defaultShares/2)/defaultShares, 1), 10_000)
 }

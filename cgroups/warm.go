@@ -3,6 +3,8 @@ package cgroups
 import (
 	"fmt"
 	"strings"
+
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // Warm makes the attaches of the next moments cheap. Attaching takes the kernel's cgroup_threadgroup_rwsem for writing, and
@@ -14,7 +16,7 @@ func (h *Hierarchy) Warm() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(dir, "cgroup.procs", "0")
+	return kernfs.Write(dir, "cgroup.procs", "0")
 }
 
 func (h *Hierarchy) warmDir() (string, error) {

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // realGroups is the hierarchy of the machine.
@@ -30,12 +32,12 @@ func (s *Server) openGroups(h *cgroups.Hierarchy) (groups, error) {
 	case "", cgroups.DriverCgroupfs:
 		return realGroups{h}, nil
 	case cgroups.DriverSystemd:
-		units, err := cgroups.OpenSystemd(h, s.log)
+		units, err := systemd.Open(h, s.log)
 		if err != nil {
 			return nil, err
 		}
 		s.closers = append(s.closers, units.Close)
-		return unitGroups{units}, nil
+		return unitGroups{h, units}, nil
 	}
 	return nil, fmt.Errorf("%w: cgroup driver %q", errInvalid, s.cfg.CgroupDriver)
 }
@@ -68,10 +70,19 @@ func (g realGroups) Attach(path string, pid int) error {
 func (g realGroups) Warm() { _ = g.Hierarchy.Warm() }
 
 // unitGroups are the groups of the machine, made by systemd.
-type unitGroups struct{ *cgroups.Systemd }
+type unitGroups struct {
+	*cgroups.Hierarchy
+	units *systemd.Driver
+}
+
+func (g unitGroups) Create(path string, r *specs.LinuxResources) error {
+	return g.units.Create(path, r)
+}
+
+func (g unitGroups) Remove(ctx context.Context, path string) error { return g.units.Remove(ctx, path) }
 
 // Attach makes the scope, which cannot be without a process.
-func (g unitGroups) Attach(path string, pid int) error { return g.StartScope(path, pid) }
+func (g unitGroups) Attach(path string, pid int) error { return g.units.StartScope(path, pid) }
 
 // Warm is [realGroups.Warm].
 func (g unitGroups) Warm() { _ = g.Hierarchy.Warm() }
@@ -81,7 +92,7 @@ func (g unitGroups) Update(path string, r *specs.LinuxResources) error {
 	if err := g.Reclaimable(path, r); err != nil {
 		return fmt.Errorf("update group %s: %w", path, err)
 	}
-	return g.Systemd.Update(path, r)
+	return g.units.Update(path, r)
 }
 
 func write(path, text string) error {

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/class"
 	"github.com/berth-node/berth/cri/image"
@@ -219,7 +220,7 @@ func (m *machine) launchCgroup() string  { return m.ownGroup("berth", "launch") 
 
 func (m *machine) ownGroup(names ...string) string {
 	if m.host.Systemd {
-		return cgroups.SlicePath(m.cgroupRoot, names...)
+		return systemd.SlicePath(m.cgroupRoot, names...)
 	}
 	return path.Join(append([]string{"/", m.cgroupRoot}, names...)...)
 }

@@ -10,7 +10,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/cpuset"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // ask is what one container asks for.
@@ -90,7 +90,7 @@ func (a *assignment) answers(asks []ask) bool {
 // asks are what the containers of a pod ask for, in the order of their start. Only Guaranteed pods are promised anything; what
 // a pod asks for as a whole is not any container's.
 func (m *Manager) asks(pod *corev1.Pod) []ask {
-	own := cgroups.QoS(pod) == corev1.PodQOSGuaranteed && !resourcehelper.IsPodLevelResourcesSet(pod)
+	own := kube.QoS(pod) == corev1.PodQOSGuaranteed && !resourcehelper.IsPodLevelResourcesSet(pod)
 	var out []ask
 	one := func(c *corev1.Container, init bool) {
 		sidecar := init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/berth-node/berth/agent/topology"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Runtime is what has the containers.
@@ -83,7 +83,7 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Message }
 
 // Pin is where a container runs.
-type Pin = cgroups.Pin
+type Pin = kube.Pin
 
 // Manager gives out CPUs and memory. A nil Manager gives out nothing. Its methods can be called at any time.
 type Manager struct {
@@ -485,7 +485,7 @@ func (m *Manager) keepQuotas(pod *corev1.Pod) {
 	of := map[string]int64{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if q := cgroups.ContainerResources(pod, &list[i]).CPU.Quota; q != nil {
+			if q := kube.ContainerResources(pod, &list[i]).CPU.Quota; q != nil {
 				of[list[i].Name] = *q
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/volume"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/probes"
 )
 
@@ -100,7 +100,7 @@ type Config struct {
 	NodeIPs     func() []string     // the node's addresses, the main one first
 	HostMemory  int64               // bytes, for oom_score_adj
 	Allocatable corev1.ResourceList // what pods may request, and what resourceFieldRef says without a limit; nil: cpus and memory of the node
-	Groups      cgroups.Options     // the node's choices for the groups of containers
+	Groups      kube.Options        // the node's choices for the groups of containers
 	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
 
 	RootDir        string   // pods' files are under pods/<uid>

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/status"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // share is what an admitted pod has of the node. It is worked out once: whoever comes later is judged beside all that are here.
@@ -30,7 +30,7 @@ func shareOf(pod *corev1.Pod) *share {
 // fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
 // kubelet. What the node alone does not have, it never will.
 func fits(pod *corev1.Pod, here []*share, allocatable corev1.ResourceList) (verdict, bool) {
-	if err := errors.Join(cgroups.CheckAnnotations(pod.Annotations), cgroups.CheckLimits(pod)); err != nil {
+	if err := errors.Join(kube.CheckAnnotations(pod.Annotations), kube.CheckLimits(pod)); err != nil {
 		return verdict{status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}, true}, false
 	}
 	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})

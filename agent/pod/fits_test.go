@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 func asking(cpu, memory string) *corev1.Pod {
@@ -57,7 +57,7 @@ func TestFits(t *testing.T) {
 		t.Errorf("tiny limit: %v %+v", ok, v)
 	}
 	bad := asking("0", "0")
-	bad.Annotations = map[string]string{cgroups.IOWeightAnnotation: "0"}
+	bad.Annotations = map[string]string{kube.IOWeightAnnotation: "0"}
 	if v, ok := fits(bad, nil, allocatable); ok || v.Reason != "UnexpectedAdmissionError" || !v.final {
 		t.Errorf("bad annotation: %v %+v", ok, v)
 	}

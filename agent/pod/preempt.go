@@ -11,7 +11,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/agent/device"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // reasonPreempting is kubelet's, of the pods that go and of the event that says so.
@@ -105,7 +105,7 @@ func chooseVictims(pod *corev1.Pod, here []*corev1.Pod, lacks corev1.ResourceLis
 	})
 	for _, p := range here {
 		if priority(p) < priority(pod) {
-			q := cgroups.QoS(p)
+			q := kube.QoS(p)
 			classes[q], all = append(classes[q], p), append(all, p)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // A pod that runs is resized in three steps, and each is a fact of its own in its status:
@@ -91,7 +91,7 @@ func (w *worker) allocate() {
 		return // they are told when it is
 	}
 	reason, message := w.pinned(w.want)
-	if err := cgroups.CheckLimits(w.want); reason == "" && err != nil {
+	if err := kube.CheckLimits(w.want); reason == "" && err != nil {
 		reason, message = corev1.PodReasonInfeasible, err.Error()
 	}
 	if reason == "" {
@@ -305,7 +305,7 @@ func withResources(pod *corev1.Pod, whole *corev1.ResourceRequirements, of func(
 
 // take reserves what the pod wants, or says why the node does not have it. One pod after the other is asked.
 func (r *rooms) take(want, have *corev1.Pod, node corev1.ResourceList, all []*corev1.Pod) (reason, message string) {
-	if a, b := cgroups.QoS(have), cgroups.QoS(want); a != b {
+	if a, b := kube.QoS(have), kube.QoS(want); a != b {
 		return corev1.PodReasonInfeasible, fmt.Sprintf("the pod's QoS class may not change from %s to %s", a, b)
 	}
 	r.mu.Lock()

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // succeed makes the claim go on with the pod that is there for its key, when all that its manifest asks for can be done to a pod
@@ -26,7 +26,7 @@ func (s *Source) succeed(f *file, c *claim) {
 
 // onlyResized says whether two pods differ in nothing but resources that can change while they run.
 func onlyResized(a, b *corev1.Pod) bool {
-	return cgroups.QoS(a) == cgroups.QoS(b) && equality.Semantic.DeepEqual(withoutResources(a), withoutResources(b))
+	return kube.QoS(a) == kube.QoS(b) && equality.Semantic.DeepEqual(withoutResources(a), withoutResources(b))
 }
 
 // withoutResources is the pod without what a resize changes, and without what tells one version of its manifest from another.

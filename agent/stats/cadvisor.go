@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Cadvisor is /metrics/cadvisor: groups from the root down to containers, under the names that kubelet has from cAdvisor.
@@ -321,7 +322,7 @@ func addLife(add addFunc) {
 	})
 	add("container_spec_cpu_shares", "CPU share of the container.", gauge, func(_ *Figures, x *extra, emit emitter) {
 		if x.spec != nil {
-			emit(float64(cgroups.Shares(x.spec.Resources.Requests.Cpu().MilliValue())))
+			emit(float64(kube.Shares(x.spec.Resources.Requests.Cpu().MilliValue())))
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // group is one that is measured again and again.
@@ -185,7 +186,7 @@ func (c *Collector) containerPath(st *podState, pod, id string) string {
 			names = append(names, e.Name())
 		}
 	}
-	name, ok := cgroups.ContainerGroup(names, id)
+	name, ok := kube.ContainerGroup(names, id)
 	if !ok {
 		return ""
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // The reasons of a container that waits for nothing but its turn.
@@ -68,7 +68,7 @@ func Build(in Input) corev1.PodStatus {
 	by := byName(in.Containers)
 	st := corev1.PodStatus{
 		Reason: in.Reason, Message: in.Message,
-		QOSClass: cgroups.QoS(in.Pod), StartTime: old.StartTime,
+		QOSClass: kube.QoS(in.Pod), StartTime: old.StartTime,
 		ObservedGeneration: in.Pod.Generation, ResourceClaimStatuses: in.Claims,
 	}
 	if st.StartTime == nil {

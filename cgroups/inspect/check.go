@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Problem is something about the groups that is not as the pods say.
@@ -19,7 +20,7 @@ type Problem struct {
 }
 
 // check compares the whole hierarchy with the pods.
-func (s *Snapshot) check(o cgroups.Options) []Problem {
+func (s *Snapshot) check(o kube.Options) []Problem {
 	var out []Problem
 	groups := map[string][]*Node{}
 	for _, n := range s.all() {
@@ -47,7 +48,7 @@ func (s *Snapshot) check(o cgroups.Options) []Problem {
 	return out
 }
 
-func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
+func (s *Snapshot) checkPod(n *Node, o kube.Options) []Problem {
 	var out []Problem
 	if text := s.orphan(n); text != "" {
 		if pids := n.pids(); len(pids) > 0 {
@@ -61,7 +62,7 @@ func (s *Snapshot) checkPod(n *Node, o cgroups.Options) []Problem {
 	if n.pod == nil {
 		return out
 	}
-	if q := cgroups.QoS(n.pod); q != n.Class {
+	if q := kube.QoS(n.pod); q != n.Class {
 		out = append(out, Problem{"misplaced", n.Path, n.Title, fmt.Sprintf("is among %s pods, its class is %s", n.Class, q)})
 	}
 	for _, c := range n.Children {
@@ -111,7 +112,7 @@ func (s *Snapshot) missing(groups map[string][]*Node) []Problem {
 		if p.Status.Phase != corev1.PodRunning || len(groups[string(p.UID)]) > 0 {
 			continue
 		}
-		out = append(out, Problem{"missing", cgroups.PodPath(s.Machine.Root, p.UID, cgroups.QoS(p)), p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
+		out = append(out, Problem{"missing", kube.PodPath(s.Machine.Root, p.UID, kube.QoS(p)), p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
 	}
 	return out
 }

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-node/berth/cgroups"
 	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // ErrProblems is the error of `check` when it found some; they were printed already.
@@ -91,7 +93,7 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 // locate finds out where the groups are: the agent of the run directory has left word, and what is said here goes before it.
 func (a *app) locate(cmd *cobra.Command) error {
 	a.live.RunDir = a.runDir()
-	site, err := cgroups.LoadSite(a.live.RunDir)
+	site, err := kube.LoadLayout(a.live.RunDir)
 	switch {
 	case errors.Is(err, os.ErrPermission) && !cmd.Flags().Changed("cgroup-root"):
 		return fmt.Errorf("%w: only root may ask the agent (with --cgroup-root it is not asked where its groups are)", err)

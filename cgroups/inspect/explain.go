@@ -13,6 +13,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Explanation tells why a pod was slowed or killed, and whether it is next.
@@ -266,7 +267,7 @@ func (n *Node) explainOOM() []string {
 		if c.spec == nil || n.snap.Machine.Memory <= 0 {
 			continue
 		}
-		field, computed, want := oomOrigin(c, cgroups.OOMScoreAdj(n.pod, c.spec, n.snap.hostMemory()))
+		field, computed, want := oomOrigin(c, kube.OOMScoreAdj(n.pod, c.spec, n.snap.hostMemory()))
 		out = append(out, fmt.Sprintf("container %s should have oom_score_adj %s by %s: %s.", c.Title, want, field, computed))
 	}
 	if len(out) == 0 {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 var (
@@ -78,7 +79,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 		t.Skipf("needs a cgroup hierarchy: %v", err)
 	}
 	root := fmt.Sprintf("/berth-test-%d", os.Getpid())
-	tree := cgroups.NewTree(h, root, nil)
+	tree := kube.NewTree(h, root, nil)
 	t.Cleanup(func() {
 		if err := h.Remove(context.Background(), root); err != nil {
 			t.Error(err)
@@ -99,7 +100,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 		for j := range p.Spec.Containers {
 			c := &p.Spec.Containers[j]
 			_, id, _ := strings.Cut(p.Status.ContainerStatuses[j].ContainerID, "://")
-			if err := h.Create(path+"/"+id, cgroups.ContainerResources(p, c)); err != nil {
+			if err := h.Create(path+"/"+id, kube.ContainerResources(p, c)); err != nil {
 				t.Fatal(err)
 			}
 			script := "sleep 1000"
@@ -107,7 +108,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 				script = "while :; do :; done"
 			}
 			// Who may not make a process safer than it is leaves it as it is.
-			adj := cgroups.OOMScoreAdj(p, c, totalMemory())
+			adj := kube.OOMScoreAdj(p, c, totalMemory())
 			start(t, h, path+"/"+id, fmt.Sprintf("echo %d > /proc/self/oom_score_adj 2>/dev/null || :\n", adj)+script)
 		}
 	}
@@ -153,7 +154,7 @@ func start(t *testing.T, h *cgroups.Hierarchy, path, script string) {
 // TestLive reads the real machine; with -capture DIR it leaves the capture there, which is how those in testdata were made.
 func TestLive(t *testing.T) {
 	live, h, pods := node(t)
-	throttled := cgroups.PodPath(live.CgroupRoot, pods[1].UID, corev1.PodQOSBurstable)
+	throttled := kube.PodPath(live.CgroupRoot, pods[1].UID, corev1.PodQOSBurstable)
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		u, err := h.Stat(throttled + "/" + strings.Repeat("bbb0", 16))
 		if err != nil {
@@ -168,7 +169,7 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]int{}
-	for _, p := range s.check(cgroups.Options{}) {
+	for _, p := range s.check(kube.Options{}) {
 		kinds[p.Kind]++
 		t.Log(p)
 	}
@@ -179,7 +180,7 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range n.values(cgroups.Options{}) {
+	for _, v := range n.values(kube.Options{}) {
 		if v.Differs {
 			t.Errorf("%+v", v)
 		}

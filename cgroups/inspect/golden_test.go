@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // execute runs `berth cgroups ARGS` and returns what it prints.
@@ -226,13 +227,13 @@ func TestTopAndWatchLive(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := &until{cancel: cancel, words: []string{"memory 256Mi", "cpu 1 ->", "removed"}}
-	tree := cgroups.NewTree(h, live.CgroupRoot, nil)
+	tree := kube.NewTree(h, live.CgroupRoot, nil)
 	pods[0].Spec.Containers[0].Resources = makeContainer("x", nil, amount("cpu", "500m", "memory", "128Mi")).Resources
 	w.after = func() {
 		path := tree.PodPath(&pods[0])
 		_, id, _ := strings.Cut(pods[0].Status.ContainerStatuses[0].ContainerID, "://")
-		c := cgroups.Target{Path: path + "/" + id, Resources: cgroups.ContainerResources(&pods[0], &pods[0].Spec.Containers[0])}
-		if err := h.Resize(cgroups.Target{Path: path, Resources: cgroups.PodResources(&pods[0])}, []cgroups.Target{c}, nil); err != nil {
+		c := kube.Target{Path: path + "/" + id, Resources: kube.ContainerResources(&pods[0], &pods[0].Spec.Containers[0])}
+		if err := kube.Resize(h, kube.Target{Path: path, Resources: kube.PodResources(&pods[0])}, []kube.Target{c}, nil); err != nil {
 			t.Error(err)
 		}
 		if err := tree.RemovePod(context.Background(), pods[2].UID, ""); err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // The groups of a kubelet's node with the systemd driver: a static pod, whose uid is the hash of its manifest, and two others.
@@ -73,7 +74,7 @@ func TestPodsOfTheCluster(t *testing.T) {
 		t.Errorf("got %s", strings.Join(got, ", "))
 	}
 	var kinds []string
-	for _, p := range s.check(cgroups.Options{}) {
+	for _, p := range s.check(kube.Options{}) {
 		kinds = append(kinds, p.Kind+" "+p.Pod)
 	}
 	// The pod of the group that nobody told of is an orphan, and the running ones without a group are missing: of this node's alone.
@@ -109,11 +110,11 @@ func TestStaticManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := n.values(cgroups.Options{})[0]
+	v := n.values(kube.Options{})[0]
 	if v.File != "cpu.weight" || v.Field != "requests.cpu=100m" {
 		t.Errorf("%+v", v)
 	}
-	for _, p := range s.check(cgroups.Options{}) {
+	for _, p := range s.check(kube.Options{}) {
 		if p.Kind == "orphan" {
 			t.Errorf("a pod nobody could tell of is an orphan: %+v", p)
 		}
@@ -125,7 +126,7 @@ func TestStaticManifests(t *testing.T) {
 		s.Names[uid] = id
 	}
 	var orphans []string
-	for _, p := range s.check(cgroups.Options{}) {
+	for _, p := range s.check(kube.Options{}) {
 		if p.Kind == "orphan" {
 			orphans = append(orphans, p.Pod)
 		}
@@ -167,7 +168,7 @@ func TestKubeletPins(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]Value{}
-	for _, v := range n.values(cgroups.Options{}) {
+	for _, v := range n.values(kube.Options{}) {
 		got[v.File] = v
 	}
 	if v := got["cpu.max"]; v.Want != "max 100000" || v.Differs || !strings.Contains(v.Computed, "CPUs of its own") {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // limitKind is a resource that groups limit, and each the groups in it: what holds is the least on the way to the root.
@@ -133,7 +134,7 @@ func (n *Node) podPath() string {
 
 // overruled are pods whose own limit says more than a group has that they are in. What berth and kubelet give the class and all pods by the
 // node's settings is as it should be.
-func (s *Snapshot) overruled(n *Node, o cgroups.Options) []Problem {
+func (s *Snapshot) overruled(n *Node, o kube.Options) []Problem {
 	var out []Problem
 	for _, k := range limitKinds() {
 		own, ok := n.files.limit(k, s.Machine.Mode)

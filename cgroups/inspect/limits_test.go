@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // A limit that somebody has set on a group above all pods holds for them, and is named.
@@ -69,7 +70,7 @@ func TestManifestsAreDefaulted(t *testing.T) {
 	}}}
 	s := &Snapshot{Names: map[string]Identity{}, Groups: map[string]Group{"/kubepods/burstable/pod1": {}}, Machine: Machine{Root: "/"}}
 	s.use([]corev1.Pod{p}, "test")
-	for _, v := range cgroups.PodSettings(cgroups.Legacy, &s.Pods[0], cgroups.Options{}) {
+	for _, v := range kube.PodSettings(cgroups.Legacy, &s.Pods[0], kube.Options{}) {
 		if v.File == "cpu.shares" && v.Want != "512" {
 			t.Errorf("%+v", v)
 		}

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // Live says where to look on this machine.
@@ -28,7 +30,7 @@ type Live struct {
 	Manifests   string // directory with the manifests of a kubelet's static pods
 	KubeletDir  string // kubelet's root directory, with the states of its CPU and memory managers
 	PinsFile    string // where the agent keeps which CPUs and memory nodes it gave to whom
-	Options     cgroups.Options
+	Options     kube.Options
 	NodeName    string // suffix of static pods' names
 	KernelLog   string // "": /dev/kmsg
 	KillsFile   string // where the agent keeps the last kill of each container
@@ -147,7 +149,7 @@ func (l Live) root() string { return filepath.Clean("/" + l.CgroupRoot) }
 
 // tops are the groups of all pods with the cgroupfs driver and with the systemd driver.
 func tops(root string) []string {
-	return []string{strings.TrimSuffix(root, "/") + "/kubepods", cgroups.SlicePath(root, "kubepods")}
+	return []string{strings.TrimSuffix(root, "/") + "/kubepods", systemd.SlicePath(root, "kubepods")}
 }
 
 func totalMemory() int64 {

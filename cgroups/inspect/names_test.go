@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 const uid = "0b7a1d7e-5b0a-4a9f-9d2e-6f2a3c1d4e5f"
@@ -57,14 +57,14 @@ func TestLookupWithoutNode(t *testing.T) {
 
 func TestSite(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := cgroups.LoadSite(dir); !errors.Is(err, os.ErrNotExist) {
+	if _, err := kube.LoadLayout(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("err = %v", err)
 	}
-	want := cgroups.Site{Root: "/x", NodeName: "n", Options: cgroups.Options{PodPids: 7}}
+	want := kube.Layout{Root: "/x", NodeName: "n", Options: kube.Options{PodPids: 7}}
 	if err := want.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	got, err := cgroups.LoadSite(dir)
+	got, err := kube.LoadLayout(dir)
 	if err != nil || got.Root != "/x" || got.Options.PodPids != 7 {
 		t.Errorf("got %+v, %v", got, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // opened counts how often the files of the groups below root are opened while fn runs, as the kernel tells.
@@ -53,7 +54,7 @@ func opened(t *testing.T, h *cgroups.Hierarchy, root string, fn func()) int {
 // A command opens what it shows and no more.
 func TestCommandsReadWhatTheyNeed(t *testing.T) {
 	live, h, pods := node(t)
-	nginx := cgroups.NewTree(h, live.CgroupRoot, nil).PodPath(&pods[1]) + "/" + strings.Repeat("bbb0", 16)
+	nginx := kube.NewTree(h, live.CgroupRoot, nil).PodPath(&pods[1]) + "/" + strings.Repeat("bbb0", 16)
 	pids, err := h.Pids(nginx)
 	if err != nil || len(pids) == 0 {
 		t.Fatalf("%v, %v", pids, err)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Kind is what a group is for.
@@ -98,7 +99,7 @@ func (n *Node) classify(parent *Node) {
 		default:
 			n.Kind = kindOther
 		}
-	case parent.Kind == kindPod && !cgroups.IsMonitor(base):
+	case parent.Kind == kindPod && !kube.IsMonitor(base):
 		n.Kind, n.Class, n.UID, n.pod = kindContainer, parent.Class, parent.UID, parent.pod
 		n.setContainer()
 	default:

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/cpuset"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Pin is what one container was given for itself, as the kernel writes lists: "2-3".
@@ -137,7 +137,7 @@ func (n *Node) exclusive() bool {
 }
 
 // pinned are the settings that come from the managers of CPUs and memory, over those of the specification.
-func (n *Node) pinned(want []cgroups.Setting) []cgroups.Setting {
+func (n *Node) pinned(want []kube.Setting) []kube.Setting {
 	if n.exclusive() {
 		for i := range want {
 			if f := want[i].File; f == "cpu.cfs_quota_us" || f == "cpu.max" {
@@ -152,7 +152,7 @@ func (n *Node) pinned(want []cgroups.Setting) []cgroups.Setting {
 		return want
 	}
 	p := n.pin()
-	for _, s := range []cgroups.Setting{
+	for _, s := range []kube.Setting{
 		{Field: "requests." + string(corev1.ResourceCPU), Computed: "exclusive CPUs by the CPU manager", File: "cpuset.cpus", Want: p.CPUs},
 		{Field: "requests." + string(corev1.ResourceMemory), Computed: "nodes by the memory manager", File: "cpuset.mems", Want: p.Mems},
 	} {

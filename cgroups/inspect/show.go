@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // ErrNotFound says that no pod or container goes by that name.
@@ -107,17 +108,17 @@ func (s *Snapshot) class(name string) *Node {
 }
 
 // values are the settings of a group and, for a pod, of its containers.
-func (n *Node) values(o cgroups.Options) []Value {
-	var want []cgroups.Setting
+func (n *Node) values(o kube.Options) []Value {
+	var want []kube.Setting
 	m := n.snap.Machine.Mode
 	o.NoCPUQuota = o.NoCPUQuota || n.exclusive()
 	switch {
 	case n.Kind == kindPod && n.pod != nil:
-		want = n.pinned(cgroups.PodSettings(m, n.pod, o))
+		want = n.pinned(kube.PodSettings(m, n.pod, o))
 	case n.Kind == kindContainer && n.spec != nil:
-		want = n.pinned(cgroups.ContainerSettings(m, n.pod, n.spec, o))
+		want = n.pinned(kube.ContainerSettings(m, n.pod, n.spec, o))
 	case n.Kind == kindClass && n.snap.PodsFrom != "" && !n.snap.Partial:
-		want = cgroups.ClassSettings(m, n.Class, n.snap.taken(), o)
+		want = kube.ClassSettings(m, n.Class, n.snap.taken(), o)
 	}
 	var out []Value
 	told := map[string]bool{}
@@ -162,7 +163,7 @@ func (n *Node) oomValue() (Value, bool) {
 	if n.spec == nil || n.snap.Machine.Memory <= 0 {
 		return v, true
 	}
-	want := cgroups.OOMScoreAdj(n.pod, n.spec, n.snap.hostMemory())
+	want := kube.OOMScoreAdj(n.pod, n.spec, n.snap.hostMemory())
 	v.Field, v.Computed, v.Want = oomOrigin(n, want)
 	// A process may make itself likelier to be killed, and what may make itself less likely is privileged: one that has it is enough.
 	v.Differs = count[want] == 0
@@ -172,7 +173,7 @@ func (n *Node) oomValue() (Value, bool) {
 // oomOrigin is where a container's oom_score_adj comes from: field, arithmetic, value.
 func oomOrigin(c *Node, want int) (field, computed, value string) {
 	value = strconv.Itoa(want)
-	class := cgroups.QoS(c.pod)
+	class := kube.QoS(c.pod)
 	if class != corev1.PodQOSBurstable || want < 0 {
 		if class != corev1.PodQOSGuaranteed && want < 0 {
 			return "priority of the pod", "critical for the node", value
@@ -272,7 +273,7 @@ func printValues(w io.Writer, n *Node, values []Value) error {
 
 // human adds the readable form of large byte counts.
 func human(file, v string) string {
-	s := cgroups.Setting{File: file, Want: "max"}
+	s := kube.Setting{File: file, Want: "max"}
 	switch {
 	case v == "":
 		return ""

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Snapshot is a machine at one instant, as raw as possible: the bytes of kernel files, not what we make of them.
@@ -47,7 +48,7 @@ type Machine struct {
 	CPUs         int
 	Memory       int64
 	Root         string // the --cgroup-root
-	Options      cgroups.Options
+	Options      kube.Options
 	Node         string // suffix of static pods' names, "": the host's name
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // lines collects what is written and lets a test wait for a line.
@@ -58,7 +59,7 @@ func (l *lines) wait(t *testing.T, words ...string) {
 // The kernel tells: with an hour between two looks nothing is seen by looking.
 func TestWatchIsTold(t *testing.T) {
 	live, h, pods := node(t)
-	tree := cgroups.NewTree(h, live.CgroupRoot, nil)
+	tree := kube.NewTree(h, live.CgroupRoot, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &lines{more: make(chan struct{}, 1)}
 	ended := make(chan error)
@@ -86,10 +87,10 @@ func TestWatchIsTold(t *testing.T) {
 	}
 	out.wait(t, "created", "default/web/try")
 
-	memory := func(n int64) *cgroups.Target {
+	memory := func(n int64) *kube.Target {
 		p := pods[1].DeepCopy()
 		p.Spec.Containers[0].Resources = makeContainer("x", nil, amount("memory", fmt.Sprint(n), "cpu", "100m")).Resources
-		return &cgroups.Target{Resources: cgroups.ContainerResources(p, &p.Spec.Containers[0])}
+		return &kube.Target{Resources: kube.ContainerResources(p, &p.Spec.Containers[0])}
 	}
 	victim := web + "/victim"
 	if err := h.Create(victim, memory(8<<20).Resources); err != nil {
@@ -129,7 +130,7 @@ func TestKillIsToldOnce(t *testing.T) {
 				}
 				l.Close()
 			}
-			tree := cgroups.NewTree(h, live.CgroupRoot, nil)
+			tree := kube.NewTree(h, live.CgroupRoot, nil)
 			web := tree.PodPath(&pods[1])
 			ctx, cancel := context.WithCancel(t.Context())
 			out := &lines{more: make(chan struct{}, 1)}

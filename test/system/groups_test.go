@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // driverNodes runs fn on a node with each cgroup driver that this machine has.
@@ -33,7 +34,7 @@ func driverNodes(t *testing.T, args []string, fn func(n *Node, driver string)) {
 func (n *Node) useDriver(driver string) {
 	n.driver = driver
 	if driver == cgroups.DriverSystemd {
-		n.CgroupRoot = cgroups.SlicePath(n.CgroupRoot)
+		n.CgroupRoot = systemd.SlicePath(n.CgroupRoot)
 	}
 }
 

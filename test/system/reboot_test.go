@@ -14,6 +14,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 func rebootNode(t *testing.T) *Node {
 	const dir = "/var/tmp/berth-sys-reboot"
 	n := &Node{
-		t: t, Dir: dir, Log: dir + "/agent.log", driver: cgroups.DriverSystemd, CgroupRoot: cgroups.SlicePath("/berth-sys-reboot"),
+		t: t, Dir: dir, Log: dir + "/agent.log", driver: cgroups.DriverSystemd, CgroupRoot: systemd.SlicePath("/berth-sys-reboot"),
 		Bridge: "bsreboot", CIDR: "10.99.99.0/24", service: filepath.Base(rebootService),
 	}
 	n.client = &http.Client{Transport: &http.Transport{

@@ -18,6 +18,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
 // load is a pod that burns what CPU it may have, holds memory, has files in a volume and in its layer, and serves them; and one
@@ -261,7 +262,7 @@ func (n *Node) podGroup(p *corev1.Pod) string {
 	}
 	names = append(names, "pod"+string(p.UID))
 	if n.driver == cgroups.DriverSystemd {
-		return cgroups.SlicePath(n.CgroupRoot, names...)
+		return systemd.SlicePath(n.CgroupRoot, names...)
 	}
 	return path.Join(append([]string{n.CgroupRoot}, names...)...)
 }

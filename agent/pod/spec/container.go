@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Image is what is known of a container's image.
@@ -38,7 +38,7 @@ type Input struct {
 	HostsFile   string   // "" = the runtime's
 	Devices     []string // for each of the container's volumeDevices: the device on the node
 	MessageFile string   // becomes the file at terminationMessagePath; "" = none
-	Pin         cgroups.Pin
+	Pin         kube.Pin
 	Injection   Injection // for its devices
 	RecursiveRO bool      // the runtime can mount recursively read-only
 	BindOptions bool      // the runtime can mount with noexec, nodev and nosuid
@@ -87,10 +87,10 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := cgroups.ContainerResourcesWith(in.Pod, c, in.Node.Groups)
+	limits := kube.ContainerResourcesWith(in.Pod, c, in.Node.Groups)
 	in.Pin.Apply(limits)
 	res := resources(limits)
-	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(in.Pod, c, in.Node.Memory))
+	res.OomScoreAdj = int64(kube.OOMScoreAdj(in.Pod, c, in.Node.Memory))
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: in.Image.ID, UserSpecifiedImage: c.Image},
@@ -127,8 +127,8 @@ func signalName(s corev1.Signal) string {
 
 // Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to go.
 func Resized(pod *corev1.Pod, c *corev1.Container, n *Node) *runtimeapi.LinuxContainerResources {
-	res := resources(cgroups.Explicit(cgroups.ContainerResourcesWith(pod, c, n.Groups)))
-	res.OomScoreAdj = int64(cgroups.OOMScoreAdj(pod, c, n.Memory))
+	res := resources(kube.Explicit(kube.ContainerResourcesWith(pod, c, n.Groups)))
+	res.OomScoreAdj = int64(kube.OOMScoreAdj(pod, c, n.Memory))
 	return res
 }
 

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Node is what of the node matters to its pods.
@@ -19,7 +19,7 @@ type Node struct {
 	IPs            []string
 	Memory         int64 // bytes
 	Allocatable    corev1.ResourceList
-	Groups         cgroups.Options
+	Groups         kube.Options
 	RootDir        string
 	LogDir         string
 	SeccompDir     string // where profiles of type Localhost are
@@ -227,8 +227,8 @@ func sysctls(pod *corev1.Pod) map[string]string {
 }
 
 // podResources tells the runtime what the pod as a whole may use. The files that are written beside are the pod group's own.
-func podResources(pod *corev1.Pod, o cgroups.Options) *runtimeapi.LinuxContainerResources {
-	out := resources(cgroups.PodResourcesWith(pod, o))
+func podResources(pod *corev1.Pod, o kube.Options) *runtimeapi.LinuxContainerResources {
+	out := resources(kube.PodResourcesWith(pod, o))
 	out.Unified = nil
 	return out
 }

@@ -18,7 +18,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-node/berth/agent/object"
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 func TestExpand(t *testing.T) {
@@ -536,7 +536,7 @@ func TestResources(t *testing.T) {
 	if r.GetCpuShares() != 256 || r.GetCpuQuota() != 50000 || r.GetCpuPeriod() != 100000 || r.GetMemoryLimitInBytes() != 2<<30 || r.GetOomScoreAdj() != 938 || r.GetUnified() != nil {
 		t.Errorf("%v", r)
 	}
-	in.Node.Groups = cgroups.Options{Unified: true, OOMGroup: cgroups.OOMContainer}
+	in.Node.Groups = kube.Options{Unified: true, OOMGroup: kube.OOMContainer}
 	if c, err = Container(in); err != nil || c.GetLinux().GetResources().GetUnified()["memory.oom.group"] != "1" {
 		t.Errorf("%v, %v", c, err)
 	}

@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // Options are the node-wide choices that shape a pod's or container's settings. The zero value is kubelet's default.
@@ -61,6 +63,8 @@ const (
 	IOWeightAnnotation = "berth.node/io-weight" // 1 to 10000, 100 is everybody's
 )
 
+const oomGroup = "memory.oom.group"
+
 const (
 	defaultThrottling = 0.9            // kubelet's
 	maxIOWeight       = 10_000         // the kernel's
@@ -91,7 +95,7 @@ func CheckAnnotations(annotations map[string]string) error {
 
 func (o Options) period() uint64 {
 	if o.PeriodUs == 0 {
-		return defaultPeriod
+		return cgroups.DefaultPeriodUs
 	}
 	return o.PeriodUs
 }

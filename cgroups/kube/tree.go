@@ -1,4 +1,6 @@
-package cgroups
+// Package kube is Kubernetes' policy for control groups: the QoS classes and the tree of groups that they make, what requests, limits
+// and the node's choices come to in a group's files, and OOM scores. Below it is package cgroups, which knows nothing of pods.
+package kube
 
 import (
 	"context"
@@ -12,13 +14,15 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // Tree is the part of the hierarchy the agent owns: kubepods below the root, with the QoS classes and the pods' groups. It holds
 // no state; what is there is the truth.
 type Tree struct {
 	d     Driver
-	h     *Hierarchy
+	h     *cgroups.Hierarchy
 	root  string
 	opts  Options
 	limit NodeLimits
@@ -26,11 +30,11 @@ type Tree struct {
 }
 
 // NewTree is the tree below the --cgroup-root, made by the cgroupfs driver.
-func NewTree(h *Hierarchy, root string, log *slog.Logger) *Tree {
+func NewTree(h *cgroups.Hierarchy, root string, log *slog.Logger) *Tree {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Tree{d: h, h: h, root: clean(root), log: log}
+	return &Tree{d: Cgroupfs(h), h: h, root: plainPath(root), log: log}
 }
 
 // WithDriver returns a tree whose groups this driver makes.
@@ -123,7 +127,7 @@ func (t *Tree) Remove(ctx context.Context) error {
 
 // Root is the group that the tree is in, and whether it is a unit of systemd.
 func (t *Tree) Root() (path string, unit bool) {
-	return t.d.Path(t.root), t.d.Driver() == DriverSystemd
+	return t.d.Path(t.root), t.d.Driver() == cgroups.DriverSystemd
 }
 
 // RemoveRoot takes the group away that the tree was in.

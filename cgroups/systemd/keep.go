@@ -1,9 +1,12 @@
-package cgroups
+package systemd
 
 import (
 	"errors"
 	"hash/fnv"
 	"sync"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // oomGroup is the one setting of pods that systemd writes and has no property for: whenever it applies a unit's settings, whichever
@@ -22,21 +25,21 @@ func (k *keepers) of(group string) *sync.Mutex {
 }
 
 // keep does something to the unit of a group after which the group still has what systemd would reset.
-func (s *Systemd) keep(group string, change func() error) error {
-	if s.mode != Unified {
+func (s *Driver) keep(group string, change func() error) error {
+	if s.h.Mode() != cgroups.Unified {
 		return change()
 	}
 	lock := s.kept.of(group)
 	lock.Lock()
 	defer lock.Unlock()
-	dir := s.unified + group
-	had, _ := readString(dir + "/" + oomGroup)
+	dir := s.h.Dir("", group)
+	had, _ := kernfs.ReadString(dir + "/" + oomGroup)
 	err := change()
 	if had == "" || had == "0" {
 		return err
 	}
-	if now, gone := readString(dir + "/" + oomGroup); gone == nil && now != had {
-		err = errors.Join(err, writeFile(dir, oomGroup, had))
+	if now, gone := kernfs.ReadString(dir + "/" + oomGroup); gone == nil && now != had {
+		err = errors.Join(err, kernfs.Write(dir, oomGroup, had))
 	}
 	return err
 }

@@ -1,4 +1,5 @@
-package cgroups
+// Package systemd is the cgroup driver that makes groups as units of the service manager, slices and scopes, so that it knows of them.
+package systemd
 
 import (
 	"context"
@@ -6,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,13 +16,16 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// Systemd makes groups as units of systemd: slices for pods, scopes for what holds processes. It speaks to systemd where a unit
+// Driver makes groups as units of systemd: slices for pods, scopes for what holds processes. It speaks to systemd where a unit
 // begins or ends and where a value changes that systemd would write back at its next reload; everything else, and every
 // value as well, goes to the kernel's files directly, as in the other driver.
-type Systemd struct {
-	*Hierarchy
+type Driver struct {
+	h    *cgroups.Hierarchy
 	log  *slog.Logger
 	dir  string // the hierarchy that systemd has its units in
 	kept keepers
@@ -37,20 +40,20 @@ const (
 	callTimeout = 30 * time.Second
 )
 
-// OpenSystemd connects to systemd over its own socket, so that no message bus need run.
-func OpenSystemd(h *Hierarchy, log *slog.Logger) (*Systemd, error) {
-	if !HasSystemd() {
-		return nil, fmt.Errorf("use the systemd cgroup driver: %w", ErrNoSystemd)
+// Open connects to systemd over its own socket, so that no message bus need run.
+func Open(h *cgroups.Hierarchy, log *slog.Logger) (*Driver, error) {
+	if !Running() {
+		return nil, fmt.Errorf("use the systemd cgroup driver: %w", ErrNotRunning)
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Systemd{Hierarchy: h, log: log, calls: make(chan struct{}, maxCalls), dir: h.byName["name=systemd"]}
+	s := &Driver{h: h, log: log, calls: make(chan struct{}, maxCalls), dir: h.Dir("name=systemd", "/")}
 	if s.dir == "" {
-		s.dir = h.unified
+		s.dir = h.Dir("", "/")
 	}
 	if s.dir == "" {
-		return nil, fmt.Errorf("use the systemd cgroup driver: %w: it has no hierarchy below %s", ErrNoSystemd, h.mount)
+		return nil, fmt.Errorf("use the systemd cgroup driver: %w: it has no hierarchy below %s", ErrNotRunning, h.Mountpoint())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -59,7 +62,7 @@ func OpenSystemd(h *Hierarchy, log *slog.Logger) (*Systemd, error) {
 }
 
 // Close ends the connection. Units stay.
-func (s *Systemd) Close() error {
+func (s *Driver) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil {
@@ -70,7 +73,7 @@ func (s *Systemd) Close() error {
 }
 
 // connect returns the connection, a new one if it is broken.
-func (s *Systemd) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, error) {
+func (s *Driver) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil && s.conn != broken {
@@ -89,7 +92,7 @@ func (s *Systemd) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, e
 }
 
 // do makes one call, again when the connection broke: systemd drops it when it executes itself anew.
-func (s *Systemd) do(ctx context.Context, call func(context.Context, *dbus.Conn) error) error {
+func (s *Driver) do(ctx context.Context, call func(context.Context, *dbus.Conn) error) error {
 	select {
 	case s.calls <- struct{}{}:
 		defer func() { <-s.calls }()
@@ -112,15 +115,15 @@ func (s *Systemd) do(ctx context.Context, call func(context.Context, *dbus.Conn)
 }
 
 // Driver is DriverSystemd.
-func (s *Systemd) Driver() string { return DriverSystemd }
+func (s *Driver) Driver() string { return cgroups.DriverSystemd }
 
 // Path is [SlicePath].
-func (s *Systemd) Path(root string, names ...string) string { return SlicePath(root, names...) }
+func (s *Driver) Path(root string, names ...string) string { return SlicePath(root, names...) }
 
-// Create makes a slice with its settings. A scope comes into being with its first process, see [Systemd.StartScope], so for one
+// Create makes a slice with its settings. A scope comes into being with its first process, see [Driver.StartScope], so for one
 // there is nothing to do.
-func (s *Systemd) Create(path string, r *specs.LinuxResources) error {
-	path, err := own(path)
+func (s *Driver) Create(path string, r *specs.LinuxResources) error {
+	path, err := cgroups.GroupPath(path)
 	if err != nil {
 		return err
 	}
@@ -128,7 +131,7 @@ func (s *Systemd) Create(path string, r *specs.LinuxResources) error {
 	if err != nil || strings.HasSuffix(unit, ".scope") {
 		return err
 	}
-	if fileExists(s.dir + path) {
+	if kernfs.Exists(s.dir + path) {
 		// It runs, and systemd hears only what changes.
 		if err := s.complete(path); err != nil || r == nil {
 			return err
@@ -141,27 +144,19 @@ func (s *Systemd) Create(path string, r *specs.LinuxResources) error {
 	if err := s.complete(path); err != nil || r == nil {
 		return err
 	}
-	return s.Hierarchy.Update(path, r)
+	return s.h.Update(path, r)
 }
 
 // complete makes of a unit's group what systemd does not: on v1 the directories in the controllers that it was not asked for, on
 // v2 the controllers that it does not know. Those that it knows are its own to switch, by what the units of a slice need.
-func (s *Systemd) complete(path string) error {
-	if s.mode != Unified {
-		return s.Hierarchy.Create(path, nil)
+func (s *Driver) complete(path string) error {
+	if s.h.Mode() != cgroups.Unified {
+		return s.h.Create(path, nil)
 	}
-	if !slices.Contains(s.v2, "hugetlb") {
-		return nil
-	}
-	for _, dir := range ancestors(s.unified, path) {
-		if err := enable(dir, []string{"hugetlb"}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.h.Enable(path, "hugetlb")
 }
 
-func (s *Systemd) sliceProperties(group string, r *specs.LinuxResources) []dbus.Property {
+func (s *Driver) sliceProperties(group string, r *specs.LinuxResources) []dbus.Property {
 	props := []dbus.Property{
 		dbus.PropDescription("pods of berth: " + path.Base(group)),
 		property("DefaultDependencies", false),
@@ -169,13 +164,13 @@ func (s *Systemd) sliceProperties(group string, r *specs.LinuxResources) []dbus.
 	if parent := path.Base(path.Dir(group)); strings.HasSuffix(parent, ".slice") {
 		props = append(props, dbus.PropWants(parent))
 	}
-	return append(append(props, accounting(s.mode)...), unitProperties(s.mode, r)...)
+	return append(append(props, accounting(s.h.Mode())...), unitProperties(s.h.Mode(), r)...)
 }
 
 // StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is there, the
 // process joins it by the kernel's files.
-func (s *Systemd) StartScope(group string, pid int) error {
-	group, err := own(group)
+func (s *Driver) StartScope(group string, pid int) error {
+	group, err := cgroups.GroupPath(group)
 	if err != nil {
 		return err
 	}
@@ -183,7 +178,7 @@ func (s *Systemd) StartScope(group string, pid int) error {
 	if err != nil {
 		return err
 	}
-	if !fileExists(s.dir + group) {
+	if !kernfs.Exists(s.dir + group) {
 		props := []dbus.Property{
 			dbus.PropDescription("container of berth: " + unit),
 			property("DefaultDependencies", false),
@@ -198,7 +193,7 @@ func (s *Systemd) StartScope(group string, pid int) error {
 			props = append(props, dbus.PropSlice(slice))
 		}
 		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings anew.
-		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.mode)...)) })
+		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.h.Mode())...)) })
 		if err != nil {
 			return fmt.Errorf("create group %s: %w", group, err)
 		}
@@ -206,8 +201,8 @@ func (s *Systemd) StartScope(group string, pid int) error {
 	if err := s.complete(group); err != nil {
 		return err
 	}
-	for _, t := range s.trees {
-		err := writeFile(t.dir+group, "cgroup.procs", strconv.Itoa(pid))
+	for _, dir := range s.h.Dirs(group) {
+		err := kernfs.Write(dir, "cgroup.procs", strconv.Itoa(pid))
 		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 			return nil // the process has ended, and the scope with it
 		}
@@ -220,7 +215,7 @@ func (s *Systemd) StartScope(group string, pid int) error {
 
 // start starts a transient unit and waits until it has started. A slice that systemd has made by itself, as the parent of
 // something, only gets the properties.
-func (s *Systemd) start(unit string, props []dbus.Property) error {
+func (s *Driver) start(unit string, props []dbus.Property) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
@@ -246,7 +241,7 @@ func (s *Systemd) start(unit string, props []dbus.Property) error {
 }
 
 // restart starts a slice that is loaded and tells it its properties.
-func (s *Systemd) restart(ctx context.Context, unit string, props []dbus.Property) error {
+func (s *Driver) restart(ctx context.Context, unit string, props []dbus.Property) error {
 	done := make(chan string, 1)
 	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error {
 		_, err := c.StartUnitContext(ctx, unit, "replace", done)
@@ -270,7 +265,7 @@ func (s *Systemd) restart(ctx context.Context, unit string, props []dbus.Propert
 }
 
 // set returns when systemd has written the properties to the files as well.
-func (s *Systemd) set(ctx context.Context, unit string, props []dbus.Property) error {
+func (s *Driver) set(ctx context.Context, unit string, props []dbus.Property) error {
 	if len(props) == 0 {
 		return nil
 	}
@@ -288,7 +283,7 @@ func (s *Systemd) set(ctx context.Context, unit string, props []dbus.Property) e
 	return nil
 }
 
-func (s *Systemd) resetFailed(ctx context.Context, unit string) error {
+func (s *Driver) resetFailed(ctx context.Context, unit string) error {
 	err := s.do(ctx, func(ctx context.Context, c *dbus.Conn) error { return c.ResetFailedUnitContext(ctx, unit) })
 	if err != nil && !isBusError(err, "NoSuchUnit") {
 		return fmt.Errorf("reset unit %s: %w", unit, err)
@@ -316,19 +311,19 @@ func isBusError(err error, name string) bool {
 
 // Update writes the kernel's files. Only when that has changed one of those that systemd writes too is it told, since it
 // would put its own value back at its next reload.
-func (s *Systemd) Update(path string, r *specs.LinuxResources) error {
-	path, err := own(path)
+func (s *Driver) Update(path string, r *specs.LinuxResources) error {
+	path, err := cgroups.GroupPath(path)
 	if err != nil {
 		return err
 	}
-	if c := r.CPU; s.mode == Unified && c != nil && c.Cpus+c.Mems != "" && !fileExists(s.unified+path+"/cpuset.cpus") {
+	if c := r.CPU; s.h.Mode() == cgroups.Unified && c != nil && c.Cpus+c.Mems != "" && !kernfs.Exists(s.h.Dir("", path)+"/cpuset.cpus") {
 		// systemd has the controller on only where a unit needs it, and takes it away from where none does.
 		if err := s.Announce(path, r); err != nil {
 			return err
 		}
 	}
 	before := s.fingerprint(path)
-	if err := s.Hierarchy.Update(path, r); err != nil {
+	if err := s.h.Update(path, r); err != nil {
 		return err
 	}
 	if s.fingerprint(path) == before {
@@ -338,26 +333,26 @@ func (s *Systemd) Update(path string, r *specs.LinuxResources) error {
 }
 
 // Announce makes systemd know values that the files have already.
-func (s *Systemd) Announce(path string, r *specs.LinuxResources) error {
+func (s *Driver) Announce(path string, r *specs.LinuxResources) error {
 	unit, err := unitOf(path)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	return s.keep(path, func() error { return s.set(ctx, unit, unitProperties(s.mode, r)) })
+	return s.keep(path, func() error { return s.set(ctx, unit, unitProperties(s.h.Mode(), r)) })
 }
 
 // fingerprint is what the files have that systemd writes too.
-func (s *Systemd) fingerprint(path string) string {
+func (s *Driver) fingerprint(path string) string {
 	var b strings.Builder
-	for _, f := range unitFiles(s.mode) {
+	for _, f := range unitFiles(s.h.Mode()) {
 		controller, _, _ := strings.Cut(f, ".")
-		dir := s.Dir(controller, path)
+		dir := s.h.Dir(controller, path)
 		if dir == "" {
 			continue
 		}
-		text, _ := readString(dir + "/" + f)
+		text, _ := kernfs.ReadString(dir + "/" + f)
 		b.WriteString(text)
 		b.WriteByte('\n')
 	}
@@ -366,8 +361,8 @@ func (s *Systemd) fingerprint(path string) string {
 
 // Remove kills what is left in the group, ends its unit and removes it in every hierarchy. A scope that is empty is ended by
 // systemd itself.
-func (s *Systemd) Remove(ctx context.Context, path string) error {
-	path, err := own(path)
+func (s *Driver) Remove(ctx context.Context, path string) error {
+	path, err := cgroups.GroupPath(path)
 	if err != nil {
 		return err
 	}
@@ -375,23 +370,18 @@ func (s *Systemd) Remove(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if strings.HasSuffix(unit, ".slice") && fileExists(s.dir+path) {
-		v, err := s.kill(path)
-		if err == nil {
-			err = v.wait(ctx)
-		}
-		v.close()
-		if err != nil {
+	if strings.HasSuffix(unit, ".slice") && kernfs.Exists(s.dir+path) {
+		if err := s.h.Kill(ctx, path); err != nil {
 			return fmt.Errorf("remove group %s: %w", path, err)
 		}
 		if err := s.stop(ctx, unit); err != nil {
 			return fmt.Errorf("remove group %s: %w", path, err)
 		}
 	}
-	return s.Hierarchy.Remove(ctx, path)
+	return s.h.Remove(ctx, path)
 }
 
-func (s *Systemd) stop(ctx context.Context, unit string) error {
+func (s *Driver) stop(ctx context.Context, unit string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	done := make(chan string, 1)

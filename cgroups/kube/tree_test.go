@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"errors"
@@ -12,10 +12,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/cgroupstest"
 )
 
-func testTree(t *testing.T) (*Tree, *Hierarchy, string) {
-	h, group := testGroup(t)
+func testTree(t *testing.T) (*Tree, *cgroups.Hierarchy, string) {
+	h, group := cgroupstest.Group(t, cgroups.Open)
 	tree := NewTree(h, group, nil)
 	for range 2 {
 		if err := tree.Setup(); err != nil {
@@ -42,23 +45,23 @@ func TestTreeOfEachClass(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := uint64(c.memory); c.memory != 0 && u.Memory.Limit != want || c.memory == 0 && u.Memory.Limit != NoLimit {
+		if want := uint64(c.memory); c.memory != 0 && u.Memory.Limit != want || c.memory == 0 && u.Memory.Limit != cgroups.NoLimit {
 			t.Errorf("%s: memory limit %d, want %d", c.name, u.Memory.Limit, want)
 		}
-		if h.Mode() == Unified {
+		if h.Mode() == cgroups.Unified {
 			quota := "max 100000"
 			if c.quota != 0 {
 				quota = fmt.Sprintf("%d 100000", c.quota)
 			}
-			expect(t, h, path, "cpu", "cpu.max", quota)
+			cgroupstest.Expect(t, h, path, "cpu", "cpu.max", quota)
 			continue
 		}
 		quota := int64(-1)
 		if c.quota != 0 {
 			quota = c.quota
 		}
-		expect(t, h, path, "cpu", "cpu.cfs_quota_us", fmt.Sprint(quota))
-		expect(t, h, path, "cpu", "cpu.shares", fmt.Sprint(c.shares))
+		cgroupstest.Expect(t, h, path, "cpu", "cpu.cfs_quota_us", fmt.Sprint(quota))
+		cgroupstest.Expect(t, h, path, "cpu", "cpu.shares", fmt.Sprint(c.shares))
 	}
 	besteffort := QoSPath(group, corev1.PodQOSBestEffort)
 	burstable := QoSPath(group, corev1.PodQOSBurstable)
@@ -68,19 +71,19 @@ func TestTreeOfEachClass(t *testing.T) {
 	if _, err := tree.SyncQoS(pods); err != nil {
 		t.Fatal(err)
 	}
-	if h.Mode() == Unified {
-		expect(t, h, besteffort, "cpu", "cpu.weight", "1")
-		expect(t, h, burstable, "cpu", "cpu.weight", "200")
+	if h.Mode() == cgroups.Unified {
+		cgroupstest.Expect(t, h, besteffort, "cpu", "cpu.weight", "1")
+		cgroupstest.Expect(t, h, burstable, "cpu", "cpu.weight", "200")
 	} else {
-		expect(t, h, besteffort, "cpu", "cpu.shares", "2")
-		expect(t, h, burstable, "cpu", "cpu.shares", "2048")
+		cgroupstest.Expect(t, h, besteffort, "cpu", "cpu.shares", "2")
+		cgroupstest.Expect(t, h, burstable, "cpu", "cpu.shares", "2048")
 	}
 }
 
 // What --qos-reserved has limited the classes to goes, and what else somebody has given them stays.
 func TestUnreserve(t *testing.T) {
 	tree, h, group := testTree(t)
-	tree = tree.WithOptions(Options{QoSReserved: 100, Unified: h.Mode() == Unified}).WithLimits(NodeLimits{Memory: 1 << 30})
+	tree = tree.WithOptions(Options{QoSReserved: 100, Unified: h.Mode() == cgroups.Unified}).WithLimits(NodeLimits{Memory: 1 << 30})
 	if _, err := tree.SyncQoS([]*corev1.Pod{podOf(container("a", list("memory", "256Mi"), list("memory", "512Mi")))}); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +103,7 @@ func TestUnreserve(t *testing.T) {
 		}
 	}
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
-		if got := limit(q); got != NoLimit {
+		if got := limit(q); got != cgroups.NoLimit {
 			t.Errorf("%s is still limited to %d", q, got)
 		}
 	}
@@ -109,7 +112,7 @@ func TestUnreserve(t *testing.T) {
 func TestTreeOfManyPodsInRandomOrder(t *testing.T) {
 	tree, h, group := testTree(t)
 	stranger := group + "/kubepods/stranger"
-	mustCreate(t, h, stranger, nil)
+	cgroupstest.Create(t, h, stranger, nil)
 	var want []types.UID
 	var pods []*corev1.Pod
 	for i, c := range podCases() {
@@ -126,7 +129,7 @@ func TestTreeOfManyPodsInRandomOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustCreate(t, h, path+"/container", nil)
+		cgroupstest.Create(t, h, path+"/container", nil)
 	}
 	slices.Sort(want)
 	if got, err := tree.Pods(); err != nil || !slices.Equal(got, want) {

@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"context"
@@ -14,84 +14,40 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/cgroupstest"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
+	"github.com/berth-node/berth/cgroups/systemd"
 )
 
-func TestSlicePath(t *testing.T) {
-	for _, tt := range []struct {
-		root  string
-		names []string
-		want  string
-	}{
-		{"/", []string{"kubepods"}, "/kubepods.slice"},
-		{"/", []string{"kubepods", "burstable", "pod1-2"}, "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice"},
-		{"/a-b/c", []string{"kubepods"}, "/a_b.slice/a_b-c.slice/a_b-c-kubepods.slice"},
-		{"/a.slice/a-b.slice", []string{"kubepods"}, "/a.slice/a-b.slice/a-b-kubepods.slice"},
-		{"/-.slice", nil, "/"},
-	} {
-		if got := SlicePath(tt.root, tt.names...); got != tt.want {
-			t.Errorf("%s %v: %s, want %s", tt.root, tt.names, got, tt.want)
-		}
-	}
-	for name, want := range map[string]types.UID{
-		"pod1-2": "1-2", "kubepods-burstable-pod1_2.slice": "1-2", "kubepods-podx.slice": "x", "burstable": "", "kubepods-burstable.slice": "", "pod": "", "podx.scope": "",
-	} {
-		if got, ok := podUID(name); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %v", name, got, ok)
-		}
-	}
-}
-
-func TestUnitProperties(t *testing.T) {
-	shares, quota, period, memory, pids := uint64(512), int64(12_345), uint64(50_000), int64(64<<20), int64(-1)
-	r := &specs.LinuxResources{
-		CPU: &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Cpus: "0-1,9"}, Memory: &specs.LinuxMemory{Limit: &memory},
-		Pids: &specs.LinuxPids{Limit: &pids}, Unified: map[string]string{"memory.high": "max", "io.weight": "default 50", "memory.oom.group": "1"},
-	}
-	got := map[string]string{}
-	for _, p := range unitProperties(Unified, r) {
-		got[p.Name] = fmt.Sprint(p.Value.Value())
-	}
-	for name, want := range map[string]string{
-		"CPUWeight": "50", "CPUQuotaPeriodUSec": "50000", "CPUQuotaPerSecUSec": "250000", "MemoryMax": "67108864", "AllowedCPUs": "[3 2]",
-		"TasksMax": fmt.Sprint(infinity), "MemoryHigh": fmt.Sprint(infinity), "IOWeight": "50",
-	} {
-		if got[name] != want {
-			t.Errorf("%s = %q, want %q", name, got[name], want)
-		}
-		delete(got, name)
-	}
-	if len(got) != 0 {
-		t.Errorf("also %v", got)
-	}
-}
-
 // testDrivers are a tree for each driver that this machine has, with everything gone at the end.
-func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *Hierarchy)) {
-	t.Run(DriverCgroupfs, func(t *testing.T) {
-		h, group := testGroup(t)
-		tree := NewTree(h, group, nil).WithOptions(Options{Unified: h.Mode() == Unified})
+func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *cgroups.Hierarchy)) {
+	t.Run(cgroups.DriverCgroupfs, func(t *testing.T) {
+		h, group := cgroupstest.Group(t, cgroups.Open)
+		tree := NewTree(h, group, nil).WithOptions(Options{Unified: h.Mode() == cgroups.Unified})
 		fn(t, tree, h)
 	})
-	t.Run(DriverSystemd, func(t *testing.T) {
-		if os.Geteuid() != 0 || !HasSystemd() {
+	t.Run(cgroups.DriverSystemd, func(t *testing.T) {
+		if os.Geteuid() != 0 || !systemd.Running() {
 			t.Skip("needs root and systemd: makes units")
 		}
-		h, err := Open("")
+		h, err := cgroups.Open("")
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := OpenSystemd(h, nil)
+		s, err := systemd.Open(h, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid()), nil).WithDriver(s).WithOptions(Options{Unified: h.Mode() == Unified, WholePercent: true})
+		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid()), nil).WithDriver(s).WithOptions(Options{Unified: h.Mode() == cgroups.Unified, WholePercent: true})
 		t.Cleanup(func() {
 			if err := tree.RemoveRoot(context.Background()); err != nil {
 				t.Error(err)
 			}
 			root, _ := tree.Root()
 			for _, dir := range h.Dirs(root) {
-				if fileExists(dir) {
+				if kernfs.Exists(dir) {
 					t.Errorf("%s was left behind", dir)
 				}
 			}
@@ -102,6 +58,16 @@ func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *Hierarchy)) 
 		})
 		fn(t, tree, h)
 	})
+}
+
+func TestPodUID(t *testing.T) {
+	for name, want := range map[string]types.UID{
+		"pod1-2": "1-2", "kubepods-burstable-pod1_2.slice": "1-2", "kubepods-podx.slice": "x", "burstable": "", "kubepods-burstable.slice": "", "pod": "", "podx.scope": "",
+	} {
+		if got, ok := podUID(name); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v", name, got, ok)
+		}
+	}
 }
 
 func units(t *testing.T, pattern string) string {
@@ -123,7 +89,7 @@ func units(t *testing.T, pattern string) string {
 
 // Groups of 300 pods come and go in random order, and somebody else's stays.
 func TestManyPodsWithBothDrivers(t *testing.T) {
-	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
 		if err := tree.Setup(); err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +150,7 @@ func TestManyPodsWithBothDrivers(t *testing.T) {
 
 // A change of a class or a pod lasts over a reload of systemd, which writes the values that it knows back.
 func TestValuesLastOverReload(t *testing.T) {
-	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
 		if err := tree.Setup(); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +168,7 @@ func TestValuesLastOverReload(t *testing.T) {
 		if _, err := tree.SyncQoS([]*corev1.Pod{pod}); err != nil {
 			t.Fatal(err)
 		}
-		if tree.d.Driver() == DriverSystemd {
+		if tree.d.Driver() == cgroups.DriverSystemd {
 			if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -215,10 +181,10 @@ func TestValuesLastOverReload(t *testing.T) {
 			t.Error(d)
 		}
 		class := tree.ClassPath(corev1.PodQOSBurstable)
-		if h.Mode() == Unified {
-			expect(t, h, class, "cpu", "cpu.weight", "50")
+		if h.Mode() == cgroups.Unified {
+			cgroupstest.Expect(t, h, class, "cpu", "cpu.weight", "50")
 		} else {
-			expect(t, h, class, "cpu", "cpu.shares", "512")
+			cgroupstest.Expect(t, h, class, "cpu", "cpu.shares", "512")
 		}
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)
@@ -229,7 +195,7 @@ func TestValuesLastOverReload(t *testing.T) {
 // What is changed of the groups of all pods and of the classes is seen and corrected, and only what they were given: an administrator
 // may limit a class.
 func TestDriftOfClasses(t *testing.T) {
-	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
 		o := tree.Options()
 		o.MemoryQoS, o.QoSReserved = true, 50
 		tree = tree.WithOptions(o).WithLimits(NodeLimits{MilliCPU: 1500, Memory: 1 << 30, Pids: 1000})
@@ -263,11 +229,11 @@ func TestDriftOfClasses(t *testing.T) {
 				t.Errorf("%s corrected: %v, %v", of.Path, d, err)
 			}
 			switch {
-			case tree.d.Driver() == DriverSystemd: // an administrator would tell systemd, which writes what it knows
-			case h.Mode() == Unified:
-				expect(t, h, of.Path, "cpu", "cpu.max", "50000 100000")
+			case tree.d.Driver() == cgroups.DriverSystemd: // an administrator would tell systemd, which writes what it knows
+			case h.Mode() == cgroups.Unified:
+				cgroupstest.Expect(t, h, of.Path, "cpu", "cpu.max", "50000 100000")
 			default:
-				expect(t, h, of.Path, "cpu", "cpu.cfs_quota_us", "50000")
+				cgroupstest.Expect(t, h, of.Path, "cpu", "cpu.cfs_quota_us", "50000")
 			}
 		}
 		if err := tree.Remove(t.Context()); err != nil {
@@ -277,8 +243,8 @@ func TestDriftOfClasses(t *testing.T) {
 }
 
 func TestScope(t *testing.T) {
-	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
-		s, ok := tree.d.(*Systemd)
+	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
+		s, ok := tree.d.(*systemd.Driver)
 		if !ok {
 			t.Skip("scopes are systemd's")
 		}
@@ -302,12 +268,17 @@ func TestScope(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		groups, err := h.groupsOf(sleep.Process.Pid)
+		f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", sleep.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		groups, err := cgroups.ParseProcCgroup(f)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, controller := range []string{"", "memory", "cpu", "name=systemd"} {
-			if at, ok := groups[controller]; ok && at != scope && (controller != "" || h.Mode() == Unified) {
+			if at, ok := groups[controller]; ok && at != scope && (controller != "" || h.Mode() == cgroups.Unified) {
 				t.Errorf("%q: process is in %s", controller, at)
 			}
 		}
@@ -315,8 +286,8 @@ func TestScope(t *testing.T) {
 		if err != nil || ids[strings.Repeat("a", 64)] != scope {
 			t.Errorf("%v %v", ids, err)
 		}
-		if h.Mode() == Unified {
-			expect(t, h, scope, "pids", "pids.max", "max")
+		if h.Mode() == cgroups.Unified {
+			cgroupstest.Expect(t, h, scope, "pids", "pids.max", "max")
 		}
 		if err := s.Remove(t.Context(), scope); err != nil {
 			t.Error(err)
@@ -329,9 +300,9 @@ func TestScope(t *testing.T) {
 
 // systemd writes the OOM group of a unit whenever it applies another setting of it, and keeps none for slices.
 func TestOOMGroupLastsOverChanges(t *testing.T) {
-	testDrivers(t, func(t *testing.T, tree *Tree, h *Hierarchy) {
-		s, ok := tree.d.(*Systemd)
-		if !ok || h.Mode() != Unified {
+	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
+		s, ok := tree.d.(*systemd.Driver)
+		if !ok || h.Mode() != cgroups.Unified {
 			t.Skip("only systemd resets it, on v2")
 		}
 		if err := tree.Setup(); err != nil {
@@ -343,7 +314,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		expect(t, h, path, "memory", oomGroup, "1")
+		cgroupstest.Expect(t, h, path, "memory", oomGroup, "1")
 		var scopes []string
 		for _, id := range []string{"a", "b"} {
 			sleep := exec.Command("sleep", "1000")
@@ -355,7 +326,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 			if err := s.StartScope(scope, sleep.Process.Pid); err != nil {
 				t.Fatal(err)
 			}
-			expect(t, h, path, "memory", oomGroup, "1")
+			cgroupstest.Expect(t, h, path, "memory", oomGroup, "1")
 			scopes = append(scopes, scope)
 		}
 		r := ContainerResourcesWith(pod, &pod.Spec.Containers[0], tree.opts)
@@ -363,7 +334,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 		if err := s.Update(scopes[0], r); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, h, scopes[0], "memory", oomGroup, "1")
+		cgroupstest.Expect(t, h, scopes[0], "memory", oomGroup, "1")
 		pod.Spec.Containers[0].Resources.Limits = list("memory", "96Mi", "cpu", "500m")
 		if _, err := tree.EnsurePod(pod); err != nil {
 			t.Fatal(err)
@@ -373,9 +344,9 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 			if err := s.Announce(path, PodResourcesWith(pod, tree.opts)); err != nil {
 				t.Fatal(err)
 			}
-			expect(t, h, path, "memory", oomGroup, "1")
+			cgroupstest.Expect(t, h, path, "memory", oomGroup, "1")
 		}
-		expect(t, h, scopes[1], "memory", oomGroup, "0")
+		cgroupstest.Expect(t, h, scopes[1], "memory", oomGroup, "0")
 		if err := tree.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}

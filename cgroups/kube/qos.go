@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -76,7 +76,7 @@ const (
 // QoSPath is the group of a whole class below the cgroup root, as the cgroupfs driver names it: Guaranteed pods sit directly
 // under kubepods.
 func QoSPath(root string, q corev1.PodQOSClass) string {
-	return (*Hierarchy)(nil).Path(root, qosNames(q)...)
+	return plainPath(root, qosNames(q)...)
 }
 
 // PodPath is the group of a pod, as the cgroupfs driver names it.

@@ -1,9 +1,12 @@
-package cgroups
+package kube
 
 import (
 	"context"
 	"os"
 	"testing"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // What somebody writes is told, what is no setting is not.
@@ -37,10 +40,10 @@ func TestChanges(t *testing.T) {
 		}
 	}()
 	file := "cpu.shares"
-	if h.Mode() == Unified {
+	if h.Mode() == cgroups.Unified {
 		file = "cpu.weight"
 	}
-	if err := writeFile(h.Dir("cpu", path), file, "777"); err != nil {
+	if err := kernfs.Write(h.Dir("cpu", path), file, "777"); err != nil {
 		t.Fatal(err)
 	}
 	if s := <-got; s != path+" "+file {

@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"fmt"
@@ -6,11 +6,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // ClassSettings are the settings of the group of a QoS class that follow from its pods, as [Tree.SyncQoS] makes them. The Guaranteed
 // class has no group but that of all pods, whose settings are the node's.
-func ClassSettings(m Mode, class corev1.PodQOSClass, pods []*corev1.Pod, o Options) []Setting {
+func ClassSettings(m cgroups.Mode, class corev1.PodQOSClass, pods []*corev1.Pod, o Options) []Setting {
 	if class == corev1.PodQOSGuaranteed {
 		return nil
 	}
@@ -32,12 +34,12 @@ func ClassSettings(m Mode, class corev1.PodQOSClass, pods []*corev1.Pod, o Optio
 		field, computed = "class of the pods", fmt.Sprintf("%d shares, the least there are", shares)
 	}
 	want = strconv.FormatUint(shares, 10)
-	if m == Unified {
-		file, want = "cpu.weight", strconv.FormatUint(Weight(shares), 10)
+	if m == cgroups.Unified {
+		file, want = "cpu.weight", strconv.FormatUint(cgroups.Weight(shares), 10)
 		computed += " = weight " + want
 	}
 	s := one(field, computed, file, want)
-	if m == Unified {
+	if m == cgroups.Unified {
 		s.also = otherWeights(shares) // of kubelets of other versions
 	}
 	out := []Setting{s}

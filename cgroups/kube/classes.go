@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"errors"
@@ -7,10 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // NodeLimits is what a part of the node may have: its pods together, or what is reserved beside them. Zero is no limit.
@@ -48,15 +51,20 @@ func (l NodeLimits) resources(unified bool) *specs.LinuxResources {
 // there: whoever runs these daemons has made it.
 func (t *Tree) Reserve(group string, l NodeLimits) error {
 	d := t.d
-	if d.Driver() == DriverSystemd {
-		if _, err := unitOf(group); err != nil {
-			d = t.h // not systemd's
+	if d.Driver() == cgroups.DriverSystemd {
+		if !isUnit(group) {
+			d = Cgroupfs(t.h) // not systemd's
 		}
 	}
-	if err := d.Update(clean(group), l.resources(t.opts.Unified)); err != nil {
+	if err := d.Update(plainPath(group), l.resources(t.opts.Unified)); err != nil {
 		return fmt.Errorf("reserve for group %s: %w", group, err)
 	}
 	return nil
+}
+
+// isUnit says whether a group is a unit of systemd that can be told settings.
+func isUnit(group string) bool {
+	return strings.HasSuffix(group, ".slice") || strings.HasSuffix(group, ".scope")
 }
 
 // SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its share
@@ -75,7 +83,7 @@ func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
 			errs = append(errs, fmt.Errorf("update class %s: %w", class, err))
 			continue
 		}
-		out = append(out, Wanted{Path: t.ClassPath(class), Resources: r, Settings: givenSettings(t.h.mode, r, how[class]), partial: true})
+		out = append(out, Wanted{Path: t.ClassPath(class), Resources: r, Settings: givenSettings(t.h.Mode(), r, how[class]), partial: true})
 	}
 	return out, errors.Join(errs...)
 }

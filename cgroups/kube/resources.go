@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"errors"
@@ -14,25 +14,15 @@ import (
 
 // The kernel's limits of the CPU controller, in v1's terms.
 const (
-	minShares     = 2
-	maxShares     = 262144
-	sharesPerCPU  = 1024
-	defaultPeriod = 100_000 // microseconds
-	minQuota      = 1_000
+	minShares    = 2
+	maxShares    = 262144
+	sharesPerCPU = 1024
+	minQuota     = 1_000 // microseconds
 )
 
 // Shares converts a cpu request in thousandths of a core. No request is the kernel's smallest share, not its default.
 func Shares(milliCPU int64) uint64 {
 	return uint64(min(max(milliCPU*sharesPerCPU/1000, minShares), maxShares))
-}
-
-// Weight converts v1's shares to v2's weight as the kernel does between its two interfaces (sched_weight_to_cgroup): both are
-// proportional, and the default of one, 1024, is the default of the other, 100.
-func Weight(shares uint64) uint64 {
-	if shares == 0 {
-		return 0
-	}
-	return min(max((shares*100+sharesPerCPU/2)/sharesPerCPU, 1), 10_000)
 }
 
 // Quota converts a cpu limit to microseconds a period. 0 means no limit.

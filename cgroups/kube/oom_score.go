@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	corev1 "k8s.io/api/core/v1"

@@ -1,7 +1,6 @@
-package cgroups
+package kube
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // Setting is one value a pod's spec leads to, and the way it came: the field of the spec, what was computed from it, the kernel
@@ -50,8 +51,8 @@ func (s Setting) Matches(found string) bool {
 	if len(a) != 1 || len(b) != 1 {
 		return false
 	}
-	want, err1 := parseNumber([]byte(s.Want))
-	got, err2 := parseNumber([]byte(b[0]))
+	want, err1 := cgroups.ParseNumber([]byte(s.Want))
+	got, err2 := cgroups.ParseNumber([]byte(b[0]))
 	if err1 != nil || err2 != nil {
 		return false
 	}
@@ -59,11 +60,11 @@ func (s Setting) Matches(found string) bool {
 		return true
 	}
 	page := uint64(os.Getpagesize())
-	return strings.HasPrefix(s.File, "memory.") && s.File != oomGroup && want != NoLimit && got == want/page*page
+	return strings.HasPrefix(s.File, "memory.") && s.File != oomGroup && want != cgroups.NoLimit && got == want/page*page
 }
 
 // PodSettings are the settings of the pod's own group with their origin.
-func PodSettings(m Mode, pod *corev1.Pod, o Options) []Setting {
+func PodSettings(m cgroups.Mode, pod *corev1.Pod, o Options) []Setting {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 	how := "sum of containers"
@@ -82,7 +83,7 @@ func PodSettings(m Mode, pod *corev1.Pod, o Options) []Setting {
 }
 
 // ContainerSettings are the settings of a container's group with their origin.
-func ContainerSettings(m Mode, pod *corev1.Pod, c *corev1.Container, o Options) []Setting {
+func ContainerSettings(m cgroups.Mode, pod *corev1.Pod, c *corev1.Container, o Options) []Setting {
 	return settings(m, ContainerResourcesWith(pod, c, o), originOf(pod, c))
 }
 
@@ -131,12 +132,12 @@ func limitName(pod *corev1.Pod, how, field string, l corev1.ResourceList, r core
 	return name(how, field, l, r)
 }
 
-func settings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+func settings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	return append(append(cpuSettings(m, r, o), memorySettings(m, r, o)...), otherSettings(m, r)...)
 }
 
 // givenSettings are those of a group of which what is not said is not ours to say: an administrator may limit a whole class.
-func givenSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+func givenSettings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	var out []Setting
 	if r.CPU != nil {
 		out = append(out, cpuSettings(m, r, o)[0])
@@ -160,28 +161,28 @@ func givenSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	return out
 }
 
-func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+func cpuSettings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	var out []Setting
 	shares := *r.CPU.Shares
 	computed := fmt.Sprintf("%d * 1024 / 1000 = %d shares", o.milli, o.milli*1024/1000)
 	if raw := o.milli * 1024 / 1000; raw != int64(shares) {
 		computed = fmt.Sprintf("%s, kept within %d..%d: %d", computed, minShares, maxShares, shares)
 	}
-	if m == Unified {
-		w := Weight(shares)
+	if m == cgroups.Unified {
+		w := cgroups.Weight(shares)
 		out = append(out, Setting{
 			o.cpuRequest, fmt.Sprintf("%s = weight %d", computed, w), "cpu.weight", strconv.FormatUint(w, 10), otherWeights(shares), "",
 		})
 	} else {
 		out = append(out, one(o.cpuRequest, computed, "cpu.shares", strconv.FormatUint(shares, 10)))
 	}
-	quota, period := int64(-1), uint64(defaultPeriod)
+	quota, period := int64(-1), uint64(cgroups.DefaultPeriodUs)
 	computed = "no quota"
 	if r.CPU.Quota != nil {
 		quota, period = *r.CPU.Quota, *r.CPU.Period
 		computed = fmt.Sprintf("%d µs every %d µs", quota, period)
 	}
-	if m != Unified {
+	if m != cgroups.Unified {
 		s := one(o.cpuLimit, computed, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 		if quota > 0 {
 			s.also = []string{strconv.FormatInt(wholePercent(quota, period), 10)}
@@ -203,9 +204,9 @@ func cpuSettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	return append(out, s)
 }
 
-func memorySettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
+func memorySettings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	file := "memory.limit_in_bytes"
-	if m == Unified {
+	if m == cgroups.Unified {
 		file = "memory.max"
 	}
 	if r.Memory == nil || r.Memory.Limit == nil {
@@ -215,7 +216,7 @@ func memorySettings(m Mode, r *specs.LinuxResources, o origin) []Setting {
 	return []Setting{one(o.memory, v+" bytes", file, v)}
 }
 
-func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
+func otherSettings(m cgroups.Mode, r *specs.LinuxResources) []Setting {
 	var out []Setting
 	if list := r.CPU.Cpus; list != "" {
 		out = append(out, one("CPUs that were assigned", list, "cpuset.cpus", list))
@@ -229,12 +230,12 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 	}
 	for _, h := range r.HugepageLimits {
 		v1, file := "hugetlb."+h.Pagesize+".limit_in_bytes", "hugetlb."+h.Pagesize+".max"
-		if m == Legacy {
+		if m == cgroups.Legacy {
 			file = v1
 		}
 		v := strconv.FormatUint(h.Limit, 10)
 		s := one("limits.hugepages of "+h.Pagesize, v+" bytes", file, v)
-		if m == Hybrid {
+		if m == cgroups.Hybrid {
 			s.v1File = v1 // it is on either side, as whoever booted the machine has it
 		}
 		out = append(out, s)
@@ -243,11 +244,11 @@ func otherSettings(m Mode, r *specs.LinuxResources) []Setting {
 }
 
 // chosenSettings are those that come from annotations and from what the node was told.
-func chosenSettings(m Mode, r *specs.LinuxResources) []Setting {
+func chosenSettings(m cgroups.Mode, r *specs.LinuxResources) []Setting {
 	var out []Setting
 	if c := r.CPU; c.Burst != nil {
 		file := "cpu.cfs_burst_us"
-		if m == Unified {
+		if m == cgroups.Unified {
 			file = "cpu.max.burst"
 		}
 		v := strconv.FormatUint(*c.Burst, 10)
@@ -257,11 +258,11 @@ func chosenSettings(m Mode, r *specs.LinuxResources) []Setting {
 		v := strconv.Itoa(int(*b.Weight))
 		out = append(out, one("annotation "+IOWeightAnnotation, v+" of 10..1000", "blkio.bfq.weight", v))
 	}
-	if mem := r.Memory; mem != nil && mem.Swap != nil && mem.Limit != nil && m != Unified {
+	if mem := r.Memory; mem != nil && mem.Swap != nil && mem.Limit != nil && m != cgroups.Unified {
 		v := strconv.FormatInt(*mem.Swap, 10)
 		out = append(out, one("node's swap behavior", v+" bytes of memory and swap", "memory.memsw.limit_in_bytes", v))
 	}
-	if m != Unified {
+	if m != cgroups.Unified {
 		return out
 	}
 	for _, f := range []struct{ file, field string }{
@@ -287,30 +288,4 @@ func one(field, computed, file, want string) Setting {
 func otherWeights(shares uint64) []string {
 	line := 1 + (max(shares, minShares)-minShares)*9999/(maxShares-minShares)
 	return []string{strconv.FormatUint(line, 10), strconv.FormatUint(cgroup2.ConvertCPUSharesToCgroupV2Value(shares), 10)}
-}
-
-// ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are
-// not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the file has.
-func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
-	s := Sampler{}
-	u := unlimited()
-	sources := v1Sources()
-	if m == Unified {
-		sources = v2Sources()
-	}
-	for _, src := range append(sources, s.pressureSources()...) {
-		data := read(src.controller, src.name)
-		if len(bytes.TrimSpace(data)) == 0 {
-			continue
-		}
-		if err := src.read(data, &u); err != nil {
-			return u, fmt.Errorf("read %s: %w", src.name, err)
-		}
-	}
-	if m != Unified {
-		u.Memory.OOMKills = field(read("memory", "memory.oom_control"), "oom_kill")
-	}
-	u.PSI = s.psi
-	u.Memory.derive()
-	return u, nil
 }

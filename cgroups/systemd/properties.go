@@ -1,4 +1,4 @@
-package cgroups
+package systemd
 
 import (
 	"math"
@@ -8,6 +8,8 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 const infinity uint64 = math.MaxUint64
@@ -17,9 +19,9 @@ func property(name string, value any) dbus.Property {
 }
 
 // accounting makes systemd switch the controllers on for a unit, whether or not it has a limit in them.
-func accounting(m Mode) []dbus.Property {
+func accounting(m cgroups.Mode) []dbus.Property {
 	io := "IOAccounting"
-	if m != Unified {
+	if m != cgroups.Unified {
 		io = "BlockIOAccounting"
 	}
 	return []dbus.Property{
@@ -28,8 +30,8 @@ func accounting(m Mode) []dbus.Property {
 }
 
 // unitFiles are the files whose values systemd has as properties of a unit.
-func unitFiles(m Mode) []string {
-	if m == Unified {
+func unitFiles(m cgroups.Mode) []string {
+	if m == cgroups.Unified {
 		return []string{
 			"cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.max", "memory.min", "memory.high", "memory.swap.max", "pids.max", "io.weight",
 		}
@@ -38,7 +40,7 @@ func unitFiles(m Mode) []string {
 }
 
 // unitProperties are the settings in systemd's words. Those it has no words for (hugetlb, bursts, OOM groups) it leaves alone.
-func unitProperties(m Mode, r *specs.LinuxResources) []dbus.Property {
+func unitProperties(m cgroups.Mode, r *specs.LinuxResources) []dbus.Property {
 	if r == nil {
 		return nil
 	}
@@ -48,11 +50,11 @@ func unitProperties(m Mode, r *specs.LinuxResources) []dbus.Property {
 	}
 	if mem := r.Memory; mem != nil && mem.Limit != nil {
 		name := "MemoryMax"
-		if m != Unified {
+		if m != cgroups.Unified {
 			name = "MemoryLimit"
 		}
 		out = append(out, property(name, limitOrInfinity(*mem.Limit)))
-		if m == Unified && mem.Swap != nil {
+		if m == cgroups.Unified && mem.Swap != nil {
 			swap := infinity
 			if *mem.Swap >= 0 && *mem.Limit >= 0 {
 				swap = uint64(max(*mem.Swap-*mem.Limit, 0))
@@ -67,7 +69,7 @@ func unitProperties(m Mode, r *specs.LinuxResources) []dbus.Property {
 		}
 		out = append(out, property("TasksMax", n))
 	}
-	if m == Unified {
+	if m == cgroups.Unified {
 		out = append(out, rawProperties(r.Unified)...)
 	}
 	return out
@@ -80,17 +82,17 @@ func limitOrInfinity(v int64) uint64 {
 	return uint64(v)
 }
 
-func cpuProperties(m Mode, c *specs.LinuxCPU) []dbus.Property {
+func cpuProperties(m cgroups.Mode, c *specs.LinuxCPU) []dbus.Property {
 	var out []dbus.Property
 	if c.Shares != nil {
-		if m == Unified {
-			out = append(out, property("CPUWeight", Weight(*c.Shares)))
+		if m == cgroups.Unified {
+			out = append(out, property("CPUWeight", cgroups.Weight(*c.Shares)))
 		} else {
 			out = append(out, property("CPUShares", *c.Shares))
 		}
 	}
 	if c.Quota != nil || c.Period != nil {
-		period := uint64(defaultPeriod)
+		period := uint64(cgroups.DefaultPeriodUs)
 		if c.Period != nil && *c.Period > 0 {
 			period = *c.Period
 		}
@@ -102,7 +104,7 @@ func cpuProperties(m Mode, c *specs.LinuxCPU) []dbus.Property {
 		}
 		out = append(out, property("CPUQuotaPeriodUSec", period), property("CPUQuotaPerSecUSec", perSecond))
 	}
-	if m == Unified {
+	if m == cgroups.Unified {
 		for name, list := range map[string]string{"AllowedCPUs": c.Cpus, "AllowedMemoryNodes": c.Mems} {
 			if mask, ok := cpuMask(list); ok {
 				out = append(out, property(name, mask))

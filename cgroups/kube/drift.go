@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"errors"
@@ -9,6 +9,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // Difference is a setting that somebody changed behind our back.
@@ -22,19 +25,25 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s of %s is %q, should be %q (%s)", d.File, d.Path, d.Found, d.Want, d.Field)
 }
 
+// directories is where a hierarchy has its groups.
+type directories interface {
+	Exists(path string) bool
+	Dir(controller, path string) string
+}
+
 // Drift reads the files of a group back and returns what differs. A missing group is ENOENT.
-func (h *Hierarchy) Drift(path string, want []Setting) ([]Difference, error) {
+func Drift(h directories, path string, want []Setting) ([]Difference, error) {
 	if !h.Exists(path) {
 		return nil, fmt.Errorf("compare group %s: %w", path, os.ErrNotExist)
 	}
 	var out []Difference
 	for _, s := range want {
-		dir := h.settingDir(path, s)
+		dir := settingDir(h, path, s)
 		if dir == "" {
 			continue
 		}
-		s = s.Under(func(file string) bool { return fileExists(dir + "/" + file) })
-		found, err := readString(dir + "/" + s.File)
+		s = s.Under(func(file string) bool { return kernfs.Exists(dir + "/" + file) })
+		found, err := kernfs.ReadString(dir + "/" + s.File)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // the kernel has no such setting
 		}
@@ -48,7 +57,7 @@ func (h *Hierarchy) Drift(path string, want []Setting) ([]Difference, error) {
 	return out, nil
 }
 
-func (h *Hierarchy) settingDir(path string, s Setting) string {
+func settingDir(h directories, path string, s Setting) string {
 	controller, _, _ := strings.Cut(s.File, ".")
 	return h.Dir(controller, path)
 }
@@ -79,18 +88,18 @@ func (p Pin) Apply(r *specs.LinuxResources) {
 
 // WantedOfPod is what the pod's own group should have.
 func (t *Tree) WantedOfPod(pod *corev1.Pod) Wanted {
-	return Wanted{Path: t.PodPath(pod), Resources: PodResourcesWith(pod, t.opts), Settings: PodSettings(t.h.mode, pod, t.opts)}
+	return Wanted{Path: t.PodPath(pod), Resources: PodResourcesWith(pod, t.opts), Settings: PodSettings(t.h.Mode(), pod, t.opts)}
 }
 
 // WantedOfContainer is what the group of a container should have, which the runtime has put at path.
 func (t *Tree) WantedOfContainer(path string, pod *corev1.Pod, c *corev1.Container, pin Pin) Wanted {
 	r := ContainerResourcesWith(pod, c, t.opts)
 	pin.Apply(r)
-	return Wanted{Path: path, Resources: r, Settings: settings(t.h.mode, r, originOf(pod, c))}
+	return Wanted{Path: path, Resources: r, Settings: settings(t.h.Mode(), r, originOf(pod, c))}
 }
 
 // Drift compares a group with what it should have.
-func (t *Tree) Drift(w Wanted) ([]Difference, error) { return t.h.Drift(w.Path, w.Settings) }
+func (t *Tree) Drift(w Wanted) ([]Difference, error) { return Drift(t.h, w.Path, w.Settings) }
 
 // Correct gives the group what it should have. Where systemd makes the groups it is told: it may be from there that another value came.
 func (t *Tree) Correct(w Wanted) error {
@@ -140,4 +149,4 @@ func (t *Tree) Owner(group string) (uid types.UID, container string, ok bool) {
 }
 
 // Changes tells of writes to the groups of this tree.
-func (t *Tree) Changes() (*Changes, error) { return t.h.Changes() }
+func (t *Tree) Changes() (*cgroups.Changes, error) { return t.h.Changes() }

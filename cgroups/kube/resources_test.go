@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"testing"
@@ -6,6 +6,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/cgroups"
 )
 
 // list makes a resource list of pairs: "cpu", "100m", "memory", "1Gi".
@@ -141,7 +143,7 @@ func TestContainerResources(t *testing.T) {
 	if r = ContainerResources(p, &p.Spec.Containers[0]); quotaOf(r) != 200_000 || limitOf(r) != 1<<30 || *r.CPU.Shares != 2048 {
 		t.Errorf("limits of the pod, the share of which is that of a container that asks for nothing: %+v %+v", r.CPU, r.Memory)
 	}
-	for _, s := range ContainerSettings(Legacy, p, &p.Spec.Containers[0], Options{}) {
+	for _, s := range ContainerSettings(cgroups.Legacy, p, &p.Spec.Containers[0], Options{}) {
 		if s.File == "cpu.shares" && (s.Want != "2048" || s.Field != "limits.cpu=2 (pod) (no request)" || s.Computed != "2000 * 1024 / 1000 = 2048 shares") {
 			t.Errorf("origin of the share: %+v", s)
 		}

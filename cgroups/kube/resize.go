@@ -1,18 +1,16 @@
-package cgroups
+package kube
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-)
 
-// ErrInUse says that a memory limit was asked for that is below what the group uses now.
-var ErrInUse = errors.New("the limit is below what is in use")
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
+)
 
 // Target is a group and what its settings shall be.
 type Target struct {
@@ -26,9 +24,9 @@ type Target struct {
 // The order matters: in v1 no group may have a quota above its parent's at any moment, so what the pod gets more of is written
 // before its containers and what it gets less of after them, for CPU and memory apart. Memory is refused before anything is
 // written when somebody uses more than the new limit. All of it can be done again.
-func (h *Hierarchy) Resize(pod Target, containers []Target, write func(Target) error) error {
+func Resize(h *cgroups.Hierarchy, pod Target, containers []Target, write func(Target) error) error {
 	for _, t := range append([]Target{pod}, containers...) {
-		if err := h.fits(t); err != nil {
+		if err := h.Fits(t.Path, t.Resources); err != nil {
 			return fmt.Errorf("resize %s: %w", t.Path, err)
 		}
 	}
@@ -40,8 +38,8 @@ func (h *Hierarchy) Resize(pod Target, containers []Target, write func(Target) e
 		r    *specs.LinuxResources
 		grow bool
 	}{
-		{pickCPU(pod.Resources), cores(pod.Resources) >= h.cores(pod.Path)},
-		{pickMemory(pod.Resources), memoryLimit(pod.Resources) >= h.memoryLimit(pod.Path)},
+		{pickCPU(pod.Resources), cores(pod.Resources) >= coresOf(h, pod.Path)},
+		{pickMemory(pod.Resources), memoryLimit(pod.Resources) >= memoryLimitOf(h, pod.Path)},
 		{pickRest(pod.Resources), true},
 	} {
 		switch {
@@ -81,33 +79,6 @@ func Explicit(r *specs.LinuxResources) *specs.LinuxResources {
 	return &out
 }
 
-// Reclaimable says whether a group can have a memory limit: v1 refuses one that is below what is in use, where v2 kills for it.
-func (h *Hierarchy) Reclaimable(path string, r *specs.LinuxResources) error {
-	if h.mode != Unified {
-		return nil
-	}
-	return h.fits(Target{path, r})
-}
-
-// fits compares with the working set: the kernel drops the rest of the file cache when the limit falls.
-func (h *Hierarchy) fits(t Target) error {
-	if t.Resources == nil || t.Resources.Memory == nil || t.Resources.Memory.Limit == nil || *t.Resources.Memory.Limit <= 0 {
-		return nil
-	}
-	u, err := h.Stat(t.Path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if limit := uint64(*t.Resources.Memory.Limit); u.Memory.WorkingSet > limit {
-		return fmt.Errorf("%d bytes are used (%d less %d of inactive cache), the limit would be %d: %w",
-			u.Memory.WorkingSet, u.Memory.Usage, u.Memory.InactiveFile, limit, ErrInUse)
-	}
-	return nil
-}
-
 // pickCPU returns the CPU settings, with the quota lifted in words where there is none, as the old one must go.
 func pickCPU(r *specs.LinuxResources) *specs.LinuxResources {
 	if r == nil || r.CPU == nil {
@@ -143,22 +114,22 @@ func cores(r *specs.LinuxResources) float64 {
 	if r == nil || r.CPU == nil || r.CPU.Quota == nil || *r.CPU.Quota <= 0 {
 		return math.Inf(1)
 	}
-	period := float64(defaultPeriod)
+	period := float64(cgroups.DefaultPeriodUs)
 	if r.CPU.Period != nil && *r.CPU.Period > 0 {
 		period = float64(*r.CPU.Period)
 	}
 	return float64(*r.CPU.Quota) / period
 }
 
-// cores is the group's CPU limit now, infinite without one.
-func (h *Hierarchy) cores(path string) float64 {
+// coresOf is the group's CPU limit now, infinite without one.
+func coresOf(h *cgroups.Hierarchy, path string) float64 {
 	dir := h.Dir("cpu", path)
 	var text string
-	if h.mode == Unified {
-		text, _ = readString(dir + "/cpu.max")
+	if h.Mode() == cgroups.Unified {
+		text, _ = kernfs.ReadString(dir + "/cpu.max")
 	} else {
-		quota, _ := readString(dir + "/cpu.cfs_quota_us")
-		period, _ := readString(dir + "/cpu.cfs_period_us")
+		quota, _ := kernfs.ReadString(dir + "/cpu.cfs_quota_us")
+		period, _ := kernfs.ReadString(dir + "/cpu.cfs_period_us")
 		text = quota + " " + period
 	}
 	words := strings.Fields(text)
@@ -175,23 +146,23 @@ func (h *Hierarchy) cores(path string) float64 {
 
 func memoryLimit(r *specs.LinuxResources) uint64 {
 	if r == nil || r.Memory == nil || r.Memory.Limit == nil || *r.Memory.Limit <= 0 {
-		return NoLimit
+		return cgroups.NoLimit
 	}
 	return uint64(*r.Memory.Limit)
 }
 
-func (h *Hierarchy) memoryLimit(path string) uint64 {
+func memoryLimitOf(h *cgroups.Hierarchy, path string) uint64 {
 	file := "/memory.limit_in_bytes"
-	if h.mode == Unified {
+	if h.Mode() == cgroups.Unified {
 		file = "/memory.max"
 	}
-	text, err := readString(h.MemoryDir(path) + file)
+	text, err := kernfs.ReadString(h.MemoryDir(path) + file)
 	if err != nil {
-		return NoLimit
+		return cgroups.NoLimit
 	}
-	n, err := parseNumber([]byte(text))
+	n, err := cgroups.ParseNumber([]byte(text))
 	if err != nil {
-		return NoLimit
+		return cgroups.NoLimit
 	}
 	return n
 }

@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // ResizePod changes the limits of a pod that runs to what its specification says now, and has write change those of its
-// containers at the right moment; ids are those that change, by name. A pod without a group has none to change. It is [ErrInUse],
+// containers at the right moment; ids are those that change, by name. A pod without a group has none to change. It is [cgroups.ErrInUse],
 // and nothing has changed, when memory would be limited to less than is in use.
 func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error {
 	path := t.PodPath(pod)
@@ -36,7 +36,7 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 		}
 	}
 	want := PodResourcesWith(pod, t.opts)
-	err = t.h.Resize(Target{path, want}, targets, func(c Target) error { return write(names[c.Path]) })
+	err = Resize(t.h, Target{path, want}, targets, func(c Target) error { return write(names[c.Path]) })
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 // a pod without a group.
 func (t *Tree) SettleQuota(pod *corev1.Pod) error {
 	path, want := t.PodPath(pod), pickCPU(PodResourcesWith(pod, t.opts))
-	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(t.h.cores(path), 1) {
+	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(coresOf(t.h, path), 1) {
 		return nil
 	}
 	if err := t.d.Update(path, want); err != nil {

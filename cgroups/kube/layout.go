@@ -1,4 +1,4 @@
-package cgroups
+package kube
 
 import (
 	"encoding/json"
@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Site is how an agent makes its groups, kept in its run directory for those who look at them: also while no agent runs.
-type Site struct {
+// Layout is how an agent makes its groups, kept in its run directory for those who look at them: also while no agent runs.
+type Layout struct {
 	Root     string  `json:"root"` // group below which kubepods is
 	LogDir   string  `json:"logDir"`
 	NodeName string  `json:"nodeName"` // the suffix of static pods' names
@@ -17,16 +17,16 @@ type Site struct {
 	Kills    string  `json:"kills,omitempty"` // file with the last kill of each container for want of memory
 }
 
-// SiteFile is the file's name in the run directory.
-const SiteFile = "cgroups.json"
+// LayoutFile is the file's name in the run directory.
+const LayoutFile = "cgroups.json"
 
 // Save writes the file.
-func (s Site) Save(runDir string) error {
-	data, err := json.Marshal(s)
+func (l Layout) Save(runDir string) error {
+	data, err := json.Marshal(l)
 	if err != nil {
 		return fmt.Errorf("keep cgroup settings: %w", err)
 	}
-	path := filepath.Join(runDir, SiteFile)
+	path := filepath.Join(runDir, LayoutFile)
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		return fmt.Errorf("keep cgroup settings: %w", err)
 	}
@@ -36,15 +36,15 @@ func (s Site) Save(runDir string) error {
 	return nil
 }
 
-// LoadSite reads the file of a run directory. Without one it is os.ErrNotExist.
-func LoadSite(runDir string) (Site, error) {
-	var s Site
-	data, err := os.ReadFile(filepath.Join(runDir, SiteFile))
+// LoadLayout reads the file of a run directory. Without one it is os.ErrNotExist.
+func LoadLayout(runDir string) (Layout, error) {
+	var l Layout
+	data, err := os.ReadFile(filepath.Join(runDir, LayoutFile))
 	if err != nil {
-		return s, fmt.Errorf("find cgroup settings: %w", err)
+		return l, fmt.Errorf("find cgroup settings: %w", err)
 	}
-	if err := json.Unmarshal(data, &s); err != nil {
-		return s, fmt.Errorf("read cgroup settings of %s: %w", runDir, err)
+	if err := json.Unmarshal(data, &l); err != nil {
+		return l, fmt.Errorf("read cgroup settings of %s: %w", runDir, err)
 	}
-	return s, nil
+	return l, nil
 }

@@ -1,17 +1,21 @@
-package cgroups
+package kube
 
 import (
 	"errors"
 	"maps"
 	"strconv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/cgroupstest"
 )
 
 // A pod is grown and shrunk in every order of its parts, under a limit that v1 checks at each write.
 func TestResize(t *testing.T) {
-	h, group := testGroup(t)
+	h, group := cgroupstest.Group(t, cgroups.Open)
 	pod := func(cpuA, memA, cpuB, memB string) *corev1.Pod {
 		limits := func(cpu, mem string) corev1.ResourceList {
 			l := corev1.ResourceList{}
@@ -26,10 +30,10 @@ func TestResize(t *testing.T) {
 		return podOf(container("a", nil, limits(cpuA, memA)), container("b", nil, limits(cpuB, memB)))
 	}
 	paths := []string{group + "/a", group + "/b"}
-	mustCreate(t, h, group, PodResources(pod("1", "256Mi", "500m", "64Mi")))
+	cgroupstest.Create(t, h, group, PodResources(pod("1", "256Mi", "500m", "64Mi")))
 	for i := range paths {
 		p := pod("1", "256Mi", "500m", "64Mi")
-		mustCreate(t, h, paths[i], ContainerResources(p, &p.Spec.Containers[i]))
+		cgroupstest.Create(t, h, paths[i], ContainerResources(p, &p.Spec.Containers[i]))
 	}
 	for _, p := range []*corev1.Pod{
 		pod("100m", "128Mi", "50m", "32Mi"),   // all down
@@ -43,14 +47,14 @@ func TestResize(t *testing.T) {
 		for i := range paths {
 			targets = append(targets, Target{paths[i], ContainerResources(p, &p.Spec.Containers[i])})
 		}
-		if err := h.Resize(Target{group, PodResources(p)}, targets, nil); err != nil {
+		if err := Resize(h, Target{group, PodResources(p)}, targets, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range append(targets, Target{group, PodResources(p)}) {
-			if got, want := h.cores(c.Path), cores(c.Resources); got != want {
+			if got, want := coresOf(h, c.Path), cores(c.Resources); got != want {
 				t.Errorf("%s: %g cores, want %g", c.Path, got, want)
 			}
-			if got, want := h.memoryLimit(c.Path), memoryLimit(c.Resources); got != want {
+			if got, want := memoryLimitOf(h, c.Path), memoryLimit(c.Resources); got != want {
 				t.Errorf("%s: memory %d, want %d", c.Path, got, want)
 			}
 		}
@@ -58,21 +62,21 @@ func TestResize(t *testing.T) {
 }
 
 func TestResizeBelowUseIsRefused(t *testing.T) {
-	h, group := testGroup(t)
-	mustCreate(t, h, group, nil)
-	process(t, h, group, "a=$(head -c 20000000 /dev/zero | tr '\\0' x); echo filled; sleep 1000 & wait")
+	h, group := cgroupstest.Group(t, cgroups.Open)
+	cgroupstest.Create(t, h, group, nil)
+	cgroupstest.Process(t, h, group, "a=$(head -c 20000000 /dev/zero | tr '\\0' x); echo filled; sleep 1000 & wait")
 	for range 500 {
 		if u, err := h.Stat(group); err == nil && u.Memory.WorkingSet > 16<<20 {
 			break
 		}
-		waitALittle()
+		time.Sleep(20 * time.Millisecond)
 	}
 	p := podOf(container("a", nil, list("memory", strconv.Itoa(8<<20))))
-	err := h.Resize(Target{group, PodResources(p)}, nil, nil)
-	if !errors.Is(err, ErrInUse) {
+	err := Resize(h, Target{group, PodResources(p)}, nil, nil)
+	if !errors.Is(err, cgroups.ErrInUse) {
 		t.Errorf("err = %v", err)
 	}
-	if h.memoryLimit(group) != NoLimit {
+	if memoryLimitOf(h, group) != cgroups.NoLimit {
 		t.Error("something was written nevertheless")
 	}
 }
