@@ -100,7 +100,7 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, tree, div, err := groupTree(c.Config, memory, c.Log)
+	h, tree, div, err := groupTree(c.Config, memory)
 	if err != nil {
 		return nil, err
 	}

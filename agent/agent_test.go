@@ -126,7 +126,7 @@ func TestReservedMemoryIsSettled(t *testing.T) {
 	}
 	root := fmt.Sprintf("/berth-test-reserved-%d", os.Getpid())
 	c := config.Config{Place: config.Place{RootDir: t.TempDir()}, Resources: config.Resources{EnforceAllocatable: []string{config.EnforcePods}, QoSReserved: map[string]string{"memory": "50%"}}}
-	base := kube.NewTree(h, root, nil).WithLimits(kube.NodeLimits{Memory: 1 << 30})
+	base := kube.NewTree(h, root).WithLimits(kube.NodeLimits{Memory: 1 << 30})
 	reserving := &Agent{cfg: Config{Config: c}, tree: base.WithOptions(kube.Options{QoSReserved: 50})}
 	plain := &Agent{cfg: Config{Config: c}, tree: base}
 	if err := base.Setup(); err != nil {
@@ -201,7 +201,7 @@ func TestGroupsAreForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-test-agent-%d", os.Getpid())
-	tree := kube.NewTree(h, root, nil)
+	tree := kube.NewTree(h, root)
 	if _, err := lockGroups(h, tree, root); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no groups yet: %v", err)
 	}

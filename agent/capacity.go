@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -108,8 +107,8 @@ func swapTotal() int64 {
 }
 
 // groupTree opens the groups of the pods, with the driver, the choices and the limits of the node.
-func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierarchy, *kube.Tree, config.Division, error) {
-	h, driver, err := openDriver(c.Place, log)
+func groupTree(c config.Config, memory int64) (*cgroups.Hierarchy, *kube.Tree, config.Division, error) {
+	h, driver, err := openDriver(c.Place)
 	if err != nil {
 		return nil, nil, config.Division{}, err
 	}
@@ -129,7 +128,7 @@ func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierar
 	if err != nil {
 		return nil, nil, div, err
 	}
-	tree := kube.NewTree(h, c.CgroupRoot, log).WithDriver(driver).WithOptions(opts)
+	tree := kube.NewTree(h, c.CgroupRoot).WithDriver(driver).WithOptions(opts)
 	if c.Enforces(config.EnforcePods) {
 		tree = tree.WithLimits(nodeLimits(div.Enforced, h))
 	} else {
@@ -138,7 +137,7 @@ func groupTree(c config.Config, memory int64, log *slog.Logger) (*cgroups.Hierar
 	return h, tree, div, nil
 }
 
-func openDriver(p config.Place, log *slog.Logger) (*cgroups.Hierarchy, kube.Driver, error) {
+func openDriver(p config.Place) (*cgroups.Hierarchy, kube.Driver, error) {
 	h, err := cgroups.Open(cgroups.DefaultMount)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open cgroups: %w", err)
@@ -146,7 +145,7 @@ func openDriver(p config.Place, log *slog.Logger) (*cgroups.Hierarchy, kube.Driv
 	if p.CgroupDriver != cgroups.DriverSystemd {
 		return h, kube.Cgroupfs(h), nil
 	}
-	s, err := systemd.Open(h, log)
+	s, err := systemd.Open(h)
 	return h, s, err
 }
 
@@ -264,7 +263,7 @@ func (a *Agent) reserveNode(h *cgroups.Hierarchy, div config.Division) error {
 		if !a.cfg.Enforces(r.what) {
 			continue
 		}
-		if err := a.tree.Reserve(r.group, nodeLimits(r.list, h)); err != nil {
+		if err := kube.Reserve(a.tree, r.group, nodeLimits(r.list, h)); err != nil {
 			return err
 		}
 	}

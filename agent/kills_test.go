@@ -24,7 +24,7 @@ func TestKillsAreKept(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs a cgroup hierarchy: %v", err)
 	}
-	tree := kube.NewTree(h, "/x", nil)
+	tree := kube.NewTree(h, "/x")
 	var told []string
 	k := &kills{Agent: &Agent{tree: tree, log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
 	at := time.Unix(1000, 0)

@@ -27,11 +27,11 @@ import (
 // were kept. The runtime is purged first, so that no container uses any of it. It can be run again after it failed.
 func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	volumes := volume.New(volume.Config{Root: p.RootDir, Log: log})
-	h, driver, err := openDriver(p, log)
+	h, driver, err := openDriver(p)
 	if err != nil {
 		return err
 	}
-	tree := kube.NewTree(h, p.CgroupRoot, log).WithDriver(driver)
+	tree := kube.NewTree(h, p.CgroupRoot).WithDriver(driver)
 	errs := []error{purgeGroups(ctx, h, tree, p.CgroupRoot)}
 	uids, err := volumes.Pods()
 	errs = append(errs, err)
@@ -99,16 +99,8 @@ func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *kube.Tree, roo
 		return err
 	}
 	defer lock.Close()
-	uids, err := tree.Pods()
-	if err != nil {
-		return fmt.Errorf("list groups of pods: %w", err)
-	}
-	var errs []error
-	for _, uid := range uids {
-		errs = append(errs, tree.RemovePod(ctx, types.UID(uid), ""))
-	}
-	errs = append(errs, tree.Remove(ctx))
-	return errors.Join(append(errs, purgeRoot(ctx, h, tree, root))...)
+	_, err = tree.RemoveOrphans(ctx, func(types.UID) bool { return false })
+	return errors.Join(err, tree.Remove(ctx), purgeRoot(ctx, h, tree, root))
 }
 
 // purgeRoot removes the root if nothing is in it: it may be somebody else's group as well.

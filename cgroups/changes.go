@@ -26,8 +26,8 @@ type Changes struct {
 	wds    map[string][]int
 }
 
-// Changes watches no group yet.
-func (h *Hierarchy) Changes() (*Changes, error) {
+// NewChanges watches no group yet.
+func NewChanges(h *Hierarchy) (*Changes, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch groups: %w", err)
@@ -55,7 +55,7 @@ func (c *Changes) Add(group string) error {
 	if err != nil {
 		return fmt.Errorf("watch group %s: %w", group, err)
 	}
-	for _, dir := range c.h.settingDirs(group) {
+	for _, dir := range settingDirs(c.h, group) {
 		var wd int
 		var werr error
 		err := conn.Control(func(fd uintptr) {
@@ -89,7 +89,7 @@ func (c *Changes) Remove(group string) {
 }
 
 // settingDirs are the directories with the settings of a group.
-func (h *Hierarchy) settingDirs(group string) []string {
+func settingDirs(h *Hierarchy, group string) []string {
 	if h.mode == Unified {
 		return []string{h.Dir("", group)}
 	}

@@ -15,60 +15,61 @@ import (
 // Create makes the group in every hierarchy, with its parents, and writes r (nil: no settings). Doing it again only writes
 // the settings again.
 func (h *Hierarchy) Create(path string, r *specs.LinuxResources) error {
-	path, err := GroupPath(path)
+	g, err := groupAt(h, path)
 	if err != nil {
 		return err
 	}
 	for _, t := range h.trees {
-		if err := h.mkdir(t, path); err != nil {
-			return fmt.Errorf("create group %s: %w", path, err)
+		if err := t.mkdir(g.path, h.mode); err != nil {
+			return fmt.Errorf("create group %s: %w", g.path, err)
 		}
 	}
 	if r == nil {
 		return nil
 	}
-	return h.apply(path, r, false)
+	return g.apply(r, false)
 }
 
 // Update writes r to a group that exists.
 func (h *Hierarchy) Update(path string, r *specs.LinuxResources) error {
-	path, err := GroupPath(path)
+	g, err := groupAt(h, path)
 	if err != nil {
 		return err
 	}
 	if r == nil {
 		return nil
 	}
-	if !h.Exists(path) {
+	if !h.Exists(g.path) {
 		// cgroup1's writers would make the directory.
-		return fmt.Errorf("update group %s: %w", path, unix.ENOENT)
+		return fmt.Errorf("update group %s: %w", g.path, unix.ENOENT)
 	}
-	return h.apply(path, r, true)
+	return g.apply(r, true)
 }
 
-func (h *Hierarchy) apply(path string, r *specs.LinuxResources, update bool) error {
+func (g group) apply(r *specs.LinuxResources, update bool) error {
+	h := g.h
 	if h.mode == Unified {
-		return h.applyV2(path, r)
+		return g.applyV2(r)
 	}
-	if err := h.sub.apply(path, r, update); err != nil {
+	if err := h.sub.apply(g.path, r, update); err != nil {
 		return err
 	}
 	if h.mode == Hybrid && len(r.HugepageLimits) > 0 && h.sub.hugetlb == nil {
-		return h.applyHybrid(path, r)
+		return g.applyHybrid(r)
 	}
 	return nil
 }
 
 // applyHybrid writes the limits of controllers that a hybrid machine has only on its v2 side, hugetlb in practice. They are
 // switched on along the path only now, when somebody asks for them, since on the way they forbid processes in inner groups.
-func (h *Hierarchy) applyHybrid(path string, r *specs.LinuxResources) error {
-	if len(h.v2) == 0 {
+func (g group) applyHybrid(r *specs.LinuxResources) error {
+	if len(g.h.v2) == 0 {
 		return nil
 	}
-	if err := h.Enable(path, v2Wanted(h.v2)...); err != nil {
+	if err := g.h.Enable(g.path, v2Wanted(g.h.v2)...); err != nil {
 		return err
 	}
-	return h.applyV2(path, &specs.LinuxResources{HugepageLimits: r.HugepageLimits})
+	return g.applyV2(&specs.LinuxResources{HugepageLimits: r.HugepageLimits})
 }
 
 // Enable switches controllers of the v2 hierarchy on for a group, all the way down to it; those that the machine lacks are left out.
@@ -103,7 +104,7 @@ func ancestors(root, path string) []string {
 
 // mkdir makes the group in one hierarchy. The directory comes first and its parents only when it failed: nearly always
 // they are there, and a walk from the top would cost more than the mkdir.
-func (h *Hierarchy) mkdir(t tree, path string) error {
+func (t tree) mkdir(path string, m Mode) error {
 	dir := t.dir + path
 	err := unix.Mkdir(dir, 0o755)
 	if errors.Is(err, unix.ENOENT) {
@@ -111,7 +112,7 @@ func (h *Hierarchy) mkdir(t tree, path string) error {
 		if parent == "/" {
 			return fmt.Errorf("mkdir %s: %w", dir, err)
 		}
-		if err := h.mkdir(t, parent); err != nil {
+		if err := t.mkdir(parent, m); err != nil {
 			return err
 		}
 		err = unix.Mkdir(dir, 0o755)
@@ -120,7 +121,7 @@ func (h *Hierarchy) mkdir(t tree, path string) error {
 		return fmt.Errorf("mkdir %s: %w", dir, err)
 	}
 	switch {
-	case t.unified && h.mode == Unified:
+	case t.unified && m == Unified:
 		return enable(filepath.Dir(dir), v2Wanted(t.controllers))
 	case t.has("cpuset"):
 		return prepareCpuset(dir, filepath.Dir(dir))

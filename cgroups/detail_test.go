@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// group writes the files of one group of a hierarchy that looks like the kernel's.
-func group(t *testing.T, files map[string]string) string {
+// groupFiles writes the files of one group of a hierarchy that looks like the kernel's.
+func groupFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
@@ -27,12 +27,12 @@ func group(t *testing.T, files map[string]string) string {
 }
 
 func TestDetail(t *testing.T) {
-	v2 := group(t, map[string]string{
+	v2 := groupFiles(t, map[string]string{
 		"g/cpu.weight": "39\n", "g/cpu.max": "20000 100000\n", "g/memory.stat": "anon 1\nkernel 4096\n", "g/memory.low": "7\n", "g/memory.swap.max": "max\n",
 		"g/io.stat":             "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n254:16 rbytes=5 wbytes=6 rios=7 wios=8\n",
 		"g/hugetlb.2MB.current": "2097152\n", "g/hugetlb.2MB.rsvd.current": "1\n",
 	})
-	v1 := group(t, map[string]string{
+	v1 := groupFiles(t, map[string]string{
 		"cpu/g/cpu.shares": "998\n", "cpu/g/cpu.cfs_quota_us": "20000\n", "cpu/g/cpu.cfs_period_us": "100000\n",
 		"memory/g/memory.kmem.usage_in_bytes": "4096\n", "memory/g/memory.soft_limit_in_bytes": "7\n", "memory/g/memory.memsw.limit_in_bytes": "9223372036854771712\n",
 		"blkio/g/blkio.throttle.io_service_bytes_recursive": "8:0 Read 1\n8:0 Write 2\n8:0 Total 3\n254:16 Read 5\n254:16 Write 6\nTotal 14\n",

@@ -10,19 +10,19 @@ import (
 
 // TestRemoveOfAFrozenTree removes groups that somebody has frozen, at the top and below.
 func TestRemoveOfAFrozenTree(t *testing.T) {
-	h, group := cgroupstest.Group(t, Open)
-	sub := group + "/sub"
+	h, path := cgroupstest.Group(t, Open)
+	sub := path + "/sub"
 	cgroupstest.Create(t, h, sub, nil)
-	cgroupstest.Process(t, h, group, "sleep 1000")
+	cgroupstest.Process(t, h, path, "sleep 1000")
 	cgroupstest.Process(t, h, sub, "sleep 1000")
-	h.freeze(group)
-	h.freeze(sub)
+	group{h, path}.freeze()
+	group{h, sub}.freeze()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := h.Remove(ctx, group); err != nil {
+	if err := h.Remove(ctx, path); err != nil {
 		t.Fatal(err)
 	}
-	if h.Exists(group) {
+	if h.Exists(path) {
 		t.Error("it is still there")
 	}
 }

@@ -103,14 +103,14 @@ func detect(mountpoint string, mounts []mount, is func(dir string, magic int64) 
 		if ok, err := is(m.dir, magic); err != nil || !ok {
 			continue // covered by another mount, or out of our reach
 		}
-		if err := h.add(m); err != nil {
+		if err := add(h, m); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case len(h.byName) == 0 && h.unified == "":
 		return nil, fmt.Errorf("open cgroups at %s: %w", mountpoint, ErrNoHierarchy)
-	case !h.hasV1Controller():
+	case !hasV1Controller(h.byName):
 		// Named v1 hierarchies ("name=systemd") carry no limits; with v2 beside them the machine is a v2 machine.
 		h.mode = Unified
 		if h.unified == "" {
@@ -125,7 +125,8 @@ func detect(mountpoint string, mounts []mount, is func(dir string, magic int64) 
 	return h, nil
 }
 
-func (h *Hierarchy) add(m mount) error {
+// add adds a mount to what has been found.
+func add(h *Hierarchy, m mount) error {
 	t := tree{dir: m.dir, unified: m.unified, controllers: m.controllers}
 	if m.unified {
 		if h.unified != "" {
@@ -150,8 +151,8 @@ func (h *Hierarchy) add(m mount) error {
 	return nil
 }
 
-func (h *Hierarchy) hasV1Controller() bool {
-	for c := range h.byName {
+func hasV1Controller(byName map[string]string) bool {
+	for c := range byName {
 		if !strings.HasPrefix(c, "name=") {
 			return true
 		}
@@ -258,7 +259,7 @@ func (h *Hierarchy) SwapAccounted() bool {
 
 // primary is the hierarchy whose directories stand for a group where one answer is wanted: memory where it is, since pids
 // are attached to that one under any configuration.
-func (h *Hierarchy) primary() string {
+func primary(h *Hierarchy) string {
 	if h.mode == Unified {
 		return h.unified
 	}
@@ -273,7 +274,7 @@ func (h *Hierarchy) primary() string {
 // Exists says whether the group is there in the hierarchy that stands for all.
 func (h *Hierarchy) Exists(path string) bool {
 	var st unix.Stat_t
-	return unix.Stat(h.primary()+clean(path), &st) == nil
+	return unix.Stat(primary(h)+clean(path), &st) == nil
 }
 
 // Children lists the names of the groups directly inside path, over all hierarchies, sorted. A missing group has none.
@@ -288,6 +289,18 @@ func (h *Hierarchy) Children(path string) ([]string, error) {
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
+}
+
+// group is one group of a hierarchy, by its path in full.
+type group struct {
+	h    *Hierarchy
+	path string
+}
+
+// groupAt refuses what [GroupPath] does.
+func groupAt(h *Hierarchy, path string) (group, error) {
+	path, err := GroupPath(path)
+	return group{h, path}, err
 }
 
 func subdirs(dir string) ([]string, error) {

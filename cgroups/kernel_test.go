@@ -208,7 +208,7 @@ func TestKillRefusesOwnGroupAndRoot(t *testing.T) {
 	}
 	cgroupstest.Create(t, h, group, nil)
 	files := h.ProcsFiles(group)
-	old, err := h.groupsOf(0)
+	old, err := groupsOf(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,14 +345,14 @@ func TestSamplerOfAGroupThatGoes(t *testing.T) {
 
 func TestWarm(t *testing.T) {
 	h, _ := cgroupstest.Group(t, Open)
-	before, err := h.groupsOf(0)
+	before, err := groupsOf(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Warm(); err != nil {
+	if err := Warm(h); err != nil {
 		t.Fatal(err)
 	}
-	after, err := h.groupsOf(0)
+	after, err := groupsOf(0)
 	if err != nil || fmt.Sprint(before) != fmt.Sprint(after) {
 		t.Errorf("we moved: %v -> %v, %v", before, after, err)
 	}
@@ -503,7 +503,7 @@ func BenchmarkAttach(b *testing.B) {
 				time.Sleep(100 * time.Millisecond)
 				if warm {
 					t := time.Now()
-					if err := h.Warm(); err != nil {
+					if err := Warm(h); err != nil {
 						b.Fatal(err)
 					}
 					warming = append(warming, time.Since(t))

@@ -19,12 +19,19 @@ var ErrSelf = errors.New("this process is in the group itself")
 // Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking, and waits for the
 // deaths. A missing group is no error.
 func (h *Hierarchy) Kill(ctx context.Context, path string) error {
-	v, err := h.kill(path)
+	g, err := groupAt(h, path)
+	if err != nil {
+		return err
+	}
+	v, err := g.kill()
 	defer v.close()
 	if err != nil {
 		return err
 	}
-	return v.wait(ctx)
+	if err := v.wait(ctx); err != nil {
+		return fmt.Errorf("kill group %s: processes %v did not die: %w", g.path, v.pids(), err)
+	}
+	return nil
 }
 
 // victims are the processes that were sent SIGKILL, held by pidfd so that neither the wait nor the signal can hit a
@@ -44,55 +51,55 @@ const (
 	maxRounds   = 50
 )
 
-func (h *Hierarchy) kill(path string) (victims, error) {
-	v := victims{}
-	path, err := GroupPath(path)
-	if err != nil {
-		return v, err
-	}
-	if err := h.refuseSelf(path); err != nil {
+// kill sends SIGKILL to everything in the group and below, and returns what it was sent to, also when it fails.
+func (g group) kill() (victims, error) {
+	v, h := victims{}, g.h
+	if err := g.refuseSelf(); err != nil {
 		return v, err
 	}
 	if h.unified != "" {
 		// Atomic against forks, since Linux 5.14. On hybrid machines it reaches whoever joined the v2 side too.
-		_ = kernfs.Write(h.unified+path, "cgroup.kill", "1")
+		_ = kernfs.Write(h.unified+g.path, "cgroup.kill", "1")
 	}
 	for round := range maxRounds {
 		thaw := func() {}
 		if round >= freezeAfter {
-			thaw = h.freeze(path)
+			thaw = g.freeze()
 		}
-		fresh, err := h.signal(path, v)
+		fresh, err := g.signal(v)
 		thaw()
 		if err != nil {
 			return v, err
 		}
 		if fresh == 0 {
 			if len(v) > 0 {
-				h.Thaw(path) // somebody else may have frozen it
+				h.Thaw(g.path) // somebody else may have frozen it
 			}
 			return v, nil
 		}
 	}
-	return v, fmt.Errorf("kill group %s: new processes keep appearing", path)
+	return v, fmt.Errorf("kill group %s: new processes keep appearing", g.path)
 }
 
-func (h *Hierarchy) refuseSelf(path string) error {
-	groups, err := h.groupsOf(0)
+func (g group) refuseSelf() error {
+	groups, err := groupsOf(0)
 	if err != nil {
 		return err
 	}
-	for _, g := range groups {
-		if g == path || strings.HasPrefix(g, path+"/") {
-			return fmt.Errorf("kill group %s: %w", path, ErrSelf)
+	for _, path := range groups {
+		if g.holds(path) {
+			return fmt.Errorf("kill group %s: %w", g.path, ErrSelf)
 		}
 	}
 	return nil
 }
 
+// holds says whether a path is that of the group or of one below it.
+func (g group) holds(path string) bool { return path == g.path || strings.HasPrefix(path, g.path+"/") }
+
 // signal kills every process not yet in v and returns how many there were.
-func (h *Hierarchy) signal(path string, v victims) (int, error) {
-	pids, err := h.Pids(path)
+func (g group) signal(v victims) (int, error) {
+	pids, err := g.h.Pids(g.path)
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +116,7 @@ func (h *Hierarchy) signal(path string, v victims) (int, error) {
 			return fresh, fmt.Errorf("open process %d: %w", pid, err)
 		}
 		// The number may have been given to somebody else between the list and the open; what the pidfd holds now is checked.
-		if !h.inside(pid, path) {
+		if !g.inside(pid) {
 			unix.Close(fd)
 			continue
 		}
@@ -122,13 +129,13 @@ func (h *Hierarchy) signal(path string, v victims) (int, error) {
 	return fresh, nil
 }
 
-func (h *Hierarchy) inside(pid int, path string) bool {
-	groups, err := h.groupsOf(pid)
+func (g group) inside(pid int) bool {
+	groups, err := groupsOf(pid)
 	if err != nil {
 		return false
 	}
-	for _, g := range groups {
-		if g == path || strings.HasPrefix(g, path+"/") {
+	for _, path := range groups {
+		if g.holds(path) {
 			return true
 		}
 	}
@@ -137,9 +144,10 @@ func (h *Hierarchy) inside(pid int, path string) bool {
 
 // freeze stops the group so that it cannot fork while it is listed, and returns the undo. Frozen v1 tasks only die when
 // thawed. It is a help, not a need: errors are ignored.
-func (h *Hierarchy) freeze(path string) func() {
+func (g group) freeze() func() {
+	h := g.h
 	if h.mode == Unified {
-		dir := h.unified + path
+		dir := h.unified + g.path
 		_ = kernfs.Write(dir, "cgroup.freeze", "1")
 		return func() { _ = kernfs.Write(dir, "cgroup.freeze", "0") }
 	}
@@ -147,7 +155,7 @@ func (h *Hierarchy) freeze(path string) func() {
 	if !ok {
 		return func() {}
 	}
-	dir := root + path
+	dir := root + g.path
 	for range 10 {
 		_ = kernfs.Write(dir, "freezer.state", "FROZEN")
 		// v1 says FREEZING until each task has passed a freezing point, and tells nobody when.

@@ -16,7 +16,7 @@ import (
 
 // FromPid is the group of a process in the hierarchy that stands for all (memory on v1).
 func (h *Hierarchy) FromPid(pid int) (string, error) {
-	all, err := h.groupsOf(pid)
+	all, err := groupsOf(pid)
 	if err != nil {
 		return "", err
 	}
@@ -34,7 +34,7 @@ func (h *Hierarchy) FromPid(pid int) (string, error) {
 }
 
 // groupsOf maps controller to path; "" is the v2 hierarchy.
-func (h *Hierarchy) groupsOf(pid int) (map[string]string, error) {
+func groupsOf(pid int) (map[string]string, error) {
 	name := "/proc/self/cgroup"
 	if pid > 0 {
 		name = "/proc/" + strconv.Itoa(pid) + "/cgroup"

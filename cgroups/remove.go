@@ -13,24 +13,24 @@ import (
 // Remove takes the group and everything below it away in every hierarchy, killing what still runs inside. A missing group
 // is no error.
 func (h *Hierarchy) Remove(ctx context.Context, path string) error {
-	path, err := GroupPath(path)
+	g, err := groupAt(h, path)
 	if err != nil {
 		return err
 	}
 	// Nearly always nobody is left, so the cheapest try comes first: one rmdir a hierarchy.
-	busy, err := h.rmdirs(path)
+	busy, err := g.rmdirs()
 	if err != nil || !busy {
 		return err
 	}
-	v, err := h.kill(path)
+	v, err := g.kill()
 	defer v.close()
 	if err != nil {
 		return err
 	}
 	if err := v.wait(ctx); err != nil {
-		return fmt.Errorf("remove group %s: processes %v did not die: %w", path, v.pids(), err)
+		return fmt.Errorf("remove group %s: processes %v did not die: %w", g.path, v.pids(), err)
 	}
-	return h.removeEmpty(ctx, path)
+	return g.removeEmpty(ctx)
 }
 
 func (v victims) pids() []int {
@@ -43,26 +43,26 @@ func (v victims) pids() []int {
 
 // removeEmpty removes a tree whose processes are dead. The kernel may still be taking the last of them out of the group
 // when its pidfd already says it is dead, hence the retries.
-func (h *Hierarchy) removeEmpty(ctx context.Context, path string) error {
+func (g group) removeEmpty(ctx context.Context) error {
 	for try := 0; ; try++ {
-		busy, err := h.rmdirs(path)
+		busy, err := g.rmdirs()
 		if err != nil || !busy {
 			return err
 		}
 		if try > 0 && try%4 == 0 {
 			// Somebody put a process in after our kill.
-			v, err := h.kill(path)
+			v, err := g.kill()
 			if err == nil {
 				err = v.wait(ctx)
 			}
 			v.close()
 			if err != nil {
-				return fmt.Errorf("remove group %s: %w", path, err)
+				return fmt.Errorf("remove group %s: %w", g.path, err)
 			}
 		}
-		if err := h.settle(ctx, path, backoff(try)); err != nil {
-			pids, _ := h.Pids(path)
-			return fmt.Errorf("remove group %s: still in use by %v: %w", path, pids, err)
+		if err := g.settle(ctx, backoff(try)); err != nil {
+			pids, _ := g.h.Pids(g.path)
+			return fmt.Errorf("remove group %s: still in use by %v: %w", g.path, pids, err)
 		}
 	}
 }
@@ -70,11 +70,11 @@ func (h *Hierarchy) removeEmpty(ctx context.Context, path string) error {
 func backoff(try int) time.Duration { return min(time.Millisecond<<min(try, 7), 100*time.Millisecond) }
 
 // rmdirs removes the tree in every hierarchy, bottom up, and says whether something was busy.
-func (h *Hierarchy) rmdirs(path string) (busy bool, err error) {
-	for _, dir := range h.Dirs(path) {
+func (g group) rmdirs() (busy bool, err error) {
+	for _, dir := range g.h.Dirs(g.path) {
 		b, err := rmdirTree(dir)
 		if err != nil {
-			return busy, fmt.Errorf("remove group %s: %w", path, err)
+			return busy, fmt.Errorf("remove group %s: %w", g.path, err)
 		}
 		busy = busy || b
 	}
@@ -117,12 +117,12 @@ func rmdirTree(dir string) (busy bool, err error) {
 
 // settle waits until the group may be empty: the v2 side tells by an event on cgroup.events, v1 has no event for it, so
 // there the time limit is what ends the wait.
-func (h *Hierarchy) settle(ctx context.Context, path string, limit time.Duration) error {
+func (g group) settle(ctx context.Context, limit time.Duration) error {
 	ctx2, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if h.unified != "" {
-		_ = waitUnpopulated(ctx2, h.unified+path)
-		if h.mode == Unified {
+	if g.h.unified != "" {
+		_ = waitUnpopulated(ctx2, g.h.unified+g.path)
+		if g.h.mode == Unified {
 			return ctx.Err()
 		}
 	}

@@ -50,16 +50,17 @@ func enable(dir string, controllers []string) error {
 }
 
 // applyV2 writes r to the v2 hierarchy through containerd's cgroup2, which converts OCI's v1 terms.
-func (h *Hierarchy) applyV2(path string, r *specs.LinuxResources) error {
-	res, raw := v2Resources(r, h.v2)
-	m, err := cgroup2.Load(path, cgroup2.WithMountpoint(h.unified))
+func (g group) applyV2(r *specs.LinuxResources) error {
+	path := g.path
+	res, raw := v2Resources(r, g.h.v2)
+	m, err := cgroup2.Load(path, cgroup2.WithMountpoint(g.h.unified))
 	if err != nil {
 		return fmt.Errorf("load group %s: %w", path, err)
 	}
 	if err := m.Update(res); err != nil {
 		return fmt.Errorf("write settings of %s: %w", path, err)
 	}
-	dir := h.unified + path
+	dir := g.h.unified + path
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		if strings.ContainsRune(name, '/') {
 			continue

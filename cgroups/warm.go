@@ -11,16 +11,16 @@ import (
 // when nobody did so for a while that waits for an RCU grace period, 6 ms or more. The wait belongs to the semaphore, not to the
 // group, so attaching the calling process to the group it is in already pays it for whoever comes next: whoever hears
 // that a pod will start calls this beside the parsing.
-func (h *Hierarchy) Warm() error {
-	dir, err := h.warmDir()
+func Warm(h *Hierarchy) error {
+	dir, err := warmDir(h)
 	if err != nil {
 		return err
 	}
 	return kernfs.Write(dir, "cgroup.procs", "0")
 }
 
-func (h *Hierarchy) warmDir() (string, error) {
-	groups, err := h.groupsOf(0)
+func warmDir(h *Hierarchy) (string, error) {
+	groups, err := groupsOf(0)
 	if err != nil {
 		return "", err
 	}

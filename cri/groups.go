@@ -20,7 +20,7 @@ type realGroups struct{ *cgroups.Hierarchy }
 
 // Update changes the settings of a group, unless that would have the kernel kill somebody in it.
 func (g realGroups) Update(path string, r *specs.LinuxResources) error {
-	if err := g.Reclaimable(path, r); err != nil {
+	if err := cgroups.Reclaimable(g.Hierarchy, path, r); err != nil {
 		return fmt.Errorf("update group %s: %w", path, err)
 	}
 	return g.Hierarchy.Update(path, r)
@@ -32,7 +32,7 @@ func (s *Server) openGroups(h *cgroups.Hierarchy) (groups, error) {
 	case "", cgroups.DriverCgroupfs:
 		return realGroups{h}, nil
 	case cgroups.DriverSystemd:
-		units, err := systemd.Open(h, s.log)
+		units, err := systemd.Open(h)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +67,7 @@ func (g realGroups) Attach(path string, pid int) error {
 }
 
 // Warm makes the attachments of the next moments cheap, while there is still other work to do. Where it fails they take longer.
-func (g realGroups) Warm() { _ = g.Hierarchy.Warm() }
+func (g realGroups) Warm() { _ = cgroups.Warm(g.Hierarchy) }
 
 // unitGroups are the groups of the machine, made by systemd.
 type unitGroups struct {
@@ -85,11 +85,11 @@ func (g unitGroups) Remove(ctx context.Context, path string) error { return g.un
 func (g unitGroups) Attach(path string, pid int) error { return g.units.StartScope(path, pid) }
 
 // Warm is [realGroups.Warm].
-func (g unitGroups) Warm() { _ = g.Hierarchy.Warm() }
+func (g unitGroups) Warm() { _ = cgroups.Warm(g.Hierarchy) }
 
 // Update is [realGroups.Update].
 func (g unitGroups) Update(path string, r *specs.LinuxResources) error {
-	if err := g.Reclaimable(path, r); err != nil {
+	if err := cgroups.Reclaimable(g.Hierarchy, path, r); err != nil {
 		return fmt.Errorf("update group %s: %w", path, err)
 	}
 	return g.units.Update(path, r)

@@ -79,7 +79,7 @@ func node(t *testing.T) (Live, *cgroups.Hierarchy, []corev1.Pod) {
 		t.Skipf("needs a cgroup hierarchy: %v", err)
 	}
 	root := fmt.Sprintf("/berth-test-%d", os.Getpid())
-	tree := kube.NewTree(h, root, nil)
+	tree := kube.NewTree(h, root)
 	t.Cleanup(func() {
 		if err := h.Remove(context.Background(), root); err != nil {
 			t.Error(err)

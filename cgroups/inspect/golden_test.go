@@ -227,7 +227,7 @@ func TestTopAndWatchLive(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := &until{cancel: cancel, words: []string{"memory 256Mi", "cpu 1 ->", "removed"}}
-	tree := kube.NewTree(h, live.CgroupRoot, nil)
+	tree := kube.NewTree(h, live.CgroupRoot)
 	pods[0].Spec.Containers[0].Resources = makeContainer("x", nil, amount("cpu", "500m", "memory", "128Mi")).Resources
 	w.after = func() {
 		path := tree.PodPath(&pods[0])

@@ -54,7 +54,7 @@ func opened(t *testing.T, h *cgroups.Hierarchy, root string, fn func()) int {
 // A command opens what it shows and no more.
 func TestCommandsReadWhatTheyNeed(t *testing.T) {
 	live, h, pods := node(t)
-	nginx := kube.NewTree(h, live.CgroupRoot, nil).PodPath(&pods[1]) + "/" + strings.Repeat("bbb0", 16)
+	nginx := kube.NewTree(h, live.CgroupRoot).PodPath(&pods[1]) + "/" + strings.Repeat("bbb0", 16)
 	pids, err := h.Pids(nginx)
 	if err != nil || len(pids) == 0 {
 		t.Fatalf("%v, %v", pids, err)

@@ -59,7 +59,7 @@ func (l *lines) wait(t *testing.T, words ...string) {
 // The kernel tells: with an hour between two looks nothing is seen by looking.
 func TestWatchIsTold(t *testing.T) {
 	live, h, pods := node(t)
-	tree := kube.NewTree(h, live.CgroupRoot, nil)
+	tree := kube.NewTree(h, live.CgroupRoot)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &lines{more: make(chan struct{}, 1)}
 	ended := make(chan error)
@@ -130,7 +130,7 @@ func TestKillIsToldOnce(t *testing.T) {
 				}
 				l.Close()
 			}
-			tree := kube.NewTree(h, live.CgroupRoot, nil)
+			tree := kube.NewTree(h, live.CgroupRoot)
 			web := tree.PodPath(&pods[1])
 			ctx, cancel := context.WithCancel(t.Context())
 			out := &lines{more: make(chan struct{}, 1)}

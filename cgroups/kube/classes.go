@@ -49,7 +49,7 @@ func (l NodeLimits) resources(unified bool) *specs.LinuxResources {
 
 // Reserve gives a group beside the pods, the system's or kubelet-like daemons', what is reserved for it, and no more. It must be
 // there: whoever runs these daemons has made it.
-func (t *Tree) Reserve(group string, l NodeLimits) error {
+func Reserve(t *Tree, group string, l NodeLimits) error {
 	d := t.d
 	if d.Driver() == cgroups.DriverSystemd {
 		if !isUnit(group) {
@@ -71,7 +71,7 @@ func isUnit(group string) bool {
 // against the Guaranteed pods beside it, and memory is protected and reserved as the options say. It returns what the groups of the
 // node's pods together and of the classes have then.
 func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
-	sets, how := t.classes(pods)
+	sets, how := sizes{t.opts, t.limit}.of(pods)
 	var out []Wanted
 	var errs []error
 	for _, class := range classes() {
@@ -102,9 +102,15 @@ func (t *Tree) Unreserve() error {
 	return errors.Join(errs...)
 }
 
-// classes is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are directly in the
+// sizes is what the classes are made as large as, beside their pods.
+type sizes struct {
+	opts  Options
+	limit NodeLimits
+}
+
+// of is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are directly in the
 // group of all pods, which has what is the node's.
-func (t *Tree) classes(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
+func (s sizes) of(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
 	var milli int64
 	requested := map[corev1.PodQOSClass]int64{}
 	for _, p := range pods {
@@ -120,22 +126,22 @@ func (t *Tree) classes(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxR
 	}
 	burstable, least := Shares(milli), uint64(minShares)
 	sets := map[corev1.PodQOSClass]*specs.LinuxResources{
-		corev1.PodQOSGuaranteed: t.limit.resources(t.opts.Unified),
+		corev1.PodQOSGuaranteed: s.limit.resources(s.opts.Unified),
 		corev1.PodQOSBurstable:  {CPU: &specs.LinuxCPU{Shares: &burstable}},
 		corev1.PodQOSBestEffort: {CPU: &specs.LinuxCPU{Shares: &least}},
 	}
-	t.protect(sets, requested)
-	t.reserve(sets, requested)
+	s.protect(sets, requested)
+	s.reserve(sets, requested)
 	return sets, map[corev1.PodQOSClass]origin{
-		corev1.PodQOSGuaranteed: {cpuRequest: "node's CPU for pods", memory: "node's memory for pods", pids: "node's tasks for pods", milli: t.limit.MilliCPU},
+		corev1.PodQOSGuaranteed: {cpuRequest: "node's CPU for pods", memory: "node's memory for pods", pids: "node's tasks for pods", milli: s.limit.MilliCPU},
 		corev1.PodQOSBurstable:  {cpuRequest: "sum of requests.cpu of Burstable pods", memory: "memory that requests of Guaranteed pods leave", milli: milli},
 		corev1.PodQOSBestEffort: {cpuRequest: "least there is, for BestEffort pods", memory: "memory that requests of other pods leave"},
 	}
 }
 
 // protect keeps what pods request from being reclaimed. A group's protection is worth what its parents' is at most.
-func (t *Tree) protect(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
-	if !t.opts.MemoryQoS || !t.opts.Unified {
+func (s sizes) protect(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
+	if !s.opts.MemoryQoS || !s.opts.Unified {
 		return
 	}
 	burstable := requested[corev1.PodQOSBurstable]
@@ -145,13 +151,13 @@ func (t *Tree) protect(sets map[corev1.PodQOSClass]*specs.LinuxResources, reques
 }
 
 // reserve limits the lower classes to what the requests of those above them leave, as far as the percentage goes.
-func (t *Tree) reserve(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
-	if t.opts.QoSReserved <= 0 || t.limit.Memory <= 0 {
+func (s sizes) reserve(sets map[corev1.PodQOSClass]*specs.LinuxResources, requested map[corev1.PodQOSClass]int64) {
+	if s.opts.QoSReserved <= 0 || s.limit.Memory <= 0 {
 		return
 	}
-	left := t.limit.Memory - requested[corev1.PodQOSGuaranteed]*t.opts.QoSReserved/100
+	left := s.limit.Memory - requested[corev1.PodQOSGuaranteed]*s.opts.QoSReserved/100
 	burstable := max(left, minMemory)
-	besteffort := max(left-requested[corev1.PodQOSBurstable]*t.opts.QoSReserved/100, minMemory)
+	besteffort := max(left-requested[corev1.PodQOSBurstable]*s.opts.QoSReserved/100, minMemory)
 	sets[corev1.PodQOSBurstable].Memory = &specs.LinuxMemory{Limit: &burstable}
 	sets[corev1.PodQOSBestEffort].Memory = &specs.LinuxMemory{Limit: &besteffort}
 }

@@ -149,4 +149,4 @@ func (t *Tree) Owner(group string) (uid types.UID, container string, ok bool) {
 }
 
 // Changes tells of writes to the groups of this tree.
-func (t *Tree) Changes() (*cgroups.Changes, error) { return t.h.Changes() }
+func (t *Tree) Changes() (*cgroups.Changes, error) { return cgroups.NewChanges(t.h) }

@@ -25,7 +25,7 @@ import (
 func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *cgroups.Hierarchy)) {
 	t.Run(cgroups.DriverCgroupfs, func(t *testing.T) {
 		h, group := cgroupstest.Group(t, cgroups.Open)
-		tree := NewTree(h, group, nil).WithOptions(Options{Unified: h.Mode() == cgroups.Unified})
+		tree := NewTree(h, group).WithOptions(Options{Unified: h.Mode() == cgroups.Unified})
 		fn(t, tree, h)
 	})
 	t.Run(cgroups.DriverSystemd, func(t *testing.T) {
@@ -36,11 +36,11 @@ func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *cgroups.Hier
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := systemd.Open(h, nil)
+		s, err := systemd.Open(h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid()), nil).WithDriver(s).WithOptions(Options{Unified: h.Mode() == cgroups.Unified, WholePercent: true})
+		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid())).WithDriver(s).WithOptions(Options{Unified: h.Mode() == cgroups.Unified, WholePercent: true})
 		t.Cleanup(func() {
 			if err := tree.RemoveRoot(context.Background()); err != nil {
 				t.Error(err)

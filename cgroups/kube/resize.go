@@ -26,7 +26,7 @@ type Target struct {
 // written when somebody uses more than the new limit. All of it can be done again.
 func Resize(h *cgroups.Hierarchy, pod Target, containers []Target, write func(Target) error) error {
 	for _, t := range append([]Target{pod}, containers...) {
-		if err := h.Fits(t.Path, t.Resources); err != nil {
+		if err := cgroups.Fits(h, t.Path, t.Resources); err != nil {
 			return fmt.Errorf("resize %s: %w", t.Path, err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -26,15 +26,11 @@ type Tree struct {
 	root  string
 	opts  Options
 	limit NodeLimits
-	log   *slog.Logger
 }
 
 // NewTree is the tree below the --cgroup-root, made by the cgroupfs driver.
-func NewTree(h *cgroups.Hierarchy, root string, log *slog.Logger) *Tree {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Tree{d: Cgroupfs(h), h: h, root: plainPath(root), log: log}
+func NewTree(h *cgroups.Hierarchy, root string) *Tree {
+	return &Tree{d: Cgroupfs(h), h: h, root: plainPath(root)}
 }
 
 // WithDriver returns a tree whose groups this driver makes.
@@ -94,9 +90,9 @@ func (t *Tree) EnsurePod(pod *corev1.Pod) (string, error) {
 }
 
 // PodPath is where EnsurePod puts the pod.
-func (t *Tree) PodPath(pod *corev1.Pod) string { return t.pathOf(pod.UID, QoS(pod)) }
+func (t *Tree) PodPath(pod *corev1.Pod) string { return pathOf(t, pod.UID, QoS(pod)) }
 
-func (t *Tree) pathOf(uid types.UID, q corev1.PodQOSClass) string {
+func pathOf(t *Tree, uid types.UID, q corev1.PodQOSClass) string {
 	return t.d.Path(t.root, append(qosNames(q), podPrefix+string(uid))...)
 }
 
@@ -105,7 +101,7 @@ func (t *Tree) pathOf(uid types.UID, q corev1.PodQOSClass) string {
 func (t *Tree) RemovePod(ctx context.Context, uid types.UID, path string) error {
 	paths := []string{path}
 	for _, q := range classes() {
-		if p := t.pathOf(uid, q); p != path {
+		if p := pathOf(t, uid, q); p != path {
 			paths = append(paths, p)
 		}
 	}
@@ -139,20 +135,15 @@ func classes() []corev1.PodQOSClass {
 
 // Pods lists the uids that have groups, sorted, so that the agent can find the orphans among them.
 func (t *Tree) Pods() ([]types.UID, error) {
-	groups, err := t.groups()
+	groups, err := groupsOfPods(t)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]types.UID, 0, len(groups))
-	for uid := range groups {
-		out = append(out, uid)
-	}
-	slices.Sort(out)
-	return out, nil
+	return slices.Sorted(maps.Keys(groups)), nil
 }
 
-// groups are the pods' groups by the uid that their name tells.
-func (t *Tree) groups() (map[types.UID][]string, error) {
+// groupsOfPods are the pods' groups by the uid that their name tells.
+func groupsOfPods(t *Tree) (map[types.UID][]string, error) {
 	out := map[types.UID][]string{}
 	for _, q := range classes() {
 		class := t.ClassPath(q)
@@ -175,7 +166,7 @@ const maxRemovals = 8
 // RemoveOrphans removes the groups that carry a pod's name of our making, and none of the pods for which known is true: what a
 // crash has left. It returns those it has removed.
 func (t *Tree) RemoveOrphans(ctx context.Context, known func(types.UID) bool) ([]string, error) {
-	groups, err := t.groups()
+	groups, err := groupsOfPods(t)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 
 func testTree(t *testing.T) (*Tree, *cgroups.Hierarchy, string) {
 	h, group := cgroupstest.Group(t, cgroups.Open)
-	tree := NewTree(h, group, nil)
+	tree := NewTree(h, group)
 	for range 2 {
 		if err := tree.Setup(); err != nil {
 			t.Fatal(err)

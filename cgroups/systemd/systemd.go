@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path"
 	"strconv"
 	"strings"
@@ -26,7 +25,6 @@ import (
 // value as well, goes to the kernel's files directly, as in the other driver.
 type Driver struct {
 	h    *cgroups.Hierarchy
-	log  *slog.Logger
 	dir  string // the hierarchy that systemd has its units in
 	kept keepers
 
@@ -41,14 +39,11 @@ const (
 )
 
 // Open connects to systemd over its own socket, so that no message bus need run.
-func Open(h *cgroups.Hierarchy, log *slog.Logger) (*Driver, error) {
+func Open(h *cgroups.Hierarchy) (*Driver, error) {
 	if !Running() {
 		return nil, fmt.Errorf("use the systemd cgroup driver: %w", ErrNotRunning)
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	s := &Driver{h: h, log: log, calls: make(chan struct{}, maxCalls), dir: h.Dir("name=systemd", "/")}
+	s := &Driver{h: h, calls: make(chan struct{}, maxCalls), dir: h.Dir("name=systemd", "/")}
 	if s.dir == "" {
 		s.dir = h.Dir("", "/")
 	}
