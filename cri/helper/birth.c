@@ -86,8 +86,6 @@ static void __attribute__((noreturn, noinline)) program_execute(struct program *
 {
 	const uint64_t none = 0;
 	int step = LAST_SESSION;
-	/* An entry process that is killed may have been so before anybody knew of this one. A filter may say no. */
-	raw(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0);
 	long r = raw(SYS_setsid, 0, 0, 0, 0);
 	if (r >= 0 && p->tty) {
 		step = LAST_TERMINAL;
@@ -128,12 +126,13 @@ int program_start(struct program *p)
 		load.len = 0;
 	if (program_confine(p) < 0)
 		return -1;
-	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+	if (kin_given_up(p->e->kin))
+		return program_bad(p, "it is given up");
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0, &p->e->kin->program, 0, 0);
 	if (pid == 0)
 		program_execute(p, &load, flags);
 	if (pid < 0)
 		return program_bad(p, "fork: %s%s", strerror(errno), p->filtered ? ", perhaps by the container's seccomp profile" : "");
-	p->pid = pid;
 	return 0;
 }
 

@@ -129,18 +129,18 @@ void capture_pipes(struct entry *e)
 }
 
 /* leave ends the entry process, and reaps the program. What that left behind is the container's. */
-static void __attribute__((noreturn)) leave(void)
+static void __attribute__((noreturn)) leave(struct entry *e)
 {
-	sigset_t set;
-	/* By SIGTERM the keeper says that all have been killed: they are here where the host's PID namespace is the container's. */
-	int killed = sigpending(&set) == 0 && sigismember(&set, SIGTERM);
+	/* Of one that was given up all have been killed: they are here where the host's PID namespace is the container's. */
+	int killed = kin_given_up(e->kin);
 	while (waitpid(-1, NULL, killed ? 0 : WNOHANG) > 0) {
 	}
+	e->kin->program = 0;
 	_exit(0);
 }
 
 /* capture collects the output until the program has ended and nobody writes any more, and tells the agent. */
-void capture(pid_t program)
+void capture(struct entry *e)
 {
 	sigset_t set;
 	int64_t until = 0;
@@ -167,7 +167,7 @@ void capture(pid_t program)
 		for (int i = 0; i < 2; i++)
 			if (w[i].fd >= 0 && w[i].revents)
 				take(w, i);
-		if (w[2].revents && !ended && has_ended(w[2].fd, program, &status)) {
+		if (w[2].revents && !ended && has_ended(w[2].fd, e->kin->program, &status)) {
 			ended = 1;
 			w[2].fd = -1;
 			/* With the ends kept here until now the program's exit wakes this process once, not for its output too. */
@@ -177,5 +177,5 @@ void capture(pid_t program)
 	for (int i = 0; i < 2; i++)
 		take_rest(w, i);
 	tell_end(status);
-	leave();
+	leave(e);
 }

@@ -122,8 +122,17 @@ static void keep_none(void)
 	syscall(SYS_capset, &h, none);
 }
 
+/* entry_undo ends what was started for an exec that is given up. The keeper may not have seen all of it. */
+void entry_undo(const struct entry *e)
+{
+	kill_exec(e->keeper, getpid(), 0, e->kin->program);
+	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+		;
+	e->kin->program = 0;
+}
+
 /* entry_watch reaps until the program, and all it left behind, has ended. */
-void entry_watch(pid_t program)
+void entry_watch(struct entry *e)
 {
 	int status;
 	close_range(0, FD_SOCK - 1, 0);
@@ -131,8 +140,10 @@ void entry_watch(pid_t program)
 	keep_none();
 	for (;;) {
 		pid_t pid = waitpid(-1, &status, 0);
-		if (pid == program)
+		if (pid == e->kin->program) {
+			e->kin->program = 0;
 			entry_ended(status);
+		}
 		if (pid < 0 && errno == ECHILD)
 			_exit(0);
 	}
@@ -160,7 +171,7 @@ static void hide_memory(struct entry *e)
 	if ((bss > data && madvise((void *)data, bss - data, MADV_DONTFORK) < 0) ||
 	    (heap > heap_start && madvise((void *)heap_start, heap - heap_start, MADV_DONTFORK) < 0) ||
 	    (madvise((void *)(top - STACKMAX), STACKMAX, MADV_DONTFORK) < 0 && errno != ENOMEM) ||
-	    madvise(scratch_in(), 2 * SCRATCH, MADV_DONTFORK) < 0 || (m->map && madvise(m->map, m->n, MADV_DONTFORK) < 0))
+	    madvise(scratch_in(), 2 * SCRATCH, MADV_DONTFORK) < 0 || kin_hide() < 0 || (m->map && madvise(m->map, m->n, MADV_DONTFORK) < 0))
 		entry_die(e, "hide memory: %s", strerror(errno));
 }
 
@@ -175,9 +186,10 @@ void entry_begin(struct entry *e)
 		entry_die(e, "become a subreaper: %s", strerror(errno));
 }
 
-/* start has the program started, and returns its process. */
-static pid_t start(struct entry *e)
+/* start has the program started. */
+static void start(struct entry *e)
 {
+	struct kin *kin = e->kin;
 	int status = 0;
 	struct program *p = program_new(e->m);
 	if (!p)
@@ -186,18 +198,26 @@ static pid_t start(struct entry *e)
 	if (program_parse(p, e->m) < 0)
 		entry_die(e, "%s", p->err);
 	hide_memory(e);
+	kin->settler = 0; /* the page is there then: nothing keeps the kernel from writing to it */
 	pid_t settler = settler_start(p);
 	if (settler < 0)
 		entry_die(e, "fork: %s", strerror(errno));
 	entry_settle(e);
 	while (waitpid(settler, &status, 0) < 0 && errno == EINTR)
 		;
-	if (status == 0 && p->pid > 0 && !program_failed(p))
-		return p->pid;
-	if (p->pid > 0) {
-		kill(p->pid, SIGKILL);
-		waitpid(p->pid, NULL, 0);
+	kin->settler = 0;
+	int given_up = kin_given_up(kin);
+	if (status == 0 && !given_up && !program_failed(p))
+		return;
+	if (given_up || WIFSIGNALED(status)) {
+		entry_undo(e);
+	} else if (kin->program) {
+		kill(kin->program, SIGKILL);
+		waitpid(kin->program, NULL, 0);
+		kin->program = 0;
 	}
+	if (given_up)
+		entry_fail("it is given up");
 	if (p->err[0])
 		entry_fail("%s", p->err);
 	if (WIFSIGNALED(status))
@@ -212,10 +232,10 @@ void enter(struct entry *e)
 	entry_begin(e);
 	if (direct)
 		capture_pipes(e);
-	pid_t pid = start(e);
+	start(e);
 	keep_none();
 	if (direct)
-		capture(pid);
-	entry_started(pid);
-	entry_watch(pid);
+		capture(e);
+	entry_started(e->kin->program);
+	entry_watch(e);
 }

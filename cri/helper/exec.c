@@ -31,11 +31,11 @@ struct exec {
 	struct source s; /* from the entry process */
 	struct exec *next;
 	struct conn *conn; /* NULL when the agent hung up */
+	struct kin *kin; /* who was started, reaped by the keeper when the entry process is gone */
 	pid_t entry, pid; /* 0 when it is gone, or not known */
 	int master; /* of the program's terminal, until the agent has it */
 	int ended; /* the program has */
 	int direct; /* the entry process answers the agent itself (capture.c), and pid is not known */
-	int given_up; /* all it had was killed, and it reaps that and ends */
 	int64_t started_at;
 };
 
@@ -53,6 +53,8 @@ static void exec_free(struct exec *x)
 	source_del(&x->s);
 	if (x->master >= 0)
 		close(x->master);
+	if (x->kin)
+		kin_free(x->kin);
 	free(x);
 }
 
@@ -84,17 +86,21 @@ static void tell_started(struct exec *x)
 	x->master = -1;
 }
 
-/* give_up ends an exec whose program nobody knows of. The entry process reaps what it has started. */
+static void kill_all(const struct exec *x)
+{
+	kill_exec(getpid(), x->entry, x->kin->settler, x->pid ? x->pid : x->kin->program);
+}
+
+/*
+ * give_up ends an exec whose program nobody knows of. The entry process lives on:
+ * nobody but the parent knows for sure when there is nothing left to kill. What
+ * is born after this look it kills itself, reaps all, and ends.
+ */
 static void give_up(struct exec *x)
 {
-	kill(x->entry, SIGSTOP); /* so that it starts nothing more */
-	if (kill_exec(x->entry, x->pid) == 0) {
-		kill(x->entry, SIGKILL);
-		return;
-	}
-	x->given_up = 1;
-	if (x->direct)
-		kill(x->entry, SIGTERM); /* it is blocked there, and looked for at the end */
+	kin_give_up(x->kin);
+	kill(x->entry, SIGSTOP); /* so that it reaps nobody whose number is still needed */
+	kill_all(x);
 	kill(x->entry, SIGCONT);
 }
 
@@ -119,7 +125,7 @@ static void entry_said(struct exec *x, const char *p, ssize_t n)
 		 * long as the agent wants to know; after that it is the container's. One
 		 * that was reaped has the number 0, which means this process's own group.
 		 */
-		if (!x->conn && !x->given_up && x->entry)
+		if (!x->conn && !kin_given_up(x->kin) && x->entry)
 			kill(x->entry, SIGKILL);
 		break;
 	}
@@ -156,34 +162,72 @@ static void entry_ready(struct source *s, uint32_t events)
 	entry_read((struct exec *)s);
 }
 
-/* exec_reaped says whether the pid was that of an entry process. */
+/*
+ * settle_orphans kills what an entry process was the parent of, and the keeper is
+ * now that it was killed: nobody would tell of its end. A settler may have had the
+ * program born meanwhile, so it is called again for each that is reaped. When
+ * there is nobody left, the exec is forgotten.
+ */
+static void settle_orphans(struct exec *x)
+{
+	volatile pid_t *left[] = { &x->kin->settler, &x->kin->program };
+	for (int i = 0; i < 2; i++)
+		if (*left[i] && !is_child(*left[i]))
+			*left[i] = 0;
+	if (x->kin->settler || x->kin->program) {
+		kin_give_up(x->kin);
+		kill_all(x);
+	} else if (x->direct || !x->conn || !x->pid) {
+		/* As long as the agent is there, it may want what is left of the program's session to be killed. */
+		exec_free(x);
+	}
+}
+
+/* entry_reaped tells of what an entry process has not told any more. */
+static void entry_reaped(struct exec *x, int status)
+{
+	struct conn *c = NULL;
+	x->entry = 0;
+	if (x->direct) {
+		/* It answers before it ends, unless it was killed, and then nobody else does. */
+		if (WIFSIGNALED(status)) {
+			tell_exit(x, SIGKILL);
+			c = x->conn;
+		}
+	} else {
+		entry_read(x);
+		/* It was killed. */
+		if (!x->ended && x->pid == 0 && x->conn)
+			reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
+		else if (!x->ended)
+			tell_exit(x, SIGKILL);
+		source_del(&x->s);
+	}
+	if (c) {
+		c->exec = NULL;
+		x->conn = NULL;
+	}
+	settle_orphans(x);
+	if (c)
+		conn_close(c);
+}
+
+/* exec_reaped says whether the pid was that of an entry process, or of somebody that one has left. */
 int exec_reaped(pid_t pid, int status)
 {
 	for (struct exec *x = execs; x; x = x->next) {
-		if (x->entry != pid)
-			continue;
-		struct conn *c = NULL;
-		x->entry = 0;
-		if (x->direct) {
-			/* It answers before it ends, unless it was killed, and then nobody else does. */
-			if (WIFSIGNALED(status)) {
-				tell_exit(x, SIGKILL);
-				c = x->conn;
-			}
-		} else {
-			entry_read(x);
-			/* It was killed. */
-			if (!x->ended && x->pid == 0 && x->conn)
-				reply_error(x->conn->s.fd, 0, "entry process ended with status %d", status);
-			else if (!x->ended)
-				tell_exit(x, SIGKILL);
-			source_del(&x->s);
+		if (x->entry == pid) {
+			entry_reaped(x, status);
+			return 1;
 		}
-		/* As long as the agent is there, it may want what is left of the program's session to be killed. */
-		if (x->direct || !x->conn || !x->pid)
-			exec_free(x);
-		if (c)
-			conn_close(c);
+		if (x->kin->settler != pid && x->kin->program != pid)
+			continue;
+		if (x->kin->settler == pid)
+			x->kin->settler = 0;
+		else
+			x->kin->program = 0;
+		if (!x->entry)
+			settle_orphans(x);
 		return 1;
 	}
 	return 0;
@@ -193,7 +237,7 @@ int exec_reaped(pid_t pid, int status)
 int exec_has(pid_t pid)
 {
 	for (struct exec *x = execs; x; x = x->next)
-		if (x->entry == pid || x->pid == pid)
+		if (x->entry == pid || x->pid == pid || x->kin->settler == pid || x->kin->program == pid)
 			return 1;
 	return 0;
 }
@@ -207,8 +251,8 @@ void exec_gone(struct conn *c)
 	if (x->direct)
 		return; /* it ends with the program */
 	if (!x->entry)
-		exec_free(x);
-	else if (x->ended && !x->given_up)
+		settle_orphans(x);
+	else if (x->ended && !kin_given_up(x->kin))
 		kill(x->entry, SIGKILL);
 	else if (!x->ended && !x->pid)
 		give_up(x);
@@ -229,10 +273,10 @@ void exec_message(struct conn *c, struct msg *m)
 	}
 	if (m->h.op != MSG_SIGNAL || sig == 0 || sig > 64 || !x)
 		return;
-	if (sig == SIGKILL && !x->pid)
+	if (sig == SIGKILL && !x->pid && x->entry)
 		give_up(x);
 	else if (sig == SIGKILL)
-		kill_exec(x->entry, x->pid);
+		kill_all(x);
 	else if (x->pid && !x->ended)
 		kill(-x->pid, (int)sig);
 }
@@ -282,6 +326,23 @@ static pid_t entry_start(struct ctr *k, struct entry *e)
 	return pid;
 }
 
+static struct exec *exec_new(int direct)
+{
+	struct exec *x = calloc(1, sizeof *x);
+	struct kin *kin = kin_new();
+	if (!x || !kin) {
+		if (kin)
+			kin_free(kin);
+		free(x);
+		errno = ENOMEM;
+		return NULL;
+	}
+	x->kin = kin;
+	x->direct = direct;
+	x->s.fd = x->master = -1;
+	return x;
+}
+
 void exec_request(struct conn *c, struct msg *m)
 {
 	struct ctr *k = ctr_find(tag_str(m, TAG_ID));
@@ -298,10 +359,11 @@ void exec_request(struct conn *c, struct msg *m)
 		return;
 	}
 	int direct = tag_u32(m, TAG_FLAGS) & FLAG_CAPTURE && !other;
-	struct exec *x = calloc(1, sizeof *x);
+	struct exec *x = exec_new(direct);
 	if (!x || (!direct && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)) {
 		reply_error(c->s.fd, errno, "start entry process: %s", strerror(errno));
-		free(x);
+		if (x)
+			exec_free(x);
 		return;
 	}
 	e.keeper = getpid();
@@ -309,8 +371,7 @@ void exec_request(struct conn *c, struct msg *m)
 	e.user = !other && !same_user(k->pid);
 	e.conn = direct ? c->s.fd : -1;
 	e.sock = p[1];
-	x->direct = direct;
-	x->s.fd = x->master = -1;
+	e.kin = x->kin;
 	x->entry = entry_start(k, &e);
 	int err = errno;
 	if (p[1] >= 0)
@@ -322,7 +383,7 @@ void exec_request(struct conn *c, struct msg *m)
 			reply_error(c->s.fd, err, "start entry process: %s", strerror(err));
 		if (p[0] >= 0)
 			close(p[0]);
-		free(x);
+		exec_free(x);
 		return;
 	}
 	x->conn = c;

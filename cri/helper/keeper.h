@@ -169,7 +169,8 @@ int join_cgroup(struct span path);
 int kill_tree(pid_t root, int self);
 int kill_children(int (*which)(pid_t));
 void end_with(pid_t parent);
-int kill_exec(pid_t entry, pid_t program);
+int is_child(pid_t pid);
+int kill_exec(pid_t keeper, pid_t entry, pid_t settler, pid_t program);
 ssize_t write_all(int fd, const char *p, size_t n);
 
 /* sandbox.c */
@@ -266,6 +267,21 @@ void exec_gone(struct conn *c);
 int exec_reaped(pid_t pid, int status);
 int exec_has(pid_t pid);
 
+/* kin.c */
+struct kin {
+	volatile pid_t settler, program; /* 0 before they are born, and when they are reaped */
+	int given_up;
+	int used;
+};
+struct kin *kin_new(void);
+void kin_free(struct kin *k);
+int kin_hide(void);
+void kin_give_up(struct kin *k);
+static inline int kin_given_up(const struct kin *k)
+{
+	return __atomic_load_n(&k->given_up, __ATOMIC_SEQ_CST);
+}
+
 /* groups.c */
 #define GROUPSMAX 32
 struct groups {
@@ -289,6 +305,7 @@ struct entry {
 	int user;	  /* it is in a user namespace of its own */
 	int sock;	  /* to the keeper, or -1 */
 	const struct groups *groups;
+	struct kin *kin;  /* who is started */
 	int stdio[3];	  /* -1 is the container's /dev/null, unless there is a terminal */
 	int conn;	  /* the agent's, to answer it instead, with the output, or -1 */
 	int out[2];	  /* and where that is read from */
@@ -304,7 +321,8 @@ void entry_die(struct entry *e, const char *fmt, ...) __attribute__((noreturn, f
 void entry_terminal(int sock, int master);
 void entry_started(pid_t pid);
 void entry_ended(int status);
-void entry_watch(pid_t program) __attribute__((noreturn));
+void entry_undo(const struct entry *e);
+void entry_watch(struct entry *e) __attribute__((noreturn));
 
 /* settle.c */
 struct program;
@@ -313,7 +331,7 @@ pid_t settler_start(struct program *p);
 
 /* capture.c */
 void capture_pipes(struct entry *e);
-void capture(pid_t program) __attribute__((noreturn));
+void capture(struct entry *e) __attribute__((noreturn));
 
 /* runtime.c */
 int runtime_start(const struct launch *l, pid_t *pid, int *sock);
@@ -343,7 +361,6 @@ struct program {
 	int born;     /* and was in its cgroup from the start */
 	int proc;     /* the host's /proc */
 	int slave;    /* the terminal */
-	pid_t pid;    /* once there is a process of it */
 	struct last *last;
 	char *stack;
 	struct arena room;

@@ -33,6 +33,7 @@
 /* What is said to the runtime, and where its answers are. */
 struct call {
 	const struct msg *m;
+	const struct entry *e; /* of an exec */
 	char **argv; /* what all its commands begin with, with room for MOREARGS */
 	int nargv;
 	int dir;      /* <bundle>/run, for what the runtime makes itself */
@@ -209,6 +210,8 @@ static void runtime(struct call *c, const int stdio[3], const char *command, ...
 	pid_t self = getpid(), pid = fork();
 	if (pid == 0) {
 		end_with(self);
+		if (c->e && kin_given_up(c->e->kin))
+			_exit(1);
 		char *envp[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
 		for (int i = 0; i < 3; i++)
 			if (stdio && stdio[i] >= 0)
@@ -227,6 +230,11 @@ static void runtime(struct call *c, const int stdio[3], const char *command, ...
 	while (pid > 0 && waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			pid = -1;
+	if (c->e && kin_given_up(c->e->kin)) {
+		clean(c);
+		entry_undo(c->e);
+		entry_fail("it is given up");
+	}
 	if (pid > 0 && status == 0)
 		return;
 	last_error(c, why, sizeof why);
@@ -396,6 +404,7 @@ void runtime_enter(struct entry *e)
 	entry_begin(e);
 	entry_settle(e);
 	prepare(&c, e->m, tty);
+	c.e = e;
 	int fd = memfd_create("berth-process", MFD_CLOEXEC);
 	if (!id || fd < 0 || write_all(fd, process.p, process.n) < 0)
 		entry_fail("hand over the process: %s", strerror(errno));
@@ -408,6 +417,7 @@ void runtime_enter(struct entry *e)
 	if (tty)
 		entry_terminal(ENTRY_SOCK, terminal(&c));
 	clean(&c);
+	e->kin->program = pid;
 	entry_started(pid);
-	entry_watch(pid);
+	entry_watch(e);
 }

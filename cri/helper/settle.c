@@ -203,6 +203,8 @@ static int settle(void *arg)
 	struct program *p = arg;
 	const struct entry *e = p->e;
 	prog = p;
+	if (kin_given_up(e->kin))
+		die("it is given up");
 	int joined = p->born || (e->groups && e->groups->dir < 0 && groups_join(e->groups));
 	take_files(p);
 	set_oom(e->m, e->pid);
@@ -230,7 +232,10 @@ static int settle(void *arg)
  */
 static pid_t clone_into(struct program *p, int cgroup)
 {
-	struct clone_args a = { .flags = CLONE_INTO_CGROUP | CLONE_VFORK, .exit_signal = SIGCHLD, .cgroup = (uint64_t)cgroup };
+	struct clone_args a = { .flags = CLONE_INTO_CGROUP | CLONE_VFORK | CLONE_PARENT_SETTID,
+				.exit_signal = SIGCHLD,
+				.parent_tid = (uint64_t)(uintptr_t)&p->e->kin->settler,
+				.cgroup = (uint64_t)cgroup };
 #if defined(__x86_64__)
 	a.flags |= CLONE_VM;
 	a.stack = (uint64_t)(uintptr_t)(p->stack - PROGRAM_STACK);
@@ -302,5 +307,5 @@ pid_t settler_start(struct program *p)
 			return pid;
 		p->born = 0;
 	}
-	return clone(settle, p->stack, CLONE_VM | CLONE_VFORK | SIGCHLD, p);
+	return clone(settle, p->stack, CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, p, &p->e->kin->settler);
 }

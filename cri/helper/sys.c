@@ -310,24 +310,32 @@ int kill_children(int (*which)(pid_t))
 	return n;
 }
 
-/* session_of is the 6th field of /proc/<pid>/stat, 0 when there is none. */
-static pid_t session_of(pid_t pid)
+/* Fields of /proc/<pid>/stat, counted from the process's state. */
+enum { STAT_PARENT = 1, STAT_SESSION = 3 };
+
+/* stat_field is 0 when there is no such process. */
+static pid_t stat_field(pid_t pid, int field)
 {
 	char path[32], buf[1024];
 	snprintf(path, sizeof path, "/proc/%d/stat", pid);
 	if (read_path(AT_FDCWD, path, buf, sizeof buf) <= 0)
 		return 0;
 	char *p = strrchr(buf, ')');
-	for (int i = 0; p && i < 4; i++)
+	for (int i = 0; p && i <= field; i++)
 		p = strchr(p + 1, ' ');
 	return p ? (pid_t)strtol(p + 1, NULL, 10) : 0;
 }
 
+static pid_t session_of(pid_t pid)
+{
+	return stat_field(pid, STAT_SESSION);
+}
+
 /* stop_sessions adds the processes below the keeper that are in one of the sessions. */
-static void stop_sessions(const struct pids *leaders, struct pids *l)
+static void stop_sessions(pid_t keeper, const struct pids *leaders, struct pids *l)
 {
 	struct pids all = { 0 };
-	children_of(getpid(), &all);
+	children_of(keeper, &all);
 	for (size_t i = 0; i < all.n; i++) {
 		children_of(all.p[i], &all);
 		if (!pids_has(l, all.p[i]) && pids_has(leaders, session_of(all.p[i])) && pids_add(l, all.p[i]))
@@ -336,18 +344,35 @@ static void stop_sessions(const struct pids *leaders, struct pids *l)
 	free(all.p);
 }
 
+/* is_child says whether a process is a child of this one. */
+int is_child(pid_t pid)
+{
+	return stat_field(pid, STAT_PARENT) == getpid();
+}
+
+/* stop_child adds a process if it is a child of one of two: the number of one that was reaped may be anybody's by now. */
+static void stop_child(pid_t pid, pid_t keeper, pid_t entry, struct pids *l)
+{
+	pid_t parent = pid ? stat_field(pid, STAT_PARENT) : 0;
+	if (parent && (parent == keeper || parent == entry) && pids_add(l, pid))
+		kill(pid, SIGSTOP);
+}
+
 /*
  * kill_exec kills what an entry process has started and, wherever in the pod it
- * is by now, what is left of the sessions of that and of the program's. Either may
+ * is by now, what is left of the sessions of that and of the program's. Each may
  * be 0. The kernel gives out the number of a session's leader again only when the
  * session is empty: if somebody else has it, there is nothing left. What has left
  * both its parent and the session is the container's own.
  */
-int kill_exec(pid_t entry, pid_t program)
+int kill_exec(pid_t keeper, pid_t entry, pid_t settler, pid_t program)
 {
 	struct pids l = { 0 }, leaders = { 0 };
 	pid_t own = getsid(0);
-	for (size_t before = 1; l.n != before;) {
+	size_t before;
+	stop_child(settler, keeper, entry, &l);
+	stop_child(program, keeper, entry, &l);
+	do {
 		before = l.n;
 		stop_tree(entry, &l);
 		if (program && !pids_has(&l, program) && !pids_has(&leaders, program) && session_of(program) == 0)
@@ -358,8 +383,8 @@ int kill_exec(pid_t entry, pid_t program)
 				pids_add(&leaders, s);
 		}
 		if (leaders.n)
-			stop_sessions(&leaders, &l);
-	}
+			stop_sessions(keeper, &leaders, &l);
+	} while (l.n != before);
 	free(leaders.p);
 	return kill_pids(&l);
 }

@@ -88,6 +88,9 @@ int msg_recv(int fd, struct msg *m)
 
 	memset(m, 0, sizeof *m);
 	ssize_t n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	/* Who hung up without having read all has perhaps said something before: the kernel puts that after the error. */
+	if (n < 0 && errno == ECONNRESET)
+		n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0)
 		return 0;
 	take_files(m, &h);

@@ -180,6 +180,17 @@ func TestExecThatIsGivenUpDoesNotRun(t *testing.T) {
 	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(p.children("berth-exec")) == 0 })
 }
 
+// TestExecThatIsGivenUpAsItStartsDoesNotRun gives up just as the keeper has told of the start.
+func TestExecThatIsGivenUpAsItStartsDoesNotRun(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	nap := strconv.Itoa(4_000_000 + os.Getpid())
+	if err := p.GiveUp(t.Context(), keeper.Exec{ContainerID: id, Pid: pid, Process: p.spec(id, "/bin/sleep", nap).Process}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(processes("sleep\x00"+nap)) == 0 && len(p.children("berth-exec")) == 0 })
+}
+
 func TestExecEndsWithItsContainer(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")

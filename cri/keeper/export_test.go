@@ -1,8 +1,11 @@
 package keeper
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // AnswerWithin sets how long a keeper may take for an answer, for one test.
@@ -10,4 +13,31 @@ func AnswerWithin(t testing.TB, d time.Duration) {
 	before, dead := answer, killed
 	answer, killed = d, d
 	t.Cleanup(func() { answer, killed = before, dead })
+}
+
+// GiveUp has a process started and killed, and hangs up with the answer to its start there, but not read.
+func (k *Keeper) GiveUp(ctx context.Context, e Exec) error {
+	f, err := e.fields(nil, 0)
+	if err != nil {
+		return err
+	}
+	c, err := k.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := send(c, opExec, f); err != nil {
+		return err
+	}
+	conn, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := conn.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK)
+		return err == nil
+	}); err != nil {
+		return err
+	}
+	return sendSignal(c, unix.SIGKILL)
 }

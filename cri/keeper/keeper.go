@@ -360,7 +360,8 @@ func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File)
 	// A deadline in the past wakes a blocked read; it is cleared after.
 	wake := func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	watched := k.guard(o, c, wake)
-	stop := context.AfterFunc(ctx, wake)
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { wake(); close(woken) })
 	m, got, err := exchange(c, o, f, files)
 	silent := watched()
 	switch {
@@ -371,6 +372,7 @@ func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File)
 		err = k.ended()
 	}
 	if !stop() {
+		<-woken // or it could end what is sent below
 		closeAll(got)
 		got, err = nil, ctx.Err()
 	}
