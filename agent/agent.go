@@ -26,6 +26,7 @@ import (
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
@@ -36,6 +37,7 @@ import (
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/shutdown"
 	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/source/url"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
@@ -204,7 +206,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 }
 
 func openSource(c Config, report func(source.Problem)) (*source.Source, error) {
-	headers, err := source.ParseHeaders(c.ManifestHeaders)
+	headers, err := url.ParseHeaders(c.ManifestHeaders)
 	if err != nil {
 		return nil, fmt.Errorf("--manifest-url-header: %w", err)
 	}
@@ -253,7 +255,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.server.Store(srv)
 	g, ctx := errgroup.WithContext(ctx)
 	a.heedShutdown(ctx, g)
-	found, wanted := make(chan source.Update), make(chan source.Update)
+	found, wanted := make(chan desired.Update), make(chan desired.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
@@ -283,9 +285,9 @@ func ended(ctx context.Context, what string, err error) error {
 }
 
 // pass hands on what the manifests ask for and keeps which file asks for what.
-func (a *Agent) pass(ctx context.Context, in <-chan source.Update, out chan<- source.Update) {
+func (a *Agent) pass(ctx context.Context, in <-chan desired.Update, out chan<- desired.Update) {
 	for {
-		var u source.Update
+		var u desired.Update
 		select {
 		case <-ctx.Done():
 			return
@@ -368,7 +370,7 @@ type files struct {
 	of map[types.NamespacedName]string
 }
 
-func (f *files) set(u source.Update) {
+func (f *files) set(u desired.Update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if u.Pod == nil {

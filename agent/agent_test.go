@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/config"
-	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
 )
@@ -71,12 +71,12 @@ func TestNodeIPs(t *testing.T) {
 func TestFilesFollowUpdates(t *testing.T) {
 	f := files{of: map[types.NamespacedName]string{}}
 	k := types.NamespacedName{Namespace: "default", Name: "a-node"}
-	f.set(source.Update{Key: k, Pod: &corev1.Pod{}, File: "/m/a"})
-	f.set(source.Update{Key: k, Pod: &corev1.Pod{}, File: "/m/b"})
+	f.set(desired.Update{Key: k, Pod: &corev1.Pod{}, File: "/m/a"})
+	f.set(desired.Update{Key: k, Pod: &corev1.Pod{}, File: "/m/b"})
 	if got := f.get(k); got != "/m/b" {
 		t.Errorf("got %q", got)
 	}
-	f.set(source.Update{Key: k})
+	f.set(desired.Update{Key: k})
 	if got := f.get(k); got != "" {
 		t.Errorf("after its removal: %q", got)
 	}

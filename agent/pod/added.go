@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/record"
-	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/control/api"
 )
 
@@ -78,7 +78,7 @@ func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) 
 			}
 		}
 		errs = append(errs, api.Validate(pod)...)
-		for _, e := range source.Unsupported(pod) {
+		for _, e := range desired.Unsupported(pod) {
 			if e.Field != path.String() { // in a manifest they are refused as a whole
 				errs = append(errs, e)
 			}

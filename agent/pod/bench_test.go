@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/volume"
 )
 
@@ -28,10 +28,10 @@ func BenchmarkPod(b *testing.B) {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
-	updates, done := make(chan source.Update), make(chan struct{})
+	updates, done := make(chan desired.Update), make(chan struct{})
 	go func() { defer close(done); _ = m.Run(ctx, updates) }()
 	defer func() { cancel(); <-done }()
-	updates <- source.Update{Synced: true}
+	updates <- desired.Update{Synced: true}
 
 	up, gone := make(chan time.Time, 1), make(chan struct{}, 1)
 	go func() {
@@ -53,9 +53,9 @@ func BenchmarkPod(b *testing.B) {
 		p := newPod(fmt.Sprintf("p%d", n), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(1)) })
 		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		began := time.Now()
-		updates <- source.Update{Key: key, Pod: p}
+		updates <- desired.Update{Key: key, Pod: p}
 		total += (<-up).Sub(began)
-		updates <- source.Update{Key: key}
+		updates <- desired.Update{Key: key}
 		<-gone
 	}
 	b.ReportMetric(float64(total.Microseconds())/float64(n), "up-µs/op")

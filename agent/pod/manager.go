@@ -23,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
-	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/status"
 )
 
@@ -114,7 +114,7 @@ func (m *Manager) roomFreed() {
 
 // Run makes the node run the pods that updates tell of, until ctx ends and everything it started has ended. The pods go on. It
 // runs once.
-func (m *Manager) Run(ctx context.Context, updates <-chan source.Update) error {
+func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.wait.Wait()
 	defer m.drain()
@@ -251,7 +251,7 @@ func (m *Manager) lookAll() {
 	})
 }
 
-func (m *Manager) update(ctx context.Context, u source.Update) {
+func (m *Manager) update(ctx context.Context, u desired.Update) {
 	if u.Synced {
 		m.adoptNone(ctx)
 		m.forgetPins()

@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/event"
-	"github.com/berth-node/berth/agent/source"
 	"github.com/berth-node/berth/agent/volume"
 )
 
@@ -34,7 +34,7 @@ type testNode struct {
 	events  *event.Recorder
 
 	m       *Manager
-	updates chan source.Update
+	updates chan desired.Update
 	stop    func()
 	want    map[types.NamespacedName]*corev1.Pod
 }
@@ -69,7 +69,7 @@ func (n *testNode) start() {
 		n.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	updates, done := make(chan source.Update), make(chan struct{})
+	updates, done := make(chan desired.Update), make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := m.Run(ctx, updates); err != nil {
@@ -79,9 +79,9 @@ func (n *testNode) start() {
 	n.m, n.updates = m, updates
 	n.stop = sync.OnceFunc(func() { cancel(); <-done })
 	for key, pod := range n.want {
-		n.updates <- source.Update{Key: key, Pod: pod}
+		n.updates <- desired.Update{Key: key, Pod: pod}
 	}
-	n.updates <- source.Update{Synced: true}
+	n.updates <- desired.Update{Synced: true}
 	synctest.Wait()
 }
 
@@ -95,7 +95,7 @@ func (n *testNode) apply(pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		n.want[key] = pod
-		n.updates <- source.Update{Key: key, Pod: pod}
+		n.updates <- desired.Update{Key: key, Pod: pod}
 	}
 	synctest.Wait()
 }
@@ -104,7 +104,7 @@ func (n *testNode) remove(pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		delete(n.want, key)
-		n.updates <- source.Update{Key: key}
+		n.updates <- desired.Update{Key: key}
 	}
 	synctest.Wait()
 }

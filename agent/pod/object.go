@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -29,7 +30,7 @@ func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
 // concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so that a volume
 // concerns every pod with a claim.
 func concerns(ref object.Ref, pod *corev1.Pod) bool {
-	refs := object.Refs(pod)
+	refs := desired.Refs(pod)
 	if ref.Kind == object.PersistentVolume {
 		return slices.ContainsFunc(refs, func(r object.Ref) bool { return r.Kind == object.PersistentVolumeClaim })
 	}

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/status"
 )
 
 // admitTurn says whether the pods that a pod is to start after are up. Once it has started, what becomes of them is no matter.
 func (m *Manager) admitTurn(pod *corev1.Pod) (verdict, bool) {
-	after, err := source.After(pod)
+	after, err := desired.After(pod)
 	if err != nil {
 		return verdict{status.Waiting{Reason: "NotItsTurn", Message: err.Error()}, true}, false
 	}
@@ -26,7 +26,7 @@ func (m *Manager) admitTurn(pod *corev1.Pod) (verdict, bool) {
 		}
 		message := fmt.Sprintf("the pod starts when %s", d)
 		if circle := m.circle(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, nil); circle != nil {
-			message = fmt.Sprintf("pods wait for each other (%s): take the annotation %s from one of them", strings.Join(circle, " after "), source.AnnotationAfter)
+			message = fmt.Sprintf("pods wait for each other (%s): take the annotation %s from one of them", strings.Join(circle, " after "), desired.AnnotationAfter)
 		} else if m.desired[d.NamespacedName] == nil {
 			message += ", which no manifest asks for"
 		}
@@ -35,7 +35,7 @@ func (m *Manager) admitTurn(pod *corev1.Pod) (verdict, bool) {
 	return verdict{}, true
 }
 
-func (m *Manager) up(d source.Dependency) bool {
+func (m *Manager) up(d desired.Dependency) bool {
 	pod, ok := m.status.Get(d.NamespacedName)
 	return ok && stateOf(pod).up(d.Ready)
 }
@@ -73,7 +73,7 @@ func (m *Manager) circle(key types.NamespacedName, way []types.NamespacedName) [
 	if pod == nil {
 		return nil
 	}
-	after, _ := source.After(pod) // one that is wrong was refused
+	after, _ := desired.After(pod) // one that is wrong was refused
 	for _, d := range after {
 		if found := m.circle(d.NamespacedName, append(way, key)); found != nil {
 			return found

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/source/manifest"
 )
 
 func TestDirectoryComesLater(t *testing.T) {
@@ -37,7 +40,7 @@ func TestDirectoryGoesAndReturns(t *testing.T) {
 	}
 	fill("a", "b", "c")
 	// Files that go one after the other with a longer pause between them are files that were removed. A busy machine makes such pauses.
-	const quiet = goneReturned
+	const quiet = time.Second // what a directory that comes back is given
 	h := start(t, dir, func(c *Config) { c.Quiet = quiet })
 	h.wait("3 pods", func() bool { return len(h.pods) == 3 })
 	unchanged := func(when string) {
@@ -260,9 +263,10 @@ func randomOperations(t *testing.T, r *rand.Rand) {
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		must(t, err)
-		for _, d := range decode(data) {
-			names[d.pod.Name]++
-			images[d.pod.Name] = d.pod.Spec.Containers[0].Image
+		for _, d := range (&manifest.Reader{Node: "node1"}).Read(data, manifest.Place{Origin: desired.File}) {
+			name := strings.TrimSuffix(d.Item.Pod.Name, "-node1")
+			names[name]++
+			images[name] = d.Item.Pod.Spec.Containers[0].Image
 		}
 	}
 	h.wait(fmt.Sprintf("the same as %v", images), func() bool {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-node/berth/agent/source/manifest"
 )
 
 // TestKept makes edits that are refused: it is said which pods run on as they were, and those alone.
@@ -19,7 +21,7 @@ func TestKept(t *testing.T) {
 		{strings.Replace(two, "image: img:1", "imag: img:1", 1), "image", []string{"default/a-node1"}},
 		{podYAML("a", "img:1") + "---\n{{{", "line", []string{"default/b-node1"}},
 		{"{{{", "line", []string{"default/a-node1", "default/b-node1"}},
-		{strings.Repeat("# long\n", MaxFile/7+1), "bytes", []string{"default/a-node1", "default/b-node1"}},
+		{strings.Repeat("# long\n", manifest.MaxSize/7+1), "bytes", []string{"default/a-node1", "default/b-node1"}},
 		{two + "---\n" + strings.Replace(podYAML("new", "img:1"), "image:", "imag:", 1), "image", nil},
 	} {
 		h.write("two.yaml", c.edit)

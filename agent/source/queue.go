@@ -1,6 +1,7 @@
 package source
 
 import (
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 )
 
@@ -9,7 +10,7 @@ import (
 // and never the last one.
 type queue struct {
 	lines   [3][]object.Ref // objects, pods, objects that go
-	pending map[object.Ref]Update
+	pending map[object.Ref]desired.Update
 	sent    map[object.Ref]string // version of what the consumer has
 	hashes  map[object.Ref]string // version of what is pending
 	synced  bool                  // the marker was sent
@@ -18,14 +19,14 @@ type queue struct {
 
 func newQueue() *queue {
 	return &queue{
-		pending: map[object.Ref]Update{},
+		pending: map[object.Ref]desired.Update{},
 		sent:    map[object.Ref]string{},
 		hashes:  map[object.Ref]string{},
 	}
 }
 
-// line is where an update waits for its turn.
-func (u *Update) line() int {
+// lineOf is where an update waits for its turn.
+func lineOf(u *desired.Update) int {
 	switch {
 	case u.Kind == object.Pod:
 		return 1
@@ -35,11 +36,9 @@ func (u *Update) line() int {
 	return 0
 }
 
-func (u *Update) ref() object.Ref { return object.Ref{Kind: u.Kind, NamespacedName: u.Key} }
-
 // put replaces what is pending for the key of u; hash tells one version from another and is "" for a removal.
-func (q *queue) put(u Update, hash string) {
-	key := u.ref()
+func (q *queue) put(u desired.Update, hash string) {
+	key := u.Ref()
 	before, waiting := q.pending[key]
 	if q.sent[key] == hash {
 		// Back to what the consumer has: there is nothing to tell.
@@ -49,33 +48,33 @@ func (q *queue) put(u Update, hash string) {
 		}
 		return
 	}
-	if line := u.line(); !waiting || before.line() != line {
+	if line := lineOf(&u); !waiting || lineOf(&before) != line {
 		q.lines[line] = append(q.lines[line], key)
 	}
 	q.pending[key], q.hashes[key] = u, hash
 }
 
 // head returns what to send next.
-func (q *queue) head() (Update, bool) {
+func (q *queue) head() (desired.Update, bool) {
 	for i := range q.lines {
 		for len(q.lines[i]) > 0 {
 			// What has changed its line is found there too.
-			if u, ok := q.pending[q.lines[i][0]]; ok && u.line() == i {
+			if u, ok := q.pending[q.lines[i][0]]; ok && lineOf(&u) == i {
 				return u, true
 			}
 			q.lines[i] = q.lines[i][1:]
 		}
 	}
-	return Update{Synced: true}, q.scanned && !q.synced
+	return desired.Update{Synced: true}, q.scanned && !q.synced
 }
 
 // taken notes that the consumer has u.
-func (q *queue) taken(u Update) {
+func (q *queue) taken(u desired.Update) {
 	if u.Synced {
 		q.synced = true
 		return
 	}
-	key := u.ref()
+	key := u.Ref()
 	if h := q.hashes[key]; h != "" {
 		q.sent[key] = h
 	} else {
@@ -83,5 +82,5 @@ func (q *queue) taken(u Update) {
 	}
 	delete(q.pending, key)
 	delete(q.hashes, key)
-	q.lines[u.line()] = q.lines[u.line()][1:]
+	q.lines[lineOf(&u)] = q.lines[lineOf(&u)][1:]
 }

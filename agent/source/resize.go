@@ -4,24 +4,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/source/manifest"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // succeed makes the claim go on with the pod that is there for its key, when all that its manifest asks for can be done to a pod
 // that runs: nothing but CPU and memory has changed, and not so far that the pod would be of another QoS class. Any other change
 // makes it another pod.
-func (s *Source) succeed(f *file, c *claim) {
-	old := f.claim(c.key)
+func (s *Source) succeed(f *file, c *manifest.Item) {
+	old := f.claim(c.Ref)
 	if old == nil {
 		// The manifest may have been renamed at the same time.
-		if holders := s.claims[c.key]; len(holders) > 0 && s.files[holders[0]] != nil {
-			old = s.files[holders[0]].claim(c.key)
+		if holders := s.claims[c.Ref]; len(holders) > 0 && s.files[holders[0]] != nil {
+			old = s.files[holders[0]].claim(c.Ref)
 		}
 	}
-	if old == nil || c.pod == nil || old.pod.UID == c.pod.UID || old.hash != c.hash && !onlyResized(old.pod, c.pod) {
+	if old == nil || c.Pod == nil || old.Pod.UID == c.Pod.UID || old.Hash != c.Hash && !onlyResized(old.Pod, c.Pod) {
 		return
 	}
-	c.pod.UID = old.pod.UID
+	c.Pod.UID = old.Pod.UID
 }
 
 // onlyResized says whether two pods differ in nothing but resources that can change while they run.
@@ -33,8 +35,8 @@ func onlyResized(a, b *corev1.Pod) bool {
 func withoutResources(pod *corev1.Pod) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.UID = ""
-	delete(out.Annotations, AnnotationHash)
-	delete(out.Annotations, AnnotationSeen)
+	delete(out.Annotations, desired.AnnotationHash)
+	delete(out.Annotations, desired.AnnotationSeen)
 	strip := func(r *corev1.ResourceRequirements) {
 		for _, l := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
 			delete(*l, corev1.ResourceCPU)

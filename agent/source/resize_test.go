@@ -6,6 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/source/manifest"
 )
 
 func sizedYAML(name, cpu, memory, rest string) string {
@@ -74,8 +77,18 @@ func TestResizedPodGoesOn(t *testing.T) {
 	}
 }
 
+// podOf is the pod of a manifest.
+func podOf(t *testing.T, text string) *corev1.Pod {
+	t.Helper()
+	docs := (&manifest.Reader{Node: "n"}).Read([]byte(text), manifest.Place{Origin: desired.File})
+	if len(docs) != 1 || docs[0].Item == nil {
+		t.Fatalf("%s: %+v", text, docs)
+	}
+	return docs[0].Item.Pod
+}
+
 func TestOnlyResized(t *testing.T) {
-	pod := func(text string) *corev1.Pod { return claimOf(t, text, "n").pod }
+	pod := func(text string) *corev1.Pod { return podOf(t, text) }
 	base := sizedYAML("web", "100m", "64Mi", "")
 	for text, want := range map[string]bool{
 		base:                                true,

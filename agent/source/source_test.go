@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 )
 
@@ -21,6 +22,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds waits that must come to an end; nothing asserts on time.
 const patience = 20 * time.Second
+
+// These are for how long a directory waits for a file to come back.
+const (
+	renamedQuiet = 20 * time.Millisecond
+	goneLimit    = 200 * time.Millisecond
+)
 
 // harness runs a Source and keeps what a consumer would know.
 type harness struct {
@@ -51,7 +58,7 @@ func start(t testing.TB, dir string, change func(*Config)) *harness {
 	h := &harness{t: t, dir: dir, src: New(cfg), pods: map[string]*corev1.Pod{}, objects: map[object.Ref]object.Object{}}
 	h.cond = sync.NewCond(&h.mu)
 	ctx, cancel := context.WithCancel(context.Background())
-	out := make(chan Update)
+	out := make(chan desired.Update)
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := h.src.Run(ctx, out); err != nil {
@@ -70,18 +77,18 @@ func start(t testing.TB, dir string, change func(*Config)) *harness {
 	return h
 }
 
-func (h *harness) take(u Update) {
+func (h *harness) take(u desired.Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case u.Synced:
 		h.synced = true
 	case u.Kind != object.Pod && u.Object == nil:
-		delete(h.objects, u.ref())
-		h.history = append(h.history, "-"+u.ref().String())
+		delete(h.objects, u.Ref())
+		h.history = append(h.history, "-"+u.Ref().String())
 	case u.Kind != object.Pod:
-		h.objects[u.ref()] = u.Object
-		h.history = append(h.history, "+"+u.ref().String())
+		h.objects[u.Ref()] = u.Object
+		h.history = append(h.history, "+"+u.Ref().String())
 	case u.Pod == nil:
 		delete(h.pods, u.Key.String())
 		h.history = append(h.history, "-"+u.Key.Name)
@@ -233,7 +240,7 @@ func TestIdentity(t *testing.T) {
 	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "node1" || len(p.UID) != 32 {
 		t.Errorf("identity: %s/%s on %s, uid %s", p.Namespace, p.Name, p.Spec.NodeName, p.UID)
 	}
-	if p.Annotations[AnnotationSource] != "file" || p.Annotations[AnnotationHash] != string(p.UID) || p.Annotations[AnnotationSeen] == "" {
+	if p.Annotations[desired.AnnotationSource] != "file" || p.Annotations[desired.AnnotationHash] != string(p.UID) || p.Annotations[desired.AnnotationSeen] == "" {
 		t.Errorf("annotations: %v", p.Annotations)
 	}
 	if n := len(p.Spec.Tolerations); n != 1 || p.Spec.Tolerations[0].Effect != corev1.TaintEffectNoExecute {

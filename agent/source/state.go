@@ -13,8 +13,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/agent/source/manifest"
 )
 
 // saved is the last good version of one manifest's pods, as it is kept for the time after a restart.
@@ -53,7 +55,7 @@ func (s *Source) restore() {
 	}
 	type restored struct {
 		name  string
-		claim claim
+		claim manifest.Item
 	}
 	var all []restored
 	for _, e := range entries {
@@ -63,7 +65,7 @@ func (s *Source) restore() {
 		if err == nil {
 			err = json.Unmarshal(data, &v)
 		}
-		if err == nil && (s.statePath(v.File) != path || strings.Contains(v.File, "/") && v.File != s.cfg.URL) {
+		if err == nil && (s.statePath(v.File) != path || strings.Contains(v.File, "/") && s.origin(v.File) != desired.URL) {
 			err = fmt.Errorf("belongs to %q", v.File)
 		}
 		if err != nil {
@@ -72,39 +74,32 @@ func (s *Source) restore() {
 			_ = os.Remove(path)
 			continue
 		}
-		f := &file{}
+		f, from := &file{}, manifest.Place{Origin: s.origin(v.File)}
 		for _, p := range v.Pods {
 			// What this version does not accept any more is judged when its file is read.
-			if c, ok := s.again(p.Pod, p.Since); ok && c.pod != nil {
+			if c, ok := s.reader.Again(p.Pod, from, p.Since); ok && c.Pod != nil {
 				if p.UID != "" {
-					c.pod.UID = p.UID
+					c.Pod.UID = p.UID
 				}
-				s.mark(v.File, &c)
 				f.claims = append(f.claims, c)
 				all = append(all, restored{v.File, c})
 			}
 		}
 		for _, o := range v.Objects {
-			if c, ok := s.again(o.Object, o.Since); ok && c.object != nil {
+			if c, ok := s.reader.Again(o.Object, from, o.Since); ok && c.Object != nil {
 				f.claims = append(f.claims, c)
 				all = append(all, restored{v.File, c})
 			}
 		}
 		s.files[v.File] = f
+		if from.Origin == desired.File {
+			s.dir.Know(v.File)
+		}
 	}
-	slices.SortStableFunc(all, func(a, b restored) int { return a.claim.since.Compare(b.claim.since) })
+	slices.SortStableFunc(all, func(a, b restored) int { return a.claim.Since.Compare(b.claim.Since) })
 	for _, r := range all {
-		s.claims[r.claim.key] = append(s.claims[r.claim.key], r.name)
+		s.claims[r.claim.Ref] = append(s.claims[r.claim.Ref], r.name)
 	}
-}
-
-// again is the claim that was kept as raw.
-func (s *Source) again(raw []byte, since time.Time) (claim, bool) {
-	docs := decodeJSON(raw, nil, newDocument(nil, 0))
-	if len(docs) != 1 || len(docs[0].errors) > 0 {
-		return claim{}, false
-	}
-	return s.claimOf(&docs[0], since, nil)
 }
 
 // save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it.
@@ -136,10 +131,10 @@ func (s *Source) saveFile(name string) error {
 	v := saved{File: name}
 	for _, c := range f.claims {
 		switch {
-		case c.pod != nil:
-			v.Pods = append(v.Pods, savedPod{Since: c.since, Pod: c.raw, UID: c.pod.UID})
-		case c.key.Kind != object.Secret:
-			v.Objects = append(v.Objects, savedObject{Since: c.since, Object: c.raw})
+		case c.Pod != nil:
+			v.Pods = append(v.Pods, savedPod{Since: c.Since, Pod: c.Raw, UID: c.Pod.UID})
+		case c.Ref.Kind != object.Secret:
+			v.Objects = append(v.Objects, savedObject{Since: c.Since, Object: c.Raw})
 		}
 	}
 	if err := os.MkdirAll(s.cfg.StateDir, 0o700); err != nil {

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/source/url"
 )
 
 func TestURL(t *testing.T) {
@@ -21,7 +24,7 @@ func TestURL(t *testing.T) {
 		text, _ := body.Load().(string)
 		code, _ := status.Load().(int)
 		user, password, _ := r.BasicAuth()
-		switch tag := `"` + contentHash([]byte(text), "") + `"`; {
+		switch tag := `"` + fmt.Sprintf("%x", sha256.Sum256([]byte(text))) + `"`; {
 		case r.Header.Get("X-Node") != "one" || user != "me" || password != "hunter2":
 			w.WriteHeader(http.StatusForbidden)
 		case code != http.StatusOK:
@@ -36,7 +39,7 @@ func TestURL(t *testing.T) {
 	}))
 	defer server.Close()
 	state := t.TempDir()
-	header, err := ParseHeaders([]string{"X-Node: one"})
+	header, err := url.ParseHeaders([]string{"X-Node: one"})
 	must(t, err)
 	config := func(c *Config) {
 		c.URL, c.Header = strings.Replace(server.URL, "://", "://me:hunter2@", 1)+"/pods.yaml", header
@@ -45,7 +48,7 @@ func TestURL(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, config)
 	h.waitImage("web", "nginx:1")
-	if p := h.pods["default/web-node1"]; p.Annotations[AnnotationSource] != "http" {
+	if p := h.pods["default/web-node1"]; p.Annotations[desired.AnnotationSource] != "http" {
 		t.Errorf("annotations %v", p.Annotations)
 	}
 	h.wait("asked again in vain", func() bool { return same.Load() > 2 || h.nudge() })
@@ -85,67 +88,8 @@ func TestURL(t *testing.T) {
 		t.Errorf("%v", h.images())
 	}
 	for _, bad := range []string{"x", ": y", "a\nb: c"} {
-		if _, err := ParseHeaders([]string{bad}); err == nil {
+		if _, err := url.ParseHeaders([]string{bad}); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
-	}
-}
-
-// TestHostileURL: a web server's answer has bounds, and a redirection takes no password elsewhere.
-func TestHostileURL(t *testing.T) {
-	var elsewhere atomic.Value
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		elsewhere.Store(r.Header.Get("X-Secret"))
-		_, _ = w.Write([]byte(podYAML("web", "nginx:1")))
-	}))
-	defer other.Close()
-	long := strings.Repeat("x", 1000)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/header":
-			for i := range 1000 {
-				w.Header().Set(fmt.Sprint("X-", i), long)
-			}
-		case "/body":
-			for r.Context().Err() == nil {
-				if _, err := w.Write([]byte(long)); err != nil {
-					return
-				}
-			}
-		case "/round":
-			http.Redirect(w, r, "/round", http.StatusFound)
-		case "/away":
-			http.Redirect(w, r, other.URL, http.StatusFound)
-		case "/here":
-			http.Redirect(w, r, "/pod", http.StatusFound)
-		case "/pod":
-			if r.Header.Get("X-Secret") != "hunter2" {
-				w.WriteHeader(http.StatusForbidden)
-			}
-			_, _ = w.Write([]byte(podYAML("web", "nginx:1")))
-		case "/reason":
-			conn, _, err := http.NewResponseController(w).Hijack()
-			if err == nil {
-				_, _ = conn.Write([]byte("HTTP/1.1 500 " + strings.Repeat(long, 20) + "\r\nConnection: close\r\n\r\n"))
-				conn.Close()
-			}
-		}
-	}))
-	defer server.Close()
-	header, err := ParseHeaders([]string{"X-Secret: hunter2"})
-	must(t, err)
-	for path, want := range map[string]string{
-		"/header": "server response headers exceeded", "/body": "answer has more than", "/round": "stopped after 10", "/away": "", "/here": "",
-		"/reason": "the server answers 500 xxx",
-	} {
-		f := fetcher{url: server.URL + path, header: header, client: urlClient(header)}
-		a := f.get(t.Context())
-		f.client.CloseIdleConnections()
-		if (a.err == nil) != (want == "") || a.err != nil && (!strings.Contains(a.err.Error(), want) || len(a.err.Error()) > 300) {
-			t.Errorf("%s: got %.300v, want %q", path, a.err, want)
-		}
-	}
-	if got := elsewhere.Load(); got != "" {
-		t.Errorf("another server was told %q", got)
 	}
 }

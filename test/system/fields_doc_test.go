@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/berth-node/berth/agent/source"
+	"github.com/berth-node/berth/agent/desired"
 )
 
 var update = flag.Bool("update", false, "write docs/pod-fields.md anew")
@@ -142,13 +142,13 @@ func plain(path string) string {
 	return strings.TrimPrefix(strings.ReplaceAll(path, "[*]", ""), "spec.")
 }
 
-func ruleOf(f string) (source.Rule, bool) {
-	for _, r := range source.Rules() {
+func ruleOf(f string) (desired.Field, bool) {
+	for _, r := range desired.Fields() {
 		if p := plain(r.Path); f == p || strings.HasPrefix(f, p+".") {
 			return r, true
 		}
 	}
-	return source.Rule{}, false
+	return desired.Field{}, false
 }
 
 // TestFieldsDoc wants every field of the Pod API to be used by a case, refused or ignored, and the document to say which. It is

@@ -1,4 +1,4 @@
-package source
+package desired
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ func (d Dependency) String() string {
 	return d.NamespacedName.String() + " runs"
 }
 
-// After are the pods that a static pod starts after.
+// After returns the pods that a pod starts after.
 func After(pod *corev1.Pod) ([]Dependency, error) {
 	text := pod.Annotations[AnnotationAfter]
 	if text == "" {

@@ -1,4 +1,4 @@
-package source
+package manifest
 
 import (
 	"encoding/json"
@@ -23,10 +23,10 @@ import (
 // AnnotationCredentials says of a Secret which credentials of the service its keys have as values: "password=db-password, ca.crt=ca".
 const AnnotationCredentials = "berth.node/credentials" //nolint:gosec // the name of an annotation
 
-// claimOf makes a claim of what a document holds. exposed is why the file may not hold Secrets.
-func (s *Source) claimOf(d *decoded, seen time.Time, exposed error) (claim, bool) {
+// item makes an item of what a document holds.
+func (r *Reader) item(d *decoded, from Place, seen time.Time) (Item, bool) {
 	if d.object == nil {
-		return static(d, s.cfg.NodeName, seen)
+		return static(d, r.Node, from.Origin, seen)
 	}
 	o, given := d.object, d.object.GetUID()
 	strip(o)
@@ -39,30 +39,30 @@ func (s *Source) claimOf(d *decoded, seen time.Time, exposed error) (claim, bool
 		o.SetNamespace("")
 	}
 	if c, ok := o.(*resourcev1.ResourceClaim); ok {
-		if errs := s.identify(c, given, d); len(errs) > 0 {
+		if errs := r.identify(c, given, d); len(errs) > 0 {
 			d.errors = append(d.errors, d.at.sayAll(errs)...)
-			return claim{}, false
+			return Item{}, false
 		}
 	}
 	if secret, ok := o.(*corev1.Secret); ok {
-		if errs := s.secret(secret, exposed); len(errs) > 0 {
+		if errs := r.secret(secret, from.Exposed); len(errs) > 0 {
 			d.errors = append(d.errors, d.at.sayAll(errs)...)
-			return claim{}, false
+			return Item{}, false
 		}
 	}
 	raw, err := json.Marshal(o)
 	if err != nil {
 		d.errors = append(d.errors, d.at.say("", err.Error()))
-		return claim{}, false
+		return Item{}, false
 	}
 	api.SetObjectDefaults(o)
 	errs := api.ValidateObject(o, d.kind.Namespaced())
 	errs = append(errs, unsupportedObject(o)...)
 	if len(errs) > 0 {
 		d.errors = append(d.errors, d.at.sayAll(errs)...)
-		return claim{}, false
+		return Item{}, false
 	}
-	return claim{key: d.ref(), object: o, hash: contentHash(raw, ""), raw: raw, since: seen}, true
+	return Item{Ref: d.ref(), Object: o, Hash: contentHash(raw, ""), Raw: raw, Since: seen}, true
 }
 
 // ref names what a document holds, as far as it tells.
@@ -75,7 +75,7 @@ func (d *decoded) ref() object.Ref {
 
 // identify gives a ResourceClaim the UID that drivers know it by: its own, as in a cluster that it may come from, or one that is the same as
 // long as its name and its spec are, which the API lets nobody change. Who it is reserved for is the node's to keep.
-func (s *Source) identify(o *resourcev1.ResourceClaim, given types.UID, d *decoded) field.ErrorList {
+func (r *Reader) identify(o *resourcev1.ResourceClaim, given types.UID, d *decoded) field.ErrorList {
 	if len(o.Status.ReservedFor) > 0 {
 		d.warnings = append(d.warnings, d.at.say("status.reservedFor", "status.reservedFor is ignored: the node keeps which of its pods have the claim"))
 		o.Status.ReservedFor = nil
@@ -88,7 +88,7 @@ func (s *Source) identify(o *resourcev1.ResourceClaim, given types.UID, d *decod
 	if err != nil {
 		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
 	}
-	o.UID = types.UID(contentHash(raw, s.cfg.NodeName))
+	o.UID = types.UID(contentHash(raw, r.Node))
 	return nil
 }
 
@@ -105,7 +105,7 @@ func strip(o object.Object) {
 }
 
 // secret fills in the credentials that a Secret names, and refuses values that others could have read.
-func (s *Source) secret(o *corev1.Secret, exposed error) field.ErrorList {
+func (r *Reader) secret(o *corev1.Secret, exposed error) field.ErrorList {
 	if len(o.Data)+len(o.StringData) > 0 && exposed != nil {
 		path := field.NewPath("data")
 		if len(o.Data) == 0 {
@@ -119,7 +119,7 @@ func (s *Source) secret(o *corev1.Secret, exposed error) field.ErrorList {
 	}
 	at := field.NewPath("metadata", "annotations").Key(AnnotationCredentials)
 	// Each value is read apart, so that a name cannot lead out of the directory.
-	dir, err := s.credentials()
+	dir, err := r.credentials()
 	if err != nil {
 		return field.ErrorList{field.Forbidden(at, err.Error())}
 	}
@@ -152,27 +152,15 @@ func cause(err error) error {
 	return err
 }
 
-func (s *Source) credentials() (*os.Root, error) {
-	if s.cfg.Credentials == "" {
+func (r *Reader) credentials() (*os.Root, error) {
+	if r.Credentials == "" {
 		return nil, errors.New("this service was given no credentials: $CREDENTIALS_DIRECTORY is not set (see LoadCredential= in systemd.exec(5))")
 	}
-	dir, err := os.OpenRoot(s.cfg.Credentials)
+	dir, err := os.OpenRoot(r.Credentials)
 	if err != nil {
 		return nil, fmt.Errorf("open the service's credentials: %w", err)
 	}
 	return dir, nil
-}
-
-// exposed says why a file in that state may not hold Secrets.
-func (id identity) exposed() error {
-	const rule = "Secrets are taken only from files of mode 0600 that are root's, or from the service's credentials (annotation " + AnnotationCredentials + ")"
-	switch {
-	case id.mode&0o077 != 0:
-		return fmt.Errorf("the file has mode %04o, so others can read or change it: %s", id.mode&0o7777, rule)
-	case id.uid != 0 && int(id.uid) != os.Geteuid():
-		return fmt.Errorf("the file belongs to user %d: %s", id.uid, rule)
-	}
-	return nil
 }
 
 // mountable are the kinds of PersistentVolumes that this version mounts.

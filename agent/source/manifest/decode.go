@@ -1,4 +1,4 @@
-package source
+package manifest
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// MaxFile is the size from which on a manifest is refused unread.
-	MaxFile = 10 << 20
+	// MaxSize is how many bytes a manifest may have. One that has more is refused unread.
+	MaxSize = 10 << 20
 	// maxDocument bounds one document, because a parsed YAML tree takes a hundred times the room of its text. It is what an
 	// API server takes in one request.
 	maxDocument = 3 << 20
@@ -211,7 +211,7 @@ func (p position) yamlErrors(err error) []string {
 		} else if !strings.HasPrefix(l, "document ") {
 			l = "invalid YAML: " + l
 		}
-		out = append(out, clip(fmt.Sprintf("line %d: %s", line, l)))
+		out = append(out, Shorten(fmt.Sprintf("line %d: %s", line, l)))
 		if len(out) == maxMessages {
 			break
 		}
@@ -397,10 +397,11 @@ func (p position) sayAll(errs field.ErrorList) []string {
 
 // say puts the line of a field before a message.
 func (p position) say(path, message string) string {
-	return clip(fmt.Sprintf("line %d: %s", p.lineOf(path), message))
+	return Shorten(fmt.Sprintf("line %d: %s", p.lineOf(path), message))
 }
 
-func clip(s string) string {
+// Shorten bounds what is said of a manifest.
+func Shorten(s string) string {
 	if len(s) <= maxMessage {
 		return s
 	}

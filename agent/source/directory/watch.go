@@ -1,4 +1,4 @@
-package source
+package directory
 
 import (
 	"encoding/binary"

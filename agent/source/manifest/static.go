@@ -1,4 +1,4 @@
-package source
+package manifest
 
 import (
 	"crypto/sha256"
@@ -13,44 +13,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/control/api"
 	"github.com/berth-node/berth/probes"
 )
 
-// The annotations that tell a static pod from one of an API server, under the names other tools look for.
-const (
-	AnnotationSource = "kubernetes.io/config.source"
-	AnnotationHash   = "kubernetes.io/config.hash"
-	AnnotationSeen   = "kubernetes.io/config.seen"
-	AnnotationMirror = "kubernetes.io/config.mirror" // of the copy of a static pod that an API server has
-)
-
-// claim is one pod a file asks for, ready to run, or another object that it holds.
-type claim struct {
-	key    object.Ref
-	pod    *corev1.Pod
-	object object.Object // when it is no pod
-	hash   string
-	raw    []byte // as the manifest has it, before defaults
-	since  time.Time
-}
-
-// version tells what of a claim would have to be told again.
-func (c *claim) version() string {
-	if c.pod != nil {
-		return c.hash + "/" + string(c.pod.UID)
-	}
-	return c.hash
-}
+// systemPriorities are the two priority classes that exist without an API server.
+var systemPriorities = map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
 // static turns the pod of a manifest into a static pod of this node: identity, defaults, validation. The pod of d becomes part
-// of the claim.
-func static(d *decoded, node string, seen time.Time) (claim, bool) {
+// of the item.
+func static(d *decoded, node string, origin desired.Origin, seen time.Time) (Item, bool) {
 	pod := d.pod
 	if pod.Name == "" {
 		d.errors = append(d.errors, d.at.say("metadata.name", "metadata.name: Required value: a static pod needs a name"))
-		return claim{}, false
+		return Item{}, false
 	}
 	d.warnings = append(d.warnings, ignored(d, node)...)
 	pod.Status = corev1.PodStatus{}
@@ -63,7 +41,7 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		d.errors = append(d.errors, d.at.say("", err.Error()))
-		return claim{}, false
+		return Item{}, false
 	}
 	hash := contentHash(raw, node)
 	pod.Name += "-" + node
@@ -73,9 +51,9 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
-	pod.Annotations[AnnotationSource] = "file"
-	pod.Annotations[AnnotationHash] = hash
-	pod.Annotations[AnnotationSeen] = seen.Format(time.RFC3339Nano)
+	pod.Annotations[desired.AnnotationSource] = string(origin)
+	pod.Annotations[desired.AnnotationHash] = hash
+	pod.Annotations[desired.AnnotationSeen] = seen.Format(time.RFC3339Nano)
 	// No taint of the node ends a static pod: it is here because a file is.
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
 		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
@@ -87,19 +65,41 @@ func static(d *decoded, node string, seen time.Time) (claim, bool) {
 	errs := api.Validate(pod)
 	errs = append(errs, checkUID(pod.UID)...)
 	errs = append(errs, checkMirror(pod)...)
-	errs = append(errs, Unsupported(pod)...)
+	errs = append(errs, desired.Unsupported(pod)...)
 	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))
 	}
-	if _, err := After(pod); err != nil {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(AnnotationAfter), pod.Annotations[AnnotationAfter], err.Error()))
+	if _, err := desired.After(pod); err != nil {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(desired.AnnotationAfter), pod.Annotations[desired.AnnotationAfter], err.Error()))
 	}
 	if len(errs) > 0 {
 		d.errors = append(d.errors, d.at.sayAll(errs)...)
-		return claim{}, false
+		return Item{}, false
 	}
 	pod.Status.Phase = corev1.PodPending
-	return claim{key: object.RefTo(object.Pod, pod.Namespace, pod.Name), pod: pod, hash: hash, raw: raw, since: seen}, true
+	return Item{Ref: object.RefTo(object.Pod, pod.Namespace, pod.Name), Pod: pod, Hash: hash, Raw: raw, Since: seen}, true
+}
+
+// checkUID refuses a UID that cannot be part of a path and the name of a cgroup, as a pod's is about to be.
+func checkUID(given types.UID) field.ErrorList {
+	uid := string(given)
+	ok := len(uid) <= 64 && !strings.HasPrefix(uid, "-")
+	for _, c := range uid {
+		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
+	}
+	if ok {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
+}
+
+// checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says nothing.
+func checkMirror(pod *corev1.Pod) field.ErrorList {
+	if !desired.IsMirror(pod) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(desired.AnnotationMirror),
+		"it marks the copy of a static pod that an API server has, which is not run; take it out of a manifest that was made of such a copy")}
 }
 
 // key is what the pod of d will be called, as far as its manifest tells.
@@ -108,14 +108,14 @@ func (d *decoded) key(node string) string {
 		return ""
 	}
 	if d.object != nil || d.kind != object.Pod {
-		return clip(d.ref().String())
+		return Shorten(d.ref().String())
 	}
 	ns := "default"
 	if d.pod != nil && d.pod.Namespace != "" {
 		ns = d.pod.Namespace
 	}
 	name := strings.TrimSuffix(d.name, "-"+node)
-	return clip(ns + "/" + name + "-" + node)
+	return Shorten(ns + "/" + name + "-" + node)
 }
 
 // contentHash is the identity of a static pod: the same as long as node and manifest say the same, in whatever layout. It is
@@ -172,10 +172,8 @@ func ignored(d *decoded, node string) []string {
 	pod.ResourceVersion, pod.Generation = "", 0
 	pod.SelfLink = "" //nolint:staticcheck // deprecated, and part of what a manifest may hold all the same
 	pod.CreationTimestamp = metav1.Time{}
-	for _, r := range ignoredRules() {
-		for _, path := range r.find(pod) {
-			warn(true, path, r.reason)
-		}
+	for _, i := range desired.IgnoredIn(pod) {
+		warn(true, i.Path, i.Reason)
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package source
+package manifest
 
 import (
 	"fmt"
@@ -9,7 +9,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/agent/desired"
 )
+
+func podYAML(name, image string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    image: %s\n", name, image)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestDecode(t *testing.T) {
 	pod := func(name string) string { return podYAML(name, "nginx:1") }
@@ -140,7 +153,7 @@ func TestDecodeHostile(t *testing.T) {
 			for i := range docs {
 				d := &docs[i]
 				if d.pod != nil && len(d.errors) == 0 {
-					static(d, "node", time.Now())
+					static(d, "node", desired.File, time.Now())
 				}
 				for _, m := range append(d.errors, d.warnings...) {
 					said += len(m)
@@ -178,20 +191,20 @@ func TestHostileValues(t *testing.T) {
 		if len(docs) != 1 || docs[0].pod == nil {
 			t.Fatalf("%.80s: %+v", text, docs)
 		}
-		_, ok := static(&docs[0], "node", time.Now())
+		_, ok := static(&docs[0], "node", desired.File, time.Now())
 		if all := strings.Join(docs[0].errors, "\n"); ok || !strings.Contains(all, want) {
 			t.Errorf("no %q in %q", want, all)
 		}
 	}
 }
 
-func claimOf(t *testing.T, text, node string) claim {
+func itemOf(t *testing.T, text, node string) Item {
 	t.Helper()
 	docs := decode([]byte(text))
 	if len(docs) != 1 || docs[0].pod == nil {
 		t.Fatalf("%s: %+v", text, docs)
 	}
-	c, ok := static(&docs[0], node, time.Now())
+	c, ok := static(&docs[0], node, desired.File, time.Now())
 	if !ok {
 		t.Fatalf("%q", docs[0].errors)
 	}
@@ -200,7 +213,7 @@ func claimOf(t *testing.T, text, node string) claim {
 
 func TestContentHash(t *testing.T) {
 	base := podYAML("a", "nginx:1") + "    resources: {limits: {cpu: 500m, memory: 1Gi}}\n"
-	hash := claimOf(t, base, "node").hash
+	hash := itemOf(t, base, "node").Hash
 	for name, text := range map[string]string{
 		"comments":     "# x\n" + base,
 		"quantities":   strings.NewReplacer("500m", "'0.5'", "1Gi", "1024Mi").Replace(base),
@@ -210,7 +223,7 @@ func TestContentHash(t *testing.T) {
 		"unknown":      base + "  unknown: 1\n",
 		"order":        "kind: Pod\nspec:\n  containers:\n  - image: nginx:1\n    resources: {limits: {memory: 1Gi, cpu: 500m}}\n    name: main\nmetadata: {name: a}\napiVersion: v1\n",
 	} {
-		if claimOf(t, text, "node").hash != hash {
+		if itemOf(t, text, "node").Hash != hash {
 			t.Errorf("%s make another pod of it", name)
 		}
 	}
@@ -219,35 +232,23 @@ func TestContentHash(t *testing.T) {
 		"label": strings.Replace(base, "name: a\n", "name: a\n  labels: {x: z}\n", 1),
 		"ns":    strings.Replace(base, "name: a\n", "name: a\n  namespace: other\n", 1),
 	} {
-		if claimOf(t, text, "node").hash == hash {
+		if itemOf(t, text, "node").Hash == hash {
 			t.Errorf("%s does not make another pod of it", name)
 		}
 	}
-	if claimOf(t, base, "other").hash == hash {
+	if itemOf(t, base, "other").Hash == hash {
 		t.Error("on another node it is the same pod")
 	}
-	if uid := claimOf(t, strings.Replace(base, "name: a\n", "name: a\n  uid: abc\n", 1), "node").pod.UID; uid != "abc" {
+	if uid := itemOf(t, strings.Replace(base, "name: a\n", "name: a\n  uid: abc\n", 1), "node").Pod.UID; uid != "abc" {
 		t.Errorf("uid %q", uid)
 	}
 	// An agent of another version must come to the same result, or an upgrade restarts every pod.
-	if got, want := claimOf(t, podYAML("golden", "nginx:1"), "node").hash, goldenHash; got != want {
+	if got, want := itemOf(t, podYAML("golden", "nginx:1"), "node").Hash, goldenHash; got != want {
 		t.Errorf("hash %s, want %s", got, want)
 	}
 }
 
 const goldenHash = "a1f95acd386dad4cd152c3cf37971f3c"
-
-func TestUnsupportedPathsExist(t *testing.T) {
-	for _, e := range append(append([]entry(nil), unsupported...), ignoredFields...) {
-		want := 1
-		if strings.HasPrefix(e.path, "spec.containers[*]") {
-			want = 3 // init and ephemeral containers
-		}
-		if e.reason == "" || len(rules([]entry{e})) != want {
-			t.Errorf("%s: no such field, or no reason", e.path)
-		}
-	}
-}
 
 func TestUnsupported(t *testing.T) {
 	text := strings.Replace(podYAML("a", "x"), "name: a\n", "name: a\n  annotations: {berth.node/probe-period-ms: 1s}\n", 1) + `    envFrom: [{configMapRef: {name: x}}]
@@ -264,7 +265,7 @@ func TestUnsupported(t *testing.T) {
   os: {name: linux}
 `
 	docs := decode([]byte(text))
-	_, ok := static(&docs[0], "node", time.Now())
+	_, ok := static(&docs[0], "node", desired.File, time.Now())
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
 		"spec.volumes[3].projected.sources[0].serviceAccountToken",
@@ -283,7 +284,7 @@ func TestUnsupported(t *testing.T) {
 func TestIgnored(t *testing.T) {
 	docs := decode([]byte(strings.Replace(podYAML("a", "x"), "name: a\n", "name: a\n  finalizers: [x/y]\n", 1) +
 		"  nodeName: elsewhere\n  schedulerName: mine\n  topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}]\nstatus: {phase: Failed}\n"))
-	c, ok := static(&docs[0], "node", time.Now())
+	c, ok := static(&docs[0], "node", desired.File, time.Now())
 	if !ok {
 		t.Fatalf("%q", docs[0].errors)
 	}
@@ -292,14 +293,14 @@ func TestIgnored(t *testing.T) {
 			t.Errorf("no %q in %q", w, docs[0].warnings)
 		}
 	}
-	if c.pod.Spec.NodeName != "node" || c.pod.Status.Phase != corev1.PodPending || len(c.pod.Finalizers) > 0 {
-		t.Errorf("%+v", c.pod)
+	if c.Pod.Spec.NodeName != "node" || c.Pod.Status.Phase != corev1.PodPending || len(c.Pod.Finalizers) > 0 {
+		t.Errorf("%+v", c.Pod)
 	}
 }
 
 func TestPriority(t *testing.T) {
-	c := claimOf(t, podYAML("a", "x")+"  priorityClassName: system-node-critical\n", "node")
-	if p := c.pod.Spec.Priority; p == nil || *p != 2_000_001_000 {
+	c := itemOf(t, podYAML("a", "x")+"  priorityClassName: system-node-critical\n", "node")
+	if p := c.Pod.Spec.Priority; p == nil || *p != 2_000_001_000 {
 		t.Errorf("priority %v", p)
 	}
 }
@@ -316,7 +317,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: p, uid: u}, spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}, " +
 		"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p/q, device: x, shareID: z}], config: [{source: FromClass, opaque: {driver: d, parameters: {a: 1}}}]}, nodeSelector: {nodeSelectorTerms: [{}]}}}}"))
 	f.Add([]byte("a: &a [*a]\n? {x: 1}\n: y"))
-	src := New(Config{NodeName: "node"})
+	reader := Reader{Node: "node"}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<16 {
 			return
@@ -329,7 +330,7 @@ func FuzzDecode(f *testing.F) {
 			if !here || len(d.errors) > 0 {
 				continue
 			}
-			c, ok := src.claimOf(&d, time.Time{}, nil)
+			c, ok := reader.item(&d, Place{Origin: desired.File}, time.Time{})
 			if ok == (len(d.errors) > 0) {
 				t.Fatalf("accepted %v with errors %q", ok, d.errors)
 			}
@@ -337,8 +338,8 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			// What is kept for a restart must come back as it was.
-			if c2, ok := src.again(c.raw, time.Time{}); !ok || c2.hash != c.hash || c2.key != c.key {
-				t.Fatalf("came back as %v %q, was %v %q", c2.key, c2.hash, c.key, c.hash)
+			if c2, ok := reader.Again(c.Raw, Place{Origin: desired.File}, time.Time{}); !ok || c2.Hash != c.Hash || c2.Ref != c.Ref {
+				t.Fatalf("came back as %v %q, was %v %q", c2.Ref, c2.Hash, c.Ref, c.Hash)
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package source
+package desired
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -80,43 +79,49 @@ var (
 	ignoredRules     = sync.OnceValue(func() []rule { return rules(ignoredFields) })
 )
 
-// systemPriorities are the two priority classes that exist without an API server.
-var systemPriorities = map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-
 // Unsupported names every field of a pod that this version of the agent does not act upon.
 func Unsupported(pod *corev1.Pod) field.ErrorList {
 	var errs field.ErrorList
 	for _, r := range unsupportedRules() {
 		for _, path := range r.find(pod) {
-			errs = append(errs, field.Forbidden(at(path), r.reason))
+			errs = append(errs, field.Forbidden(field.NewPath(path), r.reason))
 		}
 	}
 	return errs
 }
 
-// at makes a path of its text, which field.NewPath keeps as it is.
-func at(path string) *field.Path { return field.NewPath(path) }
+// Ignored is a field that a pod sets and that means nothing here, and why.
+type Ignored struct{ Path, Reason string }
 
-// checkUID refuses a UID that cannot be part of a path and the name of a cgroup, as a pod's is about to be.
-func checkUID(given types.UID) field.ErrorList {
-	uid := string(given)
-	ok := len(uid) <= 64 && !strings.HasPrefix(uid, "-")
-	for _, c := range uid {
-		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
+// IgnoredIn lists the fields of a pod that mean nothing for one that is bound to its node.
+func IgnoredIn(pod *corev1.Pod) []Ignored {
+	var out []Ignored
+	for _, r := range ignoredRules() {
+		for _, path := range r.find(pod) {
+			out = append(out, Ignored{path, r.reason})
+		}
 	}
-	if ok {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(at("metadata.uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
+	return out
 }
 
-// checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says nothing.
-func checkMirror(pod *corev1.Pod) field.ErrorList {
-	if _, ok := pod.Annotations[AnnotationMirror]; !ok {
-		return nil
+// Field says what becomes of a pod that sets a field: it is refused, or it runs with a warning that the field means nothing here.
+type Field struct {
+	Path    string // [*] stands for every element, containers for init containers too
+	Value   string // "" = any value
+	Reason  string
+	Refused bool
+}
+
+// Fields lists the fields of the Pod API that pods cannot use. Every other one is acted upon.
+func Fields() []Field {
+	var out []Field
+	for i, table := range [][]entry{unsupported, ignoredFields} {
+		for _, e := range table {
+			path, value, _ := strings.Cut(e.path, "=")
+			out = append(out, Field{Path: path, Value: value, Reason: e.reason, Refused: i == 0})
+		}
 	}
-	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(AnnotationMirror),
-		"it marks the copy of a static pod that an API server has, which is not run; take it out of a manifest that was made of such a copy")}
+	return out
 }
 
 // rule is an entry whose path is resolved to fields of the types, once, since every manifest is held to all of them.
@@ -214,24 +219,4 @@ func (r *rule) match(v reflect.Value, path string, steps []member) []string {
 		return nil
 	}
 	return []string{path + "." + s.name}
-}
-
-// Rule says what becomes of a pod that sets a field: it is refused, or it runs with a warning that the field means nothing here.
-type Rule struct {
-	Path    string // [*] stands for every element, containers for init containers too
-	Value   string // "" = any value
-	Reason  string
-	Refused bool
-}
-
-// Rules are the fields of the Pod API that pods of manifests cannot use. Every other one is acted upon.
-func Rules() []Rule {
-	var out []Rule
-	for i, table := range [][]entry{unsupported, ignoredFields} {
-		for _, e := range table {
-			path, value, _ := strings.Cut(e.path, "=")
-			out = append(out, Rule{Path: path, Value: value, Reason: e.reason, Refused: i == 0})
-		}
-	}
-	return out
 }

@@ -1,4 +1,4 @@
-package source
+package manifest
 
 import (
 	"bytes"
@@ -57,7 +57,7 @@ func checkQuantities(o any) field.ErrorList {
 			most /= 1000 // it is counted in thousandths
 		}
 		if math.Abs(q.AsApproximateFloat64()) >= most {
-			errs = append(errs, field.Invalid(at(path), q.String(), fmt.Sprintf("must be less than %.3g", most)))
+			errs = append(errs, field.Invalid(field.NewPath(path), q.String(), fmt.Sprintf("must be less than %.3g", most)))
 		}
 	})
 	return errs
