@@ -111,6 +111,21 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestPure keeps files, the network and waiting out of packages that only decide.
+func TestPure(t *testing.T) {
+	pure := []string{"agent/pod/plan", "agent/pod/admission"} // they decide from what they are given
+	for _, p := range packages(t) {
+		if !slices.Contains(pure, strings.TrimPrefix(p.ImportPath, module+"/")) {
+			continue
+		}
+		for _, imp := range p.Imports {
+			if slices.Contains([]string{"context", "io", "log/slog", "net", "net/http", "os", "os/exec", "sync", "golang.org/x/sys/unix"}, imp) {
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
 // TestPackages wants a comment in each package that says what it is for, a name that says so too, and no work at import.

@@ -174,8 +174,8 @@ func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*c
 	one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
 	m.adding.Lock()
 	defer m.adding.Unlock()
-	shown, ok := m.Get(one.share.pod.Namespace, one.share.pod.Name)
-	name := one.share.pod.Name
+	shown, ok := m.Get(one.share.Pod.Namespace, one.share.Pod.Name)
+	name := one.share.Pod.Name
 	switch {
 	case !ok || shown.UID != uid:
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod is not ready to be changed, try again"))

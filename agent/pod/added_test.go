@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/record"
 )
 
@@ -33,7 +35,7 @@ func (n *testNode) debug(name string, list ...corev1.EphemeralContainer) error {
 
 func TestEphemeralContainer(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("i"), containers("main", "other"))
+		p := podtest.New("web", podtest.Inits("i"), podtest.Containers("main", "other"))
 		n.apply(p)
 		n.is("web", "Pending i:0:running main:0:PodInitializing other:0:PodInitializing")
 		// It does not wait for the pod, but for its target.
@@ -60,7 +62,7 @@ func TestEphemeralContainer(t *testing.T) {
 		if s := n.pod("web").Status.EphemeralContainerStatuses[1]; s.Ready || s.Started != nil {
 			t.Errorf("status: %+v", s)
 		}
-		if !stateOf(n.pod("web")).ready {
+		if !admission.StateOf(n.pod("web")).Ready {
 			t.Errorf("not ready: %+v", n.pod("web").Status.Conditions)
 		}
 		// It goes with its sandbox.
@@ -70,7 +72,7 @@ func TestEphemeralContainer(t *testing.T) {
 		n.pass(time.Minute)
 		n.is("web", "Running i:1:Completed(0)<Completed(0) main:1:running<Error(255) other:1:running<Error(255) now:0:Error(3) later:0:Error(255)")
 		// Another pod of the name has none.
-		q := newPod("web", withUID("another"))
+		q := podtest.New("web", podtest.WithUID("another"))
 		n.apply(q)
 		n.pass(time.Minute)
 		n.is("web", "Running main:0:running")
@@ -84,7 +86,7 @@ func TestEphemeralContainer(t *testing.T) {
 // An agent that was killed between the record and the act finishes it.
 func TestEphemeralAfterCrash(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		n.rt.refuse = func(call string) error {
 			if strings.HasPrefix(call, "CreateContainer dbg") {
 				n.rt.refuse = nil
@@ -107,7 +109,7 @@ func TestEphemeralAfterCrash(t *testing.T) {
 // A pod that ends takes them along, and what they were stays to be told.
 func TestEphemeralEndsWithPod(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", policy(corev1.RestartPolicyNever))
+		p := podtest.New("web", podtest.Policy(corev1.RestartPolicyNever))
 		n.apply(p)
 		if err := n.debug("web", ephemeral("dbg", "")); err != nil {
 			t.Fatal(err)
@@ -128,7 +130,7 @@ func TestEphemeralEndsWithPod(t *testing.T) {
 
 func TestEphemeralRefused(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		if err := n.debug("web", ephemeral("dbg", "")); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +176,7 @@ func TestEphemeralRefused(t *testing.T) {
 func TestReadinessGates(t *testing.T) {
 	const gate = "example.com/in"
 	onNode(t, func(n *testNode) {
-		p := newPod("web", func(p *corev1.Pod) {
+		p := podtest.New("web", func(p *corev1.Pod) {
 			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}, {ConditionType: "second"}}
 		})
 		n.apply(p)

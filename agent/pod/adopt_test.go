@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 func onPort(port int32) func(*corev1.Pod) {
@@ -18,10 +20,10 @@ func onPort(port int32) func(*corev1.Pod) {
 // one, which starts after it has ended.
 func TestChangedWhileAway(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		old, other := newPod("web"), newPod("other", containers("x"), onPort(8080))
+		old, other := podtest.New("web"), podtest.New("other", podtest.Containers("x"), onPort(8080))
 		n.apply(old, other)
 		n.stop()
-		changed := newPod("web", withUID("changed"), onPort(8080))
+		changed := podtest.New("web", podtest.WithUID("changed"), onPort(8080))
 		n.want[types.NamespacedName{Namespace: "default", Name: "web"}] = changed
 		n.start()
 		n.pass(time.Minute)
@@ -43,7 +45,7 @@ func TestChangedWhileAway(t *testing.T) {
 		n.is("web", "Running main:0:running")
 		n.gone(old, other)
 		n.stop()
-		last := newPod("web", withUID("last"))
+		last := podtest.New("web", podtest.WithUID("last"))
 		n.want[types.NamespacedName{Namespace: "default", Name: "web"}] = last
 		n.start()
 		n.pass(time.Minute)

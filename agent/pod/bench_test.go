@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/volume"
 )
 
@@ -50,7 +51,7 @@ func BenchmarkPod(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		n++
-		p := newPod(fmt.Sprintf("p%d", n), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(1)) })
+		p := podtest.New(fmt.Sprintf("p%d", n), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(1)) })
 		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		began := time.Now()
 		updates <- desired.Update{Key: key, Pod: p}

@@ -8,13 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
-const (
-	// reasonClaims is why a pod waits for its resource claims, by the name of kubelet's event.
-	reasonClaims = "FailedPrepareDynamicResources"
-	hookClaims   = "claims"
-)
+const hookClaims = "claims"
 
 // makeClaims has drivers prepare the pod's claims. One that takes its time holds up no pod without claims.
 func (s *site) makeClaims(ctx context.Context) error {
@@ -27,7 +24,7 @@ func (s *site) makeClaims(ctx context.Context) error {
 		})
 	})
 	if err != nil {
-		return &reasoned{reasonClaims, err}
+		return &reasoned{plan.ReasonClaims, err}
 	}
 	return nil
 }
@@ -44,7 +41,7 @@ func (s *site) removeClaims(ctx context.Context) error {
 func (m *Manager) claimsChanged(tell func(*mailbox)) {
 	m.workers.Range(func(uid, w any) bool {
 		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
-		if len(one.share.pod.Spec.ResourceClaims) > 0 || m.cfg.Claims.Has(uid.(types.UID)) {
+		if len(one.share.Pod.Spec.ResourceClaims) > 0 || m.cfg.Claims.Has(uid.(types.UID)) {
 			tell(one.mail)
 		}
 		return true

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 var errDead = errors.New("this process is dead")
@@ -117,8 +119,8 @@ func liveWith(n *testNode, left int, after bool) bool {
 		n.start()
 		n.pass(time.Minute)
 	}
-	job := newPod("job", policy(corev1.RestartPolicyNever), containers("once"))
-	web := newPod("web", inits("init", "side*"), containers("a", "b"))
+	job := podtest.New("job", podtest.Policy(corev1.RestartPolicyNever), podtest.Containers("once"))
+	web := podtest.New("web", podtest.Inits("init", "side*"), podtest.Containers("a", "b"))
 	n.apply(job, web)
 	next()
 	// The life of the containers goes on, whether there is an agent or not.
@@ -130,7 +132,7 @@ func liveWith(n *testNode, left int, after bool) bool {
 	n.rt.exit("a-0", 1)
 	next()
 	n.is("web", "Running init:0:Completed(0) side:0:running a:1:running<Error(1) b:0:running")
-	second := newPod("web", withUID("second"), containers("new"))
+	second := podtest.New("web", podtest.WithUID("second"), podtest.Containers("new"))
 	n.apply(second)
 	next()
 	n.gone(web)

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // deadline is when the pod has been active for as long as its activeDeadlineSeconds, counted from its start time in the status. An
@@ -20,5 +22,5 @@ func (w *worker) deadline() time.Time {
 func (w *worker) expire() {
 	const message = "Pod was active on the node longer than the specified deadline"
 	w.event(w.pod, corev1.EventTypeNormal, "DeadlineExceeded", message)
-	w.evict(&Eviction{Reason: "DeadlineExceeded", Message: message, GraceSeconds: int64(graceOf(w.pod) / time.Second)})
+	w.evict(&Eviction{Reason: "DeadlineExceeded", Message: message, GraceSeconds: int64(spec.Grace(w.pod) / time.Second)})
 }

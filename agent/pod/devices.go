@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
@@ -22,26 +20,14 @@ func (m *Manager) admitDevices(pod *corev1.Pod) error {
 	return m.cfg.Devices.Admit(pod, func(container string) pinning.Nodes { return m.cfg.Pins.Near(pod.UID, container) })
 }
 
-// allocatable is what pods may request, with what device plugins offer.
-func (n *node) allocatable() corev1.ResourceList {
+// Allocatable is what pods may request, with what device plugins offer.
+func (n *node) Allocatable() corev1.ResourceList {
 	_, devices := n.cfg.Devices.Resources()
 	if len(devices) == 0 {
 		return n.cfg.Allocatable
 	}
 	out := n.cfg.Allocatable.DeepCopy()
 	maps.Copy(out, devices)
-	return out
-}
-
-// extended are the resources of plugins in a list, in order.
-func extended(l corev1.ResourceList) []corev1.ResourceName {
-	var out []corev1.ResourceName
-	for name := range l {
-		if device.IsExtended(name) {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
 	return out
 }
 

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // fake is a runtime in memory. It outlives the managers that use it, as a real one does.
@@ -271,17 +273,17 @@ func (f *fake) StartContainer(ctx context.Context, r *runtimeapi.StartContainerR
 	if c == nil {
 		return nil, notFound(r.GetContainerId())
 	}
-	c.State, c.StartedAt = running, time.Now().UnixNano()
+	c.State, c.StartedAt = plan.Running, time.Now().UnixNano()
 	f.tell(c.GetId(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
 // end ends a container that runs. The lock is held.
 func (f *fake) end(c *fakeContainer, code int32) {
-	if c.State != running {
+	if c.State != plan.Running {
 		return
 	}
-	c.State, c.FinishedAt, c.ExitCode = exited, time.Now().UnixNano(), code
+	c.State, c.FinishedAt, c.ExitCode = plan.Exited, time.Now().UnixNano(), code
 	close(c.ended)
 	f.tell(c.GetId(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
@@ -446,7 +448,7 @@ func (f *fake) running() []string {
 	defer f.mu.Unlock()
 	var out []string
 	for _, c := range f.containers {
-		if c.GetState() == running {
+		if c.GetState() == plan.Running {
 			out = append(out, c.GetId())
 		}
 	}

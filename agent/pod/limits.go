@@ -50,7 +50,7 @@ func (l *limits) look(ctx context.Context) {
 	l.workers.Range(func(uid, w any) bool {
 		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
 		here[one.uid] = true
-		if !l.over[one.uid] && (len(limitedVolumes(one.share.pod)) > 0 || limitsStorage(one.share.pod)) {
+		if !l.over[one.uid] && (len(limitedVolumes(one.share.Pod)) > 0 || limitsStorage(one.share.Pod)) {
 			limited = append(limited, one)
 		}
 		return true
@@ -64,12 +64,12 @@ func (l *limits) look(ctx context.Context) {
 		return
 	}
 	for _, w := range limited {
-		message := l.exceeded(ctx, w.share.pod)
+		message := l.exceeded(ctx, w.share.Pod)
 		if message == "" {
 			continue
 		}
 		l.over[w.uid] = true
-		l.event(w.share.pod, corev1.EventTypeWarning, "Evicted", "%s", message)
+		l.event(w.share.Pod, corev1.EventTypeWarning, "Evicted", "%s", message)
 		w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Return: ReturnDelayed, Conditions: []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
 		}}})

@@ -7,12 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // order is what a worker is asked for. The last order of a kind is the one that counts.
 type order struct {
-	pod *corev1.Pod // its latest definition
-	end *ending     // not nil: it is to end
+	pod *corev1.Pod  // its latest definition
+	end *plan.Ending // not nil: it is to end
 }
 
 // Eviction is the order of the node that a pod end, though it is wanted. It stays known, as failed.
@@ -45,11 +47,11 @@ type mailbox struct {
 	order  atomic.Pointer[order]
 	evict  atomic.Pointer[Eviction]
 	events atomic.Pointer[[]*runtimeapi.ContainerEventResponse]
-	probes atomic.Pointer[map[string]ProbeResults] // by container ID
-	look   atomic.Bool                             // look at everything, whatever was told
-	added  atomic.Pointer[added]                   // what was added to the pod, all of it
-	object atomic.Bool                             // an object that the pod refers to has changed
-	images atomic.Pointer[map[string]time.Time]    // the names that have an image now, and since when
+	probes atomic.Pointer[map[string]plan.ProbeResults] // by container ID
+	look   atomic.Bool                                  // look at everything, whatever was told
+	added  atomic.Pointer[added]                        // what was added to the pod, all of it
+	object atomic.Bool                                  // an object that the pod refers to has changed
+	images atomic.Pointer[map[string]time.Time]         // the names that have an image now, and since when
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
@@ -132,10 +134,10 @@ func (m *mailbox) dropProbes(container string) {
 	}
 }
 
-func (m *mailbox) putProbes(container string, r ProbeResults) {
+func (m *mailbox) putProbes(container string, r plan.ProbeResults) {
 	for {
 		had := m.probes.Load()
-		all := map[string]ProbeResults{}
+		all := map[string]plan.ProbeResults{}
 		if had != nil {
 			all = maps.Clone(*had)
 		}

@@ -25,6 +25,9 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/plan"
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 )
 
@@ -48,7 +51,8 @@ type Manager struct {
 	held    map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
 	next    map[types.NamespacedName]*corev1.Pod    // pods for which others end, and whose the room is then
 	relapse map[types.NamespacedName]relapse        // pods that were evicted for what they did
-	found   map[types.UID]*corev1.Pod               // what is there and nobody has asked for yet
+	checks  admission.Checks
+	found   map[types.UID]*corev1.Pod // what is there and nobody has asked for yet
 }
 
 // New returns a Manager that does nothing before [Manager.Run].
@@ -72,6 +76,7 @@ func New(c Config) (*Manager, error) {
 		next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{},
 	}
 	m.freed, m.everybody = m.roomFreed, m.known
+	m.checks = m.admissionChecks()
 	return m, nil
 }
 
@@ -85,7 +90,7 @@ func (m *Manager) known() ([]*corev1.Pod, bool) {
 	m.workers.Range(func(uid, w any) bool {
 		p := told[uid.(types.UID)] //nolint:forcetypeassert // nothing else is in there
 		if p == nil {
-			p = w.(*worker).share.pod //nolint:forcetypeassert // nothing else is in there
+			p = w.(*worker).share.Pod //nolint:forcetypeassert // nothing else is in there
 		}
 		out = append(out, p)
 		return true
@@ -183,7 +188,7 @@ func (m *Manager) survey(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(double(100*time.Millisecond, 10*time.Second, try+1)):
+		case <-time.After(plan.Backoff(100*time.Millisecond, 10*time.Second, try+1)):
 		}
 	}
 }
@@ -230,7 +235,7 @@ func (m *Manager) listen(ctx context.Context) {
 		if time.Since(began) > time.Minute {
 			try = 0
 		}
-		wait := double(time.Second, 30*time.Second, try+1)
+		wait := plan.Backoff(time.Second, 30*time.Second, try+1)
 		if grpcstatus.Code(err) == codes.Unimplemented {
 			wait = time.Second // without events it has to be asked
 		} else {
@@ -279,13 +284,6 @@ func (m *Manager) Close(closed bool) {
 	m.askAgain() // for those that were refused, or have ended
 }
 
-func (m *Manager) open(ran bool) (verdict, bool) {
-	if ran || !m.closed.Load() {
-		return verdict{}, true
-	}
-	return verdict{Waiting: status.Waiting{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}, false
-}
-
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 	w := newWorker(m.node, pod)
 	if end := readMark(m.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
@@ -310,7 +308,7 @@ func (m *Manager) endWorker(w *worker) {
 		return
 	}
 	w.leaving = true
-	e := ending{since: time.Now(), grace: graceOf(w.share.pod)}
+	e := plan.Ending{Since: time.Now(), Grace: spec.Grace(w.share.Pod)}
 	if before := readMark(m.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
 		e = before.ending() // an agent before us has told it already
 	}
@@ -319,7 +317,7 @@ func (m *Manager) endWorker(w *worker) {
 
 // bury forgets a worker that has ended, and lets those come who have waited for it.
 func (m *Manager) bury(ctx context.Context, w *worker) {
-	key := types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name}
+	key := types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}
 	delete(m.live[key], w.uid)
 	if len(m.live[key]) == 0 {
 		delete(m.live, key)
@@ -329,7 +327,7 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 		return
 	}
 	m.traces.forget(w.uid)
-	m.status.Delete(w.share.pod)
+	m.status.Delete(w.share.Pod)
 	m.roomFreed()
 	m.reconcile(ctx, key)
 	m.retryHeld(ctx)

@@ -15,11 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 func TestPodRunsAndGoes(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.is("web", "Running main:0:running")
 		if got, want := n.happened("web"), "Pulled Created Started"; got != want {
@@ -38,7 +40,7 @@ func TestPodRunsAndGoes(t *testing.T) {
 func TestPlainRuntime(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.plain = true
-		p := newPod("web", containers("a", "b"))
+		p := podtest.New("web", podtest.Containers("a", "b"))
 		n.apply(p)
 		n.is("web", "Running a:0:running b:0:running")
 		n.rt.exit("a-0", 1)
@@ -52,7 +54,7 @@ func TestPlainRuntime(t *testing.T) {
 
 func TestCrashLoop(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		n.rt.exit("main-0", 3)
 		n.pass(0)
 		n.is("web", "Running main:1:running<Error(3)") // the first restart is at once
@@ -95,7 +97,7 @@ func TestBackoffFromZero(t *testing.T) {
 		n.stop()
 		n.cfg.BackoffInitial, n.cfg.BackoffMax = 0, time.Minute
 		n.start()
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		for range 20 {
 			n.rt.exit(n.rt.running()[0], 1)
 			n.pass(0)
@@ -118,7 +120,7 @@ func TestRestartPolicies(t *testing.T) {
 		{corev1.RestartPolicyNever, 1, "Failed main:0:Error(1)"},
 	} {
 		onNode(t, func(n *testNode) {
-			p := newPod("web", policy(c.policy))
+			p := podtest.New("web", podtest.Policy(c.policy))
 			n.apply(p)
 			n.rt.exit("main-0", c.code)
 			n.pass(0)
@@ -145,7 +147,7 @@ func TestRestartPolicies(t *testing.T) {
 
 func TestInitContainers(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("one", "two"))
+		p := podtest.New("web", podtest.Inits("one", "two"))
 		n.apply(p)
 		n.is("web", "Pending one:0:running two:0:PodInitializing main:0:PodInitializing")
 		n.rt.exit("one-0", 1)
@@ -167,7 +169,7 @@ func TestInitContainers(t *testing.T) {
 		n.is("web", "Running one:2:Completed(0)<Error(1) two:0:Completed(0) main:1:running<Completed(0)")
 	})
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("one"), policy(corev1.RestartPolicyNever))
+		p := podtest.New("web", podtest.Inits("one"), podtest.Policy(corev1.RestartPolicyNever))
 		n.apply(p)
 		n.rt.exit("one-0", 7)
 		n.pass(0)
@@ -182,7 +184,7 @@ func TestInitContainers(t *testing.T) {
 
 func TestSidecars(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("a*", "init", "b*"), policy(corev1.RestartPolicyNever))
+		p := podtest.New("web", podtest.Inits("a*", "init", "b*"), podtest.Policy(corev1.RestartPolicyNever))
 		n.apply(p)
 		n.is("web", "Pending a:0:running init:0:running b:0:PodInitializing main:0:PodInitializing")
 		n.rt.exit("a-0", 1) // restarts while an init container runs
@@ -209,7 +211,7 @@ func TestSidecars(t *testing.T) {
 
 func TestDeletionOrder(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("a*", "b*"), containers("x", "y"))
+		p := podtest.New("web", podtest.Inits("a*", "b*"), podtest.Containers("x", "y"))
 		n.rt.term["x"], n.rt.term["y"], n.rt.term["b"] = 3*time.Second, -1, time.Second
 		p.Spec.TerminationGracePeriodSeconds = new(int64(8))
 		n.apply(p)
@@ -236,7 +238,7 @@ func TestDeletionOrder(t *testing.T) {
 func TestReplace(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.term["main"] = 5 * time.Second
-		old, next := newPod("web"), newPod("web", withUID("next"))
+		old, next := podtest.New("web"), podtest.New("web", podtest.WithUID("next"))
 		n.apply(old)
 		n.apply(next)
 		n.pass(4 * time.Second)
@@ -250,7 +252,7 @@ func TestReplace(t *testing.T) {
 			t.Errorf("pod %s", p.UID)
 		}
 		// There and back again before the old one has ended: the last word counts.
-		third := newPod("web", withUID("third"))
+		third := podtest.New("web", podtest.WithUID("third"))
 		n.apply(third)
 		n.apply(next)
 		n.pass(6 * time.Second)
@@ -266,7 +268,7 @@ func TestReplace(t *testing.T) {
 
 func TestAgentRestartChangesNothing(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("side*"), containers("a", "b"))
+		p := podtest.New("web", podtest.Inits("side*"), podtest.Containers("a", "b"))
 		hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hello"}}}
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hook}
 		n.apply(p)
@@ -304,7 +306,7 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 
 func TestReadyTimesSurviveRestart(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		before := n.pod("web").Status.Conditions
 		n.pass(time.Hour)
 		n.restart()
@@ -318,11 +320,11 @@ func TestReadyTimesSurviveRestart(t *testing.T) {
 
 func TestUnwantedPodsEnd(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("a*", "b*"))
+		p := podtest.New("web", podtest.Inits("a*", "b*"))
 		hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"bye"}}}
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hook}
 		p.Spec.TerminationGracePeriodSeconds = new(int64(7))
-		keep := newPod("keep", containers("other"))
+		keep := podtest.New("keep", podtest.Containers("other"))
 		n.apply(p, keep)
 		n.stop()
 		clear(n.want)
@@ -345,7 +347,7 @@ func TestUnwantedPodsEnd(t *testing.T) {
 // What a pod has left behind goes even if the runtime knows nothing of it.
 func TestLeftovers(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.stop()
 		clear(n.want)
@@ -363,7 +365,7 @@ func TestLeftovers(t *testing.T) {
 // A new pod under the name of one that was left behind starts after that has ended.
 func TestReplaceAcrossRestart(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		old, next := newPod("web"), newPod("web", withUID("next"))
+		old, next := podtest.New("web"), podtest.New("web", podtest.WithUID("next"))
 		n.rt.term["main"] = 5 * time.Second
 		n.apply(old)
 		n.stop()
@@ -383,7 +385,7 @@ func TestAskedForAgainWhileEnding(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		onNode(t, func(n *testNode) {
 			n.rt.term["main"] = 5 * time.Second
-			p := newPod("web", containers("main", "quick"))
+			p := podtest.New("web", podtest.Containers("main", "quick"))
 			n.apply(p)
 			n.remove(p)
 			n.pass(2 * time.Second)
@@ -410,7 +412,7 @@ func TestAskedForAgainWhileEnding(t *testing.T) {
 func TestGraceSurvivesRestart(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.term["main"] = -1
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.remove(p)
 		n.pass(20 * time.Second)
@@ -422,7 +424,7 @@ func TestGraceSurvivesRestart(t *testing.T) {
 
 func TestSandboxDies(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", inits("one"))
+		p := podtest.New("web", podtest.Inits("one"))
 		n.apply(p)
 		n.rt.exit("one-0", 0)
 		n.pass(0)
@@ -446,7 +448,7 @@ func TestSandboxDies(t *testing.T) {
 	// Containers that live on in a dead sandbox end in good order first.
 	onNode(t, func(n *testNode) {
 		n.rt.term["main"] = 3 * time.Second
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		n.rt.loseAll(false)
 		n.pass(2 * time.Second)
 		if got := n.rt.called("RunPodSandbox"); len(got) != 1 {
@@ -456,7 +458,7 @@ func TestSandboxDies(t *testing.T) {
 		n.is("web", "Running main:1:running<Error(143)")
 	})
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", policy(corev1.RestartPolicyNever)))
+		n.apply(podtest.New("web", podtest.Policy(corev1.RestartPolicyNever)))
 		n.rt.loseAll(true)
 		n.pass(time.Minute)
 		n.is("web", "Failed main:0:Error(255)")
@@ -465,7 +467,7 @@ func TestSandboxDies(t *testing.T) {
 
 func TestOldContainersGo(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		for range 5 {
 			n.rt.exit(n.rt.running()[0], 1)
@@ -486,7 +488,7 @@ func TestOldContainersGo(t *testing.T) {
 
 func TestLostEventsAreFound(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		n.pass(2 * time.Second)
 		n.rt.locked(func() { n.rt.mute = true })
 		n.rt.exit("main-0", 1)
@@ -502,7 +504,7 @@ func TestLostEventsAreFound(t *testing.T) {
 
 func TestEvict(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.rt.term["main"] = time.Second
 		n.apply(p)
 		err := n.m.Evict(p.UID, Eviction{Reason: "Evicted", Message: "The node was low on resource: memory.", GraceSeconds: 5, Conditions: []corev1.PodCondition{
@@ -538,7 +540,7 @@ func TestHostPortsWaitTheirTurn(t *testing.T) {
 		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 	}
 	onNode(t, func(n *testNode) {
-		a, b := newPod("a", port), newPod("b", port)
+		a, b := podtest.New("a", port), podtest.New("b", port)
 		n.apply(a)
 		n.apply(b)
 		n.is("b", "Pending(NodePorts) main:0:ContainerCreating")
@@ -550,7 +552,7 @@ func TestHostPortsWaitTheirTurn(t *testing.T) {
 		n.is("b", "Running main:0:running")
 	})
 	onNode(t, func(n *testNode) {
-		a, b := newPod("a", port), newPod("b", port)
+		a, b := podtest.New("a", port), podtest.New("b", port)
 		n.apply(a, b)
 		n.remove(b)
 		if _, ok := n.m.Get("default", "b"); ok {
@@ -561,7 +563,7 @@ func TestHostPortsWaitTheirTurn(t *testing.T) {
 
 func TestSysctls(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", func(p *corev1.Pod) {
+		n.apply(podtest.New("web", func(p *corev1.Pod) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.core.somaxconn", Value: "1"}}}
 		}))
 		n.is("web", "Failed(SysctlForbidden) main:0:ContainerCreating")
@@ -576,7 +578,7 @@ func TestProbes(t *testing.T) {
 				PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: failures,
 			}
 		}
-		p := newPod("web", func(p *corev1.Pod) {
+		p := podtest.New("web", func(p *corev1.Pod) {
 			c := &p.Spec.Containers[0]
 			c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = asks("started", 10), asks("lives", 2), asks("ready", 3)
 			c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(3))
@@ -638,7 +640,7 @@ func TestProbes(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", policy(corev1.RestartPolicyNever), containers("file", "logs"))
+		p := podtest.New("web", podtest.Policy(corev1.RestartPolicyNever), podtest.Containers("file", "logs"))
 		p.Spec.Containers[1].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 		n.apply(p)
 		for _, c := range n.rt.containers {
@@ -691,7 +693,7 @@ func TestWatchSeesOneLife(t *testing.T) {
 			})
 		}()
 		n.rt.term["main"] = time.Second
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.remove(p)
 		n.pass(2 * time.Second)

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/record"
 )
 
@@ -22,8 +23,8 @@ type mark struct {
 	Evicted *Eviction     `json:"evicted,omitempty"`
 }
 
-func (m *mark) ending() ending {
-	return ending{since: m.Since, grace: m.Grace, keep: m.Evicted != nil}
+func (m *mark) ending() plan.Ending {
+	return plan.Ending{Since: m.Since, Grace: m.Grace, Keep: m.Evicted != nil}
 }
 
 func markFile(rootDir string, uid types.UID) string {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/agent/api/logs"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
@@ -27,7 +28,7 @@ const (
 const messageMode = 0o666
 
 // lastWords is the termination message of a container that has exited.
-func (w *worker) lastWords(c *container) string {
+func (w *worker) lastWords(c *plan.Container) string {
 	n := len(w.pod.Spec.Containers) + len(w.pod.Spec.InitContainers)
 	limit := min(maxMessage, maxMessages/max(n, 1))
 	path, orLogs := spec.MessagePath(c.GetAnnotations())
@@ -88,7 +89,7 @@ func readTail(path string, limit int) ([]byte, error) {
 // messages are the files of all messages that were left, with what they say.
 func (w *worker) messages() map[string]string {
 	out := map[string]string{}
-	for _, list := range w.seen.containers {
+	for _, list := range w.seen.Containers {
 		for i := range list {
 			c := &list[i]
 			if path, _ := spec.MessagePath(c.GetAnnotations()); path != "" && w.said[c.GetId()] != "" {
@@ -99,7 +100,7 @@ func (w *worker) messages() map[string]string {
 	return out
 }
 
-func (w *worker) messageFile(c *container) string {
+func (w *worker) messageFile(c *plan.Container) string {
 	return spec.MessageFile(w.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
 }
 

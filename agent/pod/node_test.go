@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/desired"
@@ -206,60 +205,6 @@ func (n *testNode) message(name, reason string) string {
 		}
 	}
 	return ""
-}
-
-// newPod is a pod as the source hands it out.
-func newPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid")},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSDefault,
-			TerminationGracePeriodSeconds: new(int64(30)),
-			Containers:                    []corev1.Container{newContainer("main")},
-		},
-	}
-	for _, f := range change {
-		f(pod)
-	}
-	return pod
-}
-
-func newContainer(name string) corev1.Container {
-	return corev1.Container{
-		Name: name, Image: "app:1", ImagePullPolicy: corev1.PullIfNotPresent,
-		TerminationMessagePath: corev1.TerminationMessagePathDefault, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
-	}
-}
-
-func policy(p corev1.RestartPolicy) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Spec.RestartPolicy = p }
-}
-
-func withUID(uid string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.UID = types.UID(uid) }
-}
-
-func containers(names ...string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
-		pod.Spec.Containers = nil
-		for _, n := range names {
-			pod.Spec.Containers = append(pod.Spec.Containers, newContainer(n))
-		}
-	}
-}
-
-// inits are init containers; a name with a star is a sidecar.
-func inits(names ...string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
-		for _, n := range names {
-			name, sidecar := strings.CutSuffix(n, "*")
-			c := newContainer(name)
-			if sidecar {
-				c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-			}
-			pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
-		}
-	}
 }
 
 func write(t *testing.T, path, text string) {

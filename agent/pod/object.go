@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
-	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // change makes an object known, or that there is none any more, and tells the pods that it concerns.
@@ -19,7 +18,7 @@ func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
 	m.cfg.Objects.Put(ref, o)
 	for _, workers := range m.live {
 		for _, w := range workers {
-			if concerns(ref, w.share.pod) {
+			if concerns(ref, w.share.Pod) {
 				w.mail.putObject()
 			}
 		}
@@ -59,27 +58,16 @@ func classed(pod *corev1.Pod, objects *object.Store) *corev1.Pod {
 	return &out
 }
 
-// hasClass says whether the priority class that a pod names is known.
-func hasClass(pod *corev1.Pod) (verdict, bool) {
-	if c := pod.Spec.PriorityClassName; c != "" && pod.Spec.Priority == nil {
-		return verdict{Waiting: status.Waiting{
-			Reason:  "PriorityClassNotFound",
-			Message: fmt.Sprintf("no PriorityClass with name %s was found; the pod starts when there is one", c),
-		}}, false
-	}
-	return verdict{}, true
-}
-
 // objectsChanged makes the worker try again at once what has failed for want of an object, and bring the volumes up to date.
 func (w *worker) objectsChanged() {
 	w.renew = hasContent(w.pod)
 	for key, f := range w.failed {
 		var hook *hookError
-		k := kindOf(key)
-		volumes := (k == stepPrepare || k == stepRenew) && errors.As(f.err, &hook) && hook.hook == "volumes"
-		claims := errors.As(f.err, &hook) && hook.hook == hookClaims // also of a pod that is to end
-		if volumes || claims || k == stepStart && f.reason == reasonConfig || k == stepImage && len(w.pod.Spec.ImagePullSecrets) > 0 {
-			f.until, f.count = time.Time{}, 0
+		k := plan.KindOf(key)
+		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &hook) && hook.hook == "volumes"
+		claims := errors.As(f.Err, &hook) && hook.hook == hookClaims // also of a pod that is to end
+		if volumes || claims || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
+			f.Until, f.Count = time.Time{}, 0
 			w.failed[key] = f
 		}
 	}

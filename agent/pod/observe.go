@@ -10,131 +10,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
-)
-
-const (
-	created = runtimeapi.ContainerState_CONTAINER_CREATED
-	running = runtimeapi.ContainerState_CONTAINER_RUNNING
-	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
 )
 
 // infoProblem is where the embedded runtime says, beside a sandbox's status, why it cannot manage it at the moment. What it tells of the
 // sandbox is what it knew last.
 const infoProblem = "problem"
 
-// container is one that the runtime has.
-type container struct {
-	*runtimeapi.ContainerStatus
-	sandbox string
-}
-
-// observed is what the runtime has of one pod. It is replaced, never changed.
-type observed struct {
-	sandboxes  []*runtimeapi.PodSandboxStatus // the newest first
-	containers map[string][]container         // by name, the newest first
-	problem    string                         // why the runtime cannot manage the newest sandbox; "" = it can
-}
-
-// sandbox is the newest one, nil when there is none.
-func (o *observed) sandbox() *runtimeapi.PodSandboxStatus {
-	if len(o.sandboxes) == 0 {
-		return nil
-	}
-	return o.sandboxes[0]
-}
-
-// ready says whether containers can be started in the newest sandbox. One without an address is of no use to its pod.
-func (o *observed) ready(hostNetwork bool) bool {
-	s := o.sandbox()
-	return s != nil && s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && (hostNetwork || s.GetNetwork().GetIp() != "")
-}
-
-// latest is the newest container of the name, nil when there is none.
-func (o *observed) latest(name string) *container {
-	if list := o.containers[name]; len(list) > 0 {
-		return &list[0]
-	}
-	return nil
-}
-
-// find returns the container with the ID.
-func (o *observed) find(id string) *container {
-	for _, list := range o.containers {
-		for i := range list {
-			if list[i].GetId() == id {
-				return &list[i]
-			}
-		}
-	}
-	return nil
-}
-
-// statuses are all containers, as the status wants them.
-func (o *observed) statuses() []*runtimeapi.ContainerStatus {
-	var out []*runtimeapi.ContainerStatus
-	for _, list := range o.containers {
-		for _, c := range list {
-			out = append(out, c.ContainerStatus)
-		}
-	}
-	return out
-}
-
-// tells says whether an event is about something that is not seen yet.
-func (o *observed) tells(e *runtimeapi.ContainerEventResponse) bool {
-	if s := o.sandbox(); s != nil && s.GetId() == e.GetContainerId() {
-		switch e.GetContainerEventType() {
-		case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
-			return true // of one that still is ready: whether it can be managed has changed
-		}
-		return e.GetPodSandboxStatus() == nil || e.GetPodSandboxStatus().GetState() != s.GetState()
-	}
-	c := o.find(e.GetContainerId())
-	switch e.GetContainerEventType() {
-	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
-		return c == nil
-	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		return c == nil || c.GetState() == created
-	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		return c != nil
-	}
-	return c == nil || c.GetState() == created || c.GetState() == running
-}
-
-// same says whether two observations are of one state.
-func (o *observed) same(p *observed) bool {
-	if len(o.sandboxes) != len(p.sandboxes) || len(o.containers) != len(p.containers) {
-		return false
-	}
-	for i, s := range o.sandboxes {
-		if s.GetId() != p.sandboxes[i].GetId() || s.GetState() != p.sandboxes[i].GetState() {
-			return false
-		}
-	}
-	for name, list := range o.containers {
-		other := p.containers[name]
-		if len(list) != len(other) {
-			return false
-		}
-		for i, c := range list {
-			if c.GetId() != other[i].GetId() || c.GetState() != other[i].GetState() {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // observer asks the runtime about one pod, no more than it must.
 type observer struct {
 	runtime Runtime
 	uid     types.UID
 
-	known  []string             // sandboxes that may exist
-	listed bool                 // known is all there is
-	cache  map[string]container // by ID; the status of a container changes with its state only
+	known  []string                  // sandboxes that may exist
+	listed bool                      // known is all there is
+	cache  map[string]plan.Container // by ID; the status of a container changes with its state only
 }
 
 // list asks for everything again at the next look.
@@ -149,14 +41,14 @@ func (o *observer) add(sandbox string) {
 
 // look asks what there is. A pod's sandboxes are made by its worker only, so that after one list each of them can be asked for
 // directly: a list costs the runtime a walk over all pods.
-func (o *observer) look(ctx context.Context) (*observed, error) {
+func (o *observer) look(ctx context.Context) (*plan.Observed, error) {
 	if !o.listed {
 		if err := o.relist(ctx); err != nil {
 			return nil, err
 		}
 	}
-	out := &observed{containers: map[string][]container{}}
-	fresh := map[string]container{}
+	out := &plan.Observed{Containers: map[string][]plan.Container{}}
+	fresh := map[string]plan.Container{}
 	problems := map[string]string{}
 	var known []string
 	for _, id := range o.known {
@@ -168,7 +60,7 @@ func (o *observer) look(ctx context.Context) (*observed, error) {
 			return nil, fmt.Errorf("look at sandbox: %w", err)
 		}
 		known = append(known, id)
-		out.sandboxes = append(out.sandboxes, r.GetStatus())
+		out.Sandboxes = append(out.Sandboxes, r.GetStatus())
 		if p := r.GetInfo()[infoProblem]; p != "" {
 			problems[id] = p
 		}
@@ -179,13 +71,13 @@ func (o *observer) look(ctx context.Context) (*observed, error) {
 	o.known, o.cache = known, fresh
 	for _, c := range fresh {
 		name := c.GetMetadata().GetName()
-		out.containers[name] = append(out.containers[name], c)
+		out.Containers[name] = append(out.Containers[name], c)
 	}
-	for _, list := range out.containers {
-		slices.SortFunc(list, func(a, b container) int { return status.Newer(a.ContainerStatus, b.ContainerStatus) })
+	for _, list := range out.Containers {
+		slices.SortFunc(list, func(a, b plan.Container) int { return status.Newer(a.ContainerStatus, b.ContainerStatus) })
 	}
-	slices.SortFunc(out.sandboxes, newer)
-	out.problem = problems[out.sandbox().GetId()]
+	slices.SortFunc(out.Sandboxes, newer)
+	out.Problem = problems[out.Sandbox().GetId()]
 	return out, nil
 }
 
@@ -215,10 +107,10 @@ func (o *observer) relist(ctx context.Context) error {
 }
 
 // inSandbox adds the containers of a sandbox. Some runtimes tell them with the sandbox.
-func (o *observer) inSandbox(ctx context.Context, id string, r *runtimeapi.PodSandboxStatusResponse, into map[string]container) error {
+func (o *observer) inSandbox(ctx context.Context, id string, r *runtimeapi.PodSandboxStatusResponse, into map[string]plan.Container) error {
 	if r.GetTimestamp() != 0 {
 		for _, c := range r.GetContainersStatuses() {
-			into[c.GetId()] = container{c, id}
+			into[c.GetId()] = plan.Container{ContainerStatus: c, Sandbox: id}
 		}
 		return nil
 	}
@@ -238,7 +130,7 @@ func (o *observer) inSandbox(ctx context.Context, id string, r *runtimeapi.PodSa
 		if err != nil {
 			return fmt.Errorf("look at container: %w", err)
 		}
-		into[c.GetId()] = container{r.GetStatus(), id}
+		into[c.GetId()] = plan.Container{ContainerStatus: r.GetStatus(), Sandbox: id}
 	}
 	return nil
 }

@@ -7,12 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/status"
 )
 
 // admitPinned gives a pod the CPUs and the memory that are to be its own. One that cannot have them now waits for its turn, like
 // others that the node has something against; one that runs already goes on, because an agent's restart is no event in its life.
-func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) (verdict, bool) {
+func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) *admission.Verdict {
 	err := m.cfg.Pins.Admit(pod)
 	if err == nil {
 		if err = m.admitDevices(pod); err != nil && !ran {
@@ -26,20 +27,20 @@ func (m *Manager) admitPinned(pod *corev1.Pod, ran bool) (verdict, bool) {
 		}
 	}
 	if err == nil {
-		return verdict{}, true
+		return nil
 	}
-	v := verdict{Waiting: status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}}
+	v := &admission.Verdict{Waiting: status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}}
 	if r, ok := errors.AsType[*pinning.Refusal](err); ok {
-		v.Reason, v.final = r.Reason, r.Final
+		v.Reason, v.Final = r.Reason, r.Final
 	}
 	if ran {
 		m.event(pod, corev1.EventTypeWarning, v.Reason, "%v; the pod goes on with what it has", err)
-		return verdict{}, true
+		return nil
 	}
-	if !v.final {
+	if !v.Final {
 		v.Message += "; the pod starts when it can be had"
 	}
-	return v, false
+	return v
 }
 
 // pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is admitted.

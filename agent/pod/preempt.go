@@ -1,180 +1,65 @@
 package pod
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/berth-node/berth/agent/device"
-	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // reasonPreempting is kubelet's, of the pods that go and of the event that says so.
 const reasonPreempting = "Preempting"
 
-// makeRoom ends pods of lower priority for one that has not got what it requests, by kubelet's rules: none when even all of them would
-// not be enough, else first those of the lowest QoS class, and as few as will do. It says whether the pod is to wait for their end.
-func (m *Manager) makeRoom(pod *corev1.Pod, key types.NamespacedName) bool {
-	if p := pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
+// Preempt ends pods of lower priority for one that has not got what it requests. It says whether the pod is to wait for their end.
+func (m *Manager) Preempt(r *admission.Request) bool {
+	if !admission.Preempts(r.Pod) {
 		return false
 	}
 	var stay []*corev1.Pod
 	ending := false
 	workers := map[types.UID]*worker{}
-	for _, w := range m.others(key, m.uses) {
+	for _, w := range m.others(r.Key(), m.uses) {
 		if w.leaving || w.preempted {
 			ending = true
 			continue
 		}
-		workers[w.uid], stay = w, append(stay, w.share.pod)
+		workers[w.uid], stay = w, append(stay, w.share.Pod)
 	}
-	for _, s := range m.promised(pod, key) {
-		stay = append(stay, s.pod)
+	for _, s := range m.promised(r) {
+		stay = append(stay, s.Pod)
 	}
-	lacks := lacking(pod, stay, m.allocatable())
-	if len(lacks) == 0 {
-		return ending // and they are enough
+	victims, lacks := admission.Victims(r.Pod, stay, m.Allocatable())
+	if !lacks {
+		return m.promise(r, ending) // and they are enough
 	}
-	victims, ok := chooseVictims(pod, stay, lacks)
-	if !ok {
-		return false
-	}
-	const message = "Preempted in order to admit critical pod"
 	for _, v := range victims {
-		m.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", key.String())
-		m.event(v, corev1.EventTypeWarning, reasonPreempting, message)
-		workers[v.UID].preempted = true
-		workers[v.UID].mail.putEviction(Eviction{
-			Reason: reasonPreempting, Message: message, GraceSeconds: int64(graceOf(v) / time.Second),
-			Return: ReturnAdmitted,
-			Conditions: []corev1.PodCondition{{
-				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
-			}},
-		})
+		m.preempt(workers[v.UID], r.Key())
 	}
-	return true
+	return m.promise(r, len(victims) > 0)
 }
 
-// lacking is how much the pod requests beyond what those that are here leave.
-func lacking(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	want := need(pod)
-	for _, name := range append(ordered(allocatable, want), corev1.ResourcePods) {
-		asked, limited := want[name], allocatable[name]
-		if _, ok := allocatable[name]; !ok || asked.Sign() <= 0 || device.IsExtended(name) {
-			continue // devices are not the requests' to count: some may be ill
-		}
-		left := limited.DeepCopy()
-		for _, p := range here {
-			left.Sub(need(p)[name])
-		}
-		if asked.Sub(left); asked.Sign() > 0 {
-			out[name] = asked
-		}
+// promise keeps the room for the pod for which others end.
+func (m *Manager) promise(r *admission.Request, ends bool) bool {
+	if ends {
+		m.next[r.Key()] = r.Pod
 	}
-	return out
+	return ends
 }
 
-// need is what a pod takes of the node, itself included.
-func need(pod *corev1.Pod) corev1.ResourceList {
-	out := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	out[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return out
-}
-
-// priority of a pod without any is that of pods in a cluster without classes.
-func priority(pod *corev1.Pod) int32 {
-	if p := pod.Spec.Priority; p != nil {
-		return *p
-	}
-	return 0
-}
-
-// chooseVictims is which pods have to go for what is lacking; false when there are not enough of lower priority.
-func chooseVictims(pod *corev1.Pod, here []*corev1.Pod, lacks corev1.ResourceList) ([]*corev1.Pod, bool) {
-	classes := map[corev1.PodQOSClass][]*corev1.Pod{}
-	var all []*corev1.Pod
-	// Of pods that are equal in all else the one of the lowest priority goes.
-	here = slices.SortedFunc(slices.Values(here), func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(priority(a), priority(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+func (m *Manager) preempt(w *worker, to types.NamespacedName) {
+	const message = "Preempted in order to admit critical pod"
+	v := w.share.Pod
+	m.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", to.String())
+	m.event(v, corev1.EventTypeWarning, reasonPreempting, message)
+	w.preempted = true
+	w.mail.putEviction(Eviction{
+		Reason: reasonPreempting, Message: message, GraceSeconds: int64(spec.Grace(v) / time.Second),
+		Return: ReturnAdmitted,
+		Conditions: []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
+		}},
 	})
-	for _, p := range here {
-		if priority(p) < priority(pod) {
-			q := kube.QoS(p)
-			classes[q], all = append(classes[q], p), append(all, p)
-		}
-	}
-	if len(beyond(lacks, all)) > 0 {
-		return nil, false
-	}
-	// Of the better classes only so much as all of the worse ones together do not have.
-	best, burst := classes[corev1.PodQOSBestEffort], classes[corev1.PodQOSBurstable]
-	out := nearest(classes[corev1.PodQOSGuaranteed], beyond(lacks, slices.Concat(best, burst)))
-	out = append(out, nearest(burst, beyond(lacks, slices.Concat(best, out)))...)
-	out = append(out, nearest(best, beyond(lacks, out))...)
-	return out, true
-}
-
-// beyond is what is still lacking when the pods have gone.
-func beyond(lacks corev1.ResourceList, gone []*corev1.Pod) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	for name, q := range lacks {
-		rest := q.DeepCopy()
-		for _, p := range gone {
-			rest.Sub(need(p)[name])
-		}
-		if rest.Sign() > 0 {
-			out[name] = rest
-		}
-	}
-	return out
-}
-
-// nearest takes pods, the one that comes nearest to what is lacking first, and of two equally near ones the smaller.
-func nearest(pods []*corev1.Pod, lacks corev1.ResourceList) []*corev1.Pod {
-	var out []*corev1.Pod
-	pods = slices.Clone(pods)
-	for len(lacks) > 0 && len(pods) > 0 {
-		at := 0
-		for i := range pods {
-			d, least := distance(lacks, pods[i]), distance(lacks, pods[at])
-			if d < least || d == least && smaller(pods[i], pods[at]) {
-				at = i
-			}
-		}
-		out = append(out, pods[at])
-		lacks = beyond(lacks, pods[at:at+1])
-		pods = slices.Delete(pods, at, at+1)
-	}
-	return out
-}
-
-// distance is 0 for a pod that has all that is lacking, and grows with the square of the share that it does not have.
-func distance(lacks corev1.ResourceList, pod *corev1.Pod) float64 {
-	sum, has := 0.0, need(pod)
-	for name, q := range lacks {
-		have := has[name]
-		if missing := q.AsApproximateFloat64() - have.AsApproximateFloat64(); missing > 0 {
-			share := missing / q.AsApproximateFloat64()
-			sum += share * share
-		}
-	}
-	return sum
-}
-
-// smaller compares by memory, then by CPU.
-func smaller(a, b *corev1.Pod) bool {
-	x, y := need(a), need(b)
-	for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceCPU} {
-		p, q := x[name], y[name]
-		if c := p.Cmp(q); c != 0 {
-			return c < 0
-		}
-	}
-	return false
 }

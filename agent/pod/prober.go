@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/probes"
 )
@@ -35,7 +36,7 @@ type prober struct {
 	wait sync.WaitGroup
 
 	mu      sync.Mutex
-	results map[string]ProbeResults // by container ID
+	results map[string]plan.ProbeResults // by container ID
 }
 
 func newProber(n *node, uid types.UID, mail *mailbox, log *slog.Logger) *prober {
@@ -57,11 +58,11 @@ func (w *worker) probe(ctx context.Context) {
 	want := map[string]bool{}
 	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
 		for i := range list {
-			c, now := &list[i], w.seen.latest(list[i].Name)
-			if w.end != nil || !hasProbe(c) || now == nil || now.GetState() != running {
+			c, now := &list[i], w.seen.Latest(list[i].Name)
+			if w.end != nil || !hasProbe(c) || now == nil || now.GetState() != plan.Running {
 				continue
 			}
-			if _, starts := w.tasks[step{kind: stepStart, container: c.Name}.key()]; starts {
+			if _, starts := w.tasks[plan.Step{Kind: plan.Start, Container: c.Name}.Key()]; starts {
 				continue
 			}
 			want[now.GetId()] = true
@@ -121,7 +122,7 @@ func (p *prober) begin(ctx context.Context, t probed) {
 		p.run(ctx, t, probes.Liveness, t.spec.LivenessProbe)
 		p.run(ctx, t, probes.Readiness, t.spec.ReadinessProbe)
 	}
-	if t.spec.StartupProbe == nil || had.Startup == Passed {
+	if t.spec.StartupProbe == nil || had.Startup == plan.ProbePassed {
 		rest()
 		return
 	}
@@ -129,11 +130,11 @@ func (p *prober) begin(ctx context.Context, t probed) {
 }
 
 // known is what the probes of a container have come to, also under the agent before this one.
-func (p *prober) known(id string) ProbeResults {
+func (p *prober) known(id string) plan.ProbeResults {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.results == nil {
-		p.results = map[string]ProbeResults{}
+		p.results = map[string]plan.ProbeResults{}
 		data, err := os.ReadFile(p.file())
 		if err == nil {
 			err = json.Unmarshal(data, &p.results)
@@ -202,9 +203,9 @@ func (p *prober) report(ctx context.Context, id string, kind probes.Kind, ok boo
 	if ctx.Err() != nil {
 		return // the container has ended or is about to
 	}
-	r, to := p.results[id], Failed
+	r, to := p.results[id], plan.ProbeFailed
 	if ok {
-		to = Passed
+		to = plan.ProbePassed
 	}
 	switch kind {
 	case probes.Startup:

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/probes"
 )
 
@@ -23,12 +24,12 @@ func TestProbeResultIsKeptBeforeItIsTold(t *testing.T) {
 		ok := i%2 == 0
 		go p.report(t.Context(), "c", probes.Readiness, ok)
 		<-mail.wake
-		var kept map[string]ProbeResults
+		var kept map[string]plan.ProbeResults
 		data, err := os.ReadFile(p.file())
 		if err == nil {
 			err = json.Unmarshal(data, &kept)
 		}
-		if err != nil || (kept["c"].Readiness == Passed) != ok {
+		if err != nil || (kept["c"].Readiness == plan.ProbePassed) != ok {
 			t.Fatalf("result %d is told as %t, kept is %v (%v)", i, ok, kept, err)
 		}
 	}

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 // A pod that the runtime cannot manage at the moment is shown with the reason, and is what it was when that is over.
 func TestNotAnswering(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		set := func(problem string) {
 			n.rt.locked(func() {
 				n.rt.problem = problem

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/credential"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/pulled"
 )
@@ -39,10 +40,10 @@ func (m *Manager) ImagesNamed(names []string) {
 // has failed in spite of it.
 func (w *worker) imagesNamed(named map[string]time.Time) {
 	for key, f := range w.failed {
-		if kindOf(key) != stepImage {
+		if plan.KindOf(key) != plan.Image {
 			continue
 		}
-		c := findContainer(w.pod, strings.TrimPrefix(key, string(stepImage)+"/"))
+		c := spec.FindContainer(w.pod, strings.TrimPrefix(key, string(plan.Image)+"/"))
 		if c == nil {
 			continue
 		}
@@ -50,8 +51,8 @@ func (w *worker) imagesNamed(named map[string]time.Time) {
 		if err != nil {
 			continue
 		}
-		if at, ok := named[ref.String()]; ok && at.After(f.at) {
-			f.until, f.count = time.Time{}, 0
+		if at, ok := named[ref.String()]; ok && at.After(f.At) {
+			f.Until, f.Count = time.Time{}, 0
 			w.failed[key] = f
 		}
 	}
@@ -86,7 +87,7 @@ func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeap
 	}
 	if err != nil {
 		pull.Failed(true)
-		return img, &reasoned{reasonImageInspect, err}
+		return img, &reasoned{plan.ReasonImageInspect, err}
 	}
 	pull.Done(ctx, img.ID, shownBy(with))
 	return img, nil

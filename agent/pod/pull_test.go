@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // guarded is a registry that lets one user in.
@@ -107,13 +108,13 @@ func TestImageThatCameIsUsedAtOnce(t *testing.T) {
 		{"docker.io/library/app:latest", failed.Add(-time.Second), false},
 		{"docker.io/library/app:v2", failed.Add(time.Second), false},
 	} {
-		key := step{kind: stepImage, container: "main"}.key()
-		w := &worker{node: &node{}, mail: newMailbox(), failed: map[string]failure{key: {at: failed, until: later, count: 3}}}
+		key := plan.Step{Kind: plan.Image, Container: "main"}.Key()
+		w := &worker{node: &node{}, mail: newMailbox(), failed: map[string]plan.Failure{key: {At: failed, Until: later, Count: 3}}}
 		w.pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app"}}}}
 		w.mail.putImages([]string{"r.io/other:1"}, failed)
 		w.mail.putImages([]string{c.named}, c.at)
 		w.imagesNamed(*w.mail.images.Swap(nil))
-		if got := w.failed[key]; got.until.IsZero() != c.tried || (got.count == 0) != c.tried {
+		if got := w.failed[key]; got.Until.IsZero() != c.tried || (got.Count == 0) != c.tried {
 			t.Errorf("%s, %v after the failure: %+v", c.named, c.at.Sub(failed), got)
 		}
 	}

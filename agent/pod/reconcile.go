@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/status"
 )
 
@@ -41,7 +42,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
 			return
 		}
-		if v, ok := m.judge(want, key, false); !ok {
+		if v := m.judge(want, false); v != nil {
 			m.keepOld(want, key, v, before)
 			return
 		}
@@ -67,30 +68,32 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// judge says whether the node takes a pod beside those that are here. Those of its own name go before it comes.
-func (m *Manager) judge(pod *corev1.Pod, key types.NamespacedName, ran bool) (verdict, bool) {
-	v, ok := m.open(ran)
-	if ok {
-		v, ok = m.admitChosen(pod)
+// admissionChecks are what the node asks before it takes a pod beside those that are here. Those of its own name go before it comes.
+func (m *Manager) admissionChecks() admission.Checks {
+	return admission.Checks{
+		admission.ForNew(admission.Shutdown(m.closed.Load)),
+		admission.Affinity(m.cfg.NodeName, m.cfg.NodeLabels),
+		admission.Sysctls(m.cfg.Sysctls),
+		admission.Ports(func(r *admission.Request) []*admission.Share { return sharesOf(m.others(r.Key(), holds)) }),
+		admission.ForNew(admission.PriorityClass),
+		admission.ForNew(admission.Turn(m)),
+		admission.ForNew(admission.Fit(m)),
 	}
-	if ok {
-		v, ok = admit(pod, sharesOf(m.others(key, holds)), m.cfg.Sysctls)
-	}
-	if !ok || ran {
-		return v, ok
-	}
-	if v, ok = hasClass(pod); !ok {
-		return v, ok
-	}
-	if v, ok = m.admitTurn(pod); !ok {
-		return v, ok
-	}
-	// The last question: for a pod that has nothing else to wait for, others may have to go.
-	if v, ok = fits(pod, append(sharesOf(m.others(key, m.uses)), m.promised(pod, key)...), m.allocatable()); !ok && !v.final && m.makeRoom(pod, key) {
-		m.next[key] = pod
-		v.Message += "; pods of lower priority end for it"
-	}
-	return v, ok
+}
+
+func (m *Manager) judge(pod *corev1.Pod, ran bool) *admission.Verdict {
+	return m.checks.Judge(&admission.Request{Pod: pod, Ran: ran})
+}
+
+// Desired is the pod of that name as it is wanted.
+func (m *Manager) Desired(key types.NamespacedName) *corev1.Pod { return m.desired[key] }
+
+// Shown is the pod of that name with its status.
+func (m *Manager) Shown(key types.NamespacedName) (*corev1.Pod, bool) { return m.status.Get(key) }
+
+// Using are the pods whose requests count before those of a pod that is to come.
+func (m *Manager) Using(r *admission.Request) []*admission.Share {
+	return append(sharesOf(m.others(r.Key(), m.uses)), m.promised(r)...)
 }
 
 // replaces says whether a pod of the name is here that was not told to end, and another one is wanted.
@@ -106,7 +109,7 @@ func (m *Manager) replaces(want *corev1.Pod, key types.NamespacedName) bool {
 }
 
 // keepOld lets the pod that is here go on, and tells why.
-func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v verdict, before status.Waiting) {
+func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v *admission.Verdict, before status.Waiting) {
 	m.held[key] = v.Waiting // a verdict that is final for this manifest is asked for again with no other result
 	if v.Waiting == before {
 		return
@@ -118,15 +121,15 @@ func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v verdict,
 // tryStart starts a pod unless the node has something against it. ran says that there is something of it already, before why it was
 // held until now.
 func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
-	v, ok := m.judge(pod, key, ran)
-	if ok {
-		v, ok = m.admitPinned(pod, ran)
+	v := m.judge(pod, ran)
+	if v == nil {
+		v = m.admitPinned(pod, ran)
 	}
-	if ok {
+	if v == nil {
 		m.startWorker(ctx, pod)
 		return
 	}
-	if !v.final {
+	if !v.Final {
 		m.held[key] = v.Waiting
 		if v.Waiting == before {
 			return // it is known
@@ -135,7 +138,7 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	shown := *pod
 	shown.Status = status.Build(status.Input{
 		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.nodeIPs(),
-		Reason: v.Reason, Message: v.Message, Failed: v.final, Ended: v.final, Claims: claimStatuses(pod),
+		Reason: v.Reason, Message: v.Message, Failed: v.Final, Ended: v.Final, Claims: claimStatuses(pod),
 	})
 	m.status.Put(&shown)
 	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)

@@ -10,6 +10,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/cgroups/kube"
 )
@@ -22,14 +23,6 @@ import (
 // The worker's pod always has what is allocated, so that whatever is started or made anew has it too. What a container was
 // acknowledged is in its annotations since it was made, and in the record since it was resized.
 
-// acknowledged is what a container has been given.
-func (r *resized) acknowledged(c *container) (corev1.ResourceRequirements, bool) {
-	if have, ok := r.Containers[c.GetId()]; ok {
-		return have, true
-	}
-	return spec.MadeWith(c.GetAnnotations())
-}
-
 // accept takes a new definition of the pod. Of its resources it keeps what is allocated, until the node has room for others.
 func (w *worker) accept(pod *corev1.Pod) {
 	w.want, w.pending = nil, nil
@@ -41,7 +34,7 @@ func (w *worker) accept(pod *corev1.Pod) {
 		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
 	}
 	w.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
-		if had := findContainer(w.pod, c.Name); had != nil {
+		if had := spec.FindContainer(w.pod, c.Name); had != nil {
 			return &had.Resources
 		}
 		return nil
@@ -57,7 +50,7 @@ func (w *worker) recall() {
 	if w.added.empty() { // nobody has told of more meanwhile
 		w.added = readAdded(w.cfg.RootDir, w.uid)
 	}
-	if len(w.seen.containers) == 0 {
+	if len(w.seen.Containers) == 0 {
 		return
 	}
 	w.resized = readResized(w.cfg.RootDir, w.uid)
@@ -66,11 +59,11 @@ func (w *worker) recall() {
 		pod = w.resized.Pod
 	}
 	had := withResources(w.pod, pod, func(c *corev1.Container) *corev1.ResourceRequirements {
-		now := w.seen.latest(c.Name)
+		now := w.seen.Latest(c.Name)
 		if now == nil {
 			return nil
 		}
-		if r, ok := w.resized.acknowledged(now); ok {
+		if r, ok := w.resized.Acknowledged(now); ok {
 			return &r
 		}
 		return nil
@@ -113,21 +106,21 @@ func (w *worker) allocate() {
 	}
 	w.pod, w.want, w.pending = w.want, nil, nil
 	w.renew = hasContent(w.pod) // a volume may tell of resources
-	delete(w.failed, step{kind: stepResize}.key())
+	delete(w.failed, plan.Step{Kind: plan.Resize}.Key())
 	w.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
 }
 
 // resize makes groups and containers have what is allocated.
 func (w *worker) resize() act {
-	pod, record, node := w.pod, w.resized.clone(), w.specNode()
+	pod, record, node := w.pod, w.resized.Clone(), w.specNode()
 	ids := map[string]string{}
-	for name, list := range w.seen.containers {
-		c := findContainer(pod, name)
-		if c == nil || list[0].GetState() != running {
+	for name, list := range w.seen.Containers {
+		c := spec.FindContainer(pod, name)
+		if c == nil || list[0].GetState() != plan.Running {
 			continue
 		}
-		had, ok := record.acknowledged(&list[0])
-		if ok && !equalResources(&had, &c.Resources) || record.Acting && hasPodLimits(pod, c) {
+		had, ok := record.Acknowledged(&list[0])
+		if ok && !plan.EqualResources(&had, &c.Resources) || record.Acting && hasPodLimits(pod, c) {
 			ids[name] = list[0].GetId()
 		}
 	}
@@ -136,7 +129,7 @@ func (w *worker) resize() act {
 		err := w.cfg.Cgroups.ResizePod(pod, ids, func(name string) error {
 			ctx, cancel := context.WithTimeout(ctx, containerTimeout)
 			defer cancel()
-			c := findContainer(pod, name)
+			c := spec.FindContainer(pod, name)
 			to := spec.Resized(pod, c, node)
 			if w.cfg.Pins.Pin(pod.UID, name).Exclusive {
 				to.CpuQuota = -1
@@ -154,7 +147,7 @@ func (w *worker) resize() act {
 		})
 		if err == nil {
 			record.Acting, record.Pod = false, pod.Spec.Resources
-			record.forget(known)
+			record.Forget(known)
 			w.event(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
 		}
 		if werr := writeResized(w.cfg.RootDir, w.uid, record); err == nil {
@@ -191,8 +184,8 @@ func (w *worker) resizeConditions() []corev1.PodCondition {
 	}
 	if w.resized.Acting {
 		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
-		if f, failed := w.failed[step{kind: stepResize}.key()]; failed {
-			c.Reason, c.Message = corev1.PodReasonError, f.message
+		if f, failed := w.failed[plan.Step{Kind: plan.Resize}.Key()]; failed {
+			c.Reason, c.Message = corev1.PodReasonError, f.Message
 		}
 		out = append(out, c)
 	}
@@ -202,76 +195,12 @@ func (w *worker) resizeConditions() []corev1.PodCondition {
 // acknowledgedResources are those of the containers that run, by name.
 func (w *worker) acknowledgedResources() map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
-	for name, list := range w.seen.containers {
-		if r, ok := w.resized.acknowledged(&list[0]); ok && list[0].GetState() == running {
+	for name, list := range w.seen.Containers {
+		if r, ok := w.resized.Acknowledged(&list[0]); ok && list[0].GetState() == plan.Running {
 			out[name] = r
 		}
 	}
 	return out
-}
-
-// resize plans for containers that run with other resources than are allocated. It says whether nothing may be started before
-// that is done, because what is started has its place in the pod's new limits.
-func (p *planner) resize() (waits bool) {
-	stale, kills := p.resized.Acting, false
-	for _, list := range [][]corev1.Container{p.pod.Spec.InitContainers, p.pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			now := p.seen.latest(c.Name)
-			if now == nil || now.GetState() != running || !p.inSandbox(now) {
-				continue
-			}
-			had, known := p.resized.acknowledged(now)
-			switch {
-			case !known || equalResources(&had, &c.Resources):
-			case restartsToResize(c, &had):
-				p.kill(now, p.grace(), fmt.Sprintf("Container %s resize requires restart", c.Name))
-				kills = true
-			default:
-				stale = true
-			}
-		}
-	}
-	s := step{kind: stepResize}
-	if kills || p.does(s.key()) {
-		return true
-	}
-	if _, wait := p.blocked(s.key()); !stale || wait {
-		return false
-	}
-	if p.does(string(stepPrepare)) {
-		return false // it makes the pod's group
-	}
-	p.add(s)
-	return true
-}
-
-// restartsToResize says whether the container wants to be restarted for what has changed.
-func restartsToResize(c *corev1.Container, had *corev1.ResourceRequirements) bool {
-	for _, p := range c.ResizePolicy {
-		if p.RestartPolicy != corev1.RestartContainer {
-			continue
-		}
-		if !equalQuantity(had.Requests, c.Resources.Requests, p.ResourceName) || !equalQuantity(had.Limits, c.Resources.Limits, p.ResourceName) {
-			return true
-		}
-	}
-	return false
-}
-
-func equalQuantity(a, b corev1.ResourceList, name corev1.ResourceName) bool {
-	x, inA := a[name]
-	y, inB := b[name]
-	return inA == inB && x.Cmp(y) == 0
-}
-
-func equalResources(a, b *corev1.ResourceRequirements) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if !equalQuantity(a.Requests, b.Requests, name) || !equalQuantity(a.Limits, b.Limits, name) {
-			return false
-		}
-	}
-	return true
 }
 
 // sameResources compares what two definitions of one pod ask for.
@@ -281,7 +210,7 @@ func sameResources(a, b *corev1.Pod) bool {
 	}
 	for _, list := range [][]corev1.Container{a.Spec.InitContainers, a.Spec.Containers} {
 		for i := range list {
-			if o := findContainer(b, list[i].Name); o != nil && !equalResources(&list[i].Resources, &o.Resources) {
+			if o := spec.FindContainer(b, list[i].Name); o != nil && !plan.EqualResources(&list[i].Resources, &o.Resources) {
 				return false
 			}
 		}

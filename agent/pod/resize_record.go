@@ -3,7 +3,6 @@ package pod
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,38 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/record"
 )
-
-// resized is the record of a pod that was resized: what has been made of it. A pod that never was has none.
-type resized struct {
-	// Acting says that what was allocated has not been given to everything yet.
-	Acting bool `json:"acting,omitempty"`
-	// Pod is what the pod as a whole has, if its specification says anything of that.
-	Pod *corev1.ResourceRequirements `json:"pod,omitempty"`
-	// Containers have what they were resized to, by ID.
-	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
-}
-
-func (r *resized) clone() *resized {
-	out := &resized{Acting: r.Acting, Pod: r.Pod, Containers: maps.Clone(r.Containers)}
-	if out.Containers == nil {
-		out.Containers = map[string]corev1.ResourceRequirements{}
-	}
-	return out
-}
-
-// forget drops containers that are not there any more.
-func (r *resized) forget(now *observed) {
-	maps.DeleteFunc(r.Containers, func(id string, _ corev1.ResourceRequirements) bool { return now.find(id) == nil })
-}
 
 func resizedFile(rootDir string, uid types.UID) string {
 	return filepath.Join(rootDir, "pods", string(uid), "resized.json")
 }
 
 // writeResized keeps the record. It goes with the pod's directory.
-func writeResized(rootDir string, uid types.UID, r *resized) error {
+func writeResized(rootDir string, uid types.UID, r *plan.Resized) error {
 	if err := record.Write(resizedFile(rootDir, uid), r); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("record resize: %w", err)
 	}
@@ -52,10 +29,10 @@ func writeResized(rootDir string, uid types.UID, r *resized) error {
 }
 
 // readResized is an empty record when there is none that can be read: what the containers were made with is known then.
-func readResized(rootDir string, uid types.UID) *resized {
-	r := &resized{}
+func readResized(rootDir string, uid types.UID) *plan.Resized {
+	r := &plan.Resized{}
 	if !readRecord(resizedFile(rootDir, uid), r) {
-		return &resized{}
+		return &plan.Resized{}
 	}
 	return r
 }

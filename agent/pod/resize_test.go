@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 func sized(cpu, memory string) func(*corev1.Pod) {
@@ -42,9 +44,9 @@ func (n *testNode) resizeIs(name, want string) {
 
 func TestResizeInPlace(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", sized("100m", "64Mi")))
+		n.apply(podtest.New("web", sized("100m", "64Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/64Mi")
-		n.apply(newPod("web", sized("200m", "32Mi")))
+		n.apply(podtest.New("web", sized("200m", "32Mi")))
 		n.resizeIs("web", "allocated 200m has 200m/32Mi")
 		n.is("web", "Running main:0:running")
 		n.restart()
@@ -65,19 +67,19 @@ func TestResizeWaitsForRoom(t *testing.T) {
 		n.stop()
 		n.cfg.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
 		n.start()
-		other := newPod("other", sized("600m", "64Mi"))
-		n.apply(newPod("web", sized("100m", "64Mi")), other)
-		n.apply(newPod("web", sized("500m", "64Mi")))
+		other := podtest.New("other", sized("600m", "64Mi"))
+		n.apply(podtest.New("web", sized("100m", "64Mi")), other)
+		n.apply(podtest.New("web", sized("500m", "64Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizePending:Deferred")
 		n.restart()
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizePending:Deferred")
-		n.apply(newPod("web", sized("2", "64Mi")))
+		n.apply(podtest.New("web", sized("2", "64Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizePending:Infeasible")
-		n.apply(newPod("web", sized("500m", "64Mi")))
+		n.apply(podtest.New("web", sized("500m", "64Mi")))
 		n.remove(other)
 		n.pass(time.Second)
 		n.resizeIs("web", "allocated 500m has 500m/64Mi")
-		n.apply(newPod("web", func(p *corev1.Pod) {
+		n.apply(podtest.New("web", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1m"), "memory": resource.MustParse("1Gi")}
 		}))
 		n.resizeIs("web", "allocated 500m has 500m/64Mi PodResizePending:Infeasible") // of another class
@@ -94,9 +96,9 @@ func TestResizeRefused(t *testing.T) {
 			}
 			return nil
 		}
-		n.apply(newPod("web", sized("100m", "64Mi")))
+		n.apply(podtest.New("web", sized("100m", "64Mi")))
 		inUse.Store(true)
-		n.apply(newPod("web", sized("100m", "32Mi")))
+		n.apply(podtest.New("web", sized("100m", "32Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizeInProgress:Error")
 		n.restart()
 		n.resizeIs("web", "allocated 100m has 100m/64Mi PodResizeInProgress:Error")
@@ -104,10 +106,10 @@ func TestResizeRefused(t *testing.T) {
 		n.pass(time.Minute)
 		n.resizeIs("web", "allocated 100m has 100m/32Mi")
 		inUse.Store(true)
-		n.apply(newPod("web", sized("100m", "16Mi")))
+		n.apply(podtest.New("web", sized("100m", "16Mi")))
 		n.resizeIs("web", "allocated 100m has 100m/32Mi PodResizeInProgress:Error")
 		inUse.Store(false)
-		n.apply(newPod("web", sized("100m", "32Mi"))) // taken back
+		n.apply(podtest.New("web", sized("100m", "32Mi"))) // taken back
 		n.resizeIs("web", "allocated 100m has 100m/32Mi")
 	})
 }
@@ -117,8 +119,8 @@ func TestResizeByRestart(t *testing.T) {
 		policy := func(p *corev1.Pod) {
 			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 		}
-		n.apply(newPod("web", containers("a", "b"), sized("100m", "64Mi"), policy))
-		n.apply(newPod("web", containers("a", "b"), sized("100m", "32Mi"), policy))
+		n.apply(podtest.New("web", podtest.Containers("a", "b"), sized("100m", "64Mi"), policy))
+		n.apply(podtest.New("web", podtest.Containers("a", "b"), sized("100m", "32Mi"), policy))
 		n.pass(2 * time.Second)
 		if p := n.pod("web"); p.Status.ContainerStatuses[0].RestartCount != 1 || p.Status.ContainerStatuses[1].RestartCount != 0 {
 			t.Errorf("pod is %s", describe(p))
@@ -131,7 +133,7 @@ func TestResizeByRestart(t *testing.T) {
 func TestResizeWholeWhileResizing(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		whole := func(cpu string) *corev1.Pod {
-			return newPod("web", func(p *corev1.Pod) {
+			return podtest.New("web", func(p *corev1.Pod) {
 				p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}, Limits: corev1.ResourceList{"cpu": resource.MustParse(cpu)}}
 			})
 		}

@@ -9,6 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // lapsed is why and when a pod came to its end that is still wanted.
@@ -48,7 +51,7 @@ func (m *Manager) retryHeld(ctx context.Context) {
 
 func (m *Manager) priorityOf(key types.NamespacedName) int32 {
 	if pod := m.desired[key]; pod != nil {
-		return priority(classed(pod, m.cfg.Objects))
+		return admission.Priority(classed(pod, m.cfg.Objects))
 	}
 	return 0
 }
@@ -73,7 +76,7 @@ func (m *Manager) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) 
 	default:
 		return false
 	}
-	if _, ok := m.judge(pod, key, false); !ok {
+	if m.judge(pod, false) != nil {
 		return false
 	}
 	if l.Return == ReturnDelayed {
@@ -91,7 +94,7 @@ func (m *Manager) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) 
 		before = relapse{uid: uid}
 		m.relapse[key] = before
 	}
-	rest := time.Until(l.at.Add(double(m.cfg.BackoffInitial, m.cfg.BackoffMax, before.count+1)))
+	rest := time.Until(l.at.Add(plan.Backoff(m.cfg.BackoffInitial, m.cfg.BackoffMax, before.count+1)))
 	if rest > 0 && !l.alarm {
 		l.alarm = true
 		time.AfterFunc(rest, m.askAgain)
@@ -120,30 +123,31 @@ func holds(w *worker) bool { return !w.over.Load() }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
 func (m *Manager) uses(w *worker) bool {
-	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name})
+	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
 	return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
 }
 
 // promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
 // important than they are takes it nevertheless.
-func (m *Manager) promised(pod *corev1.Pod, key types.NamespacedName) []*share {
-	var out []*share
+func (m *Manager) promised(r *admission.Request) []*admission.Share {
+	var out []*admission.Share
+	key, own := r.Key(), admission.Priority(r.Pod)
 	for other, p := range m.next {
-		if other != key && priority(p) >= priority(pod) {
-			out = append(out, shareOf(p))
+		if other != key && admission.Priority(p) >= own {
+			out = append(out, admission.ShareOf(p))
 		}
 	}
 	for _, w := range m.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
-		again := m.desired[types.NamespacedName{Namespace: w.share.pod.Namespace, Name: w.share.pod.Name}]
-		if again != nil && again.UID == w.uid && priority(w.share.pod) >= priority(pod) {
+		again := m.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}]
+		if again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
 			out = append(out, w.share)
 		}
 	}
 	return out
 }
 
-func sharesOf(workers []*worker) []*share {
-	var out []*share
+func sharesOf(workers []*worker) []*admission.Share {
+	var out []*admission.Share
 	for _, w := range workers {
 		out = append(out, w.share)
 	}

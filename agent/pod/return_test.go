@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -24,7 +26,7 @@ func small(t *testing.T, cpu string, test func(n *testNode)) {
 
 func TestPreemptedReturns(t *testing.T) {
 	small(t, "1", func(n *testNode) {
-		low, once, critical := claiming("low", 0, "600m", "10Mi", false), claiming("once", 0, "400m", "10Mi", false), claiming("critical", 2_000_000_000, "1", "10Mi", false)
+		low, once, critical := podtest.Claiming("low", 0, "600m", "10Mi", false), podtest.Claiming("once", 0, "400m", "10Mi", false), podtest.Claiming("critical", 2_000_000_000, "1", "10Mi", false)
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
 		n.apply(low, once)
 		n.apply(critical)
@@ -64,7 +66,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 		volumes := n.cfg.Volumes
 		n.cfg.Volumes = diesReleasing{volumes}
 		n.start()
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.pass(time.Minute)
 		if err := n.m.Evict(p.UID, Eviction{Reason: "Evicted", Message: "for a test", GraceSeconds: 1}); err != nil {
@@ -85,11 +87,11 @@ func TestKilledWhileReleasing(t *testing.T) {
 // TestPromisedRoom has the pods that end for another one not take what they have left, before all of them have ended.
 func TestPromisedRoom(t *testing.T) {
 	small(t, "1", func(n *testNode) {
-		fast, slow := claiming("fast", 0, "500m", "10Mi", false), claiming("slow", 0, "500m", "10Mi", false)
+		fast, slow := podtest.Claiming("fast", 0, "500m", "10Mi", false), podtest.Claiming("slow", 0, "500m", "10Mi", false)
 		fast.Spec.Containers[0].Name, slow.Spec.Containers[0].Name = "fast", "slow"
 		n.rt.term["fast"], n.rt.term["slow"] = time.Second, 20*time.Second
 		n.apply(fast, slow)
-		critical, other := claiming("critical", 2_000_000_000, "800m", "10Mi", false), claiming("other", 0, "300m", "10Mi", false)
+		critical, other := podtest.Claiming("critical", 2_000_000_000, "800m", "10Mi", false), podtest.Claiming("other", 0, "300m", "10Mi", false)
 		n.apply(critical)
 		n.pass(5 * time.Second)
 		n.is("fast", "Failed(Preempting) fast:0:Error(143)")
@@ -98,7 +100,7 @@ func TestPromisedRoom(t *testing.T) {
 		n.pass(time.Second)
 		n.is("other", "Pending(OutOfcpu) main:0:ContainerCreating")
 		// A more important one takes what is free, and the critical one waits on.
-		system := claiming("system", 2_000_001_000, "100m", "10Mi", false)
+		system := podtest.Claiming("system", 2_000_001_000, "100m", "10Mi", false)
 		n.apply(system)
 		n.is("system", "Running main:0:running")
 		n.pass(time.Minute)
@@ -123,7 +125,7 @@ func TestPromisedRoom(t *testing.T) {
 // TestReturnLater lets a pod that takes too much run again after a time that grows.
 func TestReturnLater(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		evict := func() {
 			t.Helper()
@@ -153,7 +155,7 @@ func TestReturnLater(t *testing.T) {
 // TestReturnOpened: the machine is not shut down after all. An agent that does not know that leaves its pods as they are.
 func TestReturnOpened(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.m.Close(true)
 		if err := n.m.Evict(p.UID, Eviction{Reason: "Terminated", Boot: BootID(), Return: ReturnOpened}); err != nil {
@@ -175,7 +177,7 @@ func TestOverHasNoPorts(t *testing.T) {
 		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 	}
 	onNode(t, func(n *testNode) {
-		job, web := newPod("job", policy(corev1.RestartPolicyNever), port), newPod("web", port)
+		job, web := podtest.New("job", podtest.Policy(corev1.RestartPolicyNever), port), podtest.New("web", port)
 		n.apply(job, web)
 		n.is("web", "Pending(NodePorts) main:0:ContainerCreating")
 		n.rt.exit("main-0", 0)

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
@@ -25,19 +26,19 @@ func (w *worker) podIPs() []string {
 	if w.seen == nil {
 		return nil
 	}
-	return status.PodIPs(w.pod, w.seen.sandbox(), w.nodeIPs())
+	return status.PodIPs(w.pod, w.seen.Sandbox(), w.nodeIPs())
 }
 
 // image sees to the image of a container's next start.
-func (w *worker) image(s step) act {
-	pod, c, handler := w.pod, findContainer(w.pod, s.container), w.handlerOf(w.pod)
+func (w *worker) image(s plan.Step) act {
+	pod, c, handler := w.pod, spec.FindContainer(w.pod, s.Container), w.handlerOf(w.pod)
 	return func(ctx context.Context) (func(), error) {
 		img, err := w.haveImage(ctx, pod, c, handler)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range c.VolumeMounts {
-			v := findVolume(pod, m.Name)
+			v := spec.FindVolume(pod, m.Name)
 			if v == nil || v.Image == nil {
 				continue
 			}
@@ -52,15 +53,6 @@ func (w *worker) image(s step) act {
 		}
 		return func() { w.images[c.Name] = img }, nil
 	}
-}
-
-func findVolume(pod *corev1.Pod, name string) *corev1.Volume {
-	for i := range pod.Spec.Volumes {
-		if pod.Spec.Volumes[i].Name == name {
-			return &pod.Spec.Volumes[i]
-		}
-	}
-	return nil
 }
 
 // pullPolicy is the container's, or what it is by default for its image.
@@ -79,17 +71,17 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	ref, err := tagged(c.Image)
 	if err != nil {
 		w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
-		return spec.Image{}, &reasoned{reasonInvalidImageName, err}
+		return spec.Image{}, &reasoned{plan.ReasonInvalidImageName, err}
 	}
 	policy := pullPolicy(c, ref)
 	if policy != corev1.PullAlways {
 		img, ok, err := w.findImage(ctx, imageSpec(ref, handler))
 		if err != nil {
-			return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+			return spec.Image{}, &reasoned{plan.ReasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 		}
 		if ok {
 			if ok, err = w.mayUse(ctx, pod, imageSpec(ref, handler), img.ID); err != nil {
-				return spec.Image{}, &reasoned{reasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
+				return spec.Image{}, &reasoned{plan.ReasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 			}
 		}
 		if ok {
@@ -98,8 +90,8 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		}
 		if policy == corev1.PullNever {
 			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
-			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, reasonErrImageNeverPull, "%v", err)
-			return spec.Image{}, &reasoned{reasonErrImageNeverPull, err}
+			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, plan.ReasonErrImageNeverPull, "%v", err)
+			return spec.Image{}, &reasoned{plan.ReasonErrImageNeverPull, err}
 		}
 	}
 	return w.pullImage(ctx, pod, c, imageSpec(ref, handler))
@@ -122,7 +114,7 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	began := time.Now()
 	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "", nil)
 	if err != nil {
-		return spec.Image{}, &reasoned{reasonErrImagePull, err}
+		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, err}
 	}
 	img, err := w.pullRecorded(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
 	if found, ok := errors.AsType[*reasoned](err); ok {
@@ -132,7 +124,7 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		if ctx.Err() == nil {
 			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
 		}
-		return spec.Image{}, &reasoned{reasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
+		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
@@ -158,7 +150,7 @@ func (w *worker) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (sp
 // launch is all that the start of one container needs.
 type launch struct {
 	*worker
-	step  step
+	step  plan.Step
 	pod   *corev1.Pod
 	c     *corev1.Container
 	site  *site
@@ -170,10 +162,10 @@ type launch struct {
 }
 
 // start creates and starts a container, and runs its postStart hook.
-func (w *worker) start(s step) act {
-	l := &launch{worker: w, step: s, pod: w.pod, c: findContainer(w.pod, s.container), site: w.site, image: w.images[s.container], ips: w.podIPs()}
-	l.target = w.targetOf(s.container)
-	delete(w.images, s.container) // the next start asks again
+func (w *worker) start(s plan.Step) act {
+	l := &launch{worker: w, step: s, pod: w.pod, c: spec.FindContainer(w.pod, s.Container), site: w.site, image: w.images[s.Container], ips: w.podIPs()}
+	l.target = w.targetOf(s.Container)
+	delete(w.images, s.Container) // the next start asks again
 	return func(ctx context.Context) (func(), error) {
 		id, err := l.run(ctx)
 		if err == nil && l.c.Lifecycle != nil && l.c.Lifecycle.PostStart != nil {
@@ -184,7 +176,7 @@ func (w *worker) start(s step) act {
 			return nil, err
 		}
 		// The container is there, so the delays of its restarts apply.
-		f := failure{reason: r.reason, message: err.Error(), at: time.Now()}
+		f := plan.Failure{Reason: r.reason, Message: err.Error(), At: time.Now()}
 		return func() { w.refused[id] = f }, nil
 	}
 }
@@ -195,7 +187,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer l.starting.leave()
-	id := l.step.id
+	id := l.step.ID
 	if id == "" {
 		creating, cancel := context.WithTimeout(ctx, containerTimeout)
 		defer cancel()
@@ -216,7 +208,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 	stop := context.AfterFunc(ordered, func() {
 		select {
 		case <-ctx.Done():
-		case <-time.After(graceOf(l.pod)):
+		case <-time.After(spec.Grace(l.pod)):
 			cancel()
 		}
 	})
@@ -227,7 +219,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		} else if ordered.Err() == nil {
 			err = errors.Join(err, l.callOff(wanted, id))
 		}
-		return id, &reasoned{reasonRun, err}
+		return id, &reasoned{plan.ReasonRun, err}
 	}
 	l.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
@@ -254,14 +246,14 @@ func (l *launch) create(ctx context.Context) (string, error) {
 	}
 	if err != nil {
 		endSpan(span, err)
-		return "", &reasoned{reasonConfig, err}
+		return "", &reasoned{plan.ReasonConfig, err}
 	}
 	r, err := l.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.sandboxConfig(),
 	})
 	endSpan(span, err)
 	if err != nil {
-		return "", &reasoned{reasonCreate, err}
+		return "", &reasoned{plan.ReasonCreate, err}
 	}
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Created", "Created container: %s", l.c.Name)
 	return r.GetContainerId(), nil
@@ -281,7 +273,7 @@ func (l *launch) sandboxConfig() *runtimeapi.PodSandboxConfig {
 
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
-		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.attempt, Backoff: l.step.backoff, Round: l.step.round, Image: l.image,
+		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
 		BindOptions: l.mountOptions, Objects: l.cfg.Objects, EnvFile: l.envFile, Target: l.target,
 	}
@@ -332,7 +324,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 		}
 	}
 	// In an image the runtime looks for it.
-	if v := findVolume(l.pod, m.Name); v != nil && v.Image != nil {
+	if v := spec.FindVolume(l.pod, m.Name); v != nil && v.Image != nil {
 		return sub, nil
 	}
 	if sub == "" {
@@ -374,8 +366,22 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 	}
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
 	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-	if stopErr := l.stopContainer(ctx, id, int64(graceOf(l.pod)/time.Second)); stopErr != nil {
+	if stopErr := l.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
 		err = errors.Join(err, stopErr)
 	}
-	return &reasoned{reasonPostStart, err}
+	return &reasoned{plan.ReasonPostStart, err}
+}
+
+// targetOf is the ID of the container whose processes an ephemeral one is to see, "" when it names none.
+func (w *worker) targetOf(name string) string {
+	for i := range w.pod.Spec.EphemeralContainers {
+		e := &w.pod.Spec.EphemeralContainers[i]
+		if e.Name != name || e.TargetContainerName == "" {
+			continue
+		}
+		if now := w.seen.Latest(e.TargetContainerName); now != nil {
+			return now.GetId()
+		}
+	}
+	return ""
 }

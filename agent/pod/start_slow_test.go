@@ -9,6 +9,9 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/plan"
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 // A start that takes longer than is waited for comes to its end in the runtime all the same, beside the next one if nobody ends it.
@@ -39,7 +42,7 @@ func TestStartThatTakesTooLong(t *testing.T) {
 					}
 					return nil
 				}
-				n.apply(newPod("web"))
+				n.apply(podtest.New("web"))
 				n.pass(containerTimeout + 2*time.Minute)
 				id, _ := first.Load().(string)
 				if got := n.rt.running(); len(got) != 1 || got[0] == id || !n.rt.started(id) && n.rt.containers[id] != nil {
@@ -62,9 +65,9 @@ func (f *fake) run(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.containers[id]
-	if c == nil || c.State != created {
+	if c == nil || c.State != plan.Created {
 		return
 	}
-	c.State, c.StartedAt = running, time.Now().UnixNano()
+	c.State, c.StartedAt = plan.Running, time.Now().UnixNano()
 	f.tell(id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 }

@@ -15,6 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
+	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 func waiting(n *testNode, name, container string) corev1.ContainerStateWaiting {
@@ -46,7 +49,7 @@ func TestPull(t *testing.T) {
 				}
 			}
 		}
-		n.apply(newPod("web", withImage("new:1", corev1.PullIfNotPresent)))
+		n.apply(podtest.New("web", withImage("new:1", corev1.PullIfNotPresent)))
 		n.is("web", "Pending main:0:ContainerCreating")
 		n.pass(2 * time.Second)
 		n.is("web", "Running main:0:running")
@@ -75,7 +78,7 @@ func TestPullPolicies(t *testing.T) {
 		onNode(t, func(n *testNode) {
 			n.rt.images["app:latest"] = n.rt.images["app:1"]
 			n.rt.registry["new:1"] = &runtimeapi.Image{Id: "sha256:new1"}
-			n.apply(newPod("web", withImage(c.image, c.policy)))
+			n.apply(podtest.New("web", withImage(c.image, c.policy)))
 			n.rt.exit("main-0", 1)
 			n.pass(0)
 			n.is("web", "Running main:1:running<Error(1)")
@@ -94,7 +97,7 @@ func TestPullPolicies(t *testing.T) {
 
 func TestPullFails(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", withImage("none:1", corev1.PullIfNotPresent)))
+		n.apply(podtest.New("web", withImage("none:1", corev1.PullIfNotPresent)))
 		w := waiting(n, "web", "main")
 		if w.Reason != "ErrImagePull" || !strings.HasPrefix(w.Message, `failed to pull image "none:1": `) {
 			t.Errorf("%+v", w)
@@ -120,7 +123,7 @@ func TestPullFails(t *testing.T) {
 		n.is("web", "Running main:0:running")
 	})
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", withImage("none:1", corev1.PullNever)))
+		n.apply(podtest.New("web", withImage("none:1", corev1.PullNever)))
 		if w := waiting(n, "web", "main"); w.Reason != "ErrImageNeverPull" || w.Message != `Container image "none:1" is not present with pull policy of Never` {
 			t.Errorf("%+v", w)
 		}
@@ -130,7 +133,7 @@ func TestPullFails(t *testing.T) {
 		n.is("web", "Running main:0:running")
 	})
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web", withImage("NO:GOOD:NAME", corev1.PullIfNotPresent)))
+		n.apply(podtest.New("web", withImage("NO:GOOD:NAME", corev1.PullIfNotPresent)))
 		if w := waiting(n, "web", "main"); w.Reason != "InvalidImageName" {
 			t.Errorf("%+v", w)
 		}
@@ -152,7 +155,7 @@ func TestStartFails(t *testing.T) {
 				}
 				return nil
 			}
-			p := newPod("web")
+			p := podtest.New("web")
 			n.apply(p)
 			if w := waiting(n, "web", "main"); w.Reason != c.reason || !strings.Contains(w.Message, "no luck") {
 				t.Errorf("%+v", w)
@@ -183,7 +186,7 @@ func TestStartFails(t *testing.T) {
 
 func TestConfigError(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", containers("main", "other"))
+		p := podtest.New("web", podtest.Containers("main", "other"))
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsNonRoot: new(true)}
 		n.apply(p)
 		n.is("web", "Pending main:0:CreateContainerConfigError other:0:running")
@@ -205,7 +208,7 @@ func TestSandboxFails(t *testing.T) {
 			}
 			return nil
 		}
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.pass(30 * time.Second)
 		n.is("web", "Pending main:0:ContainerCreating")
@@ -229,7 +232,7 @@ func TestCreatedIsStarted(t *testing.T) {
 				<-ctx.Done()
 			}
 		}
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		n.stop()
 		n.rt.during = nil
 		n.start()
@@ -243,7 +246,7 @@ func TestCreatedIsStarted(t *testing.T) {
 // With the runtime's records gone, what the logs tell keeps a new container from writing into the log of an old one.
 func TestAttemptFromLogs(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		n.apply(newPod("web"))
+		n.apply(podtest.New("web"))
 		c := n.rt.containers["main-0"]
 		write(t, c.GetLogPath(), "")
 		n.stop()
@@ -254,14 +257,10 @@ func TestAttemptFromLogs(t *testing.T) {
 	})
 }
 
-func hookOf(command ...string) *corev1.LifecycleHandler {
-	return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: command}}
-}
-
 func TestPostStart(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web", containers("a", "b"))
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hookOf("sleep", "5s")}
+		p := podtest.New("web", podtest.Containers("a", "b"))
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: podtest.Hook("sleep", "5s")}
 		n.apply(p)
 		n.pass(4 * time.Second)
 		n.is("web", "Pending a:0:ContainerCreating b:0:ContainerCreating") // the hook holds up those behind
@@ -269,8 +268,8 @@ func TestPostStart(t *testing.T) {
 		n.is("web", "Running a:0:running b:0:running")
 	})
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hookOf("oops")}
+		p := podtest.New("web")
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: podtest.Hook("oops")}
 		n.rt.exec = func(string, []string) (int32, error) { return 3, nil }
 		n.apply(p)
 		n.pass(5 * time.Second)
@@ -288,8 +287,8 @@ func TestPostStart(t *testing.T) {
 	})
 	// Deletion does not wait for a hook.
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hookOf("sleep", "1h")}
+		p := podtest.New("web")
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: podtest.Hook("sleep", "1h")}
 		n.apply(p)
 		n.remove(p)
 		n.pass(time.Second)
@@ -304,13 +303,13 @@ func TestPreStop(t *testing.T) {
 		grace int64
 		want  string // the stop
 	}{
-		{"counted in", hookOf("sleep", "4s"), 10, "StopContainer main-0 6"},
-		{"cut off", hookOf("sleep", "1h"), 10, "StopContainer main-0 2"},
+		{"counted in", podtest.Hook("sleep", "4s"), 10, "StopContainer main-0 6"},
+		{"cut off", podtest.Hook("sleep", "1h"), 10, "StopContainer main-0 2"},
 		{"sleep", &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}}, 10, "StopContainer main-0 7"},
-		{"no grace", hookOf("sleep", "4s"), 0, "StopContainer main-0 0"},
+		{"no grace", podtest.Hook("sleep", "4s"), 0, "StopContainer main-0 0"},
 	} {
 		onNode(t, func(n *testNode) {
-			p := newPod("web")
+			p := podtest.New("web")
 			p.Spec.TerminationGracePeriodSeconds = &c.grace
 			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: c.hook}
 			n.apply(p)
@@ -326,8 +325,8 @@ func TestPreStop(t *testing.T) {
 		})
 	}
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hookOf("oops")}
+		p := podtest.New("web")
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: podtest.Hook("oops")}
 		n.rt.exec = func(string, []string) (int32, error) { return 1, nil }
 		n.apply(p)
 		n.remove(p)
@@ -343,9 +342,9 @@ func TestPreStop(t *testing.T) {
 func TestHurry(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.rt.term["main"] = -1
-		p := newPod("web")
+		p := podtest.New("web")
 		p.Spec.TerminationGracePeriodSeconds = new(int64(3600))
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hookOf("bye")}
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: podtest.Hook("bye")}
 		n.apply(p)
 		if err := n.m.Evict(p.UID, Eviction{Reason: "Evicted", GraceSeconds: 1800}); err != nil {
 			t.Fatal(err)
@@ -427,9 +426,9 @@ func TestPreStopAlways(t *testing.T) {
 					}
 					return 0, nil
 				}
-				p := newPod("web")
+				p := podtest.New("web")
 				p.Spec.TerminationGracePeriodSeconds = new(int64(20))
-				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hookOf("started"), PreStop: hookOf("bye")}
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: podtest.Hook("started"), PreStop: podtest.Hook("bye")}
 				if strings.Contains(name, "probe") {
 					p.Spec.Containers[0].LivenessProbe = &corev1.Probe{
 						ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive"}}}, TimeoutSeconds: 1, PeriodSeconds: 1, FailureThreshold: 1,
@@ -474,7 +473,7 @@ func TestDeletedWhileStarting(t *testing.T) {
 					<-ctx.Done()
 				}
 			}
-			p := newPod("web", withImage("new:1", corev1.PullIfNotPresent))
+			p := podtest.New("web", withImage("new:1", corev1.PullIfNotPresent))
 			n.apply(p)
 			n.pass(time.Minute)
 			if got := n.rt.called(stuck); len(got) != 1 {
@@ -482,7 +481,7 @@ func TestDeletedWhileStarting(t *testing.T) {
 			}
 			n.remove(p)
 			if stuck == "StartContainer" {
-				n.pass(graceOf(p)) // it might run yet, and would have to be ended in good order
+				n.pass(spec.Grace(p)) // it might run yet, and would have to be ended in good order
 			}
 			n.pass(0)
 			n.gone(p)
@@ -500,7 +499,7 @@ func TestTeardownIsTriedAgain(t *testing.T) {
 				}
 				return nil
 			}
-			p := newPod("web")
+			p := podtest.New("web")
 			n.apply(p)
 			n.remove(p)
 			n.pass(20 * time.Second)
@@ -542,7 +541,7 @@ func TestCrowd(t *testing.T) {
 		}
 		var pods []*corev1.Pod
 		for i := range 100 {
-			p := newPod("web"+strings.Repeat("x", i), containers("c"))
+			p := podtest.New("web"+strings.Repeat("x", i), podtest.Containers("c"))
 			if i%10 == 0 {
 				withImage("slow:1", corev1.PullIfNotPresent)(p)
 			}
@@ -578,7 +577,7 @@ func TestCrowdComesUpSteadily(t *testing.T) {
 		}
 		var pods []*corev1.Pod
 		for i := range 20 {
-			pods = append(pods, newPod("web"+strings.Repeat("x", i), containers("c")))
+			pods = append(pods, podtest.New("web"+strings.Repeat("x", i), podtest.Containers("c")))
 		}
 		n.apply(pods...)
 		n.pass(205 * time.Millisecond)
@@ -599,8 +598,8 @@ func TestRuntimeHangs(t *testing.T) {
 				<-ctx.Done()
 			}
 		}
-		n.apply(newPod("a"))
-		n.apply(newPod("b", containers("b")), newPod("c", containers("c")))
+		n.apply(podtest.New("a"))
+		n.apply(podtest.New("b", podtest.Containers("b")), podtest.New("c", podtest.Containers("c")))
 		n.pass(10 * time.Minute)
 		n.is("c", "Running c:0:running")
 		n.is("b", "Pending b:0:CreateContainerError")
@@ -617,7 +616,7 @@ func TestTiming(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		p := newPod("web", func(p *corev1.Pod) {
+		p := podtest.New("web", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{seenAnnotation: time.Now().Add(-5 * time.Millisecond).Format(time.RFC3339Nano)}
 		})
 		n.apply(p)
@@ -634,7 +633,7 @@ func TestTiming(t *testing.T) {
 		if !slices.Equal(names, []string{"image", "prepare", "start"}) {
 			t.Errorf("steps %v", names)
 		}
-		slow := newPod("slow", withImage("none:1", corev1.PullIfNotPresent))
+		slow := podtest.New("slow", withImage("none:1", corev1.PullIfNotPresent))
 		n.apply(slow)
 		n.pass(time.Minute)
 		if now := n.m.Timing(slow.UID); now == nil || now.Duration < time.Minute || len(now.Children) < 2 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,21 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/record"
-)
-
-// The reasons of a container that waits because something has failed.
-const (
-	reasonErrImagePull      = "ErrImagePull"
-	reasonImagePullBackOff  = "ImagePullBackOff"
-	reasonErrImageNeverPull = "ErrImageNeverPull"
-	reasonInvalidImageName  = "InvalidImageName"
-	reasonImageInspect      = "ImageInspectError"
-	reasonConfig            = "CreateContainerConfigError"
-	reasonCreate            = "CreateContainerError"
-	reasonRun               = "RunContainerError"
-	reasonPostStart         = "PostStartHookError"
 )
 
 // reasoned is an error with the reason that the API has for it.
@@ -41,31 +28,26 @@ type reasoned struct {
 func (e *reasoned) Error() string { return e.err.Error() }
 func (e *reasoned) Unwrap() error { return e.err }
 
-func kindOf(key string) kind {
-	k, _, _ := strings.Cut(key, "/")
-	return kind(k)
-}
-
 // act is what does the step.
-func (w *worker) act(s step) act {
-	switch s.kind {
-	case stepPrepare:
+func (w *worker) act(s plan.Step) act {
+	switch s.Kind {
+	case plan.Prepare:
 		return w.prepare(s)
-	case stepRenew:
+	case plan.Renew:
 		return w.bringUpToDate()
-	case stepImage:
+	case plan.Image:
 		return w.image(s)
-	case stepStart:
+	case plan.Start:
 		return w.start(s)
-	case stepResize:
+	case plan.Resize:
 		return w.resize()
-	case stepKill:
+	case plan.Kill:
 		return w.kill(s)
-	case stepRemove:
+	case plan.Remove:
 		return w.remove(s)
-	case stepForget:
+	case plan.Forget:
 		return w.forget(s)
-	case stepFinish:
+	case plan.Finish:
 		return w.finish()
 	default:
 		return w.teardown()
@@ -73,34 +55,34 @@ func (w *worker) act(s step) act {
 }
 
 // fail keeps what a step has failed with, and tells.
-func (w *worker) fail(s step, err error) {
+func (w *worker) fail(s plan.Step, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // it was cut off by an order, or by the end of the agent
 	}
-	key := s.key()
-	f := failure{message: err.Error(), err: err, at: time.Now(), count: w.failed[key].count + 1}
-	d := w.view().delays
-	f.until = f.at.Add(d.retry(f.count))
+	key := s.Key()
+	f := plan.Failure{Message: err.Error(), Err: err, At: time.Now(), Count: w.failed[key].Count + 1}
+	d := w.view().Delays
+	f.Until = f.At.Add(d.Retry(f.Count))
 	if r, ok := errors.AsType[*reasoned](err); ok {
-		f.reason = r.reason
+		f.Reason = r.reason
 	}
-	if s.kind == stepImage {
-		f.until = f.at.Add(d.pull(f.count))
+	if s.Kind == plan.Image {
+		f.Until = f.At.Add(d.Pull(f.Count))
 	}
 	w.failed[key] = f
-	w.log.Warn("step failed", "step", string(s.kind), "container", s.container, "error", err, "again", f.until.Sub(f.at))
-	switch s.kind {
-	case stepPrepare, stepRenew:
-		w.renew = w.renew || s.kind == stepRenew
+	w.log.Warn("step failed", "step", string(s.Kind), "container", s.Container, "error", err, "again", f.Until.Sub(f.At))
+	switch s.Kind {
+	case plan.Prepare, plan.Renew:
+		w.renew = w.renew || s.Kind == plan.Renew
 		w.tellPrepare(err)
-	case stepResize:
+	case plan.Resize:
 		w.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
-	case stepImage:
+	case plan.Image:
 		// What it was has been told already, as kubelet tells it.
-		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s", f.reason)
-	case stepStart:
-		w.containerEvent(w.pod, s.container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.reason, reasonRun), err)
-	case stepKill, stepFinish, stepTeardown:
+		w.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s", f.Reason)
+	case plan.Start:
+		w.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.Reason, plan.ReasonRun), err)
+	case plan.Kill, plan.Finish, plan.Teardown:
 		w.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 	}
 }
@@ -116,7 +98,7 @@ func (w *worker) tellPrepare(err error) {
 	case "sandbox":
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
 	case hookClaims:
-		w.event(w.pod, corev1.EventTypeWarning, reasonClaims, "Failed to prepare dynamic resources: %v", hook.err)
+		w.event(w.pod, corev1.EventTypeWarning, plan.ReasonClaims, "Failed to prepare dynamic resources: %v", hook.err)
 	case "devices":
 		w.event(w.pod, corev1.EventTypeWarning, reasonDevices, "%v", hook.err)
 	default:
@@ -129,11 +111,11 @@ func (w *worker) newSite() *site {
 	return &site{node: w.node, pod: w.pod, known: w.observer.known}
 }
 
-func (w *worker) prepare(s step) act {
+func (w *worker) prepare(s plan.Step) act {
 	w.renew = false
 	place := w.newSite()
-	place.attempt, place.old = s.attempt, s.id
-	if now := w.seen.sandbox(); now != nil && s.id == "" {
+	place.attempt, place.old = s.Attempt, s.ID
+	if now := w.seen.Sandbox(); now != nil && s.ID == "" {
 		place.have, place.sandbox = true, now.GetId()
 	}
 	return func(ctx context.Context) (func(), error) {
@@ -156,32 +138,32 @@ func (w *worker) prepare(s step) act {
 }
 
 // kill ends a container: its preStop hook, then the stop signal, all within the grace it has.
-func (w *worker) kill(s step) act {
-	c, pod, ips := findContainer(w.pod, s.container), w.pod, w.podIPs()
-	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.id] && !s.force
-	w.containerEvent(pod, s.container, corev1.EventTypeNormal, "Killing", "%s", s.why)
+func (w *worker) kill(s plan.Step) act {
+	c, pod, ips := spec.FindContainer(w.pod, s.Container), w.pod, w.podIPs()
+	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.ID] && !s.Force
+	w.containerEvent(pod, s.Container, corev1.EventTypeNormal, "Killing", "%s", s.Why)
 	return func(ctx context.Context) (func(), error) {
 		if !hook {
-			return nil, w.stopContainer(ctx, s.id, stopTimeout(s))
+			return nil, w.stopContainer(ctx, s.ID, stopTimeout(s))
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err() // hurried before it began: the next step runs the hook
 		}
 		// What is left of the grace may have passed while no agent ran, or for containers before this one. The hook is run all the same.
-		hookCtx, cancel := context.WithDeadline(ctx, latest(s.deadline, time.Now().Add(minStop*time.Second)))
-		err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.id, c, ips})
+		hookCtx, cancel := context.WithDeadline(ctx, latest(s.Deadline, time.Now().Add(minStop*time.Second)))
+		err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.ID, c, ips})
 		cancel()
-		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.deadline) {
+		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.Deadline) {
 			return nil, fmt.Errorf("run preStop hook: %w", err) // it could not be asked for, and is again as long as there is time
 		}
-		begun := func() { w.hooked[s.id] = true }
+		begun := func() { w.hooked[s.ID] = true }
 		if ctx.Err() != nil {
 			return begun, ctx.Err() // by an order in more of a hurry, whose step stops the container, or by the end of the agent
 		}
 		if err != nil {
-			w.containerEvent(pod, s.container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
+			w.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 		}
-		return begun, w.stopContainer(ctx, s.id, stopTimeout(s))
+		return begun, w.stopContainer(ctx, s.ID, stopTimeout(s))
 	}
 }
 
@@ -200,11 +182,11 @@ const (
 )
 
 // stopTimeout is the rest of the grace in whole seconds, as the CRI wants it. Who gives no grace means none.
-func stopTimeout(s step) int64 {
-	if s.force {
+func stopTimeout(s plan.Step) int64 {
+	if s.Force {
 		return 0
 	}
-	return max(int64(time.Until(s.deadline).Round(time.Second)/time.Second), minStop)
+	return max(int64(time.Until(s.Deadline).Round(time.Second)/time.Second), minStop)
 }
 
 func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) error {
@@ -218,17 +200,17 @@ func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) er
 }
 
 // remove removes a dead container with its log and its last words.
-func (w *worker) remove(s step) act {
+func (w *worker) remove(s plan.Step) act {
 	pod := w.pod
 	return func(ctx context.Context) (func(), error) {
-		_, err := w.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.id})
+		_, err := w.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID})
 		if err != nil && !isNotFound(err) {
 			return nil, fmt.Errorf("remove container: %w", err)
 		}
 		// With a rotated log's names in the directory of the container there are few.
-		log := filepath.Join(spec.LogDirectory(w.cfg.LogDir, pod), spec.LogPath(s.container, s.attempt))
+		log := filepath.Join(spec.LogDirectory(w.cfg.LogDir, pod), spec.LogPath(s.Container, s.Attempt))
 		files, err := filepath.Glob(log + "*")
-		files = append(files, spec.MessageFile(w.cfg.RootDir, string(pod.UID), s.container, s.attempt))
+		files = append(files, spec.MessageFile(w.cfg.RootDir, string(pod.UID), s.Container, s.Attempt))
 		for _, f := range files {
 			if rmErr := os.Remove(f); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
 				err = errors.Join(err, rmErr)
@@ -239,13 +221,13 @@ func (w *worker) remove(s step) act {
 }
 
 // forget removes a dead sandbox that holds no containers any more.
-func (w *worker) forget(s step) act {
+func (w *worker) forget(s plan.Step) act {
 	place := w.newSite()
 	return func(ctx context.Context) (func(), error) {
-		if err := place.stopSandbox(ctx, s.id); err != nil {
+		if err := place.stopSandbox(ctx, s.ID); err != nil {
 			return nil, fmt.Errorf("stop sandbox: %w", err)
 		}
-		_, err := w.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.id})
+		_, err := w.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
 		if err != nil && !isNotFound(err) {
 			return nil, fmt.Errorf("remove sandbox: %w", err)
 		}
@@ -304,7 +286,7 @@ func (w *worker) finish() act {
 func (w *worker) finishes() {
 	w.finished, w.site = true, nil
 	w.over.Store(true)
-	if w.end != nil && w.end.keep {
+	if w.end != nil && w.end.Keep {
 		w.lapsed.Store(&lapsed{Eviction: w.evicted, at: time.Now()})
 	}
 	w.askAgain()
@@ -323,20 +305,4 @@ func (w *worker) teardown() act {
 		}
 		return func() { w.torn, w.site = true, nil }, nil
 	}
-}
-
-func findContainer(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
-			return asContainer(e)
-		}
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
@@ -19,14 +20,14 @@ func TestStrays(t *testing.T) {
 	for name, mute := range map[string]bool{"Told": false, "FoundAfterwards": true} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *testNode) {
-				p, kept := newPod("web"), newPod("kept")
+				p, kept := podtest.New("web"), podtest.New("kept")
 				n.apply(p, kept)
 				n.pass(time.Second)
 				config := n.rt.sandboxOf(p.Name).config
 				n.remove(p)
 				n.pass(time.Minute)
 				n.gone(p)
-				stranger := newPod("stranger", withUID("somebody"))
+				stranger := podtest.New("stranger", podtest.WithUID("somebody"))
 				theirs, _, err := spec.Sandbox(stranger, &spec.Node{RootDir: "/somewhere/else"}, 0, "", nil)
 				if err != nil {
 					t.Fatal(err)
@@ -68,7 +69,7 @@ func TestStrays(t *testing.T) {
 // A runtime that ends a start which nobody waits for makes the log of the container, until its sandbox is gone.
 func TestLogsGoAfterTheSandbox(t *testing.T) {
 	onNode(t, func(n *testNode) {
-		p := newPod("web")
+		p := podtest.New("web")
 		n.apply(p)
 		n.pass(time.Second)
 		dir := spec.LogDirectory(n.cfg.LogDir, p)

@@ -11,6 +11,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // Span is one step of the start of a pod, with the steps inside it.
@@ -153,13 +155,13 @@ func endSpan(s trace.Span, err error) {
 }
 
 // span is that of a step.
-func (w *worker) span(ctx context.Context, s step) (context.Context, trace.Span) {
+func (w *worker) span(ctx context.Context, s plan.Step) (context.Context, trace.Span) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, trace.SpanFromContext(ctx)
 	}
-	ctx, span := startSpan(ctx, string(s.kind))
-	if s.container != "" {
-		span.SetAttributes(attribute.String("container", s.container))
+	ctx, span := startSpan(ctx, string(s.Kind))
+	if s.Container != "" {
+		span.SetAttributes(attribute.String("container", s.Container))
 	}
 	return ctx, span
 }
@@ -177,19 +179,19 @@ func (w *worker) beginTrace() {
 }
 
 // traceStart begins the trace when the pod's start begins, and ends it when each of its containers runs or has run.
-func (w *worker) traceStart(d *decision) {
+func (w *worker) traceStart(d *plan.Decision) {
 	if w.trace == nil {
-		if len(d.steps) > 0 && w.end == nil && w.last == nil && w.seen.sandbox() == nil {
+		if len(d.Steps) > 0 && w.end == nil && w.last == nil && w.seen.Sandbox() == nil {
 			w.beginTrace()
 		}
 		return
 	}
-	if len(d.steps)+len(w.tasks) > 0 {
+	if len(d.Steps)+len(w.tasks) > 0 {
 		return
 	}
 	for i := range w.pod.Spec.Containers {
-		c := w.seen.latest(w.pod.Spec.Containers[i].Name)
-		if c == nil || c.GetState() == created {
+		c := w.seen.Latest(w.pod.Spec.Containers[i].Name)
+		if c == nil || c.GetState() == plan.Created {
 			return
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -28,7 +30,7 @@ type worker struct {
 	uid   types.UID
 	mail  *mailbox
 	log   *slog.Logger
-	share *share // what it was admitted with
+	share *admission.Share // what it was admitted with
 
 	// What follows belongs to the manager.
 	leaving   bool // it was told to end
@@ -42,11 +44,11 @@ type worker struct {
 	// What follows belongs to the goroutine of run.
 	pod     *corev1.Pod
 	hidden  bool // what is left of a pod of which nothing more is known: not published
-	end     *ending
+	end     *plan.Ending
 	evicted *Eviction
 
 	observer observer
-	seen     *observed
+	seen     *plan.Observed
 	stale    bool              // seen may not be what is
 	said     map[string]string // termination messages by container ID
 
@@ -55,16 +57,16 @@ type worker struct {
 	torn     bool
 	leaves   bool // it is being removed
 	images   map[string]spec.Image
-	failed   map[string]failure
-	refused  map[string]failure
+	failed   map[string]plan.Failure
+	refused  map[string]plan.Failure
 	hooked   map[string]bool // containers whose preStop hook has begun, by ID
-	probes   map[string]ProbeResults
+	probes   map[string]plan.ProbeResults
 	prober   *prober
 
 	renew    bool                 // volumes may not have what their objects have
 	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
 	pending  *corev1.PodCondition // why not
-	resized  *resized
+	resized  *plan.Resized
 	added    *added
 	recalled bool // it is known what was given before the agent was restarted
 
@@ -82,13 +84,13 @@ const ReasonNotAnswering = "NotAnswering"
 
 // task is a step that runs.
 type task struct {
-	step   step
+	step   plan.Step
 	cancel context.CancelFunc
 }
 
 // result is what a step came to.
 type result struct {
-	step  step
+	step  plan.Step
 	err   error
 	apply func() // nil: nothing to apply
 }
@@ -98,12 +100,12 @@ type act func(ctx context.Context) (apply func(), err error)
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
 	w := &worker{
-		node: n, uid: pod.UID, mail: newMailbox(), share: shareOf(pod), pod: pod, hidden: pod.Name == "",
+		node: n, uid: pod.UID, mail: newMailbox(), share: admission.ShareOf(pod), pod: pod, hidden: pod.Name == "",
 		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
-		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, hooked: map[string]bool{},
-		resized: &resized{}, added: &added{}, renew: hasContent(pod),
-		probes: map[string]ProbeResults{}, tasks: map[string]task{}, results: make(chan result),
+		images: map[string]spec.Image{}, failed: map[string]plan.Failure{}, refused: map[string]plan.Failure{}, hooked: map[string]bool{},
+		resized: &plan.Resized{}, added: &added{}, renew: hasContent(pod),
+		probes: map[string]plan.ProbeResults{}, tasks: map[string]task{}, results: make(chan result),
 	}
 	w.prober = newProber(n, pod.UID, w.mail, w.log)
 	return w
@@ -116,31 +118,31 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		w.read(ctx)
-		wake := time.Now().Add(retryInitial)
+		wake := time.Now().Add(plan.RetryInitial)
 		if w.look(ctx) {
 			w.recall()
 			w.allocate()
 			w.pod, w.want = w.added.adorn(w.pod), w.added.adorn(w.want)
 			w.probe(ctx)
-			d := plan(w.view())
-			if d.gone {
+			d := plan.Decide(w.view())
+			if d.Gone {
 				return true
 			}
-			if d.expired {
+			if d.Expired {
 				w.expire()
 				continue
 			}
 			w.traceStart(&d)
-			for _, s := range d.steps {
+			for _, s := range d.Steps {
 				w.begin(ctx, s)
 			}
 			if !w.leaves {
 				w.publish(&d) // while the steps are being taken
 			}
 			// What is left of a pod while it is being removed is nobody's business.
-			_, removed := w.tasks[string(stepTeardown)]
+			_, removed := w.tasks[string(plan.Teardown)]
 			w.leaves = w.leaves || removed
-			wake = d.wake
+			wake = d.Wake
 		}
 		w.wait(ctx, timer, wake)
 	}
@@ -172,7 +174,7 @@ func (w *worker) settle() {
 	}
 	for len(w.tasks) > 0 {
 		r := <-w.results
-		delete(w.tasks, r.step.key())
+		delete(w.tasks, r.step.Key())
 	}
 }
 
@@ -186,12 +188,12 @@ func (w *worker) read(ctx context.Context) {
 			w.stop(*o.end)
 		}
 	}
-	if e := w.mail.evict.Swap(nil); e != nil && (w.end == nil || w.end.keep) {
+	if e := w.mail.evict.Swap(nil); e != nil && (w.end == nil || w.end.Keep) {
 		w.evict(e)
 	}
 	if events := w.mail.events.Swap(nil); events != nil {
 		for _, e := range *events {
-			w.stale = w.stale || w.seen == nil || w.seen.tells(e)
+			w.stale = w.stale || w.seen == nil || w.seen.Tells(e)
 		}
 	}
 	if all := w.mail.probes.Load(); all != nil {
@@ -215,19 +217,19 @@ func (w *worker) read(ctx context.Context) {
 // evict makes the pod end and stay known as one that the node has failed.
 func (w *worker) evict(e *Eviction) {
 	w.evicted = e
-	w.stop(ending{since: time.Now(), grace: time.Duration(e.GraceSeconds) * time.Second, keep: true})
+	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true})
 }
 
 // stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in more of a
 // hurry.
-func (w *worker) stop(e ending) {
-	hurry := w.end == nil || e.since.Add(e.grace).Before(w.end.since.Add(w.end.grace))
+func (w *worker) stop(e plan.Ending) {
+	hurry := w.end == nil || e.Since.Add(e.Grace).Before(w.end.Since.Add(w.end.Grace))
 	if w.end != nil {
-		keep := e.keep && w.end.keep
+		keep := e.Keep && w.end.Keep
 		if !hurry {
 			e = *w.end
 		}
-		e.keep = keep
+		e.Keep = keep
 	}
 	w.end = &e
 	w.endTrace()
@@ -235,15 +237,15 @@ func (w *worker) stop(e ending) {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
 	for _, t := range w.tasks {
-		if k := t.step.kind; k == stepPrepare || k == stepImage || k == stepStart || k == stepKill && hurry {
+		if k := t.step.Kind; k == plan.Prepare || k == plan.Image || k == plan.Start || k == plan.Kill && hurry {
 			t.cancel()
 		}
 	}
 }
 
 func (w *worker) mark() mark {
-	m := mark{Since: w.end.since, Grace: w.end.grace}
-	if w.end.keep {
+	m := mark{Since: w.end.Since, Grace: w.end.Grace}
+	if w.end.Keep {
 		m.Evicted = w.evicted
 	}
 	return m
@@ -260,7 +262,7 @@ func (w *worker) check(ctx context.Context) {
 	if err != nil {
 		return // the look that follows tells
 	}
-	if !before.same(now) && w.mail.events.Load() == nil {
+	if !before.Same(now) && w.mail.events.Load() == nil {
 		w.missed.Add(1)
 		w.log.Warn("the runtime's events have not told of a change")
 	}
@@ -283,16 +285,16 @@ func (w *worker) look(ctx context.Context) bool {
 	return true
 }
 
-func (w *worker) see(now *observed) {
-	if now.problem != "" && (w.seen == nil || w.seen.problem == "") && !w.hidden {
-		w.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.problem)
+func (w *worker) see(now *plan.Observed) {
+	if now.Problem != "" && (w.seen == nil || w.seen.Problem == "") && !w.hidden {
+		w.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
 	}
 	w.seen, w.stale = now, false
 	said := map[string]string{}
-	for _, list := range now.containers {
+	for _, list := range now.Containers {
 		for i := range list {
 			c := &list[i]
-			if c.GetState() != exited {
+			if c.GetState() != plan.Exited {
 				continue
 			}
 			text, known := w.said[c.GetId()]
@@ -303,28 +305,28 @@ func (w *worker) see(now *observed) {
 		}
 	}
 	w.said = said
-	gone := func(id string, _ bool) bool { return now.find(id) == nil }
+	gone := func(id string, _ bool) bool { return now.Find(id) == nil }
 	maps.DeleteFunc(w.hooked, gone)
-	maps.DeleteFunc(w.refused, func(id string, _ failure) bool { return gone(id, true) })
+	maps.DeleteFunc(w.refused, func(id string, _ plan.Failure) bool { return gone(id, true) })
 }
 
-func (w *worker) view() *view {
-	busy := make(map[string]step, len(w.tasks))
+func (w *worker) view() *plan.View {
+	busy := make(map[string]plan.Step, len(w.tasks))
 	for key, t := range w.tasks {
 		busy[key] = t.step
 	}
-	return &view{
-		pod: w.pod, now: time.Now(), seen: w.seen, prepared: w.site != nil, renew: w.renew, finished: w.finished, torn: w.torn,
-		deadline: w.deadline(), busy: busy, resized: *w.resized, images: w.images, failed: w.failed, refused: w.refused, probes: w.probes, end: w.end,
-		delays: delays{w.cfg.BackoffInitial, w.cfg.BackoffMax, w.cfg.BackoffReset},
+	return &plan.View{
+		Pod: w.pod, Now: time.Now(), Seen: w.seen, Prepared: w.site != nil, Renew: w.renew, Finished: w.finished, Torn: w.torn,
+		Deadline: w.deadline(), Busy: busy, Resized: *w.resized, Images: w.images, Failed: w.failed, Refused: w.refused, Probes: w.probes, End: w.end,
+		Delays: plan.Delays{Initial: w.cfg.BackoffInitial, Max: w.cfg.BackoffMax, Reset: w.cfg.BackoffReset},
 	}
 }
 
 // begin runs a step.
-func (w *worker) begin(ctx context.Context, s step) {
+func (w *worker) begin(ctx context.Context, s plan.Step) {
 	do := w.act(s)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, lifeKey{}, ctx))
-	w.tasks[s.key()] = task{s, cancel}
+	w.tasks[s.Key()] = task{s, cancel}
 	starting, began := w.trace != nil, time.Now()
 	if starting {
 		ctx = trace.ContextWithSpan(ctx, w.trace)
@@ -343,7 +345,7 @@ func (w *worker) begin(ctx context.Context, s step) {
 
 // take applies what a step came to.
 func (w *worker) take(r result) {
-	key := r.step.key()
+	key := r.step.Key()
 	delete(w.tasks, key)
 	w.stale = true
 	if r.apply != nil {
@@ -357,25 +359,25 @@ func (w *worker) take(r result) {
 }
 
 // tellWaiting tells of back-offs that have begun.
-func (w *worker) tellWaiting(d *decision) {
-	for name, why := range d.waiting {
+func (w *worker) tellWaiting(d *plan.Decision) {
+	for name, why := range d.Waiting {
 		if w.waited[name] == why {
 			continue
 		}
 		switch why.Reason {
 		case "CrashLoopBackOff":
 			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s", name, spec.PodName(w.pod))
-		case reasonImagePullBackOff:
-			c := findContainer(w.pod, name)
+		case plan.ReasonImagePullBackOff:
+			c := spec.FindContainer(w.pod, name)
 			w.containerEvent(w.pod, name, corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.Image)
 			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "Failed", "Error: %s", why.Reason)
 		}
 	}
-	w.waited = d.waiting
+	w.waited = d.Waiting
 }
 
 // publish tells what the pod does, when it is not what was told last.
-func (w *worker) publish(d *decision) {
+func (w *worker) publish(d *plan.Decision) {
 	if w.hidden {
 		return
 	}
@@ -384,27 +386,27 @@ func (w *worker) publish(d *decision) {
 	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
 		for i := range list {
 			if c := &list[i]; c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-				_, starting[c.Name] = w.tasks[step{kind: stepStart, container: c.Name}.key()]
+				_, starting[c.Name] = w.tasks[plan.Step{Kind: plan.Start, Container: c.Name}.Key()]
 			}
 		}
 	}
 	in := status.Input{
 		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.nodeIPs(),
-		Sandbox: w.seen.sandbox(), Containers: w.seen.statuses(), Messages: w.said,
-		Waiting: d.waiting, Starting: starting, Probes: w.probeStates(), Devices: w.deviceHealth(), Claims: claimStatuses(w.pod), Ended: d.over,
+		Sandbox: w.seen.Sandbox(), Containers: w.seen.Statuses(), Messages: w.said,
+		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.deviceHealth(), Claims: claimStatuses(w.pod), Ended: d.Over,
 	}
 	if w.last != nil {
 		in.Old = &w.last.Status
 	}
-	if w.seen.problem != "" {
-		in.Reason, in.Message = ReasonNotAnswering, w.seen.problem
+	if w.seen.Problem != "" {
+		in.Reason, in.Message = ReasonNotAnswering, w.seen.Problem
 	}
 	if e := w.evicted; e != nil {
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
 	in.Conditions = slices.Concat(w.added.Conditions, in.Conditions, w.resizeConditions())
-	if d.restarting != nil {
-		in.Conditions = append(in.Conditions, status.Condition(corev1.AllContainersRestarting, *d.restarting, "", ""))
+	if d.Restarting != nil {
+		in.Conditions = append(in.Conditions, status.Condition(corev1.AllContainersRestarting, *d.Restarting, "", ""))
 	}
 	in.Resources, in.PodResources = w.acknowledgedResources(), w.pod.Spec.Resources
 	if w.resized.Acting && w.resized.Pod != nil {
@@ -415,9 +417,9 @@ func (w *worker) publish(d *decision) {
 		pod = *w.want
 	}
 	pod.Status = status.Build(in)
-	if w.end != nil && !w.end.keep {
-		seconds := int64(w.end.grace / time.Second)
-		pod.DeletionTimestamp = new(metav1.NewTime(w.end.since.Add(w.end.grace).Truncate(time.Second)))
+	if w.end != nil && !w.end.Keep {
+		seconds := int64(w.end.Grace / time.Second)
+		pod.DeletionTimestamp = new(metav1.NewTime(w.end.Since.Add(w.end.Grace).Truncate(time.Second)))
 		pod.DeletionGracePeriodSeconds = &seconds
 	}
 	if w.last != nil && w.last.ObjectMeta.Generation == pod.Generation && sameResources(w.last, &pod) && w.last.DeletionTimestamp.Equal(pod.DeletionTimestamp) &&
@@ -430,9 +432,9 @@ func (w *worker) publish(d *decision) {
 
 func (w *worker) probeStates() map[string]status.Probes {
 	out := map[string]status.Probes{}
-	for name := range w.seen.containers {
-		r := w.probes[w.seen.latest(name).GetId()]
-		out[name] = status.Probes{StartupOK: r.Startup == Passed, ReadinessOK: r.Readiness == Passed}
+	for name := range w.seen.Containers {
+		r := w.probes[w.seen.Latest(name).GetId()]
+		out[name] = status.Probes{StartupOK: r.Startup == plan.ProbePassed, ReadinessOK: r.Readiness == plan.ProbePassed}
 	}
 	return out
 }

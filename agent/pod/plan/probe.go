@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ type ProbeState int
 
 // The states of a probe.
 const (
-	Unknown ProbeState = iota // not asked often enough yet
-	Passed
-	Failed
+	ProbeUnknown ProbeState = iota // not asked often enough yet
+	ProbePassed
+	ProbeFailed
 )
 
 // ProbeResults are the states of the probes of one container. They count for that container only: its successor begins anew.
@@ -26,9 +26,9 @@ type ProbeResults struct {
 func (r ProbeResults) verdict(c *corev1.Container, grace time.Duration) (string, time.Duration) {
 	kind, probe := "", (*corev1.Probe)(nil)
 	switch {
-	case c.LivenessProbe != nil && r.Liveness == Failed:
+	case c.LivenessProbe != nil && r.Liveness == ProbeFailed:
 		kind, probe = "liveness", c.LivenessProbe
-	case c.StartupProbe != nil && r.Startup == Failed:
+	case c.StartupProbe != nil && r.Startup == ProbeFailed:
 		kind, probe = "startup", c.StartupProbe
 	default:
 		return "", 0

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -20,30 +20,30 @@ func (p *planner) startsAnew() bool {
 		return false
 	}
 	runs, waits := false, false
-	for _, s := range p.busy {
-		runs = runs || s.kind == stepStart && s.round < p.round
+	for _, s := range p.Busy {
+		runs = runs || s.Kind == Start && s.Round < p.round
 	}
-	for name, list := range p.seen.containers {
+	for name, list := range p.Seen.Containers {
 		for i := range list {
 			if c := &list[i]; p.past(c) && alive(c) {
 				runs = true
 				p.kill(c, p.grace(), "Stopping container "+name+", since all containers of the pod are restarted")
 			}
 		}
-		waits = waits || p.past(&list[0]) && !isEphemeral(p.pod, name) // which does not come back
+		waits = waits || p.past(&list[0]) && !spec.IsEphemeral(p.Pod, name) // which does not come back
 	}
-	p.restarting = &waits
+	p.Restarting = &waits
 	return runs
 }
 
 // trigger is the exit of the latest round that has sent the pod back, nil when there is none, and the round that the pod is in.
-func (p *planner) trigger() (last *container, round uint32) {
-	for _, list := range [][]corev1.Container{p.pod.Spec.InitContainers, p.pod.Spec.Containers} {
+func (p *planner) trigger() (last *Container, round uint32) {
+	for _, list := range [][]corev1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
 		for i := range list {
-			for j := range p.seen.containers[list[i].Name] {
-				c := &p.seen.containers[list[i].Name][j]
+			for j := range p.Seen.Containers[list[i].Name] {
+				c := &p.Seen.Containers[list[i].Name][j]
 				n := roundOf(c)
-				if c.GetState() == exited && status.RestartsAll(&list[i], c.GetExitCode()) {
+				if c.GetState() == Exited && status.RestartsAll(&list[i], c.GetExitCode()) {
 					if last == nil || n > roundOf(last) {
 						last = c
 					}
@@ -57,6 +57,6 @@ func (p *planner) trigger() (last *container, round uint32) {
 }
 
 // past says whether a container is from before all were sent back.
-func (p *planner) past(c *container) bool { return p.anew != nil && roundOf(c) <= roundOf(p.anew) }
+func (p *planner) past(c *Container) bool { return p.anew != nil && roundOf(c) <= roundOf(p.anew) }
 
-func roundOf(c *container) uint32 { return spec.Round(c.GetAnnotations()) }
+func roundOf(c *Container) uint32 { return spec.Round(c.GetAnnotations()) }

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"time"
@@ -9,12 +9,12 @@ import (
 // finish plans for a pod that is over by itself: its sidecars end, then what it does not need any more is given back. Its dead
 // containers stay, for their logs.
 func (p *planner) finish() {
-	if p.endContainers(p.now, p.grace()) {
+	if p.endContainers(p.Now, p.grace()) {
 		return
 	}
-	p.over = true
-	if !p.finished {
-		p.once(stepFinish)
+	p.Over = true
+	if !p.Finished {
+		p.once(Finish)
 		return
 	}
 	p.collect()
@@ -22,31 +22,31 @@ func (p *planner) finish() {
 
 // ending plans for a pod that is to end.
 func (p *planner) ending() {
-	if p.endContainers(p.end.since, p.end.grace) {
+	if p.endContainers(p.End.Since, p.End.Grace) {
 		return
 	}
 	// What is being started is cut off, and may still turn out to run.
-	for _, s := range p.busy {
-		if s.kind != stepTeardown && (s.kind != stepFinish || !p.end.keep) {
+	for _, s := range p.Busy {
+		if s.Kind != Teardown && (s.Kind != Finish || !p.End.Keep) {
 			return
 		}
 	}
-	p.over = true
+	p.Over = true
 	switch {
-	case p.end.keep && !p.finished:
-		p.once(stepFinish)
-	case p.end.keep:
+	case p.End.Keep && !p.Finished:
+		p.once(Finish)
+	case p.End.Keep:
 		p.collect()
-	case p.torn:
-		p.gone = true
+	case p.Torn:
+		p.Gone = true
 	default:
-		p.once(stepTeardown)
+		p.once(Teardown)
 	}
 }
 
-func (p *planner) once(k kind) {
+func (p *planner) once(k Kind) {
 	if _, wait := p.blocked(string(k)); !wait {
-		p.add(step{kind: k})
+		p.add(Step{Kind: k})
 	}
 }
 
@@ -54,13 +54,13 @@ func (p *planner) once(k kind) {
 // whether anything still runs.
 func (p *planner) endContainers(since time.Time, grace time.Duration) bool {
 	sidecars := map[string]bool{}
-	for i := range p.pod.Spec.InitContainers {
-		if c := &p.pod.Spec.InitContainers[i]; status.IsSidecar(c) {
+	for i := range p.Pod.Spec.InitContainers {
+		if c := &p.Pod.Spec.InitContainers[i]; status.IsSidecar(c) {
 			sidecars[c.Name] = true
 		}
 	}
 	any := false
-	for name, list := range p.seen.containers {
+	for name, list := range p.Seen.Containers {
 		for i := range list {
 			if !sidecars[name] && alive(&list[i]) {
 				any = true
@@ -75,10 +75,10 @@ func (p *planner) endContainers(since time.Time, grace time.Duration) bool {
 }
 
 func (p *planner) endSidecars(since time.Time, grace time.Duration) bool {
-	for i := len(p.pod.Spec.InitContainers) - 1; i >= 0; i-- {
-		c := &p.pod.Spec.InitContainers[i]
-		for j := range p.seen.containers[c.Name] {
-			if one := &p.seen.containers[c.Name][j]; alive(one) {
+	for i := len(p.Pod.Spec.InitContainers) - 1; i >= 0; i-- {
+		c := &p.Pod.Spec.InitContainers[i]
+		for j := range p.Seen.Containers[c.Name] {
+			if one := &p.Seen.Containers[c.Name][j]; alive(one) {
 				p.killBy(one, since.Add(grace), grace == 0, "Stopping container "+c.Name)
 				return true
 			}

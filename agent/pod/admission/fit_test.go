@@ -1,4 +1,4 @@
-package pod
+package admission
 
 import (
 	"testing"
@@ -37,28 +37,31 @@ func TestFits(t *testing.T) {
 		{name: "disk", pod: big, reason: "OutOfephemeral-storage", message: "Node didn't have enough resource: ephemeral-storage, requested: 2147483648, used: 0, capacity: 1073741824", final: true},
 		{name: "pods", pod: asking("0", "0"), here: []*corev1.Pod{{}, {}, {}}, reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 	} {
-		var here []*share
+		var here []*Share
 		for _, p := range tt.here {
-			here = append(here, shareOf(p))
+			here = append(here, ShareOf(p))
 		}
-		v, ok := fits(tt.pod, here, allocatable)
-		if ok != (tt.reason == "") || v.Reason != tt.reason || v.Message != tt.message || v.final != tt.final {
-			t.Errorf("%s: %v %+v", tt.name, ok, v)
+		v := fits(tt.pod, here, allocatable)
+		if tt.reason == "" && v == nil {
+			continue
+		}
+		if v == nil || v.Reason != tt.reason || v.Message != tt.message || v.Final != tt.final {
+			t.Errorf("%s: %+v", tt.name, v)
 		}
 	}
 	huge := asking("0", "0")
 	huge.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("2Mi")
-	if v, ok := fits(huge, nil, allocatable); ok || !v.final || v.Message != "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0" {
-		t.Errorf("huge pages that are not there: %v %+v", ok, v)
+	if v := fits(huge, nil, allocatable); v == nil || !v.Final || v.Message != "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0" {
+		t.Errorf("huge pages that are not there: %+v", v)
 	}
 	tiny := asking("0", "0")
 	tiny.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Mi")}
-	if v, ok := fits(tiny, nil, allocatable); ok || !v.final || v.Message != "container a: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes" {
-		t.Errorf("tiny limit: %v %+v", ok, v)
+	if v := fits(tiny, nil, allocatable); v == nil || !v.Final || v.Message != "container a: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes" {
+		t.Errorf("tiny limit: %+v", v)
 	}
 	bad := asking("0", "0")
 	bad.Annotations = map[string]string{kube.IOWeightAnnotation: "0"}
-	if v, ok := fits(bad, nil, allocatable); ok || v.Reason != "UnexpectedAdmissionError" || !v.final {
-		t.Errorf("bad annotation: %v %+v", ok, v)
+	if v := fits(bad, nil, allocatable); v == nil || v.Reason != "UnexpectedAdmissionError" || !v.Final {
+		t.Errorf("bad annotation: %+v", v)
 	}
 }

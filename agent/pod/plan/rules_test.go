@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"testing"
@@ -9,12 +9,12 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
-func rules(name string, policy corev1.ContainerRestartPolicy, rule ...corev1.ContainerRestartRule) func(*view) {
-	return func(v *view) {
-		c := findContainer(v.pod, name)
+func rules(name string, policy corev1.ContainerRestartPolicy, rule ...corev1.ContainerRestartRule) func(*View) {
+	return func(v *View) {
+		c := spec.FindContainer(v.Pod, name)
 		c.RestartPolicy, c.RestartPolicyRules = &policy, rule
-		for i := range v.seen.containers[name] {
-			v.seen.containers[name][i].Annotations["io.kubernetes.container.hash"] = spec.Hash(c)
+		for i := range v.Seen.Containers[name] {
+			v.Seen.Containers[name][i].Annotations["io.kubernetes.container.hash"] = spec.Hash(c)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestPlanRules(t *testing.T) {
 		},
 		{
 			name: "exits of one round count once", policy: never, spec: "a b", seen: "sandbox a=exit9@20s b=exit9@10s a=running^1",
-			change: func(v *view) {
+			change: func(v *View) {
 				rules("a", "Never", all)(v)
 				rules("b", "Never", all)(v)
 			},
@@ -79,19 +79,19 @@ func TestPlanRules(t *testing.T) {
 		},
 		{
 			name: "they end meanwhile", policy: never, spec: "a b", seen: "sandbox a=exit9@10s b=running",
-			change: func(v *view) {
+			change: func(v *View) {
 				rules("a", "Never", all)(v)
-				v.end = &ending{since: planNow, grace: time.Second}
+				v.End = &Ending{Since: planNow, Grace: time.Second}
 			},
 			want: "kill/b0@1s",
 		},
 		{
 			name: "past its deadline", policy: always, spec: "a", seen: "sandbox a=running",
-			change: func(v *view) { v.deadline = planNow },
+			change: func(v *View) { v.Deadline = planNow },
 		},
 		{
 			name: "before its deadline", policy: always, spec: "a", seen: "sandbox a=running",
-			change: func(v *view) { v.deadline = planNow.Add(time.Minute) }, wake: time.Minute,
+			change: func(v *View) { v.Deadline = planNow.Add(time.Minute) }, wake: time.Minute,
 		},
 	})
 }

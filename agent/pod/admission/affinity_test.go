@@ -1,13 +1,15 @@
-package pod
+package admission
 
 import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
-func TestAdmitChosen(t *testing.T) {
-	n := &node{cfg: Config{NodeName: "n1", NodeLabels: map[string]string{"disk": "ssd", "rack": "7"}}}
+func TestAffinity(t *testing.T) {
+	check := Affinity("n1", map[string]string{"disk": "ssd", "rack": "7"})
 	term := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
 	}
@@ -33,11 +35,11 @@ func TestAdmitChosen(t *testing.T) {
 			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}},
 		}}), true},
 	} {
-		pod := newPod("p")
+		pod := podtest.New("p")
 		c.change(pod)
-		v, ok := n.admitChosen(pod)
-		if ok != c.want || !ok && (v.Reason != "NodeAffinity" || !v.final) {
-			t.Errorf("%s: %t, %+v", c.name, ok, v)
+		v := check(&Request{Pod: pod})
+		if (v == nil) != c.want || v != nil && (v.Reason != "NodeAffinity" || !v.Final) {
+			t.Errorf("%s: %+v", c.name, v)
 		}
 	}
 }

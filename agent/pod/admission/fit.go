@@ -1,4 +1,4 @@
-package pod
+package admission
 
 import (
 	"errors"
@@ -12,30 +12,40 @@ import (
 
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
-	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// share is what an admitted pod has of the node. It is worked out once: whoever comes later is judged beside all that are here.
-type share struct {
-	pod      *corev1.Pod // as it came
-	requests corev1.ResourceList
-	ports    []hostPort
+// Room is what pods have of the node's resources, and what they may have.
+type Room interface {
+	// Allocatable is what pods may request.
+	Allocatable() corev1.ResourceList
+	// Using are the pods of other names that use resources, or that get some before this one does.
+	Using(*Request) []*Share
+	// Preempt ends pods of lower priority, if their end is of use, and says whether the pod is to wait for that.
+	Preempt(*Request) bool
 }
 
-func shareOf(pod *corev1.Pod) *share {
-	return &share{pod, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}), hostPorts(pod)}
+// Fit has a pod wait for what it requests. It is to be the last check: for a pod that has nothing else to wait for, others may have to
+// go.
+func Fit(room Room) Check {
+	return func(r *Request) *Verdict {
+		v := fits(r.Pod, room.Using(r), room.Allocatable())
+		if v != nil && !v.Final && room.Preempt(r) {
+			v.Message += "; pods of lower priority end for it"
+		}
+		return v
+	}
 }
 
 // fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
 // kubelet. What the node alone does not have, it never will.
-func fits(pod *corev1.Pod, here []*share, allocatable corev1.ResourceList) (verdict, bool) {
+func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verdict {
 	if err := errors.Join(kube.CheckAnnotations(pod.Annotations), kube.CheckLimits(pod)); err != nil {
-		return verdict{status.Waiting{Reason: pinning.ReasonAdmission, Message: err.Error()}, true}, false
+		return never(pinning.ReasonAdmission, err.Error())
 	}
 	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
-		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value()), false
+		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value())
 	}
 	for _, name := range ordered(allocatable, want) {
 		asked, have := want[name], allocatable[name]
@@ -53,15 +63,15 @@ func fits(pod *corev1.Pod, here []*share, allocatable corev1.ResourceList) (verd
 		case device.IsExtended(name):
 			// A plugin may offer more of them at any time.
 			v := short(name, asked.Value(), taken.Value(), have.Value())
-			v.final = false
-			return v, false
+			v.Final = false
+			return v
 		case name == corev1.ResourceCPU:
-			return short(name, asked.MilliValue(), taken.MilliValue(), have.MilliValue()), false
+			return short(name, asked.MilliValue(), taken.MilliValue(), have.MilliValue())
 		default:
-			return short(name, asked.Value(), taken.Value(), have.Value()), false
+			return short(name, asked.Value(), taken.Value(), have.Value())
 		}
 	}
-	return verdict{}, true
+	return nil
 }
 
 // ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last. Of huge pages that
@@ -82,12 +92,22 @@ func ordered(have, want corev1.ResourceList) []corev1.ResourceName {
 	return append(out, extended(want)...)
 }
 
-func short(name corev1.ResourceName, requested, used, capacity int64) verdict {
-	return verdict{
-		status.Waiting{
-			Reason:  "OutOf" + string(name),
-			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity),
-		},
-		requested > capacity,
+// short is the verdict of a resource that there is not enough of: final where all of the node's is not enough.
+func short(name corev1.ResourceName, requested, used, capacity int64) *Verdict {
+	v := waits("OutOf"+string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		name, requested, used, capacity))
+	v.Final = requested > capacity
+	return v
+}
+
+// extended are the resources of plugins in a list, in order.
+func extended(l corev1.ResourceList) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for name := range l {
+		if device.IsExtended(name) {
+			out = append(out, name)
+		}
 	}
+	slices.Sort(out)
+	return out
 }

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -28,7 +29,7 @@ type planCase struct {
 	spec   string
 	seen   string
 	busy   string // steps that run
-	change func(*view)
+	change func(*View)
 
 	want  string // steps
 	waits string // containers that wait, with their reasons
@@ -37,32 +38,32 @@ type planCase struct {
 	gone  bool
 }
 
-func (c planCase) view() *view {
-	pod := newPod("p", policy(c.policy))
+func (c planCase) view() *View {
+	pod := podtest.New("p", podtest.Policy(c.policy))
 	pod.Spec.Containers = nil
 	for word := range strings.FieldsSeq(c.spec) {
 		switch kind, name, ok := strings.Cut(word, ":"); {
 		case !ok:
-			pod.Spec.Containers = append(pod.Spec.Containers, newContainer(word))
+			pod.Spec.Containers = append(pod.Spec.Containers, podtest.Container(word))
 		case kind == "side":
-			inits(name + "*")(pod)
+			podtest.Inits(name + "*")(pod)
 		default:
-			inits(name)(pod)
+			podtest.Inits(name)(pod)
 		}
 	}
-	v := &view{
-		pod: pod, now: planNow, seen: &observed{containers: map[string][]container{}}, prepared: true, busy: map[string]step{},
-		images: map[string]spec.Image{}, failed: map[string]failure{}, refused: map[string]failure{}, probes: map[string]ProbeResults{},
-		delays: delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute},
+	v := &View{
+		Pod: pod, Now: planNow, Seen: &Observed{Containers: map[string][]Container{}}, Prepared: true, Busy: map[string]Step{},
+		Images: map[string]spec.Image{}, Failed: map[string]Failure{}, Refused: map[string]Failure{}, Probes: map[string]ProbeResults{},
+		Delays: Delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute},
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, k := range list {
-			v.images[k.Name] = spec.Image{ID: "x"}
+			v.Images[k.Name] = spec.Image{ID: "x"}
 		}
 	}
 	for key := range strings.FieldsSeq(c.busy) {
 		_, name, _ := strings.Cut(key, "/")
-		v.busy[key] = step{kind: kindOf(key), container: name}
+		v.Busy[key] = Step{Kind: KindOf(key), Container: name}
 	}
 	for i, word := range strings.Fields(c.seen) {
 		v.see(i, word)
@@ -73,7 +74,7 @@ func (c planCase) view() *view {
 	return v
 }
 
-func (v *view) see(i int, word string) {
+func (v *View) see(i int, word string) {
 	name, state, _ := strings.Cut(word, "=")
 	if name == "sandbox" {
 		s := &runtimeapi.PodSandboxStatus{
@@ -82,10 +83,10 @@ func (v *view) see(i int, word string) {
 		if state == "dead" {
 			s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 		}
-		v.seen.sandboxes = append(v.seen.sandboxes, s)
+		v.Seen.Sandboxes = append(v.Seen.Sandboxes, s)
 		return
 	}
-	c := container{sandbox: "sandbox", ContainerStatus: &runtimeapi.ContainerStatus{
+	c := Container{Sandbox: "sandbox", ContainerStatus: &runtimeapi.ContainerStatus{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, CreatedAt: planNow.Add(-time.Hour).UnixNano() + int64(i),
 		Annotations: map[string]string{"io.kubernetes.container.hash": spec.Hash(&corev1.Container{Name: name, Image: "app:1"})},
 	}}
@@ -95,7 +96,7 @@ func (v *view) see(i int, word string) {
 	c.Annotations["berth.node/restart-backoff"] = backoff
 	state, ago, _ := strings.Cut(state, "@")
 	if s, old := strings.CutSuffix(state, "!"); old {
-		state, c.sandbox = s, "old"
+		state, c.Sandbox = s, "old"
 	}
 	ended := planNow.Add(-time.Hour)
 	if d, err := time.ParseDuration(ago); err == nil {
@@ -104,36 +105,36 @@ func (v *view) see(i int, word string) {
 	var code int32
 	switch n, _ := fmt.Sscanf(state, "exit%d", &code); {
 	case n == 1:
-		c.State, c.ExitCode, c.StartedAt, c.FinishedAt = exited, code, ended.Add(-time.Second).UnixNano(), ended.UnixNano()
+		c.State, c.ExitCode, c.StartedAt, c.FinishedAt = Exited, code, ended.Add(-time.Second).UnixNano(), ended.UnixNano()
 	case state == "running":
-		c.State, c.StartedAt = running, ended.UnixNano()
+		c.State, c.StartedAt = Running, ended.UnixNano()
 	case state == "unknown":
 		c.State = runtimeapi.ContainerState_CONTAINER_UNKNOWN
 	}
-	list := v.seen.containers[name]
+	list := v.Seen.Containers[name]
 	c.Metadata.Attempt = uint32(len(list))
 	c.Id = fmt.Sprintf("%s%d", name, len(list))
-	v.seen.containers[name] = append([]container{c}, list...)
+	v.Seen.Containers[name] = append([]Container{c}, list...)
 }
 
-func (d *decision) text() string {
+func (d *Decision) text() string {
 	var out []string
-	for _, s := range d.steps {
-		t := s.key()
-		if s.kind == stepStart && s.id != "" {
-			t += "(" + s.id + ")"
+	for _, s := range d.Steps {
+		t := s.Key()
+		if s.Kind == Start && s.ID != "" {
+			t += "(" + s.ID + ")"
 		}
-		if s.kind == stepStart && s.backoff != 0 {
-			t += "~" + s.backoff.String()
+		if s.Kind == Start && s.Backoff != 0 {
+			t += "~" + s.Backoff.String()
 		}
-		if s.kind == stepStart && s.round != 0 {
-			t += fmt.Sprintf("^%d", s.round)
+		if s.Kind == Start && s.Round != 0 {
+			t += fmt.Sprintf("^%d", s.Round)
 		}
-		if s.kind == stepKill {
-			t += "@" + s.deadline.Sub(planNow).String()
+		if s.Kind == Kill {
+			t += "@" + s.Deadline.Sub(planNow).String()
 		}
-		if s.kind == stepPrepare && s.id != "" {
-			t += fmt.Sprintf("(%d after %s)", s.attempt, s.id)
+		if s.Kind == Prepare && s.ID != "" {
+			t += fmt.Sprintf("(%d after %s)", s.Attempt, s.ID)
 		}
 		out = append(out, t)
 	}
@@ -150,16 +151,16 @@ func waits(w map[string]status.Waiting) string {
 	return strings.Join(out, " ")
 }
 
-func ending30(v *view) { v.end = &ending{since: planNow, grace: 30 * time.Second} }
+func ending30(v *View) { v.End = &Ending{Since: planNow, Grace: 30 * time.Second} }
 
 func TestPlan(t *testing.T) {
 	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
-	noImages := func(v *view) { clear(v.images) }
-	unprepared := func(v *view) { v.prepared = false }
-	finished := func(v *view) { v.finished = true }
-	hook := func(name string) func(*view) {
-		return func(v *view) {
-			findContainer(v.pod, name).Lifecycle = &corev1.Lifecycle{PostStart: hookOf("x")}
+	noImages := func(v *View) { clear(v.Images) }
+	unprepared := func(v *View) { v.Prepared = false }
+	finished := func(v *View) { v.Finished = true }
+	hook := func(name string) func(*View) {
+		return func(v *View) {
+			spec.FindContainer(v.Pod, name).Lifecycle = &corev1.Lifecycle{PostStart: podtest.Hook("x")}
 		}
 	}
 	runPlans(t, []planCase{
@@ -179,34 +180,34 @@ func TestPlan(t *testing.T) {
 		{name: "made, not started", spec: "a", seen: "sandbox a=created", want: "start/a(a0)"},
 		{
 			name: "sandbox has failed", spec: "a", wake: 3 * time.Second,
-			change: func(v *view) { v.failed["prepare"] = failure{until: planNow.Add(3 * time.Second)} },
+			change: func(v *View) { v.Failed["prepare"] = Failure{Until: planNow.Add(3 * time.Second)} },
 		},
 		{
 			name: "claims cannot be prepared", spec: "a", wake: 3 * time.Second, waits: "a:FailedPrepareDynamicResources",
-			change: func(v *view) {
-				v.failed["prepare"] = failure{reason: reasonClaims, message: "x", until: planNow.Add(3 * time.Second)}
+			change: func(v *View) {
+				v.Failed["prepare"] = Failure{Reason: ReasonClaims, Message: "x", Until: planNow.Add(3 * time.Second)}
 			},
 		},
 		{
 			name: "sandbox without an address", spec: "a", seen: "sandbox", want: "prepare(2 after sandbox)",
-			change: func(v *view) { v.seen.sandboxes[0].Network = nil },
+			change: func(v *View) { v.Seen.Sandboxes[0].Network = nil },
 		},
 		{
 			name: "on the node's network it needs none", spec: "a", seen: "sandbox", want: "start/a",
-			change: func(v *view) { v.seen.sandboxes[0].Network = nil; v.pod.Spec.HostNetwork = true },
+			change: func(v *View) { v.Seen.Sandboxes[0].Network = nil; v.Pod.Spec.HostNetwork = true },
 		},
 
 		// Hooks hold up those behind.
 		{name: "hook first", spec: "a b c", seen: "sandbox", change: hook("b"), want: "start/a start/b"},
-		{name: "hook to come", spec: "a b", seen: "sandbox", busy: "image/a", change: func(v *view) {
+		{name: "hook to come", spec: "a b", seen: "sandbox", busy: "image/a", change: func(v *View) {
 			hook("a")(v)
-			delete(v.images, "a")
+			delete(v.Images, "a")
 		}},
 		{
 			name: "hook cannot come", spec: "a b", seen: "sandbox", want: "start/b", waits: "a:CreateContainerError", wake: time.Second,
-			change: func(v *view) {
+			change: func(v *View) {
 				hook("a")(v)
-				v.failed["start/a"] = failure{reason: reasonCreate, until: planNow.Add(time.Second)}
+				v.Failed["start/a"] = Failure{Reason: ReasonCreate, Until: planNow.Add(time.Second)}
 			},
 		},
 		{name: "hook runs", spec: "a b c", seen: "sandbox a=running b=running", busy: "start/b", change: hook("b")},
@@ -229,57 +230,57 @@ func TestPlan(t *testing.T) {
 		{name: "unknown", spec: "a", seen: "sandbox a=unknown", want: "kill/a0@30s"},
 		{
 			name: "a container's own policy", policy: always, spec: "a", seen: "sandbox a=exit1", want: "finish", over: true,
-			change: func(v *view) { v.pod.Spec.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever) },
+			change: func(v *View) { v.Pod.Spec.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever) },
 		},
 
 		// What cannot be started.
 		{
 			name: "create has failed", spec: "a b", seen: "sandbox", waits: "a:CreateContainerError", wake: time.Second, want: "start/b",
-			change: func(v *view) {
-				v.failed["start/a"] = failure{reason: reasonCreate, until: planNow.Add(time.Second)}
+			change: func(v *View) {
+				v.Failed["start/a"] = Failure{Reason: ReasonCreate, Until: planNow.Add(time.Second)}
 			},
 		},
-		{name: "create may be tried again", spec: "a", seen: "sandbox", want: "start/a", change: func(v *view) {
-			v.failed["start/a"] = failure{reason: reasonCreate, until: planNow}
+		{name: "create may be tried again", spec: "a", seen: "sandbox", want: "start/a", change: func(v *View) {
+			v.Failed["start/a"] = Failure{Reason: ReasonCreate, Until: planNow}
 		}},
 		{
 			name: "start was refused", spec: "a", seen: "sandbox a=created~10s", waits: "a:RunContainerError", wake: 8 * time.Second,
-			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow.Add(-2 * time.Second)} },
+			change: func(v *View) { v.Refused["a0"] = Failure{Reason: ReasonRun, At: planNow.Add(-2 * time.Second)} },
 		},
 		{
 			name: "start was refused long ago", spec: "a", seen: "sandbox a=created~10s", want: "start/a~20s",
-			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow.Add(-time.Minute)} },
+			change: func(v *View) { v.Refused["a0"] = Failure{Reason: ReasonRun, At: planNow.Add(-time.Minute)} },
 		},
 		{
 			name: "start was refused for good", policy: never, spec: "a", seen: "sandbox a=created", want: "finish", over: true,
-			change: func(v *view) { v.refused["a0"] = failure{reason: reasonRun, at: planNow} },
+			change: func(v *View) { v.Refused["a0"] = Failure{Reason: ReasonRun, At: planNow} },
 		},
 		{
 			name: "pull has failed", spec: "a", seen: "sandbox", waits: "a:ErrImagePull", wake: time.Second,
-			change: func(v *view) {
-				clear(v.images)
-				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow, until: planNow.Add(10 * time.Second)}
+			change: func(v *View) {
+				clear(v.Images)
+				v.Failed["image/a"] = Failure{Reason: ReasonErrImagePull, At: planNow, Until: planNow.Add(10 * time.Second)}
 			},
 		},
 		{
 			name: "pull has failed a while ago", spec: "a", seen: "sandbox", waits: "a:ImagePullBackOff", wake: 5 * time.Second,
-			change: func(v *view) {
-				clear(v.images)
-				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow.Add(-5 * time.Second), until: planNow.Add(5 * time.Second)}
+			change: func(v *View) {
+				clear(v.Images)
+				v.Failed["image/a"] = Failure{Reason: ReasonErrImagePull, At: planNow.Add(-5 * time.Second), Until: planNow.Add(5 * time.Second)}
 			},
 		},
 		{
 			name: "image must be there", spec: "a", seen: "sandbox", waits: "a:ErrImageNeverPull", wake: 5 * time.Second,
-			change: func(v *view) {
-				clear(v.images)
-				v.failed["image/a"] = failure{reason: reasonErrImageNeverPull, at: planNow.Add(-5 * time.Second), until: planNow.Add(5 * time.Second)}
+			change: func(v *View) {
+				clear(v.Images)
+				v.Failed["image/a"] = Failure{Reason: ReasonErrImageNeverPull, At: planNow.Add(-5 * time.Second), Until: planNow.Add(5 * time.Second)}
 			},
 		},
 		{
 			name: "pulled again", spec: "a", seen: "sandbox", want: "image/a", waits: "a:ImagePullBackOff",
-			change: func(v *view) {
-				clear(v.images)
-				v.failed["image/a"] = failure{reason: reasonErrImagePull, at: planNow.Add(-10 * time.Second), until: planNow}
+			change: func(v *View) {
+				clear(v.Images)
+				v.Failed["image/a"] = Failure{Reason: ReasonErrImagePull, At: planNow.Add(-10 * time.Second), Until: planNow}
 			},
 		},
 
@@ -305,13 +306,13 @@ func TestPlan(t *testing.T) {
 		{name: "sidecar restarts beside containers", policy: never, spec: "side:s a", seen: "sandbox s=exit0 a=running", want: "start/s~10s"},
 		{
 			name: "sidecar is not up", spec: "side:s a", seen: "sandbox s=running",
-			change: func(v *view) { v.pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{} },
+			change: func(v *View) { v.Pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{} },
 		},
 		{
 			name: "sidecar is up", spec: "side:s a", seen: "sandbox s=running", want: "start/a",
-			change: func(v *view) {
-				v.pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
-				v.probes["s0"] = ProbeResults{Startup: Passed}
+			change: func(v *View) {
+				v.Pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
+				v.Probes["s0"] = ProbeResults{Startup: ProbePassed}
 			},
 		},
 		{name: "over but for sidecars", policy: never, spec: "side:s side:t a", seen: "sandbox s=running t=running a=exit0", want: "kill/t0@30s"},
@@ -331,16 +332,16 @@ func TestPlan(t *testing.T) {
 		{name: "dead before a start", spec: "a", seen: "a=created! sandbox", want: "start/a"},
 
 		// What runs and should not.
-		{name: "changed", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *view) { v.pod.Spec.Containers[0].Image = "app:2" }},
-		{name: "not alive", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *view) {
-			v.pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
-			v.probes["a0"] = ProbeResults{Liveness: Failed}
+		{name: "changed", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *View) { v.Pod.Spec.Containers[0].Image = "app:2" }},
+		{name: "not alive", spec: "a", seen: "sandbox a=running", want: "kill/a0@30s", change: func(v *View) {
+			v.Pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
+			v.Probes["a0"] = ProbeResults{Liveness: ProbeFailed}
 		}},
-		{name: "did not start up", spec: "a", seen: "sandbox a=running", want: "kill/a0@5s", change: func(v *view) {
-			v.pod.Spec.Containers[0].StartupProbe = &corev1.Probe{TerminationGracePeriodSeconds: new(int64(5))}
-			v.probes["a0"] = ProbeResults{Startup: Failed}
+		{name: "did not start up", spec: "a", seen: "sandbox a=running", want: "kill/a0@5s", change: func(v *View) {
+			v.Pod.Spec.Containers[0].StartupProbe = &corev1.Probe{TerminationGracePeriodSeconds: new(int64(5))}
+			v.Probes["a0"] = ProbeResults{Startup: ProbeFailed}
 		}},
-		{name: "a probe that is gone", spec: "a", seen: "sandbox a=running", change: func(v *view) { v.probes["a0"] = ProbeResults{Liveness: Failed} }},
+		{name: "a probe that is gone", spec: "a", seen: "sandbox a=running", change: func(v *View) { v.Probes["a0"] = ProbeResults{Liveness: ProbeFailed} }},
 
 		// What nobody asks for.
 		{name: "one dead is kept", spec: "a", seen: "sandbox a=exit1 a=running"},
@@ -349,8 +350,8 @@ func TestPlan(t *testing.T) {
 		{name: "not in the way of a start", spec: "a b", seen: "sandbox a=exit1 a=exit1 a=running", want: "start/b"},
 		{
 			name: "old sandboxes go when they are empty", spec: "a", seen: "sandbox a=exit1! a=running", want: "forget/older",
-			change: func(v *view) {
-				v.seen.sandboxes = append(v.seen.sandboxes, &runtimeapi.PodSandboxStatus{Id: "old"}, &runtimeapi.PodSandboxStatus{Id: "older"})
+			change: func(v *View) {
+				v.Seen.Sandboxes = append(v.Seen.Sandboxes, &runtimeapi.PodSandboxStatus{Id: "old"}, &runtimeapi.PodSandboxStatus{Id: "older"})
 			},
 		},
 
@@ -365,16 +366,16 @@ func TestPlan(t *testing.T) {
 		{name: "end, nothing there", spec: "a", change: ending30, want: "teardown", over: true},
 		{name: "end, being torn down", spec: "a", busy: "teardown", change: ending30, over: true},
 		{name: "end, while it gives things back", spec: "a", policy: never, seen: "sandbox a=exit0", busy: "finish", change: ending30},
-		{name: "end, gone", spec: "a", over: true, gone: true, change: func(v *view) { ending30(v); v.torn = true }},
-		{name: "end of one that was over", spec: "a", policy: never, seen: "sandbox=dead a=exit0", want: "teardown", over: true, change: func(v *view) {
+		{name: "end, gone", spec: "a", over: true, gone: true, change: func(v *View) { ending30(v); v.Torn = true }},
+		{name: "end of one that was over", spec: "a", policy: never, seen: "sandbox=dead a=exit0", want: "teardown", over: true, change: func(v *View) {
 			ending30(v)
-			v.finished = true
+			v.Finished = true
 		}},
-		{name: "eviction", spec: "a", seen: "sandbox a=exit0", want: "finish", over: true, change: func(v *view) { ending30(v); v.end.keep = true }},
-		{name: "evicted", spec: "a", seen: "sandbox=dead a=exit0", over: true, change: func(v *view) { ending30(v); v.end.keep, v.finished = true, true }},
+		{name: "eviction", spec: "a", seen: "sandbox a=exit0", want: "finish", over: true, change: func(v *View) { ending30(v); v.End.Keep = true }},
+		{name: "evicted", spec: "a", seen: "sandbox=dead a=exit0", over: true, change: func(v *View) { ending30(v); v.End.Keep, v.Finished = true, true }},
 		{
 			name: "end, a stop has failed", spec: "a b", seen: "sandbox a=running b=running", want: "kill/b0@30s", wake: time.Second,
-			change: func(v *view) { ending30(v); v.failed["kill/a0"] = failure{until: planNow.Add(time.Second)} },
+			change: func(v *View) { ending30(v); v.Failed["kill/a0"] = Failure{Until: planNow.Add(time.Second)} },
 		},
 	})
 }
@@ -386,19 +387,19 @@ func runPlans(t *testing.T, cases []planCase) {
 				c.policy = corev1.RestartPolicyAlways
 			}
 			v := c.view()
-			d := plan(v)
+			d := Decide(v)
 			if got := d.text(); got != c.want {
 				t.Errorf("steps %q, want %q", got, c.want)
 			}
-			if got := waits(d.waiting); got != c.waits {
+			if got := waits(d.Waiting); got != c.waits {
 				t.Errorf("waiting %q, want %q", got, c.waits)
 			}
 			wake := time.Duration(0)
-			if !d.wake.IsZero() {
-				wake = d.wake.Sub(planNow)
+			if !d.Wake.IsZero() {
+				wake = d.Wake.Sub(planNow)
 			}
-			if wake != c.wake || d.over != c.over || d.gone != c.gone {
-				t.Errorf("wake %s, over %t, gone %t; want %s, %t, %t", wake, d.over, d.gone, c.wake, c.over, c.gone)
+			if wake != c.wake || d.Over != c.over || d.Gone != c.gone {
+				t.Errorf("wake %s, over %t, gone %t; want %s, %t, %t", wake, d.Over, d.Gone, c.wake, c.over, c.gone)
 			}
 		})
 	}
@@ -412,37 +413,37 @@ func TestPlanRepeats(t *testing.T) {
 		{spec: "a b c"},
 	} {
 		v := c.view()
-		d := plan(v)
-		again := plan(c.view())
+		d := Decide(v)
+		again := Decide(c.view())
 		if d.text() != again.text() {
 			t.Errorf("%q, then %q", d.text(), again.text())
 		}
-		for _, s := range d.steps {
-			v.busy[s.key()] = s
+		for _, s := range d.Steps {
+			v.Busy[s.Key()] = s
 		}
-		after := plan(v)
-		for _, s := range after.steps {
-			if _, runs := v.busy[s.key()]; runs {
-				t.Errorf("%s is planned while it runs", s.key())
+		after := Decide(v)
+		for _, s := range after.Steps {
+			if _, runs := v.Busy[s.Key()]; runs {
+				t.Errorf("%s is planned while it runs", s.Key())
 			}
 		}
 	}
 }
 
 func TestBackoffDelays(t *testing.T) {
-	d := delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute}
+	d := Delays{10 * time.Second, 5 * time.Minute, 10 * time.Minute}
 	for n, want := range map[int]time.Duration{1: 10, 2: 20, 5: 160, 6: 300, 50: 300} {
-		if got := d.pull(n); got != want*time.Second {
+		if got := d.Pull(n); got != want*time.Second {
 			t.Errorf("after %d failed pulls %s", n, got)
 		}
 	}
 	for n, want := range map[int]time.Duration{1: 1, 2: 2, 9: 256, 10: 300} {
-		if got := d.retry(n); got != want*time.Second {
+		if got := d.Retry(n); got != want*time.Second {
 			t.Errorf("after %d failures %s", n, got)
 		}
 	}
 	// Without any delay for restarts what fails by itself still has one.
-	if got := (delays{}).pull(3); got != time.Second {
+	if got := (Delays{}).Pull(3); got != time.Second {
 		t.Errorf("without delays %s", got)
 	}
 }
@@ -450,6 +451,6 @@ func TestBackoffDelays(t *testing.T) {
 func BenchmarkPlan(b *testing.B) {
 	v := planCase{policy: corev1.RestartPolicyAlways, spec: "init:i side:s a b", seen: "sandbox i=exit0 s=running a=running b=running"}.view()
 	for b.Loop() {
-		plan(v)
+		Decide(v)
 	}
 }

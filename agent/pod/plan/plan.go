@@ -1,0 +1,306 @@
+// Package plan decides what is to be done next about a pod. It is pure: the same [View] always comes to the same [Decision], so that an
+// agent that was restarted goes on with what the one before it was about.
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/status"
+)
+
+// Kind is what a step does.
+type Kind string
+
+// The kinds of steps.
+const (
+	Prepare  Kind = "prepare"  // directories, volumes, cgroup, sandbox
+	Renew    Kind = "renew"    // bring volumes up to date with their objects
+	Image    Kind = "image"    // have the image of a container's next start
+	Start    Kind = "start"    // create and start a container, run its postStart hook
+	Resize   Kind = "resize"   // make cgroups be what is allocated
+	Kill     Kind = "kill"     // preStop hook, then the stop signal
+	Remove   Kind = "remove"   // remove a dead container
+	Forget   Kind = "forget"   // remove a dead sandbox
+	Finish   Kind = "finish"   // give back what a pod that is over does not need
+	Teardown Kind = "teardown" // remove everything of the pod
+)
+
+// Step is one thing to be done now. Steps that are planned together do not depend on each other.
+type Step struct {
+	Kind      Kind
+	Container string // name
+	ID        string // of the container or sandbox
+	Attempt   uint32
+	Round     uint32        // start: how often all containers of the pod have been sent back
+	Backoff   time.Duration // start: the delay its container will carry
+	Deadline  time.Time     // kill: when grace ends
+	Force     bool          // kill: there is no grace at all
+	Why       string        // kill: what people are told
+}
+
+// Key is what no two running steps have in common.
+func (s Step) Key() string {
+	switch {
+	case s.Kind == Kill || s.Kind == Remove || s.Kind == Forget:
+		return string(s.Kind) + "/" + s.ID
+	case s.Container != "":
+		return string(s.Kind) + "/" + s.Container
+	}
+	return string(s.Kind)
+}
+
+// Ending is the order that a pod end.
+type Ending struct {
+	Since time.Time
+	Grace time.Duration
+	Keep  bool // it stays known afterwards: it is over, but still wanted
+}
+
+// View is all that a plan depends on.
+type View struct {
+	Pod      *corev1.Pod
+	Now      time.Time
+	Seen     *Observed
+	Prepared bool                    // what a start needs beside the sandbox is there
+	Renew    bool                    // volumes may not be up to date
+	Finished bool                    // what a pod that is over does not need was given back
+	Torn     bool                    // nothing is left of the pod
+	Busy     map[string]Step         // those that run, by key
+	Resized  Resized                 // what containers were given since they were made
+	Images   map[string]spec.Image   // by container name: for its next start
+	Failed   map[string]Failure      // by key of the step
+	Refused  map[string]Failure      // by container ID: those that could not be started
+	Probes   map[string]ProbeResults // by container ID
+	End      *Ending                 // nil: the pod runs
+	Deadline time.Time               // when it has been active long enough; zero: never
+	Delays   Delays
+}
+
+// Decision is what a plan comes to.
+type Decision struct {
+	Steps      []Step
+	Waiting    map[string]status.Waiting // by container name: why those do not run that should
+	Wake       time.Time                 // when to plan again though nothing happens; zero: never
+	Over       bool                      // nothing runs or will again
+	Gone       bool                      // nothing is left
+	Expired    bool                      // it has been active for longer than it may
+	Restarting *bool                     // whether all containers are still being restarted; nil: they never were
+}
+
+// planner makes one decision.
+type planner struct {
+	*View
+	Decision
+	sandboxOK bool
+	anew      *Container // whose exit has sent all containers of the pod back to the start; nil: none
+	round     uint32     // how often that was
+	starts    bool       // something of the pod is being started, or waits for it
+}
+
+// Decide decides what is to be done next. It is pure.
+func Decide(v *View) Decision {
+	p := &planner{View: v, sandboxOK: v.Seen.ready(v.Pod.Spec.HostNetwork)}
+	p.Waiting = map[string]status.Waiting{}
+	switch {
+	case v.End != nil:
+		p.ending()
+	case p.startsAnew():
+	case p.complete():
+		p.finish()
+	case p.pastDeadline():
+		p.Expired = true
+	default:
+		p.run()
+	}
+	return p.Decision
+}
+
+func (p *planner) add(s Step) {
+	if !p.does(s.Key()) {
+		p.Steps = append(p.Steps, s)
+	}
+}
+
+// does says whether the step of that key runs.
+func (p *planner) does(key string) bool {
+	_, ok := p.Busy[key]
+	return ok
+}
+
+// at asks to be woken.
+func (p *planner) at(t time.Time) {
+	if p.Wake.IsZero() || t.Before(p.Wake) {
+		p.Wake = t
+	}
+}
+
+// blocked says whether a step has failed too recently to be tried again.
+func (p *planner) blocked(key string) (Failure, bool) {
+	f, ok := p.Failed[key]
+	if !ok || !p.Now.Before(f.Until) {
+		return f, false
+	}
+	p.at(f.Until)
+	return f, true
+}
+
+func (p *planner) pastDeadline() bool {
+	if p.Deadline.IsZero() {
+		return false
+	}
+	p.at(p.Deadline)
+	return !p.Now.Before(p.Deadline)
+}
+
+// run plans for a pod that is to run.
+func (p *planner) run() {
+	if !p.sandboxOK {
+		if p.killAll("Pod sandbox changed, it will be killed and re-created.") {
+			return // first end what runs in the sandbox that is no good any more
+		}
+	}
+	p.unwanted()
+	if p.sandboxOK && p.resize() {
+		return
+	}
+	if p.initialize() {
+		p.regular()
+	}
+	p.ephemeral()
+	// The two steps make the same volumes.
+	switch renewing := p.does(string(Renew)); {
+	case p.needsPrepare() && !renewing:
+		if _, wait := p.blocked(string(Prepare)); !wait && !p.does(string(Prepare)) {
+			p.Steps = slices.Insert(p.Steps, 0, p.prepare()) // it takes longest
+		}
+	case p.Renew && p.sandboxOK && !p.does(string(Prepare)):
+		p.tidy(Step{Kind: Renew})
+	}
+	if !p.starts {
+		p.collect()
+	}
+}
+
+// needsPrepare: a sandbox is needed in any case, the rest only when something is to be started.
+func (p *planner) needsPrepare() bool { return !p.sandboxOK || p.starts && !p.Prepared }
+
+func (p *planner) prepare() Step {
+	s := Step{Kind: Prepare}
+	if old := p.Seen.Sandbox(); old != nil {
+		s.Attempt = old.GetMetadata().GetAttempt()
+		if !p.sandboxOK {
+			s.Attempt++
+			s.ID = old.GetId() // to be ended first
+		}
+	}
+	return s
+}
+
+// killAll ends whatever runs, and says whether there is anything left to wait for.
+func (p *planner) killAll(why string) bool {
+	any := false
+	for _, list := range p.Seen.Containers {
+		for i := range list {
+			if alive(&list[i]) {
+				any = true
+				p.kill(&list[i], p.grace(), why)
+			}
+		}
+	}
+	return any
+}
+
+// alive says whether the container has to be stopped before it can be forgotten.
+func alive(c *Container) bool {
+	return c.GetState() == Running || c.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+// kill ends a container with that much grace from now on.
+func (p *planner) kill(c *Container, grace time.Duration, why string) {
+	p.killBy(c, p.Now.Add(grace), grace == 0, why)
+}
+
+func (p *planner) killBy(c *Container, deadline time.Time, force bool, why string) {
+	s := Step{Kind: Kill, Container: c.GetMetadata().GetName(), ID: c.GetId(), Deadline: deadline, Force: force, Why: why}
+	if _, wait := p.blocked(s.Key()); !wait {
+		p.add(s)
+	}
+}
+
+func (p *planner) grace() time.Duration { return spec.Grace(p.Pod) }
+
+// unwanted ends containers that run and should not: their definition has changed, or a probe has failed.
+func (p *planner) unwanted() {
+	for name, list := range p.Seen.Containers {
+		for i := range list {
+			// A start that was given up has come to its end after all.
+			if i > 0 && alive(&list[i]) {
+				p.kill(&list[i], p.grace(), fmt.Sprintf("Container %s has been started again, the one before it still runs", name))
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			now := p.Seen.Latest(c.Name)
+			if now == nil || now.GetState() != Running {
+				continue
+			}
+			if spec.Changed(c, now.GetAnnotations()) {
+				p.kill(now, p.grace(), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+				continue
+			}
+			if why, grace := p.Probes[now.GetId()].verdict(c, p.grace()); why != "" {
+				p.kill(now, grace, why)
+			}
+		}
+	}
+}
+
+// collect removes what nobody will ask for any more: of each name one dead container is kept beside the newest, for its log and
+// its state.
+func (p *planner) collect() {
+	for name, list := range p.Seen.Containers {
+		kept := false
+		for i := range list {
+			c := &list[i]
+			switch {
+			case alive(c), i == 0:
+			case c == p.anew && p.Restarting != nil && *p.Restarting: // some have still to learn from it that they are past
+			case c.GetState() == Exited && !kept:
+				kept = true
+			default:
+				p.tidy(Step{Kind: Remove, Container: name, ID: c.GetId(), Attempt: c.GetMetadata().GetAttempt()})
+			}
+		}
+	}
+	for _, s := range p.Seen.Sandboxes[min(1, len(p.Seen.Sandboxes)):] {
+		if !p.holds(s.GetId()) {
+			p.tidy(Step{Kind: Forget, ID: s.GetId()})
+		}
+	}
+}
+
+// tidy does a step now, unless it has failed just now.
+func (p *planner) tidy(s Step) {
+	if _, wait := p.blocked(s.Key()); !wait {
+		p.add(s)
+	}
+}
+
+func (p *planner) holds(sandbox string) bool {
+	for _, list := range p.Seen.Containers {
+		for i := range list {
+			if list[i].Sandbox == sandbox {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package spec
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// FindContainer returns the container of that name, of whatever kind; nil: the pod has none.
+func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
+			return AsContainer(e)
+		}
+	}
+	return nil
+}
+
+// FindVolume returns the volume of that name; nil: the pod has none.
+func FindVolume(pod *corev1.Pod, name string) *corev1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+// AsContainer is an ephemeral container as what it has the fields of.
+func AsContainer(e *corev1.EphemeralContainer) *corev1.Container {
+	return (*corev1.Container)(&e.EphemeralContainerCommon)
+}
+
+// IsEphemeral says whether the container of that name is an ephemeral one.
+func IsEphemeral(pod *corev1.Pod, name string) bool {
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Grace is the time that a pod's spec gives its containers to end.
+func Grace(pod *corev1.Pod) time.Duration {
+	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		return time.Duration(*g) * time.Second
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
