@@ -182,14 +182,16 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if a.pulled, err = openPulled(&c); err != nil {
 		return err
 	}
+	objects := new(object.Store)
+	groups, devices, given := a.givePods(objects)
 	parallel := 0 // as many as are good for the machine
 	if c.OneAtATime {
 		parallel = 1
 	}
 	a.pods, err = pod.New(pod.Config{
 		MaxParallelStarts: parallel,
-		Runtime:           c.Runtime, Cgroups: measuredGroups{a.podGroups(), a.work}, Credentials: credentials, Pulled: a.pulled,
-		Pins: a.pins, Devices: a.devices, Claims: a.claims, Probes: a.probed, Work: a.work, DiskUse: diskUse(&c.Resources),
+		Runtime:           c.Runtime, Cgroups: measuredGroups{groups, a.work}, Credentials: credentials, Pulled: a.pulled,
+		Objects: objects, Resources: given, Extended: devices.extended, Pins: a.pins, Probes: a.probed, Work: a.work, DiskUse: diskUse(&c.Resources),
 		Volumes: volume.New(volume.Config{
 			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
 		}),

@@ -10,11 +10,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/device"
+	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/plugin"
+	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/podresources"
 	"github.com/berth-node/berth/agent/topology"
 )
@@ -70,6 +75,65 @@ func deviceDirs(p config.Place) []string {
 
 func podResourcesSocket(p config.Place) string {
 	return filepath.Join(p.KubeletDir, podResourcesDir, device.SocketName)
+}
+
+// pluginDevices are devices of plugins, of the NUMA nodes that a pod's admission has found for each of its containers.
+type pluginDevices struct {
+	devices *device.Manager
+	pins    *pinning.Manager
+}
+
+var _ pod.NodeResource = pluginDevices{}
+
+// Name implements [pod.NodeResource].
+func (pluginDevices) Name() string { return "devices" }
+
+// Concerns implements [pod.NodeResource].
+func (d pluginDevices) Concerns(p *corev1.Pod) bool { return d.devices.Has(p.UID) }
+
+// Admit implements [pod.NodeResource].
+func (d pluginDevices) Admit(p *corev1.Pod, _ bool) error {
+	return d.devices.Admit(p, func(container string) pinning.Nodes { return d.pins.Near(p.UID, container) })
+}
+
+// Prepare asks the plugins for the pod's devices.
+func (d pluginDevices) Prepare(ctx context.Context, p *corev1.Pod) error {
+	if err := d.devices.Allocate(ctx, p); err != nil {
+		return &pod.PrepareError{Reason: pinning.ReasonAdmission, Err: err}
+	}
+	return nil
+}
+
+// Inject implements [pod.NodeResource].
+func (d pluginDevices) Inject(ctx context.Context, p *corev1.Pod, c *corev1.Container, into *spec.Injection) error {
+	answers, err := d.devices.Start(ctx, p, c)
+	if err != nil {
+		return fmt.Errorf("devices: %w", err)
+	}
+	for _, a := range answers {
+		into.Add(a)
+	}
+	return nil
+}
+
+// Health implements [pod.NodeResource].
+func (d pluginDevices) Health(p *corev1.Pod) map[string][]corev1.ResourceStatus {
+	return d.devices.Health(p.UID)
+}
+
+// Changes implements [pod.NodeResource].
+func (d pluginDevices) Changes() (changed, freed <-chan struct{}) { return d.devices.Changed(), nil }
+
+// Release implements [pod.NodeResource].
+func (d pluginDevices) Release(_ context.Context, uid types.UID) error { return d.devices.Release(uid) }
+
+// Synced implements [pod.NodeResource].
+func (d pluginDevices) Synced(here func(types.UID) bool) error { return d.devices.Synced(here) }
+
+// extended is what plugins offer beside what the node has.
+func (d pluginDevices) extended() corev1.ResourceList {
+	_, allocatable := d.devices.Resources()
+	return allocatable
 }
 
 // runDevices serves plugins, and those who ask what is whose.

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -12,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups/kube"
 )
@@ -59,13 +63,65 @@ func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error
 	return p, nil
 }
 
-// podGroups are the groups of the pods.
-func (a *Agent) podGroups() pod.Cgroups {
+// givePods says what pods are given of the node for themselves, and what their groups are then.
+func (a *Agent) givePods(objects *object.Store) (groups pod.Cgroups, devices pluginDevices, given []pod.NodeResource) {
+	devices, claims := pluginDevices{a.devices, a.pins}, podClaims{a.claims, objects}
 	if a.pins == nil {
-		return a.tree
+		return a.tree, devices, []pod.NodeResource{claims, devices}
 	}
-	return &pinnedGroups{a.tree, a.withoutQuota(), a.pins.Exclusive}
+	pinned := &pinnedGroups{a.tree, a.withoutQuota(), a.pins.Exclusive}
+	return pinned, devices, []pod.NodeResource{claims, pinnedCPUs{a.pins, pinned, a.log}, devices}
 }
+
+// pinnedCPUs are CPUs and memory nodes of containers' own.
+type pinnedCPUs struct {
+	pins   *pinning.Manager
+	groups *pinnedGroups
+	log    *slog.Logger
+}
+
+var _ pod.NodeResource = pinnedCPUs{}
+
+// Name implements [pod.NodeResource].
+func (pinnedCPUs) Name() string { return "cpus" }
+
+// Concerns implements [pod.NodeResource].
+func (c pinnedCPUs) Concerns(p *corev1.Pod) bool { return c.pins.Exclusive(p.UID) }
+
+// Admit gives the pod its CPUs. The group of one that runs already has a quota, or none, as the agent before had it.
+func (c pinnedCPUs) Admit(p *corev1.Pod, ran bool) error {
+	err := c.pins.Admit(p)
+	if ran {
+		if err := c.groups.SettleQuota(p); err != nil {
+			c.log.Warn("the pod's CPU quota is as the agent before had it", "pod", p.Namespace+"/"+p.Name, "uid", string(p.UID), "error", err)
+		}
+	}
+	return err
+}
+
+// Prepare implements [pod.NodeResource].
+func (pinnedCPUs) Prepare(context.Context, *corev1.Pod) error { return nil }
+
+// Inject says where the container runs. Nobody else is to be on its CPUs when it begins.
+func (c pinnedCPUs) Inject(ctx context.Context, p *corev1.Pod, of *corev1.Container, into *spec.Injection) error {
+	into.Pin = c.pins.Pin(p.UID, of.Name)
+	if !into.Pin.Exclusive {
+		return nil
+	}
+	return c.pins.Sync(ctx)
+}
+
+// Health implements [pod.NodeResource].
+func (pinnedCPUs) Health(*corev1.Pod) map[string][]corev1.ResourceStatus { return nil }
+
+// Changes implements [pod.NodeResource].
+func (pinnedCPUs) Changes() (changed, freed <-chan struct{}) { return nil, nil }
+
+// Release implements [pod.NodeResource].
+func (c pinnedCPUs) Release(_ context.Context, uid types.UID) error { return c.pins.Release(uid) }
+
+// Synced implements [pod.NodeResource].
+func (c pinnedCPUs) Synced(here func(types.UID) bool) error { return c.pins.Synced(here) }
 
 func (a *Agent) withoutQuota() *kube.Tree {
 	o := a.tree.Options()

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/agent/device"
-	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
@@ -33,9 +31,6 @@ type Cgroups interface {
 	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs are given,
 	// by name.
 	ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error
-	// SettleQuota gives the group of a pod that runs a CPU quota, or takes it away, if it is to have one now and had none or the
-	// other way round.
-	SettleQuota(*corev1.Pod) error
 	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
 	RemovePod(ctx context.Context, uid types.UID, path string) error
 	// Pods lists the pods that have a group.
@@ -110,12 +105,14 @@ type Config struct {
 	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
 	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
 
-	Probes ProbeObserver    // nil: nobody counts
-	Work   Observer         // nil: nobody counts
-	Pins   *pinning.Manager // gives containers CPUs and memory nodes of their own; nil: none has any
+	Probes ProbeObserver // nil: nobody counts
+	Work   Observer      // nil: nobody counts
 
-	Devices *device.Manager // gives containers the devices of plugins; nil: there are none
-	Claims  *dra.Manager    // gives containers the devices of resource claims; nil: there are none
+	// Resources are what pods are given of the node for themselves. A pod is admitted to them, and they are got ready for it, in this
+	// order; containers are made with them, and they are taken back, in the other.
+	Resources []NodeResource
+	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
+	Pins      *pinning.Manager           // hears which containers run, and which resizes are to be; nil: nothing is pinned
 
 	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
 	ClusterDomain string   // "" = cluster.local
@@ -159,6 +156,9 @@ func (c *Config) complete() error {
 			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
 			corev1.ResourceMemory: *resource.NewQuantity(c.HostMemory, resource.BinarySI),
 		}
+	}
+	if c.Extended == nil {
+		c.Extended = func() corev1.ResourceList { return nil }
 	}
 	if c.Objects == nil {
 		c.Objects = new(object.Store)

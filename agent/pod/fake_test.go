@@ -483,8 +483,6 @@ func (c *fakeCgroups) EnsurePod(pod *corev1.Pod) (string, error) {
 	return c.PodPath(pod), nil
 }
 
-func (c *fakeCgroups) SettleQuota(*corev1.Pod) error { return nil }
-
 func (c *fakeCgroups) ResizePod(_ *corev1.Pod, ids map[string]string, write func(string) error) error {
 	if c.refuse != nil {
 		if err := c.refuse(); err != nil {

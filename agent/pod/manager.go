@@ -67,7 +67,7 @@ func New(c Config) (*Manager, error) {
 			cfg: c, status: status.NewWriter(), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
-			rooms: rooms{granted: map[types.UID]grant{}},
+			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Resources,
 		},
 		log: c.Log, ended: make(chan *worker), turns: make(chan struct{}, 1),
 		stray: make(chan struct{}, 1), strayed: make(chan []*corev1.Pod),
@@ -130,6 +130,10 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 	m.wait.Go(func() { m.listen(ctx) })
 	m.wait.Go(func() { m.watchStrays(ctx) })
 	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
+	changes := make(chan resourceChange)
+	for _, r := range m.resources {
+		m.wait.Go(func() { watchResource(ctx, r, changes) })
+	}
 	m.wait.Go(func() { m.watchTurns(ctx) })
 	m.wait.Go(func() { m.watchLimits(ctx) })
 	resync := time.NewTicker(m.cfg.Resync)
@@ -148,12 +152,8 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 			m.bury(ctx, w)
 		case <-m.again:
 			m.retryHeld(ctx)
-		case <-m.cfg.Devices.Changed():
-			m.devicesChanged(ctx)
-		case <-m.cfg.Claims.Changed():
-			m.claimsChanged((*mailbox).ring)
-		case <-m.cfg.Claims.Freed():
-			m.claimsChanged((*mailbox).putObject)
+		case c := <-changes:
+			m.resourceChanged(ctx, c)
 		case <-m.turns:
 			m.retryHeld(ctx)
 		case pods := <-m.strayed:
@@ -259,7 +259,7 @@ func (m *Manager) lookAll() {
 func (m *Manager) update(ctx context.Context, u desired.Update) {
 	if u.Synced {
 		m.adoptNone(ctx)
-		m.forgetPins()
+		m.forgetResources()
 		m.synced.Store(true)
 		m.roomFreed()
 		m.retryHeld(ctx)

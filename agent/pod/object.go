@@ -65,8 +65,8 @@ func (w *worker) objectsChanged() {
 		var hook *hookError
 		k := plan.KindOf(key)
 		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &hook) && hook.hook == "volumes"
-		claims := errors.As(f.Err, &hook) && hook.hook == hookClaims // also of a pod that is to end
-		if volumes || claims || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
+		resource := errors.As(f.Err, &hook) && w.resources.named(hook.hook) // also of a pod that is to end
+		if volumes || resource || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
 			f.Until, f.Count = time.Time{}, 0
 			w.failed[key] = f
 		}

@@ -123,7 +123,7 @@ func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v *admissi
 func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
 	v := m.judge(pod, ran)
 	if v == nil {
-		v = m.admitPinned(pod, ran)
+		v = m.admitResources(ctx, pod, ran)
 	}
 	if v == nil {
 		m.startWorker(ctx, pod)

@@ -163,6 +163,14 @@ func (w *worker) resize() act {
 	}
 }
 
+// pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is admitted.
+func (n *node) pinned(pod *corev1.Pod) (reason, message string) {
+	if n.cfg.Pins.Keeps(pod) {
+		return "", ""
+	}
+	return corev1.PodReasonInfeasible, "Resize is infeasible for containers with CPUs or memory nodes of their own"
+}
+
 // hasPodLimits says whether the container has limits of the pod as a whole, which its own resources do not tell of.
 func hasPodLimits(pod *corev1.Pod, c *corev1.Container) bool {
 	if pod.Spec.Resources == nil {

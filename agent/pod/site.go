@@ -54,21 +54,20 @@ func (s *site) hooks() [][]hook {
 	if s.cfg.GroupFirst {
 		early, beside = s.makeCgroup, early
 	}
-	return [][]hook{
+	first := [][]hook{
 		{{"directory", s.makeDirectory, s.removeVolumes}}, // volumes are in the directory and go with it
-		// What drivers have prepared may be in use until the group is gone.
-		{{hookClaims, s.makeClaims, s.removeClaims}},
+	}
+	return append(append(first, s.resourceHooks()...), // what was prepared may be in use until the group is gone
 		// A runtime that was told to start a container by an agent that is dead makes the log's directory, until the sandbox is gone.
-		{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}, {"devices", s.makeDevices, nil}},
-		{
+		[]hook{{"cgroup", early, s.removeCgroup}, {"logs", nil, s.removeLogs}},
+		[]hook{
 			{"sandbox", s.makeSandbox, s.removeSandboxes},
 			// The sandbox needs no more of the group than its path; a runtime makes what is missing of it. The kernel lets everybody
 			// who makes a group wait for milliseconds while a process is moved between groups, so that much is waited for beside.
 			{"cgroup", beside, nil},
 			{"volumes", s.makeVolumes, nil},
 			{"files", s.makeFiles, nil},
-		},
-	}
+		})
 }
 
 // hookError says which hook has failed.
@@ -275,10 +274,7 @@ func (s *site) makeCgroup(context.Context) error {
 }
 
 func (s *site) removeCgroup(ctx context.Context) error {
-	if err := s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod)); err != nil {
-		return err
-	}
-	return s.unpin(s.pod.UID)
+	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod))
 }
 
 // How long the runtime may take before it is asked again. A call that hangs must not hold up other pods for ever.

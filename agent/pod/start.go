@@ -15,11 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 func (w *worker) podIPs() []string {
@@ -156,7 +156,7 @@ type launch struct {
 	site  *site
 	image spec.Image
 	ips   []string
-	pin   *pinning.Pin // with which it was made; nil: not known
+	pin   *kube.Pin // with which it was made; nil: not known
 
 	target string // ID of the container whose processes it sees; "": its own
 }
@@ -240,10 +240,6 @@ func (l *launch) callOff(ctx context.Context, id string) error {
 func (l *launch) create(ctx context.Context) (string, error) {
 	ctx, span := startSpan(ctx, "create")
 	config, err := l.config(ctx)
-	if err == nil && l.pin.Exclusive {
-		// Nobody else is to be on its CPUs when it begins.
-		err = l.cfg.Pins.Sync(ctx)
-	}
 	if err != nil {
 		endSpan(span, err)
 		return "", &reasoned{plan.ReasonConfig, err}
@@ -277,13 +273,11 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
 		BindOptions: l.mountOptions, Objects: l.cfg.Objects, EnvFile: l.envFile, Target: l.target,
 	}
-	l.pin = new(l.cfg.Pins.Pin(l.pod.UID, l.c.Name))
-	in.Pin = *l.pin
-	injection, err := l.injection(ctx)
+	injection, err := l.resources.inject(ctx, l.pod, l.c)
 	if err != nil {
 		return nil, err
 	}
-	in.Injection = injection
+	in.Injection, l.pin = injection, &injection.Pin
 	if in.Attempt == 0 {
 		in.Attempt = l.attemptByLogs()
 	}

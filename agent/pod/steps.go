@@ -66,6 +66,9 @@ func (w *worker) fail(s plan.Step, err error) {
 	if r, ok := errors.AsType[*reasoned](err); ok {
 		f.Reason = r.reason
 	}
+	if p, ok := errors.AsType[*PrepareError](err); ok {
+		f.Reason = p.Reason
+	}
 	if s.Kind == plan.Image {
 		f.Until = f.At.Add(d.Pull(f.Count))
 	}
@@ -97,11 +100,11 @@ func (w *worker) tellPrepare(err error) {
 		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
 	case "sandbox":
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
-	case hookClaims:
-		w.event(w.pod, corev1.EventTypeWarning, plan.ReasonClaims, "Failed to prepare dynamic resources: %v", hook.err)
-	case "devices":
-		w.event(w.pod, corev1.EventTypeWarning, reasonDevices, "%v", hook.err)
 	default:
+		if p, ok := errors.AsType[*PrepareError](hook.err); ok {
+			w.event(w.pod, corev1.EventTypeWarning, p.Reason, "%s%v", p.Event, p.Err)
+			return
+		}
 		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
 	}
 }
@@ -255,8 +258,8 @@ func (w *worker) finish() act {
 		if err := place.removeCgroup(ctx); err != nil {
 			return nil, err
 		}
-		if err := place.removeClaims(ctx); err != nil {
-			return nil, &hookError{hookClaims, err}
+		if err := place.releaseResources(ctx); err != nil {
+			return nil, err
 		}
 		// The record that there is more of this pod, and what the next agent will want to know of it. A pod may be over before it had
 		// a directory.

@@ -393,7 +393,7 @@ func (w *worker) publish(d *plan.Decision) {
 	in := status.Input{
 		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.nodeIPs(),
 		Sandbox: w.seen.Sandbox(), Containers: w.seen.Statuses(), Messages: w.said,
-		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.deviceHealth(), Claims: claimStatuses(w.pod), Ended: d.Over,
+		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.resources.health(w.pod), Claims: claimStatuses(w.pod), Ended: d.Over,
 	}
 	if w.last != nil {
 		in.Old = &w.last.Status

@@ -34,11 +34,10 @@ type Input struct {
 	PodIPs    []string
 	IDs       *IDs // of the pod, nil = the node's
 
-	Mounts      []string // for each of the container's volumeMounts: what is mounted there
-	HostsFile   string   // "" = the runtime's
-	Devices     []string // for each of the container's volumeDevices: the device on the node
-	MessageFile string   // becomes the file at terminationMessagePath; "" = none
-	Pin         kube.Pin
+	Mounts      []string  // for each of the container's volumeMounts: what is mounted there
+	HostsFile   string    // "" = the runtime's
+	Devices     []string  // for each of the container's volumeDevices: the device on the node
+	MessageFile string    // becomes the file at terminationMessagePath; "" = none
 	Injection   Injection // for its devices
 	RecursiveRO bool      // the runtime can mount recursively read-only
 	BindOptions bool      // the runtime can mount with noexec, nodev and nosuid
@@ -88,7 +87,7 @@ func Container(in Input) (*runtimeapi.ContainerConfig, error) {
 		return nil, err
 	}
 	limits := kube.ContainerResourcesWith(in.Pod, c, in.Node.Groups)
-	in.Pin.Apply(limits)
+	in.Injection.Pin.Apply(limits)
 	res := resources(limits)
 	res.OomScoreAdj = int64(kube.OOMScoreAdj(in.Pod, c, in.Node.Memory))
 	return &runtimeapi.ContainerConfig{

@@ -7,6 +7,9 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Injection is what a container gets for the devices that it was given. Where several want the same, the first has it, and what
@@ -17,6 +20,7 @@ type Injection struct {
 	Mounts      []*runtimeapi.Mount
 	Devices     []*runtimeapi.Device
 	CDIDevices  []string // fully qualified names
+	Pin         kube.Pin
 }
 
 // Add adds what a device plugin has answered.
