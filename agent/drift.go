@@ -35,7 +35,7 @@ const theNode types.UID = ""
 // drift sees when somebody changes a value of a pod's groups, or of those that they are in. The kernel tells of every write, ours too,
 // so each leads to a comparison with what the group should have by now. One goroutine has all of its state.
 type drift struct {
-	*Agent
+	agent     *Agent
 	unlimited *kube.Tree // of pods with CPUs of their own
 	changes   *cgroups.Changes
 	pods      map[types.UID]*watched
@@ -108,7 +108,7 @@ func (a *Agent) watchDriftOnce(ctx context.Context) error {
 		return err
 	}
 	defer changes.Close()
-	d := &drift{Agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
+	d := &drift{agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
 	d.pods[theNode] = &watched{groups: map[string]*watchedGroup{}}
 	pods, groups := make(chan podChange), make(chan string)
 	return together(ctx, func(ctx context.Context) error {
@@ -159,7 +159,7 @@ func (d *drift) run(ctx context.Context, pods <-chan podChange, groups <-chan st
 			return
 		case c := <-pods:
 			d.see(c)
-		case <-d.classes.changed:
+		case <-d.agent.classes.changed:
 			d.soon(theNode, time.Now())
 		case group := <-groups:
 			d.written(group)
@@ -236,18 +236,18 @@ func (d *drift) compareDue() {
 // logger is for what is said of a pod.
 func (d *drift) logger(w *watched) *slog.Logger {
 	if w.pod == nil {
-		return d.log
+		return d.agent.log
 	}
-	return d.log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
+	return d.agent.log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
 }
 
 // compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have more of the
 // CPU than its parent.
 func (d *drift) compare(w *watched) error {
 	if w.pod == nil {
-		d.classes.mu.Lock()
-		defer d.classes.mu.Unlock()
-		return d.compareWith(w, d.classes.given)
+		d.agent.classes.mu.Lock()
+		defer d.agent.classes.mu.Unlock()
+		return d.compareWith(w, d.agent.classes.given)
 	}
 	if resizing(w.pod) {
 		return nil // the pod changes again when that is done
@@ -270,9 +270,9 @@ func (d *drift) compareWith(w *watched, wanted []kube.Wanted) error {
 		}
 		// Watched first, so that no write falls between the look and the watch.
 		if err := d.changes.Add(want.Path); err != nil {
-			d.log.Debug("a group is compared now and then only", "group", want.Path, "error", err)
+			d.agent.log.Debug("a group is compared now and then only", "group", want.Path, "error", err)
 		}
-		diffs, err := d.tree.Drift(want)
+		diffs, err := d.agent.tree.Drift(want)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // it ends just now
 		case err != nil:
@@ -293,12 +293,12 @@ func (d *drift) compareWith(w *watched, wanted []kube.Wanted) error {
 // wanted is what the pod's group and those of its containers should have: by what the containers were given last.
 func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 	pod = asGiven(pod)
-	tree := d.tree
-	if d.pins.Exclusive(pod.UID) {
+	tree := d.agent.tree
+	if d.agent.pins.Exclusive(pod.UID) {
 		tree = d.unlimited
 	}
 	out := []kube.Wanted{tree.WantedOfPod(pod)}
-	groups, err := d.tree.ContainerGroups(pod)
+	groups, err := d.agent.tree.ContainerGroups(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 		for i := range list {
 			c := &list[i]
 			if group, ok := groups[ids[c.Name]]; ok {
-				out = append(out, d.tree.WantedOfContainer(group, pod, c, d.pins.Pin(pod.UID, c.Name)))
+				out = append(out, d.agent.tree.WantedOfContainer(group, pod, c, d.agent.pins.Pin(pod.UID, c.Name)))
 			}
 		}
 	}
@@ -320,7 +320,7 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 		g.doubt, g.told = "", ""
 		return
 	}
-	correct := d.cfg.CgroupDrift == config.DriftCorrect
+	correct := d.agent.cfg.CgroupDrift == config.DriftCorrect
 	now := time.Now()
 	if correct && now.Before(g.calm) {
 		d.soon(w.uid(), g.calm)
@@ -344,7 +344,7 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 		}
 		g.pause = min(max(2*g.pause, driftSettle), driftCalm)
 		g.calm = now.Add(g.pause)
-		if err := d.tree.Correct(want); err != nil {
+		if err := d.agent.tree.Correct(want); err != nil {
 			message += "; it cannot be corrected: " + err.Error()
 		} else {
 			message += "; corrected"
@@ -354,9 +354,9 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 	}
 	g.told = message
 	if w.pod == nil {
-		d.events.Node(corev1.EventTypeWarning, driftReason, "%s", message)
+		d.agent.events.Node(corev1.EventTypeWarning, driftReason, "%s", message)
 	} else {
-		d.events.Event(w.pod, corev1.EventTypeWarning, driftReason, "%s", message)
+		d.agent.events.Event(w.pod, corev1.EventTypeWarning, driftReason, "%s", message)
 	}
 	d.logger(w).Warn("a group has not what it should have", "difference", message)
 }

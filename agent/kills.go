@@ -30,15 +30,14 @@ const (
 // kills keeps the last kill of each container: the kernel's log, where they are told with their numbers, is overwritten in time, and is
 // the whole machine's. One goroutine has all of it.
 type kills struct {
-	*Agent
-	kept []cgroups.OOMKill // oldest first
-	told func(cgroups.OOMKill)
+	agent *Agent
+	kept  []cgroups.OOMKill // oldest first
+	told  func(cgroups.OOMKill)
 }
 
 // keepKills runs until ctx ends. Where the log cannot be read, containers' statuses tell of kills as the runtime does, without numbers.
 func (a *Agent) keepKills(ctx context.Context) {
-	k := &kills{Agent: a}
-	k.told = k.tell
+	k := &kills{agent: a, told: killEvents{a}.tell}
 	file := filepath.Join(a.cfg.RootDir, killsFile)
 	var err error
 	if k.kept, err = cgroups.LoadKills(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -91,13 +90,13 @@ func (k *kills) follow(ctx context.Context, log, file string) error {
 
 func (k *kills) save(file string) {
 	if err := cgroups.SaveKills(file, k.kept); err != nil {
-		k.log.Warn("kills of containers are not kept", "error", err)
+		k.agent.log.Warn("kills of containers are not kept", "error", err)
 	}
 }
 
 // keep takes note of a kill in one of our pods, unless it is known from an earlier look, and tells of it.
 func (k *kills) keep(one cgroups.OOMKill) bool {
-	top := k.tree.ClassPath(corev1.PodQOSGuaranteed)
+	top := k.agent.tree.ClassPath(corev1.PodQOSGuaranteed)
 	if !strings.HasPrefix(one.Group, top+"/") {
 		return false
 	}
@@ -107,10 +106,10 @@ func (k *kills) keep(one cgroups.OOMKill) bool {
 			return false
 		}
 	}
-	uid, _, _ := k.tree.Owner(one.Group)
+	uid, _, _ := k.agent.tree.Owner(one.Group)
 	before := 0
 	for i, o := range slices.Backward(k.kept) {
-		of, _, _ := k.tree.Owner(o.Group)
+		of, _, _ := k.agent.tree.Owner(o.Group)
 		if of == uid {
 			before++
 		}
@@ -124,14 +123,17 @@ func (k *kills) keep(one cgroups.OOMKill) bool {
 	return true
 }
 
+// killEvents makes kills known.
+type killEvents struct{ agent *Agent }
+
 // tell makes an event of the pod.
-func (k *kills) tell(one cgroups.OOMKill) {
-	uid, id, ok := k.tree.Owner(one.Group)
+func (k killEvents) tell(one cgroups.OOMKill) {
+	uid, id, ok := k.agent.tree.Owner(one.Group)
 	if !ok {
 		return
 	}
 	var pod *corev1.Pod
-	for _, p := range k.pods.List() {
+	for _, p := range k.agent.pods.List() {
 		if p.UID == uid {
 			pod = p
 		}
@@ -150,7 +152,7 @@ func (k *kills) tell(one cgroups.OOMKill) {
 		}
 	}
 	one.Comm = printable(one.Comm)
-	k.events.Event(pod, corev1.EventTypeWarning, killReason, "%s: %s", container, one.Describe(k.limitName(uid, &one)))
+	k.agent.events.Event(pod, corev1.EventTypeWarning, killReason, "%s: %s", container, one.Describe(k.limitName(uid, &one)))
 }
 
 func lastID(c corev1.ContainerStatus) string {
@@ -161,15 +163,15 @@ func lastID(c corev1.ContainerStatus) string {
 }
 
 // limitName names the group whose limit was reached.
-func (k *kills) limitName(uid types.UID, one *cgroups.OOMKill) string {
+func (k killEvents) limitName(uid types.UID, one *cgroups.OOMKill) string {
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
-		if one.LimitGroup == k.tree.ClassPath(q) {
+		if one.LimitGroup == k.agent.tree.ClassPath(q) {
 			return "the class of " + string(q) + " pods"
 		}
 	}
-	of, id, ok := k.tree.Owner(one.LimitGroup)
+	of, id, ok := k.agent.tree.Owner(one.LimitGroup)
 	switch {
-	case one.LimitGroup == k.tree.ClassPath(corev1.PodQOSGuaranteed):
+	case one.LimitGroup == k.agent.tree.ClassPath(corev1.PodQOSGuaranteed):
 		return "the group of all pods"
 	case ok && of == uid && id == "":
 		return "the pod"

@@ -26,7 +26,7 @@ func TestKillsAreKept(t *testing.T) {
 	}
 	tree := kube.NewTree(h, "/x")
 	var told []string
-	k := &kills{Agent: &Agent{tree: tree, log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
+	k := &kills{agent: &Agent{tree: tree, log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
 	at := time.Unix(1000, 0)
 	pod := tree.ClassPath(corev1.PodQOSBurstable) + "/pod1"
 	kill := func(group, comm string, pid int) cgroups.OOMKill {
@@ -63,7 +63,7 @@ func TestKillsAreKept(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	k.save(file)
-	next := &kills{Agent: k.Agent, told: k.told}
+	next := &kills{agent: k.agent, told: k.told}
 	if next.kept, err = cgroups.LoadKills(file); err != nil || len(next.kept) != len(k.kept) {
 		t.Fatalf("%d of %d are read, %v", len(next.kept), len(k.kept), err)
 	}

@@ -155,7 +155,7 @@ func whole(asks []ask) ask {
 
 // ledger is what is free while one pod is being served.
 type ledger struct {
-	*Manager
+	manager   *Manager
 	free      cpuset.CPUSet
 	memory    *memory
 	again     cpuset.CPUSet   // of the pod's init containers
@@ -168,7 +168,7 @@ func (m *Manager) newLedger(pods []*assignment) (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ledger{Manager: m, free: m.offered, memory: mem}
+	l := &ledger{manager: m, free: m.offered, memory: mem}
 	for _, a := range pods {
 		l.begin()
 		for i := range a.Containers {
@@ -276,13 +276,13 @@ func finally(err error, final bool) error {
 
 // tell asks all resources where they can come from, and decides.
 func (l *ledger) tell(k ask) (Hint, error) {
-	if l.cfg.Alignment == AlignNone {
+	if l.manager.cfg.Alignment == AlignNone {
 		return Hint{}, nil
 	}
 	var wishes []wish
 	var why []string
 	if k.cpus > 0 {
-		w := cpuWish(l.cfg.Machine, l.cfg.CPU, l.usable(), l.again, k.cpus)
+		w := cpuWish(l.manager.cfg.Machine, l.manager.cfg.CPU, l.usable(), l.again, k.cpus)
 		wishes = append(wishes, w)
 		why = append(why, fmt.Sprintf("%d CPUs of %s", k.cpus, l.perNode()))
 	}
@@ -296,12 +296,12 @@ func (l *ledger) tell(k ask) (Hint, error) {
 		wishes = append(wishes, w.Hints)
 		why = append(why, w.What)
 	}
-	h, ok := l.align.merge(wishes)
+	h, ok := l.manager.align.merge(wishes)
 	if !ok {
 		return h, &Refusal{Reason: ReasonAffinity, Message: fmt.Sprintf(
-			"Resources cannot be allocated with Topology locality (%s): %s", l.cfg.Alignment, strings.Join(why, "; "))}
+			"Resources cannot be allocated with Topology locality (%s): %s", l.manager.cfg.Alignment, strings.Join(why, "; "))}
 	}
-	if h.Nodes == l.align.all {
+	if h.Nodes == l.manager.align.all {
 		h.Nodes = 0
 	}
 	return h, nil
@@ -310,8 +310,8 @@ func (l *ledger) tell(k ask) (Hint, error) {
 // perNode is how many CPUs are free on each node.
 func (l *ledger) perNode() string {
 	var out []string
-	for _, n := range l.cfg.Machine.Nodes {
-		cpus := l.cfg.Machine.InNode(n.ID)
+	for _, n := range l.manager.cfg.Machine.Nodes {
+		cpus := l.manager.cfg.Machine.InNode(n.ID)
 		out = append(out, fmt.Sprintf("node %d: %d free of %d", n.ID, l.usable().Union(l.again).Intersection(cpus).Size(), cpus.Size()))
 	}
 	return strings.Join(out, ", ")
@@ -319,11 +319,11 @@ func (l *ledger) perNode() string {
 
 // usable are the free CPUs, without those whose core is shared already when only whole cores are given out.
 func (l *ledger) usable() cpuset.CPUSet {
-	if !l.cfg.CPU.FullPCPUsOnly {
+	if !l.manager.cfg.CPU.FullPCPUsOnly {
 		return l.free
 	}
 	out := cpuset.New()
-	for _, g := range l.cfg.Machine.Groups(core) {
+	for _, g := range l.manager.cfg.Machine.Groups(core) {
 		if g.IsSubsetOf(l.free) {
 			out = out.Union(g)
 		}
@@ -358,8 +358,8 @@ func (l *ledger) place(k ask, told Nodes) (given, error) {
 
 func (l *ledger) placeCPUs(k ask, told Nodes) (cpuset.CPUSet, error) {
 	free := l.usable()
-	if l.cfg.CPU.FullPCPUsOnly {
-		per := l.cfg.Machine.ThreadsPerCore()
+	if l.manager.cfg.CPU.FullPCPUsOnly {
+		per := l.manager.cfg.Machine.ThreadsPerCore()
 		if k.cpus%per != 0 {
 			return free, &Refusal{Reason: ReasonSMT, Message: fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", k.cpus, per)}
 		}
@@ -371,28 +371,28 @@ func (l *ledger) placeCPUs(k ask, told Nodes) (cpuset.CPUSet, error) {
 	near := l.near(told)
 	// What the pod's init containers had comes first: it is nobody else's already.
 	n := min(k.cpus, l.again.Size())
-	out, err := pick(l.cfg.Machine, l.cfg.CPU, l.again, near, n)
+	out, err := pick(l.manager.cfg.Machine, l.manager.cfg.CPU, l.again, near, n)
 	if err != nil {
 		return out, err
 	}
 	if free.Size() < k.cpus-n {
 		return out, fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", k.cpus, free.Size()+l.again.Size())
 	}
-	rest, err := pick(l.cfg.Machine, l.cfg.CPU, free, near, k.cpus-n)
+	rest, err := pick(l.manager.cfg.Machine, l.manager.cfg.CPU, free, near, k.cpus-n)
 	return out.Union(rest), err
 }
 
 // near are the CPUs of nodes, or of the sockets that the nodes are in.
 func (l *ledger) near(nodes Nodes) cpuset.CPUSet {
 	out, sockets := cpuset.New(), map[int]bool{}
-	for _, c := range l.cfg.Machine.CPUs {
+	for _, c := range l.manager.cfg.Machine.CPUs {
 		if nodes.has(c.Node) {
 			out = out.Union(cpuset.New(c.ID))
 			sockets[c.Socket] = true
 		}
 	}
-	if l.cfg.CPU.AlignBySocket {
-		for _, c := range l.cfg.Machine.CPUs {
+	if l.manager.cfg.CPU.AlignBySocket {
+		for _, c := range l.manager.cfg.Machine.CPUs {
 			if sockets[c.Socket] {
 				out = out.Union(cpuset.New(c.ID))
 			}

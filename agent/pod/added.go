@@ -167,13 +167,12 @@ func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType
 // add changes what was added to a pod. The record comes before the worker hears of it, and before the caller does: what was promised
 // is there after a crash.
 func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*corev1.Pod, error) {
-	w, ok := m.workers.Load(uid)
+	one, ok := m.node.registry.get(uid)
 	if !ok {
 		return nil, apierrors.NewConflict(podResource, string(uid), errors.New("the pod is not on the node: nothing of it was started yet, or nothing is left"))
 	}
-	one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
-	m.adding.Lock()
-	defer m.adding.Unlock()
+	m.node.adding.Lock()
+	defer m.node.adding.Unlock()
 	shown, ok := m.Get(one.share.Pod.Namespace, one.share.Pod.Name)
 	name := one.share.Pod.Name
 	switch {
@@ -185,11 +184,11 @@ func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*c
 		return nil, apierrors.NewConflict(podResource, name, fmt.Errorf("the pod has ended: it is %s", shown.Status.Phase))
 	}
 	pod := shown.DeepCopy()
-	a := readAdded(m.cfg.RootDir, uid)
+	a := readAdded(m.node.cfg.RootDir, uid)
 	if err := change(pod, a); err != nil {
 		return nil, err
 	}
-	err := record.Write(addedFile(m.cfg.RootDir, uid), a)
+	err := record.Write(addedFile(m.node.cfg.RootDir, uid), a)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod has not begun to start, try again"))
 	}

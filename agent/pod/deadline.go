@@ -21,6 +21,6 @@ func (w *worker) deadline() time.Time {
 // expire fails a pod that is past its deadline.
 func (w *worker) expire() {
 	const message = "Pod was active on the node longer than the specified deadline"
-	w.event(w.pod, corev1.EventTypeNormal, "DeadlineExceeded", message)
+	w.node.event(w.pod, corev1.EventTypeNormal, "DeadlineExceeded", message)
 	w.evict(&Eviction{Reason: "DeadlineExceeded", Message: message, GraceSeconds: int64(spec.Grace(w.pod) / time.Second)})
 }

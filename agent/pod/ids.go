@@ -158,6 +158,6 @@ func (s *site) takeIDs() (err error) {
 	if !s.features().GetUserNamespaces() {
 		return errors.New("hostUsers: false is asked for, but the runtime cannot give a pod a user namespace of its own")
 	}
-	s.ids, err = s.pool.take(s.pod.UID)
+	s.ids, err = s.node.pool.take(s.pod.UID)
 	return err
 }

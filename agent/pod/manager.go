@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,17 +26,16 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
-	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/eviction"
 )
 
 // Manager has one worker for each pod. Its methods can be called at any time.
 type Manager struct {
-	*node
+	node    *node
 	log     *slog.Logger
-	workers sync.Map // types.UID -> *worker, for those who are not the manager's goroutine
 	ended   chan *worker
 	wait    sync.WaitGroup
 	turns   chan struct{} // a pod that others may wait for has come up or gone down
@@ -43,16 +43,13 @@ type Manager struct {
 	strayed chan []*corev1.Pod
 	closed  atomic.Bool // no pod may come
 	opened  atomic.Bool // somebody has said that pods may come
-	synced  atomic.Bool // every pod that was wanted at the start is known
 
 	// What follows belongs to the goroutine of Run.
-	desired map[types.NamespacedName]*corev1.Pod
-	live    map[types.NamespacedName]map[types.UID]*worker
-	held    map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
-	next    map[types.NamespacedName]*corev1.Pod    // pods for which others end, and whose the room is then
-	relapse map[types.NamespacedName]relapse        // pods that were evicted for what they did
-	checks  admission.Checks
-	found   map[types.UID]*corev1.Pod // what is there and nobody has asked for yet
+	desired  map[types.NamespacedName]*corev1.Pod
+	live     map[types.NamespacedName]map[types.UID]*worker
+	held     map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
+	admitter *admitter
+	found    map[types.UID]*corev1.Pod // what is there and nobody has asked for yet
 }
 
 // New returns a Manager that does nothing before [Manager.Run].
@@ -60,11 +57,11 @@ func New(c Config) (*Manager, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	t := newTraces()
+	t, writer := newTraces(), status.NewWriter()
 	c.TracerProvider.RegisterSpanProcessor(t)
 	m := &Manager{
 		node: &node{
-			cfg: c, status: status.NewWriter(), traces: t,
+			cfg: c, status: writer, registry: newRegistry(writer), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
 			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Resources,
@@ -73,47 +70,17 @@ func New(c Config) (*Manager, error) {
 		stray: make(chan struct{}, 1), strayed: make(chan []*corev1.Pod),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
 		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
-		next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{},
 	}
-	m.freed, m.everybody = m.roomFreed, m.known
-	m.checks = m.admissionChecks()
+	m.admitter = newAdmitter(m)
 	return m, nil
-}
-
-// known are all pods that have a worker, with their status once they have one; false before all are known.
-func (m *Manager) known() ([]*corev1.Pod, bool) {
-	told := map[types.UID]*corev1.Pod{}
-	for _, p := range m.status.List() {
-		told[p.UID] = p
-	}
-	var out []*corev1.Pod
-	m.workers.Range(func(uid, w any) bool {
-		p := told[uid.(types.UID)] //nolint:forcetypeassert // nothing else is in there
-		if p == nil {
-			p = w.(*worker).share.Pod //nolint:forcetypeassert // nothing else is in there
-		}
-		out = append(out, p)
-		return true
-	})
-	return out, m.synced.Load()
 }
 
 // Active are the pods that the node has taken in and that have not come to their end, with their status once they have one: those whose
 // requests count. A pod that was refused, or waits to be taken in, is none of them.
 func (m *Manager) Active() []*corev1.Pod {
-	all, _ := m.known()
+	all, _ := m.node.registry.pods()
 	return slices.DeleteFunc(all, func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-	})
-}
-
-// roomFreed wakes the pods that wait for the node to have room for their resize.
-func (m *Manager) roomFreed() {
-	m.workers.Range(func(_, w any) bool {
-		if one := w.(*worker); one.waitsForRoom.Load() { //nolint:forcetypeassert // nothing else is in there
-			one.mail.ring()
-		}
-		return true
 	})
 }
 
@@ -129,14 +96,18 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 	}
 	m.wait.Go(func() { m.listen(ctx) })
 	m.wait.Go(func() { m.watchStrays(ctx) })
-	m.wait.Go(func() { m.cfg.Pins.Run(ctx, m.cfg.Resync) })
+	m.wait.Go(func() { m.node.cfg.Pins.Run(ctx, m.node.cfg.Resync) })
 	changes := make(chan resourceChange)
-	for _, r := range m.resources {
+	for _, r := range m.node.resources {
 		m.wait.Go(func() { watchResource(ctx, r, changes) })
 	}
 	m.wait.Go(func() { m.watchTurns(ctx) })
-	m.wait.Go(func() { m.watchLimits(ctx) })
-	resync := time.NewTicker(m.cfg.Resync)
+	if m.node.cfg.DiskUse != nil {
+		disk := onDisk{m.node}
+		limits := eviction.NewLimits(disk, disk, []string{filepath.Join(m.node.cfg.RootDir, "pods"), m.node.cfg.LogDir}, m.log)
+		m.wait.Go(func() { limits.Run(ctx) })
+	}
+	resync := time.NewTicker(m.node.cfg.Resync)
 	defer resync.Stop()
 	for {
 		select {
@@ -150,7 +121,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 			m.update(ctx, u)
 		case w := <-m.ended:
 			m.bury(ctx, w)
-		case <-m.again:
+		case <-m.node.again:
 			m.retryHeld(ctx)
 		case c := <-changes:
 			m.resourceChanged(ctx, c)
@@ -194,19 +165,19 @@ func (m *Manager) survey(ctx context.Context) bool {
 }
 
 func (m *Manager) ask(ctx context.Context) error {
-	v, err := m.cfg.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	v, err := m.node.cfg.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's version: %w", err)
 	}
-	m.runtimeName = v.GetRuntimeName()
-	s, err := m.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	m.node.runtimeName = v.GetRuntimeName()
+	s, err := m.node.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return fmt.Errorf("ask for the runtime's status: %w", err)
 	}
-	m.mountOptions = s.GetFeatures().GetMountOptions()
-	m.handlers = map[string]*runtimeapi.RuntimeHandlerFeatures{}
+	m.node.mountOptions = s.GetFeatures().GetMountOptions()
+	m.node.handlers = map[string]*runtimeapi.RuntimeHandlerFeatures{}
 	for _, h := range s.GetRuntimeHandlers() {
-		m.handlers[h.GetName()] = h.GetFeatures()
+		m.node.handlers[h.GetName()] = h.GetFeatures()
 	}
 	return m.findAll(ctx)
 }
@@ -220,10 +191,10 @@ func (m *Manager) listen(ctx context.Context) {
 			m.lookForStrays()
 		})
 		began := time.Now()
-		err := m.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
+		err := m.node.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
 			uid := types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid())
-			if w, ok := m.workers.Load(uid); ok {
-				w.(*worker).mail.putEvent(e) //nolint:forcetypeassert // nothing else is in there
+			if w, ok := m.node.registry.get(uid); ok {
+				w.mail.putEvent(e)
 			} else if uid != "" && m.straying(e) {
 				m.lookForStrays()
 			}
@@ -250,18 +221,17 @@ func (m *Manager) listen(ctx context.Context) {
 
 // lookAll makes every worker look at its pod, whatever it was told.
 func (m *Manager) lookAll() {
-	m.workers.Range(func(_, w any) bool {
-		w.(*worker).mail.putLook() //nolint:forcetypeassert // nothing else is in there
-		return true
-	})
+	for _, w := range m.node.registry.all() {
+		w.mail.putLook()
+	}
 }
 
 func (m *Manager) update(ctx context.Context, u desired.Update) {
 	if u.Synced {
 		m.adoptNone(ctx)
 		m.forgetResources()
-		m.synced.Store(true)
-		m.roomFreed()
+		m.node.registry.synced.Store(true)
+		m.node.registry.roomFreed()
 		m.retryHeld(ctx)
 		return
 	}
@@ -281,12 +251,12 @@ func (m *Manager) update(ctx context.Context, u desired.Update) {
 func (m *Manager) Close(closed bool) {
 	m.closed.Store(closed)
 	m.opened.Store(!closed)
-	m.askAgain() // for those that were refused, or have ended
+	m.node.askAgain() // for those that were refused, or have ended
 }
 
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 	w := newWorker(m.node, pod)
-	if end := readMark(m.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
+	if end := readMark(m.node.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
 		w.evicted, w.end = end.Evicted, new(end.ending())
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -294,7 +264,7 @@ func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 		m.live[key] = map[types.UID]*worker{}
 	}
 	m.live[key][pod.UID] = w
-	m.workers.Store(pod.UID, w)
+	m.node.registry.put(w)
 	m.wait.Go(func() {
 		w.gone = w.run(ctx)
 		m.ended <- w
@@ -309,7 +279,7 @@ func (m *Manager) endWorker(w *worker) {
 	}
 	w.leaving = true
 	e := plan.Ending{Since: time.Now(), Grace: spec.Grace(w.share.Pod)}
-	if before := readMark(m.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
+	if before := readMark(m.node.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
 		e = before.ending() // an agent before us has told it already
 	}
 	w.mail.putOrder(order{end: &e})
@@ -322,53 +292,50 @@ func (m *Manager) bury(ctx context.Context, w *worker) {
 	if len(m.live[key]) == 0 {
 		delete(m.live, key)
 	}
-	m.workers.CompareAndDelete(w.uid, w)
+	m.node.registry.drop(w)
 	if ctx.Err() != nil {
 		return
 	}
-	m.traces.forget(w.uid)
-	m.status.Delete(w.share.Pod)
-	m.roomFreed()
+	m.node.traces.forget(w.uid)
+	m.node.status.Delete(w.share.Pod)
+	m.node.registry.roomFreed()
 	m.reconcile(ctx, key)
 	m.retryHeld(ctx)
 }
 
 // List returns all pods with their status, in the order of their names. They are shared and must not be changed.
-func (m *Manager) List() []*corev1.Pod { return m.status.List() }
+func (m *Manager) List() []*corev1.Pod { return m.node.status.List() }
 
 // Get returns one pod with its status.
 func (m *Manager) Get(namespace, name string) (*corev1.Pod, bool) {
-	return m.status.Get(types.NamespacedName{Namespace: namespace, Name: name})
+	return m.node.status.Get(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // Watch calls fn with ADDED for each pod there is, then with every change in order, until ctx ends or fn returns an error, which
 // it returns.
 func (m *Manager) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
-	return m.status.Watch(ctx, fn)
+	return m.node.status.Watch(ctx, fn)
 }
 
 // Subscribe begins a Watch that what it returns goes on with. That must be called, once.
 func (m *Manager) Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error {
-	return m.status.Subscribe()
+	return m.node.status.Subscribe()
 }
 
 // Has says whether a pod has a worker, also one that ends it.
-func (m *Manager) Has(uid types.UID) bool {
-	_, ok := m.workers.Load(uid)
-	return ok
-}
+func (m *Manager) Has(uid types.UID) bool { return m.node.registry.has(uid) }
 
 // Missed counts the changes in the runtime that a look has found and no event had told of.
-func (m *Manager) Missed() int64 { return m.missed.Load() }
+func (m *Manager) Missed() int64 { return m.node.missed.Load() }
 
 var errNoPod = errors.New("no such pod")
 
 // Evict makes a pod end that is wanted. It stays known, as failed, until it is not wanted any more.
 func (m *Manager) Evict(uid types.UID, e Eviction) error {
-	w, ok := m.workers.Load(uid)
+	w, ok := m.node.registry.get(uid)
 	if !ok {
 		return fmt.Errorf("evict %s: %w", uid, errNoPod)
 	}
-	w.(*worker).mail.putEviction(e) //nolint:forcetypeassert // nothing else is in there
+	w.mail.putEviction(e)
 	return nil
 }

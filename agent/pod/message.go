@@ -101,7 +101,7 @@ func (w *worker) messages() map[string]string {
 }
 
 func (w *worker) messageFile(c *plan.Container) string {
-	return spec.MessageFile(w.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
+	return spec.MessageFile(w.node.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
 }
 
 // keepMessages leaves of what containers have written to their messages no more than what is told of it: that stays as long as the pod.

@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"maps"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -16,16 +15,15 @@ import (
 
 // node is what all workers share.
 type node struct {
-	cfg    Config
-	status *status.Writer
-	traces *traces
+	cfg      Config
+	status   *status.Writer
+	traces   *traces
+	registry *registry
 
 	starting, stopping *gate
 	pool               *idPool
 	rooms              rooms
 	resources          resources
-	freed              func() // tells pods that wait for room that there may be some
-	everybody          func() (all []*corev1.Pod, settled bool)
 	again              chan struct{} // something that a pod may wait for is free
 	missed             atomic.Int64  // changes that no event has told of
 	adding             sync.Mutex    // held while what was added to a pod is read and written
@@ -36,17 +34,6 @@ type node struct {
 	handlers    map[string]*runtimeapi.RuntimeHandlerFeatures // of the runtime, by name
 
 	mountOptions bool // the runtime acts upon options of a container's mounts
-}
-
-// Allocatable is what pods may request, with what device plugins offer.
-func (n *node) Allocatable() corev1.ResourceList {
-	more := n.cfg.Extended()
-	if len(more) == 0 {
-		return n.cfg.Allocatable
-	}
-	out := n.cfg.Allocatable.DeepCopy()
-	maps.Copy(out, more)
-	return out
 }
 
 // askAgain has the pods asked for again that the node had something against.

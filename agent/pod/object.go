@@ -15,7 +15,7 @@ import (
 
 // change makes an object known, or that there is none any more, and tells the pods that it concerns.
 func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
-	m.cfg.Objects.Put(ref, o)
+	m.node.cfg.Objects.Put(ref, o)
 	for _, workers := range m.live {
 		for _, w := range workers {
 			if concerns(ref, w.share.Pod) {
@@ -65,7 +65,7 @@ func (w *worker) objectsChanged() {
 		var hook *hookError
 		k := plan.KindOf(key)
 		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &hook) && hook.hook == "volumes"
-		resource := errors.As(f.Err, &hook) && w.resources.named(hook.hook) // also of a pod that is to end
+		resource := errors.As(f.Err, &hook) && w.node.resources.named(hook.hook) // also of a pod that is to end
 		if volumes || resource || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
 			f.Until, f.Count = time.Time{}, 0
 			w.failed[key] = f

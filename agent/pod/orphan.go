@@ -19,11 +19,11 @@ import (
 // findAll finds every pod that the runtime has, and every one of which only a directory is left. Cgroups and logs are not
 // looked at: a pod's directory is made before them and goes after them, and those without one may be somebody else's.
 func (m *Manager) findAll(ctx context.Context) error {
-	sandboxes, err := m.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	sandboxes, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := m.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := m.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
@@ -36,7 +36,7 @@ func (m *Manager) findAll(ctx context.Context) error {
 		uid := s.GetMetadata().GetUid()
 		// Sandboxes without the label are not of a pod: somebody has made them by hand. Pods of others, of a kubelet or of another
 		// agent on the same runtime, are theirs to end.
-		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != m.cfg.RootDir {
+		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != m.node.cfg.RootDir {
 			continue
 		}
 		m.found[types.UID(uid)] = spec.Restore(s, of[uid])
@@ -55,11 +55,11 @@ func (m *Manager) findAll(ctx context.Context) error {
 
 // directories are the pods that have one.
 func (m *Manager) directories() ([]types.UID, error) {
-	out, err := m.cfg.Volumes.Pods()
+	out, err := m.node.cfg.Volumes.Pods()
 	if err != nil {
 		return nil, fmt.Errorf("list volumes: %w", err)
 	}
-	entries, err := os.ReadDir(filepath.Join(m.cfg.RootDir, "pods"))
+	entries, err := os.ReadDir(filepath.Join(m.node.cfg.RootDir, "pods"))
 	if err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("list pods' directories: %w", err)
 	}
@@ -102,7 +102,7 @@ func keepDefinition(rootDir string, pod *corev1.Pod) error {
 // not kept.
 func (m *Manager) adopt(ctx context.Context, uid types.UID) bool {
 	pod := &corev1.Pod{}
-	if m.found[uid].Name == "" || !readRecord(definitionFile(m.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != m.found[uid].Name {
+	if m.found[uid].Name == "" || !readRecord(definitionFile(m.node.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != m.found[uid].Name {
 		return false
 	}
 	delete(m.found, uid)

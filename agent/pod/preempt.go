@@ -14,46 +14,46 @@ import (
 const reasonPreempting = "Preempting"
 
 // Preempt ends pods of lower priority for one that has not got what it requests. It says whether the pod is to wait for their end.
-func (m *Manager) Preempt(r *admission.Request) bool {
+func (a *admitter) Preempt(r *admission.Request) bool {
 	if !admission.Preempts(r.Pod) {
 		return false
 	}
 	var stay []*corev1.Pod
 	ending := false
 	workers := map[types.UID]*worker{}
-	for _, w := range m.others(r.Key(), m.uses) {
+	for _, w := range a.others(r.Key(), a.uses) {
 		if w.leaving || w.preempted {
 			ending = true
 			continue
 		}
 		workers[w.uid], stay = w, append(stay, w.share.Pod)
 	}
-	for _, s := range m.promised(r) {
+	for _, s := range a.promised(r) {
 		stay = append(stay, s.Pod)
 	}
-	victims, lacks := admission.Victims(r.Pod, stay, m.Allocatable())
+	victims, lacks := admission.Victims(r.Pod, stay, a.Allocatable())
 	if !lacks {
-		return m.promise(r, ending) // and they are enough
+		return a.promise(r, ending) // and they are enough
 	}
 	for _, v := range victims {
-		m.preempt(workers[v.UID], r.Key())
+		a.preempt(workers[v.UID], r.Key())
 	}
-	return m.promise(r, len(victims) > 0)
+	return a.promise(r, len(victims) > 0)
 }
 
 // promise keeps the room for the pod for which others end.
-func (m *Manager) promise(r *admission.Request, ends bool) bool {
+func (a *admitter) promise(r *admission.Request, ends bool) bool {
 	if ends {
-		m.next[r.Key()] = r.Pod
+		a.next[r.Key()] = r.Pod
 	}
 	return ends
 }
 
-func (m *Manager) preempt(w *worker, to types.NamespacedName) {
+func (a *admitter) preempt(w *worker, to types.NamespacedName) {
 	const message = "Preempted in order to admit critical pod"
 	v := w.share.Pod
-	m.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", to.String())
-	m.event(v, corev1.EventTypeWarning, reasonPreempting, message)
+	a.manager.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", to.String())
+	a.node.event(v, corev1.EventTypeWarning, reasonPreempting, message)
 	w.preempted = true
 	w.mail.putEviction(Eviction{
 		Reason: reasonPreempting, Message: message, GraceSeconds: int64(spec.Grace(v) / time.Second),

@@ -27,7 +27,7 @@ import (
 // prober runs the probes of one pod's containers. The worker tells it which containers run; what the probes come to goes to the
 // worker's mailbox, and to a file, so that a restart of the agent does not make a ready container unready.
 type prober struct {
-	*node
+	node *node
 	uid  types.UID
 	mail *mailbox
 	log  *slog.Logger
@@ -103,8 +103,8 @@ func (p *prober) end() {
 func (p *prober) ended(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t := p.of[id]; p.cfg.Probes != nil {
-		p.cfg.Probes.ProbesEnded(t.pod, t.spec.Name)
+	if t := p.of[id]; p.node.cfg.Probes != nil {
+		p.node.cfg.Probes.ProbesEnded(t.pod, t.spec.Name)
 	}
 	delete(p.of, id)
 }
@@ -162,7 +162,7 @@ func (p *prober) forget(id string, stay bool) {
 }
 
 func (p *prober) file() string {
-	return filepath.Join(p.cfg.RootDir, "pods", string(p.uid), "probes.json")
+	return filepath.Join(p.node.cfg.RootDir, "pods", string(p.uid), "probes.json")
 }
 
 func (p *prober) run(ctx context.Context, t probed, kind probes.Kind, probe *corev1.Probe) {
@@ -180,7 +180,7 @@ func (p *prober) runThen(ctx context.Context, t probed, kind probes.Kind, probe 
 		ask, err = probes.New(probe, probes.Target{PodIP: t.ip, Container: t.spec, Exec: p.exec(t.id, probe)})
 	}
 	if err != nil { // which was looked at before the pod was taken
-		p.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe cannot be asked: %v", kind, err)
+		p.node.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe cannot be asked: %v", kind, err)
 		return
 	}
 	loop := probes.Loop{
@@ -235,7 +235,7 @@ func (p *prober) write() error {
 
 // count tells of each answer how long it took. run is the context of the probes.
 func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask probes.Question) probes.Question {
-	if p.cfg.Probes == nil {
+	if p.node.cfg.Probes == nil {
 		return ask
 	}
 	return func(ctx context.Context) (probes.Outcome, string) {
@@ -244,7 +244,7 @@ func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask prob
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if run.Err() == nil {
-			p.cfg.Probes.Probed(t.pod, t.spec.Name, kind, outcome, time.Since(began))
+			p.node.cfg.Probes.Probed(t.pod, t.spec.Name, kind, outcome, time.Since(began))
 		}
 		return outcome, message
 	}
@@ -257,7 +257,7 @@ func (p *prober) tell(t probed, kind probes.Kind, period time.Duration, ask prob
 		outcome, message := ask(ctx)
 		if outcome != probes.Success && time.Since(told) >= period && !errors.Is(context.Cause(ctx), context.Canceled) {
 			told = time.Now()
-			p.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", kind, message)
+			p.node.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", kind, message)
 		}
 		return outcome, message
 	}
@@ -267,7 +267,7 @@ func (p *prober) tell(t probed, kind probes.Kind, period time.Duration, ask prob
 func (p *prober) exec(id string, probe *corev1.Probe) probes.Exec {
 	return func(ctx context.Context, command []string) (int, []byte, error) {
 		// The runtime ends the command by itself too, so that it ends with this process.
-		r, err := p.cfg.Runtime.ExecSync(wantOutput(ctx, probes.MaxOutput), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds))})
+		r, err := p.node.cfg.Runtime.ExecSync(wantOutput(ctx, probes.MaxOutput), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds))})
 		if grpcstatus.Code(err) == codes.DeadlineExceeded {
 			return 1, fmt.Appendf(nil, "command timed out: %q", strings.Join(command, " ")), nil
 		}

@@ -19,7 +19,7 @@ import (
 
 // mayUse says whether a pod may use an image that is on the machine.
 func (w *worker) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.ImageSpec, id string) (bool, error) {
-	return w.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
+	return w.node.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
 		for _, o := range w.pullSecrets(pod, image.GetImage()) {
 			out = append(out, *shownBy(&o))
 		}
@@ -30,10 +30,9 @@ func (w *worker) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.
 // ImagesNamed tells the pods that these names, complete ones, have an image now, whoever has brought it.
 func (m *Manager) ImagesNamed(names []string) {
 	at := time.Now()
-	m.workers.Range(func(_, w any) bool {
-		w.(*worker).mail.putImages(names, at) //nolint:forcetypeassert // nothing else is in there
-		return true
-	})
+	for _, w := range m.node.registry.all() {
+		w.mail.putImages(names, at)
+	}
 }
 
 // imagesNamed makes the worker try again at once what has failed for want of an image that is there now. What has failed since then
@@ -72,7 +71,7 @@ func shownBy(o *credential.Offer) *pulled.Secret {
 
 // pullRecorded pulls an image and has it remembered with what that was possible.
 func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (img spec.Image, err error) {
-	pull, err := w.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
+	pull, err := w.node.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
 	if err != nil {
 		return img, err
 	}
@@ -97,8 +96,8 @@ func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeap
 // was. When there is nothing, the image may be public.
 func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
 	offers := w.pullSecrets(pod, r.GetImage().GetImage())
-	if w.cfg.Credentials != nil {
-		more, err := w.cfg.Credentials.For(ctx, r.GetImage().GetImage())
+	if w.node.cfg.Credentials != nil {
+		more, err := w.node.cfg.Credentials.For(ctx, r.GetImage().GetImage())
 		if err != nil {
 			return nil, nil, fmt.Errorf("get credentials: %w", err)
 		}
@@ -107,13 +106,13 @@ func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *ru
 		}
 	}
 	if len(offers) == 0 {
-		answer, err := w.cfg.Runtime.PullImage(ctx, r)
+		answer, err := w.node.cfg.Runtime.PullImage(ctx, r)
 		return answer, nil, err
 	}
 	var errs []error
 	for i := range offers {
 		r.Auth = offers[i].Auth
-		answer, err := w.cfg.Runtime.PullImage(ctx, r)
+		answer, err := w.node.cfg.Runtime.PullImage(ctx, r)
 		if err == nil || ctx.Err() != nil {
 			return answer, &offers[i], err
 		}
@@ -126,9 +125,9 @@ func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *ru
 func (w *worker) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	var found []*corev1.Secret
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		s, err := w.cfg.Objects.Secret(pod.Namespace, ref.Name)
+		s, err := w.node.cfg.Objects.Secret(pod.Namespace, ref.Name)
 		if err != nil {
-			w.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			w.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name)
 			continue
 		}
@@ -139,7 +138,7 @@ func (w *worker) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	}
 	offers, err := credential.FromSecrets(image, found)
 	if err != nil {
-		w.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "%v", err)
+		w.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "%v", err)
 	}
 	return offers
 }

@@ -16,17 +16,17 @@ import (
 func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	want := m.desired[key]
 	if want != nil {
-		want = classed(want, m.cfg.Objects)
+		want = classed(want, m.node.cfg.Objects)
 	}
 	before := m.held[key]
 	delete(m.held, key)
-	delete(m.next, key)
+	delete(m.admitter.next, key)
 	ran := false
 	for uid, pod := range m.found {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
 			continue
 		}
-		end := readMark(m.cfg.RootDir, uid)
+		end := readMark(m.node.cfg.RootDir, uid)
 		switch {
 		case want == nil:
 		case want.UID == uid && (end == nil || end.Evicted != nil):
@@ -38,18 +38,18 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		}
 	}
 	if want != nil && m.replaces(want, key) {
-		if !m.synced.Load() {
+		if !m.node.registry.synced.Load() {
 			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
 			return
 		}
-		if v := m.judge(want, false); v != nil {
+		if v := m.admitter.judge(want, false); v != nil {
 			m.keepOld(want, key, v, before)
 			return
 		}
 	}
 	waits := false
 	for uid, w := range m.live[key] {
-		if want != nil && want.UID == uid && !w.leaving && !m.returns(w, want, key) {
+		if want != nil && want.UID == uid && !w.leaving && !m.admitter.returns(w, want, key) {
 			w.mail.putOrder(order{pod: want})
 			return
 		}
@@ -61,39 +61,11 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	case want != nil:
 		m.tryStart(ctx, key, want, ran, before)
 	default:
-		delete(m.relapse, key)
-		if shown, ok := m.status.Get(key); ok {
-			m.status.Delete(shown) // it never had a worker
+		delete(m.admitter.relapse, key)
+		if shown, ok := m.node.status.Get(key); ok {
+			m.node.status.Delete(shown) // it never had a worker
 		}
 	}
-}
-
-// admissionChecks are what the node asks before it takes a pod beside those that are here. Those of its own name go before it comes.
-func (m *Manager) admissionChecks() admission.Checks {
-	return admission.Checks{
-		admission.ForNew(admission.Shutdown(m.closed.Load)),
-		admission.Affinity(m.cfg.NodeName, m.cfg.NodeLabels),
-		admission.Sysctls(m.cfg.Sysctls),
-		admission.Ports(func(r *admission.Request) []*admission.Share { return sharesOf(m.others(r.Key(), holds)) }),
-		admission.ForNew(admission.PriorityClass),
-		admission.ForNew(admission.Turn(m)),
-		admission.ForNew(admission.Fit(m)),
-	}
-}
-
-func (m *Manager) judge(pod *corev1.Pod, ran bool) *admission.Verdict {
-	return m.checks.Judge(&admission.Request{Pod: pod, Ran: ran})
-}
-
-// Desired is the pod of that name as it is wanted.
-func (m *Manager) Desired(key types.NamespacedName) *corev1.Pod { return m.desired[key] }
-
-// Shown is the pod of that name with its status.
-func (m *Manager) Shown(key types.NamespacedName) (*corev1.Pod, bool) { return m.status.Get(key) }
-
-// Using are the pods whose requests count before those of a pod that is to come.
-func (m *Manager) Using(r *admission.Request) []*admission.Share {
-	return append(sharesOf(m.others(r.Key(), m.uses)), m.promised(r)...)
 }
 
 // replaces says whether a pod of the name is here that was not told to end, and another one is wanted.
@@ -115,15 +87,15 @@ func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v *admissi
 		return
 	}
 	m.log.Warn("the manifest's new pod cannot run, so the old one goes on", "pod", key.String(), "reason", v.Reason, "message", v.Message)
-	m.event(want, corev1.EventTypeWarning, v.Reason, "the pod that runs is not replaced: %s", v.Message)
+	m.node.event(want, corev1.EventTypeWarning, v.Reason, "the pod that runs is not replaced: %s", v.Message)
 }
 
 // tryStart starts a pod unless the node has something against it. ran says that there is something of it already, before why it was
 // held until now.
 func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
-	v := m.judge(pod, ran)
+	v := m.admitter.judge(pod, ran)
 	if v == nil {
-		v = m.admitResources(ctx, pod, ran)
+		v = m.admitter.admitResources(ctx, pod, ran)
 	}
 	if v == nil {
 		m.startWorker(ctx, pod)
@@ -137,9 +109,9 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	}
 	shown := *pod
 	shown.Status = status.Build(status.Input{
-		Pod: pod, Now: time.Now(), Runtime: m.runtimeName, HostIPs: m.nodeIPs(),
+		Pod: pod, Now: time.Now(), Runtime: m.node.runtimeName, HostIPs: m.node.nodeIPs(),
 		Reason: v.Reason, Message: v.Message, Failed: v.Final, Ended: v.Final, Claims: claimStatuses(pod),
 	})
-	m.status.Put(&shown)
-	m.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
+	m.node.status.Put(&shown)
+	m.node.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
 }

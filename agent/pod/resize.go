@@ -30,7 +30,7 @@ func (w *worker) accept(pod *corev1.Pod) {
 		w.pod = pod
 		return
 	}
-	if err := keepDefinition(w.cfg.RootDir, pod); err != nil {
+	if err := keepDefinition(w.node.cfg.RootDir, pod); err != nil {
 		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
 	}
 	w.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
@@ -48,12 +48,12 @@ func (w *worker) recall() {
 	}
 	w.recalled = true
 	if w.added.empty() { // nobody has told of more meanwhile
-		w.added = readAdded(w.cfg.RootDir, w.uid)
+		w.added = readAdded(w.node.cfg.RootDir, w.uid)
 	}
 	if len(w.seen.Containers) == 0 {
 		return
 	}
-	w.resized = readResized(w.cfg.RootDir, w.uid)
+	w.resized = readResized(w.node.cfg.RootDir, w.uid)
 	pod := w.pod.Spec.Resources
 	if w.resized.Pod != nil {
 		pod = w.resized.Pod
@@ -79,20 +79,20 @@ func (w *worker) allocate() {
 		return
 	}
 	w.waitsForRoom.Store(true)
-	all, settled := w.everybody()
+	all, settled := w.node.registry.pods()
 	if !settled {
 		return // they are told when it is
 	}
-	reason, message := w.pinned(w.want)
+	reason, message := w.node.pinned(w.want)
 	if err := kube.CheckLimits(w.want); reason == "" && err != nil {
 		reason, message = corev1.PodReasonInfeasible, err.Error()
 	}
 	if reason == "" {
-		reason, message = w.rooms.take(w.want, w.pod, w.cfg.Allocatable, all)
+		reason, message = w.node.rooms.take(w.want, w.pod, w.node.cfg.Allocatable, all)
 	}
 	if reason != "" {
 		if w.pending == nil || w.pending.Reason != reason || w.pending.Message != message {
-			w.event(w.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
+			w.node.event(w.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
 		}
 		w.pending = &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 		w.waitsForRoom.Store(reason == corev1.PodReasonDeferred)
@@ -101,18 +101,18 @@ func (w *worker) allocate() {
 	w.waitsForRoom.Store(false)
 	// The record comes before the act: whoever is here after a crash finishes it.
 	w.resized.Acting, w.resized.Pod = true, w.pod.Spec.Resources
-	if err := writeResized(w.cfg.RootDir, w.uid, w.resized); err != nil {
+	if err := writeResized(w.node.cfg.RootDir, w.uid, w.resized); err != nil {
 		w.log.Warn("a restart of the agent may leave a resize half done", "error", err)
 	}
 	w.pod, w.want, w.pending = w.want, nil, nil
 	w.renew = hasContent(w.pod) // a volume may tell of resources
 	delete(w.failed, plan.Step{Kind: plan.Resize}.Key())
-	w.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
+	w.node.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
 }
 
 // resize makes groups and containers have what is allocated.
 func (w *worker) resize() act {
-	pod, record, node := w.pod, w.resized.Clone(), w.specNode()
+	pod, record, node := w.pod, w.resized.Clone(), w.node.specNode()
 	ids := map[string]string{}
 	for name, list := range w.seen.Containers {
 		c := spec.FindContainer(pod, name)
@@ -126,15 +126,15 @@ func (w *worker) resize() act {
 	}
 	known := w.seen
 	return func(ctx context.Context) (func(), error) {
-		err := w.cfg.Cgroups.ResizePod(pod, ids, func(name string) error {
+		err := w.node.cfg.Cgroups.ResizePod(pod, ids, func(name string) error {
 			ctx, cancel := context.WithTimeout(ctx, containerTimeout)
 			defer cancel()
 			c := spec.FindContainer(pod, name)
 			to := spec.Resized(pod, c, node)
-			if w.cfg.Pins.Pin(pod.UID, name).Exclusive {
+			if w.node.cfg.Pins.Pin(pod.UID, name).Exclusive {
 				to.CpuQuota = -1
 			}
-			_, err := w.cfg.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+			_, err := w.node.cfg.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
 				ContainerId: ids[name], Linux: to,
 			})
 			if isNotFound(err) {
@@ -148,9 +148,9 @@ func (w *worker) resize() act {
 		if err == nil {
 			record.Acting, record.Pod = false, pod.Spec.Resources
 			record.Forget(known)
-			w.event(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
+			w.node.event(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
 		}
-		if werr := writeResized(w.cfg.RootDir, w.uid, record); err == nil {
+		if werr := writeResized(w.node.cfg.RootDir, w.uid, record); err == nil {
 			err = werr
 		}
 		return func() {
@@ -158,7 +158,7 @@ func (w *worker) resize() act {
 				record.Acting = true // others were allocated meanwhile, and of those of the pod as a whole nothing else tells
 			}
 			w.resized = record
-			w.freed()
+			w.node.registry.roomFreed()
 		}, err
 	}
 }

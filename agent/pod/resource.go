@@ -138,8 +138,8 @@ func watchResource(ctx context.Context, r NodeResource, to chan<- resourceChange
 
 // admitResources gives a pod what is to be its own. One that cannot have it now waits, like others that the node has something against;
 // one that runs already goes on, because an agent's restart is no event in its life.
-func (m *Manager) admitResources(ctx context.Context, pod *corev1.Pod, ran bool) *admission.Verdict {
-	err := m.resources.admit(ctx, pod, ran)
+func (a *admitter) admitResources(ctx context.Context, pod *corev1.Pod, ran bool) *admission.Verdict {
+	err := a.node.resources.admit(ctx, pod, ran)
 	if err == nil {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (m *Manager) admitResources(ctx context.Context, pod *corev1.Pod, ran bool)
 		v.Reason, v.Final = r.Reason, r.Final
 	}
 	if ran {
-		m.event(pod, corev1.EventTypeWarning, v.Reason, "%v; the pod goes on with what it has", err)
+		a.node.event(pod, corev1.EventTypeWarning, v.Reason, "%v; the pod goes on with what it has", err)
 		return nil
 	}
 	if !v.Final {
@@ -160,17 +160,15 @@ func (m *Manager) admitResources(ctx context.Context, pod *corev1.Pod, ran bool)
 // resourceChanged tells the pods that have some of a resource or wait for it: their status may be another one, or what has failed for want
 // of it may be had. A pod that was not taken in for want of it is asked for again.
 func (m *Manager) resourceChanged(ctx context.Context, c resourceChange) {
-	m.workers.Range(func(_, w any) bool {
-		one := w.(*worker) //nolint:forcetypeassert // nothing else is in there
+	for _, w := range m.node.registry.all() {
 		switch {
-		case !c.resource.Concerns(one.share.Pod):
+		case !c.resource.Concerns(w.share.Pod):
 		case c.freed:
-			one.mail.putObject()
+			w.mail.putObject()
 		default:
-			one.mail.ring()
+			w.mail.ring()
 		}
-		return true
-	})
+	}
 	if !c.freed {
 		m.retryHeld(ctx)
 	}
@@ -178,11 +176,7 @@ func (m *Manager) resourceChanged(ctx context.Context, c resourceChange) {
 
 // forgetResources takes back what pods had that are not there any more.
 func (m *Manager) forgetResources() {
-	here := func(uid types.UID) bool {
-		_, ok := m.workers.Load(uid)
-		return ok
-	}
-	if err := m.resources.synced(here); err != nil {
+	if err := m.node.resources.synced(m.node.registry.has); err != nil {
 		m.log.Warn("CPUs, devices or claims of pods that are gone are not free yet", "error", err)
 	}
 }
@@ -190,7 +184,7 @@ func (m *Manager) forgetResources() {
 // resourceHooks are one stage for each resource.
 func (s *site) resourceHooks() [][]hook {
 	var out [][]hook
-	for _, r := range s.resources {
+	for _, r := range s.node.resources {
 		out = append(out, []hook{{r.Name(), func(ctx context.Context) error { return s.prepareResource(ctx, r) }, func(ctx context.Context) error {
 			return s.releaseResource(ctx, r)
 		}}})
@@ -203,7 +197,7 @@ func (s *site) prepareResource(ctx context.Context, r NodeResource) error {
 	if !r.Concerns(s.pod) {
 		return nil
 	}
-	return s.starting.outside(func() error { return r.Prepare(ctx, s.pod) })
+	return s.node.starting.outside(func() error { return r.Prepare(ctx, s.pod) })
 }
 
 // releaseResource gives back what the pod has of one, when nothing of it runs any more.
@@ -211,19 +205,19 @@ func (s *site) releaseResource(ctx context.Context, r NodeResource) error {
 	release := func() error { return r.Release(ctx, s.pod.UID) }
 	var err error
 	if r.Concerns(s.pod) {
-		err = s.stopping.outside(release)
+		err = s.node.stopping.outside(release)
 	} else {
 		err = release()
 	}
 	if err == nil {
-		s.askAgain()
+		s.node.askAgain()
 	}
 	return err
 }
 
 // releaseResources gives back all of them, the last one first: what comes before may be what it was made of.
 func (s *site) releaseResources(ctx context.Context) error {
-	for _, r := range slices.Backward(s.resources) {
+	for _, r := range slices.Backward(s.node.resources) {
 		if err := s.releaseResource(ctx, r); err != nil {
 			return &hookError{r.Name(), err}
 		}

@@ -33,12 +33,12 @@ type relapse struct {
 func (m *Manager) retryHeld(ctx context.Context) {
 	waiting := map[types.NamespacedName]int32{}
 	for key := range m.held {
-		waiting[key] = m.priorityOf(key)
+		waiting[key] = m.admitter.priorityOf(key)
 	}
 	for key, workers := range m.live {
 		for _, w := range workers {
 			if w.lapsed.Load() != nil && !w.leaving {
-				waiting[key] = m.priorityOf(key)
+				waiting[key] = m.admitter.priorityOf(key)
 			}
 		}
 	}
@@ -49,63 +49,63 @@ func (m *Manager) retryHeld(ctx context.Context) {
 	}
 }
 
-func (m *Manager) priorityOf(key types.NamespacedName) int32 {
-	if pod := m.desired[key]; pod != nil {
-		return admission.Priority(classed(pod, m.cfg.Objects))
+func (a *admitter) priorityOf(key types.NamespacedName) int32 {
+	if pod := a.manager.desired[key]; pod != nil {
+		return admission.Priority(classed(pod, a.node.cfg.Objects))
 	}
 	return 0
 }
 
 // returns says whether a pod that the node has ended is to run again, which it does as a pod that was never here. One whose containers are
 // not to be restarted has had its run.
-func (m *Manager) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
+func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
 	l := w.lapsed.Load()
-	if l == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !m.synced.Load() {
+	if l == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !a.node.registry.synced.Load() {
 		return false
 	}
 	switch l.Return {
 	case ReturnAdmitted:
 	case ReturnOpened:
-		if !m.opened.Load() {
+		if !a.manager.opened.Load() {
 			return false
 		}
 	case ReturnDelayed:
-		if !m.delayOver(key, w.uid, l) {
+		if !a.delayOver(key, w.uid, l) {
 			return false
 		}
 	default:
 		return false
 	}
-	if m.judge(pod, false) != nil {
+	if a.judge(pod, false) != nil {
 		return false
 	}
 	if l.Return == ReturnDelayed {
-		m.relapse[key] = relapse{w.uid, m.relapse[key].count + 1, time.Now()}
+		a.relapse[key] = relapse{w.uid, a.relapse[key].count + 1, time.Now()}
 	}
-	m.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "ended for", l.Reason)
-	m.event(pod, corev1.EventTypeNormal, "Returning", "Pod that was ended (%s) runs again", l.Reason)
+	a.manager.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "ended for", l.Reason)
+	a.node.event(pod, corev1.EventTypeNormal, "Returning", "Pod that was ended (%s) runs again", l.Reason)
 	return true
 }
 
 // delayOver says whether a pod that was evicted has waited for as long as a container would that has failed as often.
-func (m *Manager) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) bool {
-	before := m.relapse[key]
-	if before.uid != uid || l.at.Sub(before.since) > m.cfg.BackoffReset {
+func (a *admitter) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) bool {
+	before := a.relapse[key]
+	if before.uid != uid || l.at.Sub(before.since) > a.node.cfg.BackoffReset {
 		before = relapse{uid: uid}
-		m.relapse[key] = before
+		a.relapse[key] = before
 	}
-	rest := time.Until(l.at.Add(plan.Backoff(m.cfg.BackoffInitial, m.cfg.BackoffMax, before.count+1)))
+	rest := time.Until(l.at.Add(plan.Backoff(a.node.cfg.BackoffInitial, a.node.cfg.BackoffMax, before.count+1)))
 	if rest > 0 && !l.alarm {
 		l.alarm = true
-		time.AfterFunc(rest, m.askAgain)
+		time.AfterFunc(rest, a.node.askAgain)
 	}
 	return rest <= 0
 }
 
 // others are the workers of other names that are as asked for. A pod's own go before it comes.
-func (m *Manager) others(key types.NamespacedName, like func(*worker) bool) []*worker {
+func (a *admitter) others(key types.NamespacedName, like func(*worker) bool) []*worker {
 	var out []*worker
-	for other, workers := range m.live {
+	for other, workers := range a.manager.live {
 		if other == key {
 			continue
 		}
@@ -122,23 +122,23 @@ func (m *Manager) others(key types.NamespacedName, like func(*worker) bool) []*w
 func holds(w *worker) bool { return !w.over.Load() }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
-func (m *Manager) uses(w *worker) bool {
-	shown, ok := m.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
+func (a *admitter) uses(w *worker) bool {
+	shown, ok := a.node.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
 	return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
 }
 
 // promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
 // important than they are takes it nevertheless.
-func (m *Manager) promised(r *admission.Request) []*admission.Share {
+func (a *admitter) promised(r *admission.Request) []*admission.Share {
 	var out []*admission.Share
 	key, own := r.Key(), admission.Priority(r.Pod)
-	for other, p := range m.next {
+	for other, p := range a.next {
 		if other != key && admission.Priority(p) >= own {
 			out = append(out, admission.ShareOf(p))
 		}
 	}
-	for _, w := range m.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
-		again := m.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}]
+	for _, w := range a.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
+		again := a.manager.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}]
 		if again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
 			out = append(out, w.share)
 		}

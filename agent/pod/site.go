@@ -26,8 +26,8 @@ import (
 
 // site is what a pod has on the node beside its containers.
 type site struct {
-	*node
-	pod *corev1.Pod
+	node *node
+	pod  *corev1.Pod
 
 	attempt uint32 // of the sandbox
 	old     string // sandbox to be ended first
@@ -51,7 +51,7 @@ type hook struct {
 // the record: it comes first and goes last, so that whatever is left of a pod is found by it.
 func (s *site) hooks() [][]hook {
 	early, beside := func(context.Context) error { return nil }, s.makeCgroup
-	if s.cfg.GroupFirst {
+	if s.node.cfg.GroupFirst {
 		early, beside = s.makeCgroup, early
 	}
 	first := [][]hook{
@@ -123,7 +123,9 @@ func together(ctx context.Context, stage []hook, prefix string, verb func(hook) 
 	return errors.Join(err, g.Wait())
 }
 
-func (s *site) directory() string { return filepath.Join(s.cfg.RootDir, "pods", string(s.pod.UID)) }
+func (s *site) directory() string {
+	return filepath.Join(s.node.cfg.RootDir, "pods", string(s.pod.UID))
+}
 
 const dirMode = 0o750
 
@@ -132,7 +134,7 @@ func (s *site) makeDirectory(context.Context) error {
 		return err
 	}
 	if s.pod.Name != "" { // else nothing more is known of it
-		if err := keepDefinition(s.cfg.RootDir, s.pod); err != nil {
+		if err := keepDefinition(s.node.cfg.RootDir, s.pod); err != nil {
 			return err
 		}
 	}
@@ -148,13 +150,13 @@ func (s *site) makeFiles(context.Context) error {
 	if err := makeFile(s.hostsFile(), 0o644, false); err != nil {
 		return fmt.Errorf("make the pod's hosts: %w", err)
 	}
-	logs := spec.LogDirectory(s.cfg.LogDir, s.pod)
+	logs := spec.LogDirectory(s.node.cfg.LogDir, s.pod)
 	for _, list := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
 		for i := range list {
 			if err := os.MkdirAll(filepath.Join(logs, list[i].Name), 0o755); err != nil {
 				return fmt.Errorf("make log directory: %w", err)
 			}
-			if err := makeFile(spec.MessageFile(s.cfg.RootDir, string(s.pod.UID), list[i].Name, 0), messageMode, false); err != nil {
+			if err := makeFile(spec.MessageFile(s.node.cfg.RootDir, string(s.pod.UID), list[i].Name, 0), messageMode, false); err != nil {
 				return fmt.Errorf("make termination message: %w", err)
 			}
 		}
@@ -167,7 +169,7 @@ func (s *site) makeVolumes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.volumes, err = s.cfg.Volumes.Setup(ctx, s.pod, content)
+	s.volumes, err = s.node.cfg.Volumes.Setup(ctx, s.pod, content)
 	return err
 }
 
@@ -193,7 +195,7 @@ func (s *site) content() (volume.Content, error) {
 			}
 			continue
 		}
-		files, ok, err := spec.Files(s.pod, v, s.cfg.Objects, s.specNode())
+		files, ok, err := spec.Files(s.pod, v, s.node.cfg.Objects, s.node.specNode())
 		if err != nil {
 			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
 		}
@@ -206,7 +208,7 @@ func (s *site) content() (volume.Content, error) {
 
 // chap adds the Secret of an iSCSI volume.
 func (s *site) chap(to volume.Content, name, namespace, secret string) error {
-	o, err := s.cfg.Objects.Secret(namespace, secret)
+	o, err := s.node.cfg.Objects.Secret(namespace, secret)
 	if err != nil {
 		return fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err)
 	}
@@ -218,19 +220,19 @@ func (s *site) chap(to volume.Content, name, namespace, secret string) error {
 func (s *site) persistent(v *corev1.Volume) (bound *corev1.PersistentVolume, ok bool, err error) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
-		bound, err = s.cfg.Objects.Volume(s.pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+		bound, err = s.node.cfg.Objects.Volume(s.pod.Namespace, v.PersistentVolumeClaim.ClaimName)
 	case v.Ephemeral != nil:
 		claim := object.ClaimOf(s.pod, v)
 		var name string
-		name, err = s.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken map[string]bool) (string, error) {
-			chosen, err := s.cfg.Objects.Choose(claim, s.cfg.NodeLabels, taken)
+		name, err = s.node.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken map[string]bool) (string, error) {
+			chosen, err := s.node.cfg.Objects.Choose(claim, s.node.cfg.NodeLabels, taken)
 			if err != nil {
 				return "", err
 			}
 			return chosen.Name, nil
 		})
 		if err == nil {
-			bound, err = s.cfg.Objects.Bound(claim, name)
+			bound, err = s.node.cfg.Objects.Bound(claim, name)
 		}
 		if err != nil {
 			err = fmt.Errorf("persistentvolumeclaim %q: %w", claim.Name, err)
@@ -242,7 +244,7 @@ func (s *site) persistent(v *corev1.Volume) (bound *corev1.PersistentVolume, ok 
 }
 
 func (s *site) removeVolumes(ctx context.Context) error {
-	if err := s.cfg.Volumes.Teardown(ctx, s.pod.UID); err != nil {
+	if err := s.node.cfg.Volumes.Teardown(ctx, s.pod.UID); err != nil {
 		return err
 	}
 	// What else there may be is files of ours; a directory that is not empty then is somebody's and stays.
@@ -253,7 +255,9 @@ func (s *site) removeVolumes(ctx context.Context) error {
 	return err
 }
 
-func (s *site) removeLogs(ctx context.Context) error { return RemoveLogs(ctx, s.cfg.LogDir, s.pod.UID) }
+func (s *site) removeLogs(ctx context.Context) error {
+	return RemoveLogs(ctx, s.node.cfg.LogDir, s.pod.UID)
+}
 
 // RemoveLogs removes a pod's logs. It finds their directory by the uid: of what is left of a pod the name may not be known.
 func RemoveLogs(ctx context.Context, logDir string, uid types.UID) error {
@@ -269,12 +273,12 @@ func RemoveLogs(ctx context.Context, logDir string, uid types.UID) error {
 }
 
 func (s *site) makeCgroup(context.Context) error {
-	_, err := s.cfg.Cgroups.EnsurePod(s.pod)
+	_, err := s.node.cfg.Cgroups.EnsurePod(s.pod)
 	return err
 }
 
 func (s *site) removeCgroup(ctx context.Context) error {
-	return s.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.cfg.Cgroups.PodPath(s.pod))
+	return s.node.cfg.Cgroups.RemovePod(ctx, s.pod.UID, s.node.cfg.Cgroups.PodPath(s.pod))
 }
 
 // How long the runtime may take before it is asked again. A call that hangs must not hold up other pods for ever.
@@ -285,34 +289,34 @@ const (
 
 // makeSandbox makes the sandbox unless it is there, after ending the one before it.
 func (s *site) makeSandbox(ctx context.Context) error {
-	config, warnings, err := spec.Sandbox(s.pod, s.sandboxNode(), s.attempt, s.cfg.Cgroups.PodPath(s.pod), s.ids)
+	config, warnings, err := spec.Sandbox(s.pod, s.node.sandboxNode(), s.attempt, s.node.cfg.Cgroups.PodPath(s.pod), s.ids)
 	if err != nil {
 		return err
 	}
 	s.config = config
 	if !s.have {
 		if s.old != "" {
-			s.event(s.pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			s.node.event(s.pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 			if err := s.stopSandbox(ctx, s.old); err != nil {
 				return fmt.Errorf("stop the sandbox before it: %w", err)
 			}
 		}
 		for _, w := range warnings {
-			s.event(s.pod, corev1.EventTypeWarning, w.Reason, "%s", w.Message)
+			s.node.event(s.pod, corev1.EventTypeWarning, w.Reason, "%s", w.Message)
 		}
 		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 		defer cancel()
-		r, err := s.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.handlerOf(s.pod)})
+		r, err := s.node.cfg.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: s.node.handlerOf(s.pod)})
 		if err != nil {
 			return err
 		}
 		s.sandbox = r.GetPodSandboxId()
 	}
-	r, err := s.cfg.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.sandbox})
+	r, err := s.node.cfg.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.sandbox})
 	if err != nil {
 		return fmt.Errorf("look at the sandbox: %w", err)
 	}
-	s.ips = status.PodIPs(s.pod, r.GetStatus(), s.nodeIPs())
+	s.ips = status.PodIPs(s.pod, r.GetStatus(), s.node.nodeIPs())
 	return nil
 }
 
@@ -329,10 +333,12 @@ func (n *node) handlerOf(pod *corev1.Pod) string {
 }
 
 // features is what the pod's handler can do; nothing where the runtime does not say.
-func (s *site) features() *runtimeapi.RuntimeHandlerFeatures { return s.handlers[s.handlerOf(s.pod)] }
+func (s *site) features() *runtimeapi.RuntimeHandlerFeatures {
+	return s.node.handlers[s.node.handlerOf(s.pod)]
+}
 
 func (s *site) stopSandbox(ctx context.Context, id string) error {
-	_, err := s.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	_, err := s.node.cfg.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 	if isNotFound(err) {
 		return nil
 	}
@@ -345,7 +351,7 @@ func (s *site) removeSandboxes(ctx context.Context) error {
 	for _, id := range s.known {
 		all[id] = true
 	}
-	list, err := s.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+	list, err := s.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		LabelSelector: map[string]string{spec.PodUIDLabel: string(s.pod.UID)},
 	}})
 	if err != nil {
@@ -358,7 +364,7 @@ func (s *site) removeSandboxes(ctx context.Context) error {
 		if err := s.stopSandbox(ctx, id); err != nil {
 			return err
 		}
-		_, err := s.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+		_, err := s.node.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		if err != nil && !isNotFound(err) {
 			return err
 		}
@@ -370,7 +376,7 @@ func (s *site) hostsFile() string { return filepath.Join(s.directory(), "etc-hos
 
 // writeHosts writes the pod's /etc/hosts when it is to change. It is written in place, because containers have it mounted.
 func (s *site) writeHosts() error {
-	hostname, err := spec.Hostname(s.pod, s.cfg.ClusterDomain)
+	hostname, err := spec.Hostname(s.pod, s.node.cfg.ClusterDomain)
 	if err != nil {
 		return err
 	}
@@ -380,7 +386,7 @@ func (s *site) writeHosts() error {
 			return fmt.Errorf("read the node's hosts: %w", err)
 		}
 	}
-	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.cfg.ClusterDomain), s.ips, host)
+	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.node.cfg.ClusterDomain), s.ips, host)
 	if had, err := os.ReadFile(s.hostsFile()); err == nil && bytes.Equal(had, content) {
 		return nil
 	}

@@ -26,12 +26,12 @@ func (w *worker) podIPs() []string {
 	if w.seen == nil {
 		return nil
 	}
-	return status.PodIPs(w.pod, w.seen.Sandbox(), w.nodeIPs())
+	return status.PodIPs(w.pod, w.seen.Sandbox(), w.node.nodeIPs())
 }
 
 // image sees to the image of a container's next start.
 func (w *worker) image(s plan.Step) act {
-	pod, c, handler := w.pod, spec.FindContainer(w.pod, s.Container), w.handlerOf(w.pod)
+	pod, c, handler := w.pod, spec.FindContainer(w.pod, s.Container), w.node.handlerOf(w.pod)
 	return func(ctx context.Context) (func(), error) {
 		img, err := w.haveImage(ctx, pod, c, handler)
 		if err != nil {
@@ -70,7 +70,7 @@ func pullPolicy(c *corev1.Container, ref string) corev1.PullPolicy {
 func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string) (spec.Image, error) {
 	ref, err := tagged(c.Image)
 	if err != nil {
-		w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
+		w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
 		return spec.Image{}, &reasoned{plan.ReasonInvalidImageName, err}
 	}
 	policy := pullPolicy(c, ref)
@@ -85,12 +85,12 @@ func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			}
 		}
 		if ok {
-			w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
+			w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
 			return img, nil
 		}
 		if policy == corev1.PullNever {
 			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
-			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, plan.ReasonErrImageNeverPull, "%v", err)
+			w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, plan.ReasonErrImageNeverPull, "%v", err)
 			return spec.Image{}, &reasoned{plan.ReasonErrImageNeverPull, err}
 		}
 	}
@@ -110,9 +110,9 @@ func tagged(image string) (string, error) {
 }
 
 func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec) (spec.Image, error) {
-	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
+	w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
-	config, _, err := spec.Sandbox(pod, w.sandboxNode(), 0, "", nil)
+	config, _, err := spec.Sandbox(pod, w.node.sandboxNode(), 0, "", nil)
 	if err != nil {
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, err}
 	}
@@ -122,12 +122,12 @@ func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			w.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
+			w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
 		}
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	w.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
+	w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
 	return img, nil
 }
 
@@ -136,7 +136,7 @@ func imageSpec(ref, handler string) *runtimeapi.ImageSpec {
 }
 
 func (w *worker) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (spec.Image, bool, error) {
-	r, err := w.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
+	r, err := w.node.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
 	if err != nil || r.GetImage() == nil {
 		return spec.Image{}, false, err
 	}
@@ -149,14 +149,14 @@ func (w *worker) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (sp
 
 // launch is all that the start of one container needs.
 type launch struct {
-	*worker
-	step  plan.Step
-	pod   *corev1.Pod
-	c     *corev1.Container
-	site  *site
-	image spec.Image
-	ips   []string
-	pin   *kube.Pin // with which it was made; nil: not known
+	worker *worker
+	step   plan.Step
+	pod    *corev1.Pod
+	c      *corev1.Container
+	site   *site
+	image  spec.Image
+	ips    []string
+	pin    *kube.Pin // with which it was made; nil: not known
 
 	target string // ID of the container whose processes it sees; "": its own
 }
@@ -183,10 +183,10 @@ func (w *worker) start(s plan.Step) act {
 
 // run creates and starts the container. It returns the ID when there is a container, also with an error.
 func (l *launch) run(ctx context.Context) (string, error) {
-	if err := l.starting.enter(ctx, false); err != nil {
+	if err := l.worker.node.starting.enter(ctx, false); err != nil {
 		return "", err
 	}
-	defer l.starting.leave()
+	defer l.worker.node.starting.leave()
 	id := l.step.ID
 	if id == "" {
 		creating, cancel := context.WithTimeout(ctx, containerTimeout)
@@ -213,16 +213,16 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		}
 	})
 	defer stop()
-	if _, err := l.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+	if _, err := l.worker.node.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 		if ctx.Err() == nil {
-			l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
+			l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
 		} else if ordered.Err() == nil {
 			err = errors.Join(err, l.callOff(wanted, id))
 		}
 		return id, &reasoned{plan.ReasonRun, err}
 	}
-	l.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
-	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
+	l.worker.node.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
+	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
 	return id, nil
 }
 
@@ -231,7 +231,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 func (l *launch) callOff(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, containerTimeout)
 	defer cancel()
-	if _, err := l.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+	if _, err := l.worker.node.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 		return fmt.Errorf("call off start of container: %w", err)
 	}
 	return nil
@@ -244,14 +244,14 @@ func (l *launch) create(ctx context.Context) (string, error) {
 		endSpan(span, err)
 		return "", &reasoned{plan.ReasonConfig, err}
 	}
-	r, err := l.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+	r, err := l.worker.node.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.sandboxConfig(),
 	})
 	endSpan(span, err)
 	if err != nil {
 		return "", &reasoned{plan.ReasonCreate, err}
 	}
-	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Created", "Created container: %s", l.c.Name)
+	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Created", "Created container: %s", l.c.Name)
 	return r.GetContainerId(), nil
 }
 
@@ -269,11 +269,11 @@ func (l *launch) sandboxConfig() *runtimeapi.PodSandboxConfig {
 
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
-		Pod: l.pod, Container: l.c, Node: l.specNode(), Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round, Image: l.image,
+		Pod: l.pod, Container: l.c, Node: l.worker.node.specNode(), Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round, Image: l.image,
 		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
-		BindOptions: l.mountOptions, Objects: l.cfg.Objects, EnvFile: l.envFile, Target: l.target,
+		BindOptions: l.worker.node.mountOptions, Objects: l.worker.node.cfg.Objects, EnvFile: l.envFile, Target: l.target,
 	}
-	injection, err := l.resources.inject(ctx, l.pod, l.c)
+	injection, err := l.worker.node.resources.inject(ctx, l.pod, l.c)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +292,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		in.Devices = append(in.Devices, l.site.volumes[d.Name])
 	}
 	if l.c.TerminationMessagePath != "" {
-		in.MessageFile = spec.MessageFile(l.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)
+		in.MessageFile = spec.MessageFile(l.worker.node.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)
 		if err := makeFile(in.MessageFile, messageMode, true); err != nil {
 			return nil, fmt.Errorf("make termination message: %w", err)
 		}
@@ -313,7 +313,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	sub := m.SubPath
 	if m.SubPathExpr != "" {
 		var err error
-		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.specNode(), PodIPs: l.ips, Objects: l.cfg.Objects, EnvFile: l.envFile}); err != nil {
+		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.worker.node.specNode(), PodIPs: l.ips, Objects: l.worker.node.cfg.Objects, EnvFile: l.envFile}); err != nil {
 			return "", err
 		}
 	}
@@ -324,7 +324,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	if sub == "" {
 		return path, nil
 	}
-	return l.cfg.Volumes.SubPath(ctx, l.pod, l.c.Name, i, path, sub)
+	return l.worker.node.cfg.Volumes.SubPath(ctx, l.pod, l.c.Name, i, path, sub)
 }
 
 // envFile reads a file in a volume of the pod, as it is now.
@@ -354,13 +354,13 @@ func (l *launch) attemptByLogs() uint32 {
 
 // postStart runs the hook; a container whose hook fails is ended.
 func (l *launch) postStart(ctx context.Context, id string) error {
-	err := runHook(ctx, l.cfg.Runtime, l.c.Lifecycle.PostStart, target{id, l.c, l.ips})
+	err := runHook(ctx, l.worker.node.cfg.Runtime, l.c.Lifecycle.PostStart, target{id, l.c, l.ips})
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
-	l.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-	if stopErr := l.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
+	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
+	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+	if stopErr := l.worker.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
 		err = errors.Join(err, stopErr)
 	}
 	return &reasoned{plan.ReasonPostStart, err}

@@ -79,14 +79,14 @@ func (w *worker) fail(s plan.Step, err error) {
 		w.renew = w.renew || s.Kind == plan.Renew
 		w.tellPrepare(err)
 	case plan.Resize:
-		w.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
 	case plan.Image:
 		// What it was has been told already, as kubelet tells it.
-		w.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s", f.Reason)
+		w.node.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s", f.Reason)
 	case plan.Start:
-		w.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.Reason, plan.ReasonRun), err)
+		w.node.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.Reason, plan.ReasonRun), err)
 	case plan.Kill, plan.Finish, plan.Teardown:
-		w.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 	}
 }
 
@@ -97,15 +97,15 @@ func (w *worker) tellPrepare(err error) {
 	}
 	switch hook.hook {
 	case "volumes":
-		w.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
 	case "sandbox":
-		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
 	default:
 		if p, ok := errors.AsType[*PrepareError](hook.err); ok {
-			w.event(w.pod, corev1.EventTypeWarning, p.Reason, "%s%v", p.Event, p.Err)
+			w.node.event(w.pod, corev1.EventTypeWarning, p.Reason, "%s%v", p.Event, p.Err)
 			return
 		}
-		w.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
 	}
 }
 
@@ -122,10 +122,10 @@ func (w *worker) prepare(s plan.Step) act {
 		place.have, place.sandbox = true, now.GetId()
 	}
 	return func(ctx context.Context) (func(), error) {
-		if err := w.starting.enter(ctx, true); err != nil {
+		if err := w.node.starting.enter(ctx, true); err != nil {
 			return nil, err
 		}
-		defer w.starting.leave()
+		defer w.node.starting.leave()
 		err := place.make(ctx)
 		return func() {
 			w.observer.add(place.sandbox)
@@ -144,7 +144,7 @@ func (w *worker) prepare(s plan.Step) act {
 func (w *worker) kill(s plan.Step) act {
 	c, pod, ips := spec.FindContainer(w.pod, s.Container), w.pod, w.podIPs()
 	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.ID] && !s.Force
-	w.containerEvent(pod, s.Container, corev1.EventTypeNormal, "Killing", "%s", s.Why)
+	w.node.containerEvent(pod, s.Container, corev1.EventTypeNormal, "Killing", "%s", s.Why)
 	return func(ctx context.Context) (func(), error) {
 		if !hook {
 			return nil, w.stopContainer(ctx, s.ID, stopTimeout(s))
@@ -154,7 +154,7 @@ func (w *worker) kill(s plan.Step) act {
 		}
 		// What is left of the grace may have passed while no agent ran, or for containers before this one. The hook is run all the same.
 		hookCtx, cancel := context.WithDeadline(ctx, latest(s.Deadline, time.Now().Add(minStop*time.Second)))
-		err := runHook(hookCtx, w.cfg.Runtime, c.Lifecycle.PreStop, target{s.ID, c, ips})
+		err := runHook(hookCtx, w.node.cfg.Runtime, c.Lifecycle.PreStop, target{s.ID, c, ips})
 		cancel()
 		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.Deadline) {
 			return nil, fmt.Errorf("run preStop hook: %w", err) // it could not be asked for, and is again as long as there is time
@@ -164,7 +164,7 @@ func (w *worker) kill(s plan.Step) act {
 			return begun, ctx.Err() // by an order in more of a hurry, whose step stops the container, or by the end of the agent
 		}
 		if err != nil {
-			w.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
+			w.node.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 		}
 		return begun, w.stopContainer(ctx, s.ID, stopTimeout(s))
 	}
@@ -195,7 +195,7 @@ func stopTimeout(s plan.Step) int64 {
 func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+stopSlack)
 	defer cancel()
-	_, err := w.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	_, err := w.node.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 	if err != nil && !isNotFound(err) {
 		return fmt.Errorf("stop container: %w", err)
 	}
@@ -206,14 +206,14 @@ func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) er
 func (w *worker) remove(s plan.Step) act {
 	pod := w.pod
 	return func(ctx context.Context) (func(), error) {
-		_, err := w.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID})
+		_, err := w.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID})
 		if err != nil && !isNotFound(err) {
 			return nil, fmt.Errorf("remove container: %w", err)
 		}
 		// With a rotated log's names in the directory of the container there are few.
-		log := filepath.Join(spec.LogDirectory(w.cfg.LogDir, pod), spec.LogPath(s.Container, s.Attempt))
+		log := filepath.Join(spec.LogDirectory(w.node.cfg.LogDir, pod), spec.LogPath(s.Container, s.Attempt))
 		files, err := filepath.Glob(log + "*")
-		files = append(files, spec.MessageFile(w.cfg.RootDir, string(pod.UID), s.Container, s.Attempt))
+		files = append(files, spec.MessageFile(w.node.cfg.RootDir, string(pod.UID), s.Container, s.Attempt))
 		for _, f := range files {
 			if rmErr := os.Remove(f); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
 				err = errors.Join(err, rmErr)
@@ -230,7 +230,7 @@ func (w *worker) forget(s plan.Step) act {
 		if err := place.stopSandbox(ctx, s.ID); err != nil {
 			return nil, fmt.Errorf("stop sandbox: %w", err)
 		}
-		_, err := w.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
+		_, err := w.node.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
 		if err != nil && !isNotFound(err) {
 			return nil, fmt.Errorf("remove sandbox: %w", err)
 		}
@@ -246,10 +246,10 @@ func (w *worker) finish() act {
 		end = new(w.mark())
 	}
 	return func(ctx context.Context) (func(), error) {
-		if err := w.stopping.enter(ctx, false); err != nil {
+		if err := w.node.stopping.enter(ctx, false); err != nil {
 			return nil, err
 		}
-		defer w.stopping.leave()
+		defer w.node.stopping.leave()
 		for _, id := range place.known {
 			if err := place.stopSandbox(ctx, id); err != nil {
 				return nil, fmt.Errorf("stop sandbox: %w", err)
@@ -270,16 +270,16 @@ func (w *worker) finish() act {
 			return nil, err
 		}
 		if !more.empty() {
-			if err := record.Write(addedFile(place.cfg.RootDir, place.pod.UID), more); err != nil {
+			if err := record.Write(addedFile(place.node.cfg.RootDir, place.pod.UID), more); err != nil {
 				return nil, fmt.Errorf("keep what was added to the pod: %w", err)
 			}
 		}
 		if end != nil {
-			if err := writeMark(place.cfg.RootDir, place.pod.UID, *end); err != nil {
+			if err := writeMark(place.node.cfg.RootDir, place.pod.UID, *end); err != nil {
 				return nil, err
 			}
 		}
-		if err := place.cfg.Volumes.Release(ctx, place.pod.UID); err != nil {
+		if err := place.node.cfg.Volumes.Release(ctx, place.pod.UID); err != nil {
 			return nil, err
 		}
 		return w.finishes, nil
@@ -292,17 +292,17 @@ func (w *worker) finishes() {
 	if w.end != nil && w.end.Keep {
 		w.lapsed.Store(&lapsed{Eviction: w.evicted, at: time.Now()})
 	}
-	w.askAgain()
+	w.node.askAgain()
 }
 
 // teardown removes everything of the pod.
 func (w *worker) teardown() act {
 	place := w.newSite()
 	return func(ctx context.Context) (func(), error) {
-		if err := w.stopping.enter(ctx, false); err != nil {
+		if err := w.node.stopping.enter(ctx, false); err != nil {
 			return nil, err
 		}
-		defer w.stopping.leave()
+		defer w.node.stopping.leave()
 		if err := place.unmake(ctx); err != nil {
 			return nil, err
 		}

@@ -21,7 +21,7 @@ func (m *Manager) straying(e *runtimeapi.ContainerEventResponse) bool {
 	s := e.GetPodSandboxStatus()
 	switch e.GetContainerEventType() {
 	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		return len(s.GetAnnotations()) == 0 || s.GetAnnotations()[spec.OwnerAnnotation] == m.cfg.RootDir
+		return len(s.GetAnnotations()) == 0 || s.GetAnnotations()[spec.OwnerAnnotation] == m.node.cfg.RootDir
 	}
 	return false
 }
@@ -63,11 +63,11 @@ func (m *Manager) watchStrays(ctx context.Context) {
 // strays removes the containers without a sandbox, and returns the pods of the sandboxes without a worker.
 func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 	// In this order: a container's sandbox is there as long as it is itself.
-	containers, err := m.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := m.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	sandboxes, err := m.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	sandboxes, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
@@ -78,9 +78,9 @@ func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 	for _, c := range containers.GetContainers() {
 		if there[c.GetPodSandboxId()] {
 			of[c.GetPodSandboxId()] = append(of[c.GetPodSandboxId()], c)
-		} else if c.GetAnnotations()[spec.OwnerAnnotation] == m.cfg.RootDir {
+		} else if c.GetAnnotations()[spec.OwnerAnnotation] == m.node.cfg.RootDir {
 			m.log.Info("removing a container without a sandbox", "container", c.GetId())
-			if _, err := m.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil && !isNotFound(err) {
+			if _, err := m.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil && !isNotFound(err) {
 				return nil, fmt.Errorf("remove container %s: %w", c.GetId(), err)
 			}
 		}
@@ -88,11 +88,11 @@ func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 	var out []*corev1.Pod
 	for _, s := range sandboxes.GetItems() {
 		uid := types.UID(s.GetMetadata().GetUid())
-		if s.GetAnnotations()[spec.OwnerAnnotation] != m.cfg.RootDir || m.Has(uid) {
+		if s.GetAnnotations()[spec.OwnerAnnotation] != m.node.cfg.RootDir || m.Has(uid) {
 			continue
 		}
 		// Its worker may have ended since the list: a worker is there for longer than what it removes.
-		again, err := m.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: s.GetId()}})
+		again, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: s.GetId()}})
 		if err != nil {
 			return nil, fmt.Errorf("list sandboxes: %w", err)
 		}
@@ -110,7 +110,7 @@ func (m *Manager) takeStrays(ctx context.Context, pods []*corev1.Pod) {
 			m.found[p.UID] = p
 		}
 	}
-	if m.synced.Load() {
+	if m.node.registry.synced.Load() {
 		m.adoptNone(ctx)
 	}
 }

@@ -172,9 +172,9 @@ func (w *worker) beginTrace() {
 	if t, err := time.Parse(time.RFC3339Nano, w.pod.Annotations[seenAnnotation]); err == nil && began.Sub(t) < time.Minute {
 		began = t
 	}
-	_, span := w.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), rootSpan, trace.WithTimestamp(began), trace.WithNewRoot(),
+	_, span := w.node.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), rootSpan, trace.WithTimestamp(began), trace.WithNewRoot(),
 		trace.WithAttributes(attribute.String("pod", w.pod.Namespace+"/"+w.pod.Name)))
-	w.traces.begin(w.uid, span, began)
+	w.node.traces.begin(w.uid, span, began)
 	w.trace, w.began = span, began
 }
 
@@ -196,8 +196,8 @@ func (w *worker) traceStart(d *plan.Decision) {
 		}
 	}
 	w.endTrace()
-	if w.cfg.Work != nil {
-		w.cfg.Work.Started(time.Since(w.began))
+	if w.node.cfg.Work != nil {
+		w.node.cfg.Work.Started(time.Since(w.began))
 	}
 }
 

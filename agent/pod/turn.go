@@ -14,7 +14,7 @@ import (
 func (m *Manager) watchTurns(ctx context.Context) {
 	states := map[types.NamespacedName]admission.State{}
 	// It ends with ctx.
-	_ = m.status.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+	_ = m.node.status.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		before, now := states[key], admission.StateOf(p)
 		if states[key] = now; t == watch.Deleted {

@@ -26,7 +26,7 @@ import (
 //
 //	mailbox, results, timer ─> look at the runtime ─> plan ─> begin steps ─> publish ─> wait
 type worker struct {
-	*node
+	node  *node
 	uid   types.UID
 	mail  *mailbox
 	log   *slog.Logger
@@ -233,7 +233,7 @@ func (w *worker) stop(e plan.Ending) {
 	}
 	w.end = &e
 	w.endTrace()
-	if err := writeMark(w.cfg.RootDir, w.uid, w.mark()); err != nil {
+	if err := writeMark(w.node.cfg.RootDir, w.uid, w.mark()); err != nil {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
 	for _, t := range w.tasks {
@@ -263,7 +263,7 @@ func (w *worker) check(ctx context.Context) {
 		return // the look that follows tells
 	}
 	if !before.Same(now) && w.mail.events.Load() == nil {
-		w.missed.Add(1)
+		w.node.missed.Add(1)
 		w.log.Warn("the runtime's events have not told of a change")
 	}
 	w.see(now)
@@ -287,7 +287,7 @@ func (w *worker) look(ctx context.Context) bool {
 
 func (w *worker) see(now *plan.Observed) {
 	if now.Problem != "" && (w.seen == nil || w.seen.Problem == "") && !w.hidden {
-		w.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
+		w.node.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
 	}
 	w.seen, w.stale = now, false
 	said := map[string]string{}
@@ -318,7 +318,7 @@ func (w *worker) view() *plan.View {
 	return &plan.View{
 		Pod: w.pod, Now: time.Now(), Seen: w.seen, Prepared: w.site != nil, Renew: w.renew, Finished: w.finished, Torn: w.torn,
 		Deadline: w.deadline(), Busy: busy, Resized: *w.resized, Images: w.images, Failed: w.failed, Refused: w.refused, Probes: w.probes, End: w.end,
-		Delays: plan.Delays{Initial: w.cfg.BackoffInitial, Max: w.cfg.BackoffMax, Reset: w.cfg.BackoffReset},
+		Delays: plan.Delays{Initial: w.node.cfg.BackoffInitial, Max: w.node.cfg.BackoffMax, Reset: w.node.cfg.BackoffReset},
 	}
 }
 
@@ -335,8 +335,8 @@ func (w *worker) begin(ctx context.Context, s plan.Step) {
 		ctx, span := w.span(ctx, s)
 		apply, err := do(ctx)
 		endSpan(span, err)
-		if w.cfg.Work != nil {
-			w.cfg.Work.Stepped(starting, time.Since(began))
+		if w.node.cfg.Work != nil {
+			w.node.cfg.Work.Stepped(starting, time.Since(began))
 		}
 		cancel()
 		w.results <- result{s, err, apply}
@@ -366,11 +366,11 @@ func (w *worker) tellWaiting(d *plan.Decision) {
 		}
 		switch why.Reason {
 		case "CrashLoopBackOff":
-			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s", name, spec.PodName(w.pod))
+			w.node.containerEvent(w.pod, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s", name, spec.PodName(w.pod))
 		case plan.ReasonImagePullBackOff:
 			c := spec.FindContainer(w.pod, name)
-			w.containerEvent(w.pod, name, corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.Image)
-			w.containerEvent(w.pod, name, corev1.EventTypeWarning, "Failed", "Error: %s", why.Reason)
+			w.node.containerEvent(w.pod, name, corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.Image)
+			w.node.containerEvent(w.pod, name, corev1.EventTypeWarning, "Failed", "Error: %s", why.Reason)
 		}
 	}
 	w.waited = d.Waiting
@@ -391,9 +391,9 @@ func (w *worker) publish(d *plan.Decision) {
 		}
 	}
 	in := status.Input{
-		Pod: w.pod, Now: time.Now(), Runtime: w.runtimeName, HostIPs: w.nodeIPs(),
+		Pod: w.pod, Now: time.Now(), Runtime: w.node.runtimeName, HostIPs: w.node.nodeIPs(),
 		Sandbox: w.seen.Sandbox(), Containers: w.seen.Statuses(), Messages: w.said,
-		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.resources.health(w.pod), Claims: claimStatuses(w.pod), Ended: d.Over,
+		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.node.resources.health(w.pod), Claims: claimStatuses(w.pod), Ended: d.Over,
 	}
 	if w.last != nil {
 		in.Old = &w.last.Status
@@ -427,7 +427,7 @@ func (w *worker) publish(d *plan.Decision) {
 		return
 	}
 	w.last = &pod
-	w.status.Put(&pod)
+	w.node.status.Put(&pod)
 }
 
 func (w *worker) probeStates() map[string]status.Probes {

@@ -1,0 +1,69 @@
+package pod
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/admission"
+)
+
+// admitter says which pods the node takes beside those that are here. It belongs to the goroutine of the manager.
+type admitter struct {
+	manager *Manager
+	node    *node
+	checks  admission.Checks
+	next    map[types.NamespacedName]*corev1.Pod // pods for which others end, and whose the room is then
+	relapse map[types.NamespacedName]relapse     // pods that were evicted for what they did
+}
+
+var (
+	_ admission.Room = (*admitter)(nil)
+	_ admission.Pods = (*admitter)(nil)
+)
+
+// newAdmitter puts together what the node asks before it takes a pod. Those of the pod's own name go before it comes.
+func newAdmitter(m *Manager) *admitter {
+	a := &admitter{manager: m, node: m.node, next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{}}
+	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), holds)) }
+	a.checks = admission.Checks{
+		admission.ForNew(admission.Shutdown(m.closed.Load)),
+		admission.Affinity(m.node.cfg.NodeName, m.node.cfg.NodeLabels),
+		admission.Sysctls(m.node.cfg.Sysctls),
+		admission.Ports(holding),
+		admission.ForNew(admission.PriorityClass),
+		admission.ForNew(admission.Turn(a)),
+		admission.ForNew(admission.Fit(a)),
+	}
+	return a
+}
+
+// judge says what the node has against a pod; nil: nothing.
+func (a *admitter) judge(pod *corev1.Pod, ran bool) *admission.Verdict {
+	return a.checks.Judge(&admission.Request{Pod: pod, Ran: ran})
+}
+
+// Desired is the pod of that name as it is wanted.
+func (a *admitter) Desired(key types.NamespacedName) *corev1.Pod { return a.manager.desired[key] }
+
+// Shown is the pod of that name with its status.
+func (a *admitter) Shown(key types.NamespacedName) (*corev1.Pod, bool) {
+	return a.node.status.Get(key)
+}
+
+// Using are the pods whose requests count before those of a pod that is to come.
+func (a *admitter) Using(r *admission.Request) []*admission.Share {
+	return append(sharesOf(a.others(r.Key(), a.uses)), a.promised(r)...)
+}
+
+// Allocatable is what pods may request, with what device plugins offer.
+func (a *admitter) Allocatable() corev1.ResourceList {
+	more := a.node.cfg.Extended()
+	if len(more) == 0 {
+		return a.node.cfg.Allocatable
+	}
+	out := a.node.cfg.Allocatable.DeepCopy()
+	maps.Copy(out, more)
+	return out
+}

@@ -1,0 +1,86 @@
+package pod
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/status"
+)
+
+// registry has the worker of each pod, for those who are not the manager's goroutine.
+type registry struct {
+	status *status.Writer
+	synced atomic.Bool // every pod that was wanted at the start is known
+
+	mu      sync.RWMutex
+	workers map[types.UID]*worker
+}
+
+func newRegistry(s *status.Writer) *registry {
+	return &registry{status: s, workers: map[types.UID]*worker{}}
+}
+
+func (r *registry) get(uid types.UID) (*worker, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	w, ok := r.workers[uid]
+	return w, ok
+}
+
+func (r *registry) has(uid types.UID) bool {
+	_, ok := r.get(uid)
+	return ok
+}
+
+// all are the workers at the moment.
+func (r *registry) all() []*worker {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.workers))
+}
+
+func (r *registry) put(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.workers[w.uid] = w
+}
+
+// drop forgets a worker, unless the pod has another one by now.
+func (r *registry) drop(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.workers[w.uid] == w {
+		delete(r.workers, w.uid)
+	}
+}
+
+// pods are all that have a worker, with their status once they have one; false before all are known.
+func (r *registry) pods() ([]*corev1.Pod, bool) {
+	told := map[types.UID]*corev1.Pod{}
+	for _, p := range r.status.List() {
+		told[p.UID] = p
+	}
+	var out []*corev1.Pod
+	for _, w := range r.all() {
+		p := told[w.uid]
+		if p == nil {
+			p = w.share.Pod
+		}
+		out = append(out, p)
+	}
+	return out, r.synced.Load()
+}
+
+// roomFreed wakes the pods that wait for the node to have room for their resize.
+func (r *registry) roomFreed() {
+	for _, w := range r.all() {
+		if w.waitsForRoom.Load() {
+			w.mail.ring()
+		}
+	}
+}
