@@ -12,10 +12,10 @@ import (
 // agent that was restarted has that from the times of the sandbox and the containers.
 func (w *worker) deadline() time.Time {
 	seconds := w.pod.Spec.ActiveDeadlineSeconds
-	if seconds == nil || w.last == nil || w.last.Status.StartTime == nil {
+	if seconds == nil || w.shown.last == nil || w.shown.last.Status.StartTime == nil {
 		return time.Time{} // what has not been told yet has just begun
 	}
-	return w.last.Status.StartTime.Add(time.Duration(*seconds) * time.Second)
+	return w.shown.last.Status.StartTime.Add(time.Duration(*seconds) * time.Second)
 }
 
 // expire fails a pod that is past its deadline.

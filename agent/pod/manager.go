@@ -257,7 +257,7 @@ func (m *Manager) Close(closed bool) {
 func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 	w := newWorker(m.node, pod)
 	if end := readMark(m.node.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
-		w.evicted, w.end = end.Evicted, new(end.ending())
+		w.fate.evicted, w.fate.end = end.Evicted, new(end.ending())
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if m.live[key] == nil {
@@ -266,7 +266,7 @@ func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 	m.live[key][pod.UID] = w
 	m.node.registry.put(w)
 	m.wait.Go(func() {
-		w.gone = w.run(ctx)
+		w.managed.gone = w.run(ctx)
 		m.ended <- w
 	})
 	return w
@@ -274,10 +274,10 @@ func (m *Manager) startWorker(ctx context.Context, pod *corev1.Pod) *worker {
 
 // endWorker makes the worker's pod end. Told twice it is told once.
 func (m *Manager) endWorker(w *worker) {
-	if w.leaving {
+	if w.managed.leaving {
 		return
 	}
-	w.leaving = true
+	w.managed.leaving = true
 	e := plan.Ending{Since: time.Now(), Grace: spec.Grace(w.share.Pod)}
 	if before := readMark(m.node.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
 		e = before.ending() // an agent before us has told it already

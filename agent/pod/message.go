@@ -89,11 +89,11 @@ func readTail(path string, limit int) ([]byte, error) {
 // messages are the files of all messages that were left, with what they say.
 func (w *worker) messages() map[string]string {
 	out := map[string]string{}
-	for _, list := range w.seen.Containers {
+	for _, list := range w.observer.seen.Containers {
 		for i := range list {
 			c := &list[i]
-			if path, _ := spec.MessagePath(c.GetAnnotations()); path != "" && w.said[c.GetId()] != "" {
-				out[w.messageFile(c)] = w.said[c.GetId()]
+			if path, _ := spec.MessagePath(c.GetAnnotations()); path != "" && w.observer.said[c.GetId()] != "" {
+				out[w.messageFile(c)] = w.observer.said[c.GetId()]
 			}
 		}
 	}

@@ -60,15 +60,15 @@ func classed(pod *corev1.Pod, objects *object.Store) *corev1.Pod {
 
 // objectsChanged makes the worker try again at once what has failed for want of an object, and bring the volumes up to date.
 func (w *worker) objectsChanged() {
-	w.renew = hasContent(w.pod)
-	for key, f := range w.failed {
+	w.place.renew = hasContent(w.pod)
+	for key, f := range w.tries.failed {
 		var hook *hookError
 		k := plan.KindOf(key)
 		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &hook) && hook.hook == "volumes"
 		resource := errors.As(f.Err, &hook) && w.node.resources.named(hook.hook) // also of a pod that is to end
 		if volumes || resource || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
 			f.Until, f.Count = time.Time{}, 0
-			w.failed[key] = f
+			w.tries.failed[key] = f
 		}
 	}
 }
@@ -81,19 +81,20 @@ func hasContent(pod *corev1.Pod) bool {
 }
 
 // bringUpToDate makes the volumes of a pod that runs have what its objects have now.
-func (w *worker) bringUpToDate() act {
-	w.renew = false
-	place := w.newSite()
-	if w.site != nil {
-		*place = *w.site // others may be reading it
+func (a acts) bringUpToDate() act {
+	w := a.worker
+	w.place.renew = false
+	place := a.newSite()
+	if w.place.site != nil {
+		*place = *w.place.site // others may be reading it
 	}
 	return func(ctx context.Context) (func(), error) {
 		if err := place.makeVolumes(ctx); err != nil {
 			return nil, &hookError{"volumes", err}
 		}
 		return func() {
-			if w.site != nil {
-				w.site = place
+			if w.place.site != nil {
+				w.place.site = place
 			}
 		}, nil
 	}

@@ -27,6 +27,10 @@ type observer struct {
 	known  []string                  // sandboxes that may exist
 	listed bool                      // known is all there is
 	cache  map[string]plan.Container // by ID; the status of a container changes with its state only
+
+	seen  *plan.Observed
+	stale bool              // seen may not be what is
+	said  map[string]string // termination messages by container ID
 }
 
 // list asks for everything again at the next look.

@@ -22,7 +22,7 @@ func (a *admitter) Preempt(r *admission.Request) bool {
 	ending := false
 	workers := map[types.UID]*worker{}
 	for _, w := range a.others(r.Key(), a.uses) {
-		if w.leaving || w.preempted {
+		if w.managed.leaving || w.managed.preempted {
 			ending = true
 			continue
 		}
@@ -54,7 +54,7 @@ func (a *admitter) preempt(w *worker, to types.NamespacedName) {
 	v := w.share.Pod
 	a.manager.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", to.String())
 	a.node.event(v, corev1.EventTypeWarning, reasonPreempting, message)
-	w.preempted = true
+	w.managed.preempted = true
 	w.mail.putEviction(Eviction{
 		Reason: reasonPreempting, Message: message, GraceSeconds: int64(spec.Grace(v) / time.Second),
 		Return: ReturnAdmitted,

@@ -58,11 +58,11 @@ func (w *worker) probe(ctx context.Context) {
 	want := map[string]bool{}
 	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
 		for i := range list {
-			c, now := &list[i], w.seen.Latest(list[i].Name)
-			if w.end != nil || !hasProbe(c) || now == nil || now.GetState() != plan.Running {
+			c, now := &list[i], w.observer.seen.Latest(list[i].Name)
+			if w.fate.end != nil || !hasProbe(c) || now == nil || now.GetState() != plan.Running {
 				continue
 			}
-			if _, starts := w.tasks[plan.Step{Kind: plan.Start, Container: c.Name}.Key()]; starts {
+			if _, starts := w.work.tasks[plan.Step{Kind: plan.Start, Container: c.Name}.Key()]; starts {
 				continue
 			}
 			want[now.GetId()] = true
@@ -80,7 +80,7 @@ func (w *worker) probe(ctx context.Context) {
 			stop()
 			delete(w.prober.stop, id)
 			w.prober.ended(id)
-			w.prober.forget(id, w.end != nil)
+			w.prober.forget(id, w.fate.end != nil)
 		}
 	}
 	if all := w.mail.probes.Load(); all != nil {

@@ -17,10 +17,13 @@ import (
 	"github.com/berth-node/berth/agent/pulled"
 )
 
+// puller has the images of containers be there.
+type puller struct{ node *node }
+
 // mayUse says whether a pod may use an image that is on the machine.
-func (w *worker) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.ImageSpec, id string) (bool, error) {
-	return w.node.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
-		for _, o := range w.pullSecrets(pod, image.GetImage()) {
+func (p puller) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.ImageSpec, id string) (bool, error) {
+	return p.node.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
+		for _, o := range p.pullSecrets(pod, image.GetImage()) {
 			out = append(out, *shownBy(&o))
 		}
 		return out
@@ -38,7 +41,7 @@ func (m *Manager) ImagesNamed(names []string) {
 // imagesNamed makes the worker try again at once what has failed for want of an image that is there now. What has failed since then
 // has failed in spite of it.
 func (w *worker) imagesNamed(named map[string]time.Time) {
-	for key, f := range w.failed {
+	for key, f := range w.tries.failed {
 		if plan.KindOf(key) != plan.Image {
 			continue
 		}
@@ -52,7 +55,7 @@ func (w *worker) imagesNamed(named map[string]time.Time) {
 		}
 		if at, ok := named[ref.String()]; ok && at.After(f.At) {
 			f.Until, f.Count = time.Time{}, 0
-			w.failed[key] = f
+			w.tries.failed[key] = f
 		}
 	}
 }
@@ -70,17 +73,17 @@ func shownBy(o *credential.Offer) *pulled.Secret {
 }
 
 // pullRecorded pulls an image and has it remembered with what that was possible.
-func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (img spec.Image, err error) {
-	pull, err := w.node.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
+func (p puller) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (img spec.Image, err error) {
+	pull, err := p.node.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
 	if err != nil {
 		return img, err
 	}
-	answer, with, err := w.pullWithCredentials(ctx, pod, r)
+	answer, with, err := p.pullWithCredentials(ctx, pod, r)
 	if err != nil {
 		pull.Failed(ctx.Err() != nil)
 		return img, err
 	}
-	img, ok, err := w.findImage(ctx, imageSpec(answer.GetImageRef(), r.GetImage().GetRuntimeHandler()))
+	img, ok, err := p.findImage(ctx, imageSpec(answer.GetImageRef(), r.GetImage().GetRuntimeHandler()))
 	if err == nil && !ok {
 		err = errors.New("it is not there after it was pulled")
 	}
@@ -94,10 +97,10 @@ func (w *worker) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeap
 
 // pullWithCredentials shows the registry what there is for the image, one after the other, until it is content, and returns what that
 // was. When there is nothing, the image may be public.
-func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
-	offers := w.pullSecrets(pod, r.GetImage().GetImage())
-	if w.node.cfg.Credentials != nil {
-		more, err := w.node.cfg.Credentials.For(ctx, r.GetImage().GetImage())
+func (p puller) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
+	offers := p.pullSecrets(pod, r.GetImage().GetImage())
+	if p.node.cfg.Credentials != nil {
+		more, err := p.node.cfg.Credentials.For(ctx, r.GetImage().GetImage())
 		if err != nil {
 			return nil, nil, fmt.Errorf("get credentials: %w", err)
 		}
@@ -106,13 +109,13 @@ func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *ru
 		}
 	}
 	if len(offers) == 0 {
-		answer, err := w.node.cfg.Runtime.PullImage(ctx, r)
+		answer, err := p.node.cfg.Runtime.PullImage(ctx, r)
 		return answer, nil, err
 	}
 	var errs []error
 	for i := range offers {
 		r.Auth = offers[i].Auth
-		answer, err := w.node.cfg.Runtime.PullImage(ctx, r)
+		answer, err := p.node.cfg.Runtime.PullImage(ctx, r)
 		if err == nil || ctx.Err() != nil {
 			return answer, &offers[i], err
 		}
@@ -122,12 +125,12 @@ func (w *worker) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *ru
 }
 
 // pullSecrets are the credentials of the pod's own secrets. One that is missing is told, and is no reason not to try.
-func (w *worker) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
+func (p puller) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	var found []*corev1.Secret
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		s, err := w.node.cfg.Objects.Secret(pod.Namespace, ref.Name)
+		s, err := p.node.cfg.Objects.Secret(pod.Namespace, ref.Name)
 		if err != nil {
-			w.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			p.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name)
 			continue
 		}
@@ -138,7 +141,7 @@ func (w *worker) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	}
 	offers, err := credential.FromSecrets(image, found)
 	if err != nil {
-		w.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "%v", err)
+		p.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "%v", err)
 	}
 	return offers
 }

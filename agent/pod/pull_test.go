@@ -51,7 +51,7 @@ func (p *perHandler) PullImage(_ context.Context, r *runtimeapi.PullImageRequest
 
 func TestImagesAreThoseOfThePodsHandler(t *testing.T) {
 	rt := &perHandler{asked: map[string][]string{}}
-	w := &worker{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), NodeIPs: func() []string { return nil }}}}
+	w := puller{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), NodeIPs: func() []string { return nil }}}}
 	c := &corev1.Container{Name: "main", Image: "r.io/x:1"}
 	for _, handler := range []string{"", "wasm"} {
 		img, err := w.haveImage(t.Context(), &corev1.Pod{}, c, handler)
@@ -87,7 +87,7 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 		{credentials{"a", "b"}, "x", 2, false},
 	} {
 		g := &guarded{user: c.user}
-		w := &worker{node: &node{cfg: Config{Runtime: g, Credentials: c.have}}}
+		w := puller{node: &node{cfg: Config{Runtime: g, Credentials: c.have}}}
 		_, _, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
 		if (err == nil) != c.ok || len(g.shown) != c.shown {
 			t.Errorf("%v for %q: showed %q, %v", c.have, c.user, g.shown, err)
@@ -109,12 +109,12 @@ func TestImageThatCameIsUsedAtOnce(t *testing.T) {
 		{"docker.io/library/app:v2", failed.Add(time.Second), false},
 	} {
 		key := plan.Step{Kind: plan.Image, Container: "main"}.Key()
-		w := &worker{node: &node{}, mail: newMailbox(), failed: map[string]plan.Failure{key: {At: failed, Until: later, Count: 3}}}
+		w := &worker{node: &node{}, mail: newMailbox(), tries: tries{failed: map[string]plan.Failure{key: {At: failed, Until: later, Count: 3}}}}
 		w.pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app"}}}}
 		w.mail.putImages([]string{"r.io/other:1"}, failed)
 		w.mail.putImages([]string{c.named}, c.at)
 		w.imagesNamed(*w.mail.images.Swap(nil))
-		if got := w.failed[key]; got.Until.IsZero() != c.tried || (got.Count == 0) != c.tried {
+		if got := w.tries.failed[key]; got.Until.IsZero() != c.tried || (got.Count == 0) != c.tried {
 			t.Errorf("%s, %v after the failure: %+v", c.named, c.at.Sub(failed), got)
 		}
 	}

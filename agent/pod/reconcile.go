@@ -49,7 +49,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	}
 	waits := false
 	for uid, w := range m.live[key] {
-		if want != nil && want.UID == uid && !w.leaving && !m.admitter.returns(w, want, key) {
+		if want != nil && want.UID == uid && !w.managed.leaving && !m.admitter.returns(w, want, key) {
 			w.mail.putOrder(order{pod: want})
 			return
 		}
@@ -75,7 +75,7 @@ func (m *Manager) replaces(want *corev1.Pod, key types.NamespacedName) bool {
 		if uid == want.UID {
 			return false
 		}
-		stays = stays || !w.leaving
+		stays = stays || !w.managed.leaving
 	}
 	return stays
 }

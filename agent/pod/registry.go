@@ -79,7 +79,7 @@ func (r *registry) pods() ([]*corev1.Pod, bool) {
 // roomFreed wakes the pods that wait for the node to have room for their resize.
 func (r *registry) roomFreed() {
 	for _, w := range r.all() {
-		if w.waitsForRoom.Load() {
+		if w.told.waitsForRoom.Load() {
 			w.mail.ring()
 		}
 	}

@@ -23,9 +23,20 @@ import (
 // The worker's pod always has what is allocated, so that whatever is started or made anew has it too. What a container was
 // acknowledged is in its annotations since it was made, and in the record since it was resized.
 
+// sizing is what the pod has, and what it wants.
+type sizing struct {
+	worker   *worker
+	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
+	pending  *corev1.PodCondition // why not
+	resized  *plan.Resized
+	added    *added
+	recalled bool // it is known what was given before the agent was restarted
+}
+
 // accept takes a new definition of the pod. Of its resources it keeps what is allocated, until the node has room for others.
-func (w *worker) accept(pod *corev1.Pod) {
-	w.want, w.pending = nil, nil
+func (z *sizing) accept(pod *corev1.Pod) {
+	w := z.worker
+	z.want, z.pending = nil, nil
 	if sameResources(pod, w.pod) {
 		w.pod = pod
 		return
@@ -33,7 +44,7 @@ func (w *worker) accept(pod *corev1.Pod) {
 	if err := keepDefinition(w.node.cfg.RootDir, pod); err != nil {
 		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
 	}
-	w.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
+	z.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
 		if had := spec.FindContainer(w.pod, c.Name); had != nil {
 			return &had.Resources
 		}
@@ -42,79 +53,82 @@ func (w *worker) accept(pod *corev1.Pod) {
 }
 
 // recall finds out what was allocated before the agent was restarted, by what the containers have.
-func (w *worker) recall() {
-	if w.recalled || w.hidden {
+func (z *sizing) recall() {
+	w := z.worker
+	if z.recalled || w.fate.hidden {
 		return
 	}
-	w.recalled = true
-	if w.added.empty() { // nobody has told of more meanwhile
-		w.added = readAdded(w.node.cfg.RootDir, w.uid)
+	z.recalled = true
+	if z.added.empty() { // nobody has told of more meanwhile
+		z.added = readAdded(w.node.cfg.RootDir, w.uid)
 	}
-	if len(w.seen.Containers) == 0 {
+	if len(w.observer.seen.Containers) == 0 {
 		return
 	}
-	w.resized = readResized(w.node.cfg.RootDir, w.uid)
+	z.resized = readResized(w.node.cfg.RootDir, w.uid)
 	pod := w.pod.Spec.Resources
-	if w.resized.Pod != nil {
-		pod = w.resized.Pod
+	if z.resized.Pod != nil {
+		pod = z.resized.Pod
 	}
 	had := withResources(w.pod, pod, func(c *corev1.Container) *corev1.ResourceRequirements {
-		now := w.seen.Latest(c.Name)
+		now := w.observer.seen.Latest(c.Name)
 		if now == nil {
 			return nil
 		}
-		if r, ok := w.resized.Acknowledged(now); ok {
+		if r, ok := z.resized.Acknowledged(now); ok {
 			return &r
 		}
 		return nil
 	})
 	if !sameResources(had, w.pod) {
-		w.want, w.pod = w.pod, had
+		z.want, w.pod = w.pod, had
 	}
 }
 
 // allocate gives the pod what it wants if the node has it.
-func (w *worker) allocate() {
-	if w.want == nil || w.end != nil {
+func (z *sizing) allocate() {
+	w := z.worker
+	if z.want == nil || w.fate.end != nil {
 		return
 	}
-	w.waitsForRoom.Store(true)
+	w.told.waitsForRoom.Store(true)
 	all, settled := w.node.registry.pods()
 	if !settled {
 		return // they are told when it is
 	}
-	reason, message := w.node.pinned(w.want)
-	if err := kube.CheckLimits(w.want); reason == "" && err != nil {
+	reason, message := w.node.pinned(z.want)
+	if err := kube.CheckLimits(z.want); reason == "" && err != nil {
 		reason, message = corev1.PodReasonInfeasible, err.Error()
 	}
 	if reason == "" {
-		reason, message = w.node.rooms.take(w.want, w.pod, w.node.cfg.Allocatable, all)
+		reason, message = w.node.rooms.take(z.want, w.pod, w.node.cfg.Allocatable, all)
 	}
 	if reason != "" {
-		if w.pending == nil || w.pending.Reason != reason || w.pending.Message != message {
-			w.node.event(w.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
+		if z.pending == nil || z.pending.Reason != reason || z.pending.Message != message {
+			w.node.event(z.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
 		}
-		w.pending = &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
-		w.waitsForRoom.Store(reason == corev1.PodReasonDeferred)
+		z.pending = &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+		w.told.waitsForRoom.Store(reason == corev1.PodReasonDeferred)
 		return
 	}
-	w.waitsForRoom.Store(false)
+	w.told.waitsForRoom.Store(false)
 	// The record comes before the act: whoever is here after a crash finishes it.
-	w.resized.Acting, w.resized.Pod = true, w.pod.Spec.Resources
-	if err := writeResized(w.node.cfg.RootDir, w.uid, w.resized); err != nil {
+	z.resized.Acting, z.resized.Pod = true, w.pod.Spec.Resources
+	if err := writeResized(w.node.cfg.RootDir, w.uid, z.resized); err != nil {
 		w.log.Warn("a restart of the agent may leave a resize half done", "error", err)
 	}
-	w.pod, w.want, w.pending = w.want, nil, nil
-	w.renew = hasContent(w.pod) // a volume may tell of resources
-	delete(w.failed, plan.Step{Kind: plan.Resize}.Key())
+	w.pod, z.want, z.pending = z.want, nil, nil
+	w.place.renew = hasContent(w.pod) // a volume may tell of resources
+	delete(w.tries.failed, plan.Step{Kind: plan.Resize}.Key())
 	w.node.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
 }
 
 // resize makes groups and containers have what is allocated.
-func (w *worker) resize() act {
-	pod, record, node := w.pod, w.resized.Clone(), w.node.specNode()
+func (a acts) resize() act {
+	w := a.worker
+	pod, record, node := w.pod, w.size.resized.Clone(), w.node.specNode()
 	ids := map[string]string{}
-	for name, list := range w.seen.Containers {
+	for name, list := range w.observer.seen.Containers {
 		c := spec.FindContainer(pod, name)
 		if c == nil || list[0].GetState() != plan.Running {
 			continue
@@ -124,7 +138,7 @@ func (w *worker) resize() act {
 			ids[name] = list[0].GetId()
 		}
 	}
-	known := w.seen
+	known := w.observer.seen
 	return func(ctx context.Context) (func(), error) {
 		err := w.node.cfg.Cgroups.ResizePod(pod, ids, func(name string) error {
 			ctx, cancel := context.WithTimeout(ctx, containerTimeout)
@@ -157,7 +171,7 @@ func (w *worker) resize() act {
 			if !sameResources(pod, w.pod) {
 				record.Acting = true // others were allocated meanwhile, and of those of the pod as a whole nothing else tells
 			}
-			w.resized = record
+			w.size.resized = record
 			w.node.registry.roomFreed()
 		}, err
 	}
@@ -185,14 +199,14 @@ func hasPodLimits(pod *corev1.Pod, c *corev1.Container) bool {
 }
 
 // resizeConditions are those that tell of a resize that is not done yet.
-func (w *worker) resizeConditions() []corev1.PodCondition {
+func (z *sizing) resizeConditions() []corev1.PodCondition {
 	var out []corev1.PodCondition
-	if w.pending != nil {
-		out = append(out, *w.pending)
+	if z.pending != nil {
+		out = append(out, *z.pending)
 	}
-	if w.resized.Acting {
+	if z.resized.Acting {
 		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
-		if f, failed := w.failed[plan.Step{Kind: plan.Resize}.Key()]; failed {
+		if f, failed := z.worker.tries.failed[plan.Step{Kind: plan.Resize}.Key()]; failed {
 			c.Reason, c.Message = corev1.PodReasonError, f.Message
 		}
 		out = append(out, c)
@@ -201,10 +215,10 @@ func (w *worker) resizeConditions() []corev1.PodCondition {
 }
 
 // acknowledgedResources are those of the containers that run, by name.
-func (w *worker) acknowledgedResources() map[string]corev1.ResourceRequirements {
+func (z *sizing) acknowledgedResources() map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
-	for name, list := range w.seen.Containers {
-		if r, ok := w.resized.Acknowledged(&list[0]); ok && list[0].GetState() == plan.Running {
+	for name, list := range z.worker.observer.seen.Containers {
+		if r, ok := z.resized.Acknowledged(&list[0]); ok && list[0].GetState() == plan.Running {
 			out[name] = r
 		}
 	}

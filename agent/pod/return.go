@@ -37,7 +37,7 @@ func (m *Manager) retryHeld(ctx context.Context) {
 	}
 	for key, workers := range m.live {
 		for _, w := range workers {
-			if w.lapsed.Load() != nil && !w.leaving {
+			if w.told.lapsed.Load() != nil && !w.managed.leaving {
 				waiting[key] = m.admitter.priorityOf(key)
 			}
 		}
@@ -59,7 +59,7 @@ func (a *admitter) priorityOf(key types.NamespacedName) int32 {
 // returns says whether a pod that the node has ended is to run again, which it does as a pod that was never here. One whose containers are
 // not to be restarted has had its run.
 func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
-	l := w.lapsed.Load()
+	l := w.told.lapsed.Load()
 	if l == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !a.node.registry.synced.Load() {
 		return false
 	}
@@ -119,7 +119,7 @@ func (a *admitter) others(key types.NamespacedName, like func(*worker) bool) []*
 }
 
 // holds says whether a pod has something of the node but resources, such as ports: until that was given back.
-func holds(w *worker) bool { return !w.over.Load() }
+func holds(w *worker) bool { return !w.told.over.Load() }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
 func (a *admitter) uses(w *worker) bool {
@@ -137,7 +137,7 @@ func (a *admitter) promised(r *admission.Request) []*admission.Share {
 			out = append(out, admission.ShareOf(p))
 		}
 	}
-	for _, w := range a.others(key, func(w *worker) bool { return w.leaving && w.lapsed.Load() != nil }) {
+	for _, w := range a.others(key, func(w *worker) bool { return w.managed.leaving && w.told.lapsed.Load() != nil }) {
 		again := a.manager.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}]
 		if again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
 			out = append(out, w.share)

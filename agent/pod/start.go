@@ -23,17 +23,18 @@ import (
 )
 
 func (w *worker) podIPs() []string {
-	if w.seen == nil {
+	if w.observer.seen == nil {
 		return nil
 	}
-	return status.PodIPs(w.pod, w.seen.Sandbox(), w.node.nodeIPs())
+	return status.PodIPs(w.pod, w.observer.seen.Sandbox(), w.node.nodeIPs())
 }
 
 // image sees to the image of a container's next start.
-func (w *worker) image(s plan.Step) act {
+func (a acts) image(s plan.Step) act {
+	w := a.worker
 	pod, c, handler := w.pod, spec.FindContainer(w.pod, s.Container), w.node.handlerOf(w.pod)
 	return func(ctx context.Context) (func(), error) {
-		img, err := w.haveImage(ctx, pod, c, handler)
+		img, err := puller{w.node}.haveImage(ctx, pod, c, handler)
 		if err != nil {
 			return nil, err
 		}
@@ -42,7 +43,7 @@ func (w *worker) image(s plan.Step) act {
 			if v == nil || v.Image == nil {
 				continue
 			}
-			of, err := w.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}, handler)
+			of, err := puller{w.node}.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}, handler)
 			if err != nil {
 				return nil, err
 			}
@@ -51,7 +52,7 @@ func (w *worker) image(s plan.Step) act {
 			}
 			img.Volumes[v.Name] = of.ID
 		}
-		return func() { w.images[c.Name] = img }, nil
+		return func() { w.tries.images[c.Name] = img }, nil
 	}
 }
 
@@ -67,34 +68,34 @@ func pullPolicy(c *corev1.Container, ref string) corev1.PullPolicy {
 }
 
 // haveImage sees to a container's image for a runtime handler: runtimes may keep images of each handler apart.
-func (w *worker) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string) (spec.Image, error) {
+func (p puller) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string) (spec.Image, error) {
 	ref, err := tagged(c.Image)
 	if err != nil {
-		w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
+		p.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
 		return spec.Image{}, &reasoned{plan.ReasonInvalidImageName, err}
 	}
 	policy := pullPolicy(c, ref)
 	if policy != corev1.PullAlways {
-		img, ok, err := w.findImage(ctx, imageSpec(ref, handler))
+		img, ok, err := p.findImage(ctx, imageSpec(ref, handler))
 		if err != nil {
 			return spec.Image{}, &reasoned{plan.ReasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 		}
 		if ok {
-			if ok, err = w.mayUse(ctx, pod, imageSpec(ref, handler), img.ID); err != nil {
+			if ok, err = p.mayUse(ctx, pod, imageSpec(ref, handler), img.ID); err != nil {
 				return spec.Image{}, &reasoned{plan.ReasonImageInspect, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 			}
 		}
 		if ok {
-			w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
+			p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
 			return img, nil
 		}
 		if policy == corev1.PullNever {
 			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
-			w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, plan.ReasonErrImageNeverPull, "%v", err)
+			p.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, plan.ReasonErrImageNeverPull, "%v", err)
 			return spec.Image{}, &reasoned{plan.ReasonErrImageNeverPull, err}
 		}
 	}
-	return w.pullImage(ctx, pod, c, imageSpec(ref, handler))
+	return p.pullImage(ctx, pod, c, imageSpec(ref, handler))
 }
 
 // tagged is the image's name with the tag that it has by default.
@@ -109,25 +110,25 @@ func tagged(image string) (string, error) {
 	return image, nil
 }
 
-func (w *worker) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec) (spec.Image, error) {
-	w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
+func (p puller) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec) (spec.Image, error) {
+	p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
-	config, _, err := spec.Sandbox(pod, w.node.sandboxNode(), 0, "", nil)
+	config, _, err := spec.Sandbox(pod, p.node.sandboxNode(), 0, "", nil)
 	if err != nil {
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, err}
 	}
-	img, err := w.pullRecorded(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
+	img, err := p.pullRecorded(ctx, pod, &runtimeapi.PullImageRequest{Image: image, SandboxConfig: config})
 	if found, ok := errors.AsType[*reasoned](err); ok {
 		return spec.Image{}, &reasoned{found.reason, fmt.Errorf("Failed to inspect image %q: %w", c.Image, err)}
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			w.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
+			p.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", c.Image, err)
 		}
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	w.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
+	p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
 	return img, nil
 }
 
@@ -135,8 +136,8 @@ func imageSpec(ref, handler string) *runtimeapi.ImageSpec {
 	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler}
 }
 
-func (w *worker) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (spec.Image, bool, error) {
-	r, err := w.node.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
+func (p puller) findImage(ctx context.Context, image *runtimeapi.ImageSpec) (spec.Image, bool, error) {
+	r, err := p.node.cfg.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
 	if err != nil || r.GetImage() == nil {
 		return spec.Image{}, false, err
 	}
@@ -162,10 +163,11 @@ type launch struct {
 }
 
 // start creates and starts a container, and runs its postStart hook.
-func (w *worker) start(s plan.Step) act {
-	l := &launch{worker: w, step: s, pod: w.pod, c: spec.FindContainer(w.pod, s.Container), site: w.site, image: w.images[s.Container], ips: w.podIPs()}
-	l.target = w.targetOf(s.Container)
-	delete(w.images, s.Container) // the next start asks again
+func (a acts) start(s plan.Step) act {
+	w := a.worker
+	l := &launch{worker: w, step: s, pod: w.pod, c: spec.FindContainer(w.pod, s.Container), site: w.place.site, image: w.tries.images[s.Container], ips: w.podIPs()}
+	l.target = a.targetOf(s.Container)
+	delete(w.tries.images, s.Container) // the next start asks again
 	return func(ctx context.Context) (func(), error) {
 		id, err := l.run(ctx)
 		if err == nil && l.c.Lifecycle != nil && l.c.Lifecycle.PostStart != nil {
@@ -177,7 +179,7 @@ func (w *worker) start(s plan.Step) act {
 		}
 		// The container is there, so the delays of its restarts apply.
 		f := plan.Failure{Reason: r.reason, Message: err.Error(), At: time.Now()}
-		return func() { w.refused[id] = f }, nil
+		return func() { w.tries.refused[id] = f }, nil
 	}
 }
 
@@ -360,20 +362,21 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 	}
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-	if stopErr := l.worker.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
+	if stopErr := l.worker.node.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
 		err = errors.Join(err, stopErr)
 	}
 	return &reasoned{plan.ReasonPostStart, err}
 }
 
 // targetOf is the ID of the container whose processes an ephemeral one is to see, "" when it names none.
-func (w *worker) targetOf(name string) string {
+func (a acts) targetOf(name string) string {
+	w := a.worker
 	for i := range w.pod.Spec.EphemeralContainers {
 		e := &w.pod.Spec.EphemeralContainers[i]
 		if e.Name != name || e.TargetContainerName == "" {
 			continue
 		}
-		if now := w.seen.Latest(e.TargetContainerName); now != nil {
+		if now := w.observer.seen.Latest(e.TargetContainerName); now != nil {
 			return now.GetId()
 		}
 	}

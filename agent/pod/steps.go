@@ -28,29 +28,32 @@ type reasoned struct {
 func (e *reasoned) Error() string { return e.err.Error() }
 func (e *reasoned) Unwrap() error { return e.err }
 
+// acts are what does the steps of a worker. They take what they need of it before they run.
+type acts struct{ worker *worker }
+
 // act is what does the step.
-func (w *worker) act(s plan.Step) act {
+func (a acts) act(s plan.Step) act {
 	switch s.Kind {
 	case plan.Prepare:
-		return w.prepare(s)
+		return a.prepare(s)
 	case plan.Renew:
-		return w.bringUpToDate()
+		return a.bringUpToDate()
 	case plan.Image:
-		return w.image(s)
+		return a.image(s)
 	case plan.Start:
-		return w.start(s)
+		return a.start(s)
 	case plan.Resize:
-		return w.resize()
+		return a.resize()
 	case plan.Kill:
-		return w.kill(s)
+		return a.kill(s)
 	case plan.Remove:
-		return w.remove(s)
+		return a.remove(s)
 	case plan.Forget:
-		return w.forget(s)
+		return a.forget(s)
 	case plan.Finish:
-		return w.finish()
+		return a.finish()
 	default:
-		return w.teardown()
+		return a.teardown()
 	}
 }
 
@@ -60,7 +63,7 @@ func (w *worker) fail(s plan.Step, err error) {
 		return // it was cut off by an order, or by the end of the agent
 	}
 	key := s.Key()
-	f := plan.Failure{Message: err.Error(), Err: err, At: time.Now(), Count: w.failed[key].Count + 1}
+	f := plan.Failure{Message: err.Error(), Err: err, At: time.Now(), Count: w.tries.failed[key].Count + 1}
 	d := w.view().Delays
 	f.Until = f.At.Add(d.Retry(f.Count))
 	if r, ok := errors.AsType[*reasoned](err); ok {
@@ -72,11 +75,11 @@ func (w *worker) fail(s plan.Step, err error) {
 	if s.Kind == plan.Image {
 		f.Until = f.At.Add(d.Pull(f.Count))
 	}
-	w.failed[key] = f
+	w.tries.failed[key] = f
 	w.log.Warn("step failed", "step", string(s.Kind), "container", s.Container, "error", err, "again", f.Until.Sub(f.At))
 	switch s.Kind {
 	case plan.Prepare, plan.Renew:
-		w.renew = w.renew || s.Kind == plan.Renew
+		w.place.renew = w.place.renew || s.Kind == plan.Renew
 		w.tellPrepare(err)
 	case plan.Resize:
 		w.node.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
@@ -110,15 +113,17 @@ func (w *worker) tellPrepare(err error) {
 }
 
 // newSite is the pod's site as far as the worker knows it.
-func (w *worker) newSite() *site {
+func (a acts) newSite() *site {
+	w := a.worker
 	return &site{node: w.node, pod: w.pod, known: w.observer.known}
 }
 
-func (w *worker) prepare(s plan.Step) act {
-	w.renew = false
-	place := w.newSite()
+func (a acts) prepare(s plan.Step) act {
+	w := a.worker
+	w.place.renew = false
+	place := a.newSite()
 	place.attempt, place.old = s.Attempt, s.ID
-	if now := w.seen.Sandbox(); now != nil && s.ID == "" {
+	if now := w.observer.seen.Sandbox(); now != nil && s.ID == "" {
 		place.have, place.sandbox = true, now.GetId()
 	}
 	return func(ctx context.Context) (func(), error) {
@@ -132,22 +137,23 @@ func (w *worker) prepare(s plan.Step) act {
 			if place.sandbox == "" {
 				w.observer.list() // it may be there nevertheless
 			}
-			w.site = nil
+			w.place.site = nil
 			if err == nil {
-				w.site = place
+				w.place.site = place
 			}
 		}, err
 	}
 }
 
 // kill ends a container: its preStop hook, then the stop signal, all within the grace it has.
-func (w *worker) kill(s plan.Step) act {
+func (a acts) kill(s plan.Step) act {
+	w := a.worker
 	c, pod, ips := spec.FindContainer(w.pod, s.Container), w.pod, w.podIPs()
-	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.hooked[s.ID] && !s.Force
+	hook := c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !w.tries.hooked[s.ID] && !s.Force
 	w.node.containerEvent(pod, s.Container, corev1.EventTypeNormal, "Killing", "%s", s.Why)
 	return func(ctx context.Context) (func(), error) {
 		if !hook {
-			return nil, w.stopContainer(ctx, s.ID, stopTimeout(s))
+			return nil, w.node.stopContainer(ctx, s.ID, stopTimeout(s))
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err() // hurried before it began: the next step runs the hook
@@ -159,14 +165,14 @@ func (w *worker) kill(s plan.Step) act {
 		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.Deadline) {
 			return nil, fmt.Errorf("run preStop hook: %w", err) // it could not be asked for, and is again as long as there is time
 		}
-		begun := func() { w.hooked[s.ID] = true }
+		begun := func() { w.tries.hooked[s.ID] = true }
 		if ctx.Err() != nil {
 			return begun, ctx.Err() // by an order in more of a hurry, whose step stops the container, or by the end of the agent
 		}
 		if err != nil {
 			w.node.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 		}
-		return begun, w.stopContainer(ctx, s.ID, stopTimeout(s))
+		return begun, w.node.stopContainer(ctx, s.ID, stopTimeout(s))
 	}
 }
 
@@ -192,10 +198,10 @@ func stopTimeout(s plan.Step) int64 {
 	return max(int64(time.Until(s.Deadline).Round(time.Second)/time.Second), minStop)
 }
 
-func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) error {
+func (n *node) stopContainer(ctx context.Context, id string, seconds int64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+stopSlack)
 	defer cancel()
-	_, err := w.node.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	_, err := n.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 	if err != nil && !isNotFound(err) {
 		return fmt.Errorf("stop container: %w", err)
 	}
@@ -203,7 +209,8 @@ func (w *worker) stopContainer(ctx context.Context, id string, seconds int64) er
 }
 
 // remove removes a dead container with its log and its last words.
-func (w *worker) remove(s plan.Step) act {
+func (a acts) remove(s plan.Step) act {
+	w := a.worker
 	pod := w.pod
 	return func(ctx context.Context) (func(), error) {
 		_, err := w.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID})
@@ -224,13 +231,13 @@ func (w *worker) remove(s plan.Step) act {
 }
 
 // forget removes a dead sandbox that holds no containers any more.
-func (w *worker) forget(s plan.Step) act {
-	place := w.newSite()
+func (a acts) forget(s plan.Step) act {
+	place := a.newSite()
 	return func(ctx context.Context) (func(), error) {
 		if err := place.stopSandbox(ctx, s.ID); err != nil {
 			return nil, fmt.Errorf("stop sandbox: %w", err)
 		}
-		_, err := w.node.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
+		_, err := a.worker.node.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
 		if err != nil && !isNotFound(err) {
 			return nil, fmt.Errorf("remove sandbox: %w", err)
 		}
@@ -240,9 +247,10 @@ func (w *worker) forget(s plan.Step) act {
 
 // finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
 // last words of its containers and for the record that it is over, which it is at no time without.
-func (w *worker) finish() act {
-	place, said, more, end := w.newSite(), w.messages(), w.added, (*mark)(nil)
-	if w.end != nil {
+func (a acts) finish() act {
+	w := a.worker
+	place, said, more, end := a.newSite(), w.messages(), w.size.added, (*mark)(nil)
+	if w.fate.end != nil {
 		end = new(w.mark())
 	}
 	return func(ctx context.Context) (func(), error) {
@@ -282,22 +290,24 @@ func (w *worker) finish() act {
 		if err := place.node.cfg.Volumes.Release(ctx, place.pod.UID); err != nil {
 			return nil, err
 		}
-		return w.finishes, nil
+		return a.finishes, nil
 	}
 }
 
-func (w *worker) finishes() {
-	w.finished, w.site = true, nil
-	w.over.Store(true)
-	if w.end != nil && w.end.Keep {
-		w.lapsed.Store(&lapsed{Eviction: w.evicted, at: time.Now()})
+func (a acts) finishes() {
+	w := a.worker
+	w.place.finished, w.place.site = true, nil
+	w.told.over.Store(true)
+	if w.fate.end != nil && w.fate.end.Keep {
+		w.told.lapsed.Store(&lapsed{Eviction: w.fate.evicted, at: time.Now()})
 	}
 	w.node.askAgain()
 }
 
 // teardown removes everything of the pod.
-func (w *worker) teardown() act {
-	place := w.newSite()
+func (a acts) teardown() act {
+	w := a.worker
+	place := a.newSite()
 	return func(ctx context.Context) (func(), error) {
 		if err := w.node.stopping.enter(ctx, false); err != nil {
 			return nil, err
@@ -306,6 +316,6 @@ func (w *worker) teardown() act {
 		if err := place.unmake(ctx); err != nil {
 			return nil, err
 		}
-		return func() { w.torn, w.site = true, nil }, nil
+		return func() { w.place.torn, w.place.site = true, nil }, nil
 	}
 }

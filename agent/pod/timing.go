@@ -142,6 +142,13 @@ func newSpan(s sdktrace.ReadOnlySpan) Span {
 	return out
 }
 
+// startTrace follows the pod's start.
+type startTrace struct {
+	worker *worker
+	root   trace.Span // nil: it has started, or not begun to
+	began  time.Time
+}
+
 // startSpan begins a span inside that of ctx; where there is none, none is begun.
 func startSpan(ctx context.Context, name string) (context.Context, trace.Span) {
 	return trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/pod").Start(ctx, name)
@@ -155,7 +162,7 @@ func endSpan(s trace.Span, err error) {
 }
 
 // span is that of a step.
-func (w *worker) span(ctx context.Context, s plan.Step) (context.Context, trace.Span) {
+func (t *startTrace) stepSpan(ctx context.Context, s plan.Step) (context.Context, trace.Span) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, trace.SpanFromContext(ctx)
 	}
@@ -167,44 +174,46 @@ func (w *worker) span(ctx context.Context, s plan.Step) (context.Context, trace.
 }
 
 // beginTrace begins the trace of the pod's start, at the time its manifest was seen when that is known.
-func (w *worker) beginTrace() {
+func (t *startTrace) beginTrace() {
+	w := t.worker
 	began := time.Now()
-	if t, err := time.Parse(time.RFC3339Nano, w.pod.Annotations[seenAnnotation]); err == nil && began.Sub(t) < time.Minute {
-		began = t
+	if seen, err := time.Parse(time.RFC3339Nano, w.pod.Annotations[seenAnnotation]); err == nil && began.Sub(seen) < time.Minute {
+		began = seen
 	}
 	_, span := w.node.cfg.TracerProvider.Tracer("berth/pod").Start(context.Background(), rootSpan, trace.WithTimestamp(began), trace.WithNewRoot(),
 		trace.WithAttributes(attribute.String("pod", w.pod.Namespace+"/"+w.pod.Name)))
 	w.node.traces.begin(w.uid, span, began)
-	w.trace, w.began = span, began
+	t.root, t.began = span, began
 }
 
 // traceStart begins the trace when the pod's start begins, and ends it when each of its containers runs or has run.
-func (w *worker) traceStart(d *plan.Decision) {
-	if w.trace == nil {
-		if len(d.Steps) > 0 && w.end == nil && w.last == nil && w.seen.Sandbox() == nil {
-			w.beginTrace()
+func (t *startTrace) traceStart(d *plan.Decision) {
+	w := t.worker
+	if t.root == nil {
+		if len(d.Steps) > 0 && w.fate.end == nil && w.shown.last == nil && w.observer.seen.Sandbox() == nil {
+			t.beginTrace()
 		}
 		return
 	}
-	if len(d.Steps)+len(w.tasks) > 0 {
+	if len(d.Steps)+len(w.work.tasks) > 0 {
 		return
 	}
 	for i := range w.pod.Spec.Containers {
-		c := w.seen.Latest(w.pod.Spec.Containers[i].Name)
+		c := w.observer.seen.Latest(w.pod.Spec.Containers[i].Name)
 		if c == nil || c.GetState() == plan.Created {
 			return
 		}
 	}
-	w.endTrace()
+	t.endTrace()
 	if w.node.cfg.Work != nil {
-		w.node.cfg.Work.Started(time.Since(w.began))
+		w.node.cfg.Work.Started(time.Since(t.began))
 	}
 }
 
-func (w *worker) endTrace() {
-	if w.trace == nil {
+func (t *startTrace) endTrace() {
+	if t.root == nil {
 		return
 	}
-	w.trace.End()
-	w.trace = nil
+	t.root.End()
+	t.root = nil
 }

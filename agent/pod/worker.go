@@ -4,20 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
-	"github.com/berth-node/berth/agent/status"
 )
 
 // worker runs one pod. One goroutine has all of its state: it reads the mailbox, plans, begins the steps of the plan, and publishes
@@ -26,57 +22,70 @@ import (
 //
 //	mailbox, results, timer ─> look at the runtime ─> plan ─> begin steps ─> publish ─> wait
 type worker struct {
-	node  *node
-	uid   types.UID
-	mail  *mailbox
-	log   *slog.Logger
-	share *admission.Share // what it was admitted with
+	node    *node
+	uid     types.UID
+	mail    *mailbox
+	log     *slog.Logger
+	share   *admission.Share // what it was admitted with
+	managed managed
+	told    reports
 
-	// What follows belongs to the manager.
+	// What follows belongs to the goroutine of run.
+	pod      *corev1.Pod
+	fate     fate
+	observer observer
+	place    place
+	tries    tries
+	probes   map[string]plan.ProbeResults
+	prober   *prober
+	size     sizing
+	work     work
+	shown    publisher
+	start    startTrace
+}
+
+// managed is what the manager knows of a worker.
+type managed struct {
 	leaving   bool // it was told to end
 	preempted bool // it was told to end for another pod
 	gone      bool // it has ended because nothing is left of the pod
+}
 
+// reports are what others may ask of a worker at any time.
+type reports struct {
 	waitsForRoom atomic.Bool            // its resize is deferred
 	over         atomic.Bool            // nothing of it runs, and what it does not need was given back
 	lapsed       atomic.Pointer[lapsed] // nil: it was not evicted, or has not come to its end
+}
 
-	// What follows belongs to the goroutine of run.
-	pod     *corev1.Pod
-	hidden  bool // what is left of a pod of which nothing more is known: not published
-	end     *plan.Ending
+// fate is whether the pod is to end, and as what.
+type fate struct {
+	hidden  bool         // what is left of a pod of which nothing more is known: not published
+	end     *plan.Ending // nil: it is to run
 	evicted *Eviction
+}
 
-	observer observer
-	seen     *plan.Observed
-	stale    bool              // seen may not be what is
-	said     map[string]string // termination messages by container ID
-
+// place is what is known of what the pod has beside its containers.
+type place struct {
 	site     *site // nil: not prepared
-	finished bool
-	torn     bool
-	leaves   bool // it is being removed
-	images   map[string]spec.Image
-	failed   map[string]plan.Failure
-	refused  map[string]plan.Failure
-	hooked   map[string]bool // containers whose preStop hook has begun, by ID
-	probes   map[string]plan.ProbeResults
-	prober   *prober
+	renew    bool  // volumes may not have what their objects have
+	finished bool  // what a pod that is over does not need was given back
+	leaves   bool  // it is being removed
+	torn     bool  // nothing is left
+}
 
-	renew    bool                 // volumes may not have what their objects have
-	want     *corev1.Pod          // with resources that pod has not been given yet; nil: it has what is wanted
-	pending  *corev1.PodCondition // why not
-	resized  *plan.Resized
-	added    *added
-	recalled bool // it is known what was given before the agent was restarted
+// tries is what steps have come to.
+type tries struct {
+	images  map[string]spec.Image   // by container name: for its next start
+	failed  map[string]plan.Failure // by key of the step
+	refused map[string]plan.Failure // by container ID: those that could not be started
+	hooked  map[string]bool         // containers whose preStop hook has begun, by ID
+}
 
-	tasks   map[string]task // running steps by key
+// work is what steps run.
+type work struct {
+	tasks   map[string]task // by key
 	results chan result
-
-	last   *corev1.Pod               // as published
-	waited map[string]status.Waiting // as planned last
-	trace  trace.Span                // of the pod's start, until it has started
-	began  time.Time                 // when that start did
 }
 
 // ReasonNotAnswering is the reason of a pod that the runtime cannot manage at the moment. It goes on as it was.
@@ -99,15 +108,20 @@ type result struct {
 type act func(ctx context.Context) (apply func(), err error)
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
+	log := n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))
+	mail := newMailbox()
 	w := &worker{
-		node: n, uid: pod.UID, mail: newMailbox(), share: admission.ShareOf(pod), pod: pod, hidden: pod.Name == "",
-		log:      n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
-		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID}, stale: true, said: map[string]string{},
-		images: map[string]spec.Image{}, failed: map[string]plan.Failure{}, refused: map[string]plan.Failure{}, hooked: map[string]bool{},
-		resized: &plan.Resized{}, added: &added{}, renew: hasContent(pod),
-		probes: map[string]plan.ProbeResults{}, tasks: map[string]task{}, results: make(chan result),
+		node: n, uid: pod.UID, mail: mail, log: log, share: admission.ShareOf(pod), pod: pod, fate: fate{hidden: pod.Name == ""},
+		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID, stale: true, said: map[string]string{}},
+		place:    place{renew: hasContent(pod)},
+		tries: tries{
+			images: map[string]spec.Image{}, failed: map[string]plan.Failure{}, refused: map[string]plan.Failure{}, hooked: map[string]bool{},
+		},
+		probes: map[string]plan.ProbeResults{}, prober: newProber(n, pod.UID, mail, log),
+		work: work{tasks: map[string]task{}, results: make(chan result)},
 	}
-	w.prober = newProber(n, pod.UID, w.mail, w.log)
+	w.size = sizing{worker: w, resized: &plan.Resized{}, added: &added{}}
+	w.shown, w.start = publisher{worker: w}, startTrace{worker: w}
 	return w
 }
 
@@ -120,9 +134,9 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		w.read(ctx)
 		wake := time.Now().Add(plan.RetryInitial)
 		if w.look(ctx) {
-			w.recall()
-			w.allocate()
-			w.pod, w.want = w.added.adorn(w.pod), w.added.adorn(w.want)
+			w.size.recall()
+			w.size.allocate()
+			w.pod, w.size.want = w.size.added.adorn(w.pod), w.size.added.adorn(w.size.want)
 			w.probe(ctx)
 			d := plan.Decide(w.view())
 			if d.Gone {
@@ -132,16 +146,16 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 				w.expire()
 				continue
 			}
-			w.traceStart(&d)
+			w.start.traceStart(&d)
 			for _, s := range d.Steps {
 				w.begin(ctx, s)
 			}
-			if !w.leaves {
-				w.publish(&d) // while the steps are being taken
+			if !w.place.leaves {
+				w.shown.publish(&d) // while the steps are being taken
 			}
 			// What is left of a pod while it is being removed is nobody's business.
-			_, removed := w.tasks[string(plan.Teardown)]
-			w.leaves = w.leaves || removed
+			_, removed := w.work.tasks[string(plan.Teardown)]
+			w.place.leaves = w.place.leaves || removed
 			wake = d.Wake
 		}
 		w.wait(ctx, timer, wake)
@@ -160,47 +174,47 @@ func (w *worker) wait(ctx context.Context, timer *time.Timer, wake time.Time) {
 	case <-ctx.Done():
 	case <-w.mail.wake:
 	case <-due:
-	case r := <-w.results:
+	case r := <-w.work.results:
 		w.take(r)
 	}
 }
 
 // settle ends what the worker has begun and waits for its end.
 func (w *worker) settle() {
-	w.endTrace()
+	w.start.endTrace()
 	w.prober.end()
-	for _, t := range w.tasks {
+	for _, t := range w.work.tasks {
 		t.cancel()
 	}
-	for len(w.tasks) > 0 {
-		r := <-w.results
-		delete(w.tasks, r.step.Key())
+	for len(w.work.tasks) > 0 {
+		r := <-w.work.results
+		delete(w.work.tasks, r.step.Key())
 	}
 }
 
 // read takes what is in the mailbox.
 func (w *worker) read(ctx context.Context) {
 	if o := w.mail.order.Swap(nil); o != nil {
-		if o.pod != nil && w.end == nil {
-			w.accept(o.pod)
+		if o.pod != nil && w.fate.end == nil {
+			w.size.accept(o.pod)
 		}
 		if o.end != nil {
 			w.stop(*o.end)
 		}
 	}
-	if e := w.mail.evict.Swap(nil); e != nil && (w.end == nil || w.end.Keep) {
+	if e := w.mail.evict.Swap(nil); e != nil && (w.fate.end == nil || w.fate.end.Keep) {
 		w.evict(e)
 	}
 	if events := w.mail.events.Swap(nil); events != nil {
 		for _, e := range *events {
-			w.stale = w.stale || w.seen == nil || w.seen.Tells(e)
+			w.observer.stale = w.observer.stale || w.observer.seen == nil || w.observer.seen.Tells(e)
 		}
 	}
 	if all := w.mail.probes.Load(); all != nil {
 		w.probes = *all
 	}
 	if a := w.mail.added.Swap(nil); a != nil {
-		w.added = a
+		w.size.added = a
 	}
 	if w.mail.object.Swap(false) {
 		w.objectsChanged()
@@ -216,27 +230,27 @@ func (w *worker) read(ctx context.Context) {
 
 // evict makes the pod end and stay known as one that the node has failed.
 func (w *worker) evict(e *Eviction) {
-	w.evicted = e
+	w.fate.evicted = e
 	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true})
 }
 
 // stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in more of a
 // hurry.
 func (w *worker) stop(e plan.Ending) {
-	hurry := w.end == nil || e.Since.Add(e.Grace).Before(w.end.Since.Add(w.end.Grace))
-	if w.end != nil {
-		keep := e.Keep && w.end.Keep
+	hurry := w.fate.end == nil || e.Since.Add(e.Grace).Before(w.fate.end.Since.Add(w.fate.end.Grace))
+	if w.fate.end != nil {
+		keep := e.Keep && w.fate.end.Keep
 		if !hurry {
-			e = *w.end
+			e = *w.fate.end
 		}
 		e.Keep = keep
 	}
-	w.end = &e
-	w.endTrace()
+	w.fate.end = &e
+	w.start.endTrace()
 	if err := writeMark(w.node.cfg.RootDir, w.uid, w.mark()); err != nil {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
-	for _, t := range w.tasks {
+	for _, t := range w.work.tasks {
 		if k := t.step.Kind; k == plan.Prepare || k == plan.Image || k == plan.Start || k == plan.Kill && hurry {
 			t.cancel()
 		}
@@ -244,20 +258,20 @@ func (w *worker) stop(e plan.Ending) {
 }
 
 func (w *worker) mark() mark {
-	m := mark{Since: w.end.Since, Grace: w.end.Grace}
-	if w.end.Keep {
-		m.Evicted = w.evicted
+	m := mark{Since: w.fate.end.Since, Grace: w.fate.end.Grace}
+	if w.fate.end.Keep {
+		m.Evicted = w.fate.evicted
 	}
 	return m
 }
 
 // check looks at everything, and counts when events have not told of what there is.
 func (w *worker) check(ctx context.Context) {
-	w.stale = true
-	if w.seen == nil || len(w.tasks) > 0 {
+	w.observer.stale = true
+	if w.observer.seen == nil || len(w.work.tasks) > 0 {
 		return
 	}
-	before := w.seen
+	before := w.observer.seen
 	now, err := w.observer.look(ctx)
 	if err != nil {
 		return // the look that follows tells
@@ -271,7 +285,7 @@ func (w *worker) check(ctx context.Context) {
 
 // look brings what is seen up to date, and says whether it is.
 func (w *worker) look(ctx context.Context) bool {
-	if !w.stale {
+	if !w.observer.stale {
 		return true
 	}
 	now, err := w.observer.look(ctx)
@@ -286,10 +300,10 @@ func (w *worker) look(ctx context.Context) bool {
 }
 
 func (w *worker) see(now *plan.Observed) {
-	if now.Problem != "" && (w.seen == nil || w.seen.Problem == "") && !w.hidden {
+	if now.Problem != "" && (w.observer.seen == nil || w.observer.seen.Problem == "") && !w.fate.hidden {
 		w.node.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
 	}
-	w.seen, w.stale = now, false
+	w.observer.seen, w.observer.stale = now, false
 	said := map[string]string{}
 	for _, list := range now.Containers {
 		for i := range list {
@@ -297,144 +311,63 @@ func (w *worker) see(now *plan.Observed) {
 			if c.GetState() != plan.Exited {
 				continue
 			}
-			text, known := w.said[c.GetId()]
+			text, known := w.observer.said[c.GetId()]
 			if !known {
 				text = w.lastWords(c)
 			}
 			said[c.GetId()] = text
 		}
 	}
-	w.said = said
+	w.observer.said = said
 	gone := func(id string, _ bool) bool { return now.Find(id) == nil }
-	maps.DeleteFunc(w.hooked, gone)
-	maps.DeleteFunc(w.refused, func(id string, _ plan.Failure) bool { return gone(id, true) })
+	maps.DeleteFunc(w.tries.hooked, gone)
+	maps.DeleteFunc(w.tries.refused, func(id string, _ plan.Failure) bool { return gone(id, true) })
 }
 
 func (w *worker) view() *plan.View {
-	busy := make(map[string]plan.Step, len(w.tasks))
-	for key, t := range w.tasks {
+	busy := make(map[string]plan.Step, len(w.work.tasks))
+	for key, t := range w.work.tasks {
 		busy[key] = t.step
 	}
 	return &plan.View{
-		Pod: w.pod, Now: time.Now(), Seen: w.seen, Prepared: w.site != nil, Renew: w.renew, Finished: w.finished, Torn: w.torn,
-		Deadline: w.deadline(), Busy: busy, Resized: *w.resized, Images: w.images, Failed: w.failed, Refused: w.refused, Probes: w.probes, End: w.end,
+		Pod: w.pod, Now: time.Now(), Seen: w.observer.seen, Prepared: w.place.site != nil, Renew: w.place.renew, Finished: w.place.finished, Torn: w.place.torn,
+		Deadline: w.deadline(), Busy: busy, Resized: *w.size.resized, Images: w.tries.images, Failed: w.tries.failed, Refused: w.tries.refused, Probes: w.probes, End: w.fate.end,
 		Delays: plan.Delays{Initial: w.node.cfg.BackoffInitial, Max: w.node.cfg.BackoffMax, Reset: w.node.cfg.BackoffReset},
 	}
 }
 
 // begin runs a step.
 func (w *worker) begin(ctx context.Context, s plan.Step) {
-	do := w.act(s)
+	do := acts{w}.act(s)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, lifeKey{}, ctx))
-	w.tasks[s.Key()] = task{s, cancel}
-	starting, began := w.trace != nil, time.Now()
+	w.work.tasks[s.Key()] = task{s, cancel}
+	starting, began := w.start.root != nil, time.Now()
 	if starting {
-		ctx = trace.ContextWithSpan(ctx, w.trace)
+		ctx = trace.ContextWithSpan(ctx, w.start.root)
 	}
 	go func() {
-		ctx, span := w.span(ctx, s)
+		ctx, span := w.start.stepSpan(ctx, s)
 		apply, err := do(ctx)
 		endSpan(span, err)
 		if w.node.cfg.Work != nil {
 			w.node.cfg.Work.Stepped(starting, time.Since(began))
 		}
 		cancel()
-		w.results <- result{s, err, apply}
+		w.work.results <- result{s, err, apply}
 	}()
 }
 
 // take applies what a step came to.
 func (w *worker) take(r result) {
 	key := r.step.Key()
-	delete(w.tasks, key)
-	w.stale = true
+	delete(w.work.tasks, key)
+	w.observer.stale = true
 	if r.apply != nil {
 		r.apply()
 	}
 	if r.err == nil {
-		delete(w.failed, key)
+		delete(w.tries.failed, key)
 		return
 	}
 	w.fail(r.step, r.err)
-}
-
-// tellWaiting tells of back-offs that have begun.
-func (w *worker) tellWaiting(d *plan.Decision) {
-	for name, why := range d.Waiting {
-		if w.waited[name] == why {
-			continue
-		}
-		switch why.Reason {
-		case "CrashLoopBackOff":
-			w.node.containerEvent(w.pod, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s", name, spec.PodName(w.pod))
-		case plan.ReasonImagePullBackOff:
-			c := spec.FindContainer(w.pod, name)
-			w.node.containerEvent(w.pod, name, corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.Image)
-			w.node.containerEvent(w.pod, name, corev1.EventTypeWarning, "Failed", "Error: %s", why.Reason)
-		}
-	}
-	w.waited = d.Waiting
-}
-
-// publish tells what the pod does, when it is not what was told last.
-func (w *worker) publish(d *plan.Decision) {
-	if w.hidden {
-		return
-	}
-	w.tellWaiting(d)
-	starting := map[string]bool{}
-	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
-		for i := range list {
-			if c := &list[i]; c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-				_, starting[c.Name] = w.tasks[plan.Step{Kind: plan.Start, Container: c.Name}.Key()]
-			}
-		}
-	}
-	in := status.Input{
-		Pod: w.pod, Now: time.Now(), Runtime: w.node.runtimeName, HostIPs: w.node.nodeIPs(),
-		Sandbox: w.seen.Sandbox(), Containers: w.seen.Statuses(), Messages: w.said,
-		Waiting: d.Waiting, Starting: starting, Probes: w.probeStates(), Devices: w.node.resources.health(w.pod), Claims: claimStatuses(w.pod), Ended: d.Over,
-	}
-	if w.last != nil {
-		in.Old = &w.last.Status
-	}
-	if w.seen.Problem != "" {
-		in.Reason, in.Message = ReasonNotAnswering, w.seen.Problem
-	}
-	if e := w.evicted; e != nil {
-		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
-	}
-	in.Conditions = slices.Concat(w.added.Conditions, in.Conditions, w.resizeConditions())
-	if d.Restarting != nil {
-		in.Conditions = append(in.Conditions, status.Condition(corev1.AllContainersRestarting, *d.Restarting, "", ""))
-	}
-	in.Resources, in.PodResources = w.acknowledgedResources(), w.pod.Spec.Resources
-	if w.resized.Acting && w.resized.Pod != nil {
-		in.PodResources = w.resized.Pod
-	}
-	pod := *w.pod
-	if w.want != nil {
-		pod = *w.want
-	}
-	pod.Status = status.Build(in)
-	if w.end != nil && !w.end.Keep {
-		seconds := int64(w.end.Grace / time.Second)
-		pod.DeletionTimestamp = new(metav1.NewTime(w.end.Since.Add(w.end.Grace).Truncate(time.Second)))
-		pod.DeletionGracePeriodSeconds = &seconds
-	}
-	if w.last != nil && w.last.ObjectMeta.Generation == pod.Generation && sameResources(w.last, &pod) && w.last.DeletionTimestamp.Equal(pod.DeletionTimestamp) &&
-		equality.Semantic.DeepEqual(&w.last.Status, &pod.Status) {
-		return
-	}
-	w.last = &pod
-	w.node.status.Put(&pod)
-}
-
-func (w *worker) probeStates() map[string]status.Probes {
-	out := map[string]status.Probes{}
-	for name := range w.seen.Containers {
-		r := w.probes[w.seen.Latest(name).GetId()]
-		out[name] = status.Probes{StartupOK: r.Startup == plan.ProbePassed, ReadinessOK: r.Readiness == plan.ProbePassed}
-	}
-	return out
 }
