@@ -61,7 +61,7 @@ var podResource = schema.GroupResource{Resource: "pods"}
 // may be named again, unchanged. It returns the pod that has them; they are started from then on. Its errors are those of an API
 // server (k8s.io/apimachinery/pkg/api/errors).
 func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) (*corev1.Pod, error) {
-	return m.add(uid, func(pod *corev1.Pod, a *added) error {
+	return m.node.add(uid, func(pod *corev1.Pod, a *added) error {
 		path := field.NewPath("spec", "ephemeralContainers")
 		pod.Spec.EphemeralContainers = list
 		api.SetDefaults(pod)
@@ -102,7 +102,7 @@ func ownConditions() []corev1.PodConditionType {
 // SetConditions sets conditions of a pod's status, and takes those of the types away that are named to be removed. That is how
 // readiness gates are opened. It returns the pod with them. Its errors are as those of [Manager.AddEphemeral].
 func (m *Manager) SetConditions(uid types.UID, set []corev1.PodCondition, remove []corev1.PodConditionType) (*corev1.Pod, error) {
-	return m.add(uid, func(pod *corev1.Pod, a *added) error {
+	return m.node.add(uid, func(pod *corev1.Pod, a *added) error {
 		if errs := checkConditions(set, remove); len(errs) > 0 {
 			return apierrors.NewInvalid(podKind, pod.Name, errs)
 		}
@@ -166,14 +166,14 @@ func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType
 
 // add changes what was added to a pod. The record comes before the worker hears of it, and before the caller does: what was promised
 // is there after a crash.
-func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*corev1.Pod, error) {
-	one, ok := m.node.registry.get(uid)
+func (n *node) add(uid types.UID, change func(*corev1.Pod, *added) error) (*corev1.Pod, error) {
+	one, ok := n.registry.get(uid)
 	if !ok {
 		return nil, apierrors.NewConflict(podResource, string(uid), errors.New("the pod is not on the node: nothing of it was started yet, or nothing is left"))
 	}
-	m.node.adding.Lock()
-	defer m.node.adding.Unlock()
-	shown, ok := m.Get(one.share.Pod.Namespace, one.share.Pod.Name)
+	n.adding.Lock()
+	defer n.adding.Unlock()
+	shown, ok := n.status.Get(types.NamespacedName{Namespace: one.share.Pod.Namespace, Name: one.share.Pod.Name})
 	name := one.share.Pod.Name
 	switch {
 	case !ok || shown.UID != uid:
@@ -184,11 +184,11 @@ func (m *Manager) add(uid types.UID, change func(*corev1.Pod, *added) error) (*c
 		return nil, apierrors.NewConflict(podResource, name, fmt.Errorf("the pod has ended: it is %s", shown.Status.Phase))
 	}
 	pod := shown.DeepCopy()
-	a := readAdded(m.node.cfg.RootDir, uid)
+	a := readAdded(n.cfg.RootDir, uid)
 	if err := change(pod, a); err != nil {
 		return nil, err
 	}
-	err := record.Write(addedFile(m.node.cfg.RootDir, uid), a)
+	err := record.Write(addedFile(n.cfg.RootDir, uid), a)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod has not begun to start, try again"))
 	}

@@ -17,12 +17,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
@@ -34,22 +31,22 @@ import (
 
 // Manager has one worker for each pod. Its methods can be called at any time.
 type Manager struct {
-	node    *node
-	log     *slog.Logger
-	ended   chan *worker
-	wait    sync.WaitGroup
-	turns   chan struct{} // a pod that others may wait for has come up or gone down
-	stray   chan struct{} // the runtime may have pods that nobody asked for
-	strayed chan []*corev1.Pod
-	closed  atomic.Bool // no pod may come
-	opened  atomic.Bool // somebody has said that pods may come
+	node   *node
+	log    *slog.Logger
+	ended  chan *worker
+	wait   sync.WaitGroup
+	turns  chan struct{} // a pod that others may wait for has come up or gone down
+	strays *strays
+	link   *link
+	closed atomic.Bool // no pod may come
+	opened atomic.Bool // somebody has said that pods may come
 
 	// What follows belongs to the goroutine of Run.
 	desired  map[types.NamespacedName]*corev1.Pod
 	live     map[types.NamespacedName]map[types.UID]*worker
 	held     map[types.NamespacedName]status.Waiting // desired pods without a worker, and why
 	admitter *admitter
-	found    map[types.UID]*corev1.Pod // what is there and nobody has asked for yet
+	left     *leftovers
 }
 
 // New returns a Manager that does nothing before [Manager.Run].
@@ -67,11 +64,12 @@ func New(c Config) (*Manager, error) {
 			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Resources,
 		},
 		log: c.Log, ended: make(chan *worker), turns: make(chan struct{}, 1),
-		stray: make(chan struct{}, 1), strayed: make(chan []*corev1.Pod),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
-		held: map[types.NamespacedName]status.Waiting{}, found: map[types.UID]*corev1.Pod{},
+		held: map[types.NamespacedName]status.Waiting{},
 	}
-	m.admitter = newAdmitter(m)
+	m.strays = &strays{node: m.node, log: c.Log, wanted: make(chan struct{}, 1), found: make(chan []*corev1.Pod)}
+	m.link = &link{node: m.node, log: c.Log, strays: m.strays}
+	m.admitter, m.left = newAdmitter(m), &leftovers{manager: m}
 	return m, nil
 }
 
@@ -91,17 +89,19 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 	defer m.wait.Wait()
 	defer m.drain()
 	defer cancel()
-	if !m.survey(ctx) {
+	found, ok := m.link.survey(ctx)
+	if !ok {
 		return nil
 	}
-	m.wait.Go(func() { m.listen(ctx) })
-	m.wait.Go(func() { m.watchStrays(ctx) })
+	m.left.found = found
+	m.wait.Go(func() { m.link.listen(ctx) })
+	m.wait.Go(func() { m.strays.watch(ctx) })
 	m.wait.Go(func() { m.node.cfg.Pins.Run(ctx, m.node.cfg.Resync) })
 	changes := make(chan resourceChange)
 	for _, r := range m.node.resources {
 		m.wait.Go(func() { watchResource(ctx, r, changes) })
 	}
-	m.wait.Go(func() { m.watchTurns(ctx) })
+	m.wait.Go(func() { watchTurns(ctx, m.node.status, m.turns) })
 	if m.node.cfg.DiskUse != nil {
 		disk := onDisk{m.node}
 		limits := eviction.NewLimits(disk, disk, []string{filepath.Join(m.node.cfg.RootDir, "pods"), m.node.cfg.LogDir}, m.log)
@@ -127,11 +127,11 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 			m.resourceChanged(ctx, c)
 		case <-m.turns:
 			m.retryHeld(ctx)
-		case pods := <-m.strayed:
-			m.takeStrays(ctx, pods)
+		case pods := <-m.strays.found:
+			m.left.takeStrays(ctx, pods)
 		case <-resync.C:
-			m.lookAll()
-			m.lookForStrays()
+			m.node.registry.lookAll()
+			m.strays.look()
 		}
 	}
 }
@@ -145,91 +145,10 @@ func (m *Manager) drain() {
 	}
 }
 
-// survey learns what the runtime is and what it has. It tries until it knows, and is false when ctx ends before.
-func (m *Manager) survey(ctx context.Context) bool {
-	for try := 0; ; try++ {
-		err := m.ask(ctx)
-		if err == nil {
-			return true
-		}
-		if ctx.Err() != nil {
-			return false
-		}
-		m.log.Warn("runtime cannot be used", "error", err)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(plan.Backoff(100*time.Millisecond, 10*time.Second, try+1)):
-		}
-	}
-}
-
-func (m *Manager) ask(ctx context.Context) error {
-	v, err := m.node.cfg.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
-	if err != nil {
-		return fmt.Errorf("ask for the runtime's version: %w", err)
-	}
-	m.node.runtimeName = v.GetRuntimeName()
-	s, err := m.node.cfg.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
-	if err != nil {
-		return fmt.Errorf("ask for the runtime's status: %w", err)
-	}
-	m.node.mountOptions = s.GetFeatures().GetMountOptions()
-	m.node.handlers = map[string]*runtimeapi.RuntimeHandlerFeatures{}
-	for _, h := range s.GetRuntimeHandlers() {
-		m.node.handlers[h.GetName()] = h.GetFeatures()
-	}
-	return m.findAll(ctx)
-}
-
-// listen routes the runtime's events to the workers.
-func (m *Manager) listen(ctx context.Context) {
-	for try := 0; ctx.Err() == nil; try++ {
-		// What happened before the runtime began to tell is looked for once it does.
-		settled := time.AfterFunc(time.Second, func() {
-			m.lookAll()
-			m.lookForStrays()
-		})
-		began := time.Now()
-		err := m.node.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
-			uid := types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid())
-			if w, ok := m.node.registry.get(uid); ok {
-				w.mail.putEvent(e)
-			} else if uid != "" && m.straying(e) {
-				m.lookForStrays()
-			}
-		})
-		settled.Stop()
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) > time.Minute {
-			try = 0
-		}
-		wait := plan.Backoff(time.Second, 30*time.Second, try+1)
-		if grpcstatus.Code(err) == codes.Unimplemented {
-			wait = time.Second // without events it has to be asked
-		} else {
-			m.log.Warn("runtime has stopped telling events", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-	}
-}
-
-// lookAll makes every worker look at its pod, whatever it was told.
-func (m *Manager) lookAll() {
-	for _, w := range m.node.registry.all() {
-		w.mail.putLook()
-	}
-}
-
 func (m *Manager) update(ctx context.Context, u desired.Update) {
 	if u.Synced {
-		m.adoptNone(ctx)
-		m.forgetResources()
+		m.left.adoptNone(ctx)
+		m.node.forgetResources()
 		m.node.registry.synced.Store(true)
 		m.node.registry.roomFreed()
 		m.retryHeld(ctx)

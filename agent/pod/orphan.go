@@ -18,15 +18,16 @@ import (
 
 // findAll finds every pod that the runtime has, and every one of which only a directory is left. Cgroups and logs are not
 // looked at: a pod's directory is made before them and goes after them, and those without one may be somebody else's.
-func (m *Manager) findAll(ctx context.Context) error {
-	sandboxes, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+func (l *link) findAll(ctx context.Context) (map[types.UID]*corev1.Pod, error) {
+	sandboxes, err := l.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
-		return fmt.Errorf("list sandboxes: %w", err)
+		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := m.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := l.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
+		return nil, fmt.Errorf("list containers: %w", err)
 	}
+	found := map[types.UID]*corev1.Pod{}
 	of := map[string][]*runtimeapi.Container{}
 	for _, c := range containers.GetContainers() {
 		uid := c.GetLabels()[spec.PodUIDLabel]
@@ -36,30 +37,30 @@ func (m *Manager) findAll(ctx context.Context) error {
 		uid := s.GetMetadata().GetUid()
 		// Sandboxes without the label are not of a pod: somebody has made them by hand. Pods of others, of a kubelet or of another
 		// agent on the same runtime, are theirs to end.
-		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != m.node.cfg.RootDir {
+		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != l.node.cfg.RootDir {
 			continue
 		}
-		m.found[types.UID(uid)] = spec.Restore(s, of[uid])
+		found[types.UID(uid)] = spec.Restore(s, of[uid])
 	}
-	left, err := m.directories()
+	left, err := l.directories()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, uid := range left {
-		if m.found[uid] == nil {
-			m.found[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+		if found[uid] == nil {
+			found[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
 		}
 	}
-	return nil
+	return found, nil
 }
 
 // directories are the pods that have one.
-func (m *Manager) directories() ([]types.UID, error) {
-	out, err := m.node.cfg.Volumes.Pods()
+func (l *link) directories() ([]types.UID, error) {
+	out, err := l.node.cfg.Volumes.Pods()
 	if err != nil {
 		return nil, fmt.Errorf("list volumes: %w", err)
 	}
-	entries, err := os.ReadDir(filepath.Join(m.node.cfg.RootDir, "pods"))
+	entries, err := os.ReadDir(filepath.Join(l.node.cfg.RootDir, "pods"))
 	if err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("list pods' directories: %w", err)
 	}
@@ -69,18 +70,24 @@ func (m *Manager) directories() ([]types.UID, error) {
 	return out, nil
 }
 
+// leftovers are pods that were there before the manager, and that nobody has asked for yet. They belong to its goroutine.
+type leftovers struct {
+	manager *Manager
+	found   map[types.UID]*corev1.Pod
+}
+
 // adoptNone ends what was found and nobody has asked for.
-func (m *Manager) adoptNone(ctx context.Context) {
+func (l *leftovers) adoptNone(ctx context.Context) {
 	wanted := map[types.UID]bool{}
-	for _, pod := range m.desired {
+	for _, pod := range l.manager.desired {
 		wanted[pod.UID] = true
 	}
-	for uid := range m.found {
+	for uid := range l.found {
 		if wanted[uid] {
-			delete(m.found, uid)
+			delete(l.found, uid)
 			continue
 		}
-		m.endFound(ctx, uid)
+		l.endFound(ctx, uid)
 	}
 }
 
@@ -100,24 +107,24 @@ func keepDefinition(rootDir string, pod *corev1.Pod) error {
 
 // adopt makes what was found of a pod go on that a changed manifest does not ask for any more. It is false where its definition was
 // not kept.
-func (m *Manager) adopt(ctx context.Context, uid types.UID) bool {
+func (l *leftovers) adopt(ctx context.Context, uid types.UID) bool {
 	pod := &corev1.Pod{}
-	if m.found[uid].Name == "" || !readRecord(definitionFile(m.node.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != m.found[uid].Name {
+	if l.found[uid].Name == "" || !readRecord(definitionFile(l.manager.node.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != l.found[uid].Name {
 		return false
 	}
-	delete(m.found, uid)
-	m.startWorker(ctx, pod)
+	delete(l.found, uid)
+	l.manager.startWorker(ctx, pod)
 	return true
 }
 
-func (m *Manager) endFound(ctx context.Context, uid types.UID) {
-	pod := m.found[uid]
-	delete(m.found, uid)
+func (l *leftovers) endFound(ctx context.Context, uid types.UID) {
+	pod := l.found[uid]
+	delete(l.found, uid)
 	if pod.Name == "" {
-		m.log.Info("removing what is left of a pod", "uid", string(uid))
+		l.manager.log.Info("removing what is left of a pod", "uid", string(uid))
 	} else {
-		m.log.Info("ending a pod that is not wanted any more", "pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
+		l.manager.log.Info("ending a pod that is not wanted any more", "pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
 	}
-	w := m.startWorker(ctx, pod)
-	m.endWorker(w)
+	w := l.manager.startWorker(ctx, pod)
+	l.manager.endWorker(w)
 }

@@ -22,7 +22,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	delete(m.held, key)
 	delete(m.admitter.next, key)
 	ran := false
-	for uid, pod := range m.found {
+	for uid, pod := range m.left.found {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
 			continue
 		}
@@ -30,14 +30,14 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 		switch {
 		case want == nil:
 		case want.UID == uid && (end == nil || end.Evicted != nil):
-			delete(m.found, uid) // its worker will find it
+			delete(m.left.found, uid) // its worker will find it
 			ran = true
-		case want != nil && end == nil && m.adopt(ctx, uid):
+		case want != nil && end == nil && m.left.adopt(ctx, uid):
 		default:
-			m.endFound(ctx, uid)
+			m.left.endFound(ctx, uid)
 		}
 	}
-	if want != nil && m.replaces(want, key) {
+	if want != nil && replaces(want, m.live[key]) {
 		if !m.node.registry.synced.Load() {
 			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
 			return
@@ -69,9 +69,9 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 }
 
 // replaces says whether a pod of the name is here that was not told to end, and another one is wanted.
-func (m *Manager) replaces(want *corev1.Pod, key types.NamespacedName) bool {
+func replaces(want *corev1.Pod, live map[types.UID]*worker) bool {
 	stays := false
-	for uid, w := range m.live[key] {
+	for uid, w := range live {
 		if uid == want.UID {
 			return false
 		}

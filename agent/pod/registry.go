@@ -84,3 +84,10 @@ func (r *registry) roomFreed() {
 		}
 	}
 }
+
+// lookAll makes every worker look at its pod, whatever it was told.
+func (r *registry) lookAll() {
+	for _, w := range r.all() {
+		w.mail.putLook()
+	}
+}

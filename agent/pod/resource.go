@@ -175,9 +175,9 @@ func (m *Manager) resourceChanged(ctx context.Context, c resourceChange) {
 }
 
 // forgetResources takes back what pods had that are not there any more.
-func (m *Manager) forgetResources() {
-	if err := m.node.resources.synced(m.node.registry.has); err != nil {
-		m.log.Warn("CPUs, devices or claims of pods that are gone are not free yet", "error", err)
+func (n *node) forgetResources() {
+	if err := n.resources.synced(n.registry.has); err != nil {
+		n.cfg.Log.Warn("CPUs, devices or claims of pods that are gone are not free yet", "error", err)
 	}
 }
 

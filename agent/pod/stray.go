@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,36 +17,44 @@ import (
 // be gone. Nobody would ever ask for either again. They are looked for whenever the runtime tells of a start in a pod that has no
 // worker, and after it has begun to tell.
 
-// straying says whether an event is about something of ours that nobody knows.
-func (m *Manager) straying(e *runtimeapi.ContainerEventResponse) bool {
+// strays looks for what nobody knows of in the runtime.
+type strays struct {
+	node   *node
+	log    *slog.Logger
+	wanted chan struct{} // there may be some
+	found  chan []*corev1.Pod
+}
+
+// tells says whether an event is about something of ours that nobody knows.
+func (f *strays) tells(e *runtimeapi.ContainerEventResponse) bool {
 	s := e.GetPodSandboxStatus()
 	switch e.GetContainerEventType() {
 	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		return len(s.GetAnnotations()) == 0 || s.GetAnnotations()[spec.OwnerAnnotation] == m.node.cfg.RootDir
+		return len(s.GetAnnotations()) == 0 || s.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir
 	}
 	return false
 }
 
-// lookForStrays asks for a look, soon.
-func (m *Manager) lookForStrays() {
+// look asks for a look, soon.
+func (f *strays) look() {
 	select {
-	case m.stray <- struct{}{}:
+	case f.wanted <- struct{}{}:
 	default:
 	}
 }
 
-// watchStrays looks for strays whenever it is asked to, until ctx ends.
-func (m *Manager) watchStrays(ctx context.Context) {
+// watch looks for strays whenever it is asked to, until ctx ends.
+func (f *strays) watch(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.stray:
+		case <-f.wanted:
 		}
-		pods, err := m.strays(ctx)
+		pods, err := f.find(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				m.log.Warn("runtime does not tell whether it has pods that nobody asked for", "error", err)
+				f.log.Warn("runtime does not tell whether it has pods that nobody asked for", "error", err)
 			}
 			continue // it is away: there will be a look when it is back
 		}
@@ -55,19 +64,19 @@ func (m *Manager) watchStrays(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case m.strayed <- pods:
+		case f.found <- pods:
 		}
 	}
 }
 
-// strays removes the containers without a sandbox, and returns the pods of the sandboxes without a worker.
-func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
+// find removes the containers without a sandbox, and returns the pods of the sandboxes without a worker.
+func (f *strays) find(ctx context.Context) ([]*corev1.Pod, error) {
 	// In this order: a container's sandbox is there as long as it is itself.
-	containers, err := m.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := f.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	sandboxes, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	sandboxes, err := f.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
@@ -78,9 +87,9 @@ func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 	for _, c := range containers.GetContainers() {
 		if there[c.GetPodSandboxId()] {
 			of[c.GetPodSandboxId()] = append(of[c.GetPodSandboxId()], c)
-		} else if c.GetAnnotations()[spec.OwnerAnnotation] == m.node.cfg.RootDir {
-			m.log.Info("removing a container without a sandbox", "container", c.GetId())
-			if _, err := m.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil && !isNotFound(err) {
+		} else if c.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir {
+			f.log.Info("removing a container without a sandbox", "container", c.GetId())
+			if _, err := f.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil && !isNotFound(err) {
 				return nil, fmt.Errorf("remove container %s: %w", c.GetId(), err)
 			}
 		}
@@ -88,11 +97,11 @@ func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 	var out []*corev1.Pod
 	for _, s := range sandboxes.GetItems() {
 		uid := types.UID(s.GetMetadata().GetUid())
-		if s.GetAnnotations()[spec.OwnerAnnotation] != m.node.cfg.RootDir || m.Has(uid) {
+		if s.GetAnnotations()[spec.OwnerAnnotation] != f.node.cfg.RootDir || f.node.registry.has(uid) {
 			continue
 		}
 		// Its worker may have ended since the list: a worker is there for longer than what it removes.
-		again, err := m.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: s.GetId()}})
+		again, err := f.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: s.GetId()}})
 		if err != nil {
 			return nil, fmt.Errorf("list sandboxes: %w", err)
 		}
@@ -104,13 +113,13 @@ func (m *Manager) strays(ctx context.Context) ([]*corev1.Pod, error) {
 }
 
 // takeStrays ends pods that nobody wants; one that is wanted is its worker's when it comes.
-func (m *Manager) takeStrays(ctx context.Context, pods []*corev1.Pod) {
+func (l *leftovers) takeStrays(ctx context.Context, pods []*corev1.Pod) {
 	for _, p := range pods {
-		if !m.Has(p.UID) {
-			m.found[p.UID] = p
+		if !l.manager.Has(p.UID) {
+			l.found[p.UID] = p
 		}
 	}
-	if m.node.registry.synced.Load() {
-		m.adoptNone(ctx)
+	if l.manager.node.registry.synced.Load() {
+		l.adoptNone(ctx)
 	}
 }
