@@ -34,6 +34,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/shutdown"
 	"github.com/berth-node/berth/agent/source"
@@ -189,17 +190,21 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		parallel = 1
 	}
 	a.pods, err = pod.New(pod.Config{
-		MaxParallelStarts: parallel,
-		Runtime:           c.Runtime, Cgroups: measuredGroups{groups, a.work}, Credentials: credentials, Pulled: a.pulled,
-		Objects: objects, Resources: given, Extended: devices.extended, Pins: a.pins, Probes: a.probed, Work: a.work, DiskUse: diskUse(&c.Resources),
+		Runtime: c.Runtime, Cgroups: measuredGroups{groups, a.work}, Objects: objects,
 		Volumes: volume.New(volume.Config{
 			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
 		}),
-		NodeName: c.NodeName, NodeLabels: labels, NodeIPs: nodeIPs, HostMemory: memory, Allocatable: div.Allocatable,
-		Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
-		RootDir: c.RootDir, LogDir: c.LogDir, BackoffInitial: c.BackoffInitial, BackoffMax: c.BackoffMax,
-		ResolvConf: c.ResolvConf, ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault,
-		Events: a.events, Log: c.Log,
+		Node: pod.NodeConfig{
+			Name: c.NodeName, Labels: labels, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
+			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
+		},
+		Given:    pod.Given{Resources: given, Extended: devices.extended, Pins: a.pins},
+		Images:   pod.ImageConfig{Credentials: credentials, Pulled: a.pulled},
+		Security: pod.SecurityConfig{Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault},
+		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
+		RootDir:  c.RootDir, LogDir: c.LogDir, DiskUse: diskUse(&c.Resources),
+		Backoff: plan.Delays{Initial: c.BackoffInitial, Max: c.BackoffMax}, MaxParallelStarts: parallel,
+		Observers: pod.Observers{Probes: a.probed, Work: a.work}, Events: a.events, Log: c.Log,
 	})
 	if err == nil && c.ImagesNamed != nil {
 		c.ImagesNamed(a.pods.ImagesNamed)

@@ -29,8 +29,8 @@ func newAdmitter(m *Manager) *admitter {
 	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), holds)) }
 	a.checks = admission.Checks{
 		admission.ForNew(admission.Shutdown(m.closed.Load)),
-		admission.Affinity(m.node.cfg.NodeName, m.node.cfg.NodeLabels),
-		admission.Sysctls(m.node.cfg.Sysctls),
+		admission.Affinity(m.node.cfg.Node.Name, m.node.cfg.Node.Labels),
+		admission.Sysctls(m.node.cfg.Security.Sysctls),
 		admission.Ports(holding),
 		admission.ForNew(admission.PriorityClass),
 		admission.ForNew(admission.Turn(a)),
@@ -59,11 +59,11 @@ func (a *admitter) Using(r *admission.Request) []*admission.Share {
 
 // Allocatable is what pods may request, with what device plugins offer.
 func (a *admitter) Allocatable() corev1.ResourceList {
-	more := a.node.cfg.Extended()
+	more := a.node.cfg.Given.Extended()
 	if len(more) == 0 {
-		return a.node.cfg.Allocatable
+		return a.node.cfg.Node.Allocatable
 	}
-	out := a.node.cfg.Allocatable.DeepCopy()
+	out := a.node.cfg.Node.Allocatable.DeepCopy()
 	maps.Copy(out, more)
 	return out
 }

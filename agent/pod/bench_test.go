@@ -23,7 +23,7 @@ func BenchmarkPod(b *testing.B) {
 	rt := newFake()
 	m, err := New(Config{
 		Runtime: rt, Cgroups: &fakeCgroups{pods: map[types.UID]bool{}}, Volumes: volume.New(volume.Config{Root: root}),
-		NodeName: "node", NodeIPs: func() []string { return []string{"192.0.2.1"} }, RootDir: root, LogDir: filepath.Join(root, "logs"),
+		Node: NodeConfig{Name: "node", IPs: func() []string { return []string{"192.0.2.1"} }}, RootDir: root, LogDir: filepath.Join(root, "logs"),
 	})
 	if err != nil {
 		b.Fatal(err)

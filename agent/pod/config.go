@@ -16,6 +16,7 @@ import (
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -76,60 +77,85 @@ type Observer interface {
 	Stepped(starting bool, took time.Duration)
 }
 
-// Config is what a [Manager] works with. Runtime, Cgroups, Volumes, NodeName, RootDir and LogDir are required.
+// Config is what a [Manager] works with. Runtime, Cgroups, Volumes, the node's name, RootDir and LogDir are required.
 type Config struct {
 	Runtime Runtime
 	Cgroups Cgroups
 	Volumes Volumes
+	Objects *object.Store // filled by the Manager with what updates tell; nil: one of its own
 
-	Credentials Credentials     // nil: registries are shown none
-	Pulled      *pulled.Records // who may use which image that is there; nil: everybody all of them
-	Objects     *object.Store   // filled by the Manager with what updates tell; nil: one of its own
+	Node     NodeConfig
+	Given    Given
+	Images   ImageConfig
+	Security SecurityConfig
+	DNS      DNSConfig
+
+	RootDir string // pods' files are under pods/<uid>
+	LogDir  string // logs are under <namespace>_<name>_<uid>/<container>
 
 	// DiskUse counts the bytes that the files below a directory take; false when it cannot. nil: what pods
 	// have on the disk is not limited.
 	DiskUse func(ctx context.Context, dir string) (bytes int64, ok bool)
 
-	NodeName    string
-	NodeLabels  map[string]string
-	NodeIPs     func() []string     // the node's addresses, the main one first
-	HostMemory  int64               // bytes, for oom_score_adj
-	Allocatable corev1.ResourceList // what pods may request, and what resourceFieldRef says without a limit; nil: cpus and memory of the node
-	Groups      kube.Options        // the node's choices for the groups of containers
-	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
-
-	RootDir        string   // pods' files are under pods/<uid>
-	LogDir         string   // logs are under <namespace>_<name>_<uid>/<container>
-	ResolvConf     string   // the node's resolver configuration; "" = /etc/resolv.conf
-	SeccompDir     string   // profiles of type Localhost; "" = <RootDir>/seccomp
-	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
-	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
-
-	Probes ProbeObserver // nil: nobody counts
-	Work   Observer      // nil: nobody counts
-
-	// Resources are what pods are given of the node for themselves. A pod is admitted to them, and they are got ready for it, in this
-	// order; containers are made with them, and they are taken back, in the other.
-	Resources []NodeResource
-	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
-	Pins      *pinning.Manager           // hears which containers run, and which resizes are to be; nil: nothing is pinned
-
-	ClusterDNS    []string // name servers of the cluster; none: pods have the node's
-	ClusterDomain string   // "" = cluster.local
-
-	// Containers that exit are restarted after BackoffInitial, which doubles up to BackoffMax and begins anew for a container
-	// that ran for BackoffReset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With BackoffInitial alone zero there is
-	// no delay.
-	BackoffInitial, BackoffMax, BackoffReset time.Duration
+	// Containers that exit are restarted after Backoff.Initial, which doubles up to Max and begins anew for a container that ran for
+	// Reset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With Initial alone zero there is no delay.
+	Backoff plan.Delays
 
 	// MaxParallelStarts is how many pods are started, and how many are taken down, at the same time; 0: twice the number of
 	// CPUs. Pulls, hooks and waiting for containers to end do not count.
 	MaxParallelStarts int
 	Resync            time.Duration // how often it is checked that events told the truth; 0: 5 min
 
+	Observers      Observers
 	Events         *event.Recorder          // nil: nobody hears
 	TracerProvider *sdktrace.TracerProvider // nil: one of its own
 	Log            *slog.Logger
+}
+
+// NodeConfig is what pods are told of the node, and what they may have of it.
+type NodeConfig struct {
+	Name        string
+	Labels      map[string]string
+	IPs         func() []string     // the node's addresses, the main one first
+	Memory      int64               // bytes, for oom_score_adj
+	Allocatable corev1.ResourceList // what pods may request, and what resourceFieldRef says without a limit; nil: cpus and memory of the node
+	Groups      kube.Options        // the node's choices for the groups of containers
+	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
+}
+
+// Given is what pods are given of the node for themselves.
+type Given struct {
+	// Resources are what a pod is admitted to, and what is got ready for it, in this order; containers are made with them, and they are
+	// taken back, in the other.
+	Resources []NodeResource
+	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
+	Pins      *pinning.Manager           // hears which containers run, and which resizes are to be; nil: nothing is pinned
+}
+
+// ImageConfig is how images are had.
+type ImageConfig struct {
+	Credentials Credentials     // nil: registries are shown none
+	Pulled      *pulled.Records // who may use which image that is there; nil: everybody all of them
+}
+
+// SecurityConfig is what containers may do.
+type SecurityConfig struct {
+	SeccompDir     string   // profiles of type Localhost; "" = <RootDir>/seccomp
+	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
+	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
+}
+
+// DNSConfig is how pods resolve names.
+type DNSConfig struct {
+	ResolvConf string   // the node's resolver configuration; "" = /etc/resolv.conf
+	Servers    []string // name servers of the cluster; none: pods have the node's
+	Domain     string   // of the cluster; "" = cluster.local
+}
+
+// Observers hear what goes on, to count it.
+type Observers struct {
+	Probes ProbeObserver // nil: nobody counts
+	Work   Observer      // nil: nobody counts
 }
 
 func (c *Config) complete() error {
@@ -140,7 +166,7 @@ func (c *Config) complete() error {
 		{c.Runtime == nil, "runtime"},
 		{c.Cgroups == nil, "cgroups"},
 		{c.Volumes == nil, "volumes"},
-		{c.NodeName == "", "node name"},
+		{c.Node.Name == "", "node name"},
 		{c.RootDir == "", "root directory"},
 		{c.LogDir == "", "log directory"},
 	} {
@@ -148,29 +174,29 @@ func (c *Config) complete() error {
 			return errors.New("configure pods: no " + missing.what + " given")
 		}
 	}
-	if c.NodeIPs == nil {
-		c.NodeIPs = func() []string { return nil }
+	if c.Node.IPs == nil {
+		c.Node.IPs = func() []string { return nil }
 	}
-	if c.Allocatable == nil {
-		c.Allocatable = corev1.ResourceList{
+	if c.Node.Allocatable == nil {
+		c.Node.Allocatable = corev1.ResourceList{
 			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(c.HostMemory, resource.BinarySI),
+			corev1.ResourceMemory: *resource.NewQuantity(c.Node.Memory, resource.BinarySI),
 		}
 	}
-	if c.Extended == nil {
-		c.Extended = func() corev1.ResourceList { return nil }
+	if c.Given.Extended == nil {
+		c.Given.Extended = func() corev1.ResourceList { return nil }
 	}
 	if c.Objects == nil {
 		c.Objects = new(object.Store)
 	}
-	setDefault(&c.ResolvConf, "/etc/resolv.conf")
-	setDefault(&c.ClusterDomain, "cluster.local")
-	setDefault(&c.SeccompDir, c.RootDir+"/seccomp")
-	if c.BackoffInitial == 0 && c.BackoffMax == 0 && c.BackoffReset == 0 {
-		c.BackoffInitial = 10 * time.Second
+	setDefault(&c.DNS.ResolvConf, "/etc/resolv.conf")
+	setDefault(&c.DNS.Domain, "cluster.local")
+	setDefault(&c.Security.SeccompDir, c.RootDir+"/seccomp")
+	if c.Backoff.Initial == 0 && c.Backoff.Max == 0 && c.Backoff.Reset == 0 {
+		c.Backoff.Initial = 10 * time.Second
 	}
-	setDefault(&c.BackoffMax, 5*time.Minute)
-	setDefault(&c.BackoffReset, 10*time.Minute)
+	setDefault(&c.Backoff.Max, 5*time.Minute)
+	setDefault(&c.Backoff.Reset, 10*time.Minute)
 	setDefault(&c.MaxParallelStarts, 2*runtime.NumCPU())
 	setDefault(&c.Resync, 5*time.Minute)
 	if c.Events == nil {

@@ -61,7 +61,7 @@ func New(c Config) (*Manager, error) {
 			cfg: c, status: writer, registry: newRegistry(writer), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
-			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Resources,
+			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Given.Resources,
 		},
 		log: c.Log, ended: make(chan *worker), turns: make(chan struct{}, 1),
 		desired: map[types.NamespacedName]*corev1.Pod{}, live: map[types.NamespacedName]map[types.UID]*worker{},
@@ -96,7 +96,7 @@ func (m *Manager) Run(ctx context.Context, updates <-chan desired.Update) error 
 	m.left.found = found
 	m.wait.Go(func() { m.link.listen(ctx) })
 	m.wait.Go(func() { m.strays.watch(ctx) })
-	m.wait.Go(func() { m.node.cfg.Pins.Run(ctx, m.node.cfg.Resync) })
+	m.wait.Go(func() { m.node.cfg.Given.Pins.Run(ctx, m.node.cfg.Resync) })
 	changes := make(chan resourceChange)
 	for _, r := range m.node.resources {
 		m.wait.Go(func() { watchResource(ctx, r, changes) })

@@ -95,7 +95,7 @@ func TestCrashLoop(t *testing.T) {
 func TestBackoffFromZero(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()
-		n.cfg.BackoffInitial, n.cfg.BackoffMax = 0, time.Minute
+		n.cfg.Backoff.Initial, n.cfg.Backoff.Max = 0, time.Minute
 		n.start()
 		n.apply(podtest.New("web"))
 		for range 20 {

@@ -65,7 +65,7 @@ func (n *node) nodeIPs() []string {
 	if a := n.addresses.Load(); a != nil && time.Since(a.read) < addressesFresh {
 		return a.ips
 	}
-	a := &addresses{n.cfg.NodeIPs(), time.Now()}
+	a := &addresses{n.cfg.Node.IPs(), time.Now()}
 	n.addresses.Store(a)
 	return a.ips
 }
@@ -82,14 +82,14 @@ func (n *node) sandboxNode() *spec.Node {
 
 func (n *node) specNode() *spec.Node {
 	return &spec.Node{
-		Name: n.cfg.NodeName, IPs: n.nodeIPs(), Memory: n.cfg.HostMemory, Allocatable: n.cfg.Allocatable, Groups: n.cfg.Groups,
-		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, SeccompDir: n.cfg.SeccompDir, SeccompDefault: n.cfg.SeccompDefault,
-		ClusterDomain: n.cfg.ClusterDomain, ClusterDNS: n.cfg.ClusterDNS,
+		Name: n.cfg.Node.Name, IPs: n.nodeIPs(), Memory: n.cfg.Node.Memory, Allocatable: n.cfg.Node.Allocatable, Groups: n.cfg.Node.Groups,
+		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, SeccompDir: n.cfg.Security.SeccompDir, SeccompDefault: n.cfg.Security.SeccompDefault,
+		ClusterDomain: n.cfg.DNS.Domain, ClusterDNS: n.cfg.DNS.Servers,
 	}
 }
 
 func (n *node) resolver() spec.Resolver {
-	r := readResolver(n.cfg.ResolvConf)
+	r := readResolver(n.cfg.DNS.ResolvConf)
 	if !r.OnlyLoopback() {
 		return r
 	}

@@ -46,8 +46,8 @@ func onNode(t *testing.T, test func(n *testNode)) {
 		n := &testNode{t: t, rt: newFake(), cgroups: &fakeCgroups{pods: map[types.UID]bool{}}, want: map[types.NamespacedName]*corev1.Pod{}}
 		n.cfg = Config{
 			Runtime: n.rt, Cgroups: n.cgroups, Volumes: volume.New(volume.Config{Root: root}),
-			NodeName: "node", NodeIPs: func() []string { return []string{"192.0.2.1"} }, HostMemory: 8 << 30,
-			RootDir: root, LogDir: filepath.Join(root, "logs"), ResolvConf: filepath.Join(root, "resolv.conf"),
+			Node:    NodeConfig{Name: "node", IPs: func() []string { return []string{"192.0.2.1"} }, Memory: 8 << 30},
+			RootDir: root, LogDir: filepath.Join(root, "logs"), DNS: DNSConfig{ResolvConf: filepath.Join(root, "resolv.conf")},
 		}
 		if testing.Verbose() && os.Getenv("BERTH_TEST_LOG") != "" {
 			n.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -24,7 +24,7 @@ func activeNames(m *Manager) string {
 func TestPreemption(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()
-		n.cfg.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+		n.cfg.Node.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
 		n.start()
 		low, mid := podtest.Claiming("low", 0, "400m", "10Mi", false), podtest.Claiming("mid", 1000, "400m", "10Mi", false)
 		n.rt.term["main"] = 5 * time.Second

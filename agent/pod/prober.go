@@ -103,8 +103,8 @@ func (p *prober) end() {
 func (p *prober) ended(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t := p.of[id]; p.node.cfg.Probes != nil {
-		p.node.cfg.Probes.ProbesEnded(t.pod, t.spec.Name)
+	if t := p.of[id]; p.node.cfg.Observers.Probes != nil {
+		p.node.cfg.Observers.Probes.ProbesEnded(t.pod, t.spec.Name)
 	}
 	delete(p.of, id)
 }
@@ -235,7 +235,7 @@ func (p *prober) write() error {
 
 // count tells of each answer how long it took. run is the context of the probes.
 func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask probes.Question) probes.Question {
-	if p.node.cfg.Probes == nil {
+	if p.node.cfg.Observers.Probes == nil {
 		return ask
 	}
 	return func(ctx context.Context) (probes.Outcome, string) {
@@ -244,7 +244,7 @@ func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask prob
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if run.Err() == nil {
-			p.node.cfg.Probes.Probed(t.pod, t.spec.Name, kind, outcome, time.Since(began))
+			p.node.cfg.Observers.Probes.Probed(t.pod, t.spec.Name, kind, outcome, time.Since(began))
 		}
 		return outcome, message
 	}

@@ -22,7 +22,7 @@ type puller struct{ node *node }
 
 // mayUse says whether a pod may use an image that is on the machine.
 func (p puller) mayUse(ctx context.Context, pod *corev1.Pod, image *runtimeapi.ImageSpec, id string) (bool, error) {
-	return p.node.cfg.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
+	return p.node.cfg.Images.Pulled.May(ctx, imageOf(image), id, func() (out []pulled.Secret) {
 		for _, o := range p.pullSecrets(pod, image.GetImage()) {
 			out = append(out, *shownBy(&o))
 		}
@@ -74,7 +74,7 @@ func shownBy(o *credential.Offer) *pulled.Secret {
 
 // pullRecorded pulls an image and has it remembered with what that was possible.
 func (p puller) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (img spec.Image, err error) {
-	pull, err := p.node.cfg.Pulled.Begin(ctx, imageOf(r.GetImage()))
+	pull, err := p.node.cfg.Images.Pulled.Begin(ctx, imageOf(r.GetImage()))
 	if err != nil {
 		return img, err
 	}
@@ -99,8 +99,8 @@ func (p puller) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi
 // was. When there is nothing, the image may be public.
 func (p puller) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
 	offers := p.pullSecrets(pod, r.GetImage().GetImage())
-	if p.node.cfg.Credentials != nil {
-		more, err := p.node.cfg.Credentials.For(ctx, r.GetImage().GetImage())
+	if p.node.cfg.Images.Credentials != nil {
+		more, err := p.node.cfg.Images.Credentials.For(ctx, r.GetImage().GetImage())
 		if err != nil {
 			return nil, nil, fmt.Errorf("get credentials: %w", err)
 		}

@@ -51,7 +51,7 @@ func (p *perHandler) PullImage(_ context.Context, r *runtimeapi.PullImageRequest
 
 func TestImagesAreThoseOfThePodsHandler(t *testing.T) {
 	rt := &perHandler{asked: map[string][]string{}}
-	w := puller{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), NodeIPs: func() []string { return nil }}}}
+	w := puller{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), Node: NodeConfig{IPs: func() []string { return nil }}}}}
 	c := &corev1.Container{Name: "main", Image: "r.io/x:1"}
 	for _, handler := range []string{"", "wasm"} {
 		img, err := w.haveImage(t.Context(), &corev1.Pod{}, c, handler)
@@ -87,7 +87,7 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 		{credentials{"a", "b"}, "x", 2, false},
 	} {
 		g := &guarded{user: c.user}
-		w := puller{node: &node{cfg: Config{Runtime: g, Credentials: c.have}}}
+		w := puller{node: &node{cfg: Config{Runtime: g, Images: ImageConfig{Credentials: c.have}}}}
 		_, _, err := w.pullWithCredentials(t.Context(), &corev1.Pod{}, &runtimeapi.PullImageRequest{Image: imageSpec("r.io/x", "")})
 		if (err == nil) != c.ok || len(g.shown) != c.shown {
 			t.Errorf("%v for %q: showed %q, %v", c.have, c.user, g.shown, err)

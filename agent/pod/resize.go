@@ -101,7 +101,7 @@ func (z *sizing) allocate() {
 		reason, message = corev1.PodReasonInfeasible, err.Error()
 	}
 	if reason == "" {
-		reason, message = w.node.rooms.take(z.want, w.pod, w.node.cfg.Allocatable, all)
+		reason, message = w.node.rooms.take(z.want, w.pod, w.node.cfg.Node.Allocatable, all)
 	}
 	if reason != "" {
 		if z.pending == nil || z.pending.Reason != reason || z.pending.Message != message {
@@ -145,7 +145,7 @@ func (a acts) resize() act {
 			defer cancel()
 			c := spec.FindContainer(pod, name)
 			to := spec.Resized(pod, c, node)
-			if w.node.cfg.Pins.Pin(pod.UID, name).Exclusive {
+			if w.node.cfg.Given.Pins.Pin(pod.UID, name).Exclusive {
 				to.CpuQuota = -1
 			}
 			_, err := w.node.cfg.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
@@ -179,7 +179,7 @@ func (a acts) resize() act {
 
 // pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is admitted.
 func (n *node) pinned(pod *corev1.Pod) (reason, message string) {
-	if n.cfg.Pins.Keeps(pod) {
+	if n.cfg.Given.Pins.Keeps(pod) {
 		return "", ""
 	}
 	return corev1.PodReasonInfeasible, "Resize is infeasible for containers with CPUs or memory nodes of their own"

@@ -65,7 +65,7 @@ func TestResizeInPlace(t *testing.T) {
 func TestResizeWaitsForRoom(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()
-		n.cfg.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
+		n.cfg.Node.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
 		n.start()
 		other := podtest.New("other", sized("600m", "64Mi"))
 		n.apply(podtest.New("web", sized("100m", "64Mi")), other)

@@ -94,7 +94,7 @@ func TestNodeResources(t *testing.T) {
 			}
 			log = nil
 		}
-		n.cfg.Resources = []NodeResource{a, b}
+		n.cfg.Given.Resources = []NodeResource{a, b}
 		n.start()
 
 		b.set(errors.New("none left"), nil)

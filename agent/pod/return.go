@@ -90,11 +90,11 @@ func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName)
 // delayOver says whether a pod that was evicted has waited for as long as a container would that has failed as often.
 func (a *admitter) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) bool {
 	before := a.relapse[key]
-	if before.uid != uid || l.at.Sub(before.since) > a.node.cfg.BackoffReset {
+	if before.uid != uid || l.at.Sub(before.since) > a.node.cfg.Backoff.Reset {
 		before = relapse{uid: uid}
 		a.relapse[key] = before
 	}
-	rest := time.Until(l.at.Add(plan.Backoff(a.node.cfg.BackoffInitial, a.node.cfg.BackoffMax, before.count+1)))
+	rest := time.Until(l.at.Add(plan.Backoff(a.node.cfg.Backoff.Initial, a.node.cfg.Backoff.Max, before.count+1)))
 	if rest > 0 && !l.alarm {
 		l.alarm = true
 		time.AfterFunc(rest, a.node.askAgain)

@@ -18,7 +18,7 @@ func small(t *testing.T, cpu string, test func(n *testNode)) {
 	t.Helper()
 	onNode(t, func(n *testNode) {
 		n.stop()
-		n.cfg.Allocatable = corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+		n.cfg.Node.Allocatable = corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
 		n.start()
 		test(n)
 	})

@@ -51,7 +51,7 @@ type hook struct {
 // the record: it comes first and goes last, so that whatever is left of a pod is found by it.
 func (s *site) hooks() [][]hook {
 	early, beside := func(context.Context) error { return nil }, s.makeCgroup
-	if s.node.cfg.GroupFirst {
+	if s.node.cfg.Node.GroupFirst {
 		early, beside = s.makeCgroup, early
 	}
 	first := [][]hook{
@@ -225,7 +225,7 @@ func (s *site) persistent(v *corev1.Volume) (bound *corev1.PersistentVolume, ok 
 		claim := object.ClaimOf(s.pod, v)
 		var name string
 		name, err = s.node.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken map[string]bool) (string, error) {
-			chosen, err := s.node.cfg.Objects.Choose(claim, s.node.cfg.NodeLabels, taken)
+			chosen, err := s.node.cfg.Objects.Choose(claim, s.node.cfg.Node.Labels, taken)
 			if err != nil {
 				return "", err
 			}
@@ -376,7 +376,7 @@ func (s *site) hostsFile() string { return filepath.Join(s.directory(), "etc-hos
 
 // writeHosts writes the pod's /etc/hosts when it is to change. It is written in place, because containers have it mounted.
 func (s *site) writeHosts() error {
-	hostname, err := spec.Hostname(s.pod, s.node.cfg.ClusterDomain)
+	hostname, err := spec.Hostname(s.pod, s.node.cfg.DNS.Domain)
 	if err != nil {
 		return err
 	}
@@ -386,7 +386,7 @@ func (s *site) writeHosts() error {
 			return fmt.Errorf("read the node's hosts: %w", err)
 		}
 	}
-	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.node.cfg.ClusterDomain), s.ips, host)
+	content := volume.HostsFile(s.pod, hostname, spec.FQDN(s.pod, spec.ShortName(s.pod), s.node.cfg.DNS.Domain), s.ips, host)
 	if had, err := os.ReadFile(s.hostsFile()); err == nil && bytes.Equal(had, content) {
 		return nil
 	}

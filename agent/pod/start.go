@@ -223,7 +223,7 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		}
 		return id, &reasoned{plan.ReasonRun, err}
 	}
-	l.worker.node.cfg.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
+	l.worker.node.cfg.Given.Pins.Started(id, l.pod.UID, l.c.Name, l.pin)
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Started", "Started container %s", l.c.Name)
 	return id, nil
 }

@@ -205,8 +205,8 @@ func (t *startTrace) traceStart(d *plan.Decision) {
 		}
 	}
 	t.endTrace()
-	if w.node.cfg.Work != nil {
-		w.node.cfg.Work.Started(time.Since(t.began))
+	if w.node.cfg.Observers.Work != nil {
+		w.node.cfg.Observers.Work.Started(time.Since(t.began))
 	}
 }
 

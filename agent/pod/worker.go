@@ -332,7 +332,7 @@ func (w *worker) view() *plan.View {
 	return &plan.View{
 		Pod: w.pod, Now: time.Now(), Seen: w.observer.seen, Prepared: w.place.site != nil, Renew: w.place.renew, Finished: w.place.finished, Torn: w.place.torn,
 		Deadline: w.deadline(), Busy: busy, Resized: *w.size.resized, Images: w.tries.images, Failed: w.tries.failed, Refused: w.tries.refused, Probes: w.probes, End: w.fate.end,
-		Delays: plan.Delays{Initial: w.node.cfg.BackoffInitial, Max: w.node.cfg.BackoffMax, Reset: w.node.cfg.BackoffReset},
+		Delays: w.node.cfg.Backoff,
 	}
 }
 
@@ -349,8 +349,8 @@ func (w *worker) begin(ctx context.Context, s plan.Step) {
 		ctx, span := w.start.stepSpan(ctx, s)
 		apply, err := do(ctx)
 		endSpan(span, err)
-		if w.node.cfg.Work != nil {
-			w.node.cfg.Work.Stepped(starting, time.Since(began))
+		if w.node.cfg.Observers.Work != nil {
+			w.node.cfg.Observers.Work.Stepped(starting, time.Since(began))
 		}
 		cancel()
 		w.work.results <- result{s, err, apply}
