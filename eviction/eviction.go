@@ -1,5 +1,5 @@
-// Package eviction ends pods that take more of the node than they may: those that have more on its disk than their limits of
-// ephemeral-storage and the size limits of their emptyDirs allow. What is in memory is limited by the kernel.
+// Package eviction ends pods that take more of the node than they may: those that have more on its disk than their
+// limits of ephemeral-storage and the size limits of their emptyDirs allow. What is in memory is limited by the kernel.
 package eviction
 
 import (
@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// every is how often pods with a limit are looked at, as by kubelet. The kernel tells nobody that a directory has grown.
+// every is how often pods with a limit are looked at, as by kubelet. The kernel tells nobody that a directory has
+// grown.
 const every = 10 * time.Second
 
 // Pods are the pods of the node.
@@ -28,8 +29,8 @@ type Pods interface {
 type Usage interface {
 	// Volume is what an emptyDir of the pod takes; false when it cannot be counted.
 	Volume(ctx context.Context, pod *corev1.Pod, name string) (bytes int64, ok bool)
-	// Containers is what each of the pod's containers has written into its file system and its logs, by name. layers are the
-	// directories of file systems that they have written to.
+	// Containers is what each of the pod's containers has written into its file system and its logs, by name. layers
+	// are the directories of file systems that they have written to.
 	Containers(ctx context.Context, pod *corev1.Pod) (use map[string]int64, layers []string, err error)
 }
 

@@ -13,8 +13,8 @@ type storage struct {
 	volumes    int64
 }
 
-// storageLimit is what the containers of a pod may have on the disk together; false when none of them has a limit. One without a limit
-// counts for the others, as under kubelet.
+// storageLimit is what the containers of a pod may have on the disk together; false when none of them has a limit. One
+// without a limit counts for the others, as under kubelet.
 func storageLimit(pod *corev1.Pod) (int64, bool) {
 	limit, ok := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
 	return limit.Value(), ok && limit.Sign() > 0

@@ -29,8 +29,8 @@ type Cgroups interface {
 	PodPath(*corev1.Pod) string
 	// EnsurePod makes the pod's group with its limits and returns its path. The group may be there, with groups in it.
 	EnsurePod(*corev1.Pod) (string, error)
-	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs are given,
-	// by name.
+	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs
+	// are given, by name.
 	ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error
 	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
 	RemovePod(ctx context.Context, uid types.UID, path string) error
@@ -40,13 +40,14 @@ type Cgroups interface {
 
 // Volumes are the volumes of the pods. All methods are idempotent.
 type Volumes interface {
-	// Setup makes every volume of the pod and returns the host path of each by its name. Volumes that are there already are brought
-	// up to date with their content.
+	// Setup makes every volume of the pod and returns the host path of each by its name. Volumes that are there already
+	// are brought up to date with their content.
 	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
-	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be mounted.
+	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be
+	// mounted.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
-	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns, which is told what
-	// all pods have.
+	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns,
+	// which is told what all pods have.
 	Bind(uid types.UID, volume string, choose func(taken map[string]bool) (string, error)) (string, error)
 	// Teardown takes away everything Setup and SubPath made, with the pod's directory.
 	Teardown(ctx context.Context, uid types.UID) error
@@ -71,7 +72,8 @@ type ProbeObserver interface {
 
 // Observer hears of the work on pods. Its methods return at once.
 type Observer interface {
-	// Started tells that every container of a pod runs or has run for the first time, and how long that took since it was seen.
+	// Started tells that every container of a pod runs or has run for the first time, and how long that took since it
+	// was seen.
 	Started(took time.Duration)
 	// Stepped tells of a step that has ended, and whether it was one of a pod's start.
 	Stepped(starting bool, took time.Duration)
@@ -97,12 +99,13 @@ type Config struct {
 	// have on the disk is not limited.
 	DiskUse func(ctx context.Context, dir string) (bytes int64, ok bool)
 
-	// Containers that exit are restarted after Backoff.Initial, which doubles up to Max and begins anew for a container that ran for
-	// Reset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With Initial alone zero there is no delay.
+	// Containers that exit are restarted after Backoff.Initial, which doubles up to Max and begins anew for a container
+	// that ran for Reset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With Initial alone zero there is
+	// no delay.
 	Backoff plan.Delays
 
-	// MaxParallelStarts is how many pods are started, and how many are taken down, at the same time; 0: twice the number of
-	// CPUs. Pulls, hooks and waiting for containers to end do not count.
+	// MaxParallelStarts is how many pods are started, and how many are taken down, at the same time; 0: twice the
+	// number of CPUs. Pulls, hooks and waiting for containers to end do not count.
 	MaxParallelStarts int
 	Resync            time.Duration // how often it is checked that events told the truth; 0: 5 min
 
@@ -125,8 +128,8 @@ type NodeConfig struct {
 
 // Given is what pods are given of the node for themselves.
 type Given struct {
-	// Resources are what a pod is admitted to, and what is got ready for it, in this order; containers are made with them, and they are
-	// taken back, in the other.
+	// Resources are what a pod is admitted to, and what is got ready for it, in this order; containers are made with
+	// them, and they are taken back, in the other.
 	Resources []NodeResource
 	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
 	Pins      *pinning.Manager           // hears which containers run, and which resizes are to be; nil: nothing is pinned

@@ -40,13 +40,17 @@ func (d onDisk) Evict(pod *corev1.Pod, message string) {
 		return
 	}
 	d.node.event(pod, corev1.EventTypeWarning, "Evicted", "%s", message)
-	w.mail.putEviction(Eviction{Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Return: ReturnDelayed, Conditions: []corev1.PodCondition{{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
-	}}})
+	w.mail.putEviction(Eviction{
+		Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Return: ReturnDelayed,
+		Conditions: []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: message,
+		}},
+	})
 }
 
-// Volume is by the file system's word where that counts an emptyDir. A pod without users of its own can give its files to another project
-// than the volume's, so that it takes more than the file system says: its are looked at one by one.
+// Volume is by the file system's word where that counts an emptyDir. A pod without users of its own can give its files
+// to another project than the volume's, so that it takes more than the file system says: its are looked at one by one.
 func (d onDisk) Volume(ctx context.Context, pod *corev1.Pod, name string) (int64, bool) {
 	if ownUsers(pod) {
 		if used, ok := volume.Charged(d.node.cfg.RootDir, pod.UID, name); ok {

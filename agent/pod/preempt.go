@@ -13,7 +13,8 @@ import (
 // reasonPreempting is kubelet's, of the pods that go and of the event that says so.
 const reasonPreempting = "Preempting"
 
-// Preempt ends pods of lower priority for one that has not got what it requests. It says whether the pod is to wait for their end.
+// Preempt ends pods of lower priority for one that has not got what it requests. It says whether the pod is to wait for
+// their end.
 func (a *admitter) Preempt(r *admission.Request) bool {
 	if !admission.Preempts(r.Pod) {
 		return false

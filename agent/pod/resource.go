@@ -14,18 +14,19 @@ import (
 	"github.com/berth-node/berth/agent/status"
 )
 
-// NodeResource is something of the node that pods are given for themselves, beside what their requests and limits share out: CPUs and
-// memory nodes, devices of plugins, devices of resource claims. It keeps its own record of who has what. All methods can be repeated.
+// NodeResource is something of the node that pods are given for themselves, beside what their requests and limits share
+// out: CPUs and memory nodes, devices of plugins, devices of resource claims. It keeps its own record of who has what.
+// All methods can be repeated.
 type NodeResource interface {
 	// Name is what errors and traces call it.
 	Name() string
 	// Concerns says whether the pod asks for any of it, or has some.
 	Concerns(pod *corev1.Pod) bool
-	// Admit gives the pod what it asks for, or says why it cannot have it, as a *pinning.Refusal where that has a reason of its own. ran
-	// says that the pod runs already.
+	// Admit gives the pod what it asks for, or says why it cannot have it, as a *pinning.Refusal where that has a
+	// reason of its own. ran says that the pod runs already.
 	Admit(pod *corev1.Pod, ran bool) error
-	// Prepare gets ready what the pod was given, before the pod's sandbox is made. It may take its time: other pods go on. Its error may
-	// be a *[PrepareError].
+	// Prepare gets ready what the pod was given, before the pod's sandbox is made. It may take its time: other pods go
+	// on. Its error may be a *[PrepareError].
 	Prepare(ctx context.Context, pod *corev1.Pod) error
 	// Inject adds what the container is made with for it.
 	Inject(ctx context.Context, pod *corev1.Pod, c *corev1.Container, into *spec.Injection) error
@@ -52,8 +53,8 @@ func (e *PrepareError) Unwrap() error { return e.Err }
 // resources are all that a node has.
 type resources []NodeResource
 
-// admit gives a pod what is to be its own. Of several none is taken from others for a pod that does not get the rest; what a pod has that
-// runs it keeps.
+// admit gives a pod what is to be its own. Of several none is taken from others for a pod that does not get the rest;
+// what a pod has that runs it keeps.
 func (all resources) admit(ctx context.Context, pod *corev1.Pod, ran bool) error {
 	for i, r := range all {
 		err := r.Admit(pod, ran)
@@ -136,8 +137,8 @@ func watchResource(ctx context.Context, r NodeResource, to chan<- resourceChange
 	}
 }
 
-// admitResources gives a pod what is to be its own. One that cannot have it now waits, like others that the node has something against;
-// one that runs already goes on, because an agent's restart is no event in its life.
+// admitResources gives a pod what is to be its own. One that cannot have it now waits, like others that the node has
+// something against; one that runs already goes on, because an agent's restart is no event in its life.
 func (a *admitter) admitResources(ctx context.Context, pod *corev1.Pod, ran bool) *admission.Verdict {
 	err := a.node.resources.admit(ctx, pod, ran)
 	if err == nil {
@@ -157,8 +158,8 @@ func (a *admitter) admitResources(ctx context.Context, pod *corev1.Pod, ran bool
 	return v
 }
 
-// resourceChanged tells the pods that have some of a resource or wait for it: their status may be another one, or what has failed for want
-// of it may be had. A pod that was not taken in for want of it is asked for again.
+// resourceChanged tells the pods that have some of a resource or wait for it: their status may be another one, or what
+// has failed for want of it may be had. A pod that was not taken in for want of it is asked for again.
 func (m *Manager) resourceChanged(ctx context.Context, c resourceChange) {
 	for _, w := range m.node.registry.all() {
 		switch {

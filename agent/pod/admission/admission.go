@@ -1,5 +1,5 @@
-// Package admission says what the node has against a pod, beside those that are here. It is a list of checks, each of which knows one
-// reason; who runs pods puts the list together and says what there is on the node.
+// Package admission says what the node has against a pod, beside those that are here. It is a list of checks, each of
+// which knows one reason; who runs pods puts the list together and says what there is on the node.
 package admission
 
 import (
@@ -16,8 +16,8 @@ type Verdict struct {
 	Final bool // it will never be another one for this pod
 }
 
-// Request is the question whether a pod may run. A pod that may not for the moment waits: unlike a pod of an API server, nobody would
-// make a static pod again that was refused.
+// Request is the question whether a pod may run. A pod that may not for the moment waits: unlike a pod of an API
+// server, nobody would make a static pod again that was refused.
 type Request struct {
 	Pod *corev1.Pod
 	Ran bool // it runs already: an agent's restart is no event in its life
@@ -64,7 +64,8 @@ func never(reason, message string) *Verdict {
 	return &Verdict{Waiting: status.Waiting{Reason: reason, Message: message}, Final: true}
 }
 
-// Share is what an admitted pod has of the node. It is worked out once: whoever comes later is judged beside all that are here.
+// Share is what an admitted pod has of the node. It is worked out once: whoever comes later is judged beside all that
+// are here.
 type Share struct {
 	Pod      *corev1.Pod // as it came
 	requests corev1.ResourceList

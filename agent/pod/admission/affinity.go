@@ -8,8 +8,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Affinity refuses pods whose nodeSelector and required node affinity do not choose this node. They never will: labels change with a
-// restart of the agent only.
+// Affinity refuses pods whose nodeSelector and required node affinity do not choose this node. They never will: labels
+// change with a restart of the agent only.
 func Affinity(node string, labels map[string]string) Check {
 	self := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels}}
 	return func(r *Request) *Verdict {

@@ -25,8 +25,8 @@ type Room interface {
 	Preempt(*Request) bool
 }
 
-// Fit has a pod wait for what it requests. It is to be the last check: for a pod that has nothing else to wait for, others may have to
-// go.
+// Fit has a pod wait for what it requests. It is to be the last check: for a pod that has nothing else to wait for,
+// others may have to go.
 func Fit(room Room) Check {
 	return func(r *Request) *Verdict {
 		v := fits(r.Pod, room.Using(r), room.Allocatable())
@@ -37,8 +37,8 @@ func Fit(room Room) Check {
 	}
 }
 
-// fits says whether what the pod requests is there beside what those that are here request, in the words that people know from
-// kubelet. What the node alone does not have, it never will.
+// fits says whether what the pod requests is there beside what those that are here request, in the words that people
+// know from kubelet. What the node alone does not have, it never will.
 func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verdict {
 	if err := errors.Join(kube.CheckAnnotations(pod.Annotations), kube.CheckLimits(pod)); err != nil {
 		return never(pinning.ReasonAdmission, err.Error())
@@ -74,8 +74,8 @@ func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verd
 	return nil
 }
 
-// ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last. Of huge pages that
-// the node does not know it has none.
+// ordered are the resources that pods can run out of, the CPU first, and those of devices that the pod wants last. Of
+// huge pages that the node does not know it has none.
 func ordered(have, want corev1.ResourceList) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for name := range have {

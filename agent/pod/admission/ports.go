@@ -6,7 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Ports has a pod wait for ports of the node that another one has. holding are the pods of other names that have not given back theirs.
+// Ports has a pod wait for ports of the node that another one has. holding are the pods of other names that have not
+// given back theirs.
 func Ports(holding func(*Request) []*Share) Check {
 	return func(r *Request) *Verdict {
 		ports := hostPorts(r.Pod)

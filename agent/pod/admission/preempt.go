@@ -12,8 +12,9 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// Victims are the pods that have to end for one that has not got what it requests, by kubelet's rules: none when even all of lower priority
-// would not be enough, else first those of the lowest QoS class, and as few as will do. lacks says whether anything is lacking at all.
+// Victims are the pods that have to end for one that has not got what it requests, by kubelet's rules: none when even
+// all of lower priority would not be enough, else first those of the lowest QoS class, and as few as will do. lacks
+// says whether anything is lacking at all.
 func Victims(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) (victims []*corev1.Pod, lacks bool) {
 	missing := lacking(pod, here, allocatable)
 	if len(missing) == 0 {

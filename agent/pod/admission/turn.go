@@ -20,7 +20,8 @@ type Pods interface {
 	Shown(types.NamespacedName) (*corev1.Pod, bool)
 }
 
-// Turn has a pod wait until those are up that it is to start after. Once it has started, what becomes of them is no matter.
+// Turn has a pod wait until those are up that it is to start after. Once it has started, what becomes of them is no
+// matter.
 func Turn(pods Pods) Check { return turn{pods}.check }
 
 type turn struct{ pods Pods }

@@ -9,12 +9,13 @@ import (
 // Delays says how long to wait before something is tried again.
 type Delays struct{ Initial, Max, Reset time.Duration }
 
-// RetryInitial: trying again what failed in the node itself begins sooner than restarting what exits: nothing of the user's runs in between. It
-// never is without delay, because such failures come at once.
+// RetryInitial is the first delay before what failed in the node itself is tried again. It is shorter than that of what exits:
+// nothing of the user's runs in between. It never is without delay, because such failures come at once.
 const RetryInitial = time.Second
 
-// restart is when a container that has exited may run again, and the delay that its successor will carry. Each container carries
-// the delay that applies when it exits soon: so nothing needs to be remembered, and a restart of the agent changes nothing.
+// restart is when a container that has exited may run again, and the delay that its successor will carry. Each
+// container carries the delay that applies when it exits soon: so nothing needs to be remembered, and a restart of the
+// agent changes nothing.
 func (d Delays) restart(c *Container) (at time.Time, next time.Duration) {
 	began, ended := time.Unix(0, c.GetStartedAt()), time.Unix(0, c.GetFinishedAt())
 	delay := min(spec.Backoff(c.GetAnnotations()), d.Max)

@@ -1,5 +1,5 @@
-// Package plan decides what is to be done next about a pod. It is pure: the same [View] always comes to the same [Decision], so that an
-// agent that was restarted goes on with what the one before it was about.
+// Package plan decides what is to be done next about a pod. It is pure: the same [View] always comes to the same
+// [Decision], so that an agent that was restarted goes on with what the one before it was about.
 package plan
 
 import (
@@ -263,8 +263,8 @@ func (p *planner) unwanted() {
 	}
 }
 
-// collect removes what nobody will ask for any more: of each name one dead container is kept beside the newest, for its log and
-// its state.
+// collect removes what nobody will ask for any more: of each name one dead container is kept beside the newest, for its
+// log and its state.
 func (p *planner) collect() {
 	for name, list := range p.Seen.Containers {
 		kept := false
