@@ -32,6 +32,7 @@ import (
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/api/pki"
+	"github.com/berth-node/berth/agent/desired"
 	berthpod "github.com/berth-node/berth/agent/pod"
 )
 
@@ -326,6 +327,13 @@ func TestObjects(t *testing.T) {
 	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict || !strings.Contains(err.Error(), "/m/web-node.yaml") {
 		t.Errorf("delete: %v", err)
 	}
+	remote := pod("1", true)
+	remote.Annotations = map[string]string{desired.AnnotationSource: string(desired.API)}
+	f.pods.set(watch.Modified, remote)
+	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict || !strings.Contains(err.Error(), "delete it there") {
+		t.Errorf("delete a pod of an API server: %v", err)
+	}
+	f.pods.set(watch.Modified, pod("1", true))
 	if span, err := f.client.Timing(ctx, key); err != nil || span.Children[0].Name != "sandbox" {
 		t.Errorf("timing: %v, %v", span, err)
 	}

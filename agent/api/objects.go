@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-node/berth/agent/desired"
 )
 
 func (s *Server) listPods(w http.ResponseWriter, r *http.Request) error {
@@ -70,16 +72,21 @@ func (s *Server) getPod(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, typed(p))
 }
 
-// deletePod always refuses: the manifests say which pods run, and the agent never changes them.
+// deletePod always refuses: the manifests and the API server say which pods run, and the agent never changes them.
 func (s *Server) deletePod(w http.ResponseWriter, r *http.Request) error {
 	p, err := s.find(r)
 	if err != nil {
 		return err
 	}
-	msg := "pod " + p.Namespace + "/" + p.Name + " is a static pod and is being removed already: no manifest asks for it any more"
-	if f := s.file(p); f != "" {
+	msg := "pod " + p.Namespace + "/" + p.Name
+	switch f := s.file(p); {
+	case !desired.RulesOf(p).Manifest:
+		msg += " is a pod of the API server: delete it there"
+	case f == "":
+		msg += " is a static pod and is being removed already: no manifest asks for it any more"
+	default:
 		w.Header().Set(ManifestHeader, f)
-		msg = "pod " + p.Namespace + "/" + p.Name + " is a static pod: it runs as long as its manifest is there; remove it from " + f
+		msg += " is a static pod: it runs as long as its manifest is there; remove it from " + f
 	}
 	return &failure{http.StatusConflict, metav1.StatusReasonConflict, msg}
 }

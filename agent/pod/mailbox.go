@@ -26,7 +26,7 @@ type Eviction struct {
 	// Boot, when not empty, is the ID of the boot (/proc/sys/kernel/random/boot_id) with which the order ends: the pod runs again when
 	// the machine does.
 	Boot string `json:"boot,omitempty"`
-	// Return says when the pod runs again in any case. Nobody would make a static pod again.
+	// Return says when the pod runs again, if pods of its origin do.
 	Return Return `json:"return,omitempty"`
 }
 

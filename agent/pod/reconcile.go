@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/status"
 )
@@ -37,7 +38,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 			m.left.endFound(ctx, uid)
 		}
 	}
-	if want != nil && replaces(want, m.live[key]) {
+	if want != nil && desired.RulesOf(want).Succeeds && replaces(want, m.live[key]) {
 		if !m.node.registry.synced.Load() {
 			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
 			return
@@ -93,6 +94,9 @@ func (m *Manager) keepOld(want *corev1.Pod, key types.NamespacedName, v *admissi
 // tryStart starts a pod unless the node has something against it. ran says that there is something of it already, before why it was
 // held until now.
 func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, ran bool, before status.Waiting) {
+	if !ran && m.refused(pod, key) {
+		return
+	}
 	v := m.admitter.judge(pod, ran)
 	if v == nil {
 		v = m.admitter.admitResources(ctx, pod, ran)
@@ -101,7 +105,7 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 		m.startWorker(ctx, pod)
 		return
 	}
-	if !v.Final {
+	if v.Final = v.Final || !ran && m.failsRefused(pod, key, v); !v.Final {
 		m.held[key] = v.Waiting
 		if v.Waiting == before {
 			return // it is known
@@ -114,4 +118,16 @@ func (m *Manager) tryStart(ctx context.Context, key types.NamespacedName, pod *c
 	})
 	m.node.status.Put(&shown)
 	m.node.event(pod, corev1.EventTypeWarning, v.Reason, "%s", v.Message)
+}
+
+// failsRefused says whether a pod fails that the node does not take for the moment. Whatever its origin, it waits for its turn and for
+// those that end for it.
+func (m *Manager) failsRefused(pod *corev1.Pod, key types.NamespacedName, v *admission.Verdict) bool {
+	return !desired.RulesOf(pod).Waits && v.Reason != admission.ReasonTurn && m.admitter.next[key] == nil
+}
+
+// refused says whether a pod has failed because the node did not take it: it stays failed when there is room later.
+func (m *Manager) refused(pod *corev1.Pod, key types.NamespacedName) bool {
+	shown, ok := m.node.status.Get(key)
+	return ok && shown.UID == pod.UID && shown.Status.Phase == corev1.PodFailed && !desired.RulesOf(pod).Waits
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/pod/plan"
 )
@@ -60,7 +61,7 @@ func (a *admitter) priorityOf(key types.NamespacedName) int32 {
 // not to be restarted has had its run.
 func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
 	l := w.told.lapsed.Load()
-	if l == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !a.node.registry.synced.Load() {
+	if l == nil || !desired.RulesOf(pod).Returns || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !a.node.registry.synced.Load() {
 		return false
 	}
 	switch l.Return {

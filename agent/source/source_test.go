@@ -93,6 +93,9 @@ func (h *harness) take(u desired.Update) {
 		delete(h.pods, u.Key.String())
 		h.history = append(h.history, "-"+u.Key.Name)
 	default:
+		if u.Origin != desired.OriginOf(u.Pod) {
+			h.t.Errorf("%s comes from %q, and says %q", u.Key, u.Origin, desired.OriginOf(u.Pod))
+		}
 		h.pods[u.Key.String()] = u.Pod
 		h.history = append(h.history, "+"+u.Key.Name+" "+string(u.Pod.UID))
 	}

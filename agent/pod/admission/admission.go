@@ -16,8 +16,7 @@ type Verdict struct {
 	Final bool // it will never be another one for this pod
 }
 
-// Request is the question whether a pod may run. A pod that may not for the moment waits: unlike a pod of an API
-// server, nobody would make a static pod again that was refused.
+// Request is the question whether a pod may run. What becomes of one that may not for the moment depends on its origin.
 type Request struct {
 	Pod *corev1.Pod
 	Ran bool // it runs already: an agent's restart is no event in its life

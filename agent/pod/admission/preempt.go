@@ -8,12 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // Victims are the pods that have to end for one that has not got what it requests, by kubelet's rules: none when even
-// all of lower priority would not be enough, else first those of the lowest QoS class, and as few as will do. lacks
+// all that it outranks would not be enough, else first those of the lowest QoS class, and as few as will do. lacks
 // says whether anything is lacking at all.
 func Victims(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceList) (victims []*corev1.Pod, lacks bool) {
 	missing := lacking(pod, here, allocatable)
@@ -27,7 +28,20 @@ func Victims(pod *corev1.Pod, here []*corev1.Pod, allocatable corev1.ResourceLis
 // Preempts says whether others may have to end for a pod.
 func Preempts(pod *corev1.Pod) bool {
 	p := pod.Spec.PreemptionPolicy
-	return p == nil || *p != corev1.PreemptNever
+	return (p == nil || *p != corev1.PreemptNever) && critical(pod)
+}
+
+// systemCritical is the priority from which on pods are critical, by the API.
+const systemCritical = 2_000_000_000
+
+// critical says whether a pod is one that others may end for.
+func critical(pod *corev1.Pod) bool {
+	return desired.RulesOf(pod).Critical || Priority(pod) >= systemCritical
+}
+
+// outranks says whether a pod may have another one end for it.
+func outranks(pod, other *corev1.Pod) bool {
+	return critical(pod) && !critical(other) || Priority(pod) > Priority(other)
 }
 
 // lacking is how much the pod requests beyond what those that are here leave.
@@ -65,7 +79,7 @@ func Priority(pod *corev1.Pod) int32 {
 	return 0
 }
 
-// chooseVictims is which pods have to go for what is lacking; false when there are not enough of lower priority.
+// chooseVictims is which pods have to go for what is lacking; false when there are not enough that it outranks.
 func chooseVictims(pod *corev1.Pod, here []*corev1.Pod, lacks corev1.ResourceList) ([]*corev1.Pod, bool) {
 	classes := map[corev1.PodQOSClass][]*corev1.Pod{}
 	var all []*corev1.Pod
@@ -74,7 +88,7 @@ func chooseVictims(pod *corev1.Pod, here []*corev1.Pod, lacks corev1.ResourceLis
 		return cmp.Or(cmp.Compare(Priority(a), Priority(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range here {
-		if Priority(p) < Priority(pod) {
+		if outranks(pod, p) {
 			q := kube.QoS(p)
 			classes[q], all = append(classes[q], p), append(all, p)
 		}

@@ -8,9 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-
 	"github.com/berth-node/berth/agent/desired"
 )
+
+// ReasonTurn is why a pod waits for others that it starts after.
+const ReasonTurn = "NotItsTurn"
 
 // Pods are those that are wanted, and those that are shown.
 type Pods interface {
@@ -29,7 +31,7 @@ type turn struct{ pods Pods }
 func (t turn) check(r *Request) *Verdict {
 	after, err := desired.After(r.Pod)
 	if err != nil {
-		return never("NotItsTurn", err.Error())
+		return never(ReasonTurn, err.Error())
 	}
 	for _, d := range after {
 		if shown, ok := t.pods.Shown(d.NamespacedName); ok && StateOf(shown).up(d.Ready) {
@@ -42,7 +44,7 @@ func (t turn) check(r *Request) *Verdict {
 		} else if t.pods.Desired(d.NamespacedName) == nil {
 			message += ", which no manifest asks for"
 		}
-		return waits("NotItsTurn", message)
+		return waits(ReasonTurn, message)
 	}
 	return nil
 }

@@ -1,0 +1,95 @@
+package pod
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/pod/podtest"
+)
+
+// fromAPI makes pods those of an API server.
+func fromAPI(pods ...*corev1.Pod) []*corev1.Pod {
+	for _, p := range pods {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		p.Annotations[desired.AnnotationSource] = string(desired.API)
+	}
+	return pods
+}
+
+// TestRefusedByOrigin: nobody makes another pod in place of a static one, so it waits; that of an API server fails, and stays so.
+func TestRefusedByOrigin(t *testing.T) {
+	small(t, "1", func(n *testNode) {
+		first := podtest.Claiming("first", 0, "800m", "10Mi", false)
+		static, remote := podtest.Claiming("static", 0, "400m", "10Mi", false), podtest.Claiming("remote", 0, "400m", "10Mi", false)
+		fromAPI(remote)
+		n.apply(first)
+		n.apply(static, remote)
+		n.is("static", "Pending(OutOfcpu) main:0:ContainerCreating")
+		n.is("remote", "Failed(OutOfcpu) main:0:ContainerCreating")
+		n.remove(first)
+		n.is("static", "Running main:0:running")
+		n.apply(remote)
+		n.is("remote", "Failed(OutOfcpu) main:0:ContainerCreating")
+		n.apply(fromAPI(podtest.Claiming("again", 0, "400m", "10Mi", false))...)
+		n.is("again", "Running main:0:running")
+	})
+}
+
+// TestTurnByOrigin: a pod that starts after another one waits for it, wherever it comes from.
+func TestTurnByOrigin(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		remote := podtest.New("web")
+		fromAPI(remote)
+		remote.Annotations[desired.AnnotationAfter] = "db"
+		remote.Spec.NodeName = "node"
+		n.apply(remote)
+		n.is("web", "Pending(NotItsTurn) main:0:ContainerCreating")
+		n.apply(podtest.New("db-node"))
+		n.is("web", "Running main:0:running")
+	})
+}
+
+// TestPreemptionByOrigin: a static pod is critical whatever its priority is, and a pod of an API server is by its priority alone.
+func TestPreemptionByOrigin(t *testing.T) {
+	small(t, "1", func(n *testNode) {
+		low, high := podtest.Claiming("low", 0, "800m", "10Mi", false), podtest.Claiming("high", 1000, "400m", "10Mi", false)
+		fromAPI(low, high)
+		n.apply(low)
+		n.apply(high)
+		n.is("high", "Failed(OutOfcpu) main:0:ContainerCreating")
+		n.apply(podtest.Claiming("static", 0, "400m", "10Mi", false))
+		n.pass(time.Minute)
+		n.is("static", "Running main:0:running")
+		n.is("low", "Failed(Preempting) main:0:Error(143)")
+		system := podtest.Claiming("system", 2_000_000_000, "800m", "10Mi", false)
+		n.apply(fromAPI(system)...)
+		n.pass(time.Minute)
+		n.is("system", "Running main:0:running")
+		n.is("static", "Failed(Preempting) main:0:Error(143)")
+		n.remove(system)
+		n.pass(time.Minute)
+		n.is("static", "Running main:0:running")
+		n.is("low", "Failed(Preempting) main:0:Error(143)") // its controller has made another one long ago
+	})
+}
+
+// TestSuccessorByOrigin: what a manifest had before goes on until the node takes what it has now; what an API server has deleted ends.
+func TestSuccessorByOrigin(t *testing.T) {
+	small(t, "1", func(n *testNode) {
+		static, remote := podtest.Claiming("static", 0, "400m", "10Mi", false), podtest.Claiming("remote", 0, "400m", "10Mi", false)
+		fromAPI(remote)
+		n.apply(static, remote)
+		next, after := podtest.Claiming("static", 0, "4", "10Mi", false), podtest.Claiming("remote", 0, "4", "10Mi", false)
+		next.UID, after.UID = "static-2", "remote-2"
+		fromAPI(after)
+		n.apply(next, after)
+		n.pass(time.Minute)
+		n.is("static", "Running main:0:running")
+		n.is("remote", "Failed(OutOfcpu) main:0:ContainerCreating")
+	})
+}
