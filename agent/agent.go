@@ -75,6 +75,7 @@ type Agent struct {
 	devices   *device.Manager
 	claims    *dra.Manager
 	events    *event.Recorder
+	ring      *event.Ring // of the events
 	tree      *kube.Tree
 	classes   classes
 	files     files
@@ -170,7 +171,8 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	a.events = event.New(event.Config{Component: "berth", Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
+	a.ring = event.NewRing(event.Config{Component: "berth", Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
+	a.events = event.NewRecorder(c.NodeName, a.ring)
 	if a.devices, err = openDevices(&c); err != nil {
 		return err
 	}
@@ -270,7 +272,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error { a.keepKills(ctx); return nil })
 	g.Go(func() error { a.settle(ctx); return nil })
-	g.Go(func() error { a.events.Run(ctx); return nil })
+	g.Go(func() error { a.ring.Run(ctx); return nil })
 	g.Go(func() error { a.watchDrift(ctx); return nil })
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
 	g.Go(func() error { a.collectImages(ctx); return nil })

@@ -45,6 +45,7 @@ type drift struct {
 // watched is a pod whose groups are watched.
 type watched struct {
 	pod    *corev1.Pod // nil: the node
+	told   int         // how often something was told of it; 1 of the node
 	state  string      // what ran, and with what, when it was looked at
 	groups map[string]*watchedGroup
 }
@@ -56,17 +57,9 @@ func (w *watched) uid() types.UID {
 	return w.pod.UID
 }
 
-// version changes with what is known of the pod.
-func (w *watched) version() string {
-	if w.pod == nil {
-		return string(theNode)
-	}
-	return w.pod.ResourceVersion
-}
-
 // watchedGroup is what was done about a group.
 type watchedGroup struct {
-	doubt string        // version of the pod at the last look, which found differences and left them; "" otherwise
+	doubt int           // how often the pod was told of at the last look, if that found differences and left them; 0 otherwise
 	told  string        // the last differences, until there are none: they are told once
 	pause time.Duration // before the next correction, longer each time that somebody insists
 	calm  time.Time     // the end of that
@@ -109,7 +102,7 @@ func (a *Agent) watchDriftOnce(ctx context.Context) error {
 	}
 	defer changes.Close()
 	d := &drift{agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
-	d.pods[theNode] = &watched{groups: map[string]*watchedGroup{}}
+	d.pods[theNode] = &watched{told: 1, groups: map[string]*watchedGroup{}}
 	pods, groups := make(chan podChange), make(chan string)
 	return together(ctx, func(ctx context.Context) error {
 		return a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
@@ -190,6 +183,7 @@ func (d *drift) see(c podChange) {
 		d.pods[uid] = w
 	}
 	w.pod = c.pod
+	w.told++
 	if state := runningState(c.pod); c.pod.Status.Phase == corev1.PodRunning && state != w.state {
 		w.state = state
 		d.soon(uid, time.Now())
@@ -317,7 +311,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 // act tells of differences, and corrects them if that is the policy.
 func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.Difference) {
 	if len(diffs) == 0 {
-		g.doubt, g.told = "", ""
+		g.doubt, g.told = 0, ""
 		return
 	}
 	correct := d.agent.cfg.CgroupDrift == config.DriftCorrect
@@ -331,14 +325,14 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 		text = append(text, fmt.Sprintf("%s is %s, should be %s (%s)", x.File, x.Found, x.Want, x.Field))
 	}
 	message := fmt.Sprintf("Group %s: %s", want.Path, strings.Join(text, ", "))
-	if version := w.version(); g.doubt != version {
+	if g.doubt != w.told {
 		// It may be a resize that has begun since the pod was heard of. Then there is another version of it at the next look.
-		g.doubt = version
+		g.doubt = w.told
 		d.soon(w.uid(), now)
 		return
 	}
 	if correct {
-		g.doubt = ""
+		g.doubt = 0
 		if now.Sub(g.calm) > driftSweep {
 			g.pause = 0
 		}

@@ -363,7 +363,7 @@ func (a *Agent) Reload(c config.Config) error {
 // apiConfig is what the API shows.
 func (a *Agent) apiConfig() api.Config {
 	c := api.Config{
-		Pods: a.pods, Changes: a.pods, Events: a.events, Runtime: a.cfg.Runtime,
+		Pods: a.pods, Changes: a.pods, Events: a.ring, Runtime: a.cfg.Runtime,
 		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
 		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Log: a.log,
 		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling, Configz: a.cfg.Configz,

@@ -208,7 +208,7 @@ func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOption
 // essence is what a line of the list says of a pod; a change that does not change it is not printed again.
 func (o *podsOptions) essence(p *corev1.Pod) string {
 	if o.output != "" && o.output != "wide" {
-		return p.ResourceVersion + p.String()
+		return p.String()
 	}
 	r := display(p)
 	return fmt.Sprint(r.ready, r.total, r.status, r.restarts, p.Status.PodIP)

@@ -24,16 +24,22 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
+// recording is a recorder whose events a ring keeps.
+func recording(c Config) (*Recorder, *Ring) {
+	ring := NewRing(c)
+	return NewRecorder(c.Host, ring), ring
+}
+
 func TestRepeatedEventsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{Host: "node"})
+		r, ring := recording(Config{Host: "node"})
 		for range 3 {
 			r.Container(pod("a"), "main", corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
 			time.Sleep(time.Minute)
 		}
 		r.Container(pod("a"), "init", corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
 		r.Event(pod("b"), corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "main")
-		list := r.List()
+		list := ring.List()
 		if len(list) != 3 {
 			t.Fatalf("%d events", len(list))
 		}
@@ -52,39 +58,39 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 }
 
 func TestRingIsBounded(t *testing.T) {
-	r := New(Config{Capacity: 10})
+	r, ring := recording(Config{Capacity: 10})
 	for i := range 25 {
 		r.Event(pod(fmt.Sprint("a", i)), corev1.EventTypeNormal, "Test", "event %d", i)
 	}
-	list := r.List()
-	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(r.ring.byHash) != 10 {
-		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(r.ring.byHash))
+	list := ring.List()
+	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(ring.kept.byHash) != 10 {
+		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(ring.kept.byHash))
 	}
 	// One that was forgotten begins anew.
 	r.Event(pod("a3"), corev1.EventTypeNormal, "Test", "event %d", 3)
-	if e := r.List()[9]; e.Message != "event 3" || e.Count != 1 {
+	if e := ring.List()[9]; e.Message != "event 3" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
 }
 
 func TestLongMessageIsCut(t *testing.T) {
-	r := New(Config{})
+	r, ring := recording(Config{})
 	r.Event(pod("a"), corev1.EventTypeNormal, "Test", "%s", strings.Repeat("x", 5000))
-	if m := r.List()[0].Message; len(m) != messageLimit {
+	if m := ring.List()[0].Message; len(m) != messageLimit {
 		t.Errorf("message of %d bytes", len(m))
 	}
 }
 
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{Capacity: 5})
+		r, ring := recording(Config{Capacity: 5})
 		r.Event(pod("a"), corev1.EventTypeNormal, "One", "")
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = r.Watch(ctx, func(typ watch.EventType, e *corev1.Event) error {
+			_ = ring.Watch(ctx, func(typ watch.EventType, e *corev1.Event) error {
 				got = append(got, fmt.Sprintf("%s %s %d", typ, e.Reason, e.Count))
 				return nil
 			})
@@ -111,13 +117,13 @@ func TestWatch(t *testing.T) {
 // TestSimilarEventsAreCombined fails in ever new words.
 func TestSimilarEventsAreCombined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{Capacity: 15})
+		r, ring := recording(Config{Capacity: 15})
 		for i := range 20 {
 			r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error %d", i)
 		}
 		r.Container(pod("a"), "main", corev1.EventTypeNormal, "Pulled", "another reason")
 		r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error 3")
-		list := r.List()
+		list := ring.List()
 		if len(list) != 11 {
 			t.Fatalf("%d events", len(list))
 		}
@@ -130,15 +136,39 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 		// After a while without any, each is one of its own again.
 		time.Sleep(similarFor + time.Second)
 		r.Container(pod("a"), "main", corev1.EventTypeWarning, "Failed", "error 100")
-		if e := r.List()[11]; e.Message != "error 100" {
+		if e := ring.List()[11]; e.Message != "error 100" {
 			t.Errorf("later: %q", e.Message)
 		}
 		// What the ring has let go of can come again.
 		for i := range 30 {
 			r.Event(pod("a"), corev1.EventTypeNormal, fmt.Sprint("Reason", i), "x")
 		}
-		if len(r.List()) != 15 || len(r.ring.byHash) != 15 {
-			t.Errorf("%d events, %d keys", len(r.List()), len(r.ring.byHash))
+		if len(ring.List()) != 15 || len(ring.kept.byHash) != 15 {
+			t.Errorf("%d events, %d keys", len(ring.List()), len(ring.kept.byHash))
 		}
 	})
+}
+
+// told is a sink that keeps all it is given.
+type told struct{ events []Event }
+
+func (s *told) Put(e Event) { s.events = append(s.events, e) }
+
+// TestSinks: each sink is given each event as it came, whatever another one makes of it.
+func TestSinks(t *testing.T) {
+	all, ring := &told{}, NewRing(Config{Host: "node"})
+	r := NewRecorder("node", ring, all)
+	for range 2 {
+		r.Container(pod("a"), "main", corev1.EventTypeWarning, "BackOff", "again")
+	}
+	r.Node(corev1.EventTypeNormal, "Started", "on %s", "node")
+	if len(all.events) != 3 || len(ring.List()) != 2 {
+		t.Fatalf("%d and %d events", len(all.events), len(ring.List()))
+	}
+	if e := all.events[1]; e.About.FieldPath != "spec.containers{main}" || e.About.Kind != "Pod" || e.Message != "again" || e.Time.IsZero() {
+		t.Errorf("%+v", e)
+	}
+	if e := all.events[2]; e.About.Kind != "Node" || e.About.UID != "node" || e.Message != "on node" {
+		t.Errorf("%+v", e)
+	}
 }

@@ -24,8 +24,8 @@ const (
 	maxSerial = 1 << 53 // more than a node ever has; what comes next must have one, too
 )
 
-// load takes in what the file has. It is called before anybody else has the recorder.
-func (r *Recorder) load() {
+// load takes in what the file has. It is called before anybody else has the ring.
+func (r *Ring) load() {
 	if r.cfg.File == "" {
 		return
 	}
@@ -42,7 +42,7 @@ func (r *Recorder) load() {
 		r.cfg.Log.Warn("events of before the restart cannot be read", "file", r.cfg.File, "error", err)
 	}
 	for i := range entries {
-		r.ring.add(entries[i])
+		r.kept.add(entries[i])
 		r.serial = max(r.serial, entries[i].Serial, entries[i].Born)
 	}
 }
@@ -69,7 +69,7 @@ func read(from io.Reader) ([]entry, error) {
 }
 
 // Run keeps the events in the file until ctx ends. It writes what has come since it last wrote, all at once.
-func (r *Recorder) Run(ctx context.Context) {
+func (r *Ring) Run(ctx context.Context) {
 	if r.cfg.File == "" {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// keeping runs the recorder until what was recorded is in its file.
-func keeping(t *testing.T, r *Recorder, do func()) {
+// keeping runs the ring until what was recorded is in its file.
+func keeping(t *testing.T, r *Ring, do func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -27,7 +27,7 @@ func keeping(t *testing.T, r *Recorder, do func()) {
 	<-done
 }
 
-func texts(r *Recorder) []string {
+func texts(r *Ring) []string {
 	var out []string
 	for _, e := range r.List() {
 		out = append(out, fmt.Sprint(e.InvolvedObject.Kind, " ", e.InvolvedObject.Name, " ", e.InvolvedObject.FieldPath, " ", e.Reason, " ", e.Message, " ", e.Count,
@@ -38,8 +38,8 @@ func texts(r *Recorder) []string {
 
 func TestEventsOutliveARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events")
-	first := New(Config{Host: "node", Capacity: 10, File: file})
-	keeping(t, first, func() {
+	first, kept := recording(Config{Host: "node", Capacity: 10, File: file})
+	keeping(t, kept, func() {
 		for i := range 15 {
 			first.Event(pod("a"), corev1.EventTypeNormal, fmt.Sprint("Reason", i), "x")
 		}
@@ -48,16 +48,16 @@ func TestEventsOutliveARestart(t *testing.T) {
 		}
 		first.Node(corev1.EventTypeWarning, "Full", "disk")
 	})
-	second := New(Config{Host: "node", Capacity: 10, File: file})
-	if got, want := texts(second), texts(first); len(got) != 10 || !reflect.DeepEqual(got, want) {
+	second, again := recording(Config{Host: "node", Capacity: 10, File: file})
+	if got, want := texts(again), texts(kept); len(got) != 10 || !reflect.DeepEqual(got, want) {
 		t.Errorf("after a restart:\n%s\nbefore:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	// What repeats goes on being counted, and nothing gets a name that another has had.
-	keeping(t, second, func() {
+	keeping(t, again, func() {
 		second.Container(pod("b"), "main", corev1.EventTypeWarning, "BackOff", "again")
 		second.Event(pod("c"), corev1.EventTypeNormal, "New", "x")
 	})
-	third := New(Config{Capacity: 10, File: file})
+	third := NewRing(Config{Capacity: 10, File: file})
 	list, names := third.List(), map[string]bool{}
 	for _, e := range list {
 		names[string(e.UID)] = true
@@ -70,8 +70,8 @@ func TestEventsOutliveARestart(t *testing.T) {
 // A file that was cut off anywhere, or is no such file, costs what of it cannot be read.
 func TestTornFileOfEvents(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events")
-	r := New(Config{File: file})
-	keeping(t, r, func() {
+	r, ring := recording(Config{File: file})
+	keeping(t, ring, func() {
 		for i := range 3 {
 			r.Event(pod("a"), corev1.EventTypeNormal, "Reason", "message %d", i)
 		}
@@ -84,7 +84,7 @@ func TestTornFileOfEvents(t *testing.T) {
 		if err := os.WriteFile(file, whole[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := len(New(Config{File: file}).List()), bytes.Count(whole[:n+1], []byte("\n")); got < want-1 || got > want {
+		if got, want := len(NewRing(Config{File: file}).List()), bytes.Count(whole[:n+1], []byte("\n")); got < want-1 || got > want {
 			t.Fatalf("%d of %d bytes: %d events, not %d", n, len(whole), got, want)
 		}
 	}
@@ -92,7 +92,7 @@ func TestTornFileOfEvents(t *testing.T) {
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range New(Config{File: file}).List() {
+		for _, e := range NewRing(Config{File: file}).List() {
 			if len(e.Message) > messageLimit {
 				t.Errorf("a message of %d bytes", len(e.Message))
 			}

@@ -1,102 +1,141 @@
 package event
 
 import (
-	"hash/maphash"
-	"slices"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
-// entry is an event as it is kept, in memory and in the file: without what all Events of a node have in common and what can be worked out
-// from the rest, which is most of an Event.
-type entry struct {
-	Namespace string    `json:"ns,omitempty"`
-	Name      string    `json:"name"`
-	UID       types.UID `json:"uid"`
-	Version   string    `json:"rv,omitempty"`
-	Field     string    `json:"field,omitempty"`
-	Type      string    `json:"type"`
-	Reason    string    `json:"reason"`
-	Message   string    `json:"msg"`
-	First     int64     `json:"first"` // ns since 1970
-	Last      int64     `json:"last"`
-	Born      int64     `json:"born"`   // the serial with which it came
-	Serial    int64     `json:"serial"` // and that of its last change
-	Count     int32     `json:"count"`
-	Node      bool      `json:"node,omitempty"`
-	Combined  bool      `json:"combined,omitempty"` // it stands for all of its kind, whatever their messages
+const defaultCapacity = 2000
+
+// Config says who reports. The zero value is of use.
+type Config struct {
+	Component string // "" = "berth"
+	Host      string // the node's name
+	Capacity  int    // events kept, 0 = 2000
+	File      string // where [Ring.Run] keeps them over a restart, "" = nowhere
+	Log       *slog.Logger
 }
 
-// same says whether two events are one that has happened twice.
-func (e *entry) same(o *entry) bool {
-	return e.UID == o.UID && e.Type == o.Type && e.Reason == o.Reason && e.Combined == o.Combined &&
-		(e.Combined || e.Field == o.Field && e.Message == o.Message)
+// Ring is the [Sink] that keeps the latest events. It is safe for concurrent use.
+type Ring struct {
+	cfg Config
+
+	mu      sync.Mutex
+	kept    buffer
+	similar map[kind]*similar
+	serial  int64
+	change  chan struct{} // closed and replaced at every change
 }
 
-// ring has the latest events in the order in which they were first seen.
-type ring struct {
-	entries []entry
-	from    int              // the oldest
-	limit   int              // of entries
-	byHash  map[uint64]int32 // where in entries; of two with one hash only the later is found
-	seed    maphash.Seed
-}
-
-func newRing(limit int) ring {
-	return ring{limit: limit, byHash: map[uint64]int32{}, seed: maphash.MakeSeed()}
-}
-
-func (r *ring) hash(e *entry) uint64 {
-	var h maphash.Hash
-	h.SetSeed(r.seed)
-	parts := []string{string(e.UID), e.Type, e.Reason}
-	if !e.Combined {
-		parts = append(parts, e.Field, e.Message)
+// NewRing returns a Ring with the events that the file has. What of it cannot be read is left out.
+func NewRing(c Config) *Ring {
+	c.Capacity = cmp.Or(max(c.Capacity, 0), defaultCapacity)
+	c.Component = cmp.Or(c.Component, "berth")
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	for _, s := range parts {
-		_, _ = h.WriteString(s) // it never fails
-		_ = h.WriteByte(0)
-	}
-	return h.Sum64()
+	r := &Ring{cfg: c, kept: newBuffer(c.Capacity), similar: map[kind]*similar{}, change: make(chan struct{})}
+	r.load()
+	return r
 }
 
-// like is the event that this one repeats, nil when there is none.
-func (r *ring) like(e *entry) *entry {
-	if i, ok := r.byHash[r.hash(e)]; ok && r.entries[i].same(e) {
-		return &r.entries[i]
+// Put keeps an event, or counts it as one more of those that it repeats.
+func (r *Ring) Put(of Event) {
+	e := entry{
+		Namespace: of.About.Namespace, Name: of.About.Name, UID: of.About.UID, Version: of.About.ResourceVersion, Field: of.About.FieldPath,
+		Node: of.About.Kind == kindNode, Type: of.Type, Reason: of.Reason, Message: of.Message,
 	}
-	return nil
-}
-
-// add keeps an event, at the cost of the oldest when there is no room.
-func (r *ring) add(e entry) {
-	at := len(r.entries)
-	if at < r.limit {
-		r.entries = append(r.entries, e)
+	at := of.Time.UnixNano()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.Combined = r.combine(&e, of.Time); e.Combined {
+		e.Field, e.Message = "", shorten(combinedPrefix+e.Message)
+	}
+	r.serial++
+	if old := r.kept.like(&e); old != nil {
+		old.Count++
+		old.Message, old.Last, old.Serial = e.Message, at, r.serial
 	} else {
-		at = r.from
-		if h := r.hash(&r.entries[at]); r.byHash[h] == int32(at) {
-			delete(r.byHash, h)
-		}
-		r.entries[at] = e
-		r.from = (at + 1) % r.limit
+		e.Count, e.Born, e.First, e.Last, e.Serial = 1, r.serial, at, at, r.serial
+		r.kept.add(e)
 	}
-	r.byHash[r.hash(&e)] = int32(at)
+	close(r.change)
+	r.change = make(chan struct{})
 }
 
-// since are copies of those that have changed after the serial, the oldest first.
-func (r *ring) since(serial int64) []entry {
-	var out []entry
-	for _, part := range [][]entry{r.entries[r.from:], r.entries[:r.from]} {
-		if serial == 0 {
-			out = append(slices.Grow(out, len(r.entries)), part...)
-			continue
-		}
-		for i := range part {
-			if part[i].Serial > serial {
-				out = append(out, part[i])
-			}
-		}
+// object is the event as the API has it.
+func (r *Ring) object(e *entry) *corev1.Event {
+	kind := kindPod
+	if e.Node {
+		kind = kindNode
+	}
+	first, last := metav1.NewTime(time.Unix(0, e.First)), metav1.NewTime(time.Unix(0, e.Last))
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s.%x", e.Name, e.First+e.Born), Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault),
+			UID: types.UID(fmt.Sprintf("%s.%d", e.UID, e.Born)), CreationTimestamp: first, ResourceVersion: fmt.Sprint(e.Serial),
+		},
+		InvolvedObject: corev1.ObjectReference{
+			Kind: kind, APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.Version, FieldPath: e.Field,
+		},
+		Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count, FirstTimestamp: first, LastTimestamp: last,
+		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
+		ReportingController: r.cfg.Component, ReportingInstance: r.cfg.Host,
+	}
+}
+
+// List returns the events, the oldest first.
+func (r *Ring) List() []*corev1.Event {
+	entries, _, _ := r.since(0)
+	out := make([]*corev1.Event, len(entries))
+	for i := range entries {
+		out[i] = r.object(&entries[i])
 	}
 	return out
+}
+
+// since are the entries that have changed after the serial, the serial that is the last now, and what is closed at the next change.
+func (r *Ring) since(serial int64) ([]entry, int64, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kept.since(serial), r.serial, r.change
+}
+
+// Watch calls fn with ADDED for each event there is and for each new one, and with MODIFIED when one has repeated, until ctx
+// ends or fn returns an error, which it returns. A slow fn sees the last state of an event that repeats, not each repetition;
+// one that falls behind by a whole ring misses events, as the list would.
+func (r *Ring) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Event) error) error {
+	var seen int64
+	for {
+		entries, serial, change := r.since(seen)
+		for i := range entries {
+			typ := watch.Added
+			if entries[i].Born <= seen {
+				typ = watch.Modified
+			}
+			if err := fn(typ, r.object(&entries[i])); err != nil {
+				return err
+			}
+		}
+		seen = serial
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-change:
+		}
+	}
+}
+
+// Subscribe returns a Watch. Nothing has to be held for it meanwhile: the ring holds what comes.
+func (r *Ring) Subscribe() func(context.Context, func(watch.EventType, *corev1.Event) error) error {
+	return r.Watch
 }

@@ -29,7 +29,7 @@ type similar struct {
 }
 
 // combine says whether an event goes into the one that stands for its kind.
-func (r *Recorder) combine(e *entry, now time.Time) bool {
+func (r *Ring) combine(e *entry, now time.Time) bool {
 	of := kind{e.UID, e.Type, e.Reason}
 	s := r.similar[of]
 	if s == nil || now.Sub(s.last) > similarFor {
@@ -37,7 +37,7 @@ func (r *Recorder) combine(e *entry, now time.Time) bool {
 		r.similar[of] = s
 	}
 	s.last = now
-	message := maphash.String(r.ring.seed, e.Message)
+	message := maphash.String(r.kept.seed, e.Message)
 	if slices.Contains(s.messages, message) {
 		return false
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/event"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pulled"
+	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/probes"
@@ -79,6 +81,26 @@ type Observer interface {
 	Stepped(starting bool, took time.Duration)
 }
 
+// Events hears what happens to pods and their containers. Its methods return at once.
+type Events interface {
+	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
+	Container(pod *corev1.Pod, name, typ, reason, format string, args ...any)
+}
+
+// Statuses is where the pods are written with their status, and where everybody reads them. What is in there is shared and must not be
+// changed.
+type Statuses interface {
+	// Put publishes the pod with its status.
+	Put(pod *corev1.Pod)
+	// Delete forgets the pod, if it is the one known by its name.
+	Delete(pod *corev1.Pod)
+	Get(key types.NamespacedName) (*corev1.Pod, bool)
+	List() []*corev1.Pod // in the order of their names
+	// Subscribe begins at this moment what the function that it returns goes on with: to tell of each pod there is and then of every
+	// change, until the context ends or the function that hears of it fails.
+	Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error
+}
+
 // Config is what a [Manager] works with. Runtime, Cgroups, Volumes, the node's name, RootDir and LogDir are required.
 type Config struct {
 	Runtime Runtime
@@ -110,7 +132,8 @@ type Config struct {
 	Resync            time.Duration // how often it is checked that events told the truth; 0: 5 min
 
 	Observers      Observers
-	Events         *event.Recorder          // nil: nobody hears
+	Events         Events                   // nil: nobody hears
+	Statuses       Statuses                 // nil: a [status.Writer] of its own
 	TracerProvider *sdktrace.TracerProvider // nil: one of its own
 	Log            *slog.Logger
 }
@@ -203,7 +226,10 @@ func (c *Config) complete() error {
 	setDefault(&c.MaxParallelStarts, 2*runtime.NumCPU())
 	setDefault(&c.Resync, 5*time.Minute)
 	if c.Events == nil {
-		c.Events = event.New(event.Config{})
+		c.Events = event.NewRecorder(c.Node.Name)
+	}
+	if c.Statuses == nil {
+		c.Statuses = status.NewWriter()
 	}
 	if c.TracerProvider == nil {
 		c.TracerProvider = sdktrace.NewTracerProvider()

@@ -54,11 +54,11 @@ func New(c Config) (*Manager, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	t, writer := newTraces(), status.NewWriter()
+	t := newTraces()
 	c.TracerProvider.RegisterSpanProcessor(t)
 	m := &Manager{
 		node: &node{
-			cfg: c, status: writer, registry: newRegistry(writer), traces: t,
+			cfg: c, status: c.Statuses, registry: newRegistry(c.Statuses), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			pool:  &idPool{rootDir: c.RootDir, etc: "/etc"},
 			rooms: rooms{granted: map[types.UID]grant{}}, resources: c.Given.Resources,
@@ -233,7 +233,7 @@ func (m *Manager) Get(namespace, name string) (*corev1.Pod, bool) {
 // Watch calls fn with ADDED for each pod there is, then with every change in order, until ctx ends or fn returns an error, which
 // it returns.
 func (m *Manager) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
-	return m.node.status.Watch(ctx, fn)
+	return m.node.status.Subscribe()(ctx, fn)
 }
 
 // Subscribe begins a Watch that what it returns goes on with. That must be called, once.

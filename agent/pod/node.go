@@ -10,13 +10,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
-	"github.com/berth-node/berth/agent/status"
 )
 
 // node is what all workers share.
 type node struct {
 	cfg      Config
-	status   *status.Writer
+	status   Statuses
 	traces   *traces
 	registry *registry
 

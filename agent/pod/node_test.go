@@ -30,7 +30,7 @@ type testNode struct {
 	rt      *fake
 	cgroups *fakeCgroups
 	cfg     Config
-	events  *event.Recorder
+	events  *event.Ring
 
 	m       *Manager
 	updates chan desired.Update
@@ -61,8 +61,8 @@ func onNode(t *testing.T, test func(n *testNode)) {
 // start starts the agent, with what is wanted now.
 func (n *testNode) start() {
 	n.t.Helper()
-	n.events = event.New(event.Config{})
-	n.cfg.Events, n.cfg.TracerProvider = n.events, nil
+	n.events = event.NewRing(event.Config{})
+	n.cfg.Events, n.cfg.TracerProvider, n.cfg.Statuses = event.NewRecorder("node", n.events), nil, nil
 	m, err := New(n.cfg)
 	if err != nil {
 		n.t.Fatal(err)

@@ -51,7 +51,7 @@ func (p *perHandler) PullImage(_ context.Context, r *runtimeapi.PullImageRequest
 
 func TestImagesAreThoseOfThePodsHandler(t *testing.T) {
 	rt := &perHandler{asked: map[string][]string{}}
-	w := puller{node: &node{cfg: Config{Runtime: rt, Events: event.New(event.Config{}), Node: NodeConfig{IPs: func() []string { return nil }}}}}
+	w := puller{node: &node{cfg: Config{Runtime: rt, Events: event.NewRecorder("node"), Node: NodeConfig{IPs: func() []string { return nil }}}}}
 	c := &corev1.Container{Name: "main", Image: "r.io/x:1"}
 	for _, handler := range []string{"", "wasm"} {
 		img, err := w.haveImage(t.Context(), &corev1.Pod{}, c, handler)

@@ -9,19 +9,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/status"
 )
 
 // registry has the worker of each pod, for those who are not the manager's goroutine.
 type registry struct {
-	status *status.Writer
+	status Statuses
 	synced atomic.Bool // every pod that was wanted at the start is known
 
 	mu      sync.RWMutex
 	workers map[types.UID]*worker
 }
 
-func newRegistry(s *status.Writer) *registry {
+func newRegistry(s Statuses) *registry {
 	return &registry{status: s, workers: map[types.UID]*worker{}}
 }
 

@@ -8,14 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-node/berth/agent/pod/admission"
-	"github.com/berth-node/berth/agent/status"
 )
 
 // watchTurns rings turns when a pod has come up or gone down.
-func watchTurns(ctx context.Context, all *status.Writer, turns chan<- struct{}) {
+func watchTurns(ctx context.Context, all Statuses, turns chan<- struct{}) {
 	states := map[types.NamespacedName]admission.State{}
 	// It ends with ctx.
-	_ = all.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+	_ = all.Subscribe()(ctx, func(t watch.EventType, p *corev1.Pod) error {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		before, now := states[key], admission.StateOf(p)
 		if states[key] = now; t == watch.Deleted {

@@ -3,7 +3,6 @@ package status
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -15,10 +14,9 @@ import (
 // Writer owns what was last said about each pod. Whoever asks is told from here, and whoever watches hears of every change,
 // though a slow watcher hears only the last of several changes of one pod. What it hands out is shared and must not be changed.
 type Writer struct {
-	mu     sync.Mutex
-	pods   map[types.NamespacedName]*corev1.Pod
-	serial int64
-	watch  map[*watcher]struct{}
+	mu    sync.Mutex
+	pods  map[types.NamespacedName]*corev1.Pod
+	watch map[*watcher]struct{}
 }
 
 // NewWriter returns a Writer that knows of no pod.
@@ -42,12 +40,11 @@ func keyOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// Put publishes the pod with its status. The Writer keeps the pod; the caller must not change it afterwards.
+// Put publishes the pod with its status. The Writer keeps the pod; the caller must not change it afterwards. Its resourceVersion is that
+// of an API server, if one has the pod, and no version of ours.
 func (w *Writer) Put(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.serial++
-	pod.ResourceVersion = strconv.FormatInt(w.serial, 10)
 	key := keyOf(pod)
 	old, known := w.pods[key]
 	w.pods[key] = pod
@@ -73,10 +70,7 @@ func (w *Writer) Delete(pod *corev1.Pod) {
 		return
 	}
 	delete(w.pods, key)
-	w.serial++
-	last := *old
-	last.ResourceVersion = strconv.FormatInt(w.serial, 10)
-	w.tell(key, change{watch.Deleted, &last})
+	w.tell(key, change{watch.Deleted, old})
 }
 
 // tell hands the change to every watcher.

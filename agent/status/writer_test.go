@@ -120,3 +120,15 @@ func TestWatchEndsWithItsReader(t *testing.T) {
 		t.Errorf("watch ended with %v, %d are left", err, len(w.watch))
 	}
 }
+
+// TestResourceVersionIsTheAPIs: a pod has the version that an API server gave it, or none, however often its status is written here.
+func TestResourceVersionIsTheAPIs(t *testing.T) {
+	w := NewWriter()
+	remote, static := pod("remote", "1", corev1.PodRunning), pod("static", "2", corev1.PodRunning)
+	remote.ResourceVersion = "77"
+	w.Put(remote)
+	w.Put(static)
+	if list := w.List(); list[0].ResourceVersion != "77" || list[1].ResourceVersion != "" {
+		t.Errorf("versions %q and %q", list[0].ResourceVersion, list[1].ResourceVersion)
+	}
+}
