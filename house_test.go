@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -124,6 +125,97 @@ func TestPure(t *testing.T) {
 			}
 		}
 	}
+}
+
+// tableFile has the table of packages.
+const tableFile = "docs/architecture.md"
+
+// packageTable reads what packages import of ours by the documentation.
+func packageTable(t *testing.T) map[string][]string {
+	t.Helper()
+	doc, err := os.ReadFile(tableFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(doc), "\n| package | owns | imports of ours |\n|---|---|---|\n")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	if !found {
+		t.Fatalf("%s has no table of packages", tableFile)
+	}
+	rows := map[string][]string{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		name := strings.Trim(cells[0], " `")
+		if _, twice := rows[name]; len(cells) != 3 || strings.TrimSpace(cells[1]) == "" || twice {
+			t.Fatalf("%s: not one row of three cells for %s: %s", tableFile, name, line)
+		}
+		rows[name] = nil
+		if imports := strings.TrimSpace(cells[2]); imports != "nothing" {
+			for one := range strings.SplitSeq(imports, ",") {
+				rows[name] = append(rows[name], strings.Trim(one, " `"))
+			}
+		}
+	}
+	delete(rows, "main.go")
+	return rows
+}
+
+// TestPackageTable holds the table of packages to what they import, one by one: a map that is wrong is worse than none.
+func TestPackageTable(t *testing.T) {
+	rows := packageTable(t)
+	for _, p := range packages(t) {
+		rel, inside := strings.CutPrefix(p.ImportPath, module+"/")
+		if !inside || within(rel, "test") || within(rel, "examples") {
+			continue
+		}
+		var imports []string
+		for _, imp := range p.Imports {
+			if to, ours := strings.CutPrefix(imp, module+"/"); ours {
+				imports = append(imports, to)
+			}
+		}
+		if strings.HasSuffix(rel, "test") {
+			if len(imports) > 1 || len(imports) == 1 && imports[0] != path.Dir(rel) {
+				t.Errorf("%s is for tests, and imports %v", rel, imports)
+			}
+			continue
+		}
+		row, ok := rows[rel]
+		delete(rows, rel)
+		if why := differs(row, imports); !ok || why != "" {
+			t.Errorf("%s: the row of %s should be | `%s` | ... | %s |%s", tableFile, rel, rel, cell(imports), why)
+		}
+	}
+	for rel := range rows {
+		t.Errorf("%s has a row for %s, which is no package", tableFile, rel)
+	}
+}
+
+// differs says what of a row is not what a package imports.
+func differs(row, imports []string) string {
+	says := func(entry, imp string) bool {
+		folder, below := strings.CutSuffix(entry, "/...")
+		return entry == imp || below && strings.HasPrefix(imp, folder+"/")
+	}
+	for _, imp := range imports {
+		if !slices.ContainsFunc(row, func(entry string) bool { return says(entry, imp) }) {
+			return ": it does not say " + imp
+		}
+	}
+	for _, entry := range row {
+		if !slices.ContainsFunc(imports, func(imp string) bool { return says(entry, imp) }) {
+			return ": it says " + entry
+		}
+	}
+	return ""
+}
+
+// cell is how a row has imports.
+func cell(imports []string) string {
+	if len(imports) == 0 {
+		return "nothing"
+	}
+	return "`" + strings.Join(imports, "`, `") + "`"
 }
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
