@@ -171,7 +171,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	a.ring = event.NewRing(event.Config{Component: "berth", Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
+	a.ring = event.NewRing(event.Config{Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
 	a.events = event.NewRecorder(c.NodeName, a.ring)
 	if a.devices, err = openDevices(&c); err != nil {
 		return err

@@ -59,7 +59,7 @@ func (w *watched) uid() types.UID {
 
 // watchedGroup is what was done about a group.
 type watchedGroup struct {
-	doubt int           // how often the pod was told of at the last look, if that found differences and left them; 0 otherwise
+	doubt int           // told at the last look, if that found differences and left them; 0 otherwise
 	told  string        // the last differences, until there are none: they are told once
 	pause time.Duration // before the next correction, longer each time that somebody insists
 	calm  time.Time     // the end of that

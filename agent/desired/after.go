@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// AnnotationAfter names the pods of this node that have to be up before a pod starts: "NAMESPACE/NAME[=Ready], ...". Without a
-// namespace it is the pod's own, and the node's name at the end of a name may be left out.
+// AnnotationAfter names the pods of this node that have to be up before a pod starts: "NAMESPACE/NAME[=Ready], ...".
+// Without a namespace it is the pod's own, and the node's name at the end of a name may be left out.
 const AnnotationAfter = "berth.node/after"
 
 // Dependency is a pod that has to be up before another one starts.

@@ -1,6 +1,7 @@
-// Package desired is what the sources of pods and the node agree on: [Update] is the one value that crosses between them, and
-// [Origin] says where it comes from. What else can be told from a pod alone is here too: which objects it refers to ([Refs]), which
-// pods it starts after ([After]), and what of it this version does not support ([Unsupported]).
+// Package desired is what the sources of pods and the node agree on: [Update] is the one value that crosses between
+// them, and [Origin] says where it comes from. What else can be told from a pod alone is here too: which objects it
+// refers to ([Refs]), which pods it starts after ([After]), and what of it this version does not support
+// ([Unsupported]).
 package desired
 
 import (
@@ -10,8 +11,8 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// Update is the latest desired pod of a key, or its removal; or the latest of an object that pods may refer to. Both are shared and
-// must not be written to. Objects come before the pods that the same files hold.
+// Update is the latest desired pod of a key, or its removal; or the latest of an object that pods may refer to. Both
+// are shared and must not be written to. Objects come before the pods that the same files hold.
 type Update struct {
 	Kind   object.Kind // of Key; "" is a pod's too
 	Key    types.NamespacedName

@@ -22,8 +22,9 @@ const (
 	API  Origin = "api"  // an API server
 )
 
-// OriginOf is where a pod comes from, by its annotation: so the pod says it too when it is found again in the runtime, with no
-// source that asks for it. Each source writes the annotation over what the pod says of itself. A pod without one is a file's.
+// OriginOf is where a pod comes from, by its annotation: so the pod says it too when it is found again in the runtime,
+// with no source that asks for it. Each source writes the annotation over what the pod says of itself. A pod without
+// one is a file's.
 func OriginOf(pod *corev1.Pod) Origin {
 	switch o := Origin(pod.Annotations[AnnotationSource]); o {
 	case URL, API:
@@ -38,16 +39,17 @@ func RulesOf(pod *corev1.Pod) Rules { return OriginOf(pod).Rules() }
 
 // Rules are what differs by where a pod comes from. Nobody but this package asks which origin it is.
 type Rules struct {
-	// Waits is whether a pod that the node does not take for the moment waits until it does: nobody makes another one in place of a
-	// static pod. A pod of an API server fails, for its controller to make another one, maybe for another node.
+	// Waits is whether a pod that the node does not take for the moment waits until it does: nobody makes another one
+	// in place of a static pod. A pod of an API server fails, for its controller to make another one, maybe for another
+	// node.
 	Waits bool
 	// Returns is whether a pod that the node has ended may run again once the cause is gone, for the same reason.
 	Returns bool
-	// Succeeds is whether the pod of a name goes on until the node takes the one that is to follow it. With an API server the one before
-	// was deleted, and has to end.
-	Succeeds bool
-	// Critical is whether a pod counts as critical whatever its priority is, as static pods do for kubelet. Only critical pods have
-	// others end for them, and one that is not ends for each that is.
+	// KeepsOld is whether the pod of a name goes on until the node takes the one that replaces it. With an API
+	// server the one before was deleted, and has to end.
+	KeepsOld bool
+	// Critical is whether a pod counts as critical whatever its priority is, as static pods do for kubelet. Only
+	// critical pods have others end for them, and one that is not ends for each that is.
 	Critical bool
 	// Manifest is whether a manifest decides that the pod runs, so that only its removal ends the pod.
 	Manifest bool
@@ -58,7 +60,7 @@ func (o Origin) Rules() Rules {
 	if o == API {
 		return Rules{}
 	}
-	return Rules{Waits: true, Returns: true, Succeeds: true, Critical: true, Manifest: true}
+	return Rules{Waits: true, Returns: true, KeepsOld: true, Critical: true, Manifest: true}
 }
 
 // IsMirror says whether a pod is only the copy of a static pod that an API server has. Such a pod is never run.

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// Refs lists the objects that a pod refers to, each once, those that may be missing too. What a claim is bound to is not among
-// them: that depends on the claim.
+// Refs lists the objects that a pod refers to, each once, those that may be missing too. What a claim is bound to is
+// not among them: that depends on the claim.
 func Refs(pod *corev1.Pod) []object.Ref {
 	r := refs{namespace: pod.Namespace}
 	s := &pod.Spec
@@ -28,7 +28,8 @@ func Refs(pod *corev1.Pod) []object.Ref {
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
 		r.volume(v)
-		// The claim that its template makes is to be in no manifest, and what it may be bound to concerns the pod like a claim's volume.
+		// The claim that its template makes is to be in no manifest, and what it may be bound to concerns the pod like
+		// a claim's volume.
 		if v.Ephemeral != nil {
 			r.add(object.PersistentVolumeClaim, object.ClaimName(pod, v.Name))
 		}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// entry says of a field why it is not acted upon. In a path, [*] stands for every element, containers for init containers too,
-// and a final =value for that value only; otherwise any value but the empty one counts.
+// entry says of a field why it is not acted upon. In a path, [*] stands for every element, containers for init
+// containers too, and a final =value for that value only; otherwise any value but the empty one counts.
 type entry struct{ path, reason string }
 
 const (
@@ -104,7 +104,8 @@ func IgnoredIn(pod *corev1.Pod) []Ignored {
 	return out
 }
 
-// Field says what becomes of a pod that sets a field: it is refused, or it runs with a warning that the field means nothing here.
+// Field says what becomes of a pod that sets a field: it is refused, or it runs with a warning that the field means
+// nothing here.
 type Field struct {
 	Path    string // [*] stands for every element, containers for init containers too
 	Value   string // "" = any value

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// entry is an event as it is kept, in memory and in the file: without what all Events of a node have in common and what can be worked out
-// from the rest, which is most of an Event.
+// entry is an event as it is kept, in memory and in the file: without what all Events of a node have in common and what
+// can be worked out from the rest, which is most of an Event.
 type entry struct {
 	Namespace string    `json:"ns,omitempty"`
 	Name      string    `json:"name"`

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file has an event a line, and an event that repeats once more for each time, so that it only ever grows at its end: what a kill
-// leaves of the last line is no line, and is left out. It is written anew from the ring when most of it is past.
+// The file has an event a line, and an event that repeats once more for each time, so that it only ever grows at its
+// end: what a kill leaves of the last line is no line, and is left out. It is written anew from the ring when most of
+// it is past.
 const (
 	fileLimit = 32 << 20 // of what is read; the ring and as many lines again are a tenth of that
 	lineLimit = 16 << 10 // a message has 1 KiB at most

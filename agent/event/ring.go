@@ -51,8 +51,8 @@ func NewRing(c Config) *Ring {
 // Put keeps an event, or counts it as one more of those that it repeats.
 func (r *Ring) Put(of Event) {
 	e := entry{
-		Namespace: of.About.Namespace, Name: of.About.Name, UID: of.About.UID, Version: of.About.ResourceVersion, Field: of.About.FieldPath,
-		Node: of.About.Kind == kindNode, Type: of.Type, Reason: of.Reason, Message: of.Message,
+		Namespace: of.About.Namespace, Name: of.About.Name, UID: of.About.UID, Version: of.About.ResourceVersion,
+		Field: of.About.FieldPath, Node: of.About.Kind == kindNode, Type: of.Type, Reason: of.Reason, Message: of.Message,
 	}
 	at := of.Time.UnixNano()
 	r.mu.Lock()
@@ -103,16 +103,17 @@ func (r *Ring) List() []*corev1.Event {
 	return out
 }
 
-// since are the entries that have changed after the serial, the serial that is the last now, and what is closed at the next change.
+// since are the entries that have changed after the serial, the serial that is the last now, and what is closed at the
+// next change.
 func (r *Ring) since(serial int64) ([]entry, int64, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.kept.since(serial), r.serial, r.change
 }
 
-// Watch calls fn with ADDED for each event there is and for each new one, and with MODIFIED when one has repeated, until ctx
-// ends or fn returns an error, which it returns. A slow fn sees the last state of an event that repeats, not each repetition;
-// one that falls behind by a whole ring misses events, as the list would.
+// Watch calls fn with ADDED for each event there is and for each new one, and with MODIFIED when one has repeated,
+// until ctx ends or fn returns an error, which it returns. A slow fn sees the last state of an event that repeats, not
+// each repetition; one that falls behind by a whole ring misses events, as the list would.
 func (r *Ring) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Event) error) error {
 	var seen int64
 	for {

@@ -8,8 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What client-go's recorders do with events that differ in nothing but their message, so that one pod that fails in ever new words
-// does not push all others out: from the tenth within ten minutes on they are one event, with the last of the messages.
+// What client-go's recorders do with events that differ in nothing but their message, so that one pod that fails in
+// ever new words does not push all others out: from the tenth within ten minutes on they are one event, with the last
+// of the messages.
 const (
 	maxSimilar     = 10
 	similarFor     = 10 * time.Minute

@@ -87,8 +87,8 @@ type Events interface {
 	Container(pod *corev1.Pod, name, typ, reason, format string, args ...any)
 }
 
-// Statuses is where the pods are written with their status, and where everybody reads them. What is in there is shared and must not be
-// changed.
+// Statuses is where the pods are written with their status, and where everybody reads them. What is in there is shared
+// and must not be changed.
 type Statuses interface {
 	// Put publishes the pod with its status.
 	Put(pod *corev1.Pod)
@@ -96,8 +96,8 @@ type Statuses interface {
 	Delete(pod *corev1.Pod)
 	Get(key types.NamespacedName) (*corev1.Pod, bool)
 	List() []*corev1.Pod // in the order of their names
-	// Subscribe begins at this moment what the function that it returns goes on with: to tell of each pod there is and then of every
-	// change, until the context ends or the function that hears of it fails.
+	// Subscribe begins at this moment what the function that it returns goes on with: to tell of each pod there is and
+	// then of every change, until the context ends or the function that hears of it fails.
 	Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error
 }
 

@@ -38,7 +38,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 			m.left.endFound(ctx, uid)
 		}
 	}
-	if want != nil && desired.RulesOf(want).Succeeds && replaces(want, m.live[key]) {
+	if want != nil && desired.RulesOf(want).KeepsOld && replaces(want, m.live[key]) {
 		if !m.node.registry.synced.Load() {
 			m.held[key] = before // who else is here is not known yet, and may be in the new one's way
 			return

@@ -89,7 +89,8 @@ func (s *Source) apply(name string, f *file, docs []manifest.Document) {
 			now = append(now, *c)
 		}
 		if len(d.Errors)+len(d.Warnings) > 0 {
-			f.problems = append(f.problems, Problem{File: s.path(name), Pod: d.Name, Errors: d.Errors, Warnings: d.Warnings})
+			p := Problem{File: s.path(name), Pod: d.Name, Errors: d.Errors, Warnings: d.Warnings}
+			f.problems = append(f.problems, p)
 		}
 	}
 	if wrong {
@@ -117,7 +118,8 @@ func podsOf(claims []manifest.Item) []string {
 	return out
 }
 
-// tellKept says of each error of a file which pods run on because of it: the one that it names, or any where it names none.
+// tellKept says of each error of a file which pods run on because of it: the one that it names, or any where it names
+// none.
 func tellKept(problems []Problem, kept []string) {
 	for i := range problems {
 		switch p := &problems[i]; {
@@ -209,8 +211,9 @@ func (s *Source) settle(key object.Ref) {
 	if c.Pod != nil && !s.queue.scanned && len(desired.Refs(c.Pod)) > 0 {
 		return
 	}
-	u := desired.Update{Kind: key.Kind, Key: key.NamespacedName, Pod: c.Pod, Object: c.Object, Origin: s.origin(name), File: s.path(name)}
-	s.queue.put(u, c.Version())
+	s.queue.put(desired.Update{
+		Kind: key.Kind, Key: key.NamespacedName, Pod: c.Pod, Object: c.Object, Origin: s.origin(name), File: s.path(name),
+	}, c.Version())
 }
 
 // origin is where what is there under a name comes from.

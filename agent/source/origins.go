@@ -30,7 +30,8 @@ func (e entries) Directory(err error) {
 }
 
 // errURLExposed is why a URL may not hold Secrets.
-var errURLExposed = errors.New("Secrets are not taken from a URL: put them into files of mode 0600 in the manifest directory")
+var errURLExposed = errors.New("Secrets are not taken from a URL: put them into files of mode 0600 in the " +
+	"manifest directory")
 
 // fetched makes what the URL said the desired state.
 func (s *Source) fetched(a url.Answer) {

@@ -5,9 +5,9 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// queue holds what the consumer has not taken yet, the latest of each key only, in the order the keys were first changed, but
-// objects before the pods that may refer to them, and objects that go after those. A consumer that is slow misses states in between,
-// and never the last one.
+// queue holds what the consumer has not taken yet, the latest of each key only, in the order the keys were first
+// changed, but objects before the pods that may refer to them, and objects that go after those. A consumer that is slow
+// misses states in between, and never the last one.
 type queue struct {
 	lines   [3][]object.Ref // objects, pods, objects that go
 	pending map[object.Ref]desired.Update

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// succeed makes the claim go on with the pod that is there for its key, when all that its manifest asks for can be done to a pod
-// that runs: nothing but CPU and memory has changed, and not so far that the pod would be of another QoS class. Any other change
-// makes it another pod.
+// succeed makes the claim go on with the pod that is there for its key, when all that its manifest asks for can be done
+// to a pod that runs: nothing but CPU and memory has changed, and not so far that the pod would be of another QoS
+// class. Any other change makes it another pod.
 func (s *Source) succeed(f *file, c *manifest.Item) {
 	old := f.claim(c.Ref)
 	if old == nil {
@@ -31,7 +31,8 @@ func onlyResized(a, b *corev1.Pod) bool {
 	return kube.QoS(a) == kube.QoS(b) && equality.Semantic.DeepEqual(withoutResources(a), withoutResources(b))
 }
 
-// withoutResources is the pod without what a resize changes, and without what tells one version of its manifest from another.
+// withoutResources is the pod without what a resize changes, and without what tells one version of its manifest from
+// another.
 func withoutResources(pod *corev1.Pod) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.UID = ""
@@ -63,7 +64,8 @@ func withoutResources(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// completed says of CPU and memory what is true when nothing is said: defaults are set only for what a container asks for.
+// completed says of CPU and memory what is true when nothing is said: defaults are set only for what a container asks
+// for.
 func completed(policy []corev1.ContainerResizePolicy) []corev1.ContainerResizePolicy {
 	out := []corev1.ContainerResizePolicy{
 		{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},

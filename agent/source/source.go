@@ -1,8 +1,9 @@
-// Package source owns the set of pods that this node should run. It merges what the manifest directory and the URL ask for, and says on
-// one channel what the latest desired pod of each name is. Where a manifest is found, and what it means, is for the packages below.
+// Package source owns the set of pods that this node should run. It merges what the manifest directory and the URL ask
+// for, and says on one channel what the latest desired pod of each name is. Where a manifest is found, and what it
+// means, is for the packages below.
 //
-// What runs is never lost to a mishap: a file that turns invalid, is emptied or cannot be read keeps its pods, and so does a directory
-// that disappears. Of two that ask for one pod the first one has it.
+// What runs is never lost to a mishap: a file that turns invalid, is emptied or cannot be read keeps its pods, and so
+// does a directory that disappears. Of two that ask for one pod the first one has it.
 package source
 
 import (
@@ -36,8 +37,8 @@ type Config struct {
 	Log      *slog.Logger
 	Report   func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
 
-	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts does not
-	// cost its pods. Empty: such pods are lost at a restart.
+	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts
+	// does not cost its pods. Empty: such pods are lost at a restart.
 	StateDir string
 
 	// URL has a manifest too, which is asked for with the Header; "" = none.
@@ -45,7 +46,8 @@ type Config struct {
 	Header   http.Header
 	URLEvery time.Duration // 0: 20 s
 
-	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may take values from.
+	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may
+	// take values from.
 	Credentials string
 }
 
@@ -55,7 +57,8 @@ type Problem struct {
 	Pod      string // namespace/name, with the kind before it when it is no pod; "" when it concerns the file or cannot be told
 	Errors   []string
 	Warnings []string
-	// Kept are the pods, as namespace/name, that run on as the file had them before: it cannot be told any more what it says of them.
+	// Kept are the pods, as namespace/name, that run on as the file had them before: it cannot be told any more what it
+	// says of them.
 	Kept []string
 }
 

@@ -43,8 +43,8 @@ func (s *Source) statePath(name string) string {
 	return filepath.Join(s.cfg.StateDir, hex.EncodeToString(sum[:16])+".json")
 }
 
-// restore takes up the claims of the last run. They are told of only after the files were read, so that what has changed
-// meanwhile changes at once.
+// restore takes up the claims of the last run. They are told of only after the files were read, so that what has
+// changed meanwhile changes at once.
 func (s *Source) restore() {
 	if s.cfg.StateDir == "" {
 		return

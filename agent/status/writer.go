@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Writer owns what was last said about each pod. Whoever asks is told from here, and whoever watches hears of every change,
-// though a slow watcher hears only the last of several changes of one pod. What it hands out is shared and must not be changed.
+// Writer owns what was last said about each pod. Whoever asks is told from here, and whoever watches hears of every
+// change, though a slow watcher hears only the last of several changes of one pod. What it hands out is shared and must
+// not be changed.
 type Writer struct {
 	mu    sync.Mutex
 	pods  map[types.NamespacedName]*corev1.Pod
@@ -40,8 +41,8 @@ func keyOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// Put publishes the pod with its status. The Writer keeps the pod; the caller must not change it afterwards. Its resourceVersion is that
-// of an API server, if one has the pod, and no version of ours.
+// Put publishes the pod with its status. The Writer keeps the pod; the caller must not change it afterwards. Its
+// resourceVersion is that of an API server, if one has the pod, and no version of ours.
 func (w *Writer) Put(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,14 +137,15 @@ func (w *Writer) sorted() []*corev1.Pod {
 	return out
 }
 
-// Watch calls fn with ADDED for each pod there is, then with every change in order, until ctx ends or fn returns an error, which
-// it returns.
+// Watch calls fn with ADDED for each pod there is, then with every change in order, until ctx ends or fn returns an
+// error, which it returns.
 func (w *Writer) Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error {
 	return w.Subscribe()(ctx, fn)
 }
 
-// Subscribe begins a Watch at the present moment. What it returns goes on with it, and must be called, once. Whoever tells
-// somebody else that the watch has begun does it between the two: a pod that is there then and goes is told of as DELETED.
+// Subscribe begins a Watch at the present moment. What it returns goes on with it, and must be called, once. Whoever
+// tells somebody else that the watch has begun does it between the two: a pod that is there then and goes is told of as
+// DELETED.
 func (w *Writer) Subscribe() func(context.Context, func(watch.EventType, *corev1.Pod) error) error {
 	o := &watcher{pending: map[types.NamespacedName][]change{}, wake: make(chan struct{}, 1)}
 	w.mu.Lock()
@@ -155,8 +157,8 @@ func (w *Writer) Subscribe() func(context.Context, func(watch.EventType, *corev1
 	}
 }
 
-// follow tells of the pods that were there when o began, which o itself holds nothing of, so that one of them that goes before
-// it was told is told all the same; then of what o holds.
+// follow tells of the pods that were there when o began, which o itself holds nothing of, so that one of them that goes
+// before it was told is told all the same; then of what o holds.
 func (w *Writer) follow(ctx context.Context, o *watcher, pods []*corev1.Pod, fn func(watch.EventType, *corev1.Pod) error) error {
 	defer func() {
 		w.mu.Lock()

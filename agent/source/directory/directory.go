@@ -1,6 +1,7 @@
-// Package directory tells what the files of a manifest directory have. The kernel's notifications drive it, file by file and without a
-// delay: a file is read when its writer closes it or when it is moved into place. A slow rescan only checks that the notifications
-// told the truth. A file that goes is given a moment to come back, and one that is being written until its writer has ended.
+// Package directory tells what the files of a manifest directory have. The kernel's notifications drive it, file by
+// file and without a delay: a file is read when its writer closes it or when it is moved into place. A slow rescan only
+// checks that the notifications told the truth. A file that goes is given a moment to come back, and one that is being
+// written until its writer has ended.
 package directory
 
 import (
@@ -17,9 +18,10 @@ import (
 )
 
 const (
-	// A file that goes is given a moment to come back. An editor that keeps a backup renames the old file first, and writes a whole
-	// new one then. What removes a file to save it, as tar and git do, makes it anew with the next calls; and the files of a directory
-	// being deleted go one after the other, before it does. Each further removal extends the moment, up to a limit.
+	// A file that goes is given a moment to come back. An editor that keeps a backup renames the old file first, and
+	// writes a whole new one then. What removes a file to save it, as tar and git do, makes it anew with the next
+	// calls; and the files of a directory being deleted go one after the other, before it does. Each further removal
+	// extends the moment, up to a limit.
 	renamedQuiet = 20 * time.Millisecond
 	removedQuiet = 5 * time.Millisecond
 	goneLimit    = 200 * time.Millisecond
@@ -28,14 +30,15 @@ const (
 	// A file without a manifest's suffix is most often a temporary one, soon to be renamed or removed.
 	oddDelay = 500 * time.Millisecond
 
-	// The kernel tells that a writer closed a file a moment before it counts one writer less, so a file that seems to have one
-	// is looked at again, soon at first.
+	// The kernel tells that a writer closed a file a moment before it counts one writer less, so a file that seems to
+	// have one is looked at again, soon at first.
 	busyFirst = 50 * time.Microsecond
 	busyMost  = time.Second
 	busyTold  = 5 * time.Second // then it is said
 )
 
-// Files is told what becomes of the files of a directory, by name. It is called from the methods of the [Directory] alone.
+// Files is told what becomes of the files of a directory, by name. It is called from the methods of the [Directory]
+// alone.
 type Files interface {
 	// Content tells what a file has now, which may be what it had before. exposed is why it may not hold Secrets.
 	Content(name string, data []byte, exposed error)
@@ -57,10 +60,11 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Directory watches one directory. It has no goroutine of its own but the one that reads notifications: one goroutine calls its methods,
-// and all but [Directory.Missed] are for that one. Its life:
+// Directory watches one directory. It has no goroutine of its own but the one that reads notifications: one goroutine
+// calls its methods, and all but [Directory.Missed] are for that one. Its life:
 //
-//	Open, Begin, then again and again: Settle; Next while Waiting; else Handle what Changes has, when Due is over, or Rescan
+//	Open, Begin, then again and again:
+//	Settle; Next while Waiting, else Handle what Changes has, or Rescan now and then; no later than when Due is over
 type Directory struct {
 	cfg    Config
 	missed atomic.Int64
@@ -111,7 +115,8 @@ func (d *Directory) Close() {
 	d.reads.Wait()
 }
 
-// Know says of a file that it was there before, so that it is told of when it is not there any more. It comes before Begin.
+// Know says of a file that it was there before, so that it is told of when it is not there any more. It comes before
+// Begin.
 func (d *Directory) Know(name string) { d.known[name] = identity{} }
 
 func (d *Directory) knows(name string) bool {

@@ -39,8 +39,8 @@ func (id identity) exposed() error {
 // errBusy says that a file is open for writing: its writer's close will be told.
 var errBusy = errors.New("open for writing")
 
-// readManifest reads a regular file that nobody writes to. Anything else is refused unopened or unread: a FIFO would block,
-// and a device may act.
+// readManifest reads a regular file that nobody writes to. Anything else is refused unopened or unread: a FIFO would
+// block, and a device may act.
 func readManifest(path string) ([]byte, identity, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -29,8 +29,9 @@ type event struct {
 	name string // of the entry, for events of a directory
 }
 
-// watcher is one inotify instance whose watches are grouped by tag, because one inode may be watched for several reasons and
-// inotify has but one watch for it. Only the reader uses it from another goroutine, and that only reads the descriptor.
+// watcher is one inotify instance whose watches are grouped by tag, because one inode may be watched for several
+// reasons and inotify has but one watch for it. Only the reader uses it from another goroutine, and that only reads the
+// descriptor.
 type watcher struct {
 	file *os.File
 	conn func(func(uintptr)) error
@@ -57,9 +58,9 @@ func newWatcher() (*watcher, error) {
 	return &watcher{file: f, conn: raw.Control, byWD: map[int32]map[string]uint32{}}, nil
 }
 
-// set makes steps all that is watched under tag. Steps that are gone by now are left out: who called looks at the path again.
-// fresh says that there is an inode among them that was not watched under it before; numbers of watches are not used again,
-// as those of inodes are.
+// set makes steps all that is watched under tag. Steps that are gone by now are left out: who called looks at the path
+// again. fresh says that there is an inode among them that was not watched under it before; numbers of watches are not
+// used again, as those of inodes are.
 func (w *watcher) set(tag string, steps []step) (fresh bool, failed error) {
 	want := map[int32]uint32{}
 	for _, s := range steps {
@@ -148,8 +149,9 @@ func (w *watcher) parse(data []byte) (events []event, overflow bool) {
 // maxLinks is how many symlinks the kernel follows before it gives up.
 const maxLinks = 40
 
-// trail walks path as the kernel does and returns each step that may change where it leads, with last as the mask of its end.
-// ok is false when the path leads nowhere; then the last step is the directory the missing one would appear in.
+// trail walks path as the kernel does and returns each step that may change where it leads, with last as the mask of
+// its end. ok is false when the path leads nowhere; then the last step is the directory the missing one would appear
+// in.
 func trail(path string, last uint32) (steps []step, target string, ok bool) {
 	rest := strings.Split(filepath.Clean(path), "/")
 	at, links := "/", 0

@@ -22,8 +22,8 @@ import (
 const (
 	// MaxSize is how many bytes a manifest may have. One that has more is refused unread.
 	MaxSize = 10 << 20
-	// maxDocument bounds one document, because a parsed YAML tree takes a hundred times the room of its text. It is what an
-	// API server takes in one request.
+	// maxDocument bounds one document, because a parsed YAML tree takes a hundred times the room of its text. It is
+	// what an API server takes in one request.
 	maxDocument = 3 << 20
 	// maxNodes bounds the values of one document, which is what the size of the parsed tree depends on.
 	maxNodes = 300_000
@@ -64,8 +64,8 @@ func newDocument(text []byte, line int) position {
 	return position{document: &document{text: text, line: line, tree: sync.OnceValue(func() *yamlv3.Node { return parseTree(text) })}}
 }
 
-// decode reads everything in a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole: what
-// cannot be read is a decoded with errors.
+// decode reads everything in a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole:
+// what cannot be read is a decoded with errors.
 func decode(data []byte) []decoded {
 	docs, isJSON := splitJSON(data)
 	if !isJSON {

@@ -19,8 +19,8 @@ import (
 // errSecond says that there is a document that would be passed over.
 var errSecond = errors.New("what follows the first document in it is not read: before each one there must be a line with --- alone, and lines end with a line feed, in UTF-8")
 
-// checkSingle refuses a text that has several documents for the YAML parser, which reads the first one of them: it takes more for a mark or for
-// the end of a line than people do.
+// checkSingle refuses a text that has several documents for the YAML parser, which reads the first one of them: it
+// takes more for a mark or for the end of a line than people do.
 func checkSingle(text []byte) error {
 	if !mayHide(text) {
 		return nil
@@ -36,7 +36,8 @@ func checkSingle(text []byte) error {
 	return nil
 }
 
-// mayHide says whether there is an end of a document in a text, or a line of it ends in another way than with a line feed.
+// mayHide says whether there is an end of a document in a text, or a line of it ends in another way than with a line
+// feed.
 func mayHide(text []byte) bool {
 	for _, mark := range []string{"\n...", "\u0085", "\u2028", "\u2029"} {
 		if bytes.Contains(text, []byte(mark)) {
@@ -47,8 +48,8 @@ func mayHide(text []byte) bool {
 	return utf16 || bytes.HasPrefix(text, []byte("...")) || bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
 }
 
-// checkQuantities refuses quantities that are too large for what counts them. It comes before they are compared with each other, for which
-// 1E1000000000 would be written out.
+// checkQuantities refuses quantities that are too large for what counts them. It comes before they are compared with
+// each other, for which 1E1000000000 would be written out.
 func checkQuantities(o any) field.ErrorList {
 	var errs field.ErrorList
 	walkQuantities(reflect.ValueOf(o), "", func(path string, q *resource.Quantity) {

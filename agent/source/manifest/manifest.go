@@ -1,6 +1,6 @@
-// Package manifest makes pods that may run, and the objects that they refer to, of the text of a manifest: YAML or JSON, one document or
-// several. It decodes, gives each pod the identity of a static pod of this node, sets defaults and validates; what it refuses it
-// says with the line that it is about.
+// Package manifest makes pods that may run, and the objects that they refer to, of the text of a manifest: YAML or
+// JSON, one document or several. It decodes, gives each pod the identity of a static pod of this node, sets defaults
+// and validates; what it refuses it says with the line that it is about.
 package manifest
 
 import (
@@ -16,7 +16,8 @@ import (
 // Reader reads the manifests of one node.
 type Reader struct {
 	Node string // becomes part of each pod's name; in lower case
-	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may take values from.
+	// Credentials is the directory of the service's credentials (systemd's $CREDENTIALS_DIRECTORY), which Secrets may
+	// take values from.
 	Credentials string
 }
 

@@ -20,7 +20,8 @@ import (
 	"github.com/berth-node/berth/control/api"
 )
 
-// AnnotationCredentials says of a Secret which credentials of the service its keys have as values: "password=db-password, ca.crt=ca".
+// AnnotationCredentials says of a Secret which credentials of the service its keys have as values:
+// "password=db-password, ca.crt=ca".
 const AnnotationCredentials = "berth.node/credentials" //nolint:gosec // the name of an annotation
 
 // item makes an item of what a document holds.
@@ -73,8 +74,9 @@ func (d *decoded) ref() object.Ref {
 	return object.RefTo(d.kind, "", d.name)
 }
 
-// identify gives a ResourceClaim the UID that drivers know it by: its own, as in a cluster that it may come from, or one that is the same as
-// long as its name and its spec are, which the API lets nobody change. Who it is reserved for is the node's to keep.
+// identify gives a ResourceClaim the UID that drivers know it by: its own, as in a cluster that it may come from, or
+// one that is the same as long as its name and its spec are, which the API lets nobody change. Who it is reserved for
+// is the node's to keep.
 func (r *Reader) identify(o *resourcev1.ResourceClaim, given types.UID, d *decoded) field.ErrorList {
 	if len(o.Status.ReservedFor) > 0 {
 		d.warnings = append(d.warnings, d.at.say("status.reservedFor", "status.reservedFor is ignored: the node keeps which of its pods have the claim"))

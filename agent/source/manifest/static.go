@@ -22,8 +22,8 @@ import (
 // systemPriorities are the two priority classes that exist without an API server.
 var systemPriorities = map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
-// static turns the pod of a manifest into a static pod of this node: identity, defaults, validation. The pod of d becomes part
-// of the item.
+// static turns the pod of a manifest into a static pod of this node: identity, defaults, validation. The pod of d
+// becomes part of the item.
 func static(d *decoded, node string, origin desired.Origin, seen time.Time) (Item, bool) {
 	pod := d.pod
 	if pod.Name == "" {
@@ -93,7 +93,8 @@ func checkUID(given types.UID) field.ErrorList {
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
 }
 
-// checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says nothing.
+// checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says
+// nothing.
 func checkMirror(pod *corev1.Pod) field.ErrorList {
 	if !desired.IsMirror(pod) {
 		return nil
@@ -118,9 +119,9 @@ func (d *decoded) key(node string) string {
 	return Shorten(ns + "/" + name + "-" + node)
 }
 
-// contentHash is the identity of a static pod: the same as long as node and manifest say the same, in whatever layout. It is
-// taken before defaults, and without nulls, so that an agent that knows more fields than the last one comes to the same
-// result. The name of the file is no part of it: a manifest that is renamed goes on running.
+// contentHash is the identity of a static pod: the same as long as node and manifest say the same, in whatever layout.
+// It is taken before defaults, and without nulls, so that an agent that knows more fields than the last one comes to
+// the same result. The name of the file is no part of it: a manifest that is renamed goes on running.
 func contentHash(raw []byte, node string) string {
 	var generic any
 	if json.Unmarshal(raw, &generic) == nil {

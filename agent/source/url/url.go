@@ -21,7 +21,8 @@ const (
 	timeout = 10 * time.Second
 )
 
-// maxHeader is how much of an answer may be before the manifest, in bytes, and maxReason how much of a status line is told.
+// maxHeader is how much of an answer may be before the manifest, in bytes, and maxReason how much of a status line is
+// told.
 const (
 	maxHeader = 64 << 10
 	maxReason = 100
