@@ -252,6 +252,17 @@ func (a *app) explainCommand() *cobra.Command {
 				a.need.files[f] = true
 			}
 			a.need.processes, a.need.kills = true, true
+			// Of other pods it takes what ranks them against this one: their memory, and what the kernel thinks of their processes.
+			a.need.of = func(s *Snapshot) (bool, error) {
+				if err := s.narrow(args[0]); err != nil {
+					s.Groups = nil // one that has gone is ranked nowhere
+				}
+				return false, nil
+			}
+			a.need.others = map[string]bool{}
+			for _, f := range filesOf("workingset") {
+				a.need.others[f] = true
+			}
 			s, err := a.snapshot(cmd)
 			if err != nil && (s == nil || len(s.Pods) == 0) {
 				return err

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/cgroups/systemd"
 )
@@ -81,7 +82,7 @@ func (l Live) capture(ctx context.Context, n need) (*Snapshot, error) {
 
 // captureSome finds out which groups there are and whose, and reads of those what is asked for.
 func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot, n need) error {
-	layouts := map[string]layout{}
+	layouts, brief := map[string]layout{}, map[string]layout{}
 	for _, top := range tops(l.root()) {
 		if !h.Exists(top) {
 			continue
@@ -91,6 +92,9 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 			l.walkOthers(h, top, s.Groups)
 		}
 		layouts[top] = layoutOf(h, top, n.files)
+		if n.others != nil {
+			brief[top] = layoutOf(h, top, n.others)
+		}
 	}
 	if err := l.name(ctx, s); err != nil {
 		return err
@@ -107,31 +111,50 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 		}
 	}
 	s.built = nil
-	for path := range read {
+	var r kernfs.Reader
+	for path := range s.Groups {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		_, whole := read[path]
+		if !whole && n.others == nil {
+			continue
 		}
 		for top, names := range layouts {
 			if !below(path, top) {
 				continue
 			}
-			g, ok := readSome(h, path, names, n)
+			if !whole {
+				if names = brief[top]; !isPod(path) {
+					names = nil
+				}
+			}
+			g, ok := readSome(&r, h, path, names, n)
 			if !ok {
 				delete(s.Groups, path)
 				continue
 			}
 			s.Groups[path] = g
-			if !n.processes {
-				continue
-			}
-			for _, pid := range g.Pids {
-				if p, ok := readProcess(pid); ok {
-					s.Processes[pid] = p
-				}
+			if n.processes {
+				readProcesses(&r, s, g.Pids, whole)
 			}
 		}
 	}
 	return nil
+}
+
+func isPod(group string) bool {
+	_, ok := podOf(filepath.Base(group))
+	return ok
+}
+
+// readProcesses reads what the kernel thinks of processes, and of them as a whole what they are called, too.
+func readProcesses(r *kernfs.Reader, s *Snapshot, pids []int, whole bool) {
+	for _, pid := range pids {
+		if p, ok := processOf(r, pid, whole); ok {
+			s.Processes[pid] = p
+		}
+	}
 }
 
 // walkOthers finds groups that are in another hierarchy than that of memory alone.
@@ -255,28 +278,36 @@ func readFiles(dir, prefix string, g *Group) {
 	}
 }
 
-func readProcess(pid int) (Process, bool) {
+func readProcess(pid int) (Process, bool) { return processOf(&kernfs.Reader{}, pid, true) }
+
+// processOf reads of a process its place in the order of the OOM killer, and its name and what it was adjusted by if it is wanted as a whole.
+func processOf(r *kernfs.Reader, pid int, whole bool) (p Process, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/"
-	comm, err := os.ReadFile(dir + "comm")
-	if err != nil {
-		return Process{}, false
-	}
-	p := Process{Comm: strings.TrimSpace(string(comm)), OOMScore: readInt(dir + "oom_score"), OOMScoreAdj: readInt(dir + "oom_score_adj")}
-	if data, err := os.ReadFile(dir + "statm"); err == nil {
-		if f := strings.Fields(string(data)); len(f) > 1 {
-			pages, _ := strconv.ParseInt(f[1], 10, 64)
-			p.RSS = pages * int64(os.Getpagesize())
+	if whole {
+		comm, err := r.Read(dir + "comm")
+		if err != nil {
+			return p, false
 		}
+		p.Comm, p.OOMScoreAdj = strings.TrimSpace(comm), readInt(r, dir+"oom_score_adj")
 	}
+	text, err := r.Read(dir + "statm")
+	if err != nil {
+		return p, whole
+	}
+	if f := strings.Fields(text); len(f) > 1 {
+		pages, _ := strconv.ParseInt(f[1], 10, 64)
+		p.RSS = pages * int64(os.Getpagesize())
+	}
+	p.OOMScore = readInt(r, dir+"oom_score")
 	return p, true
 }
 
-func readInt(path string) int {
-	data, err := os.ReadFile(path)
+func readInt(r *kernfs.Reader, path string) int {
+	text, err := r.Read(path)
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	n, _ := strconv.Atoi(strings.TrimSpace(text))
 	return n
 }
 

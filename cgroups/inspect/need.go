@@ -8,14 +8,16 @@ import (
 	"sync"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them cost the kernel a
 // walk over CPUs or groups.
 type need struct {
 	whole      bool                            // every file, as a capture has them
-	files      map[string]bool                 // by name; those of the v2 side of a hybrid machine too
+	files      map[string]bool                 // by name; those of the v2 side of a hybrid machine too, if v1 has none or with "unified/" before it
 	of         func(s *Snapshot) (bool, error) // narrows s.Groups, once they have names, to those that are read; true: they are all that is asked for
+	others     map[string]bool                 // files of pods' groups that of has left out, of which and whose containers the processes are read too
 	pids       bool
 	processes  bool // and what the kernel says of each
 	everywhere bool // each hierarchy is looked at, for groups that are not in all, and their inodes
@@ -94,7 +96,7 @@ func columnsNeed(cols []Column) need {
 				n.addUsage(name)
 				continue
 			}
-			file := strings.TrimPrefix(expr, "unified/")
+			file := expr
 			if i := strings.IndexAny(file, ":#"); i >= 0 {
 				file = file[:i]
 			}
@@ -126,13 +128,18 @@ type layout [][]string
 
 func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
 	var out layout
+	had := map[string]bool{}
 	for _, dir := range h.Dirs(path) {
+		beside := h.Mode() == cgroups.Hybrid && dir == h.Dir("", path)
 		var names []string
 		entries, err := os.ReadDir(dir)
 		if err == nil {
 			for _, e := range entries {
-				if files[e.Name()] && !skipped(e.Name()) {
-					names = append(names, e.Name())
+				name := e.Name()
+				wanted := files[name] && !(beside && had[name]) || beside && files["unified/"+name]
+				if wanted && !skipped(name) {
+					names = append(names, name)
+					had[name] = true
 				}
 			}
 		}
@@ -142,9 +149,10 @@ func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
 }
 
 // readSome reads some files of a group; false when it went meanwhile.
-func readSome(h *cgroups.Hierarchy, path string, l layout, n need) (Group, bool) {
+func readSome(r *kernfs.Reader, h *cgroups.Hierarchy, path string, l layout, n need) (Group, bool) {
 	g := Group{Files: map[string]string{}}
-	before, ok := inode(h.MemoryDir(path))
+	memory := h.MemoryDir(path)
+	before, ok := inode(memory)
 	if !ok {
 		return g, false
 	}
@@ -162,18 +170,21 @@ func readSome(h *cgroups.Hierarchy, path string, l layout, n need) (Group, bool)
 		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
 			prefix = "unified/"
 		}
+		if l == nil {
+			continue
+		}
 		for _, name := range l[i] {
-			if data, err := os.ReadFile(dir + "/" + name); err == nil {
-				g.Files[prefix+name] = string(data)
+			if text, err := r.Read(dir + "/" + name); err == nil {
+				g.Files[prefix+name] = text
 			}
 		}
 	}
 	if n.pids {
-		if data, err := os.ReadFile(h.MemoryDir(path) + "/cgroup.procs"); err == nil {
+		if data, err := os.ReadFile(memory + "/cgroup.procs"); err == nil {
 			g.Pids = cgroups.ParsePids(data)
 			slices.Sort(g.Pids)
 		}
 	}
-	after, ok := inode(h.MemoryDir(path))
+	after, ok := inode(memory)
 	return g, ok && after == before
 }

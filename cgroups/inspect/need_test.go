@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,7 @@ func TestCommandsReadWhatTheyNeed(t *testing.T) {
 		{[]string{"tree", "-p", "pids"}, 4 * len(groups), "nginx"},
 		{[]string{"tree"}, 20 * len(groups), "nginx"},
 		{[]string{"show", "web/nginx"}, 30, "cpu.shares"},
+		{[]string{"explain", "web"}, 200 + 4*len(groups), "nginx"}, // of others what ranks them
 		{[]string{"check"}, 30 * len(groups), "orphan"},
 	} {
 		var out string
@@ -119,6 +121,27 @@ func TestCommandsReadWhatTheyNeed(t *testing.T) {
 	if whole := s.check(s.Machine.Options); fmt.Sprint(some.Problems) != fmt.Sprint(whole) {
 		t.Errorf("check says\n%v\nand with everything read\n%v", some.Problems, whole)
 	}
+	var e Explanation
+	if err := json.Unmarshal([]byte(run("explain", "web", "-o", "json")), &e); err != nil {
+		t.Fatal(err)
+	}
+	n, err := s.lookup("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ranking(e), ranking(explain(n)); got != want {
+		t.Errorf("explain ranks\n%s\nand with everything read\n%s", got, want)
+	}
+}
+
+// ranking is how a pod and its processes stand among all, with the names that are told and without what changes all the time.
+func ranking(e Explanation) string {
+	var names []string
+	for _, r := range e.OOMOrder {
+		names = append(names, fmt.Sprintf("%d %s %s %d of %d", r.Pid, r.Comm, r.Container, r.OOMScoreAdj, r.Of))
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%v, to be evicted as number %d of %d, %v, %v", names, e.Evictable.Rank, e.Evictable.Of, e.Limits, e.Tightest)
 }
 
 // Each column shows of what it needs what it shows of everything.
@@ -144,7 +167,7 @@ func TestColumnsNeedWhatTheySay(t *testing.T) {
 			n := columnsNeed(cols)
 			for _, g := range s.Groups {
 				for f := range g.Files {
-					if !n.files[strings.TrimPrefix(f, "unified/")] {
+					if !n.files[f] && !n.files[strings.TrimPrefix(f, "unified/")] {
 						delete(g.Files, f)
 					}
 				}

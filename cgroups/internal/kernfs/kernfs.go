@@ -66,6 +66,32 @@ func ReadString(path string) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), nil
 }
 
+// Reader reads one file after the other. The zero value is ready.
+type Reader struct{ buf []byte }
+
+// Read is the text of a file that the kernel renders in one piece, as it does all but lists of processes. It is one read, since asking
+// for the end of a file has the kernel render it again.
+func (r *Reader) Read(path string) (string, error) {
+	fd, err := Retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return "", fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if r.buf == nil {
+		r.buf = make([]byte, 16<<10)
+	}
+	for {
+		n, err := Retry(func() (int, error) { return unix.Pread(fd, r.buf, 0) })
+		if err != nil {
+			return "", fmt.Errorf("read %s: %w", path, err)
+		}
+		if n < len(r.buf) {
+			return string(r.buf[:n]), nil
+		}
+		r.buf = make([]byte, 2*len(r.buf)) // io.stat has a line for each device
+	}
+}
+
 // Exists says whether there is such a file or directory.
 func Exists(path string) bool {
 	var st unix.Stat_t
