@@ -15,8 +15,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/berth-node/berth/cri/image/hashing"
 )
 
 // content is files by digest: blobs/<algorithm>/<hex> that are whole, and ingest/<algorithm>-<hex> that are beginnings of
@@ -25,8 +23,7 @@ import (
 // Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and it
 // would add a third to what an image takes of the disk.
 type content struct {
-	dir    string
-	hashes hashing.Group
+	dir string
 
 	mu    sync.Mutex
 	locks map[digest.Digest]*contentLock
@@ -198,14 +195,6 @@ func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error 
 	return errors.Join(errs...)
 }
 
-// hash for content of digest d.
-func (c *content) hash(d digest.Digest) hash.Hash {
-	if d.Algorithm() == digest.SHA256 {
-		return c.hashes.New()
-	}
-	return d.Algorithm().Hash()
-}
-
 // source is where content comes from.
 type source struct {
 	fetch func(offset int64) io.ReadCloser
@@ -234,7 +223,7 @@ func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{desc: desc, from: from, hash: c.hash(desc.Digest), content: c, unlock: unlock, count: count, whole: true}
+	s := &stream{desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count, whole: true}
 	s.file, err = os.Open(c.blob(desc.Digest))
 	if errors.Is(err, os.ErrNotExist) {
 		s.whole = false

@@ -185,7 +185,7 @@ func (u *unpacker) try(ctx context.Context, t *task, dir string, w snapshot.Whit
 		return res, false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Hashes: &u.store.content.hashes, Log: u.store.log})
+	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Log: u.store.log})
 	switch {
 	case err == nil:
 		err = r.verify()

@@ -22,7 +22,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-node/berth/cri/image/hashing"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/internal/filetree"
 )
@@ -31,7 +30,6 @@ import (
 type Options struct {
 	Whiteouts snapshot.Whiteouts
 	Budget    *Budget
-	Hashes    *hashing.Group // of all layers under way; nil = one of its own
 	Log       *slog.Logger
 }
 

@@ -3,6 +3,7 @@ package layer
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/berth-node/berth/cri/image/hashing"
 	"github.com/berth-node/berth/cri/image/inflate"
 )
 
@@ -30,9 +30,6 @@ type Unpacked struct {
 // Unpack writes the archive r, compressed or not, into dir. It reads r to its end. Reading, decompressing, hashing and
 // writing go on at the same time; r must return when ctx ends.
 func Unpack(ctx context.Context, r io.Reader, dir string, o Options) (Unpacked, error) {
-	if o.Hashes == nil {
-		o.Hashes = &hashing.Group{}
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	packed := newFan(ctx, r, 1, packedChunk)
@@ -45,7 +42,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, o Options) (Unpacked, 
 	plain := newFan(ctx, dec, 2, plainChunk)
 	defer func() { cancel(nil); <-plain.done }()
 	hashed := make(chan error, 1)
-	h := o.Hashes.New()
+	h := sha256.New()
 	var size int64
 	go func() {
 		var err error
