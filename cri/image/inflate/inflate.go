@@ -3,6 +3,9 @@
 // Unpacking is most of the work of a pull. What makes the difference: bits are taken from a 64-bit buffer that is filled
 // eight bytes at a time, one look into a table yields a symbol together with its extra bits, up to three literals are
 // decoded before the buffer is looked at again, and the output is its own window, so that nothing is copied twice.
+//
+// BenchmarkUnpack compares it with compress/gzip and klauspost/compress. It goes when one of them comes within a fifth of it there, for
+// programs and for text, on a machine that does nothing else: then its code is not worth keeping.
 package inflate
 
 import (
