@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
 RACE := $(addprefix ./agent/,api/... credential device dra event imagegc object pinning plugin pod/... pulled record shutdown source \
-	stats status volume) ./cgroups/... ./cni ./control/... ./probes ./systemd \
+	stats status volume/...) ./cgroups/... ./cni ./control/... ./probes ./systemd \
 	$(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
 .PHONY: help build build-test deps run clean-node test race sanitize test-unit test-system lint bench fuzz fmt clean

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
+	volumekind "github.com/berth-node/berth/agent/volume/kind"
 	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/probes"
 )
@@ -45,12 +46,14 @@ type Volumes interface {
 	// Setup makes every volume of the pod and returns the host path of each by its name. Volumes that are there already
 	// are brought up to date with their content.
 	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
+	// Secrets names the Secrets that a volume needs, whose claim, if it has one, is bound to the PersistentVolume.
+	Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []volumekind.SecretRef
 	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be
 	// mounted.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
 	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns,
 	// which is told what all pods have.
-	Bind(uid types.UID, volume string, choose func(taken map[string]bool) (string, error)) (string, error)
+	Bind(uid types.UID, volume string, choose func(volume.Taken) (string, error)) (string, error)
 	// Teardown takes away everything Setup and SubPath made, with the pod's directory.
 	Teardown(ctx context.Context, uid types.UID) error
 	// Release is Teardown without the files in the pod's directory: the records of it and of its containers' last words.

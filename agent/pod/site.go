@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
+	volumekind "github.com/berth-node/berth/agent/volume/kind"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
@@ -175,45 +176,43 @@ func (s *site) makeVolumes(ctx context.Context) (err error) {
 
 // content is what the pod's volumes get of objects.
 func (s *site) content() (volume.Content, error) {
-	out := volume.Content{Files: map[string][]volume.File{}, Persistent: map[string]*corev1.PersistentVolume{}, CHAP: map[string]map[string][]byte{}}
+	out := volume.Content{
+		Files: map[string][]volumekind.File{}, Persistent: map[string]*corev1.PersistentVolume{},
+		Secrets: map[string]volumekind.Secrets{},
+	}
 	for i := range s.pod.Spec.Volumes {
 		v := &s.pod.Spec.Volumes[i]
-		if v.ISCSI != nil && v.ISCSI.SecretRef != nil {
-			if err := s.chap(out, v.Name, s.pod.Namespace, v.ISCSI.SecretRef.Name); err != nil {
-				return out, err
-			}
-			continue
-		}
-		if bound, ok, err := s.persistent(v); err != nil {
+		if err := s.contentOf(v, out); err != nil {
 			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
-		} else if ok {
-			out.Persistent[v.Name] = bound
-			if i := bound.Spec.ISCSI; i != nil && i.SecretRef != nil {
-				if err := s.chap(out, v.Name, cmp.Or(i.SecretRef.Namespace, s.pod.Namespace), i.SecretRef.Name); err != nil {
-					return out, err
-				}
-			}
-			continue
-		}
-		files, ok, err := spec.Files(s.pod, v, s.node.cfg.Objects, s.node.specNode())
-		if err != nil {
-			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err)
-		}
-		if ok {
-			out.Files[v.Name] = files
 		}
 	}
 	return out, nil
 }
 
-// chap adds the Secret of an iSCSI volume.
-func (s *site) chap(to volume.Content, name, namespace, secret string) error {
-	o, err := s.node.cfg.Objects.Secret(namespace, secret)
+// contentOf adds what one volume gets.
+func (s *site) contentOf(v *corev1.Volume, to volume.Content) error {
+	bound, claimed, err := s.persistent(v)
 	if err != nil {
-		return fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err)
+		return err
 	}
-	to.CHAP[name] = o.Data
-	return nil
+	if claimed {
+		to.Persistent[v.Name] = bound
+	}
+	for _, ref := range s.node.cfg.Volumes.Secrets(v, bound) {
+		o, err := s.node.cfg.Objects.Secret(cmp.Or(ref.Namespace, s.pod.Namespace), ref.Name)
+		if err != nil {
+			return err
+		}
+		if to.Secrets[v.Name] == nil {
+			to.Secrets[v.Name] = volumekind.Secrets{}
+		}
+		to.Secrets[v.Name][ref.Use] = o.Data
+	}
+	files, ok, err := spec.Files(s.pod, v, s.node.cfg.Objects, s.node.specNode())
+	if ok {
+		to.Files[v.Name] = files
+	}
+	return err
 }
 
 // persistent is the PersistentVolume that a volume of the pod is; false for a volume of any other kind.
@@ -224,12 +223,8 @@ func (s *site) persistent(v *corev1.Volume) (bound *corev1.PersistentVolume, ok 
 	case v.Ephemeral != nil:
 		claim := object.ClaimOf(s.pod, v)
 		var name string
-		name, err = s.node.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken map[string]bool) (string, error) {
-			chosen, err := s.node.cfg.Objects.Choose(claim, s.node.cfg.Node.Labels, taken)
-			if err != nil {
-				return "", err
-			}
-			return chosen.Name, nil
+		name, err = s.node.cfg.Volumes.Bind(s.pod.UID, v.Name, func(taken volume.Taken) (string, error) {
+			return chooseVolume(s.node.cfg.RootDir, s.node.cfg.Objects, s.node.cfg.Node.Labels, claim, taken)
 		})
 		if err == nil {
 			bound, err = s.node.cfg.Objects.Bound(claim, name)

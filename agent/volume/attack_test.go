@@ -5,13 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 // What a privileged container mounts into a volume with Bidirectional propagation comes out on the node: in the emptyDir of the pod. Mounts that
@@ -28,65 +29,35 @@ func TestTeardownOfMountsThatCameOut(t *testing.T) {
 	must(t, unix.Mount("", paths["a"], "", unix.MS_SHARED, ""))
 	seen := t.TempDir()
 	must(t, unix.Mount(paths["a"], seen, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { _ = unmountUnder(seen) })
+	t.Cleanup(func() { _ = mount.UnmountUnder(seen) })
 	must(t, unix.Mount(dir, filepath.Join(seen, "out"), "", unix.MS_BIND, ""))
 	must(t, unix.Mount("", filepath.Join(seen, "out"), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	must(t, unix.Mount("t", filepath.Join(seen, "out/deep"), "tmpfs", 0, ""))
 	must(t, unix.Mount(dir, filepath.Join(seen, "out/deep"), "", unix.MS_BIND|unix.MS_REC, ""))
 	// The container has ended, and with it its mounts.
-	must(t, unmountUnder(seen))
-	if is, err := isMount(out); err != nil || !is {
+	must(t, mount.UnmountUnder(seen))
+	if is, err := mount.Is(out); err != nil || !is {
 		t.Fatalf("the mount has not come out: %v", err)
 	}
 	teardown(t, m)
 	intact()
 }
 
-// Whatever is mounted in a pod's directory is seen, on whatever and however deep, without a look at all mounts of the node.
-func TestUnmounted(t *testing.T) {
-	needRoot(t)
-	root := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
-	file := filepath.Join(root, "a/b/file")
-	must(t, os.WriteFile(file, nil, 0o600))
-	must(t, os.Symlink("/", filepath.Join(root, "a/link")))
-	must(t, unix.Mkfifo(filepath.Join(root, "a/pipe"), 0o600))
-	if !unmounted(root) {
-		t.Error("something is mounted on nothing but directories, a file, a link and a pipe")
-	}
-	for _, at := range []string{root, filepath.Join(root, "a/b"), file} {
-		must(t, unix.Mount(at, at, "", unix.MS_BIND, "")) // of the same file system
-		if unmounted(root) {
-			t.Errorf("what is mounted on %s is not seen", at)
-		}
-		must(t, unmountUnder(root))
-		if left, err := mountsUnder(root); err != nil || len(left) > 0 {
-			t.Errorf("left on %s: %q, %v", at, left, err)
-		}
-	}
-	for i := range fewEntries {
-		must(t, os.WriteFile(filepath.Join(root, strconv.Itoa(i)), nil, 0o600))
-	}
-	if unmounted(root) || unmounted(filepath.Join(root, "absent")) {
-		t.Error("what was not looked at is said to be without mounts")
-	}
-}
-
 // The agent's own directories are no host paths, however they are named; nor are local volumes.
 func TestHostPathIntoOwnDirectories(t *testing.T) {
 	needRoot(t)
 	m := manager(t)
-	victim := filepath.Join(m.cfg.Root, "pods", "other", "volumes/kubernetes.io~secret/s")
+	victim := filepath.Join(string(m.root), "pods", "other", "volumes/kubernetes.io~secret/s")
 	must(t, os.MkdirAll(victim, 0o755))
 	out := t.TempDir()
 	link := filepath.Join(out, "link")
-	must(t, os.Symlink(m.cfg.Root, link))
+	must(t, os.Symlink(string(m.root), link))
 	must(t, os.Symlink("link/pods", filepath.Join(out, "hop")))
 	bound := filepath.Join(out, "bound")
 	must(t, os.Mkdir(bound, 0o755))
-	mounted(t, m.cfg.Root, bound, 0)
+	mounted(t, string(m.root), bound, 0)
 	for _, path := range []string{
-		m.cfg.Root, m.cfg.Root + "/", victim, filepath.Join(m.cfg.Root, "pods/../pods"), link, link + "/pods/other", filepath.Join(out, "hop"), filepath.Join(out, "hop/other/new"),
+		string(m.root), string(m.root) + "/", victim, filepath.Join(string(m.root), "pods/../pods"), link, link + "/pods/other", filepath.Join(out, "hop"), filepath.Join(out, "hop/other/new"),
 		bound, filepath.Join(bound, "pods/other"), filepath.Join(bound, "not/yet"),
 	} {
 		for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate} {
@@ -100,7 +71,7 @@ func TestHostPathIntoOwnDirectories(t *testing.T) {
 			t.Errorf("local %s: %v", path, err)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(m.cfg.Root, "not")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(string(m.root), "not")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was made in the agent's own directory: %v", err)
 	}
 	teardown(t, m)

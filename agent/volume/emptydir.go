@@ -1,63 +1,93 @@
 package volume
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/resource"
+
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 )
+
+// emptyDirPlugin is kubelet's name of what makes emptyDirs.
+const emptyDirPlugin = "empty-dir"
 
 // emptyDirMode lets every user of every container write, whatever user that is.
 const emptyDirMode = 0o777
 
 // EmptyDir is where the files of a pod's emptyDir are.
 func EmptyDir(root string, uid types.UID, name string) string {
-	return filepath.Join(root, "pods", string(uid), volumesDir, emptyDirPlugin, name)
+	return filepath.Join(kind.PluginDir(filepath.Join(root, "pods", string(uid)), emptyDirPlugin), name)
 }
 
-// setupEmptyDir makes the directory of v in parent.
-func (m *Manager) setupEmptyDir(parent string, pod *corev1.Pod, v *corev1.Volume) error {
-	path := filepath.Join(parent, v.Name)
-	if err := m.makeOwned(parent, pod, v); err != nil {
+// emptyDirs are directories of a pod's own, on the disk or in memory.
+type emptyDirs struct {
+	quotas  bool // the file system is to hold them to their limits, where it can
+	log     *slog.Logger
+	project sync.Mutex // held while a directory gets a project: no two get the same
+}
+
+// Traits says that what is in such a directory is the pod's.
+func (*emptyDirs) Traits() kind.Traits { return kind.Traits{Plugin: emptyDirPlugin, PodsOwn: true} }
+
+// Makes says whether the source is an emptyDir.
+func (*emptyDirs) Makes(s kind.Source) bool { return s.Pod.EmptyDir != nil }
+
+// Setup makes the directory.
+func (k *emptyDirs) Setup(_ context.Context, v *kind.Volume) (kind.Made, error) {
+	path := v.Path(emptyDirPlugin)
+	return kind.Made{Path: path}, k.setup(path, v)
+}
+
+func (k *emptyDirs) setup(path string, v *kind.Volume) error {
+	if err := k.makeOwned(path, v); err != nil {
 		return err
 	}
-	var kind, data string
-	switch medium := v.EmptyDir.Medium; {
+	source, pod := v.Source.Pod.EmptyDir, v.Pod
+	var fsType, data string
+	switch medium := source.Medium; {
 	case medium == corev1.StorageMediumDefault:
 		return nil
 	case medium == corev1.StorageMediumMemory:
-		kind, data = "tmpfs", fmt.Sprintf("size=%d", memorySize(pod, v.EmptyDir))
+		fsType, data = "tmpfs", fmt.Sprintf("size=%d", memorySize(pod, source))
 	default:
 		size, err := pageSize(pod, medium)
 		if err != nil {
 			return err
 		}
-		kind, data = "hugetlbfs", fmt.Sprintf("pagesize=%d", size)
-		if l := v.EmptyDir.SizeLimit; l != nil && l.Value() > 0 {
+		fsType, data = "hugetlbfs", fmt.Sprintf("pagesize=%d", size)
+		if l := source.SizeLimit; l != nil && l.Value() > 0 {
 			data += fmt.Sprintf(",size=%d", l.Value())
 		}
 	}
-	mounted, err := isMount(path)
+	mounted, err := mount.Is(path)
 	if err != nil || mounted {
 		return err
 	}
-	mode, gid := ownership(pod, v.EmptyDir)
+	mode, gid := ownership(pod, source)
 	data += fmt.Sprintf(",mode=%o", mode)
 	if gid >= 0 {
 		data += fmt.Sprintf(",gid=%d", gid)
 	}
-	return mountMemory(kind, path, data)
+	return mount.Memory(fsType, path, data)
 }
 
-// makeOwned makes a directory with its owner and mode in one step: it has its name only once it is complete, and one that
-// exists is left alone, since the pod may have changed it.
-func (m *Manager) makeOwned(parent string, pod *corev1.Pod, v *corev1.Volume) error {
-	path := filepath.Join(parent, v.Name)
+// makeOwned makes a directory with its owner and mode in one step: it has its name only once it is complete, and one
+// that exists is left alone, since the pod may have changed it.
+func (k *emptyDirs) makeOwned(path string, v *kind.Volume) error {
+	parent, source, pod := filepath.Dir(path), v.Source.Pod.EmptyDir, v.Pod
+	if err := os.MkdirAll(parent, 0o750); err != nil {
+		return err
+	}
 	if info, err := os.Lstat(path); err == nil {
 		if !info.IsDir() {
 			return fmt.Errorf("%s is in the way and no directory", path)
@@ -68,16 +98,16 @@ func (m *Manager) makeOwned(parent string, pod *corev1.Pod, v *corev1.Volume) er
 	if err := os.Mkdir(staged, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
-	mode, gid := ownership(pod, v.EmptyDir)
+	mode, gid := ownership(pod, source)
 	if gid >= 0 {
 		if err := os.Lchown(staged, -1, gid); err != nil {
 			return err
 		}
 	}
-	if l := v.EmptyDir.SizeLimit; m.cfg.Quotas && l != nil && l.Sign() > 0 && v.EmptyDir.Medium == corev1.StorageMediumDefault {
+	if l := source.SizeLimit; k.quotas && l != nil && l.Sign() > 0 && source.Medium == corev1.StorageMediumDefault {
 		// Without it what is used is counted, once in a while.
-		if err := m.limitDir(staged, pod.UID, v.Name, l.Value()); err != nil {
-			m.log.Warn("the file system does not limit a volume", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name, "error", err)
+		if err := k.limitDir(staged, pod.UID, v.Name, l.Value()); err != nil {
+			k.log.Warn("the file system does not limit a volume", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name, "error", err)
 		}
 	}
 	// After the owner, whose change would clear the setgid bit, and by chmod, which knows no umask.

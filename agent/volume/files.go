@@ -16,70 +16,80 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
-// Content is what volumes get that is in neither the pod nor on the node.
-type Content struct {
-	Files      map[string][]File                   // by volume: of those that are made of objects
-	Persistent map[string]*corev1.PersistentVolume // by volume: what its claim is bound to
-	CHAP       map[string]map[string][]byte        // by volume: the Secret with which an iSCSI target is shown who asks
-}
-
-// File is one file of a volume that is made of objects.
-type File struct {
-	Path string // in the volume, with slashes
-	Data []byte
-	Mode uint32
-	User *int64 // who owns it; nil = root
-}
-
 // owner is the user as the kernel has it. Files are made by root, or in a test by who runs it.
-func (f *File) owner() int {
+func owner(f *kind.File) int {
 	if f.User == nil {
 		return os.Geteuid()
 	}
 	return int(*f.User)
 }
 
-// The names in a volume that is made of objects, as other tools know them: NAME is a link to ..data/NAME, and ..data one to the
-// directory with the present content. Renaming a new ..data over the old one changes all files in one step.
+// The names in a volume that is made of objects, as other tools know them: NAME is a link to ..data/NAME, and ..data
+// one to the directory with the present content. Renaming a new ..data over the old one changes all files in one step.
 const (
 	dataLink    = "..data"
 	dataLinkNew = "..data_tmp"
 )
 
-// memoryFiles bounds a volume of files in memory. It is a limit only: what is not used takes no memory. An object has at most 1 MiB.
+// memoryFiles bounds a volume of files in memory. It is a limit only: what is not used takes no memory. An object has
+// at most 1 MiB.
 const memoryFiles = "64m"
 
-// setupFiles makes a volume of files, or brings it up to date. inMemory keeps them off the disk.
-func (m *Manager) setupFiles(dir, plugin string, pod *corev1.Pod, v *corev1.Volume, files []File, inMemory bool) (string, error) {
-	parent := filepath.Join(dir, volumesDir, plugin)
-	path := filepath.Join(parent, v.Name)
+// Where the files of a volume that is made of objects are.
+const (
+	onDisk   = false
+	inMemory = true
+)
+
+// objectFiles are volumes of files that are made of objects, or of the pod itself.
+type objectFiles struct {
+	traits   kind.Traits
+	inMemory bool // they are kept off the disk
+	makes    func(*corev1.VolumeSource) bool
+}
+
+// Traits are those of the one of these kinds.
+func (k objectFiles) Traits() kind.Traits { return k.traits }
+
+// Makes says whether the source is of the one of these kinds.
+func (k objectFiles) Makes(s kind.Source) bool { return k.makes(s.Pod) }
+
+// Setup makes the volume, or brings it up to date.
+func (k objectFiles) Setup(_ context.Context, v *kind.Volume) (kind.Made, error) {
+	path := v.Path(k.traits.Plugin)
+	return kind.Made{Path: path}, k.setup(path, v)
+}
+
+func (k objectFiles) setup(path string, v *kind.Volume) error {
 	if err := os.MkdirAll(path, 0o750); err != nil {
-		return "", err
+		return err
 	}
 	mode, gid := uint32(0o755), -1
-	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
+	if s := v.Pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
 		mode, gid = mode|unix.S_ISGID, int(*s.FSGroup)
 	}
-	if mounted, err := isMount(path); err != nil {
-		return "", err
-	} else if inMemory && !mounted {
-		if err := mountMemory("tmpfs", path, "size="+memoryFiles+",mode=755"); err != nil {
-			return "", err
+	if mounted, err := mount.Is(path); err != nil {
+		return err
+	} else if k.inMemory && !mounted {
+		if err := mount.Memory("tmpfs", path, "size="+memoryFiles+",mode=755"); err != nil {
+			return err
 		}
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer root.Close()
 	w := writer{root: root, path: path, gid: gid}
 	if err := w.own(".", -1, mode); err != nil {
-		return "", err
+		return err
 	}
-	return path, w.write(files)
+	return w.write(v.Files)
 }
 
 // writer writes the files of one volume. The containers of the pod have it mounted read-only.
@@ -89,9 +99,9 @@ type writer struct {
 	gid  int    // -1: nobody's in particular
 }
 
-// write makes files the content of the volume in one step. What the volume has already is not written again. Cut off at any point it
-// leaves the old content or the new one, and what else it leaves the next write takes away.
-func (w *writer) write(files []File) error {
+// write makes files the content of the volume in one step. What the volume has already is not written again. Cut off at
+// any point it leaves the old content or the new one, and what else it leaves the next write takes away.
+func (w *writer) write(files []kind.File) error {
 	for _, f := range files {
 		if err := checkPath(f.Path); err != nil {
 			return err
@@ -138,11 +148,11 @@ func checkPath(path string) error {
 }
 
 // has says whether the directory has exactly these files.
-func (w *writer) has(dir string, files []File) bool {
+func (w *writer) has(dir string, files []kind.File) bool {
 	if !strings.HasPrefix(dir, "..") || strings.Contains(dir, "/") {
 		return false
 	}
-	want := map[string]*File{}
+	want := map[string]*kind.File{}
 	for i := range files {
 		want[files[i].Path] = &files[i]
 	}
@@ -156,7 +166,7 @@ func (w *writer) has(dir string, files []File) bool {
 		if err != nil || f == nil || uint32(info.Mode()&0o777) != w.fileMode(f.Mode)&0o777 || info.Size() != int64(len(f.Data)) {
 			return fs.ErrInvalid
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != f.owner() {
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != owner(f) {
 			return fs.ErrInvalid
 		}
 		data, err := w.root.ReadFile(path)
@@ -170,7 +180,7 @@ func (w *writer) has(dir string, files []File) bool {
 }
 
 // stage writes the files into a directory of their own and returns its name.
-func (w *writer) stage(files []File) (string, error) {
+func (w *writer) stage(files []kind.File) (string, error) {
 	dir := time.Now().UTC().Format("..2006_01_02_15_04_05.000000000")
 	if err := w.root.Mkdir(dir, 0o700); err != nil {
 		return "", err
@@ -193,7 +203,7 @@ func (w *writer) stage(files []File) (string, error) {
 		if err := w.root.WriteFile(path, f.Data, 0o600); err != nil {
 			return "", err
 		}
-		if err := w.own(path, f.owner(), w.fileMode(f.Mode)); err != nil {
+		if err := w.own(path, owner(f), w.fileMode(f.Mode)); err != nil {
 			return "", err
 		}
 	}
@@ -215,7 +225,8 @@ func (w *writer) fileMode(mode uint32) uint32 {
 	return mode
 }
 
-// own gives a file its user and group and then its mode, since a change of them clears the setgid bit. What is made is the agent's own.
+// own gives a file its user and group and then its mode, since a change of them clears the setgid bit. What is made is
+// the agent's own.
 func (w *writer) own(path string, uid int, mode uint32) error {
 	if uid == os.Geteuid() {
 		uid = -1
@@ -250,22 +261,6 @@ func (w *writer) tidy(now string, names map[string]bool) error {
 		if err := filetree.RemoveAt(context.Background(), int(d.Fd()), name, w.path, filetree.Removal{}); err != nil { // nobody else writes to it
 			return err
 		}
-	}
-	return nil
-}
-
-// mountMemory mounts a file system in memory that is not swapped out: swapped out, its content would be on a disk after all. Kernels
-// before 6.4 do not know the option.
-func mountMemory(kind, path, options string) error {
-	err := error(unix.EINVAL)
-	if kind == "tmpfs" {
-		err = unix.Mount(kind, path, kind, 0, options+",noswap")
-	}
-	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount(kind, path, kind, 0, options)
-	}
-	if err != nil {
-		return fmt.Errorf("mount %s (%s): %w", kind, options, err)
 	}
 	return nil
 }

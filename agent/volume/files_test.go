@@ -11,6 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 func configMap(name string) corev1.Volume {
@@ -21,11 +24,11 @@ func secret(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}}
 }
 
-func content(volume string, files ...File) Content {
-	return Content{Files: map[string][]File{volume: files}}
+func content(volume string, files ...kind.File) Content {
+	return Content{Files: map[string][]kind.File{volume: files}}
 }
 
-func text(path, data string) File { return File{Path: path, Data: []byte(data), Mode: 0o644} }
+func text(path, data string) kind.File { return kind.File{Path: path, Data: []byte(data), Mode: 0o644} }
 
 // tree lists what is in a volume, files with their content and links with where they lead, directories of content as "..".
 func tree(t *testing.T, dir string) string {
@@ -67,7 +70,7 @@ func tree(t *testing.T, dir string) string {
 func TestFilesAreSwappedInOneStep(t *testing.T) {
 	m := manager(t)
 	pod := podWith(configMap("c"))
-	set := func(files ...File) string {
+	set := func(files ...kind.File) string {
 		paths, err := m.Setup(t.Context(), pod, content("c", files...))
 		if err != nil {
 			t.Fatal(err)
@@ -126,7 +129,7 @@ func TestSecretsAreInMemory(t *testing.T) {
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))}
 	var dir string
 	for range 2 { // once again changes nothing
-		paths, err := m.Setup(t.Context(), pod, content("s", File{Path: "key", Data: []byte("x"), Mode: 0o400}))
+		paths, err := m.Setup(t.Context(), pod, content("s", kind.File{Path: "key", Data: []byte("x"), Mode: 0o400}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +139,7 @@ func TestSecretsAreInMemory(t *testing.T) {
 	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
 		t.Errorf("type %x, %v", st.Type, err)
 	}
-	if mounts, err := mountsUnder(dir); err != nil || len(mounts) != 1 {
+	if mounts, err := mount.Under(dir); err != nil || len(mounts) != 1 {
 		t.Errorf("mounts %q, %v", mounts, err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "key"))

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 // loopDevice is a block device with content at its beginning.
@@ -49,7 +51,7 @@ func TestLocalDevice(t *testing.T) {
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
 	paths, err := m.Setup(t.Context(), pod, content)
 	must(t, err)
-	if is, err := isMount(paths["v"]); err != nil || !is {
+	if is, err := mount.Is(paths["v"]); err != nil || !is {
 		t.Fatalf("%s is no mount: %v", paths["v"], err)
 	}
 	write(t, filepath.Join(paths["v"], "f"), "data")
@@ -93,10 +95,12 @@ func TestDeviceWithPartitions(t *testing.T) {
 	mbr := make([]byte, 512)
 	mbr[446+4], mbr[446+8], mbr[446+12], mbr[510], mbr[511] = 0x83, 1, 8, 0x55, 0xaa
 	device := loopDevice(t, 16<<20, string(mbr))
-	err := New(Config{Root: t.TempDir()}).mountDevice(t.Context(), device, filepath.Join(t.TempDir(), "m"), "ext4", nil, false)
-	if err == nil || !strings.Contains(err.Error(), "partition table (dos)") {
+	m := manager(t)
+	pod, content := claimed(persistent(corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: device}}, corev1.PersistentVolumeFilesystem))
+	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "partition table (dos)") {
 		t.Errorf("got %v", err)
 	}
+	teardown(t, m)
 }
 
 func TestBlockVolume(t *testing.T) {
@@ -117,24 +121,11 @@ func TestBlockVolume(t *testing.T) {
 	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "must be in volumeMounts") {
 		t.Errorf("a file system as a device: %v", err)
 	}
-	for path, why := range map[string]string{t.TempDir(): "a directory", "/dev/null": "a character device", "/nowhere": "no such file", "dev": "not absolute", m.cfg.Root: "agent's own"} {
+	for path, why := range map[string]string{t.TempDir(): "a directory", "/dev/null": "a character device", "/nowhere": "no such file", "dev": "not absolute", string(m.root): "agent's own"} {
 		content.Persistent["v"] = persistent(corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}}, corev1.PersistentVolumeBlock)
 		if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 	teardown(t, m)
-}
-
-func TestParseBlkid(t *testing.T) {
-	for out, want := range map[string]string{
-		"DEVNAME=/dev/loop0\nTYPE=ext4\n": "ext4", "DEVNAME=/dev/sda\nPTTYPE=gpt\n": "a partition table (gpt)", "TYPE=crypto_LUKS\n": "crypto_LUKS",
-	} {
-		if got, err := parseBlkid(out); err != nil || got != want {
-			t.Errorf("%q: got %q, %v", out, got, err)
-		}
-	}
-	if _, err := parseBlkid("DEVNAME=/dev/sda\n"); err == nil {
-		t.Error("an answer without an answer was taken")
-	}
 }

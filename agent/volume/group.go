@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // takeGroup gives a volume and everything in it to the pod's group, where it has one. With the policy OnRootMismatch nothing is done
 // when the volume's root says that it has been done. The root comes last, so that a walk that was cut off begins anew.
-func takeGroup(pod *corev1.Pod, path string) error {
+func takeGroup(ctx context.Context, pod *corev1.Pod, path string) error {
 	s := pod.Spec.SecurityContext
 	if s == nil || s.FSGroup == nil {
 		return nil
@@ -44,11 +45,11 @@ func takeGroup(pod *corev1.Pod, path string) error {
 	}
 	g := grouper{gid: gid, dev: st.Dev}
 	g.group.SetLimit(2 * runtime.NumCPU())
-	dup, err := openSame(root, "")
+	dup, err := mount.OpenSame(root, "")
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	err = g.walk(dup, path, 0)
+	err = g.walk(ctx, dup, path, 0)
 	if err = errors.Join(err, g.group.Wait()); err != nil {
 		return fmt.Errorf("give volume to group %d: %w", gid, err)
 	}
@@ -67,11 +68,11 @@ type grouper struct {
 const deepest = 30
 
 // walk gives away everything in the directory fd, which it closes.
-func (g *grouper) walk(fd int, path string, depth int) error {
+func (g *grouper) walk(ctx context.Context, fd int, path string, depth int) error {
 	d := os.NewFile(uintptr(fd), path)
 	defer d.Close()
 	if depth > deepest {
-		return filetree.Walk(context.Background(), fd, path, func(dir int, name string, _ *unix.Stat_t) error {
+		return filetree.Walk(ctx, fd, path, func(dir int, name string, _ *unix.Stat_t) error {
 			child, st, err := g.open(dir, name, path+"/.../"+name)
 			if err != nil || child < 0 {
 				return err
@@ -83,7 +84,10 @@ func (g *grouper) walk(fd int, path string, depth int) error {
 	for {
 		names, err := d.Readdirnames(1000)
 		for _, name := range names {
-			if err := g.entry(int(d.Fd()), name, filepath.Join(path, name), depth); err != nil {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := g.entry(ctx, int(d.Fd()), name, filepath.Join(path, name), depth); err != nil {
 				return err
 			}
 		}
@@ -96,20 +100,20 @@ func (g *grouper) walk(fd int, path string, depth int) error {
 	}
 }
 
-func (g *grouper) entry(dir int, name, path string, depth int) error {
+func (g *grouper) entry(ctx context.Context, dir int, name, path string, depth int) error {
 	fd, st, err := g.open(dir, name, path)
 	if err != nil || fd < 0 {
 		return err
 	}
 	defer unix.Close(fd)
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		child, err := openSame(fd, "")
+		child, err := mount.OpenSame(fd, "")
 		if err != nil {
 			return fmt.Errorf("open %s: %w", filetree.Shown(path), err)
 		}
 		// Where all hands are busy the walk goes on with this one, so that it never waits for itself.
-		if !g.group.TryGo(func() error { return g.walk(child, path, 0) }) {
-			if err := g.walk(child, path, depth+1); err != nil {
+		if !g.group.TryGo(func() error { return g.walk(ctx, child, path, 0) }) {
+			if err := g.walk(ctx, child, path, depth+1); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 // hostPathMode is that of what a pod has made on the host, which stays when the pod goes.
@@ -17,44 +21,65 @@ const (
 	hostFileMode = 0o644
 )
 
-// setupHostPath holds the path to its type, and makes what is to be made.
-func (m *Manager) setupHostPath(h *corev1.HostPathVolumeSource) error {
+// hostPaths are directories and other files of the node, as they are.
+type hostPaths struct{ own ownDirs }
+
+// Traits says that there is nothing of such a volume in the pod's directory.
+func (hostPaths) Traits() kind.Traits { return kind.Traits{Plugin: "host-path"} }
+
+func hostPathOf(s kind.Source) *corev1.HostPathVolumeSource {
+	if s.Bound != nil {
+		return s.Bound.Spec.HostPath
+	}
+	return s.Pod.HostPath
+}
+
+// Makes says whether the source is a path of the node.
+func (hostPaths) Makes(s kind.Source) bool { return hostPathOf(s) != nil }
+
+// Setup holds the path to its type, and makes what is to be made.
+func (k hostPaths) Setup(_ context.Context, v *kind.Volume) (kind.Made, error) {
+	h := hostPathOf(v.Source)
+	return kind.Made{Path: h.Path}, k.hold(h)
+}
+
+func (k hostPaths) hold(h *corev1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(h.Path) {
 		return fmt.Errorf("host path %q is not absolute", h.Path)
 	}
-	if err := m.refuseOwn(h.Path); err != nil {
+	if err := k.own.refuse(h.Path); err != nil {
 		return err
 	}
-	kind := corev1.HostPathUnset
+	want := corev1.HostPathUnset
 	if h.Type != nil {
-		kind = *h.Type
+		want = *h.Type
 	}
 	info, err := os.Stat(h.Path)
 	if errors.Is(err, os.ErrNotExist) {
-		return createHostPath(h.Path, kind)
+		return createHostPath(h.Path, want)
 	}
 	if err != nil {
 		return fmt.Errorf("host path %s: %w", h.Path, errors.Unwrap(err))
 	}
 	mode := info.Mode()
-	ok, want := true, ""
-	switch kind {
+	ok, must := true, ""
+	switch want {
 	case corev1.HostPathUnset:
 	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
-		ok, want = mode.IsDir(), "a directory"
+		ok, must = mode.IsDir(), "a directory"
 	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
-		ok, want = mode.IsRegular(), "a file"
+		ok, must = mode.IsRegular(), "a file"
 	case corev1.HostPathSocket:
-		ok, want = mode&os.ModeSocket != 0, "a socket"
+		ok, must = mode&os.ModeSocket != 0, "a socket"
 	case corev1.HostPathCharDev:
-		ok, want = mode&os.ModeCharDevice != 0, "a character device"
+		ok, must = mode&os.ModeCharDevice != 0, "a character device"
 	case corev1.HostPathBlockDev:
-		ok, want = isBlock(mode), "a block device"
+		ok, must = mount.IsBlock(mode), "a block device"
 	default:
-		return fmt.Errorf("host path %s: unknown type %q", h.Path, kind)
+		return fmt.Errorf("host path %s: unknown type %q", h.Path, want)
 	}
 	if !ok {
-		return fmt.Errorf("host path %s is %s, but its type says %s: it must be %s", h.Path, describe(mode), kind, want)
+		return fmt.Errorf("host path %s is %s, but its type says %s: it must be %s", h.Path, describe(mode), want, must)
 	}
 	return nil
 }
@@ -97,15 +122,22 @@ func describe(mode os.FileMode) string {
 	return "of no known kind"
 }
 
-// refuseOwn refuses the agent's own directories and what is in them: a pod that writes there could break every other one.
-func (m *Manager) refuseOwn(path string) error {
+// ownDirs are the directories of the agent.
+type ownDirs struct {
+	root string
+	own  []string // further ones
+	open []string // directories in those, which pods may have
+}
+
+// refuse refuses the agent's own directories and what is in them: a pod that writes there could break every other one.
+func (d ownDirs) refuse(path string) error {
 	real := realPath(path)
-	for _, open := range m.cfg.Open {
+	for _, open := range d.open {
 		if dir := realPath(open); real == dir || strings.HasPrefix(real, dir+"/") {
 			return nil
 		}
 	}
-	for _, own := range append([]string{m.cfg.Root}, m.cfg.Own...) {
+	for _, own := range append([]string{d.root}, d.own...) {
 		if own == "" {
 			continue
 		}
@@ -117,7 +149,8 @@ func (m *Manager) refuseOwn(path string) error {
 	return nil
 }
 
-// leadsThrough says whether a path has a directory in it that is dir itself: a bind mount is no link, and shows what it is only by its inode.
+// leadsThrough says whether a path has a directory in it that is dir itself: a bind mount is no link, and shows what it
+// is only by its inode.
 func leadsThrough(path, dir string) bool {
 	own, err := os.Stat(dir)
 	if err != nil {

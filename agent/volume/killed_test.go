@@ -14,6 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 // killedDir tells a child of the test below where to work.
@@ -33,7 +36,11 @@ func killedPod() *corev1.Pod {
 }
 
 func killedContent(data string) Content {
-	return Content{Files: map[string][]File{"c": {text("a", data), text("b/c", data)}, "s": {text("key", data)}}}
+	return Content{Files: map[string][]kind.File{"c": {text("a", data), text("b/c", data)}, "s": {text("key", data)}}}
+}
+
+func chosen(name string) func(Taken) (string, error) {
+	return func(Taken) (string, error) { return name, nil }
 }
 
 // TestKilledChild is what is killed: a pod's volumes are made, changed, have something of the user's mounted in them, and go.
@@ -46,7 +53,10 @@ func TestKilledChild(t *testing.T) {
 	runtime.LockOSThread()
 	ctx := context.Background()
 	m, pod := New(Config{Root: filepath.Join(dir, "root")}), killedPod()
+	must(t, os.MkdirAll(filepath.Join(dir, "root/pods", string(pod.UID)), 0o750))
 	for _, data := range []string{"1", "2"} {
+		_, err := m.Bind(pod.UID, "claimed", chosen("pv"+data))
+		must(t, err)
 		paths, err := m.Setup(ctx, pod, killedContent(data))
 		must(t, err)
 		_, err = m.SubPath(ctx, pod, "main", 0, paths["disk"], "sub")
@@ -104,6 +114,10 @@ func killedAt(t *testing.T, strace, call string, n int) bool {
 	m, pod := New(Config{Root: filepath.Join(dir, "root")}), killedPod()
 	where := fmt.Sprintf("killed at %s %d", call, n)
 	if killed {
+		must(t, os.MkdirAll(filepath.Join(dir, "root/pods", string(pod.UID)), 0o750))
+		if got, err := m.Bind(pod.UID, "claimed", chosen("pv3")); err != nil || got != "pv1" && got != "pv3" {
+			t.Errorf("%s: the claim is bound to %q, %v", where, got, err)
+		}
 		paths, err := m.Setup(t.Context(), pod, killedContent("3"))
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
@@ -123,7 +137,7 @@ func killedAt(t *testing.T, strace, call string, n int) bool {
 	if err := m.Teardown(t.Context(), pod.UID); err != nil {
 		t.Fatalf("%s: %v", where, err)
 	}
-	mounts, err := mountsUnder(dir)
+	mounts, err := mount.Under(dir)
 	left, _ := m.Pods()
 	if err != nil || len(mounts)+len(left) > 0 {
 		t.Errorf("%s: left %q and %q, %v", where, mounts, left, err)

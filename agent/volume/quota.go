@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/volume/kind"
 )
 
 // A project is an identifier that a directory hands on to all that is made in it, and file systems count and limit what a project takes
@@ -114,7 +117,7 @@ func setQuota(fd int, project uint32, bytes int64) error {
 
 // limitDir gives an empty directory, which becomes the pod's volume, a project of its own with the limit, where the file system knows such. It leaves one
 // alone that is in a project already: somebody limits all of what the agent has, or an earlier try was cut off.
-func (m *Manager) limitDir(dir string, uid types.UID, volume string, bytes int64) error {
+func (k *emptyDirs) limitDir(dir string, uid types.UID, volume string, bytes int64) error {
 	fd, err := openDir(dir)
 	if err != nil {
 		return err
@@ -124,8 +127,8 @@ func (m *Manager) limitDir(dir string, uid types.UID, volume string, bytes int64
 	if err != nil || has.project != 0 || !enforced(fd) {
 		return nil //nolint:nilerr // there are no projects here, and what is used is counted
 	}
-	m.quotas.Lock()
-	defer m.quotas.Unlock()
+	k.project.Lock()
+	defer k.project.Unlock()
 	project, err := freeProject(fd, candidates(uid, volume))
 	if err != nil {
 		return fmt.Errorf("find a free project: %w", err)
@@ -198,12 +201,12 @@ func projectOf(fd int, uid types.UID, volume string) (uint32, bool) {
 	return x.project, err == nil && x.flags&projInherit != 0 && slices.Contains(candidates(uid, volume), x.project)
 }
 
-// unlimit takes away the limits of the projects of a pod's volumes, which are about to be removed. In this order a crash leaves none behind.
-func (m *Manager) unlimit(dir string) {
-	parent := filepath.Join(dir, volumesDir, emptyDirPlugin)
+// Release takes away the limits of the projects of a pod's volumes, which are about to be removed. In this order a crash leaves none behind.
+func (k *emptyDirs) Release(_ context.Context, dir string) error {
+	parent := kind.PluginDir(dir, emptyDirPlugin)
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return
+		return nil //nolint:nilerr // there are none
 	}
 	uid := types.UID(filepath.Base(dir))
 	for _, e := range entries {
@@ -213,11 +216,12 @@ func (m *Manager) unlimit(dir string) {
 		}
 		if id, ok := projectOf(fd, uid, strings.TrimPrefix(e.Name(), stagingPrefix)); ok {
 			if err := setQuota(fd, id, 0); err != nil {
-				m.log.Debug("the limit of a project that goes stays", "uid", string(uid), "project", id, "error", err)
+				k.log.Debug("the limit of a project that goes stays", "uid", string(uid), "project", id, "error", err)
 			}
 		}
 		unix.Close(fd)
 	}
+	return nil
 }
 
 // Charged is how many bytes the file system counts for an emptyDir with a limit; false when it does not count them.

@@ -75,16 +75,16 @@ func TestEmptyDirQuota(t *testing.T) {
 			if got := fill(t, filepath.Join(paths["large"], "more"), "1"); got != 0 {
 				t.Errorf("large is full, and %d bytes fit", got)
 			}
-			used, ok := Charged(m.cfg.Root, testUID, "small")
+			used, ok := Charged(string(m.root), testUID, "small")
 			if !ok || used < 1<<20 || used > 2<<20 {
 				t.Errorf("small has %d bytes, %v", used, ok)
 			}
-			if _, ok := Charged(m.cfg.Root, testUID, "free"); ok {
+			if _, ok := Charged(string(m.root), testUID, "free"); ok {
 				t.Error("without a limit nothing is counted")
 			}
 			projects := projects(t, paths["small"], paths["large"])
 			setup(t, m, pod) // changes nothing
-			if again, _ := Charged(m.cfg.Root, testUID, "small"); again != used {
+			if again, _ := Charged(string(m.root), testUID, "small"); again != used {
 				t.Errorf("small has %d bytes, had %d", again, used)
 			}
 			// A container that owns the directory may have given it to any project, such as that of another pod.
@@ -100,7 +100,7 @@ func TestEmptyDirQuota(t *testing.T) {
 			must(t, setXattr(fd, x))
 			unix.Close(fd)
 			teardown(t, m)
-			root, err := openDir(m.cfg.Root)
+			root, err := openDir(string(m.root))
 			must(t, err)
 			defer unix.Close(root)
 			if q, err := quotaOf(root, victim); err != nil || q.blockHard != 3<<20/blockSize {
@@ -115,8 +115,8 @@ func TestEmptyDirQuota(t *testing.T) {
 			}
 			// What a crash has left of a project without files is no hindrance, and a project with files is left to whom they are.
 			may := candidates(testUID, "again")
-			write(t, filepath.Join(m.cfg.Root, "administrators"), "x")
-			fd, err = unix.Open(filepath.Join(m.cfg.Root, "administrators"), unix.O_RDONLY, 0)
+			write(t, filepath.Join(string(m.root), "administrators"), "x")
+			fd, err = unix.Open(filepath.Join(string(m.root), "administrators"), unix.O_RDONLY, 0)
 			must(t, err)
 			must(t, setXattr(fd, fsxattr{project: may[0]}))
 			unix.Close(fd)

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 // SubPath pins a path inside a volume for the mount with index idx of a container, and returns where. What is pinned
@@ -28,11 +30,11 @@ func (m *Manager) SubPath(ctx context.Context, pod *corev1.Pod, container string
 }
 
 func (m *Manager) subPath(pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error) {
-	mount, err := mountOf(pod, container, idx)
+	spec, err := mountOf(pod, container, idx)
 	if err != nil {
 		return "", err
 	}
-	dir, err := m.podDir(pod.UID)
+	dir, err := m.root.Dir(pod.UID)
 	if err != nil {
 		return "", err
 	}
@@ -41,7 +43,7 @@ func (m *Manager) subPath(pod *corev1.Pod, container string, idx int, volPath, s
 		return "", err
 	}
 	defer unix.Close(source)
-	target := filepath.Join(dir, subPathsDir, mount.Name, container, strconv.Itoa(idx))
+	target := filepath.Join(dir, subPathsDir, spec.Name, container, strconv.Itoa(idx))
 	if same, err := alreadyPinned(source, target); err != nil || same {
 		return target, err
 	}
@@ -52,7 +54,7 @@ func (m *Manager) subPath(pod *corev1.Pod, container string, idx int, volPath, s
 	if err := makeTarget(target, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return "", err
 	}
-	shared := mount.MountPropagation != nil && *mount.MountPropagation == corev1.MountPropagationBidirectional
+	shared := spec.MountPropagation != nil && *spec.MountPropagation == corev1.MountPropagationBidirectional
 	return target, bind(source, target, shared)
 }
 
@@ -178,7 +180,7 @@ func makeInside(root int, path string) error {
 // alreadyPinned says whether target is a mount of what source is, as it is when a container starts anew. A mount of
 // something else is taken away.
 func alreadyPinned(source int, target string) (bool, error) {
-	mounted, err := isMount(target)
+	mounted, err := mount.Is(target)
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -192,7 +194,7 @@ func alreadyPinned(source int, target string) (bool, error) {
 	if a.Dev == b.Dev && a.Ino == b.Ino {
 		return true, nil
 	}
-	return false, unmountUnder(target)
+	return false, mount.UnmountUnder(target)
 }
 
 // makeTarget makes what can be mounted upon: a directory for a directory, a file for anything else.

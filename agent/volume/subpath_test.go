@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 func TestSubPath(t *testing.T) {
@@ -32,12 +34,12 @@ func TestSubPath(t *testing.T) {
 			if got := read(t, filepath.Join(path, c.below)); got != c.want {
 				t.Errorf("%s: %q, want %q", c.sub, got, c.want)
 			}
-			if want := filepath.Join(m.cfg.Root, "pods", testUID, "volume-subpaths/a/main"); filepath.Dir(path) != want {
+			if want := filepath.Join(string(m.root), "pods", testUID, "volume-subpaths/a/main"); filepath.Dir(path) != want {
 				t.Errorf("pinned at %s, want it in %s", path, want)
 			}
 		}
 	}
-	if mounts, _ := mountsUnder(m.cfg.Root); len(mounts) != 4 {
+	if mounts, _ := mount.Under(string(m.root)); len(mounts) != 4 {
 		t.Errorf("mounts: %v", mounts)
 	}
 	// After a restart of the container the same path leads elsewhere, and from a directory to a file.
@@ -176,13 +178,13 @@ func TestSubPathOfHostPath(t *testing.T) {
 		inner := filepath.Join(path, "inner")
 		must(t, os.MkdirAll(inner, 0o755))
 		must(t, unix.Mount("t", inner, "tmpfs", 0, ""))
-		back, err := isMount(filepath.Join(host, "sub/inner"))
+		back, err := mount.Is(filepath.Join(host, "sub/inner"))
 		must(t, err)
 		if back != (mode == corev1.MountPropagationBidirectional) {
 			t.Errorf("%s: a mount of the pod is seen by the host: %v", mode, back)
 		}
 		teardown(t, m)
-		if is, err := isMount(nested); err != nil || !is {
+		if is, err := mount.Is(nested); err != nil || !is {
 			t.Fatalf("%s: the host's mount went: %v", mode, err)
 		}
 		_ = unix.Unmount(filepath.Join(host, "sub/inner"), 0)

@@ -6,30 +6,31 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
 // Teardown unmounts and removes everything of a pod. The pod's containers have ended by then.
 func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
-	return m.remove(ctx, uid, removePod)
+	return m.remove(ctx, uid, m.removePod)
 }
 
 // Release is Teardown of the volumes alone: the pod's directory stays, with the records in it and what its containers have said last. So
 // it is at no time without the record that the pod is over.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
-	return m.remove(ctx, uid, func(ctx context.Context, dir string) error { return empty(ctx, dir, volumeData) })
+	return m.remove(ctx, uid, func(ctx context.Context, dir string) error { return empty(ctx, dir, m.volumeData()) })
 }
 
 func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx context.Context, dir string) error) error {
 	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "remove volumes")
 	defer span.End()
-	dir, err := m.podDir(uid)
+	dir, err := m.root.Dir(uid)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -40,13 +41,16 @@ func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx cont
 		return nil
 	}
 	// It returns without an error only after it has seen that no mount is left.
-	if err := unmountUnder(dir); err != nil {
+	if err := mount.UnmountUnder(dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
-	if err := m.releaseISCSI(ctx, dir); err != nil {
-		return fmt.Errorf("remove volumes: %w", err)
+	for _, k := range m.kinds {
+		if k, ok := k.(releases); ok {
+			if err := k.Release(ctx, dir); err != nil {
+				return fmt.Errorf("remove volumes: %w", err)
+			}
+		}
 	}
-	m.unlimit(dir)
 	if err := files(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
@@ -73,19 +77,26 @@ func ownFiles(depth int, st *unix.Stat_t) error {
 	return mountpoints(depth, st)
 }
 
-// removable says what of a pod's directory may be removed; nil is everything: it was the pod's, and goes with it.
-type removable struct {
+// part is a part of a pod's directory, and says what of it may be removed; nil is everything: it was the pod's, and
+// goes with it.
+type part struct {
 	path string
 	may  mayGo
 }
 
-var (
-	volumeData = []removable{{volumesDir + "/" + emptyDirPlugin, nil}, {volumesDir + "/" + configMapPlugin, nil}}
-	podFiles   = []removable{{containersDir, nil}, {"", ownFiles}}
-)
+// volumeData are the parts of a pod's directory that volumes have, in the order in which they go.
+func (m *Manager) volumeData() []part {
+	var out []part
+	for _, k := range m.kinds {
+		if t := k.Traits(); t.PodsOwn {
+			out = append(out, part{kind.PluginDir("", t.Plugin), nil})
+		}
+	}
+	return out
+}
 
-func removePod(ctx context.Context, dir string) error {
-	if err := empty(ctx, dir, slices.Concat(volumeData, podFiles)); err != nil {
+func (m *Manager) removePod(ctx context.Context, dir string) error {
+	if err := empty(ctx, dir, append(m.volumeData(), part{containersDir, nil}, part{claimsDir, nil}, part{"", ownFiles})); err != nil {
 		return err
 	}
 	if err := unix.Rmdir(dir); err != nil {
@@ -94,7 +105,7 @@ func removePod(ctx context.Context, dir string) error {
 	return nil
 }
 
-func empty(ctx context.Context, dir string, contents []removable) error {
+func empty(ctx context.Context, dir string, contents []part) error {
 	root, err := openDir(dir)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", dir, err)
@@ -102,7 +113,7 @@ func empty(ctx context.Context, dir string, contents []removable) error {
 	defer unix.Close(root)
 	var errs []error
 	for _, c := range contents {
-		fd, err := openSame(root, c.path)
+		fd, err := mount.OpenSame(root, c.path)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -123,15 +134,4 @@ func empty(ctx context.Context, dir string, contents []removable) error {
 		}
 	}
 	return nil
-}
-
-// openSame opens a directory below dir on the same mount, following no link.
-func openSame(dir int, name string) (int, error) {
-	if name == "" {
-		name = "."
-	}
-	return unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
 }

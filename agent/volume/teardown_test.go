@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
 	"github.com/berth-node/berth/internal/filetree/filetreetest"
 )
@@ -50,7 +51,7 @@ func TestTeardownLeavesBindMountsContent(t *testing.T) {
 	mounted(t, dir, inMem, 0)
 	write(t, filepath.Join(paths["a"], "file"), "")
 	mounted(t, filepath.Join(dir, "deep/precious"), filepath.Join(paths["a"], "file"), 0)
-	mounted(t, dir, filepath.Join(m.cfg.Root, "pods", testUID), 0)
+	mounted(t, dir, filepath.Join(string(m.root), "pods", testUID), 0)
 	teardown(t, m)
 	intact()
 }
@@ -74,7 +75,7 @@ func TestTeardownLeavesHostsMounts(t *testing.T) {
 	must(t, os.Mkdir(target, 0o755))
 	mounted(t, host, target, unix.MS_REC)
 	teardown(t, m)
-	if is, err := isMount(nested); err != nil || !is {
+	if is, err := mount.Is(nested); err != nil || !is {
 		t.Errorf("the host's mount went: %v", err)
 	}
 	if read(t, filepath.Join(nested, "precious")) != "data" {
@@ -104,7 +105,7 @@ func TestRelease(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
 	paths := setup(t, m, podWith(emptyDir("a", "", "")))
 	write(t, filepath.Join(paths["a"], "deep/f"), "x")
-	pod := filepath.Join(m.cfg.Root, "pods", testUID)
+	pod := filepath.Join(string(m.root), "pods", testUID)
 	stays := []string{"ending.json", "containers/main/0"}
 	for _, f := range stays {
 		write(t, filepath.Join(pod, f), "x")
@@ -125,7 +126,7 @@ func TestRelease(t *testing.T) {
 
 func TestTeardownRefusesUnknownData(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
-	pod := filepath.Join(m.cfg.Root, "pods", testUID)
+	pod := filepath.Join(string(m.root), "pods", testUID)
 	for _, known := range []string{"etc-hosts", "containers/main/0", "volumes/kubernetes.io~empty-dir/a/f"} {
 		write(t, filepath.Join(pod, known), "x")
 	}
@@ -196,7 +197,7 @@ func TestVolumeOfAnyDepth(t *testing.T) {
 	undo := filetreetest.FewFiles(t, 300)
 	pod := podWith()
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
-	must(t, takeGroup(pod, paths["a"]))
+	must(t, takeGroup(t.Context(), pod, paths["a"]))
 	given := 0
 	fd, err := openDir(paths["a"])
 	must(t, err)

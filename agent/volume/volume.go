@@ -1,12 +1,13 @@
 // Package volume makes the volumes of a pod on this node and takes them away again.
 //
-// A pod's files are under <root>/pods/<uid>, in the layout other node tools know: volumes/kubernetes.io~empty-dir/<name>,
-// volume-subpaths/<volume>/<container>/<index>, containers/, etc-hosts. There are no records: the tree and the kernel's
-// list of mounts are the truth, so every step can be repeated, after a crash too.
+// A pod's files are under <root>/pods/<uid>, in the layout other node tools know:
+// volumes/kubernetes.io~empty-dir/<name>, volume-subpaths/<volume>/<container>/<index>, containers/, etc-hosts. Of what
+// is in there nothing is recorded: the tree and the kernel's list of mounts are the truth, so every step can be
+// repeated, after a crash too. Kinds of volumes that do more on the node record that first.
 //
-// Nothing of the user's is ever deleted. Taking a pod away first unmounts everything under its directory, refuses to go on
-// while a mount is left, and then removes only what this package made or the pod wrote into it, without
-// crossing from one mount into another and without following a link.
+// Nothing of the user's is ever deleted. Taking a pod away first unmounts everything under its directory, refuses to go
+// on while a mount is left, and then removes only what this package made or the pod wrote into it, without crossing
+// from one mount into another and without following a link.
 package volume
 
 import (
@@ -16,25 +17,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/berth-node/berth/agent/volume/kind"
 )
 
-// The directories of the kinds of volumes, as other node tools know them.
 const (
-	emptyDirPlugin  = "kubernetes.io~empty-dir"
-	configMapPlugin = "kubernetes.io~configmap"
-	secretPlugin    = "kubernetes.io~secret"
-	downwardPlugin  = "kubernetes.io~downward-api"
-	projectedPlugin = "kubernetes.io~projected"
-	nfsPlugin       = "kubernetes.io~nfs"
-
-	volumesDir  = "volumes"
 	subPathsDir = "volume-subpaths"
 
 	// containersDir holds what there is of each container, such as its termination message.
@@ -53,18 +47,20 @@ type Config struct {
 	Quotas bool // the file system is to hold emptyDirs to their limits, where it can
 }
 
-// Manager makes and removes volumes. It is safe for concurrent use for different pods.
+// Content is what volumes get that is in neither the pod nor on the node.
+type Content struct {
+	Files      map[string][]kind.File              // by volume: of those that are made of objects
+	Persistent map[string]*corev1.PersistentVolume // by volume: what its claim is bound to
+	Secrets    map[string]kind.Secrets             // by volume: of those that [Manager.Secrets] names
+}
+
+// Manager makes and removes volumes. It is safe for concurrent use for different pods. What it does for each kind of
+// volume is in the table of kinds; it knows none of them.
 type Manager struct {
-	cfg Config
-	log *slog.Logger
+	root  kind.Root
+	kinds []Kind
 
 	claims sync.Mutex // held while a claim is bound: no two pods get one volume
-	format sync.Mutex // held while a device gets a file system: no two pods make one on it
-	quotas sync.Mutex // held while a directory gets a project: no two get the same
-
-	targets  locks      // of iSCSI, by name: held while a session is made or ended
-	ifaces   sync.Mutex // held while an interface of iSCSI is made or removed
-	sys, dev string     // where the kernel shows its devices
 }
 
 // New returns a Manager.
@@ -75,51 +71,36 @@ func New(cfg Config) *Manager {
 	if abs, err := filepath.Abs(cfg.Root); err == nil {
 		cfg.Root = abs
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, sys: "/sys", dev: "/dev"}
-}
-
-// errUID says that a UID would lead elsewhere when it became part of a path.
-var errUID = errors.New("pod UID is no name of a directory")
-
-// podDir is where everything of a pod is.
-func (m *Manager) podDir(uid types.UID) (string, error) {
-	name := string(uid)
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
-		return "", fmt.Errorf("%w: %q", errUID, name)
-	}
-	// The kernel's list of mounts has no links in its paths, so ours have none either.
-	root, err := filepath.EvalSymlinks(m.cfg.Root)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(root, "pods", name), nil
+	return &Manager{root: kind.Root(cfg.Root), kinds: kinds(cfg)}
 }
 
 // Pods returns the pods that have a directory.
-func (m *Manager) Pods() ([]types.UID, error) {
-	entries, err := os.ReadDir(filepath.Join(m.cfg.Root, "pods"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+func (m *Manager) Pods() ([]types.UID, error) { return m.root.Pods() }
+
+// of is the kind of a volume; nil when there is none.
+func (m *Manager) of(s kind.Source) Kind {
+	if i := slices.IndexFunc(m.kinds, func(k Kind) bool { return k.Makes(s) }); i >= 0 {
+		return m.kinds[i]
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list pods' directories: %w", err)
-	}
-	var out []types.UID
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, types.UID(e.Name()))
-		}
-	}
-	return out, nil
+	return nil
 }
 
-// Setup makes every volume of the pod that is not there yet and returns the host path of each by name. What is there already
-// stays, since containers may be using it; volumes that are made of objects get the content that these have now, in one step each. An
-// image volume has no path: the runtime mounts it.
+// Secrets names the Secrets that a volume of a pod needs, whose claim, if it has one, is bound to the PersistentVolume.
+func (m *Manager) Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []kind.SecretRef {
+	source := kind.Source{Pod: &v.VolumeSource, Bound: bound}
+	if k, ok := m.of(source).(needsSecrets); ok {
+		return k.Secrets(source)
+	}
+	return nil
+}
+
+// Setup makes every volume of the pod that is not there yet and returns the host path of each by name. What is there
+// already stays, since containers may be using it; volumes that are made of objects get the content that these have
+// now, in one step each. An image volume has no path: the runtime mounts it.
 func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (map[string]string, error) {
 	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/volume").Start(ctx, "volumes")
 	defer span.End()
-	dir, err := m.podDir(pod.UID)
+	dir, err := m.root.Dir(pod.UID)
 	if err != nil {
 		return nil, fmt.Errorf("set up volumes: %w", err)
 	}
@@ -133,7 +114,10 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
-		path, err := m.setup(ctx, dir, pod, v, content)
+		path, err := m.setup(ctx, &kind.Volume{
+			Source: kind.Source{Pod: &v.VolumeSource, Bound: content.Persistent[v.Name]}, Pod: pod, Dir: dir, Name: v.Name,
+			Files: content.Files[v.Name], Secrets: content.Secrets[v.Name],
+		})
 		if err != nil {
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
@@ -142,35 +126,51 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (
 	return paths, nil
 }
 
-func (m *Manager) setup(ctx context.Context, dir string, pod *corev1.Pod, v *corev1.Volume, content Content) (string, error) {
-	if v.Name == "" || strings.HasPrefix(v.Name, ".") || strings.Contains(v.Name, "/") {
+func (m *Manager) setup(ctx context.Context, v *kind.Volume) (string, error) {
+	if !kind.IsName(v.Name) {
 		return "", fmt.Errorf("%q is no name of a volume", v.Name)
 	}
-	switch {
-	case v.EmptyDir != nil:
-		parent := filepath.Join(dir, volumesDir, emptyDirPlugin)
-		if err := os.MkdirAll(parent, 0o750); err != nil {
+	path, err := m.make(ctx, v)
+	if err != nil && v.Bound != nil {
+		err = fmt.Errorf("persistentvolume %q: %w", v.Bound.Name, err)
+	}
+	return path, err
+}
+
+func (m *Manager) make(ctx context.Context, v *kind.Volume) (string, error) {
+	k := m.of(v.Source)
+	if k == nil {
+		return "", errors.New("this kind of volume is not there yet")
+	}
+	if v.Bound != nil {
+		if err := usedAs(v.Pod, v.Name, v.Block()); err != nil {
 			return "", err
 		}
-		return filepath.Join(parent, v.Name), m.setupEmptyDir(parent, pod, v)
-	case v.HostPath != nil:
-		return v.HostPath.Path, m.setupHostPath(v.HostPath)
-	case v.ConfigMap != nil:
-		return m.setupFiles(dir, configMapPlugin, pod, v, content.Files[v.Name], false)
-	case v.Secret != nil:
-		return m.setupFiles(dir, secretPlugin, pod, v, content.Files[v.Name], true)
-	case v.DownwardAPI != nil:
-		return m.setupFiles(dir, downwardPlugin, pod, v, content.Files[v.Name], true)
-	case v.Projected != nil:
-		return m.setupFiles(dir, projectedPlugin, pod, v, content.Files[v.Name], true)
-	case v.NFS != nil:
-		return m.setupNFS(ctx, dir, v.Name, v.NFS, nil)
-	case v.ISCSI != nil:
-		return m.setupISCSI(ctx, dir, pod, v, inlineISCSI(v.ISCSI), nil, false, content.CHAP[v.Name])
-	case v.Image != nil:
-		return "", nil
-	case content.Persistent[v.Name] != nil:
-		return m.setupPersistent(ctx, dir, pod, v, content.Persistent[v.Name], content.CHAP[v.Name])
 	}
-	return "", errors.New("this kind of volume is not there yet")
+	if v.Block() && !k.Traits().Block {
+		return "", errors.New("this kind of volume cannot have the volumeMode Block")
+	}
+	made, err := k.Setup(ctx, v)
+	if err == nil && made.Group {
+		err = takeGroup(ctx, v.Pod, made.Path)
+	}
+	return made.Path, err
+}
+
+// usedAs says where a container uses a volume in the other mode than it has.
+func usedAs(pod *corev1.Pod, volume string, block bool) error {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			mount := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+			device := slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume })
+			if block && mount {
+				return fmt.Errorf("volume has volumeMode Block, but is in volumeMounts of container %s: it must be in volumeDevices", c.Name)
+			}
+			if !block && device {
+				return fmt.Errorf("volume has volumeMode Filesystem, but is in volumeDevices of container %s: it must be in volumeMounts", c.Name)
+			}
+		}
+	}
+	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 const testUID = "0123456789abcdef"
@@ -28,10 +30,10 @@ func manager(t *testing.T) *Manager {
 	t.Helper()
 	root := t.TempDir()
 	t.Cleanup(func() {
-		left, err := mountsUnder(root)
+		left, err := mount.Under(root)
 		if err != nil || len(left) > 0 {
 			t.Errorf("mounts left: %v %v", left, err)
-			_ = unmountUnder(root)
+			_ = mount.UnmountUnder(root)
 		}
 	})
 	return New(Config{Root: root})
@@ -77,7 +79,7 @@ func setup(t *testing.T, m *Manager, pod *corev1.Pod) map[string]string {
 func teardown(t *testing.T, m *Manager) {
 	t.Helper()
 	must(t, m.Teardown(t.Context(), testUID))
-	if _, err := os.Lstat(filepath.Join(m.cfg.Root, "pods", testUID)); !os.IsNotExist(err) {
+	if _, err := os.Lstat(filepath.Join(string(m.root), "pods", testUID)); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)
 	}
 }
@@ -113,7 +115,7 @@ func TestEmptyDir(t *testing.T) {
 			t.Errorf("volume %s has mode %o and group %d, want %o", name, st.Mode&0o7777, st.Gid, want)
 		}
 	}
-	if want := filepath.Join(m.cfg.Root, "pods", testUID, "volumes/kubernetes.io~empty-dir/a"); paths["a"] != want {
+	if want := filepath.Join(string(m.root), "pods", testUID, "volumes/kubernetes.io~empty-dir/a"); paths["a"] != want {
 		t.Errorf("path %s, want %s", paths["a"], want)
 	}
 	write(t, filepath.Join(paths["a"], "x/y"), "data")
@@ -157,7 +159,7 @@ func TestEmptyDirInMemory(t *testing.T) {
 	}
 	write(t, filepath.Join(paths["limited"], "f"), "x")
 	setup(t, m, pod)
-	if mounts, _ := mountsUnder(m.cfg.Root); len(mounts) != 2 {
+	if mounts, _ := mount.Under(string(m.root)); len(mounts) != 2 {
 		t.Errorf("a second Setup mounted again: %v", mounts)
 	}
 	// A process that still stands in it does not keep the volume.
@@ -174,7 +176,7 @@ func TestEmptyDirAfterReboot(t *testing.T) {
 	paths := setup(t, m, pod)
 	must(t, unix.Unmount(paths["mem"], 0))
 	setup(t, m, pod)
-	if is, err := isMount(paths["mem"]); err != nil || !is {
+	if is, err := mount.Is(paths["mem"]); err != nil || !is {
 		t.Errorf("not mounted again: %v", err)
 	}
 	// A crash left a directory half made.
@@ -257,22 +259,23 @@ func TestHostPathTypes(t *testing.T) {
 }
 
 func TestHostPathOfTheAgent(t *testing.T) {
-	m := New(Config{Root: t.TempDir(), Own: []string{t.TempDir()}})
+	own := t.TempDir()
+	m := New(Config{Root: t.TempDir(), Own: []string{own}})
 	link := filepath.Join(t.TempDir(), "link")
-	must(t, os.Symlink(m.cfg.Root, link))
-	for _, path := range []string{m.cfg.Root, m.cfg.Root + "/pods/x", m.cfg.Own[0], link + "/content", filepath.Dir(m.cfg.Root) + "/./" + filepath.Base(m.cfg.Root)} {
+	must(t, os.Symlink(string(m.root), link))
+	for _, path := range []string{string(m.root), string(m.root) + "/pods/x", own, link + "/content", filepath.Dir(string(m.root)) + "/./" + filepath.Base(string(m.root))} {
 		if _, err := m.Setup(t.Context(), podWith(hostPath("h", path, "")), Content{}); err == nil || !strings.Contains(err.Error(), "agent's own") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, err := m.Setup(t.Context(), podWith(hostPath("h", m.cfg.Root+"x", "")), Content{}); err != nil {
+	if _, err := m.Setup(t.Context(), podWith(hostPath("h", string(m.root)+"x", "")), Content{}); err != nil {
 		t.Errorf("a neighbour was refused: %v", err)
 	}
 }
 
 func TestHostileUID(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
-	write(t, filepath.Join(m.cfg.Root, "content/blob"), "x")
+	write(t, filepath.Join(string(m.root), "content/blob"), "x")
 	for _, uid := range []string{"", ".", "..", "../content", "a/b", strings.Repeat("x", 300)} {
 		pod := podWith(emptyDir("a", "", ""))
 		pod.UID = "x"
@@ -287,7 +290,7 @@ func TestHostileUID(t *testing.T) {
 			t.Errorf("Teardown took uid %q", uid)
 		}
 	}
-	if read(t, filepath.Join(m.cfg.Root, "content/blob")) != "x" {
+	if read(t, filepath.Join(string(m.root), "content/blob")) != "x" {
 		t.Error("something else was removed")
 	}
 }
@@ -341,26 +344,6 @@ func TestHostsFile(t *testing.T) {
 	got = string(HostsFile(pod, "", "", []string{"10.0.0.5"}, []byte("1.1.1.1 node")))
 	if !strings.Contains(got, "1.1.1.1 node\n\n#") || strings.Contains(got, "10.0.0.5") || !strings.Contains(got, "a.local") {
 		t.Errorf("for the host's network:\n%s", got)
-	}
-}
-
-func FuzzParseMounts(f *testing.F) {
-	f.Add([]byte("36 35 98:0 / /mnt\\040x rw - ext3 /dev/root rw\n"), "/mnt x")
-	f.Fuzz(func(t *testing.T, data []byte, dir string) {
-		paths, err := parseMounts(data, dir)
-		for _, p := range paths {
-			if err == nil && p != dir && !strings.HasPrefix(p, dir+"/") {
-				t.Fatalf("%q is not under %q", p, dir)
-			}
-		}
-	})
-}
-
-func TestUnescape(t *testing.T) {
-	for in, want := range map[string]string{`/a\040b\011c\134d`: "/a b\tc\\d", `/x\04`: `/x\04`, `\`: `\`, `/é`: "/é"} {
-		if got := unescape(in); got != want {
-			t.Errorf("%s: %q, want %q", in, got, want)
-		}
 	}
 }
 

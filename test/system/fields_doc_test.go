@@ -29,9 +29,9 @@ var provedElsewhere = map[string]string{
 	"imagePullSecrets.name":                 "TestPullSecrets",
 	"preemptionPolicy":                      "TestPreemption",
 	"readinessGates.conditionType":          "TestReadinessGates",
-	"volumes.iscsi.chapAuthDiscovery":       "TestISCSI of agent/volume",
-	"volumes.iscsi.chapAuthSession":         "TestISCSI of agent/volume",
-	"volumes.iscsi.secretRef.name":          "TestISCSI of agent/volume",
+	"volumes.iscsi.chapAuthDiscovery":       "TestISCSI of agent/volume/iscsi",
+	"volumes.iscsi.chapAuthSession":         "TestISCSI of agent/volume/iscsi",
+	"volumes.iscsi.secretRef.name":          "TestISCSI of agent/volume/iscsi",
 
 	"containers.resources.claims.name":         "TestResourceClaims",
 	"containers.resources.claims.request":      "TestResourceClaims",

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-node/berth/agent/volume/iscsitest"
+	"github.com/berth-node/berth/agent/volume/iscsi/iscsitest"
 )
 
 // TestISCSIMissing has a node without open-iscsi say what is missing.

@@ -7,13 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/agent/volume/kind"
 )
 
 // Files is the content of a volume that is made of objects, or of the pod itself; false for a volume of any other kind. Of two files
 // with one path the later one counts, as under kubelet.
-func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]volume.File, bool, error) {
-	f := files{pod: pod, objects: objects, node: node, at: map[string]volume.File{}}
+func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]kind.File, bool, error) {
+	f := files{pod: pod, objects: objects, node: node, at: map[string]kind.File{}}
 	var err error
 	switch {
 	case v.ConfigMap != nil:
@@ -36,7 +36,7 @@ func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]vo
 	if err != nil {
 		return nil, true, err
 	}
-	var out []volume.File
+	var out []kind.File
 	for _, path := range slices.Sorted(maps.Keys(f.at)) {
 		out = append(out, f.at[path])
 	}
@@ -49,7 +49,7 @@ type files struct {
 	node    *Node
 	mode    *int32
 	user    *int64
-	at      map[string]volume.File
+	at      map[string]kind.File
 }
 
 const defaultFileMode = 0o644
@@ -62,7 +62,7 @@ func (f *files) add(path string, data []byte, mode *int32, user *int64) {
 	if user == nil {
 		user = f.user
 	}
-	file := volume.File{Path: path, Data: data, Mode: defaultFileMode, User: user}
+	file := kind.File{Path: path, Data: data, Mode: defaultFileMode, User: user}
 	if mode != nil {
 		file.Mode = uint32(*mode)
 	}

@@ -1,7 +1,9 @@
-package volume
+package iscsi
 
 import (
 	"bytes"
+	"context"
+	"log/slog"
 	"maps"
 	"os"
 	"os/exec"
@@ -12,9 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/volume/iscsitest"
+	"github.com/berth-node/berth/agent/volume/iscsi/iscsitest"
+	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/agent/volume/mount"
 )
 
 func iscsiPV(lun int32, change ...func(*corev1.ISCSIPersistentVolumeSource)) *corev1.PersistentVolume {
@@ -22,13 +27,103 @@ func iscsiPV(lun int32, change ...func(*corev1.ISCSIPersistentVolumeSource)) *co
 	for _, f := range change {
 		f(s)
 	}
-	return persistent(corev1.PersistentVolumeSource{ISCSI: s}, corev1.PersistentVolumeFilesystem)
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+		PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: s}, VolumeMode: new(corev1.PersistentVolumeFilesystem),
+	}}
+}
+
+const testUID = "0123456789abcdef"
+
+// node is a node that has volumes of this kind alone.
+type node struct{ *Kind }
+
+func manager(t *testing.T) *node {
+	t.Helper()
+	root := t.TempDir()
+	t.Cleanup(func() {
+		left, err := mount.Under(root)
+		if err != nil || len(left) > 0 {
+			t.Errorf("mounts left: %v %v", left, err)
+			_ = mount.UnmountUnder(root)
+		}
+	})
+	return (&node{&Kind{records: kind.Records[diskRecord]{Root: kind.Root(root)}}}).next()
+}
+
+// next is the node after its agent was started anew.
+func (n *node) next() *node {
+	return &node{New(n.records.Root, new(mount.Devices), slog.New(slog.DiscardHandler))}
+}
+
+// content is what the volume v of a pod is to be.
+type content struct {
+	Persistent map[string]*corev1.PersistentVolume
+	CHAP       map[string]map[string][]byte
+}
+
+func claimed(pv *corev1.PersistentVolume) (*corev1.Pod, content) {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: testUID}}, content{Persistent: map[string]*corev1.PersistentVolume{"v": pv}}
+}
+
+// setUp makes the volume v of a pod.
+func (n *node) setUp(ctx context.Context, pod *corev1.Pod, c content) (map[string]string, error) {
+	dir, err := n.records.Root.Dir(pod.UID)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o750)
+	}
+	if err != nil {
+		return nil, err
+	}
+	made, err := n.Setup(ctx, &kind.Volume{
+		Source: kind.Source{Pod: &corev1.VolumeSource{}, Bound: c.Persistent["v"]}, Pod: pod, Dir: dir, Name: "v", Secrets: kind.Secrets{chap: c.CHAP["v"]},
+	})
+	return map[string]string{"v": made.Path}, err
+}
+
+// tearDown takes a pod away.
+func (n *node) tearDown(ctx context.Context, uid types.UID) error {
+	dir, err := n.records.Root.Dir(uid)
+	if err == nil {
+		err = mount.UnmountUnder(dir)
+	}
+	if err == nil {
+		err = n.Release(ctx, dir)
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func teardown(t *testing.T, n *node) {
+	t.Helper()
+	must(t, n.tearDown(t.Context(), testUID))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, data string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(data), 0o600))
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
 }
 
 // nothingLeft is what the initiator has of the target, and of ours.
-func nothingLeft(t *testing.T, m *Manager) {
+func nothingLeft(t *testing.T, m *node) {
 	t.Helper()
-	if sessions, err := m.sessions(iscsitest.IQN); err != nil || len(sessions) > 0 {
+	if sessions, err := m.kernel.sessions(iscsitest.IQN); err != nil || len(sessions) > 0 {
 		t.Errorf("sessions are left: %+v, %v", sessions, err)
 	}
 	for _, args := range [][]string{{"-m", "node"}, {"-m", "iface"}, {"-m", "discoverydb"}} {
@@ -39,9 +134,9 @@ func nothingLeft(t *testing.T, m *Manager) {
 	}
 }
 
-func sessionIDs(t *testing.T, m *Manager) (ids []int) {
+func sessionIDs(t *testing.T, m *node) (ids []int) {
 	t.Helper()
-	sessions, err := m.sessions(iscsitest.IQN)
+	sessions, err := m.kernel.sessions(iscsitest.IQN)
 	must(t, err)
 	for _, s := range sessions {
 		ids = append(ids, s.id)
@@ -52,7 +147,7 @@ func sessionIDs(t *testing.T, m *Manager) (ids []int) {
 func TestISCSI(t *testing.T) {
 	group := iscsitest.Start(t)
 	t.Run("shared", iscsiShared)
-	t.Run("portals", iscsiPortals)
+	t.Run("portals", defaultPortals)
 	t.Run("cut off", iscsiCutOff)
 	t.Run("chap", func(t *testing.T) { iscsiCHAP(t, group) })
 	t.Run("not ours", iscsiForeign)
@@ -64,19 +159,19 @@ func iscsiShared(t *testing.T) {
 	first, content := claimed(iscsiPV(0))
 	second, other := claimed(iscsiPV(1, func(s *corev1.ISCSIPersistentVolumeSource) { s.FSType = "ext3" }))
 	second.UID = "second"
-	paths, err := m.Setup(t.Context(), first, content)
+	paths, err := m.setUp(t.Context(), first, content)
 	must(t, err)
 	write(t, paths["v"]+"/file", "kept")
-	_, err = m.Setup(t.Context(), first, content)
+	_, err = m.setUp(t.Context(), first, content)
 	must(t, err)
-	more, err := m.Setup(t.Context(), second, other)
+	more, err := m.setUp(t.Context(), second, other)
 	must(t, err)
 	if data, err := os.ReadFile("/proc/mounts"); err != nil || !strings.Contains(string(data), more["v"]+" ext3 ") {
 		t.Errorf("%s is no ext3: %v\n%s", more["v"], err, data)
 	}
 	third, _ := claimed(nil)
 	third.UID = "third"
-	same, err := m.Setup(t.Context(), third, content)
+	same, err := m.setUp(t.Context(), third, content)
 	must(t, err)
 	if read(t, same["v"]+"/file") != "kept" {
 		t.Error("the third pod has another disk")
@@ -86,23 +181,23 @@ func iscsiShared(t *testing.T) {
 		t.Fatalf("sessions %v", ids)
 	}
 	for _, uid := range []types.UID{"second", "third"} {
-		must(t, m.Teardown(t.Context(), uid))
+		must(t, m.tearDown(t.Context(), uid))
 	}
 	if got := sessionIDs(t, m); !slices.Equal(got, ids) {
 		t.Errorf("sessions %v, had %v", got, ids)
 	}
-	if device, err := m.deviceOf(ids[0], 1); err != nil || device != "" {
+	if device, err := m.kernel.deviceOf(ids[0], 1); err != nil || device != "" {
 		t.Errorf("the device of nobody's disk is left: %s, %v", device, err)
 	}
 	if read(t, paths["v"]+"/file") != "kept" {
 		t.Error("the first pod has lost its file")
 	}
 	// Somebody else on the machine has the disk mounted too.
-	device, err := m.deviceOf(ids[0], 0)
+	device, err := m.kernel.deviceOf(ids[0], 0)
 	must(t, err)
 	elsewhere := t.TempDir()
 	must(t, unix.Mount(device, elsewhere, "ext4", 0, ""))
-	if err := m.Teardown(t.Context(), testUID); err == nil || !strings.Contains(err.Error(), device+" is still in use") {
+	if err := m.tearDown(t.Context(), testUID); err == nil || !strings.Contains(err.Error(), device+" is still in use") {
 		t.Errorf("logged out below a file system: %v", err)
 	}
 	if read(t, elsewhere+"/file") != "kept" {
@@ -113,7 +208,7 @@ func iscsiShared(t *testing.T) {
 	nothingLeft(t, m)
 	// What is on the disk is on it at the next time.
 	content.Persistent["v"].Spec.ISCSI.ReadOnly = true
-	paths, err = m.Setup(t.Context(), first, content)
+	paths, err = m.setUp(t.Context(), first, content)
 	must(t, err)
 	if read(t, paths["v"]+"/file") != "kept" {
 		t.Error("the file is gone")
@@ -125,8 +220,8 @@ func iscsiShared(t *testing.T) {
 	nothingLeft(t, m)
 }
 
-// iscsiPortals: the first of them is dead, and the disk is used as it is.
-func iscsiPortals(t *testing.T) {
+// defaultPortals: the first of them is dead, and the disk is used as it is.
+func defaultPortals(t *testing.T) {
 	m := manager(t)
 	pv := iscsiPV(0, func(s *corev1.ISCSIPersistentVolumeSource) {
 		s.TargetPortal, s.Portals = "127.0.0.1:3999", []string{"127.0.0.1:3261"}
@@ -134,20 +229,18 @@ func iscsiPortals(t *testing.T) {
 	})
 	pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	pod, content := claimed(pv)
-	pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/x"}}
-	pod.Spec.Containers[0].VolumeMounts = nil
-	paths, err := m.Setup(t.Context(), pod, content)
+	paths, err := m.setUp(t.Context(), pod, content)
 	must(t, err)
-	if info, err := os.Stat(paths["v"]); err != nil || !isBlock(info.Mode()) {
+	if info, err := os.Stat(paths["v"]); err != nil || !mount.IsBlock(info.Mode()) {
 		t.Errorf("%s is no device: %v", paths["v"], err)
 	}
-	again, err := m.Setup(t.Context(), pod, content)
+	again, err := m.setUp(t.Context(), pod, content)
 	if err != nil || again["v"] != paths["v"] {
 		t.Errorf("%v, %v; had %v", again, err, paths)
 	}
 	// The volume is another one now, and a container may have the device open.
 	content.Persistent["v"].Spec.ISCSI.Lun = 1
-	again, err = m.Setup(t.Context(), pod, content)
+	again, err = m.setUp(t.Context(), pod, content)
 	if err != nil || again["v"] != paths["v"] {
 		t.Errorf("%v, %v; had %v", again, err, paths)
 	}
@@ -158,12 +251,12 @@ func iscsiPortals(t *testing.T) {
 	teardown(t, m)
 	nothingLeft(t, m)
 	pod, content = claimed(iscsiPV(7))
-	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "the target has no LUN 7") {
+	if _, err := m.setUp(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "the target has no LUN 7") {
 		t.Errorf("LUN 7: %v", err)
 	}
 	// The volume says something else now.
 	content.Persistent["v"].Spec.ISCSI.Lun = 1
-	_, err = m.Setup(t.Context(), pod, content)
+	_, err = m.setUp(t.Context(), pod, content)
 	must(t, err)
 	teardown(t, m)
 	nothingLeft(t, m)
@@ -175,13 +268,13 @@ func iscsiCutOff(t *testing.T) {
 	pod, content := claimed(iscsiPV(0))
 	s := content.Persistent["v"].Spec.ISCSI
 	portals := []string{"127.0.0.1:3260"}
-	disk := iscsiDisk{IQN: s.IQN, LUN: s.Lun, Iface: m.ifaceName(s), Portals: portals, Discovered: portals}
-	adm, err := findISCSI()
+	disk := diskRecord{IQN: s.IQN, LUN: s.Lun, Iface: m.ifaceName(s), Portals: portals, Discovered: portals}
+	adm, err := findAdm()
 	must(t, err)
-	dir, err := m.podDir(testUID)
+	dir, err := m.records.Root.Dir(testUID)
 	must(t, err)
 	steps := []func(){
-		func() { must(t, os.MkdirAll(dir, 0o750)); must(t, keepDisk(dir, "v", disk)) },
+		func() { must(t, os.MkdirAll(dir, 0o750)); must(t, m.records.Keep(dir, "v", disk)) },
 		func() { must(t, m.makeIface(t.Context(), adm, disk.Iface, s)) },
 		func() {
 			_, err := adm.run(t.Context(), append(discoveryRecord(portals[0]), "-o", "new"))
@@ -192,7 +285,7 @@ func iscsiCutOff(t *testing.T) {
 			must(t, err)
 		},
 		func() {
-			_, err := m.login(t.Context(), adm, disk, portals[0], iscsiVolume{source: s})
+			_, err := m.login(t.Context(), adm, disk, portals[0], diskVolume{source: s})
 			must(t, err)
 		},
 	}
@@ -200,13 +293,13 @@ func iscsiCutOff(t *testing.T) {
 		for _, step := range steps[:n+1] {
 			step()
 		}
-		next := New(m.cfg)
+		next := m.next()
 		teardown(t, next)
 		nothingLeft(t, next)
 		for _, step := range steps[:n+1] {
 			step()
 		}
-		_, err := next.Setup(t.Context(), pod, content)
+		_, err := next.setUp(t.Context(), pod, content)
 		must(t, err)
 		if ids := sessionIDs(t, m); len(ids) != 1 {
 			t.Errorf("sessions %v", ids)
@@ -237,22 +330,22 @@ func iscsiCHAP(t *testing.T, group string) {
 	} {
 		content.CHAP = map[string]map[string][]byte{"v": maps.Clone(secret)}
 		content.CHAP["v"][key] = []byte(value)
-		_, err := m.Setup(t.Context(), pod, content)
+		_, err := m.setUp(t.Context(), pod, content)
 		if err == nil || strings.Contains(err.Error(), "secret-") {
 			t.Errorf("with a wrong %s: %v", key, err)
 		}
 		t.Logf("with a wrong %s: %v", key, err)
 	}
 	content.CHAP["v"] = secret
-	_, err := m.Setup(t.Context(), pod, content)
+	_, err := m.setUp(t.Context(), pod, content)
 	must(t, err)
 	// One that shares the session, but needs no discovery, has no use for the record with its password.
 	second, other := claimed(iscsiPV(1, func(s *corev1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth = true }))
 	second.UID, other.CHAP = "second", content.CHAP
-	_, err = m.Setup(t.Context(), second, other)
+	_, err = m.setUp(t.Context(), second, other)
 	must(t, err)
 	teardown(t, m)
-	adm, err := findISCSI()
+	adm, err := findAdm()
 	must(t, err)
 	if has, err := adm.hasDiscovery(t.Context(), "127.0.0.1:3260"); has || err != nil {
 		t.Errorf("the discovery record is left: %v", err)
@@ -260,7 +353,7 @@ func iscsiCHAP(t *testing.T, group string) {
 	if ids := sessionIDs(t, m); len(ids) != 1 {
 		t.Errorf("sessions %v", ids)
 	}
-	must(t, m.Teardown(t.Context(), second.UID))
+	must(t, m.tearDown(t.Context(), second.UID))
 	nothingLeft(t, m)
 }
 
@@ -279,7 +372,7 @@ func iscsiForeign(t *testing.T) {
 	run("-m", "node", "-T", iscsitest.IQN, "-p", "127.0.0.1:3260", "--login")
 	before := run("-m", "node") + run("-m", "session")
 	pod, content := claimed(iscsiPV(0, func(s *corev1.ISCSIPersistentVolumeSource) { s.DiscoveryCHAPAuth = true }))
-	_, err := m.Setup(t.Context(), pod, content)
+	_, err := m.setUp(t.Context(), pod, content)
 	must(t, err)
 	if ids := sessionIDs(t, m); len(ids) != 1 {
 		t.Errorf("sessions %v", ids)
@@ -341,11 +434,10 @@ func TestISCSINames(t *testing.T) {
 }
 
 func TestISCSIMissing(t *testing.T) {
-	needRoot(t)
 	t.Setenv("PATH", t.TempDir())
 	m := manager(t)
 	pod, content := claimed(iscsiPV(0))
-	if _, err := m.Setup(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "install open-iscsi") {
+	if _, err := m.setUp(t.Context(), pod, content); err == nil || !strings.Contains(err.Error(), "install open-iscsi") {
 		t.Errorf("%v", err)
 	}
 	teardown(t, m)
@@ -382,8 +474,7 @@ func FuzzParseIface(f *testing.F) {
 
 // TestSessions looks at sessions as sysfs shows them.
 func TestSessions(t *testing.T) {
-	m := New(Config{Root: t.TempDir()})
-	m.sys = t.TempDir()
+	m := kernel{t.TempDir(), "/dev"}
 	for id, iqn := range map[string]string{"session3": "iqn.a", "session10": "iqn.a", "session4": "iqn.b"} {
 		dir := filepath.Join(m.sys, "class/iscsi_session", id)
 		write(t, filepath.Join(dir, "targetname"), iqn+"\n")

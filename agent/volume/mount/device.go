@@ -1,6 +1,7 @@
-package volume
+package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,41 +10,57 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // defaultFSType is the file system of a device whose volume names none, as under kubelet.
 const defaultFSType = "ext4"
 
-// mountDevice mounts the file system of a block device at path, which it makes. On a device on which nothing is at all a file system
-// is made before. One that has anything else on it is never written to: that may be somebody's data.
-func (m *Manager) mountDevice(ctx context.Context, device, path, fsType string, options []string, readOnly bool) error {
+// Devices mounts the file systems of block devices. The kinds of volumes that have such share one.
+//
+// It does not stand on k8s.io/mount-utils: SafeFormatAndMount takes no context, so that a device that does not answer
+// would hold up the agent for ever, and makes a file system on every device on which blkid finds none, which may be
+// somebody's data all the same.
+type Devices struct {
+	format sync.Mutex // held while a device gets a file system: no two pods make one on it
+}
+
+// FileSystem is what is to be mounted of a device.
+type FileSystem struct {
+	Device   string
+	Type     string // "" = ext4
+	Options  []string
+	ReadOnly bool
+}
+
+// Mount mounts the file system of a block device at path, which it makes. On a device on which nothing is at all a file
+// system is made before. One that has anything else on it is never written to: that may be somebody's data.
+func (d *Devices) Mount(ctx context.Context, path string, f FileSystem) error {
 	if err := os.MkdirAll(path, 0o750); err != nil {
 		return err
 	}
-	if mounted, err := isMount(path); err != nil || mounted {
+	if mounted, err := Is(path); err != nil || mounted {
 		return err
 	}
-	if fsType == "" {
-		fsType = defaultFSType
-	}
-	m.format.Lock()
-	defer m.format.Unlock()
-	has, err := onDevice(ctx, device)
+	d.format.Lock()
+	defer d.format.Unlock()
+	has, err := onDevice(ctx, f.Device)
 	if err != nil {
 		return err
 	}
-	if readOnly {
+	fsType, options := cmp.Or(f.Type, defaultFSType), f.Options
+	if f.ReadOnly {
 		options = append([]string{"ro"}, options...)
 	}
 	switch {
-	case has == "" && readOnly:
+	case has == "" && f.ReadOnly:
 		return errors.New("there is no file system on it, and it is read-only: none can be made")
 	case has == "":
-		if err := format(ctx, device, fsType); err != nil {
+		if err := format(ctx, f.Device, fsType); err != nil {
 			return err
 		}
 	case !slices.Contains(options, "ro"):
-		if err := check(ctx, device, has); err != nil {
+		if err := check(ctx, f.Device, has); err != nil {
 			return err
 		}
 	}
@@ -51,7 +68,7 @@ func (m *Manager) mountDevice(ctx context.Context, device, path, fsType string, 
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
 	}
-	if err := runTool(ctx, "mount", append(args, device, path)...); err != nil {
+	if err := Run(ctx, "mount", append(args, f.Device, path)...); err != nil {
 		if has != "" && has != fsType {
 			return fmt.Errorf("there is %s on it, not %s: %w", has, fsType, err)
 		}
@@ -60,24 +77,22 @@ func (m *Manager) mountDevice(ctx context.Context, device, path, fsType string, 
 	return nil
 }
 
-// onDevice says what is on a device: a file system, or a table of partitions; "" when it is blank. The device itself is read, not what
-// udev remembers of it.
+// onDevice says what is on a device: a file system, or a table of partitions; "" when it is blank. The device itself is
+// read, not what udev remembers of it.
 func onDevice(ctx context.Context, device string) (string, error) {
 	tool, err := exec.LookPath("blkid")
 	if err != nil {
 		return "", errors.New("a file system on a block device needs the program blkid on the node (util-linux)")
 	}
-	out, err := exec.CommandContext(ctx, tool, "-p", "-o", "export", "-s", "TYPE", "-s", "PTTYPE", device).Output()
+	out, said, err := output(ctx, tool, "-p", "-o", "export", "-s", "TYPE", "-s", "PTTYPE", device)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	switch {
 	case err == nil:
-		return parseBlkid(string(out))
+		return parseBlkid(out)
 	case ok && exit.ExitCode() == 2: // it has found nothing
 		return "", blank(device)
-	case ok:
-		return "", fmt.Errorf("blkid: %w: %s", err, strings.TrimSpace(string(exit.Stderr)))
 	}
-	return "", fmt.Errorf("blkid: %w", err)
+	return "", fmt.Errorf("blkid: %w: %s", err, said)
 }
 
 // parseBlkid takes what blkid -o export prints.
@@ -94,9 +109,10 @@ func parseBlkid(out string) (string, error) {
 	return "", fmt.Errorf("blkid does not say what is on it: %q", out)
 }
 
-// How much of the beginning and the end of a device has to be zeros before it is taken for blank. Data that blkid does not know is data
-// too: a database on the raw device, or an encrypted one. Partitions begin at 1 MiB, so that a disk whose partition table was lost shows behind
-// that what it has; and what some keep at the end, such as a second partition table, says that there is something.
+// How much of the beginning and the end of a device has to be zeros before it is taken for blank. Data that blkid does
+// not know is data too: a database on the raw device, or an encrypted one. Partitions begin at 1 MiB, so that a disk
+// whose partition table was lost shows behind that what it has; and what some keep at the end, such as a second
+// partition table, says that there is something.
 const (
 	blankBegin = 4 << 20
 	blankEnd   = 1 << 20
@@ -135,10 +151,11 @@ func format(ctx context.Context, device, fsType string) error {
 	default:
 		return fmt.Errorf("there is no file system on it, and none of the type %q is made here: must be ext2, ext3, ext4, xfs or btrfs", fsType)
 	}
-	return runTool(ctx, "mkfs."+fsType, append(args, device)...)
+	return Run(ctx, "mkfs."+fsType, append(args, device)...)
 }
 
-// check repairs what a crash has left, as the machine does at its start. Some file systems do that when they are mounted.
+// check repairs what a crash has left, as the machine does at its start. Some file systems do that when they are
+// mounted.
 func check(ctx context.Context, device, fsType string) error {
 	if !strings.HasPrefix(fsType, "ext") {
 		return nil
@@ -147,24 +164,15 @@ func check(ctx context.Context, device, fsType string) error {
 	if err != nil {
 		return nil //nolint:nilerr // the kernel replays the journal, and says when that is not enough
 	}
-	out, err := exec.CommandContext(ctx, tool, "-a", device).CombinedOutput()
+	out, said, err := output(ctx, tool, "-a", device)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	// 1: errors were corrected. 8: it could not work, for one because another pod has the volume mounted.
 	const uncorrected = 4
 	if ok && exit.ExitCode()&uncorrected != 0 {
-		return fmt.Errorf("fsck.%s has found errors that it does not correct by itself: %s", fsType, strings.TrimSpace(string(out)))
+		return fmt.Errorf("fsck.%s has found errors that it does not correct by itself: %s", fsType, strings.TrimSpace(out+said))
 	}
 	return nil
 }
 
-func runTool(ctx context.Context, name string, args ...string) error {
-	tool, err := exec.LookPath(name)
-	if err != nil {
-		return fmt.Errorf("the program %s is not on the node", name)
-	}
-	out, err := exec.CommandContext(ctx, tool, args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
+// IsBlock says whether a file is a block device.
+func IsBlock(mode os.FileMode) bool { return mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0 }

@@ -1,4 +1,4 @@
-package volume
+package iscsi
 
 import (
 	"cmp"
@@ -14,7 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/agent/volume/mount"
 )
+
+// kernel is what the kernel has of sessions and their disks.
+type kernel struct{ sys, dev string } // where it shows its devices
 
 // session is a session of the initiator, as the kernel has it.
 type session struct {
@@ -26,8 +31,8 @@ type session struct {
 const loggedIn = "LOGGED_IN"
 
 // sessions lists the sessions with a target, whoever made them.
-func (m *Manager) sessions(iqn string) ([]session, error) {
-	dirs, err := filepath.Glob(filepath.Join(m.sys, "class/iscsi_session/session*"))
+func (n kernel) sessions(iqn string) ([]session, error) {
+	dirs, err := filepath.Glob(filepath.Join(n.sys, "class/iscsi_session/session*"))
 	if err != nil {
 		return nil, err
 	}
@@ -61,42 +66,42 @@ func (m *Manager) sessions(iqn string) ([]session, error) {
 }
 
 // ownSessions are the sessions with a disk's target that were made with its interface.
-func (m *Manager) ownSessions(disk iscsiDisk) ([]session, error) {
-	all, err := m.sessions(disk.IQN)
+func (n kernel) ownSessions(disk diskRecord) ([]session, error) {
+	all, err := n.sessions(disk.IQN)
 	return slices.DeleteFunc(all, func(s session) bool { return s.iface != disk.Iface }), err
 }
 
 // diskDirs are the directories of a session's SCSI devices in sysfs; lun -1 = all.
-func (m *Manager) diskDirs(id int, lun int32) ([]string, error) {
+func (n kernel) diskDirs(id int, lun int32) ([]string, error) {
 	last := "*"
 	if lun >= 0 {
 		last = strconv.Itoa(int(lun))
 	}
-	return filepath.Glob(filepath.Join(m.sys, "class/iscsi_session", fmt.Sprintf("session%d", id), "device/target*/*:*:*:"+last))
+	return filepath.Glob(filepath.Join(n.sys, "class/iscsi_session", fmt.Sprintf("session%d", id), "device/target*/*:*:*:"+last))
 }
 
 // deviceOf is the block device of a LUN in a session; "" when the kernel has none.
-func (m *Manager) deviceOf(id int, lun int32) (string, error) {
-	found, err := m.diskDirs(id, lun)
+func (n kernel) deviceOf(id int, lun int32) (string, error) {
+	found, err := n.diskDirs(id, lun)
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	return m.blockOf(found[0])
+	return n.blockOf(found[0])
 }
 
-func (m *Manager) blockOf(disk string) (string, error) {
+func (n kernel) blockOf(disk string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(disk, "block/*"))
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	return filepath.Join(m.dev, filepath.Base(found[0])), nil
+	return filepath.Join(n.dev, filepath.Base(found[0])), nil
 }
 
 // diskTimeout is how long the kernel may take with a disk that it has found.
 const diskTimeout = 30 * time.Second
 
 // disk has the kernel look for a LUN in a session and returns its block device.
-func (m *Manager) disk(ctx context.Context, id int, lun int32) (string, error) {
+func (n kernel) disk(ctx context.Context, id int, lun int32) (string, error) {
 	// From before the search, so that nothing is missed.
 	events, err := listenUevents()
 	if err != nil {
@@ -107,16 +112,16 @@ func (m *Manager) disk(ctx context.Context, id int, lun int32) (string, error) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	at, err := filepath.EvalSymlinks(filepath.Join(m.sys, "class/iscsi_session", fmt.Sprintf("session%d", id), "device"))
+	at, err := filepath.EvalSymlinks(filepath.Join(n.sys, "class/iscsi_session", fmt.Sprintf("session%d", id), "device"))
 	if err != nil {
 		return "", fmt.Errorf("find session %d: %w", id, err)
 	}
 	// The session's device is in its host's. The search is over when the write returns.
-	scan := filepath.Join(m.sys, "class/scsi_host", filepath.Base(filepath.Dir(at)), "scan")
+	scan := filepath.Join(n.sys, "class/scsi_host", filepath.Base(filepath.Dir(at)), "scan")
 	if err := os.WriteFile(scan, []byte("- - "+strconv.Itoa(int(lun))), 0); err != nil {
 		return "", fmt.Errorf("look for LUN %d: %w", lun, err)
 	}
-	found, err := m.diskDirs(id, lun)
+	found, err := n.diskDirs(id, lun)
 	if err != nil {
 		return "", err
 	}
@@ -126,11 +131,11 @@ func (m *Manager) disk(ctx context.Context, id int, lun int32) (string, error) {
 	buf := make([]byte, 1<<16)
 	for {
 		// That it is a disk the kernel finds out later, beside everything else.
-		device, err := m.blockOf(found[0])
+		device, err := n.blockOf(found[0])
 		if err != nil {
 			return "", err
 		}
-		if info, err := os.Stat(device); device != "" && err == nil && isBlock(info.Mode()) {
+		if info, err := os.Stat(device); device != "" && err == nil && mount.IsBlock(info.Mode()) {
 			return device, nil
 		}
 		// What was lost because there was too much of it may have been the one.
@@ -158,13 +163,13 @@ func listenUevents() (*os.File, error) {
 }
 
 // notInUse says which disk of a session has a file system that is mounted, or is held by somebody else; lun -1 = any.
-func (m *Manager) notInUse(id int, lun int32) error {
-	disks, err := m.diskDirs(id, lun)
+func (n kernel) notInUse(id int, lun int32) error {
+	disks, err := n.diskDirs(id, lun)
 	if err != nil {
 		return err
 	}
 	for _, d := range disks {
-		device, err := m.blockOf(d)
+		device, err := n.blockOf(d)
 		if err != nil {
 			return err
 		}
@@ -184,16 +189,16 @@ func (m *Manager) notInUse(id int, lun int32) error {
 }
 
 // detach takes the device of a disk away, while its session stays for others.
-func (m *Manager) detach(disk iscsiDisk) error {
-	sessions, err := m.ownSessions(disk)
+func (n kernel) detach(disk diskRecord) error {
+	sessions, err := n.ownSessions(disk)
 	if err != nil {
 		return err
 	}
 	for _, s := range sessions {
-		if err := m.notInUse(s.id, disk.LUN); err != nil {
+		if err := n.notInUse(s.id, disk.LUN); err != nil {
 			return err
 		}
-		found, err := m.diskDirs(s.id, disk.LUN)
+		found, err := n.diskDirs(s.id, disk.LUN)
 		if err != nil {
 			return err
 		}

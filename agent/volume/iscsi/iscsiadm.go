@@ -1,4 +1,4 @@
-package volume
+package iscsi
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 // iscsiadm is the program of open-iscsi that speaks to its daemon.
 type iscsiadm struct{ path string }
 
-func findISCSI() (*iscsiadm, error) {
+func findAdm() (*iscsiadm, error) {
 	path, err := exec.LookPath("iscsiadm")
 	if err != nil {
 		return nil, errors.New("iSCSI needs the program iscsiadm on the node: install open-iscsi (Debian, Ubuntu, Alpine) or iscsi-initiator-utils (Fedora, RHEL)")
@@ -27,11 +27,12 @@ func findISCSI() (*iscsiadm, error) {
 
 // The exit codes of iscsiadm(8) that say that there is nothing to do.
 const (
-	iscsiExists = 15
-	iscsiNone   = 21
+	codeExists = 15
+	codeNone   = 21
 )
 
-// run runs iscsiadm. What it was told is not in its errors: it may be a password. An exit with one of the codes that are fine is none.
+// run runs iscsiadm. What it was told is not in its errors: it may be a password. An exit with one of the codes that
+// are fine is none.
 func (a *iscsiadm) run(ctx context.Context, args []string, fine ...int) (string, error) {
 	out, err := exec.CommandContext(ctx, a.path, args...).CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && slices.Contains(fine, exit.ExitCode()) {
@@ -51,7 +52,7 @@ func (a *iscsiadm) update(ctx context.Context, record []string, name, value stri
 }
 
 // nodeRecord is the record of a target by one of its portals; "" = by all of them.
-func nodeRecord(disk iscsiDisk, portal string) []string {
+func nodeRecord(disk diskRecord, portal string) []string {
 	record := []string{"-m", "node", "-T", disk.IQN, "-I", disk.Iface}
 	if portal != "" {
 		record = append(record, "-p", portal)
@@ -59,8 +60,8 @@ func nodeRecord(disk iscsiDisk, portal string) []string {
 	return record
 }
 
-func (a *iscsiadm) deleteNode(ctx context.Context, disk iscsiDisk, portal string) error {
-	_, err := a.run(ctx, append(nodeRecord(disk, portal), "-o", "delete"), iscsiNone)
+func (a *iscsiadm) deleteNode(ctx context.Context, disk diskRecord, portal string) error {
+	_, err := a.run(ctx, append(nodeRecord(disk, portal), "-o", "delete"), codeNone)
 	return err
 }
 
@@ -70,11 +71,12 @@ func discoveryRecord(portal string) []string {
 
 // hasDiscovery says whether there is a discovery record. That one is missing has no exit code of its own.
 func (a *iscsiadm) hasDiscovery(ctx context.Context, portal string) (bool, error) {
-	out, err := a.run(ctx, []string{"-m", "discoverydb"}, iscsiNone)
+	out, err := a.run(ctx, []string{"-m", "discoverydb"}, codeNone)
 	return listsDiscovery(out, portal), err
 }
 
-// listsDiscovery finds a portal among discovery records, a line each: "192.0.2.1:3260 via sendtargets". Those of IPv6 have no brackets.
+// listsDiscovery finds a portal among discovery records, a line each: "192.0.2.1:3260 via sendtargets". Those of IPv6
+// have no brackets.
 func listsDiscovery(text, portal string) bool {
 	want := strings.NewReplacer("[", "", "]", "").Replace(portal) + " via sendtargets"
 	for line := range strings.Lines(text) {
@@ -93,8 +95,8 @@ func (a *iscsiadm) deleteDiscovery(ctx context.Context, portal string) error {
 	return err
 }
 
-// chapKeys are what a Secret of the type kubernetes.io/iscsi-chap may have for sessions and for discovery, after this prefix. The latter two
-// are for a target that is to prove itself.
+// chapKeys are what a Secret of the type kubernetes.io/iscsi-chap may have for sessions and for discovery, after this
+// prefix. The latter two are for a target that is to prove itself.
 var chapKeys = []string{"username", "password", "username_in", "password_in"}
 
 const (
@@ -102,8 +104,8 @@ const (
 	discoveryAuth = "discovery.sendtargets.auth."
 )
 
-// chap tells a record to use CHAP.
-func (a *iscsiadm) chap(ctx context.Context, record []string, prefix string, secret map[string][]byte) error {
+// useCHAP tells a record to use CHAP.
+func (a *iscsiadm) useCHAP(ctx context.Context, record []string, prefix string, secret map[string][]byte) error {
 	for _, key := range chapKeys[:2] {
 		if len(secret[prefix+key]) == 0 {
 			return fmt.Errorf("the Secret for CHAP has no %s%s", prefix, key)
@@ -127,9 +129,9 @@ func (a *iscsiadm) chap(ctx context.Context, record []string, prefix string, sec
 }
 
 // makeIface makes the interface record, like the one that the volume names.
-func (m *Manager) makeIface(ctx context.Context, adm *iscsiadm, name string, s *corev1.ISCSIPersistentVolumeSource) error {
-	m.ifaces.Lock()
-	defer m.ifaces.Unlock()
+func (k *Kind) makeIface(ctx context.Context, adm *iscsiadm, name string, s *corev1.ISCSIPersistentVolumeSource) error {
+	k.ifaces.Lock()
+	defer k.ifaces.Unlock()
 	base, err := adm.run(ctx, []string{"-m", "iface", "-I", s.ISCSIInterface, "-o", "show"})
 	if err != nil {
 		return fmt.Errorf("iscsiInterface %q: %w", s.ISCSIInterface, err)
@@ -162,28 +164,29 @@ func (m *Manager) makeIface(ctx context.Context, adm *iscsiadm, name string, s *
 }
 
 // removeIface removes an interface record that no other volume needs.
-func (m *Manager) removeIface(ctx context.Context, adm *iscsiadm, dir, volume, name string) error {
-	m.ifaces.Lock()
-	defer m.ifaces.Unlock()
-	needed, err := m.others(dir, volume, func(d iscsiDisk) bool { return d.Iface == name })
+func (k *Kind) removeIface(ctx context.Context, adm *iscsiadm, dir, volume, name string) error {
+	k.ifaces.Lock()
+	defer k.ifaces.Unlock()
+	needed, err := k.records.Others(dir, volume, func(d diskRecord) bool { return d.Iface == name })
 	if err != nil || needed {
 		return err
 	}
 	if has, err := adm.hasIface(ctx, name); err != nil || !has {
 		return err
 	}
-	_, err = adm.run(ctx, []string{"-m", "iface", "-I", name, "-o", "delete"}, iscsiNone)
+	_, err = adm.run(ctx, []string{"-m", "iface", "-I", name, "-o", "delete"}, codeNone)
 	return err
 }
 
 // hasIface says whether there is an interface record. That one is missing has no exit code of its own.
 func (a *iscsiadm) hasIface(ctx context.Context, name string) (bool, error) {
-	out, err := a.run(ctx, []string{"-m", "iface"}, iscsiNone)
+	out, err := a.run(ctx, []string{"-m", "iface"}, codeNone)
 	// default tcp,<empty>,<empty>,<empty>,<empty>
 	return strings.HasPrefix(out, name+" ") || strings.Contains(out, "\n"+name+" "), err
 }
 
-// parseIface takes what iscsiadm shows of an interface: "iface.name = value" a line. What is not set, and its name, are left out.
+// parseIface takes what iscsiadm shows of an interface: "iface.name = value" a line. What is not set, and its name, are
+// left out.
 func parseIface(text string) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -197,7 +200,7 @@ func parseIface(text string) map[string]string {
 }
 
 // ownDiscoveries are the portals that there is no record of which is an administrator's.
-func (m *Manager) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []string) ([]string, error) {
+func (k *Kind) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []string) ([]string, error) {
 	var out []string
 	for _, portal := range portals {
 		has, err := adm.hasDiscovery(ctx, portal)
@@ -205,7 +208,7 @@ func (m *Manager) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []s
 			return nil, err
 		}
 		// Any volume will do, this one too: it has recorded it before.
-		ours, err := m.others("", "", func(d iscsiDisk) bool { return slices.Contains(d.Discovered, portal) })
+		ours, err := k.records.Others("", "", func(d diskRecord) bool { return slices.Contains(d.Discovered, portal) })
 		if err != nil {
 			return nil, err
 		}
@@ -216,15 +219,15 @@ func (m *Manager) ownDiscoveries(ctx context.Context, adm *iscsiadm, portals []s
 	return out, nil
 }
 
-// discover asks a portal for its targets with the secrets for that, and holds it to having this one. An administrator's record of the
-// portal is left as it is, and used.
-func (a *iscsiadm) discover(ctx context.Context, disk iscsiDisk, portal string, secret map[string][]byte) error {
+// discover asks a portal for its targets with the secrets for that, and holds it to having this one. An administrator's
+// record of the portal is left as it is, and used.
+func (a *iscsiadm) discover(ctx context.Context, disk diskRecord, portal string, secret map[string][]byte) error {
 	record := append(discoveryRecord(portal), "-I", disk.Iface)
 	if slices.Contains(disk.Discovered, portal) {
-		if _, err := a.run(ctx, append(record, "-o", "new"), iscsiExists); err != nil {
+		if _, err := a.run(ctx, append(record, "-o", "new"), codeExists); err != nil {
 			return err
 		}
-		if err := a.chap(ctx, discoveryRecord(portal), discoveryAuth, secret); err != nil {
+		if err := a.useCHAP(ctx, discoveryRecord(portal), discoveryAuth, secret); err != nil {
 			return err
 		}
 	}
@@ -242,8 +245,9 @@ func (a *iscsiadm) discover(ctx context.Context, disk iscsiDisk, portal string, 
 	return errors.New("discover targets: the portal does not have this one")
 }
 
-// login makes a session and returns its number. The records of ours that it needs are made anew, whatever an earlier try has left.
-func (m *Manager) login(ctx context.Context, adm *iscsiadm, disk iscsiDisk, portal string, v iscsiVolume) (int, error) {
+// login makes a session and returns its number. The records of ours that it needs are made anew, whatever an earlier
+// try has left.
+func (k *Kind) login(ctx context.Context, adm *iscsiadm, disk diskRecord, portal string, v diskVolume) (int, error) {
 	if v.source.DiscoveryCHAPAuth {
 		if err := adm.discover(ctx, disk, portal, v.secret); err != nil {
 			return 0, err
@@ -266,14 +270,14 @@ func (m *Manager) login(ctx context.Context, adm *iscsiadm, disk iscsiDisk, port
 		}
 	}
 	if v.source.SessionCHAPAuth {
-		if err := adm.chap(ctx, record, sessionAuth, v.secret); err != nil {
+		if err := adm.useCHAP(ctx, record, sessionAuth, v.secret); err != nil {
 			return 0, err
 		}
 	}
-	if _, err := adm.run(ctx, append(record, "--login"), iscsiExists); err != nil {
+	if _, err := adm.run(ctx, append(record, "--login"), codeExists); err != nil {
 		return 0, err
 	}
-	sessions, err := m.ownSessions(disk)
+	sessions, err := k.kernel.ownSessions(disk)
 	if err != nil {
 		return 0, err
 	}
@@ -283,17 +287,18 @@ func (m *Manager) login(ctx context.Context, adm *iscsiadm, disk iscsiDisk, port
 	return sessions[0].id, nil
 }
 
-// logout ends the session of a disk's target, if there is one. None of its disks may be in use: what is not written yet would be lost.
-func (m *Manager) logout(ctx context.Context, adm *iscsiadm, disk iscsiDisk) error {
-	sessions, err := m.ownSessions(disk)
+// logout ends the session of a disk's target, if there is one. None of its disks may be in use: what is not written yet
+// would be lost.
+func (k *Kind) logout(ctx context.Context, adm *iscsiadm, disk diskRecord) error {
+	sessions, err := k.kernel.ownSessions(disk)
 	if err != nil {
 		return err
 	}
 	for _, s := range sessions {
-		if err := m.notInUse(s.id, -1); err != nil {
+		if err := k.kernel.notInUse(s.id, -1); err != nil {
 			return err
 		}
-		if _, err := adm.run(ctx, []string{"-m", "session", "-r", strconv.Itoa(s.id), "-u"}, iscsiNone); err != nil {
+		if _, err := adm.run(ctx, []string{"-m", "session", "-r", strconv.Itoa(s.id), "-u"}, codeNone); err != nil {
 			return fmt.Errorf("log out of session %d: %w", s.id, err)
 		}
 	}
