@@ -1,7 +1,6 @@
 package cgroups
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,43 +20,31 @@ type mount struct {
 	controllers []string // v1 only; a named hierarchy is "name=..."
 }
 
-// parseMountinfo returns the cgroup mounts at or below base, first mount of a place last seen wins as in the kernel.
-//
-// A line is: ID parent major:minor root mountpoint options [optional...] - fstype source superoptions
-// The optional fields vary in number, so the second half is found behind the " - ".
+// parseMountinfo returns the cgroup mounts at or below base.
 func parseMountinfo(r io.Reader, base string) ([]mount, error) {
+	infos, err := mountinfo.GetMountsFromReader(r, cgroupMounts(base))
+	if err != nil {
+		return nil, fmt.Errorf("read mountinfo: %w", err)
+	}
 	var out []mount
-	sc := bufio.NewScanner(r)
-	sc.Buffer(nil, 1<<20)
-	for sc.Scan() {
-		head, tail, ok := strings.Cut(sc.Text(), " - ")
-		if !ok {
-			continue
-		}
-		hf, tf := strings.Fields(head), strings.Fields(tail)
-		if len(hf) < 6 || len(tf) < 3 {
-			continue
-		}
-		if tf[0] != "cgroup" && tf[0] != "cgroup2" {
-			continue
-		}
-		dir := unescape(hf[4])
-		if dir != base && !strings.HasPrefix(dir, strings.TrimSuffix(base, "/")+"/") {
-			continue
-		}
-		m := mount{dir: dir, root: unescape(hf[3]), unified: tf[0] == "cgroup2"}
+	for _, i := range infos {
+		m := mount{dir: i.Mountpoint, root: i.Root, unified: i.FSType == "cgroup2"}
 		if !m.unified {
-			m.controllers = v1Controllers(tf[2])
-			if len(m.controllers) == 0 {
+			if m.controllers = v1Controllers(i.VFSOptions); len(m.controllers) == 0 {
 				continue
 			}
 		}
 		out = append(out, m)
 	}
-	if err := sc.Err(); err != nil {
-		return nil, fmt.Errorf("read mountinfo: %w", err)
-	}
 	return out, nil
+}
+
+func cgroupMounts(base string) mountinfo.FilterFunc {
+	below := strings.TrimSuffix(base, "/") + "/"
+	return func(m *mountinfo.Info) (skip, stop bool) {
+		cgroup := m.FSType == "cgroup" || m.FSType == "cgroup2"
+		return !cgroup || m.Mountpoint != base && !strings.HasPrefix(m.Mountpoint, below), false
+	}
 }
 
 // v1Controllers picks the controllers out of the super block options, which also carry rw, xattr, release_agent and the like.
@@ -74,25 +62,6 @@ func v1Controllers(opts string) []string {
 	}
 	return out
 }
-
-// unescape undoes the octal escapes mountinfo uses for space, tab, newline and backslash.
-func unescape(s string) string {
-	if !strings.ContainsRune(s, '\\') {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) && isOctal(s[i+1]) && isOctal(s[i+2]) && isOctal(s[i+3]) {
-			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
-			i += 3
-			continue
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-func isOctal(c byte) bool { return c >= '0' && c <= '7' }
 
 func readMounts(base string) ([]mount, error) {
 	f, err := os.Open("/proc/self/mountinfo")

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,7 @@ func TestPropagation(t *testing.T) {
 	for in, want := range map[string]Status{
 		shared + other: OK, other + private: Limited, slave + other: Limited, shared + private: Limited, private + shared: OK, other: Missing, "": Missing, "x\n/ / / / /\n": Missing,
 	} {
-		if a := propagation([]byte(in)); a.status != want {
+		if a := propagation(strings.NewReader(in)); a.status != want {
 			t.Errorf("%q: %+v", in, a)
 		}
 	}
@@ -45,7 +46,7 @@ func TestPropagationOfKernel(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			answers = append(answers, propagation(data))
+			answers = append(answers, propagation(bytes.NewReader(data)))
 		}
 		return nil
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
@@ -36,26 +37,20 @@ func probePropagation(context.Context, *env) answer {
 		return missing("%v", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 16<<20))
+	return propagation(f)
+}
+
+// propagation reads of a mountinfo whether the mount that is seen at / is shared. Of several there the last one hides
+// the others.
+func propagation(r io.Reader) answer {
+	mounts, err := mountinfo.GetMountsFromReader(r, func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != "/", false })
 	if err != nil {
 		return missing("%v", err)
 	}
-	return propagation(data)
-}
-
-// propagation reads of a mountinfo whether the mount that is seen at / is shared. Of several there the last one hides the others.
-func propagation(mountinfo []byte) answer {
-	found, shared := false, false
-	for line := range bytes.Lines(mountinfo) {
-		fields := strings.Fields(string(line))
-		if len(fields) < 7 || fields[4] != "/" {
-			continue
-		}
-		optional := fields[6:]
-		if i := slices.Index(optional, "-"); i >= 0 {
-			optional = optional[:i]
-		}
-		found, shared = true, slices.ContainsFunc(optional, func(o string) bool { return strings.HasPrefix(o, "shared:") })
+	found, shared := len(mounts) > 0, false
+	if found {
+		optional := strings.Fields(mounts[len(mounts)-1].Optional)
+		shared = slices.ContainsFunc(optional, func(o string) bool { return strings.HasPrefix(o, "shared:") })
 	}
 	switch {
 	case !found:
