@@ -3,13 +3,10 @@ package cri
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cni/netnstest"
 )
 
 // adopt makes this process the parent of what its children leave behind, so that nothing of theirs can be overlooked.
@@ -208,7 +207,7 @@ func TestStaysInItsNetwork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stray := strayIn(t, sb.record().NetNS)
+			stray := netnstest.Start(t, sb.record().NetNS)
 			k, err := sb.live()
 			if err != nil {
 				t.Fatal(err)
@@ -218,7 +217,7 @@ func TestStaysInItsNetwork(t *testing.T) {
 			if got := n.addresses(t); len(got) != 1 {
 				t.Errorf("the address is free: %q", got)
 			}
-			if stray.ended() {
+			if stray.Ended() {
 				t.Error("the process was ended by nobody's doing")
 			}
 			switch how {
@@ -242,64 +241,11 @@ func TestStaysInItsNetwork(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			if !stray.ended() {
+			if !stray.Ended() {
 				t.Error("the process is still in the network of the pod that is gone")
 			}
 			n.checkNothing(t, how)
 			reapOrphans()
 		})
 	}
-}
-
-// startIn starts a command in a network namespace. The thread, which may be the first one of the process, comes back.
-func startIn(netns string, cmd *exec.Cmd) error {
-	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(home)
-	ns, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(ns)
-	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
-		return err
-	}
-	if err := errors.Join(cmd.Start(), unix.Setns(home, unix.CLONE_NEWNET)); err != nil {
-		return err
-	}
-	runtime.UnlockOSThread()
-	return nil
-}
-
-// stray is a process that is in a network namespace, and in nothing else of a pod.
-type stray struct{ pidfd int }
-
-func strayIn(t *testing.T, netns string) stray {
-	t.Helper()
-	cmd := exec.Command("/bin/sleep", "1000")
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		started <- startIn(netns, cmd)
-	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
-		unix.Close(fd)
-	})
-	return stray{fd}
-}
-
-func (s stray) ended() bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.pidfd), Events: unix.POLLIN}}, 0)
-	return n > 0 || err != nil
 }
