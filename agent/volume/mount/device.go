@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // defaultFSType is the file system of a device whose volume names none, as under kubelet.
@@ -22,7 +21,7 @@ const defaultFSType = "ext4"
 // would hold up the agent for ever, and makes a file system on every device on which blkid finds none, which may be
 // somebody's data all the same.
 type Devices struct {
-	format sync.Mutex // held while a device gets a file system: no two pods make one on it
+	locks deviceLocks // held while a device gets a file system and is mounted: no two pods make one on it
 }
 
 // FileSystem is what is to be mounted of a device.
@@ -42,8 +41,11 @@ func (d *Devices) Mount(ctx context.Context, path string, f FileSystem) error {
 	if mounted, err := Is(path); err != nil || mounted {
 		return err
 	}
-	d.format.Lock()
-	defer d.format.Unlock()
+	unlock, err := d.locks.lock(ctx, f.Device)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	has, err := onDevice(ctx, f.Device)
 	if err != nil {
 		return err
