@@ -236,9 +236,12 @@ static int set_home(struct program *p)
 	for (e = p->envp; *e; e++)
 		if (strncmp(*e, "HOME=", 5) == 0)
 			return 0;
-	int fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	struct stat st;
 	ssize_t n = 0, r;
+	int fd = -1;
+	/* To open a device may do something. It is looked at again, since the container may have changed it. */
+	if (stat("/etc/passwd", &st) == 0 && S_ISREG(st.st_mode))
+		fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
 		while (n < (ssize_t)sizeof text - 1 && (r = read(fd, text + n, sizeof text - 1 - (size_t)n)) > 0)
 			n += r;

@@ -226,6 +226,33 @@ func TestExecTerminalCanBeResized(t *testing.T) {
 	}
 }
 
+// TestExecOpensNoPasswdThatIsNoFile has a pipe in the place of the file that tells the home directory.
+func TestExecOpensNoPasswdThatIsNoFile(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	path := filepath.Join(p.rootfs, "etc/passwd")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, path, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := p.execIn(id, pid, nil, "/bin/sh", "-c", "echo $HOME"); err != nil || out != "/\n" {
+		t.Errorf("home is %q, %v", out, err)
+	}
+	if n, err := unix.Read(watch, make([]byte, 1024)); err != unix.EAGAIN {
+		t.Errorf("it was opened: %d, %v", n, err)
+	}
+}
+
 // processes finds processes by a part of their command line.
 func processes(part string) []string {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
