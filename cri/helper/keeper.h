@@ -175,7 +175,6 @@ ssize_t write_all(int fd, const char *p, size_t n);
 
 /* sandbox.c */
 extern pid_t pid1;
-extern int pidns_self;
 extern const char *launchcg; /* launchers' cgroup.procs, NUL after each, empty at the end */
 int sandbox_setup(const struct msg *conf, char *err, size_t size);
 int sandbox_listen(void);

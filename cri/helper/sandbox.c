@@ -21,7 +21,6 @@
 #include "keeper.h"
 
 pid_t pid1;
-int pidns_self = -1;
 const char *launchcg = "";
 char **main_argv;
 
@@ -233,10 +232,7 @@ static int settle(const struct msg *m, char *err, size_t size)
 	struct span host = tag_str(m, TAG_HOSTNAME);
 	if (host.n && sethostname(host.p, host.n) < 0)
 		return fail(err, size, errno, "set hostname");
-	if (set_sysctls(m, err, size) < 0)
-		return -1;
-	pidns_self = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	return pidns_self < 0 ? fail(err, size, errno, "open PID namespace") : 0;
+	return set_sysctls(m, err, size);
 }
 
 /* make_pod makes or joins all namespaces; b is that of process 1 of the pod, where it has one. */
