@@ -57,7 +57,8 @@ sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSa
 	@.ci/deps test
 	@mkdir -p bin/test
 	CGO_ENABLED=1 $(GO) build -asan -tags seccomp,osusergo,netgo -o bin/test/berth-helper-sanitized ./cri/helper
-	BERTH_HELPER=$(CURDIR)/bin/test/berth-helper-sanitized $(GO) test -count=1 -tags seccomp -timeout 20m ./cri/keeper
+	@# Not those that have a container look through the memory it sees: a sanitizer's is terabytes, and has what the keeper's has.
+	BERTH_HELPER=$(CURDIR)/bin/test/berth-helper-sanitized $(GO) test -count=1 -tags seccomp -timeout 20m -skip TestContainerSeesNo ./cri/keeper
 
 lint: $(GOLANGCI) ## gofumpt and the linters
 	$(GOLANGCI) run --allow-parallel-runners --build-tags seccomp ./...

@@ -33,7 +33,8 @@ enum { LAST_SESSION = 1, LAST_TERMINAL, LAST_FILTER, LAST_EXEC };
 struct program *program_new(const struct msg *m)
 {
 	size_t fields = (m->n * 2 + sizeof(struct program) + 2 * 4096 - 1) & ~(size_t)4095;
-	char *p = mmap(NULL, fields + PROGRAM_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int borrowed = SANITIZED ? MAP_SHARED : MAP_PRIVATE; /* see settler_start */
+	char *p = mmap(NULL, fields + PROGRAM_STACK, PROT_READ | PROT_WRITE, borrowed | MAP_ANONYMOUS, -1, 0);
 	struct last *last = mmap(NULL, sizeof *last, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED || last == MAP_FAILED)
 		return NULL;

@@ -13,6 +13,18 @@
 
 #include "proto.h"
 
+/* Whether AddressSanitizer is in this build, which only tests run. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
 #define IDMAX 128
 #define SCRATCH (64 * 1024)
 #define LINEMAX (16 * 1024) /* what the CRI log format has in one line */
@@ -182,7 +194,7 @@ void set_title(const char *title);
 extern char **main_argv;
 
 /* sanitizer.c */
-#ifdef __SANITIZE_ADDRESS__
+#if SANITIZED
 void sanitizer_report_to(int dir);
 #else
 static inline void sanitizer_report_to(int dir)

@@ -9,7 +9,7 @@
 
 #include "keeper.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if SANITIZED
 
 void __sanitizer_set_report_path(const char *path);
 const char *__asan_default_options(void);
