@@ -9,8 +9,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-node/berth/cri/store"
 )
 
 // containerState is where a container is in its life:
@@ -120,9 +118,9 @@ func logPath(sb *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) str
 // containers are the containers of all sandboxes.
 type containers struct {
 	*machine
-	table *store.Table[containerRecord]
-	byID  *index[*container]
-	names names
+	records ledger[containerRecord]
+	byID    *index[*container]
+	names   names
 
 	pods   *pods
 	events *hub
@@ -139,7 +137,7 @@ func (cs *containers) update(c *container, change func(*containerRecord)) error 
 	defer c.mu.Unlock()
 	rec := c.rec
 	change(&rec)
-	if err := cs.table.Put(c.id, rec); err != nil {
+	if err := cs.records.put(c.id, rec); err != nil {
 		return err
 	}
 	c.rec = rec
@@ -152,14 +150,14 @@ func (cs *containers) note(c *container, change func(*containerRecord)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.rec)
-	if err := cs.table.Note(c.id, c.rec); err != nil {
+	if err := cs.records.note(c.id, c.rec); err != nil {
 		cs.log.Error("container record is not written", append(c.logAttrs(), "error", err)...)
 	}
 }
 
 // drop ends the container's record.
 func (cs *containers) drop(c *container) error {
-	if err := cs.table.Delete(c.id); err != nil {
+	if err := cs.records.drop(c.id, cs.paths.ctrRecord(c.sandbox.id, c.id)); err != nil {
 		return err
 	}
 	c.mu.Lock()

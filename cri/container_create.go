@@ -132,9 +132,9 @@ func (cs *containers) begin(sb *sandbox, cfg *runtimeapi.ContainerConfig, img im
 	if err := cs.names.reserve(rec.Name, id); err != nil {
 		return nil, fmt.Errorf("reserve container name: %w", err)
 	}
-	if err := cs.table.Put(id, rec); err != nil {
+	if err := cs.records.put(id, rec); err != nil {
 		cs.names.release(id)
-		return nil, err
+		return nil, errors.Join(err, cs.records.drop(id, cs.records.own(rec)))
 	}
 	c := newContainer(rec, cfg, sb)
 	cs.byID.put(id, c)

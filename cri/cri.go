@@ -92,6 +92,7 @@ type Server struct {
 	life    *life
 	closers []func() error // in reverse order
 
+	adopted  int           // pods whose records were lost
 	imported chan struct{} // closed when the image directory was read
 	named    atomic.Pointer[func(names []string)]
 }
@@ -161,7 +162,7 @@ func (s *Server) openMachine() (*machine, error) {
 	if m.bootID, err = bootID(); err != nil {
 		return nil, err
 	}
-	if s.db, err = store.OpenWith(store.Config{Path: m.paths.db(), Beside: m.paths.records(), Log: s.log}); err != nil {
+	if s.db, err = store.OpenWith(store.Config{Path: m.paths.db(), Beside: m.paths.recordsCopy(), Log: s.log}); err != nil {
 		return nil, err
 	}
 	s.closers = append(s.closers, s.db.Close)
@@ -248,11 +249,12 @@ func (s *Server) openNetwork(m *machine) error {
 }
 
 func (s *Server) openTables() error {
-	sandboxes, err := store.NewTable[sandboxRecord](s.db, "sandboxes")
+	l := s.machine.paths
+	sandboxes, err := newLedger(s.db, "sandboxes", func(r sandboxRecord) string { return l.record(r.ID) })
 	if err != nil {
 		return err
 	}
-	ctrs, err := store.NewTable[containerRecord](s.db, "containers")
+	ctrs, err := newLedger(s.db, "containers", func(r containerRecord) string { return l.ctrRecord(r.SandboxID, r.ID) })
 	if err != nil {
 		return err
 	}
@@ -261,10 +263,10 @@ func (s *Server) openTables() error {
 }
 
 // newManagers makes the two that know each other.
-func newManagers(m *machine, sandboxes *store.Table[sandboxRecord], ctrs *store.Table[containerRecord], h *hub, l *life) (*pods, *containers) {
-	ps := &pods{machine: m, table: sandboxes, byID: newIndex[*sandbox]("sandbox"), events: h, life: l}
+func newManagers(m *machine, sandboxes ledger[sandboxRecord], ctrs ledger[containerRecord], h *hub, l *life) (*pods, *containers) {
+	ps := &pods{machine: m, records: sandboxes, byID: newIndex[*sandbox]("sandbox"), events: h, life: l}
 	ps.unreadable.removing = newOplock()
-	cs := &containers{machine: m, table: ctrs, byID: newIndex[*container]("container"), events: h, life: l, pods: ps}
+	cs := &containers{machine: m, records: ctrs, byID: newIndex[*container]("container"), events: h, life: l, pods: ps}
 	ps.containers = cs
 	return ps, cs
 }

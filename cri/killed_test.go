@@ -99,6 +99,15 @@ func victim() {
 // TestKilledAtEveryPoint kills a process with a Server in it before and after each of its steps, opens a Server on what it
 // left, and looks at the kernel: everything there is must be what a record explains, and go with it.
 func TestKilledAtEveryPoint(t *testing.T) {
+	killAtEveryPoint(t, func(*testing.T, *node) {})
+}
+
+// TestKilledAtEveryPointAndLost does so with the records gone, so that only what pods have of their own explains anything.
+func TestKilledAtEveryPointAndLost(t *testing.T) {
+	killAtEveryPoint(t, func(t *testing.T, n *node) { n.lose(t, os.Remove) })
+}
+
+func killAtEveryPoint(t *testing.T, then func(*testing.T, *node)) {
 	n := newNode(t)
 	helper, err := buildHelper()
 	if err != nil {
@@ -119,6 +128,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = &out, os.Stderr
 		err := cmd.Run()
 		point := string(bytes.TrimSpace(out.Bytes()))
+		then(t, n)
 		n.open(t)
 		checkRecovered(t, n, fmt.Sprintf("killed at point %d, %s", at, point))
 		if point == "survived" && err == nil {

@@ -186,7 +186,7 @@ func Used(rootDir string) bool {
 type layout struct{ root, run string }
 
 func (l layout) db() string                 { return filepath.Join(l.root, "runtime.db") }
-func (l layout) records() string            { return filepath.Join(l.run, "records") } // their copy of this boot
+func (l layout) recordsCopy() string        { return filepath.Join(l.run, "records") } // of this boot
 func (l layout) content() string            { return filepath.Join(l.root, "content") }
 func (l layout) snapshots() string          { return filepath.Join(l.root, "snapshots") }
 func (l layout) checkpoints() string        { return filepath.Join(l.root, "checkpoints") } // being made
@@ -198,12 +198,20 @@ func (l layout) containers() string         { return filepath.Join(l.run, "conta
 func (l layout) state() string              { return filepath.Join(l.run, "libcontainer") }
 func (l layout) sandbox(id string) string   { return filepath.Join(l.sandboxes(), id) }
 func (l layout) keeper(id string) string    { return filepath.Join(l.sandbox(id), "keeper") }
+func (l layout) record(id string) string    { return filepath.Join(l.sandbox(id), "record") }
 func (l layout) shm(id string) string       { return filepath.Join(l.sandbox(id), "shm") }
 func (l layout) userns(id string) string    { return filepath.Join(l.sandbox(id), "userns") }
 func (l layout) container(id string) string { return filepath.Join(l.containers(), id) }
 func (l layout) rootfs(id string) string    { return filepath.Join(l.container(id), "rootfs") }
 func (l layout) runtimes() string           { return filepath.Join(l.run, "runtimes") }
 func (l layout) spec(id string) string      { return filepath.Join(l.container(id), "config.json") }
+
+// records are those of a sandbox's containers.
+func (l layout) records(sandbox string) string {
+	return filepath.Join(l.sandbox(sandbox), "containers")
+}
+
+func (l layout) ctrRecord(sandbox, id string) string { return filepath.Join(l.records(sandbox), id) }
 
 func (l layout) filter(id string) string      { return filepath.Join(l.container(id), "seccomp.bpf") } // written by the launcher
 func (l layout) imageMounts(id string) string { return filepath.Join(l.container(id), "images") }

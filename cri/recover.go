@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"
@@ -30,9 +29,7 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 		s.log.Warn("what is left of snapshots is not removed, the next start tries again", "error", err)
 	}
-	if err := s.load(); err != nil {
-		return err
-	}
+	s.load()
 	var g errgroup.Group
 	g.SetLimit(4)
 	if s.cfg.OneAtATime {
@@ -54,53 +51,6 @@ func (s *Server) recover(ctx context.Context) error {
 		return err
 	}
 	return s.collect(ctx)
-}
-
-// load reads the records into memory. What it cannot read it leaves where it is, and says so.
-func (s *Server) load() error {
-	for id, err := range s.pods.table.Damaged() {
-		s.pods.quarantine(id, err)
-	}
-	for id, rec := range s.pods.table.All() {
-		cfg := &runtimeapi.PodSandboxConfig{}
-		err := decode(rec.Config, cfg)
-		if err == nil {
-			err = rec.check(id, cfg)
-		}
-		if err == nil {
-			err = s.pods.names.reserve(rec.Name, id)
-		}
-		if err != nil {
-			s.pods.quarantine(id, err)
-			continue
-		}
-		s.pods.byID.put(id, newSandbox(rec, cfg))
-	}
-	for id, err := range s.ctrs.table.Damaged() {
-		s.obscure(id, s.sandboxRunning(id), err)
-	}
-	for id, rec := range s.ctrs.table.All() {
-		sb, err := s.pods.byID.get(rec.SandboxID)
-		if err != nil {
-			s.obscure(id, rec.SandboxID, err)
-			continue
-		}
-		cfg := &runtimeapi.ContainerConfig{}
-		if err = decode(rec.Config, cfg); err == nil {
-			err = rec.check(id, cfg, sb)
-		}
-		if err == nil {
-			err = s.ctrs.names.reserve(rec.Name, id)
-		}
-		if err != nil {
-			s.obscure(id, sb.id, err)
-			continue
-		}
-		c := newContainer(rec, cfg, sb)
-		s.ctrs.byID.put(id, c)
-		sb.add(c)
-	}
-	return nil
 }
 
 // patience is how long all keepers together may take for their first answer, and brief what each may at least. Who takes longer is asked
@@ -412,7 +362,7 @@ func (s *Server) Purge(ctx context.Context) error {
 	for _, dir := range l.volatile() {
 		errs = append(errs, s.machine.mounts.unmount(dir))
 	}
-	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.checkpoints(), l.db(), l.db()+".new", l.db()+".damaged", l.records(), l.records()+".new", l.netns(), l.ipam(), l.cniCache()) {
+	for _, dir := range append(l.volatile(), l.content(), l.snapshots(), l.checkpoints(), l.db(), l.db()+".new", l.db()+".damaged", l.recordsCopy(), l.recordsCopy()+".new", l.netns(), l.ipam(), l.cniCache()) {
 		errs = append(errs, filetree.RemoveAll(ctx, dir))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -10,44 +10,144 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestLostRecords removes the records under live pods, and their copy with them. The next server knows nothing of the pods, but finds
-// their directories; images and layers it finds by what is on the disk.
-func TestLostRecords(t *testing.T) {
-	n := newNode(t)
-	pod, _ := n.pod(t, "a", nil)
-	n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
-		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true}}
-	}, "sleep", "1000")
-	before, err := n.Images().Get(boxImage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(n.machine.snaps.Sync(t.Context()), n.Close()); err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []string{n.machine.paths.db(), n.machine.paths.records()} {
-		if err := os.Remove(f); err != nil {
+// lose takes the records of a closed server away, and their copy with them.
+func (n *node) lose(t testing.TB, how func(path string) error) {
+	t.Helper()
+	for _, f := range []string{n.machine.paths.db(), n.machine.paths.recordsCopy()} {
+		if err := how(f); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func noise(path string) error {
+	return os.WriteFile(path, bytes.Repeat([]byte("\xed\x0c\n\xff"), 9000), 0o600)
+}
+
+// TestLostRecords removes the records under live pods, and their copy with them. The next server adopts the pods by what they have of
+// their own; images and layers it finds by what is on the disk, whether or not that was synced.
+func TestLostRecords(t *testing.T) {
+	for name, how := range map[string]func(string) error{"gone": os.Remove, "noise": noise} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			pod, cfg := n.pod(t, "a", func(cfg *runtimeapi.PodSandboxConfig) { cfg.Labels = map[string]string{"is": "kept"} })
+			id := n.run(t, pod, "main", func(cfg *runtimeapi.ContainerConfig) {
+				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: boxImage}, Readonly: true}}
+			}, "sleep", "1000")
+			ended := n.run(t, pod, "short", nil, "false")
+			waitExited(t, n.Server, ended)
+			gone := n.run(t, pod, "removed", nil, "true")
+			waitExited(t, n.Server, gone)
+			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: gone}); err != nil {
+				t.Fatal(err)
+			}
+			n.sh(t, id, "echo mine >/own")
+			before, err := n.Images().Get(boxImage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid, keeper := n.initPid(t, id), n.keeperPid(t, pod)
+			status, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+			n.lose(t, how)
+			n.open(t)
+			after, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+			if err != nil || !proto.Equal(after.GetStatus(), status.GetStatus()) {
+				t.Errorf("sandbox: got %v, %v, want %v", after.GetStatus(), err, status.GetStatus())
+			}
+			if n.initPid(t, id) != pid || n.keeperPid(t, pod) != keeper {
+				t.Error("the pod is not what it was")
+			}
+			if got := n.sh(t, id, "cat /own; ls /image | head -1"); !strings.HasPrefix(got, "mine\n") || got == "mine\n" {
+				t.Errorf("its files are %q", got)
+			}
+			if st := statusOf(t, n.Server, ended); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 1 {
+				t.Errorf("the one that has ended: %v", st)
+			}
+			if l := n.ctrs.list(nil); len(l) != 2 {
+				t.Errorf("containers: %v", l)
+			}
+			st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+			if err != nil || !strings.Contains(st.GetInfo()["info"], `"adopted":1`) {
+				t.Errorf("status says %v, %v", st.GetInfo(), err)
+			}
+			if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil {
+				t.Error("the pod was made a second time")
+			}
+			if err := n.Images().Collect(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if again, err := n.Images().Get(boxImage); err != nil || !reflect.DeepEqual(again.Names(), before.Names()) || again.Size < before.Size {
+				t.Errorf("image: got %+v, %v, want %+v", again, err, before)
+			}
+			if got := n.output(t, pod, "more", nil, "echo", "hello"); got != "hello\n" {
+				t.Errorf("another container of the pod says %q", got)
+			}
+			if err := errors.Join(n.Close()); err != nil { // what was adopted is on record again
+				t.Fatal(err)
+			}
+			n.open(t)
+			if n.initPid(t, id) != pid {
+				t.Error("the pod is not what it was, a start later")
+			}
+			if err := removePod(t, n.Server, pod); err != nil {
+				t.Fatal(err)
+			}
+			n.checkClean2(t)
+		})
+	}
+}
+
+// TestLostAndDamagedRecords has, beside the records, those damaged that one pod has of its own. That pod is left as it is, the other
+// one is adopted.
+func TestLostAndDamagedRecords(t *testing.T) {
+	n := newNode(t)
+	pod, cfg := n.pod(t, "a", nil)
+	id := n.run(t, pod, "main", nil, "sleep", "1000")
+	other, _ := n.pod(t, "b", nil)
+	healthy, hurt := n.run(t, other, "main", nil, "sleep", "1000"), n.run(t, other, "hurt", nil, "sleep", "1000")
+	first, second, third := n.initPid(t, id), n.initPid(t, healthy), n.initPid(t, hurt)
+	n.keeperPid(t, pod)
+	n.keeperPid(t, other)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.lose(t, os.Remove)
+	if err := errors.Join(noise(n.machine.paths.record(pod)), noise(n.machine.paths.ctrRecord(other, hurt))); err != nil {
+		t.Fatal(err)
+	}
 	n.open(t)
+	if n.initPid(t, healthy) != second || n.sh(t, healthy, "echo ok") != "ok" {
+		t.Error("the other pod is not what it was")
+	}
+	if !lives(first) || !lives(third) {
+		t.Error("what cannot be read has ended")
+	}
+	if got := n.problem(t, other); !strings.Contains(got, hurt) {
+		t.Errorf("problem is %q", got)
+	}
+	st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil || !strings.Contains(st.GetInfo()["info"], pod) {
+		t.Errorf("status says %v, %v", st.GetInfo(), err)
+	}
+	if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("a second one of the pod: %v", err)
+	}
+	for _, p := range []string{pod, other} {
+		if err := removePod(t, n.Server, p); err != nil {
+			t.Error(err)
+		}
+	}
 	n.checkClean2(t)
-	if l := n.pods.list(nil); len(l) > 0 {
-		t.Errorf("got %v", l)
-	}
-	if err := n.Images().Collect(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if after, err := n.Images().Get(boxImage); err != nil || !reflect.DeepEqual(after.Names(), before.Names()) || after.Size < before.Size {
-		t.Errorf("image: got %+v, %v, want %+v", after, err, before)
-	}
-	pod, _ = n.pod(t, "b", nil)
-	if got := n.output(t, pod, "main", nil, "echo", "hello"); got != "hello\n" {
-		t.Errorf("a container of it says %q", got)
-	}
 }
 
 // TestDamagedRecords damages the records under live pods, which go on with nothing lost.
@@ -66,9 +166,7 @@ func TestDamagedRecords(t *testing.T) {
 		"gone":    os.Remove,
 		"emptied": func(path string) error { return os.Truncate(path, 0) },
 		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 64<<10), 0o600) },
-		"noise": func(path string) error {
-			return os.WriteFile(path, bytes.Repeat([]byte("\xed\x0c\n\xff"), 9000), 0o600)
-		},
+		"noise":   noise,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := n.Close(); err != nil {

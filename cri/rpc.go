@@ -191,6 +191,7 @@ func (s *Server) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runt
 		"appArmor":    s.appArmor(ctx),
 		"unreadable":  s.pods.unreadable.told(),
 		"lostRecords": s.db.Lost(),
+		"adopted":     s.adopted,
 	})
 	return out, asStatus(err)
 }

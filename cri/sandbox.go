@@ -13,7 +13,6 @@ import (
 
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/oci"
-	"github.com/berth-node/berth/cri/store"
 )
 
 // sandboxState is where a sandbox is in its life:
@@ -154,9 +153,9 @@ func (sb *sandbox) network() cni.Pod {
 // pods are all sandboxes.
 type pods struct {
 	*machine
-	table *store.Table[sandboxRecord]
-	byID  *index[*sandbox]
-	names names
+	records ledger[sandboxRecord]
+	byID    *index[*sandbox]
+	names   names
 
 	containers *containers
 	events     *hub
@@ -176,7 +175,7 @@ func (p *pods) update(sb *sandbox, change func(*sandboxRecord)) error {
 	defer sb.mu.Unlock()
 	rec := sb.rec
 	change(&rec)
-	if err := p.table.Put(sb.id, rec); err != nil {
+	if err := p.records.put(sb.id, rec); err != nil {
 		return err
 	}
 	sb.rec = rec
@@ -189,14 +188,14 @@ func (p *pods) note(sb *sandbox, change func(*sandboxRecord)) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	change(&sb.rec)
-	if err := p.table.Note(sb.id, sb.rec); err != nil {
+	if err := p.records.note(sb.id, sb.rec); err != nil {
 		p.log.Error("sandbox record is not written", "sandbox", sb.id, "error", err)
 	}
 }
 
 // drop ends the sandbox's record.
 func (p *pods) drop(sb *sandbox) error {
-	if err := p.table.Delete(sb.id); err != nil {
+	if err := p.records.drop(sb.id, p.paths.record(sb.id)); err != nil {
 		return err
 	}
 	sb.mu.Lock()

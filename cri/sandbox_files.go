@@ -120,10 +120,18 @@ func removeSandboxDir(l layout, id string) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(l.keeper(id)); err != nil {
-		return err
+	// The record last: as long as anything is left, it says what.
+	for _, own := range []string{l.keeper(id), l.records(id)} {
+		if err := os.RemoveAll(own); err != nil {
+			return err
+		}
 	}
-	return remove(dir)
+	for _, p := range []string{l.record(id) + ".new", l.record(id), dir} {
+		if err := remove(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // remove removes a file or an empty directory, if there is one.

@@ -75,9 +75,9 @@ func (p *pods) begin(cfg *runtimeapi.PodSandboxConfig, name string, runtime *han
 	if err := p.names.reserve(rec.Name, id); err != nil {
 		return nil, fmt.Errorf("reserve sandbox name: %w", err)
 	}
-	if err := p.table.Put(id, rec); err != nil {
+	if err := p.records.put(id, rec); err != nil {
 		p.names.release(id)
-		return nil, err
+		return nil, errors.Join(err, p.records.drop(id, p.records.own(rec)))
 	}
 	sb := newSandbox(rec, cfg)
 	p.byID.put(id, sb)
@@ -124,8 +124,12 @@ func (p *pods) makeDir(sb *sandbox) act {
 		if err := os.MkdirAll(p.paths.keeper(sb.id), 0o700); err != nil {
 			return err
 		}
+		if err := os.MkdirAll(p.paths.records(sb.id), 0o700); err != nil {
+			return err
+		}
 		// Should the records be lost, this still says which cgroup is to be removed.
-		return os.WriteFile(filepath.Join(p.paths.sandbox(sb.id), "cgroup"), []byte(sb.record().Cgroup), 0o600)
+		err := os.WriteFile(filepath.Join(p.paths.sandbox(sb.id), "cgroup"), []byte(sb.record().Cgroup), 0o600)
+		return errors.Join(err, p.records.keep(sb.id, sb.record()))
 	}
 }
 

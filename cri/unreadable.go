@@ -134,7 +134,7 @@ func (s *Server) obscure(id, sandbox string, cause error) {
 	if !known && !s.pods.unreadable.sandbox(sandbox) || known && s.hasEnded(sb, id) {
 		// Never started, or over. What it has is found by its directory, like that of anybody.
 		s.log.Warn("container without a readable record is removed", "container", id, "sandbox", sandbox, "error", cause)
-		if err := s.ctrs.table.Delete(id); err != nil {
+		if err := s.ctrs.records.drop(id, s.machine.paths.ctrRecord(sandbox, id)); err != nil {
 			s.log.Warn("record of a container is not removed", "container", id, "error", err)
 		}
 		return
@@ -219,7 +219,7 @@ func (p *pods) removeUnreadable(ctx context.Context, id string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
-	if err := p.table.Delete(id); err != nil {
+	if err := p.records.drop(id, p.paths.record(id)); err != nil {
 		return err
 	}
 	p.unreadable.mu.Lock()
@@ -240,12 +240,12 @@ func (cs *containers) removeObscure(ctx context.Context, id string) error {
 			}
 		}
 	}
-	if err := cs.table.Delete(id); err != nil {
-		return err
-	}
 	u := &cs.pods.unreadable
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if err := cs.records.drop(id, cs.paths.ctrRecord(u.ctrs[id], id)); err != nil {
+		return err
+	}
 	delete(u.ctrs, id)
 	delete(u.cause, id)
 	return nil

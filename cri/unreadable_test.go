@@ -13,7 +13,7 @@ import (
 	"github.com/berth-node/berth/cri/store"
 )
 
-// damage changes one row of the closed server's records. What is no JSON any more is kept as a text of it, which is no record either.
+// damage changes one row of the closed server's records, and what its pod has of its own. What is no JSON any more is kept as a text of it, which is no record either.
 func (n *node) damage(t testing.TB, table, id string, change func([]byte) []byte) {
 	t.Helper()
 	db, err := store.OpenWith(store.Config{Path: filepath.Join(n.cfg.RootDir, "runtime.db"), Beside: filepath.Join(n.cfg.RunDir, "records")})
@@ -36,6 +36,17 @@ func (n *node) damage(t testing.TB, table, id string, change func([]byte) []byte
 		}
 	}
 	if err := rows.Put(id, changed); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(n.cfg.RunDir, "sandboxes", id, "record")
+	if table == "containers" {
+		found, err := filepath.Glob(filepath.Join(n.cfg.RunDir, "sandboxes", "*", "containers", id))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("records of container %s: %v, %v", id, found, err)
+		}
+		own = found[0]
+	}
+	if err := store.WriteFile(own, table, id, json.RawMessage(changed)); err != nil {
 		t.Fatal(err)
 	}
 }

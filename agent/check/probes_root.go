@@ -13,7 +13,7 @@ import (
 func rootProbes() []probe {
 	return []probe{
 		{"room", false, "Pods that run go on, and nothing new can be begun.", probeRoom},
-		{"records", false, "Images whose records were lost are found again by what is on the disk; pods of that time may have been made anew.", probeRecords},
+		{"records", false, "Images and pods whose records were lost are found again by what is on the disk and what their keepers have.", probeRecords},
 	}
 }
 

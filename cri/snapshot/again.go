@@ -10,34 +10,67 @@ import (
 	"path/filepath"
 )
 
-// label is the content of the file beside a layer's, by which it is a layer still when its record is lost. It is written when the files
-// are on the disk, so that it says that they are, too.
-type label struct{ Key, Parent string }
+// label is the content of the file beside a snapshot's, by which it is one still when its record is lost. That of a layer is written again
+// when the files are on the disk, so that it says that they are, too.
+type label struct {
+	Key, Parent string
+	Kind        Kind   `json:",omitempty"` // "" = a layer
+	Boot        string `json:",omitempty"` // it counts during this one only; "" = the files are on the disk
+}
 
 // maxLabel bounds what is read of one.
 const maxLabel = 64 << 10
 
-func (s *shelf) labelPath(id uint64) string { return filepath.Join(s.dir(id), "layer") }
+func (s *shelf) labelPath(id uint64) string { return filepath.Join(s.dir(id), labelName) }
 
-// writeLabel writes the file of a layer, unless it is gone.
+// labelName is the name of the file, which only layers had once.
+const labelName = "layer"
+
+// writeLabel writes the file of a layer that is on the disk, unless it is gone.
 func (s *shelf) writeLabel(key string, id uint64) error {
 	r, err := s.table.Get(key)
 	if err != nil || r.ID != id {
 		return nil //nolint:nilerr // removed meanwhile
 	}
-	b, err := json.Marshal(label{Key: key, Parent: r.Parent})
-	if err != nil {
-		return err
-	}
 	part := s.labelPath(id) + ".new"
-	err = os.WriteFile(part, b, 0o600)
-	if err == nil {
+	if err = writeLabelAt(part, label{Key: key, Parent: r.Parent}); err == nil {
 		err = os.Rename(part, s.labelPath(id))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
+}
+
+func writeLabelAt(path string, l label) error {
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// labelOwn writes the file of a container's snapshot, which counts during this boot as the snapshot does.
+func (s *shelf) labelOwn(key string, r record) error {
+	if err := os.Mkdir(s.dir(r.ID), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return writeLabelAt(s.labelPath(r.ID), label{Key: key, Parent: r.Parent, Kind: r.Kind, Boot: r.Boot})
+}
+
+// record is that of the snapshot with the number id; false where it is not known that its files are what they were.
+func (s *shelf) record(id uint64, l label) (record, bool) {
+	r := record{ID: id, Parent: l.Parent, Kind: l.Kind, Boot: l.Boot, Durable: l.Boot == ""}
+	if r.Kind == "" {
+		r.Kind = KindLayer
+	}
+	if r.Durable {
+		r.Boot = s.boot
+	}
+	if r.Kind == KindLayer {
+		return r, s.whole(r)
+	}
+	return r, l.Boot == s.boot
 }
 
 func readLabel(path string) (l label, err error) {
@@ -51,21 +84,17 @@ func readLabel(path string) (l label, err error) {
 		err = json.Unmarshal(b, &l)
 	}
 	if err == nil && l.Key == "" {
-		err = errors.New("it names no layer")
+		err = errors.New("it names no snapshot")
 	}
 	return l, err
 }
 
-// findAgain takes directories for layers whose record is lost, and gives layers that have none their file.
+// findAgain takes directories for snapshots whose record is lost, and gives those that have none their file.
 func (s *shelf) findAgain() error {
 	known := map[uint64]bool{}
 	for key, r := range s.table.All() {
 		known[r.ID] = true
-		if _, err := os.Lstat(s.labelPath(r.ID)); r.Kind == KindLayer && r.Durable && errors.Is(err, fs.ErrNotExist) {
-			if err := s.writeLabel(key, r.ID); err != nil {
-				s.log.Warn("layer would be lost with the records", "key", key, "error", err)
-			}
-		}
+		s.supplyLabel(key, r)
 	}
 	entries, err := os.ReadDir(s.root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,14 +111,14 @@ func (s *shelf) findAgain() error {
 			continue
 		}
 		if err != nil {
-			s.log.Warn("directory of a layer cannot be told whose it is", "dir", s.dir(id), "error", err)
+			s.log.Warn("directory of a snapshot cannot be told whose it is", "dir", s.dir(id), "error", err)
 			continue
 		}
 		if _, err := s.table.Get(l.Key); err == nil {
 			continue // there is another by now
 		}
-		r := record{ID: id, Parent: l.Parent, Kind: KindLayer, Boot: s.boot, Durable: true}
-		if !s.whole(r) {
+		r, ok := s.record(id, l)
+		if !ok {
 			continue
 		}
 		if err := s.table.Note(l.Key, r); err != nil {
@@ -99,7 +128,24 @@ func (s *shelf) findAgain() error {
 		found++
 	}
 	if found > 0 {
-		s.log.Warn("layers have lost their records, and are found again by what is on the disk", "layers", found)
+		s.log.Warn("snapshots have lost their records, and are found again by what is on the disk", "snapshots", found)
 	}
 	return nil
+}
+
+// supplyLabel writes the file of a snapshot that has none.
+func (s *shelf) supplyLabel(key string, r record) {
+	if _, err := os.Lstat(s.labelPath(r.ID)); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var err error
+	switch {
+	case r.Kind == KindLayer && r.Durable:
+		err = s.writeLabel(key, r.ID)
+	case r.Kind != KindLayer && r.Boot == s.boot:
+		err = s.labelOwn(key, r)
+	}
+	if err != nil {
+		s.log.Warn("snapshot would be lost with the records", "key", key, "error", err)
+	}
 }

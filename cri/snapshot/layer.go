@@ -94,7 +94,11 @@ func (l *layer) Commit(ctx context.Context) error {
 		l.end()
 		return s.discard(l.top())
 	}
-	if err := os.Rename(l.top(), s.dir(l.id)); err != nil {
+	err := writeLabelAt(filepath.Join(l.top(), labelName), label{Key: l.key, Parent: l.parent, Boot: s.boot})
+	if err == nil {
+		err = os.Rename(l.top(), s.dir(l.id))
+	}
+	if err != nil {
 		return fmt.Errorf("commit layer %s: %w", l.key, err)
 	}
 	if err := s.table.Put(l.key, record{ID: l.id, Parent: l.parent, Kind: KindLayer, Boot: s.boot}); err != nil {

@@ -34,7 +34,7 @@ type record struct {
 //
 //	<root>/new/<id>/fs    a layer being filled
 //	<root>/<id>/fs        the files of a snapshot
-//	<root>/<id>/layer     which layer they are, once they are on the disk
+//	<root>/<id>/layer     which snapshot they are
 //	<root>/<id>/work      what OverlayFS needs beside those of a writable one
 //	<root>/trash/<id>     removed, being deleted
 //
@@ -208,7 +208,7 @@ func (s *shelf) add(key, parent string, kind Kind) (record, error) {
 		return r, err
 	}
 	s.children[parent]++
-	return r, nil
+	return r, s.labelOwn(key, r)
 }
 
 // Remove drops a snapshot.
