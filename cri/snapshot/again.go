@@ -55,6 +55,10 @@ func (s *shelf) labelOwn(key string, r record) error {
 	if err := os.Mkdir(s.dir(r.ID), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	return s.labelAgain(key, r)
+}
+
+func (s *shelf) labelAgain(key string, r record) error {
 	return writeLabelAt(s.labelPath(r.ID), label{Key: key, Parent: r.Parent, Kind: r.Kind, Boot: r.Boot})
 }
 
@@ -143,9 +147,9 @@ func (s *shelf) supplyLabel(key string, r record) {
 	case r.Kind == KindLayer && r.Durable:
 		err = s.writeLabel(key, r.ID)
 	case r.Kind != KindLayer && r.Boot == s.boot:
-		err = s.labelOwn(key, r)
+		err = s.labelAgain(key, r) // one that a crash left without its directory is on its way out
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("snapshot would be lost with the records", "key", key, "error", err)
 	}
 }
