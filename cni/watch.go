@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -20,38 +21,51 @@ import (
 // the node busy.
 const again = 100 * time.Millisecond
 
-// Watch makes what pods of the network built in need, where it is missing, now and whenever it is missed: the bridge with their ports,
-// and its tables. The kernel tells when one is removed. It goes on until [Network.Close] or [Network.Purge].
+// source is what the kernel tells of, and which of it matters.
+type source struct {
+	protocol int
+	group    uint
+	filter   []unix.SockFilter // leaves out what costs a wake-up for nothing; nil: nothing
+	matters  func(kind uint16, data []byte) bool
+}
+
+func (n *Network) sources() []source {
+	return []source{
+		{unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, lostLinks(), n.lostBridge},
+		{unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, only(unix.RTM_DELADDR), n.lostAddress},
+		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, nil, n.deletedTable},
+	}
+}
+
+// Watch makes what pods of the network built in need, where it is missing, now and whenever it is missed: the bridge with its address and
+// their ports, up, and its tables. The kernel tells when one is removed. It goes on until [Network.Close] or [Network.Purge].
 func (n *Network) Watch() error {
-	links, err := hear(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTM_DELLINK)
-	if err != nil {
-		return fmt.Errorf("watch network: %w", err)
-	}
-	tables, err := hear(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, 0)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		tables, err = nil, nil // a kernel without nftables
-	}
-	if err != nil {
-		links.Close()
-		return fmt.Errorf("watch network: %w", err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	missed := make(chan struct{}, 1)
 	missed <- struct{}{} // in case something was removed while nobody listened
 	var wait sync.WaitGroup
-	wait.Go(func() { listen(links, missed, n.deletedBridge) })
-	if tables != nil {
-		wait.Go(func() { listen(tables, missed, n.deletedTable) })
-	}
-	wait.Go(func() { n.restoreAll(ctx, missed) })
-	n.unwatch = sync.OnceFunc(func() {
+	var open []*os.File
+	end := sync.OnceFunc(func() {
 		cancel()
-		links.Close()
-		if tables != nil {
-			tables.Close()
+		for _, f := range open {
+			f.Close()
 		}
 		wait.Wait()
 	})
+	for _, s := range n.sources() {
+		f, err := s.open()
+		if errors.Is(err, unix.EPROTONOSUPPORT) {
+			continue // a kernel without nftables
+		}
+		if err != nil {
+			end()
+			return fmt.Errorf("watch network: %w", err)
+		}
+		open = append(open, f)
+		wait.Go(func() { listen(f, missed, s.matters) })
+	}
+	wait.Go(func() { n.restoreAll(ctx, missed) })
+	n.unwatch = end
 	return nil
 }
 
@@ -113,10 +127,24 @@ func (n *Network) restoreBridge(pool *pool) error {
 	if err != nil && !missing {
 		return fmt.Errorf("find bridge %s: %w", n.own.Bridge, err)
 	}
-	if missing {
+	gateway := netip.PrefixFrom(pool.gateway, pool.subnet.Bits())
+	again := false
+	switch {
+	case missing:
+		again = true
 		n.log.Warn("bridge was deleted by somebody and is made again", "bridge", n.own.Bridge)
+	case link.Attrs().Index != b.bridge(n.own.Bridge).known():
+		again = true
+	default:
+		lacks, err := n.lacks(link, gateway)
+		if err != nil {
+			return err
+		}
+		if again = lacks != ""; again {
+			n.log.Warn("bridge was changed by somebody and is put in order again", "bridge", n.own.Bridge, "lacks", lacks)
+		}
 	}
-	index, _, err := b.ensureBridge(n.own, netip.PrefixFrom(pool.gateway, pool.subnet.Bits()), missing || link.Attrs().Index != b.bridge(n.own.Bridge).known())
+	index, _, err := b.ensureBridge(n.own, gateway, again)
 	if err != nil {
 		return err
 	}
@@ -136,6 +164,23 @@ func (n *Network) restoreBridge(pool *pool) error {
 		errs = append(errs, b.ensureLocal(n.own.Bridge))
 	}
 	return errors.Join(errs...)
+}
+
+// lacks is what a bridge that is there does not have any more, "" when it has all.
+func (n *Network) lacks(link netlink.Link, gateway netip.Prefix) (string, error) {
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return "being up", nil
+	}
+	all, err := netlink.AddrList(link, unix.AF_INET)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "", fmt.Errorf("list addresses of bridge %s: %w", n.own.Bridge, err)
+	}
+	for _, a := range all {
+		if ones, _ := a.Mask.Size(); a.IP.Equal(gateway.Addr().AsSlice()) && ones == gateway.Bits() {
+			return "", nil
+		}
+	}
+	return "address " + gateway.String(), nil
 }
 
 // restorePort puts a pod's port on the bridge again. One of a pod that is gone, or goes meanwhile, has no address any more, and is on its
@@ -176,33 +221,62 @@ func (br *bridge) known() int {
 	return br.index
 }
 
-// hear opens a socket that the kernel tells of what happens in a group. Of the messages that come one by one, those of another kind can
-// be left out, which costs no wake-up; 0 = all are taken.
-func hear(protocol int, group uint, kind uint16) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+// open opens a socket that the kernel tells of what happens in the group.
+func (s source) open() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	if kind != 0 {
-		// The filter loads 16 bits as the network orders them; the type of a message is in the machine's order.
-		var b [2]byte
-		binary.NativeEndian.PutUint16(b[:], kind)
-		code := []unix.SockFilter{
-			{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4},
-			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(binary.BigEndian.Uint16(b[:])), Jf: 1},
-			{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20},
-			{Code: unix.BPF_RET | unix.BPF_K},
-		}
-		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
+	if s.filter != nil {
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(s.filter)), Filter: &s.filter[0]})
 	}
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (group - 1)})
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (s.group - 1)})
 	}
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("listen to the kernel: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "netlink"), nil
+}
+
+// What filters look at, by its offset in a message that comes alone: struct nlmsghdr, and behind it struct ifinfomsg.
+const (
+	offsetType   = 4
+	offsetFamily = unix.NLMSG_HDRLEN
+	offsetFlags  = unix.NLMSG_HDRLEN + 8
+)
+
+func accept() unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20} }
+func ignore() unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} }
+
+// isType jumps over as many instructions as it says where a message is, or is not, of the kind.
+func isType(kind uint16, jt, jf uint8) unix.SockFilter {
+	// The filter loads 16 bits as the network orders them; the type of a message is in the machine's order.
+	var b [2]byte
+	binary.NativeEndian.PutUint16(b[:], kind)
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(binary.BigEndian.Uint16(b[:])), Jt: jt, Jf: jf}
+}
+
+func only(kind uint16) []unix.SockFilter {
+	return []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetType}, isType(kind, 0, 1), accept(), ignore()}
+}
+
+// lostLinks leaves links that are deleted, and those that are down and not told of as ports of a bridge.
+func lostLinks() []unix.SockFilter {
+	var up [4]byte
+	binary.NativeEndian.PutUint32(up[:], unix.IFF_UP)
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetType},
+		isType(unix.RTM_DELLINK, 5, 0),
+		isType(unix.RTM_NEWLINK, 0, 5),
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: offsetFamily},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_UNSPEC, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offsetFlags},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: binary.BigEndian.Uint32(up[:]), Jt: 1},
+		accept(),
+		ignore(),
+	}
 }
 
 // listen rings when a message matters, until the file is closed. What was lost, as too much happened at once, may have mattered.
@@ -232,9 +306,18 @@ func listen(from *os.File, missed chan<- struct{}, matters func(kind uint16, dat
 	}
 }
 
-func (n *Network) deletedBridge(kind uint16, data []byte) bool {
-	return kind == unix.RTM_DELLINK && len(data) >= unix.SizeofIfInfomsg &&
-		unix.ByteSliceToString(attr(data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) == n.own.Bridge
+// lostBridge says that the bridge was deleted, or is down.
+func (n *Network) lostBridge(kind uint16, data []byte) bool {
+	if len(data) < unix.SizeofIfInfomsg || unix.ByteSliceToString(attr(data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) != n.own.Bridge {
+		return false
+	}
+	return kind == unix.RTM_DELLINK || kind == unix.RTM_NEWLINK && binary.NativeEndian.Uint32(data[offsetFlags-unix.NLMSG_HDRLEN:])&unix.IFF_UP == 0
+}
+
+// lostAddress says that the bridge has lost an address.
+func (n *Network) lostAddress(kind uint16, data []byte) bool {
+	return kind == unix.RTM_DELADDR && len(data) >= unix.SizeofIfAddrmsg &&
+		int(binary.NativeEndian.Uint32(data[4:])) == n.builtin.bridge(n.own.Bridge).known()
 }
 
 func (n *Network) deletedTable(kind uint16, data []byte) bool {

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
@@ -40,28 +41,46 @@ func TestMissed(t *testing.T) {
 			t.Errorf("%s: the bridge takes router advertisements", what)
 		}
 	}
-	remove := map[string]func() error{
-		"table":  func() error { return removeTable(&n.builtin.nft, table{bridge: testBridge}.table()) },
-		"filter": func() error { return removeTable(&n.builtin.nft, filter{testBridge}.table()) },
-		"bridge": func() error {
+	ofBridge := func(f func(netlink.Link) error) func() error {
+		return func() error {
 			l, err := netlink.LinkByName(testBridge)
 			if err != nil {
 				return err
 			}
-			return netlink.LinkDel(l)
-		},
+			return f(l)
+		}
+	}
+	remove := map[string]func() error{
+		"table":  func() error { return removeTable(&n.builtin.nft, table{bridge: testBridge}.table()) },
+		"filter": func() error { return removeTable(&n.builtin.nft, filter{testBridge}.table()) },
+		"down":   ofBridge(netlink.LinkSetDown),
+		"address": ofBridge(func(l netlink.Link) error {
+			all, err := netlink.AddrList(l, netlink.FAMILY_V4)
+			for _, a := range all {
+				err = errors.Join(err, netlink.AddrDel(l, &a))
+			}
+			return err
+		}),
+		"bridge": ofBridge(netlink.LinkDel),
 	}
 	works("at first")
-	for _, what := range []string{"table", "filter", "bridge", "filter", "bridge"} {
+	for _, what := range []string{"table", "filter", "address", "bridge", "down", "filter", "address", "bridge", "down"} {
 		must(t, remove[what]())
 		works("without " + what)
 	}
 	// While nobody listens, too.
 	n.unwatch()
-	for _, f := range remove {
-		must(t, f())
+	for _, what := range []string{"table", "filter", "address", "down"} {
+		must(t, remove[what]())
 	}
 	next := reopen(t, c)
+	must(t, next.Watch())
+	works("with a bridge that was changed, after a restart")
+	next.unwatch()
+	for _, what := range []string{"table", "filter", "bridge"} {
+		must(t, remove[what]())
+	}
+	next = reopen(t, c)
 	must(t, next.Watch())
 	works("after a restart")
 	next.unwatch()
