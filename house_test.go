@@ -27,8 +27,8 @@ var mayImport = map[string][]string{
 	"eviction": {},
 	"systemd":  {},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
-	"cri":      {"cgroups", "cni", "internal/filetree"},
-	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/filetree"},
+	"cri":      {"cgroups", "cni", "internal/filetree", "internal/socket"},
+	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/filetree", "internal/socket"},
 	"control":  {},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything

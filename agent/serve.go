@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/agent/api/access"
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/internal/socket"
 )
 
 // checkpointDir is where checkpoints of containers go in the root directory.
@@ -50,7 +51,6 @@ type part struct {
 	listener net.Listener
 	handler  http.Handler
 	patience api.Patience
-	runDir   string // with the listener's socket; "": it is a port
 }
 
 // How long clients are waited for. Who follows a log may look at it for hours, but not who has shown nothing.
@@ -71,11 +71,11 @@ func openAuthority(c config.Server) (*pki.Authority, error) {
 // listen opens every port that is asked for, so that one that is taken is known at the start.
 func (a *Agent) listen(ctx context.Context, handlers *api.Server) (*server, error) {
 	s := &server{cfg: a.cfg.Server, node: a.cfg.NodeName, log: a.log, authority: a.authority}
-	socket, err := api.Listen(a.cfg.RunDir)
+	l, err := listenSocket(a.cfg.RunDir, a.log)
 	if err != nil {
 		return nil, err
 	}
-	s.parts = append(s.parts, part{what: "API", listener: socket, handler: handlers, patience: api.Patience{Read: bodyPatience}, runDir: a.cfg.RunDir})
+	s.parts = append(s.parts, part{what: "API", listener: l, handler: handlers, patience: api.Patience{Read: bodyPatience}})
 	if s.cfg.Enabled {
 		err = s.listenPorts(ctx, handlers)
 	}
@@ -84,6 +84,11 @@ func (a *Agent) listen(ctx context.Context, handlers *api.Server) (*server, erro
 		return nil, err
 	}
 	return s, nil
+}
+
+// listenSocket opens the socket in the run directory, without which no command reaches the agent.
+func listenSocket(runDir string, log *slog.Logger) (net.Listener, error) {
+	return socket.Listen(filepath.Join(runDir, api.SocketName), log, func() (socket.Made, error) { return api.Listen(runDir) })
 }
 
 func (s *server) close() {
@@ -262,7 +267,7 @@ func (s *server) run(ctx context.Context, g *errgroup.Group) {
 		srv := &http.Server{Handler: p.patience.Handler(p.handler), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
 		s.log.Info("serving "+p.what, "address", p.listener.Addr().String())
 		g.Go(func() error {
-			if err := s.serve(ctx, srv, p); !errors.Is(err, http.ErrServerClosed) {
+			if err := srv.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve %s: %w", p.what, err)
 			}
 			return nil
@@ -284,45 +289,6 @@ func (s *server) run(ctx context.Context, g *errgroup.Group) {
 	}
 	if s.tokens != nil {
 		g.Go(func() error { return s.tokens.Run(ctx) })
-	}
-}
-
-// serve serves until the server is closed. A socket that somebody has removed is made again, since no command reaches the agent without.
-func (s *server) serve(ctx context.Context, srv *http.Server, p part) error {
-	if p.runDir == "" {
-		return srv.Serve(p.listener)
-	}
-	watch, err := api.WatchSocket(ctx, p.runDir)
-	if err != nil {
-		s.log.Warn("a socket that somebody removes is made again at the next start only", "error", err)
-		return srv.Serve(p.listener)
-	}
-	ended := make(chan error, 1)
-	for l := p.listener; ; {
-		go func() { ended <- srv.Serve(l) }()
-		next := net.Listener(nil)
-		for next == nil {
-			select {
-			case err := <-ended:
-				return err
-			case <-watch.Changed:
-			}
-			if !watch.Gone() {
-				continue
-			}
-			if next, err = api.Listen(p.runDir); err != nil {
-				next = nil
-				s.log.Error("socket was removed by somebody and cannot be made again", "error", err)
-			}
-		}
-		watch.Replaced()
-		s.log.Warn("socket was removed by somebody and is made again", "socket", filepath.Join(p.runDir, api.SocketName))
-		l.Close()
-		if err := <-ended; errors.Is(err, http.ErrServerClosed) {
-			next.Close()
-			return err
-		}
-		l = next
 	}
 }
 

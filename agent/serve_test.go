@@ -20,13 +20,13 @@ import (
 // TestSocketIsMadeAgain: commands reach the agent after somebody has removed its socket, and requests that go on are not cut.
 func TestSocketIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
-	l, err := api.Listen(dir)
+	l, err := listenSocket(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	free := make(chan struct{})
 	s := &server{log: slog.New(slog.DiscardHandler), parts: []part{{
-		what: "API", listener: l, runDir: dir, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		what: "API", listener: l, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/long" {
 				w.WriteHeader(http.StatusOK)
 				http.NewResponseController(w).Flush()

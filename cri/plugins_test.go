@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -716,6 +717,39 @@ func TestLaunchedPlugin(t *testing.T) {
 		t.Error(err)
 	}
 	n.plug(t, "connected").wait(t, "known container main CONTAINER_RUNNING")
+}
+
+// TestPluginSocketIsMadeAgain: plugins find the runtime after somebody has removed its socket, and those that are there stay.
+func TestPluginSocketIsMadeAgain(t *testing.T) {
+	n := pluggedNode(t)
+	n.open(t)
+	first := n.plug(t, "first")
+	path := n.cfg.NRI.Socket
+	for i, harm := range []func() error{
+		func() error { return os.Remove(path) },
+		func() error { return errors.Join(os.WriteFile(path+".x", nil, 0o600), os.Rename(path+".x", path)) },
+	} {
+		if err := harm(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool {
+			c, err := net.Dial("unix", path)
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		n.plug(t, "next"+itoa(i))
+	}
+	n.pod(t, "a", nil)
+	first.wait(t, "RunPodSandbox a")
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*nri.sock*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	n.open(t)
 }
 
 type testRuntime struct{}

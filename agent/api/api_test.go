@@ -295,7 +295,7 @@ func start(t *testing.T) *fixture {
 		Images: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }),
 	}
 	srv := httptest.NewUnstartedServer(api.New(f.cfg))
-	srv.Listener = l
+	srv.Listener = l.Listener
 	srv.Start()
 	f.client = client.New(dir)
 	t.Cleanup(func() {

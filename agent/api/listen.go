@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/berth-node/berth/internal/socket"
 )
 
 // SocketName is the socket's name in the run directory.
@@ -16,35 +18,46 @@ const SocketName = "berth.sock"
 // maxSocketPath is what fits into the kernel's sockaddr_un with the final NUL.
 const maxSocketPath = 107
 
-// Listen makes the agent's socket, for root only. A socket that is there is a dead agent's: the run directory is locked.
-func Listen(runDir string) (net.Listener, error) {
-	path := filepath.Join(runDir, SocketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
+// Listen makes the agent's socket, for root only. A socket that is there is a dead agent's: the run directory is locked. It gets its name
+// when it is ready.
+func Listen(runDir string) (m socket.Made, err error) {
+	const part = SocketName + ".new"
+	made := filepath.Join(runDir, part)
+	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("remove old socket: %w", err)
 	}
-	addr, done, err := Address(runDir)
+	addr, done, err := address(runDir, part)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	defer done()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: addr, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return m, fmt.Errorf("listen on %s: %w", made, err)
 	}
 	// It would remove the address, which may be one of /proc. The next agent removes the socket.
 	l.SetUnlinkOnClose(false)
-	// The run directory lets nobody else list it, but pass through it.
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("restrict socket: %w", err)
+	own, err := os.Lstat(made)
+	if err == nil {
+		// The run directory lets nobody else list it, but pass through it.
+		err = os.Chmod(made, 0o600)
 	}
-	return l, nil
+	if err == nil {
+		err = os.Rename(made, filepath.Join(runDir, SocketName))
+	}
+	if err != nil {
+		l.Close()
+		return m, fmt.Errorf("make socket: %w", err)
+	}
+	return socket.Made{Listener: l, File: own}, nil
 }
 
 // Address is the address of the socket in the run directory, valid until done is called. A path that is too long for an address
 // is taken by way of a descriptor.
-func Address(runDir string) (addr string, done func(), err error) {
-	path := filepath.Join(runDir, SocketName)
+func Address(runDir string) (addr string, done func(), err error) { return address(runDir, SocketName) }
+
+func address(runDir, name string) (addr string, done func(), err error) {
+	path := filepath.Join(runDir, name)
 	if len(path) <= maxSocketPath {
 		return path, func() {}, nil
 	}
@@ -52,5 +65,5 @@ func Address(runDir string) (addr string, done func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("open run directory: %w", err)
 	}
-	return filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), SocketName), func() { d.Close() }, nil
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), name), func() { d.Close() }, nil
 }

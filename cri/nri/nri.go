@@ -8,10 +8,8 @@ package nri
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +46,7 @@ type Plugins struct {
 	a     *adaptation.Adaptation
 	log   *slog.Logger
 	count atomic.Int32
+	named *name // nil: nobody can connect
 }
 
 // Start starts the plugins of the directory, and lets others connect.
@@ -77,7 +76,8 @@ func Start(c Config, rt Runtime) (*Plugins, error) {
 	// The library has one of each for the whole process.
 	adaptation.SetPluginRegistrationTimeout(cmp.Or(c.RegistrationTimeout, adaptation.DefaultPluginRegistrationTimeout))
 	adaptation.SetPluginRequestTimeout(request)
-	switch err := free(c.Socket); {
+	err := free(c.Socket)
+	switch {
 	case c.Socket == "":
 		opts = append(opts, adaptation.WithDisabledExternalConnections())
 	case err != nil:
@@ -85,29 +85,21 @@ func Start(c Config, rt Runtime) (*Plugins, error) {
 		c.Log.Warn("NRI plugins cannot connect", "socket", c.Socket, "error", err)
 		opts = append(opts, adaptation.WithDisabledExternalConnections())
 	default:
-		opts = append(opts, adaptation.WithSocketPath(c.Socket))
+		p.named = newName(c.Socket)
+		opts = append(opts, adaptation.WithSocketPath(p.named.own))
 	}
-	var err error
 	if p.a, err = adaptation.New("berth", c.Version, sync, update, opts...); err != nil {
 		return nil, fmt.Errorf("start NRI: %w", err)
 	}
-	if err := p.a.Start(); err != nil {
+	err = p.a.Start()
+	if err == nil && p.named != nil {
+		err = p.named.keep(c.Log)
+	}
+	if err != nil {
 		p.a.Stop()
 		return nil, fmt.Errorf("start NRI: %w", err)
 	}
 	return p, nil
-}
-
-// free says that nobody listens on a socket: the library would take it from another runtime.
-func free(socket string) error {
-	if socket == "" {
-		return nil
-	}
-	conn, err := net.DialTimeout("unix", socket, time.Second)
-	if err != nil {
-		return nil //nolint:nilerr // nobody answers
-	}
-	return errors.Join(errors.New("another runtime serves this socket"), conn.Close())
 }
 
 func (p *Plugins) apply(ctx context.Context, rt Runtime, updates []*api.ContainerUpdate) {
@@ -124,8 +116,12 @@ func (p *Plugins) Close() error {
 	if p == nil {
 		return nil
 	}
+	var err error
+	if p.named != nil {
+		err = p.named.end()
+	}
 	p.a.Stop()
-	return nil
+	return err
 }
 
 // Active says whether there is any plugin to be told.

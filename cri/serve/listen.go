@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/socket"
 )
 
 // ErrInUse says that another process listens on the socket.
@@ -27,49 +29,53 @@ func Path(address string) (string, error) {
 
 // listen listens on a socket for root only, in place of one whose process is dead. Whoever else does the same at the same moment
 // waits: the directory is locked meanwhile, so that no lock file is left.
-func listen(path string) (net.Listener, error) {
+func listen(path string) (m socket.Made, err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return nil, fmt.Errorf("make directory of the socket: %w", err)
+		return m, fmt.Errorf("make directory of the socket: %w", err)
 	}
 	lock, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("open directory of the socket: %w", err)
+		return m, fmt.Errorf("open directory of the socket: %w", err)
 	}
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+		return m, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	if err := free(path, lock); err != nil {
-		return nil, err
+		return m, err
 	}
 	// It gets its mode where nobody else can reach it, and its name when it is ready: else it would be open to everybody for a
 	// moment, or refuse those who connect early.
 	private, err := os.MkdirTemp(dir, ".s")
 	if err != nil {
-		return nil, fmt.Errorf("make directory: %w", err)
+		return m, fmt.Errorf("make directory: %w", err)
 	}
 	defer os.RemoveAll(private)
 	pinned, err := os.Open(private)
 	if err != nil {
-		return nil, fmt.Errorf("open directory: %w", err)
+		return m, fmt.Errorf("open directory: %w", err)
 	}
 	defer pinned.Close()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: below(pinned, "s"), Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return m, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	// It would remove the name it was made with.
 	l.SetUnlinkOnClose(false)
 	made := filepath.Join(private, "s")
-	if err = os.Chmod(made, 0o600); err == nil {
+	own, err := os.Lstat(made)
+	if err == nil {
+		err = os.Chmod(made, 0o600)
+	}
+	if err == nil {
 		err = os.Rename(made, path)
 	}
 	if err != nil {
 		l.Close()
-		return nil, fmt.Errorf("make socket %s: %w", path, err)
+		return m, fmt.Errorf("make socket %s: %w", path, err)
 	}
-	return owned{l, path}, nil
+	return socket.Made{Listener: owned{l, path, own}, File: own}, nil
 }
 
 // below is an address in an open directory: sockaddr_un has room for 107 bytes, and paths may be longer.
@@ -100,15 +106,19 @@ func free(path string, dir *os.File) error {
 	return nil
 }
 
-// owned removes its socket's name when it ends.
+// owned removes its socket's name when it ends, unless another socket has it by now.
 type owned struct {
 	*net.UnixListener
 	path string
+	own  os.FileInfo
 }
 
 func (o owned) Close() error {
-	// As long as it is open nobody else takes the name, so that it is still its own here.
-	err := os.Remove(o.path)
+	// As long as it is open nobody else takes the name, so that what is its own stays so here.
+	now, err := os.Lstat(o.path)
+	if err == nil && os.SameFile(now, o.own) {
+		err = os.Remove(o.path)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

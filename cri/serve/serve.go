@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/internal/socket"
 )
 
 // maxMessage is how large a request or an answer may be. Lists of many containers with long annotations pass gRPC's 4 MiB, and
@@ -49,7 +51,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("serve CRI: %w", err)
 	}
-	l, err := listen(path)
+	l, err := socket.Listen(path, c.Log, func() (socket.Made, error) { return listen(path) })
 	if err != nil {
 		return fmt.Errorf("serve CRI: %w", err)
 	}

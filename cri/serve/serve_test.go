@@ -249,6 +249,51 @@ func TestSocket(t *testing.T) {
 	}
 }
 
+// TestSocketIsMadeAgain: clients reach the runtime after somebody has removed its socket, and a call that goes on is not cut.
+func TestSocketIsMadeAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cri.sock")
+	f, stop := start(t, path, &logBuffer{})
+	before, _ := dial(t, path)
+	long := make(chan error, 1)
+	go func() {
+		_, err := before.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: "waits"})
+		long <- err
+	}()
+	<-f.waiting
+	for what, harm := range map[string]func() error{
+		"removed": func() error { return os.Remove(path) },
+		"replaced": func() error {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + ".x", Net: "unix"})
+			if err != nil {
+				return err
+			}
+			l.SetUnlinkOnClose(false)
+			return errors.Join(l.Close(), os.Rename(path+".x", path))
+		},
+	} {
+		if err := harm(); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := dial(t, path)
+		if _, err := c.Version(t.Context(), &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: mode %v, %v", what, info, err)
+		}
+	}
+	f.waiting <- struct{}{}
+	if err := <-long; err != nil {
+		t.Errorf("a call that was on its way: %v", err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
 // Of many that start at once one wins, and the others say why they did not.
 func TestOneListener(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
@@ -260,7 +305,7 @@ func TestOneListener(t *testing.T) {
 			l, err := listen(path)
 			if err == nil {
 				mu.Lock()
-				won = append(won, l)
+				won = append(won, l.Listener)
 				mu.Unlock()
 			} else if !errors.Is(err, ErrInUse) {
 				t.Error(err)

@@ -1,0 +1,86 @@
+package socket
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestListenAgain removes and replaces a socket. Who connects then is heard, who was connected before stays so, and the end leaves
+// nobody waiting.
+func TestListenAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := Listen(path, slog.New(slog.DiscardHandler), func() (Made, error) {
+		u, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + ".new", Net: "unix"})
+		if err != nil {
+			return Made{}, err
+		}
+		u.SetUnlinkOnClose(false)
+		own, err := os.Lstat(path + ".new")
+		return Made{u, own}, errors.Join(err, os.Rename(path+".new", path))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meet := func() (here, there net.Conn) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			there, err = net.Dial("unix", path)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		if here, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		return here, there
+	}
+	talk := func(here, there net.Conn) {
+		t.Helper()
+		b := make([]byte, 2)
+		if _, err := here.Write([]byte("hi")); err != nil {
+			t.Error(err)
+		}
+		if _, err := there.Read(b); err != nil || string(b) != "hi" {
+			t.Errorf("heard %q, %v", b, err)
+		}
+	}
+	first, old := meet()
+	talk(first, old)
+	for name, harm := range map[string]func() error{
+		"removed":  func() error { return os.Remove(path) },
+		"moved":    func() error { return os.Rename(path, path+".old") },
+		"replaced": func() error { return errors.Join(os.WriteFile(path+".x", nil, 0o600), os.Rename(path+".x", path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := harm(); err != nil {
+				t.Fatal(err)
+			}
+			here, there := meet()
+			talk(here, there)
+			here.Close()
+			there.Close()
+		})
+	}
+	talk(first, old)
+	first.Close()
+	old.Close()
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		waiting <- err
+	}()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-waiting; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("who waited got %v", err)
+	}
+}
