@@ -192,7 +192,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		parallel = 1
 	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: c.Runtime, Cgroups: measuredGroups{groups, a.work}, Objects: objects,
+		Runtime: freeingRuntime{c.Runtime, a.freeImages, a.log}, Cgroups: measuredGroups{groups, a.work}, Objects: objects,
 		Volumes: volume.New(volume.Config{
 			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
 		}),

@@ -284,3 +284,31 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestFree: what is removed at once is what may be, the least recently used first, whatever the threshold from which on it goes by itself.
+func TestFree(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy Policy
+		others int64
+		left   string
+		room   bool
+	}{
+		"down to the low threshold": {Policy{High: 95, Low: 50}, 400, "c used", true},
+		"one at least":              {Policy{High: 95, Low: 90}, 0, "b c used", true},
+		"never":                     {Policy{High: 100, Low: 50}, 600, "a b c used", false},
+		"all are young":             {Policy{High: 95, Low: 50, MinAge: time.Hour}, 600, "a b c used", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &disk{others: c.others}
+			for _, id := range []string{"a", "b", "c", "used"} {
+				d.add(id, 50)
+			}
+			d.containers = []*runtimeapi.Container{{ImageId: "used"}}
+			gc, _ := collector(d, c.policy)
+			room, err := gc.Free(t.Context())
+			if err != nil || room != c.room || d.left() != c.left {
+				t.Errorf("got %v, %v, left %q, want %v, %q", room, err, d.left(), c.room, c.left)
+			}
+		})
+	}
+}

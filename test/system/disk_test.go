@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -152,3 +155,45 @@ func fill(t *testing.T, dir string) {
 
 // idle is the rest of a pod that does nothing.
 const idle = "\n  containers: [{name: main, image: " + image + ", command: [sleep, '1000000']}]"
+
+// TestPullFreesSpace has a pod whose image has no room. Images that nobody needs go at once, long before the next look for them, and the
+// pod starts.
+func TestPullFreesSpace(t *testing.T) {
+	t.Parallel()
+	addr := registry(t)
+	n := newNode(t, "--image-gc-high-threshold=99", "--image-gc-low-threshold=60", "--minimum-image-ttl-duration=1ms", "--image-gc-period=1h")
+	n.disk("root", "128m")
+	n.start()
+	push := func(image string, size int64) string {
+		t.Helper()
+		img, err := random.Image(size, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := name.ParseReference(addr+"/"+image, name.Insecure)
+		if err == nil {
+			err = remote.Write(ref, img)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return addr + "/" + image
+	}
+	for i := range 3 {
+		n.must("images", "pull", push(fmt.Sprintf("old-%d", i), 30<<20))
+	}
+	// What is pulled has no program, so that the pod stays as it is; it is there, which is all that counts here.
+	n.apply("big.yaml", pod("big", "\n  containers: [{name: main, image: "+push("big", 48<<20)+", command: [none]}]"))
+	n.eventually("the image to be there", func() error {
+		if out := n.must("images"); !strings.Contains(out, "/big ") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	n.logHas("image cannot be pulled for want of space")
+	if strings.Contains(n.must("images"), "/old-0 ") {
+		t.Errorf("nothing had to go:\n%s", n.must("images"))
+	}
+	n.remove("big.yaml")
+	n.requireNoPods()
+}

@@ -1,15 +1,14 @@
 package layer
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooBig says that an archive wants more of the disk than it may have.
-var ErrTooBig = errors.New("more than this image may take of the disk")
+// ErrTooBig says that an archive wants more of the disk than it may have, which is a share of what is free.
+var ErrTooBig = fmt.Errorf("more than this image may take of the disk: %w", unix.ENOSPC)
 
 // Budget is what all layers of one image may take together. It is safe for concurrent use.
 type Budget struct {
