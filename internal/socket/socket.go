@@ -61,6 +61,7 @@ func awaitChange(ctx context.Context, changes *fsnotify.Watcher, path string) bo
 // listener is what clients reach by one path, by whichever socket is there.
 type listener struct {
 	listen func() (Made, error)
+	path   string
 	conns  chan accepted
 	end    context.CancelFunc
 	ended  <-chan struct{}
@@ -89,7 +90,7 @@ func Listen(path string, log *slog.Logger, listen func() (Made, error)) (net.Lis
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	l := &listener{listen: listen, conns: make(chan accepted), end: end, ended: ctx.Done(), current: first.Listener}
+	l := &listener{listen: listen, path: path, conns: make(chan accepted), end: end, ended: ctx.Done(), current: first.Listener}
 	l.wait.Go(func() { l.accept(first.Listener) })
 	l.wait.Go(func() {
 		if err := Keep(ctx, path, first.File, log, l.again); err != nil {
@@ -155,12 +156,8 @@ func (l *listener) Close() error {
 	return ignoreClosed(err)
 }
 
-// Addr is that of the socket that is there now.
-func (l *listener) Addr() net.Addr {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.current.Addr()
-}
+// Addr is where clients look for it.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {

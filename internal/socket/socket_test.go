@@ -52,6 +52,9 @@ func TestListenAgain(t *testing.T) {
 			t.Errorf("heard %q, %v", b, err)
 		}
 	}
+	if got := l.Addr().String(); got != path {
+		t.Errorf("its address is %s", got)
+	}
 	first, old := meet()
 	talk(first, old)
 	for name, harm := range map[string]func() error{
