@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,9 +48,7 @@ func TestSnapshotsFoundAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for key, r := range s.table.All() {
-		want[key] = r
-	}
+	maps.Insert(want, s.table.All())
 	s = openAgain(t, root, true)
 	for key, r := range want {
 		if got, err := s.table.Get(key); err != nil || got != r {
