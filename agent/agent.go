@@ -31,6 +31,7 @@ import (
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/imagegc"
+	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
@@ -153,7 +154,7 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
 		return err
 	}
-	site := kube.Layout{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, killsFile)}
+	site := kube.Layout{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, kills.File)}
 	return site.Save(c.RunDir)
 }
 
@@ -270,7 +271,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
 	a.runDevices(ctx, g)
 	g.Go(func() error { a.shareCPU(ctx); return nil })
-	g.Go(func() error { a.keepKills(ctx); return nil })
+	g.Go(func() error {
+		kills.Keep(ctx, kills.Config{RootDir: a.cfg.RootDir, Tree: a.tree, Pods: a.pods.List, Events: a.events, Log: a.log})
+		return nil
+	})
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { a.ring.Run(ctx); return nil })
 	g.Go(func() error { a.watchDrift(ctx); return nil })

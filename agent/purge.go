@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
@@ -49,7 +50,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RootDir, eventsFile), filepath.Join(p.RootDir, eventsFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, kube.LayoutFile)}
 	gone = append(gone, deviceFiles(p)...)
 	for _, suffix := range []string{"", ".new", ".bad"} {
-		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix), filepath.Join(p.RootDir, reservedFile+suffix), filepath.Join(p.RootDir, killsFile+suffix))
+		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix), filepath.Join(p.RootDir, reservedFile+suffix), filepath.Join(p.RootDir, kills.File+suffix))
 	}
 	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
 		gone = append(gone, filepath.Join(systemd.LoginConfDir, systemd.DelayConf))

@@ -1,4 +1,4 @@
-package agent
+package kills
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func TestKillsAreKept(t *testing.T) {
 	}
 	tree := kube.NewTree(h, "/x")
 	var told []string
-	k := &kills{agent: &Agent{tree: tree, log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
+	k := &kills{cfg: Config{Tree: tree, Log: slog.New(slog.DiscardHandler)}, told: func(o cgroups.OOMKill) { told = append(told, o.Comm) }}
 	at := time.Unix(1000, 0)
 	pod := tree.ClassPath(corev1.PodQOSBurstable) + "/pod1"
 	kill := func(group, comm string, pid int) cgroups.OOMKill {
@@ -58,12 +58,12 @@ func TestKillsAreKept(t *testing.T) {
 		t.Errorf("of one pod %d kills are kept", len(k.kept))
 	}
 	k.keep(kill(tree.ClassPath(corev1.PodQOSBestEffort)+"/pod2/c", "e", 6))
-	file := filepath.Join(t.TempDir(), killsFile)
+	file := filepath.Join(t.TempDir(), File)
 	if _, err := cgroups.LoadKills(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
 	k.save(file)
-	next := &kills{agent: k.agent, told: k.told}
+	next := &kills{cfg: k.cfg, told: k.told}
 	if next.kept, err = cgroups.LoadKills(file); err != nil || len(next.kept) != len(k.kept) {
 		t.Fatalf("%d of %d are read, %v", len(next.kept), len(k.kept), err)
 	}

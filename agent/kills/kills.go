@@ -1,9 +1,11 @@
-package agent
+// Package kills keeps what the kernel's log tells of containers that were killed for want of memory, and makes events of it.
+package kills
 
 import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,15 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/kube"
 )
 
 const (
-	// killsFile has the last kill of each container for want of memory, in the root directory.
-	killsFile = "kills.json"
+	// File has the last kill of each container for want of memory, in the root directory.
+	File = "kills.json"
 	// maxKills bounds it: pods come and go, and their kills are kept until others need the place.
 	maxKills    = 1000
 	maxPodKills = 20
-	killReason  = "OOMKilling" // as the node problem detector has it
+	reason      = "OOMKilling" // as the node problem detector has it
 	logAgain    = 5 * time.Second
 	killDelay   = 100 * time.Millisecond // gathers the kills of a group that dies as a whole
 )
@@ -30,24 +33,39 @@ const (
 // kills keeps the last kill of each container: the kernel's log, where they are told with their numbers, is overwritten in time, and is
 // the whole machine's. One goroutine has all of it.
 type kills struct {
-	agent *Agent
-	kept  []cgroups.OOMKill // oldest first
-	told  func(cgroups.OOMKill)
+	cfg  Config
+	kept []cgroups.OOMKill // oldest first
+	told func(cgroups.OOMKill)
 }
 
-// keepKills runs until ctx ends. Where the log cannot be read, containers' statuses tell of kills as the runtime does, without numbers.
-func (a *Agent) keepKills(ctx context.Context) {
-	k := &kills{agent: a, told: killEvents{a}.tell}
-	file := filepath.Join(a.cfg.RootDir, killsFile)
+// Events is where kills are told.
+type Events interface {
+	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
+}
+
+// Config is what [Keep] works with. All of it is required.
+type Config struct {
+	RootDir string
+	Tree    *kube.Tree
+	Pods    func() []*corev1.Pod
+	Events  Events
+	Log     *slog.Logger
+}
+
+// Keep runs until ctx ends. Where the log cannot be read, containers' statuses tell of kills as the runtime does, without numbers.
+func Keep(ctx context.Context, c Config) {
+	k := &kills{cfg: c}
+	k.told = k.tell
+	file := filepath.Join(c.RootDir, File)
 	var err error
 	if k.kept, err = cgroups.LoadKills(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.log.Warn("the kills of containers that were kept are lost", "error", err)
+		c.Log.Warn("the kills of containers that were kept are lost", "error", err)
 	}
 	said := false
 	for ctx.Err() == nil {
 		if err := k.follow(ctx, cgroups.KernelLogPath, file); err != nil && ctx.Err() == nil && !said {
 			said = true
-			a.log.Info("kills for want of memory are told without what the process had", "error", err)
+			c.Log.Info("kills for want of memory are told without what the process had", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -67,7 +85,12 @@ func (k *kills) follow(ctx context.Context, log, file string) error {
 	defer cancel()
 	found, ended := make(chan cgroups.OOMKill), make(chan error, 1)
 	go func() {
-		ended <- l.Follow(ctx, func(one cgroups.OOMKill) { _ = send(ctx, found, one) })
+		ended <- l.Follow(ctx, func(one cgroups.OOMKill) {
+			select {
+			case found <- one:
+			case <-ctx.Done():
+			}
+		})
 	}()
 	var save <-chan time.Time
 	for {
@@ -90,13 +113,13 @@ func (k *kills) follow(ctx context.Context, log, file string) error {
 
 func (k *kills) save(file string) {
 	if err := cgroups.SaveKills(file, k.kept); err != nil {
-		k.agent.log.Warn("kills of containers are not kept", "error", err)
+		k.cfg.Log.Warn("kills of containers are not kept", "error", err)
 	}
 }
 
 // keep takes note of a kill in one of our pods, unless it is known from an earlier look, and tells of it.
 func (k *kills) keep(one cgroups.OOMKill) bool {
-	top := k.agent.tree.ClassPath(corev1.PodQOSGuaranteed)
+	top := k.cfg.Tree.ClassPath(corev1.PodQOSGuaranteed)
 	if !strings.HasPrefix(one.Group, top+"/") {
 		return false
 	}
@@ -106,10 +129,10 @@ func (k *kills) keep(one cgroups.OOMKill) bool {
 			return false
 		}
 	}
-	uid, _, _ := k.agent.tree.Owner(one.Group)
+	uid, _, _ := k.cfg.Tree.Owner(one.Group)
 	before := 0
 	for i, o := range slices.Backward(k.kept) {
-		of, _, _ := k.agent.tree.Owner(o.Group)
+		of, _, _ := k.cfg.Tree.Owner(o.Group)
 		if of == uid {
 			before++
 		}
@@ -123,17 +146,14 @@ func (k *kills) keep(one cgroups.OOMKill) bool {
 	return true
 }
 
-// killEvents makes kills known.
-type killEvents struct{ agent *Agent }
-
 // tell makes an event of the pod.
-func (k killEvents) tell(one cgroups.OOMKill) {
-	uid, id, ok := k.agent.tree.Owner(one.Group)
+func (k *kills) tell(one cgroups.OOMKill) {
+	uid, id, ok := k.cfg.Tree.Owner(one.Group)
 	if !ok {
 		return
 	}
 	var pod *corev1.Pod
-	for _, p := range k.agent.pods.List() {
+	for _, p := range k.cfg.Pods() {
 		if p.UID == uid {
 			pod = p
 		}
@@ -152,7 +172,7 @@ func (k killEvents) tell(one cgroups.OOMKill) {
 		}
 	}
 	one.Comm = printable(one.Comm)
-	k.agent.events.Event(pod, corev1.EventTypeWarning, killReason, "%s: %s", container, one.Describe(k.limitName(uid, &one)))
+	k.cfg.Events.Event(pod, corev1.EventTypeWarning, reason, "%s: %s", container, one.Describe(k.limitName(uid, &one)))
 }
 
 func lastID(c corev1.ContainerStatus) string {
@@ -163,15 +183,15 @@ func lastID(c corev1.ContainerStatus) string {
 }
 
 // limitName names the group whose limit was reached.
-func (k killEvents) limitName(uid types.UID, one *cgroups.OOMKill) string {
+func (k *kills) limitName(uid types.UID, one *cgroups.OOMKill) string {
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
-		if one.LimitGroup == k.agent.tree.ClassPath(q) {
+		if one.LimitGroup == k.cfg.Tree.ClassPath(q) {
 			return "the class of " + string(q) + " pods"
 		}
 	}
-	of, id, ok := k.agent.tree.Owner(one.LimitGroup)
+	of, id, ok := k.cfg.Tree.Owner(one.LimitGroup)
 	switch {
-	case one.LimitGroup == k.agent.tree.ClassPath(corev1.PodQOSGuaranteed):
+	case one.LimitGroup == k.cfg.Tree.ClassPath(corev1.PodQOSGuaranteed):
 		return "the group of all pods"
 	case ok && of == uid && id == "":
 		return "the pod"

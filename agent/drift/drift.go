@@ -1,4 +1,5 @@
-package agent
+// Package drift sees when somebody changes a value of the cgroups of pods behind the agent's back, tells of it and corrects it.
+package drift
 
 import (
 	"context"
@@ -16,30 +17,72 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
 const (
-	driftSettle = 500 * time.Millisecond // our own writes are followed by the pod that says so
-	driftCalm   = time.Minute            // how long somebody who goes on changing a value is let be at most
-	driftSweep  = 10 * time.Minute       // how often everything is compared, should the kernel have lost a write
-	driftAgain  = 30 * time.Second       // until it is tried again, when the kernel cannot tell of writes
-	driftReason = "CgroupChanged"
+	settle    = 500 * time.Millisecond // our own writes are followed by the pod that says so
+	maxCalm   = time.Minute            // how long somebody who goes on changing a value is let be at most
+	sweepEach = 10 * time.Minute       // how often everything is compared, should the kernel have lost a write
+	again     = 30 * time.Second       // until it is tried again, when the kernel cannot tell of writes
+	reason    = "CgroupChanged"
 )
 
 // theNode is the node itself among the pods: its groups are those of all pods together and of the classes.
 const theNode types.UID = ""
 
+// Pods are the pods whose groups are watched.
+type Pods interface {
+	// Watch calls fn with every pod there is, then with every change, until ctx ends or fn fails.
+	Watch(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error
+}
+
+// Pins say which CPUs and memory containers have for themselves.
+type Pins interface {
+	Exclusive(types.UID) bool
+	Pin(uid types.UID, container string) kube.Pin
+}
+
+// Events is where changes are told.
+type Events interface {
+	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
+	Node(typ, reason, format string, args ...any)
+}
+
+// Classes are the groups of all pods together and of the classes.
+type Classes interface {
+	// Given calls fn with what they were given last. They do not change meanwhile.
+	Given(fn func([]kube.Wanted) error) error
+	// Changed has one when they were given something else.
+	Changed() <-chan struct{}
+}
+
+// Config is what a [Watch] works with. All of it is required.
+type Config struct {
+	Tree      *kube.Tree
+	Unlimited *kube.Tree // of pods with CPUs of their own
+	Correct   bool          // else a change is told only
+	Pods      Pods
+	Pins      Pins
+	Classes   Classes
+	Events    Events
+	Log       *slog.Logger
+}
+
+// Watch runs until ctx ends. That the kernel cannot tell of changes, for want of an inotify instance say, is no reason to end
+// the agent: it is said, and tried again.
+func Watch(ctx context.Context, c Config) {
+	persist(ctx, again, c.Log, "changes of the groups of pods are not seen", func(ctx context.Context) error { return watchOnce(ctx, c) })
+}
+
 // drift sees when somebody changes a value of a pod's groups, or of those that they are in. The kernel tells of every write, ours too,
 // so each leads to a comparison with what the group should have by now. One goroutine has all of its state.
 type drift struct {
-	agent     *Agent
-	unlimited *kube.Tree // of pods with CPUs of their own
-	changes   *cgroups.Changes
-	pods      map[types.UID]*watched
-	due       map[types.UID]time.Time
+	cfg     Config
+	changes *cgroups.Changes
+	pods    map[types.UID]*watched
+	due     map[types.UID]time.Time
 }
 
 // watched is a pod whose groups are watched.
@@ -70,14 +113,6 @@ type podChange struct {
 	pod  *corev1.Pod
 }
 
-// watchDrift runs until ctx ends. That the kernel cannot tell of changes, for want of an inotify instance say, is no reason to end
-// the agent: it is said, and tried again.
-func (a *Agent) watchDrift(ctx context.Context) {
-	if a.cfg.CgroupDrift != config.DriftOff {
-		persist(ctx, driftAgain, a.log, "changes of the groups of pods are not seen", a.watchDriftOnce)
-	}
-}
-
 // persist runs what is to run until ctx ends, and runs it again some time after it has ended before.
 func persist(ctx context.Context, pause time.Duration, log *slog.Logger, without string, run func(context.Context) error) {
 	for {
@@ -94,18 +129,18 @@ func persist(ctx context.Context, pause time.Duration, log *slog.Logger, without
 	}
 }
 
-// watchDriftOnce runs until ctx ends, or one of what it hears by.
-func (a *Agent) watchDriftOnce(ctx context.Context) error {
-	changes, err := a.tree.Changes()
+// watchOnce runs until ctx ends, or one of what it hears by.
+func watchOnce(ctx context.Context, c Config) error {
+	changes, err := c.Tree.Changes()
 	if err != nil {
 		return err
 	}
 	defer changes.Close()
-	d := &drift{agent: a, unlimited: a.withoutQuota(), changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
+	d := &drift{cfg: c, changes: changes, pods: map[types.UID]*watched{}, due: map[types.UID]time.Time{}}
 	d.pods[theNode] = &watched{told: 1, groups: map[string]*watchedGroup{}}
 	pods, groups := make(chan podChange), make(chan string)
 	return together(ctx, func(ctx context.Context) error {
-		return a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
+		return c.Pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error { return send(ctx, pods, podChange{t, p}) })
 	}, func(ctx context.Context) error {
 		return changes.Run(ctx, func(group, _ string) { _ = send(ctx, groups, group) })
 	}, func(ctx context.Context) error {
@@ -138,9 +173,9 @@ func send[T any](ctx context.Context, to chan<- T, v T) error {
 }
 
 func (d *drift) run(ctx context.Context, pods <-chan podChange, groups <-chan string) {
-	sweep := time.NewTicker(driftSweep)
+	sweep := time.NewTicker(sweepEach)
 	defer sweep.Stop()
-	timer := time.NewTimer(driftSweep)
+	timer := time.NewTimer(sweepEach)
 	defer timer.Stop()
 	for {
 		if len(d.due) > 0 {
@@ -152,7 +187,7 @@ func (d *drift) run(ctx context.Context, pods <-chan podChange, groups <-chan st
 			return
 		case c := <-pods:
 			d.see(c)
-		case <-d.agent.classes.changed:
+		case <-d.cfg.Classes.Changed():
 			d.soon(theNode, time.Now())
 		case group := <-groups:
 			d.written(group)
@@ -192,7 +227,7 @@ func (d *drift) see(c podChange) {
 
 // soon has a pod compared when it has settled, or when those who insist were let be for long enough.
 func (d *drift) soon(uid types.UID, calm time.Time) {
-	at := time.Now().Add(driftSettle)
+	at := time.Now().Add(settle)
 	if calm.After(at) {
 		at = calm
 	}
@@ -230,18 +265,16 @@ func (d *drift) compareDue() {
 // logger is for what is said of a pod.
 func (d *drift) logger(w *watched) *slog.Logger {
 	if w.pod == nil {
-		return d.agent.log
+		return d.cfg.Log
 	}
-	return d.agent.log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
+	return d.cfg.Log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
 }
 
 // compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have more of the
 // CPU than its parent.
 func (d *drift) compare(w *watched) error {
 	if w.pod == nil {
-		d.agent.classes.mu.Lock()
-		defer d.agent.classes.mu.Unlock()
-		return d.compareWith(w, d.agent.classes.given)
+		return d.cfg.Classes.Given(func(given []kube.Wanted) error { return d.compareWith(w, given) })
 	}
 	if resizing(w.pod) {
 		return nil // the pod changes again when that is done
@@ -264,9 +297,9 @@ func (d *drift) compareWith(w *watched, wanted []kube.Wanted) error {
 		}
 		// Watched first, so that no write falls between the look and the watch.
 		if err := d.changes.Add(want.Path); err != nil {
-			d.agent.log.Debug("a group is compared now and then only", "group", want.Path, "error", err)
+			d.cfg.Log.Debug("a group is compared now and then only", "group", want.Path, "error", err)
 		}
-		diffs, err := d.agent.tree.Drift(want)
+		diffs, err := d.cfg.Tree.Drift(want)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // it ends just now
 		case err != nil:
@@ -287,12 +320,12 @@ func (d *drift) compareWith(w *watched, wanted []kube.Wanted) error {
 // wanted is what the pod's group and those of its containers should have: by what the containers were given last.
 func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 	pod = asGiven(pod)
-	tree := d.agent.tree
-	if d.agent.pins.Exclusive(pod.UID) {
-		tree = d.unlimited
+	tree := d.cfg.Tree
+	if d.cfg.Pins.Exclusive(pod.UID) {
+		tree = d.cfg.Unlimited
 	}
 	out := []kube.Wanted{tree.WantedOfPod(pod)}
-	groups, err := d.agent.tree.ContainerGroups(pod)
+	groups, err := d.cfg.Tree.ContainerGroups(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +334,7 @@ func (d *drift) wanted(pod *corev1.Pod) ([]kube.Wanted, error) {
 		for i := range list {
 			c := &list[i]
 			if group, ok := groups[ids[c.Name]]; ok {
-				out = append(out, d.agent.tree.WantedOfContainer(group, pod, c, d.agent.pins.Pin(pod.UID, c.Name)))
+				out = append(out, d.cfg.Tree.WantedOfContainer(group, pod, c, d.cfg.Pins.Pin(pod.UID, c.Name)))
 			}
 		}
 	}
@@ -314,9 +347,8 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 		g.doubt, g.told = 0, ""
 		return
 	}
-	correct := d.agent.cfg.CgroupDrift == config.DriftCorrect
 	now := time.Now()
-	if correct && now.Before(g.calm) {
+	if d.cfg.Correct && now.Before(g.calm) {
 		d.soon(w.uid(), g.calm)
 		return
 	}
@@ -331,14 +363,14 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 		d.soon(w.uid(), now)
 		return
 	}
-	if correct {
+	if d.cfg.Correct {
 		g.doubt = 0
-		if now.Sub(g.calm) > driftSweep {
+		if now.Sub(g.calm) > sweepEach {
 			g.pause = 0
 		}
-		g.pause = min(max(2*g.pause, driftSettle), driftCalm)
+		g.pause = min(max(2*g.pause, settle), maxCalm)
 		g.calm = now.Add(g.pause)
-		if err := d.agent.tree.Correct(want); err != nil {
+		if err := d.cfg.Tree.Correct(want); err != nil {
 			message += "; it cannot be corrected: " + err.Error()
 		} else {
 			message += "; corrected"
@@ -348,9 +380,9 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 	}
 	g.told = message
 	if w.pod == nil {
-		d.agent.events.Node(corev1.EventTypeWarning, driftReason, "%s", message)
+		d.cfg.Events.Node(corev1.EventTypeWarning, reason, "%s", message)
 	} else {
-		d.agent.events.Event(w.pod, corev1.EventTypeWarning, driftReason, "%s", message)
+		d.cfg.Events.Event(w.pod, corev1.EventTypeWarning, reason, "%s", message)
 	}
 	d.logger(w).Warn("a group has not what it should have", "difference", message)
 }
