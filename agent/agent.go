@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/pki"
+	"github.com/berth-node/berth/agent/api/server"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/desired"
@@ -87,9 +87,9 @@ type Agent struct {
 	images    *imagegc.Collector
 	pulled    *pulled.Records
 	work      *workMetrics
-	server    atomic.Pointer[server] // nil before it serves
-	authority *pki.Authority         // nil: certificates are somebody else's
-	groups    *os.File               // locked as long as the agent lives
+	server    atomic.Pointer[server.Server] // nil before it serves
+	authority *pki.Authority                // nil: certificates are somebody else's
+	groups    *os.File                      // locked as long as the agent lives
 }
 
 // New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
@@ -131,7 +131,7 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 		return err
 	}
 	a.stats, a.images = a.collector(h, memory), a.imageCollector()
-	if a.authority, err = openAuthority(c.Server); err != nil {
+	if a.authority, err = server.OpenAuthority(c.Server); err != nil {
 		return err
 	}
 	if a.source, err = openSource(c, a.reportProblem); err != nil {
@@ -258,7 +258,7 @@ func openCredentials(c Config) (pod.Credentials, error) {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.groups.Close()
 	defer a.stats.Close()
-	srv, err := a.listen(ctx, api.New(a.apiConfig()))
+	srv, err := a.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
 	g.Go(func() error { a.collectImages(ctx); return nil })
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
-	srv.run(ctx, g)
+	srv.Run(ctx, g)
 	return g.Wait()
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/api/pki"
+	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/desired"
 	berthpod "github.com/berth-node/berth/agent/pod"
 )
@@ -275,7 +276,7 @@ func start(t *testing.T) *fixture {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := api.Listen(dir)
+	l, err := socket.Listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

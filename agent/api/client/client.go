@@ -26,6 +26,7 @@ import (
 	streamspdy "k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/pod"
 )
 
@@ -59,8 +60,8 @@ func New(runDir string) *Client {
 }
 
 func dial(ctx context.Context, runDir string) (net.Conn, error) {
-	path := filepath.Join(runDir, api.SocketName)
-	addr, done, err := api.Address(runDir)
+	path := filepath.Join(runDir, socket.Name)
+	addr, done, err := socket.Address(runDir)
 	var conn net.Conn
 	if err == nil {
 		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", addr)

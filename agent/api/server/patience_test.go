@@ -1,4 +1,4 @@
-package api
+package server
 
 import (
 	"bufio"
@@ -36,7 +36,7 @@ const noBody = "POST /run/a/b/c HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r
 
 // TestSlowBody says that a body comes, of which nothing comes.
 func TestSlowBody(t *testing.T) {
-	p := Patience{Read: 20 * time.Millisecond, Write: time.Hour}
+	p := patience{Read: 20 * time.Millisecond, Write: time.Hour}
 	for name, h := range map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) },
 		"read": func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func TestSlowBody(t *testing.T) {
 			http.Error(w, "no", http.StatusUnauthorized)
 		},
 	} {
-		c := dialed(t, p.Handler(h), noBody)
+		c := dialed(t, p.handler(h), noBody)
 		all, err := io.ReadAll(c) // until the server closes it
 		if err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 401 ") {
 			t.Errorf("%s: %q, %v", name, all, err)
@@ -57,7 +57,7 @@ func TestSlowBody(t *testing.T) {
 // TestSlowReader takes nothing of an answer that does not end.
 func TestSlowReader(t *testing.T) {
 	ended := make(chan error)
-	c := dialed(t, Patience{Write: 20 * time.Millisecond}.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	c := dialed(t, patience{Write: 20 * time.Millisecond}.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for {
 			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
 				ended <- err
@@ -74,7 +74,7 @@ func TestSlowReader(t *testing.T) {
 // TestPatient has requests that take their time, one after the other on a connection: none of the deadlines may be left from the last.
 func TestPatient(t *testing.T) {
 	const limit = 200 * time.Millisecond
-	h := Patience{Read: limit, Write: limit}.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := patience{Read: limit, Write: limit}.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -109,7 +109,7 @@ func TestPatient(t *testing.T) {
 		s.Close()
 	}
 	// A connection that was taken over has no deadlines, and reaches who takes it by the interfaces that libraries look for.
-	c := dialed(t, Patience{Read: limit, Write: limit}.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	c := dialed(t, patience{Read: limit, Write: limit}.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, buf, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)

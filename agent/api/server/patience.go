@@ -1,4 +1,4 @@
-package api
+package server
 
 import (
 	"bufio"
@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Patience is how long is waited for clients. Zero is for ever.
-type Patience struct {
+// patience is how long is waited for clients. Zero is for ever.
+type patience struct {
 	Read  time.Duration // for the next bytes of a request's body
 	Write time.Duration // until bytes of an answer are taken
 }
 
-// Handler makes next wait no longer than that. Without it a client that says it sends a body and sends none is waited for even when it
+// handler makes next wait no longer than that. Without it a client that says it sends a body and sends none is waited for even when it
 // was refused: the server reads what is left of a body before it goes on with the connection.
-func (p Patience) Handler(next http.Handler) http.Handler {
+func (p patience) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(rw)
 		w := &patientWriter{ResponseWriter: rw, control: control, limit: p.Write}

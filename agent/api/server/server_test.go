@@ -1,4 +1,4 @@
-package agent
+package server
 
 import (
 	"context"
@@ -14,18 +14,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-node/berth/agent/api"
+	"github.com/berth-node/berth/agent/api/socket"
 )
 
 // TestSocketIsMadeAgain: commands reach the agent after somebody has removed its socket, and requests that go on are not cut.
 func TestSocketIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
-	l, err := listenSocket(dir, slog.New(slog.DiscardHandler))
+	l, err := socket.Open(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	free := make(chan struct{})
-	s := &server{log: slog.New(slog.DiscardHandler), parts: []part{{
+	s := &Server{log: slog.New(slog.DiscardHandler), parts: []part{{
 		what: "API", listener: l, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/long" {
 				w.WriteHeader(http.StatusOK)
@@ -38,8 +38,8 @@ func TestSocketIsMadeAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	g := &errgroup.Group{}
-	s.run(ctx, g)
-	path := filepath.Join(dir, api.SocketName)
+	s.Run(ctx, g)
+	path := filepath.Join(dir, socket.Name)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}

@@ -1,9 +1,11 @@
-package api
+// Package socket is the unix socket that the agent is reached by on its machine: where it is, made for root, and made again.
+package socket
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,16 +14,21 @@ import (
 	"github.com/berth-node/berth/internal/socket"
 )
 
-// SocketName is the socket's name in the run directory.
-const SocketName = "berth.sock"
+// Name is the socket's name in the run directory.
+const Name = "berth.sock"
 
 // maxSocketPath is what fits into the kernel's sockaddr_un with the final NUL.
 const maxSocketPath = 107
 
+// Open opens the agent's socket in the run directory, without which no command reaches it. When it is missed it is made again.
+func Open(runDir string, log *slog.Logger) (net.Listener, error) {
+	return socket.Listen(filepath.Join(runDir, Name), log, func() (socket.Made, error) { return Listen(runDir) })
+}
+
 // Listen makes the agent's socket, for root only. A socket that is there is a dead agent's: the run directory is locked. It gets its name
 // when it is ready.
 func Listen(runDir string) (m socket.Made, err error) {
-	const part = SocketName + ".new"
+	const part = Name + ".new"
 	made := filepath.Join(runDir, part)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("remove old socket: %w", err)
@@ -43,7 +50,7 @@ func Listen(runDir string) (m socket.Made, err error) {
 		err = os.Chmod(made, 0o600)
 	}
 	if err == nil {
-		err = os.Rename(made, filepath.Join(runDir, SocketName))
+		err = os.Rename(made, filepath.Join(runDir, Name))
 	}
 	if err != nil {
 		l.Close()
@@ -54,7 +61,7 @@ func Listen(runDir string) (m socket.Made, err error) {
 
 // Address is the address of the socket in the run directory, valid until done is called. A path that is too long for an address
 // is taken by way of a descriptor.
-func Address(runDir string) (addr string, done func(), err error) { return address(runDir, SocketName) }
+func Address(runDir string) (addr string, done func(), err error) { return address(runDir, Name) }
 
 func address(runDir, name string) (addr string, done func(), err error) {
 	path := filepath.Join(runDir, name)
