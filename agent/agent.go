@@ -31,7 +31,9 @@ import (
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/imagegc"
+	"github.com/berth-node/berth/agent/intercept"
 	"github.com/berth-node/berth/agent/kills"
+	"github.com/berth-node/berth/agent/metrics"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
@@ -83,10 +85,10 @@ type Agent struct {
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
-	probed    *probeMetrics
+	probed    *metrics.Probes
 	images    *imagegc.Collector
 	pulled    *pulled.Records
-	work      *workMetrics
+	work      *metrics.Work
 	server    atomic.Pointer[server.Server] // nil before it serves
 	authority *pki.Authority                // nil: certificates are somebody else's
 	groups    *os.File                      // locked as long as the agent lives
@@ -97,9 +99,9 @@ func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	work := newWorkMetrics()
-	c.Runtime = measuredRuntime{c.Runtime, work}
-	a := &Agent{cfg: c, log: c.Log, probed: newProbeMetrics(), work: work, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
+	work := metrics.NewWork()
+	c.Runtime = intercept.Runtime(c.Runtime, work.Call, intercept.Log(c.Log, "runtime was called"))
+	a := &Agent{cfg: c, log: c.Log, probed: metrics.NewProbes(), work: work, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
 	a.classes.changed = make(chan struct{}, 1)
 	memory, err := hostMemory()
 	if err != nil {
@@ -193,7 +195,8 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		parallel = 1
 	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: freeingRuntime{c.Runtime, a.freeImages, a.log}, Cgroups: measuredGroups{groups, a.work}, Objects: objects,
+		Runtime: freeingRuntime{c.Runtime, a.freeImages, a.log}, Objects: objects,
+		Cgroups: intercept.Cgroups(groups, a.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volume.New(volume.Config{
 			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
 		}),

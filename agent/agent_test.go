@@ -12,10 +12,8 @@ import (
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/config"
@@ -79,39 +77,6 @@ func TestFilesFollowUpdates(t *testing.T) {
 	f.set(desired.Update{Key: k})
 	if got := f.get(k); got != "" {
 		t.Errorf("after its removal: %q", got)
-	}
-}
-
-func TestPodMetrics(t *testing.T) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Status: corev1.PodStatus{
-		Phase:      corev1.PodRunning,
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-		ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "x", RestartCount: 2, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}, {Name: "y"},
-		},
-	}}
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(&podMetrics{list: func() []*corev1.Pod { return []*corev1.Pod{p} }})
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				name += "," + l.GetValue()
-			}
-			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-	}
-	for name, want := range map[string]float64{
-		"berth_pods,Running": 1, "berth_pods,Failed": 0, "berth_pods_ready": 1, "berth_containers_running": 1, "berth_container_restarts_total,x,default,a": 2,
-	} {
-		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s is %v, want %v", name, v, want)
-		}
 	}
 }
 

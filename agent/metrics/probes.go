@@ -1,4 +1,4 @@
-package agent
+package metrics
 
 import (
 	"time"
@@ -9,14 +9,15 @@ import (
 	"github.com/berth-node/berth/probes"
 )
 
-// probeMetrics are those of /metrics/probes, by kubelet's names.
-type probeMetrics struct {
+// Probes are those of /metrics/probes, by kubelet's names.
+type Probes struct {
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec
 }
 
-func newProbeMetrics() *probeMetrics {
-	return &probeMetrics{
+// NewProbes has counted nothing yet.
+func NewProbes() *Probes {
+	return &Probes{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "prober_probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
@@ -26,14 +27,15 @@ func newProbeMetrics() *probeMetrics {
 	}
 }
 
-func (m *probeMetrics) registry() *prometheus.Registry {
+// Registry is the page.
+func (m *Probes) Registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(m.total, m.took)
 	return r
 }
 
 // Probed counts one answer of a probe.
-func (m *probeMetrics) Probed(pod *corev1.Pod, container string, kind probes.Kind, outcome probes.Outcome, took time.Duration) {
+func (m *Probes) Probed(pod *corev1.Pod, container string, kind probes.Kind, outcome probes.Outcome, took time.Duration) {
 	result := map[probes.Outcome]string{probes.Success: "successful", probes.Failure: "failed"}[outcome]
 	if result == "" {
 		result = "unknown"
@@ -44,7 +46,7 @@ func (m *probeMetrics) Probed(pod *corev1.Pod, container string, kind probes.Kin
 
 // ProbesEnded forgets a container that is not asked any more: what is gone has no metrics. A counter that begins anew when the
 // container does is what counters may do.
-func (m *probeMetrics) ProbesEnded(pod *corev1.Pod, container string) {
+func (m *Probes) ProbesEnded(pod *corev1.Pod, container string) {
 	m.total.DeletePartialMatch(prometheus.Labels{"container": container, "pod_uid": string(pod.UID)})
 	m.took.DeletePartialMatch(prometheus.Labels{"container": container, "pod": pod.Name, "namespace": pod.Namespace})
 }

@@ -1,19 +1,16 @@
-package agent
+package metrics
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/intercept"
 )
 
-// workMetrics are those of the agent's own work, by kubelet's names and with its buckets.
-type workMetrics struct {
+// Work are those of the agent's own work, by kubelet's names and with its buckets.
+type Work struct {
 	operations, failures *prometheus.CounterVec
 	operated             *prometheus.HistogramVec
 	relisted, interval   prometheus.Histogram
@@ -26,13 +23,14 @@ type workMetrics struct {
 	last time.Time // when the runtime's sandboxes were listed last
 }
 
-func newWorkMetrics() *workMetrics {
+// NewWork has counted nothing yet.
+func NewWork() *Work {
 	const operation = "operation_type"
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
 	}
 	var usual []float64 // nil: Prometheus's own
-	return &workMetrics{
+	return &Work{
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.",
 		}, []string{operation}),
@@ -53,15 +51,16 @@ func newWorkMetrics() *workMetrics {
 	}
 }
 
-func (m *workMetrics) collectors() []prometheus.Collector {
+// Collectors are all of them.
+func (m *Work) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.operations, m.failures, m.operated, m.relisted, m.interval, m.started, m.worked, m.inCgroups}
 }
 
-// Started implements [pod.Observer].
-func (m *workMetrics) Started(took time.Duration) { m.started.Observe(took.Seconds()) }
+// Started implements the pods' observer.
+func (m *Work) Started(took time.Duration) { m.started.Observe(took.Seconds()) }
 
-// Stepped implements [pod.Observer].
-func (m *workMetrics) Stepped(starting bool, took time.Duration) {
+// Stepped implements the pods' observer.
+func (m *Work) Stepped(starting bool, took time.Duration) {
 	what := "sync"
 	if starting {
 		what = "create"
@@ -69,16 +68,31 @@ func (m *workMetrics) Stepped(starting bool, took time.Duration) {
 	m.worked.WithLabelValues(what).Observe(took.Seconds())
 }
 
-// count counts an operation of the runtime that began then.
-func (m *workMetrics) count(operation string, began time.Time, err error) {
-	took := time.Since(began).Seconds()
+// Call counts and times a call of the runtime, as an [intercept.Interceptor].
+func (m *Work) Call(c intercept.Call, do func() error) error {
+	began := time.Now()
+	err := do()
+	m.called(c.Operation, began, time.Since(began).Seconds(), err)
+	return err
+}
+
+// Group times what is done to the groups of pods, as an [intercept.Interceptor].
+func (m *Work) Group(c intercept.Call, do func() error) error {
+	began := time.Now()
+	err := do()
+	m.inCgroups.WithLabelValues(c.Operation).Observe(time.Since(began).Seconds())
+	return err
+}
+
+// called counts a call of the runtime that began then and took so many seconds.
+func (m *Work) called(operation string, began time.Time, took float64, err error) {
 	m.operations.WithLabelValues(operation).Inc()
 	m.operated.WithLabelValues(operation).Observe(took)
 	failures := m.failures.WithLabelValues(operation) // there from the start: a rate needs the 0 before the first
 	if err != nil {
 		failures.Inc()
 	}
-	if operation == listSandboxes {
+	if operation == intercept.ListSandboxes {
 		m.relisted.Observe(took)
 		m.mu.Lock()
 		before := m.last
@@ -88,32 +102,4 @@ func (m *workMetrics) count(operation string, began time.Time, err error) {
 			m.interval.Observe(began.Sub(before).Seconds())
 		}
 	}
-}
-
-// measuredGroups counts what is done to the groups of pods.
-type measuredGroups struct {
-	pod.Cgroups
-	metrics *workMetrics
-}
-
-func (g measuredGroups) took(operation string, began time.Time) {
-	g.metrics.inCgroups.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-}
-
-// EnsurePod implements [pod.Cgroups].
-func (g measuredGroups) EnsurePod(p *corev1.Pod) (string, error) {
-	defer g.took("create", time.Now())
-	return g.Cgroups.EnsurePod(p)
-}
-
-// ResizePod implements [pod.Cgroups].
-func (g measuredGroups) ResizePod(p *corev1.Pod, ids map[string]string, write func(string) error) error {
-	defer g.took("update", time.Now())
-	return g.Cgroups.ResizePod(p, ids, write)
-}
-
-// RemovePod implements [pod.Cgroups].
-func (g measuredGroups) RemovePod(ctx context.Context, uid types.UID, path string) error {
-	defer g.took("destroy", time.Now())
-	return g.Cgroups.RemovePod(ctx, uid, path)
 }
