@@ -56,7 +56,7 @@ func Log(log *slog.Logger, message string) Interceptor {
 
 // quiet are the operations that change nothing, and the commands of probes: who looks on would see little else.
 var quiet = map[string]bool{
-	"exec_sync": true,
+	"exec_sync":         true,
 	"podsandbox_status": true, ListSandboxes: true, "list_containers": true, "container_status": true, "image_status": true, "list_images": true,
 	"image_fs_info": true, "container_stats": true, "list_container_stats": true, "podsandbox_stats": true, "list_podsandbox_stats": true,
 	"version": true, "status": true, "runtime_config": true,

@@ -37,7 +37,7 @@ func TestEveryCall(t *testing.T) {
 		before := len(calls)
 		req := reflect.New(m.Type.In(1).Elem())
 		out := v.MethodByName(m.Name).Call([]reflect.Value{reflect.ValueOf(t.Context()), req})
-		if err, _ := out[1].Interface().(error); !errors.Is(err, errRefused) || len(calls) != before+1 {
+		if err, _ := reflect.TypeAssert[error](out[1]); !errors.Is(err, errRefused) || len(calls) != before+1 {
 			t.Fatalf("%s: %v after %d calls", m.Name, err, len(calls)-before)
 		}
 		if c := calls[before]; c.Request != req.Interface() || names[c.Operation] || c.Operation == "" {
