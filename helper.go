@@ -14,7 +14,7 @@ const helperPatience = 10 * time.Second
 
 // tellHelper warns when the helper is of another build than this program: the two are made and installed together, and nobody has tried
 // others with each other. Keepers that an older helper started are another matter: with them every version speaks.
-func tellHelper(ctx context.Context, path string, log *slog.Logger) {
+func tellHelper(ctx context.Context, path, version string, log *slog.Logger) {
 	has, err := helperVersion(ctx, path)
 	switch {
 	case ctx.Err() != nil:

@@ -22,13 +22,13 @@ func TestHelperVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		var said bytes.Buffer
-		tellHelper(t.Context(), path, slog.New(slog.NewTextHandler(&said, nil)))
+		tellHelper(t.Context(), path, version, slog.New(slog.NewTextHandler(&said, nil)))
 		if (said.Len() == 0) != (want == "") || !strings.Contains(said.String(), want) || said.Len() > 1000 {
 			t.Errorf("%s: %.1000s", script, said.String())
 		}
 	}
 	var said bytes.Buffer
-	tellHelper(t.Context(), t.TempDir()+"/none", slog.New(slog.NewTextHandler(&said, nil)))
+	tellHelper(t.Context(), t.TempDir()+"/none", version, slog.New(slog.NewTextHandler(&said, nil)))
 	if !strings.Contains(said.String(), "no such file") {
 		t.Errorf("%s", said.String())
 	}

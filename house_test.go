@@ -249,3 +249,53 @@ func TestPackages(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesOfMain: each file of the command takes from those below it only, so that one can be read before the others.
+func TestFilesOfMain(t *testing.T) {
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, wants := map[string]string{}, map[string][]string{}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ident := range f.Scope.Objects {
+			declared[ident] = name
+		}
+		for _, ident := range f.Unresolved {
+			wants[name] = append(wants[name], ident.Name)
+		}
+	}
+	const visiting, done = 1, 2
+	state := map[string]int{}
+	var visit func(name string, way []string)
+	visit = func(name string, way []string) {
+		way = append(way, name)
+		switch state[name] {
+		case done:
+			return
+		case visiting:
+			t.Errorf("files take from each other in a circle: %s", strings.Join(way, " -> "))
+			return
+		}
+		state[name] = visiting
+		for _, ident := range wants[name] {
+			if of, ok := declared[ident]; ok && of != name {
+				visit(of, way)
+			}
+		}
+		state[name] = done
+	}
+	for name := range wants {
+		visit(name, nil)
+	}
+	if wants["main.go"] == nil || declared["runAgent"] == "" {
+		t.Errorf("the files of the command are not found: %v", names)
+	}
+}

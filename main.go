@@ -90,14 +90,14 @@ func command() *cobra.Command {
 		return pods, err
 	})
 	checks.SetOut(cli.Visible(os.Stdout))
-	add("node", inspect.Command(dir), agentCommand(dir), config.Command(dir), runtimeCommand(dir), purgeCommand(dir), checks, unitCommand(), versionCommand())
+	add("node", inspect.Command(dir), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version), purgeCommand(dir), checks, unitCommand(), versionCommand(version))
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)
 	return root
 }
 
-func versionCommand() *cobra.Command {
+func versionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "berth "+version) },

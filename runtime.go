@@ -21,12 +21,13 @@ import (
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/remote"
 	"github.com/berth-node/berth/cri/serve"
 	"github.com/berth-node/berth/systemd"
 )
 
-func runtimeCommand(runDir func() string) *cobra.Command {
+func runtimeCommand(runDir func() string, version string) *cobra.Command {
 	c := config.Default()
 	listen := config.CRISocketName
 	cmd := &cobra.Command{
@@ -47,7 +48,7 @@ modules, and those of --runtime-handlers.`,
 			if c.CRISocket == "" {
 				return errors.New("--listen must not be empty")
 			}
-			return runRuntime(cmd.Context(), c)
+			return runRuntime(cmd.Context(), c, version)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", listen, "socket that the CRI is served on; a relative path is in the run directory")
@@ -57,7 +58,7 @@ modules, and those of --runtime-handlers.`,
 	return cmd
 }
 
-func runRuntime(ctx context.Context, c config.Config) error {
+func runRuntime(ctx context.Context, c config.Config, version string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the runtime makes namespaces, cgroups and mounts, and must run as root")
 	}
@@ -70,7 +71,7 @@ func runRuntime(ctx context.Context, c config.Config) error {
 	}
 	defer lock.Close()
 	notify := systemd.NewNotifier(log)
-	rt, err := embedded(ctx, c, config.Served, short, log)
+	rt, err := embedded(ctx, opening{Config: c, version: version, short: short, log: log}, config.Served)
 	if err != nil {
 		return err
 	}
@@ -91,16 +92,24 @@ type runtime struct {
 	run    func(context.Context) error
 }
 
-func openRuntime(ctx context.Context, c config.Config, short bool, log *slog.Logger) (*runtime, error) {
-	if c.Endpoint != "" {
-		return another(c, log)
+// opening is what a runtime is opened with.
+type opening struct {
+	config.Config
+	version string
+	short   bool // of memory
+	log     *slog.Logger
+}
+
+func openRuntime(ctx context.Context, o opening) (*runtime, error) {
+	if o.Endpoint != "" {
+		return another(o)
 	}
-	return embedded(ctx, c, config.Alone, short, log)
+	return embedded(ctx, o, config.Alone)
 }
 
 // another is the runtime behind a socket.
-func another(c config.Config, log *slog.Logger) (*runtime, error) {
-	r, err := remote.Dial(remote.Config{Endpoint: c.Endpoint, Log: log})
+func another(o opening) (*runtime, error) {
+	r, err := remote.Dial(remote.Config{Endpoint: o.Endpoint, Log: o.log})
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +144,9 @@ func cgroupDriver(ctx context.Context, c config.Config, rt pod.Runtime, log *slo
 }
 
 // embedded is the runtime in this process, which serves others too when it was given a socket.
-func embedded(ctx context.Context, c config.Config, station config.Station, short bool, log *slog.Logger) (*runtime, error) {
-	own := runtimeConfig(c, station, log)
-	own.OneAtATime = short
+func embedded(ctx context.Context, o opening, station config.Station) (*runtime, error) {
+	own := runtimeConfig(o.Config, station, o.log)
+	own.OneAtATime = o.short
 	s, err := cri.New(ctx, own)
 	if err != nil {
 		return nil, err
@@ -145,13 +154,44 @@ func embedded(ctx context.Context, c config.Config, station config.Station, shor
 	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed, layers: s.Layers}
 	rt.run = func(ctx context.Context) error {
 		var asked sync.WaitGroup
-		asked.Go(func() { tellHelper(ctx, c.Helper, log) }) // no pod waits for it
+		asked.Go(func() { tellHelper(ctx, o.Helper, o.version, o.log) }) // no pod waits for it
 		defer asked.Wait()
-		if c.CRISocket == "" {
+		if o.CRISocket == "" {
 			return s.Run(ctx)
 		}
-		err := serve.Run(ctx, serve.Config{Socket: c.CRISocket, Runtime: s, Images: s, Ready: rt.ready, Log: log})
+		err := serve.Run(ctx, serve.Config{Socket: o.CRISocket, Runtime: s, Images: s, Ready: rt.ready, Log: o.log})
 		return errors.Join(err, s.Close())
 	}
 	return rt, nil
+}
+
+func runtimeConfig(c config.Config, station config.Station, log *slog.Logger) cri.Config {
+	r := placeConfig(c.Place, log)
+	network := c.PodNetwork(station)
+	told := []any{"network", network.Kind, "reason", network.Why}
+	if network.Passed != "" {
+		told = append(told, "not-used", network.Passed)
+	}
+	log.Info("network of pods", told...)
+	r.CNIConfDir, r.NeedCNI, r.CNIBinDirs = network.Dir, network.Required, c.CNIBinDirs
+	r.CDISpecDirs, r.BlockIOFile = c.CDISpecDirs, c.BlockIOFile
+	if c.NRI {
+		nri.LogTo(log)
+		r.NRI = &nri.Config{
+			Socket: c.NRISocketPath(), PluginDir: c.NRIPluginDir, ConfigDir: c.NRIConfigDir,
+			RegistrationTimeout: c.NRIRegistration, RequestTimeout: c.NRIRequest,
+		}
+	}
+	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
+	r.MaxRegistryPulls, r.PinnedImages = c.MaxRegistryPulls, c.PinnedImages
+	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
+	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
+	return r
+}
+
+func placeConfig(p config.Place, log *slog.Logger) cri.Config {
+	return cri.Config{
+		RootDir: p.RootDir, RunDir: p.RunDir, LogDir: p.LogDir, CgroupRoot: p.CgroupRoot, CgroupDriver: p.CgroupDriver, Helper: p.Helper,
+		BridgeName: p.BridgeName, PodCIDR: p.PodCIDR, Log: log,
+	}
 }
