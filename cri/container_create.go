@@ -85,12 +85,12 @@ func (cs *containers) make(ctx context.Context, c *container, img image.Image) e
 	if _, err := c.sandbox.live(); err != nil {
 		return errors.Join(err, cs.drop(c))
 	}
-	undone, err := cs.runner.run(ctx, "create container", cs.plan(c, img))
+	undone, err := cs.runner.run(ctx, c, "create container", cs.plan(c, img))
 	if err == nil {
 		if err = cs.update(c, func(r *containerRecord) { r.State = containerCreated }); err == nil {
 			return nil
 		}
-		undone = cs.undo(context.WithoutCancel(ctx), "create container", cs.plan(c, img)) == nil
+		undone = cs.undo(context.WithoutCancel(ctx), c, "create container", cs.plan(c, img)) == nil
 	}
 	if undone {
 		return errors.Join(err, cs.drop(c))

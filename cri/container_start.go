@@ -164,8 +164,8 @@ func (cs *containers) sweep(ctx context.Context, c *container) error {
 	p := cs.plan(c, noImage)
 	return errors.Join(
 		cs.deleteExternal(ctx, c),
-		cs.undo(ctx, "exit container", plan{{{"cgroup", nil, func(ctx context.Context) error { return cs.cgroups.Remove(ctx, c.record().Cgroup) }}}}),
-		cs.undo(ctx, "exit container", p[2:4]), // the mounts
+		cs.undo(ctx, c, "exit container", plan{{{"cgroup", nil, func(ctx context.Context) error { return cs.cgroups.Remove(ctx, c.record().Cgroup) }}}}),
+		cs.undo(ctx, c, "exit container", p[2:4]), // the mounts
 	)
 }
 

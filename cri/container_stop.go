@@ -139,7 +139,7 @@ func (cs *containers) removeOne(ctx context.Context, c *container) error {
 	if s := c.record().State; s == containerRunning || s == containerStarting {
 		return fmt.Errorf("%w: it was started meanwhile", errPrecondition)
 	}
-	if err := cs.undo(ctx, "remove container", cs.plan(c, noImage)); err != nil {
+	if err := cs.undo(ctx, c, "remove container", cs.plan(c, noImage)); err != nil {
 		return err
 	}
 	// Before the record, so that no exit is left that nothing explains.

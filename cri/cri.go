@@ -149,7 +149,7 @@ func (s *Server) open(ctx context.Context) error {
 func (s *Server) openMachine() (*machine, error) {
 	c := s.cfg
 	m := &machine{
-		paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
+		runner: runner{log: s.log}, paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
 		cdi: &cdiDevices{dirs: c.CDISpecDirs},
 	}
 	var err error

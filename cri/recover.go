@@ -86,7 +86,7 @@ func (s *Server) recoverSandbox(ctx context.Context, sb *sandbox, until time.Tim
 
 // undoSandbox takes back a sandbox that was never ready. Nobody was told its ID.
 func (s *Server) undoSandbox(ctx context.Context, sb *sandbox) error {
-	if err := s.pods.undo(ctx, "recover sandbox", s.pods.plan(sb)); err != nil {
+	if err := s.pods.undo(ctx, sb, "recover sandbox", s.pods.plan(sb)); err != nil {
 		s.log.Warn("half-made sandbox cannot be taken back yet", "sandbox", sb.id, "error", err)
 		s.pods.note(sb, func(r *sandboxRecord) { r.State = sandboxNotReady })
 		return nil
@@ -204,7 +204,7 @@ func (s *Server) settle(ctx context.Context, sb *sandbox) error {
 			}
 		}
 	}
-	if err := s.pods.undo(ctx, "recover sandbox", s.pods.plan(sb)[1:]); err != nil {
+	if err := s.pods.undo(ctx, sb, "recover sandbox", s.pods.plan(sb)[1:]); err != nil {
 		s.log.Warn("sandbox is not taken down completely, its stop tries again", "sandbox", sb.id, "error", err)
 		return nil
 	}
@@ -215,7 +215,7 @@ func (s *Server) settle(ctx context.Context, sb *sandbox) error {
 }
 
 func (s *Server) undoContainer(ctx context.Context, c *container) error {
-	if err := s.ctrs.undo(ctx, "recover container", s.ctrs.plan(c, noImage)); err != nil {
+	if err := s.ctrs.undo(ctx, c, "recover container", s.ctrs.plan(c, noImage)); err != nil {
 		return fmt.Errorf("take back half-made container %s: %w", c.id, err)
 	}
 	return s.ctrs.drop(c)

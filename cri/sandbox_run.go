@@ -38,7 +38,7 @@ func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 		return "", err
 	}
 	defer sb.op.unlock()
-	undone, err := p.runner.run(ctx, "run sandbox", p.plan(sb))
+	undone, err := p.runner.run(ctx, sb, "run sandbox", p.plan(sb))
 	if err == nil {
 		p.point("run sandbox", "record", "ready", "before")
 		err = p.update(sb, func(r *sandboxRecord) {
@@ -47,7 +47,7 @@ func (p *pods) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 		})
 		if err != nil {
 			p.tellRemoved(context.WithoutCancel(ctx), sb)
-			undoErr := p.undo(context.WithoutCancel(ctx), "run sandbox", p.plan(sb))
+			undoErr := p.undo(context.WithoutCancel(ctx), sb, "run sandbox", p.plan(sb))
 			undone = undoErr == nil
 		}
 	}

@@ -49,7 +49,7 @@ func (p *pods) stopLocked(ctx context.Context, sb *sandbox) error {
 		}
 	}
 	p.tellStopped(ctx, sb)
-	if err := p.undo(ctx, "stop sandbox", p.plan(sb)[1:]); err != nil {
+	if err := p.undo(ctx, sb, "stop sandbox", p.plan(sb)[1:]); err != nil {
 		return fmt.Errorf("stop sandbox: %w", errors.Join(ended, err))
 	}
 	// Those of a keeper that could not be asked, which have ended with it: the group of all is gone.
@@ -95,7 +95,7 @@ func (p *pods) remove(ctx context.Context, id string) error {
 	}
 	defer p.hold()()
 	p.tellRemoved(ctx, sb)
-	if err := p.undo(ctx, "remove sandbox", p.plan(sb)[:1]); err != nil {
+	if err := p.undo(ctx, sb, "remove sandbox", p.plan(sb)[:1]); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	p.point("remove sandbox", "record", "delete", "before")

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -24,8 +26,12 @@ type plan [][]step
 
 // runner runs plans. at, when it is set, is called before and after every do and undo: tests die there.
 type runner struct {
-	at func(point string)
+	log *slog.Logger
+	at  func(point string)
 }
+
+// named is what a plan is for, as the log has it.
+type named interface{ logAttrs() []any }
 
 func (r *runner) point(what, verb, name, when string) {
 	if r.at != nil {
@@ -35,13 +41,13 @@ func (r *runner) point(what, verb, name, when string) {
 
 // run does all of p. When a step fails it undoes what was begun, in reverse order and even if ctx has ended, and returns the
 // step's error; undone is false when that did not work out, and undo is to be tried again.
-func (r *runner) run(ctx context.Context, what string, p plan) (undone bool, err error) {
+func (r *runner) run(ctx context.Context, of named, what string, p plan) (undone bool, err error) {
 	for i, stage := range p {
-		err := r.stage(ctx, what, "do", stage, func(s step) func(context.Context) error { return s.do })
+		err := r.stage(ctx, of, what, "do", stage, func(s step) func(context.Context) error { return s.do })
 		if err == nil {
 			continue
 		}
-		if undoErr := r.undo(context.WithoutCancel(ctx), what, p[:i+1]); undoErr != nil {
+		if undoErr := r.undo(context.WithoutCancel(ctx), of, what, p[:i+1]); undoErr != nil {
 			return false, fmt.Errorf("%w (and then: %w)", err, undoErr)
 		}
 		return true, err
@@ -50,15 +56,15 @@ func (r *runner) run(ctx context.Context, what string, p plan) (undone bool, err
 }
 
 // undo undoes all of p in reverse order. It goes on after errors: what comes before does not depend on what comes after.
-func (r *runner) undo(ctx context.Context, what string, p plan) error {
+func (r *runner) undo(ctx context.Context, of named, what string, p plan) error {
 	var errs []error
 	for _, stage := range slices.Backward(p) {
-		errs = append(errs, r.stage(ctx, what, "undo", stage, func(s step) func(context.Context) error { return s.undo }))
+		errs = append(errs, r.stage(ctx, of, what, "undo", stage, func(s step) func(context.Context) error { return s.undo }))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *runner) stage(ctx context.Context, what, verb string, stage []step, act func(step) func(context.Context) error) error {
+func (r *runner) stage(ctx context.Context, of named, what, verb string, stage []step, act func(step) func(context.Context) error) error {
 	one := func(ctx context.Context, s step) error {
 		f := act(s)
 		if f == nil {
@@ -66,11 +72,15 @@ func (r *runner) stage(ctx context.Context, what, verb string, stage []step, act
 		}
 		ctx, span := tracer(ctx).Start(ctx, verb+" "+s.name)
 		defer span.End()
+		began := time.Now()
 		r.point(what, verb, s.name, "before")
 		if err := f(ctx); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, s.name, err)
 		}
 		r.point(what, verb, s.name, "after")
+		if r.log != nil && r.log.Enabled(ctx, slog.LevelDebug) {
+			r.log.Debug("runtime's step is done", append(of.logAttrs(), "of", what, "step", verb+" "+s.name, "took", time.Since(began))...)
+		}
 		return nil
 	}
 	if len(stage) == 1 {
