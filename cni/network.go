@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"go.opentelemetry.io/otel/trace"
@@ -153,6 +154,7 @@ func (n *Network) claim(id string) {
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cni").Start(ctx, "cni add")
 	defer span.End()
+	began := time.Now()
 	n.claim(p.ID)
 	if n.begun(p.ID) {
 		if err := n.Teardown(ctx, p); err != nil {
@@ -183,6 +185,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		// The caller's context may be what ended the attempt.
 		return Result{}, errors.Join(fmt.Errorf("set up network of %s: %w", p.ID, err), n.Teardown(context.WithoutCancel(ctx), p))
 	}
+	n.log.Debug("sandbox is connected to the network", append(p.attrs(), "network", list.Name, "took", time.Since(began))...)
 	return result, nil
 }
 
@@ -259,7 +262,11 @@ func (n *Network) Teardown(ctx context.Context, p Pod) error {
 		return fmt.Errorf("tear down network: %w", err)
 	}
 	if rec != nil {
-		return n.teardownForeign(ctx, p.ID, p.NetNS, rec)
+		if err := n.teardownForeign(ctx, p.ID, p.NetNS, rec); err != nil {
+			return err
+		}
+		n.log.Debug("sandbox is taken off the network", p.attrs()...)
+		return nil
 	}
 	// What it had is known to the kernel by its ID; the pod handed in may not say it had ports.
 	list := n.plain
@@ -270,7 +277,16 @@ func (n *Network) Teardown(ctx context.Context, p Pod) error {
 	if err := n.ownCNI.DelNetworkList(ctx, list, rt); err != nil {
 		return fmt.Errorf("tear down network of %s: %w", p.ID, err)
 	}
+	n.log.Debug("sandbox is taken off the network", p.attrs()...)
 	return nil
+}
+
+// attrs name the pod in the log.
+func (p Pod) attrs() []any {
+	if p.Name == "" { // nothing more is known of it
+		return []any{"sandbox", p.ID}
+	}
+	return []any{"pod", p.Namespace + "/" + p.Name, "uid", p.UID, "sandbox", p.ID}
 }
 
 // hadPorts looks at libcni's record. There is none after a crash within ADD: then Collect removes host ports that are left.
