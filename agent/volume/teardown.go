@@ -54,6 +54,7 @@ func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx cont
 	if err := files(ctx, dir); err != nil {
 		return fmt.Errorf("remove volumes: %w", err)
 	}
+	m.log.Debug("volumes are removed", "uid", string(uid))
 	return nil
 }
 

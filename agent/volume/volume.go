@@ -59,6 +59,7 @@ type Content struct {
 type Manager struct {
 	root  kind.Root
 	kinds []Kind
+	log   *slog.Logger
 
 	claims sync.Mutex // held while a claim is bound: no two pods get one volume
 }
@@ -71,7 +72,7 @@ func New(cfg Config) *Manager {
 	if abs, err := filepath.Abs(cfg.Root); err == nil {
 		cfg.Root = abs
 	}
-	return &Manager{root: kind.Root(cfg.Root), kinds: kinds(cfg)}
+	return &Manager{root: kind.Root(cfg.Root), kinds: kinds(cfg), log: cfg.Log}
 }
 
 // Pods returns the pods that have a directory.
@@ -122,6 +123,7 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
 		paths[v.Name] = path
+		m.log.Debug("volume is there", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name)
 	}
 	return paths, nil
 }
