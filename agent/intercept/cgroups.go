@@ -20,7 +20,7 @@ func Cgroups(g pod.Cgroups, around ...Interceptor) pod.Cgroups { return groups{g
 
 // EnsurePod implements [pod.Cgroups].
 func (g groups) EnsurePod(p *corev1.Pod) (path string, err error) {
-	err = g.around(Call{Operation: "create", Pod: p}, func() (err error) {
+	err = g.around(context.Background(), Call{Operation: "create", Pod: p}, func() (err error) {
 		path, err = g.Cgroups.EnsurePod(p)
 		return err
 	})
@@ -29,10 +29,10 @@ func (g groups) EnsurePod(p *corev1.Pod) (path string, err error) {
 
 // ResizePod implements [pod.Cgroups].
 func (g groups) ResizePod(p *corev1.Pod, ids map[string]string, write func(string) error) error {
-	return g.around(Call{Operation: "update", Pod: p}, func() error { return g.Cgroups.ResizePod(p, ids, write) })
+	return g.around(context.Background(), Call{Operation: "update", Pod: p}, func() error { return g.Cgroups.ResizePod(p, ids, write) })
 }
 
 // RemovePod implements [pod.Cgroups].
 func (g groups) RemovePod(ctx context.Context, uid types.UID, path string) error {
-	return g.around(Call{Operation: "destroy", UID: uid}, func() error { return g.Cgroups.RemovePod(ctx, uid, path) })
+	return g.around(ctx, Call{Operation: "destroy", UID: uid}, func() error { return g.Cgroups.RemovePod(ctx, uid, path) })
 }

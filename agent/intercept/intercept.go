@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod"
 )
 
 // ListSandboxes is the operation by which kubelet's loop that looks for changes is known.
@@ -25,27 +27,29 @@ type Call struct {
 }
 
 // Interceptor is called around a call, which do makes. It returns the error of do.
-type Interceptor func(c Call, do func() error) error
+type Interceptor func(ctx context.Context, c Call, do func() error) error
 
 // chain is one interceptor of many, the first one outermost.
 func chain(all []Interceptor) Interceptor {
-	whole := func(_ Call, do func() error) error { return do() }
+	whole := func(_ context.Context, _ Call, do func() error) error { return do() }
 	for _, outer := range slices.Backward(all) {
 		inner := whole
-		whole = func(c Call, do func() error) error { return outer(c, func() error { return inner(c, do) }) }
+		whole = func(ctx context.Context, c Call, do func() error) error {
+			return outer(ctx, c, func() error { return inner(ctx, c, do) })
+		}
 	}
 	return whole
 }
 
 // Log tells of every call that has ended, at the level of debugging, but for those of quiet.
 func Log(log *slog.Logger, message string) Interceptor {
-	return func(c Call, do func() error) error {
-		if quiet[c.Operation] || !log.Enabled(context.Background(), slog.LevelDebug) {
+	return func(ctx context.Context, c Call, do func() error) error {
+		if quiet[c.Operation] || !log.Enabled(ctx, slog.LevelDebug) {
 			return do()
 		}
 		began := time.Now()
 		err := do()
-		attrs := append(c.attrs(), "operation", c.Operation, "took", time.Since(began))
+		attrs := append(c.attrs(ctx), "operation", c.Operation, "took", time.Since(began))
 		if err != nil {
 			attrs = append(attrs, "error", err)
 		}
@@ -62,26 +66,17 @@ var quiet = map[string]bool{
 	"version": true, "status": true, "runtime_config": true,
 }
 
-// attrs are the fields of a log that say what a call is about.
-func (c Call) attrs() []any {
-	var out []any
+// attrs are the fields of a log that say what a call is about: by its context, else by what is in it.
+func (c Call) attrs(ctx context.Context) []any {
+	out := slices.Clone(pod.LogAttrs(ctx))
+	known := len(out) > 0
 	add := func(field, value string) {
 		if value != "" {
 			out = append(out, field, value)
 		}
 	}
-	uid := c.UID
-	if c.Pod != nil {
-		add("pod", c.Pod.Namespace+"/"+c.Pod.Name)
-		uid = c.Pod.UID
-	}
-	add("uid", string(uid))
-	if q, ok := c.Request.(*runtimeapi.RunPodSandboxRequest); ok {
-		addSandbox(add, q.GetConfig())
-	}
-	if q, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok {
-		addSandbox(add, q.GetSandboxConfig())
-		add("container", q.GetConfig().GetMetadata().GetName())
+	if !known {
+		c.addPod(add)
 	}
 	if q, ok := c.Request.(interface{ GetPodSandboxId() string }); ok {
 		add("sandbox", q.GetPodSandboxId())
@@ -97,8 +92,23 @@ func (c Call) attrs() []any {
 	return out
 }
 
-func addSandbox(add func(field, value string), c *runtimeapi.PodSandboxConfig) {
-	m := c.GetMetadata()
-	add("pod", m.GetNamespace()+"/"+m.GetName())
-	add("uid", m.GetUid())
+func (c Call) addPod(add func(field, value string)) {
+	var sandbox *runtimeapi.PodSandboxMetadata
+	switch q := c.Request.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		sandbox = q.GetConfig().GetMetadata()
+	case *runtimeapi.CreateContainerRequest:
+		sandbox = q.GetSandboxConfig().GetMetadata()
+		defer func() { add("container", q.GetConfig().GetMetadata().GetName()) }()
+	}
+	switch {
+	case sandbox != nil:
+		add("pod", sandbox.GetNamespace()+"/"+sandbox.GetName())
+		add("uid", sandbox.GetUid())
+	case c.Pod != nil:
+		add("pod", c.Pod.Namespace+"/"+c.Pod.Name)
+		add("uid", string(c.Pod.UID))
+	default:
+		add("uid", string(c.UID))
+	}
 }

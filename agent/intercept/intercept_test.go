@@ -24,7 +24,7 @@ var errRefused = errors.New("refused")
 // TestEveryCall makes every call that a runtime has: each goes through the interceptor, with its request and a name of its own.
 func TestEveryCall(t *testing.T) {
 	var calls []Call
-	r := Runtime(none{}, func(c Call, _ func() error) error {
+	r := Runtime(none{}, func(_ context.Context, c Call, _ func() error) error {
 		calls = append(calls, c)
 		return errRefused
 	})
@@ -73,7 +73,7 @@ func TestLog(t *testing.T) {
 		var said bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level}))
 		outer := 0
-		r := Runtime(starts{}, func(_ Call, do func() error) error { outer++; return do() }, Log(log, "runtime was called"))
+		r := Runtime(starts{}, func(_ context.Context, _ Call, do func() error) error { outer++; return do() }, Log(log, "runtime was called"))
 		created, err := r.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 			PodSandboxId:  "s1",
 			Config:        &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "web"}},
@@ -114,7 +114,7 @@ func TestLog(t *testing.T) {
 // TestCgroups: the interceptor hears of a pod's group being made, and the path comes through.
 func TestCgroups(t *testing.T) {
 	var calls []Call
-	g := Cgroups(made{}, func(c Call, do func() error) error { calls = append(calls, c); return do() })
+	g := Cgroups(made{}, func(_ context.Context, c Call, do func() error) error { calls = append(calls, c); return do() })
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}
 	if path, err := g.EnsurePod(p); err != nil || path != "/pods/u1" || len(calls) != 1 || calls[0].Pod != p || calls[0].Operation != "create" {
 		t.Errorf("%s, %v: %+v", path, err, calls)

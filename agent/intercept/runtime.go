@@ -23,7 +23,7 @@ func Runtime(r pod.Runtime, around ...Interceptor) pod.Runtime {
 // through makes one call.
 func through[Q proto.Message, S any](ctx context.Context, r runtime, operation string, do func(context.Context, Q) (S, error), req Q) (S, error) {
 	var resp S
-	err := r.around(Call{Operation: operation, Request: req}, func() (err error) {
+	err := r.around(ctx, Call{Operation: operation, Request: req}, func() (err error) {
 		resp, err = do(ctx, req)
 		return err
 	})

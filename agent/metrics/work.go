@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (m *Work) Stepped(starting bool, took time.Duration) {
 }
 
 // Call counts and times a call of the runtime, as an [intercept.Interceptor].
-func (m *Work) Call(c intercept.Call, do func() error) error {
+func (m *Work) Call(_ context.Context, c intercept.Call, do func() error) error {
 	began := time.Now()
 	err := do()
 	m.called(c.Operation, began, time.Since(began).Seconds(), err)
@@ -77,7 +78,7 @@ func (m *Work) Call(c intercept.Call, do func() error) error {
 }
 
 // Group times what is done to the groups of pods, as an [intercept.Interceptor].
-func (m *Work) Group(c intercept.Call, do func() error) error {
+func (m *Work) Group(_ context.Context, c intercept.Call, do func() error) error {
 	began := time.Now()
 	err := do()
 	m.inCgroups.WithLabelValues(c.Operation).Observe(time.Since(began).Seconds())

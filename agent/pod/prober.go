@@ -186,7 +186,7 @@ func (p *prober) runThen(ctx context.Context, t probed, kind probes.Kind, probe 
 	loop := probes.Loop{
 		Kind: kind, Probe: probe, Period: period, StartedAt: t.at, Fast: true, Ask: p.tell(t, kind, period, p.count(ctx, t, kind, ask)),
 		Report: func(r probes.Result) {
-			p.report(ctx, t.id, kind, r.OK)
+			p.report(ctx, t, kind, r.OK)
 			if r.OK && then != nil {
 				then()
 				then = nil
@@ -197,13 +197,14 @@ func (p *prober) runThen(ctx context.Context, t probed, kind probes.Kind, probe 
 }
 
 // report takes a result. It comes from the probe's own goroutine.
-func (p *prober) report(ctx context.Context, id string, kind probes.Kind, ok bool) {
+func (p *prober) report(ctx context.Context, t probed, kind probes.Kind, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ctx.Err() != nil {
 		return // the container has ended or is about to
 	}
-	r, to := p.results[id], plan.ProbeFailed
+	before, to := p.results[t.id], plan.ProbeFailed
+	r := before
 	if ok {
 		to = plan.ProbePassed
 	}
@@ -215,13 +216,16 @@ func (p *prober) report(ctx context.Context, id string, kind probes.Kind, ok boo
 	case probes.Readiness:
 		r.Readiness = to
 	}
-	p.results[id] = r
+	p.results[t.id] = r
+	if r != before {
+		p.log.Debug("probe has another result", "container", t.spec.Name, "id", t.id, "probe", string(kind), "passed", ok)
+	}
 	// What is told is kept first: an agent that is killed in between would have told that a container is ready, and its successor that it
 	// is not.
 	if err := p.write(); err != nil {
 		p.log.Warn("results of probes are not kept", "error", err)
 	}
-	p.mail.putProbes(id, r)
+	p.mail.putProbes(t.id, r)
 }
 
 // write keeps the results. The file goes with the pod's directory, and is not made anew when that has gone.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/probes"
 )
@@ -22,7 +24,7 @@ func TestProbeResultIsKeptBeforeItIsTold(t *testing.T) {
 	p.known("c")
 	for i := range 300 {
 		ok := i%2 == 0
-		go p.report(t.Context(), "c", probes.Readiness, ok)
+		go p.report(t.Context(), probed{id: "c", spec: &corev1.Container{Name: "web"}}, probes.Readiness, ok)
 		<-mail.wake
 		var kept map[string]plan.ProbeResults
 		data, err := os.ReadFile(p.file())

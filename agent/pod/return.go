@@ -83,7 +83,7 @@ func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName)
 	if l.Return == ReturnDelayed {
 		a.relapse[key] = relapse{w.uid, a.relapse[key].count + 1, time.Now()}
 	}
-	a.manager.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "ended for", l.Reason)
+	a.manager.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "reason", l.Reason)
 	a.node.event(pod, corev1.EventTypeNormal, "Returning", "Pod that was ended (%s) runs again", l.Reason)
 	return true
 }

@@ -83,7 +83,7 @@ func (e *hookError) Unwrap() error { return e.err }
 // make does all of hooks. What it has made when it fails stays for the next try.
 func (s *site) make(ctx context.Context) error {
 	for _, stage := range s.hooks() {
-		if err := together(ctx, stage, "", func(h hook) func(context.Context) error { return h.do }); err != nil {
+		if err := s.together(ctx, stage, "", func(h hook) func(context.Context) error { return h.do }); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (s *site) make(ctx context.Context) error {
 // unmake undoes hooks, the last stage first. It stops at the first error: what comes before may be in use by what is left.
 func (s *site) unmake(ctx context.Context) error {
 	for _, stage := range slices.Backward(s.hooks()) {
-		if err := together(ctx, stage, "remove ", func(h hook) func(context.Context) error { return h.undo }); err != nil {
+		if err := s.together(ctx, stage, "remove ", func(h hook) func(context.Context) error { return h.undo }); err != nil {
 			return err
 		}
 	}
@@ -102,18 +102,20 @@ func (s *site) unmake(ctx context.Context) error {
 
 // together runs one verb of the hooks of a stage side by side. None is cut off because another has failed: half of an act takes
 // longer to mend than all of it.
-func together(ctx context.Context, stage []hook, prefix string, verb func(hook) func(context.Context) error) error {
+func (s *site) together(ctx context.Context, stage []hook, prefix string, verb func(hook) func(context.Context) error) error {
 	one := func(h hook) error {
 		act := verb(h)
 		if act == nil {
 			return nil
 		}
+		began := time.Now()
 		ctx, span := startSpan(ctx, prefix+h.name)
 		err := act(ctx)
 		endSpan(span, err)
 		if err != nil {
 			return &hookError{h.name, err}
 		}
+		s.node.cfg.Log.Debug("part of the pod is done", append(logAttrs(s.pod), "part", prefix+h.name, "took", time.Since(began))...)
 		return nil
 	}
 	var g errgroup.Group

@@ -60,7 +60,8 @@ func (a acts) act(s plan.Step) act {
 // fail keeps what a step has failed with, and tells.
 func (w *worker) fail(s plan.Step, err error) {
 	if errors.Is(err, context.Canceled) {
-		return // it was cut off by an order, or by the end of the agent
+		w.log.Debug("step is cut off", s.LogAttrs()...) // by an order, or by the end of the agent
+		return
 	}
 	key := s.Key()
 	f := plan.Failure{Message: err.Error(), Err: err, At: time.Now(), Count: w.tries.failed[key].Count + 1}

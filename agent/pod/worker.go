@@ -108,7 +108,7 @@ type result struct {
 type act func(ctx context.Context) (apply func(), err error)
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
-	log := n.cfg.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))
+	log := n.cfg.Log.With(logAttrs(pod)...)
 	mail := newMailbox()
 	w := &worker{
 		node: n, uid: pod.UID, mail: mail, log: log, share: admission.ShareOf(pod), pod: pod, fate: fate{hidden: pod.Name == ""},
@@ -340,7 +340,9 @@ func (w *worker) view() *plan.View {
 func (w *worker) begin(ctx context.Context, s plan.Step) {
 	do := acts{w}.act(s)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, lifeKey{}, ctx))
+	ctx = withLogAttrs(ctx, w.pod, s.Container)
 	w.work.tasks[s.Key()] = task{s, cancel}
+	w.log.Debug("step begins", s.LogAttrs()...)
 	starting, began := w.start.root != nil, time.Now()
 	if starting {
 		ctx = trace.ContextWithSpan(ctx, w.start.root)
@@ -349,6 +351,9 @@ func (w *worker) begin(ctx context.Context, s plan.Step) {
 		ctx, span := w.start.stepSpan(ctx, s)
 		apply, err := do(ctx)
 		endSpan(span, err)
+		if err == nil { // else it is told where that is dealt with
+			w.log.Debug("step is done", append(s.LogAttrs(), "took", time.Since(began))...)
+		}
 		if w.node.cfg.Observers.Work != nil {
 			w.node.cfg.Observers.Work.Stepped(starting, time.Since(began))
 		}

@@ -44,6 +44,17 @@ type Step struct {
 	Why       string        // kill: what people are told
 }
 
+// LogAttrs name the step in the log.
+func (s Step) LogAttrs() []any {
+	out := []any{"step", string(s.Kind)}
+	for _, f := range [][2]string{{"container", s.Container}, {"id", s.ID}, {"reason", s.Why}} {
+		if f[1] != "" {
+			out = append(out, f[0], f[1])
+		}
+	}
+	return out
+}
+
 // Key is what no two running steps have in common.
 func (s Step) Key() string {
 	switch {
