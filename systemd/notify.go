@@ -38,7 +38,7 @@ func (n *Notifier) Stopping() { n.tell(daemon.SdNotifyStopping, "stopping; pods 
 func (n *Notifier) Reloading() {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		n.log.Warn("read monotonic clock", "err", err)
+		n.log.Warn("read monotonic clock", "error", err)
 		return
 	}
 	n.tell(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000), "reloading")
@@ -56,7 +56,7 @@ func (n *Notifier) tell(state, status string) {
 	}
 	if _, err := n.send(state); err != nil {
 		// Not fatal: the pods matter more than what the service manager knows of us.
-		n.log.Warn("tell service manager", "state", state, "err", err)
+		n.log.Warn("tell service manager", "state", state, "error", err)
 	}
 }
 
@@ -85,7 +85,7 @@ func (n *Notifier) beat(ctx context.Context, every time.Duration, healthy func(c
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			n.log.Error("unhealthy, leaving out a watchdog beat", "err", err)
+			n.log.Error("unhealthy, leaving out a watchdog beat", "error", err)
 		default:
 			n.tell(daemon.SdNotifyWatchdog, "")
 		}

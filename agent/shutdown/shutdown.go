@@ -218,7 +218,7 @@ func (m *Manager) end(ctx context.Context) {
 			}
 		}
 		if err := m.wait(ctx, g); err != nil {
-			m.log.Warn("pods have not ended in their time", "priority", g.period.Priority, "time", g.period.Grace, "error", err)
+			m.log.Warn("pods have not ended in their time", "priority", g.period.Priority, "grace", g.period.Grace, "error", err)
 		}
 	}
 }
