@@ -63,6 +63,13 @@ func scratch(h *cgroups.Hierarchy) (string, error) {
 	return path, nil
 }
 
+// removed removes a scratch group. One that stays is nothing that the probe could keep quiet about.
+func removed(ctx context.Context, h *cgroups.Hierarchy, path string, found *answer) {
+	if err := h.Remove(context.WithoutCancel(ctx), path); err != nil {
+		*found = missing("remove group %s: %v", path, err)
+	}
+}
+
 func probeController(e *env, name string) answer {
 	if e.hErr != nil {
 		return missing("no hierarchy")
@@ -85,7 +92,7 @@ func probeController(e *env, name string) answer {
 	return missing("not enabled in this kernel or on its command line")
 }
 
-func probeDevices(ctx context.Context, e *env) answer {
+func probeDevices(ctx context.Context, e *env) (found answer) {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
@@ -99,7 +106,7 @@ func probeDevices(ctx context.Context, e *env) answer {
 	if err != nil {
 		return missing("%v", err)
 	}
-	defer e.h.Remove(context.WithoutCancel(ctx), path)
+	defer removed(ctx, e.h, path, &found)
 	every := int64(-1)
 	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Type: "a", Major: &every, Minor: &every, Access: "rwm"}})
 	if err != nil {
@@ -129,7 +136,7 @@ func probeFreezer(_ context.Context, e *env) answer {
 	return missing("no freezer controller")
 }
 
-func probeKill(ctx context.Context, e *env) answer {
+func probeKill(ctx context.Context, e *env) (found answer) {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
@@ -140,7 +147,7 @@ func probeKill(ctx context.Context, e *env) answer {
 	if err != nil {
 		return missing("%v", err)
 	}
-	defer e.h.Remove(context.WithoutCancel(ctx), path)
+	defer removed(ctx, e.h, path, &found)
 	if _, err := os.Stat(e.h.Dir("", path) + "/cgroup.kill"); err != nil {
 		return missing("no cgroup.kill (Linux 5.14)")
 	}
@@ -150,7 +157,7 @@ func probeKill(ctx context.Context, e *env) answer {
 	return ok("cgroup.kill")
 }
 
-func probeCloneInto(ctx context.Context, e *env) answer {
+func probeCloneInto(ctx context.Context, e *env) (found answer) {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
@@ -161,7 +168,7 @@ func probeCloneInto(ctx context.Context, e *env) answer {
 	if err != nil {
 		return missing("%v", err)
 	}
-	defer e.h.Remove(context.WithoutCancel(ctx), path)
+	defer removed(ctx, e.h, path, &found)
 	dir, err := os.Open(e.h.Dir("", path))
 	if err != nil {
 		return missing("%v", err)

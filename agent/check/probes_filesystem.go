@@ -26,12 +26,12 @@ func filesystemProbes() []probe {
 
 // inDir runs fn on a thread with a mount namespace of its own and an empty directory below the node's root directory; what fn
 // mounts goes with the thread, and the directory is removed.
-func inDir(e *env, fn func(dir string) error) error {
+func inDir(e *env, fn func(dir string) error) (err error) {
 	dir, err := os.MkdirTemp(e.dir, ".berth-check-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	return thread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare: %w", err)
@@ -64,7 +64,7 @@ func probeOverlay(_ context.Context, e *env) answer {
 		if err := unix.Mount("overlay", dir+"/merged", "overlay", 0, opts); err != nil {
 			return fmt.Errorf("mount: %w", err)
 		}
-		defer unix.Unmount(dir+"/merged", unix.MNT_DETACH)
+		defer func() { _ = unix.Unmount(dir+"/merged", unix.MNT_DETACH) }() // else it goes with the thread
 		// Deleting makes a whiteout, which the file system below must be able to hold.
 		if err := os.Remove(dir + "/merged/file"); err != nil {
 			return fmt.Errorf("whiteout: %w", err)
@@ -91,7 +91,7 @@ func probeOverlayIdmap(_ context.Context, e *env) answer {
 		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dir+"/mapped", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return fmt.Errorf("move_mount: %w", err)
 		}
-		defer unix.Unmount(dir+"/mapped", unix.MNT_DETACH)
+		defer func() { _ = unix.Unmount(dir+"/mapped", unix.MNT_DETACH) }() // as above
 		opts := fmt.Sprintf("lowerdir=%s/mapped:%s/other", dir, dir)
 		if err := unix.Mount("overlay", dir+"/merged", "overlay", unix.MS_RDONLY, opts); err != nil {
 			return fmt.Errorf("mount: %w", err)
