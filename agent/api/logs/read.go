@@ -257,7 +257,9 @@ func (r *reader) entry(line []byte) error {
 func (r *reader) write(parts ...[]byte) error {
 	for _, b := range parts {
 		if r.o.Limit > 0 && int64(len(b)) >= r.left {
-			r.out.Write(b[:r.left])
+			if _, err := r.out.Write(b[:r.left]); err != nil {
+				return fmt.Errorf("write log: %w", err)
+			}
 			return errLimit
 		}
 		r.left -= int64(len(b))
