@@ -88,7 +88,7 @@ func (p *progress) draw() {
 		fmt.Fprintln(p.visible(&b), line)
 		p.drawn++
 	}
-	io.WriteString(p.out, b.String())
+	_, _ = io.WriteString(p.out, b.String()) // a terminal that has gone
 }
 
 // end leaves the last state on the terminal.

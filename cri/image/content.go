@@ -124,7 +124,7 @@ func (c *content) write(d digest.Digest, b []byte) error {
 	if err != nil {
 		return fmt.Errorf("keep content %s: %w", d, err)
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // it has another name when it is kept; else the next start gets it
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = c.keep(f.Name(), d)

@@ -113,7 +113,7 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	if err != nil {
 		return err
 	}
-	defer into.Abort() // nothing after Commit; else the snapshotter's Clean gets it
+	defer func() { _ = into.Abort() }() // nothing after Commit; else the snapshotter's Clean gets it
 	res, err := u.fill(ctx, t, into, m)
 	if err != nil && (t.parent() == "" || !errors.Is(err, layer.ErrBelow)) {
 		return err

@@ -51,7 +51,7 @@ func listen(path string) (m socket.Made, err error) {
 	if err != nil {
 		return m, fmt.Errorf("make directory: %w", err)
 	}
-	defer os.RemoveAll(private)
+	defer func() { _ = os.RemoveAll(private) }() // it is empty, and nobody looks there
 	pinned, err := os.Open(private)
 	if err != nil {
 		return m, fmt.Errorf("open directory: %w", err)

@@ -59,7 +59,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, o Options) (Unpacked, 
 	}
 	if err != nil {
 		cancel(err)
-		<-hashed
+		<-hashed //nolint:errcheck // what it ended with follows from that
 		return Unpacked{}, err
 	}
 	if err := <-hashed; err != nil {
