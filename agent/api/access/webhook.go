@@ -112,7 +112,7 @@ func (t TokenReviews) Authenticate(r *http.Request) (*User, error) {
 func (w *Webhook) token(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
 	key := sha256.Sum256([]byte(token))
 	if st, ok := w.tokens.Get(key); ok {
-		return st.(authenticationv1.TokenReviewStatus), nil //nolint:forcetypeassert // nothing else is in there
+		return st.(authenticationv1.TokenReviewStatus), nil // nothing else is in there
 	}
 	// All attempts together have the time that one has: whoever asks is waiting.
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
@@ -189,7 +189,7 @@ func (w *Webhook) review(ctx context.Context, spec authorizationv1.SubjectAccess
 	}
 	key := sha256.Sum256(data)
 	if st, ok := w.reviews.Get(key); ok {
-		return st.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is in there
+		return st.(authorizationv1.SubjectAccessReviewStatus), nil // nothing else is in there
 	}
 	var review *authorizationv1.SubjectAccessReview
 	err = w.ask(ctx, func() error {
