@@ -64,7 +64,7 @@ func (s *Sources) copyGiven(to *pflag.FlagSet) error {
 		}
 		f.Changed = true
 		if list, ok := from.Value.(pflag.SliceValue); ok {
-			errs = append(errs, f.Value.(pflag.SliceValue).Replace(list.GetSlice())) //nolint:forcetypeassert // the flag is the same
+			errs = append(errs, f.Value.(pflag.SliceValue).Replace(list.GetSlice())) // the flag is the same
 			return
 		}
 		text := from.Value.String()
@@ -137,7 +137,7 @@ func (l *Loaded) With(next *Loaded) *Loaded {
 		from, to := next.flags.Lookup(name), out.flags.Lookup(name)
 		if list, ok := from.Value.(pflag.SliceValue); ok {
 			// What a flag of this type takes, it has given.
-			_ = to.Value.(pflag.SliceValue).Replace(list.GetSlice()) //nolint:forcetypeassert // the flag is the same
+			_ = to.Value.(pflag.SliceValue).Replace(list.GetSlice()) // the flag is the same
 			continue
 		}
 		_ = to.Value.Set(from.Value.String())
