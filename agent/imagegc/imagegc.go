@@ -195,7 +195,7 @@ func (c *Collector) removeForSpace(ctx context.Context, now time.Time) error {
 		return err == nil && s.inodesUsed-after.inodesUsed >= inodes
 	})
 	if err == nil && freed < need {
-		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed) //nolint:revive // kubelet's words
+		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed) // kubelet's words
 		c.cfg.Events.Node(corev1.EventTypeWarning, "FreeDiskSpaceFailed", "%v", err)
 	}
 	return err
