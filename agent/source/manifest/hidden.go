@@ -84,12 +84,12 @@ func walkQuantities(v reflect.Value, path string, visit func(string, *resource.Q
 			return
 		}
 		for key, value := range v.Seq2() {
-			q := value.Interface().(resource.Quantity) //nolint:forcetypeassert // it is the map's
+			q := value.Interface().(resource.Quantity) // it is the map's
 			visit(fmt.Sprintf("%s[%s]", path, key), &q)
 		}
 	case reflect.Struct:
 		if v.Type() == quantityType {
-			q := v.Interface().(resource.Quantity) //nolint:forcetypeassert // see above
+			q := v.Interface().(resource.Quantity) // see above
 			visit(path, &q)
 			return
 		}

@@ -22,7 +22,7 @@ import (
 
 // AnnotationCredentials says of a Secret which credentials of the service its keys have as values:
 // "password=db-password, ca.crt=ca".
-const AnnotationCredentials = "berth.node/credentials" //nolint:gosec // the name of an annotation
+const AnnotationCredentials = "berth.node/credentials"
 
 // item makes an item of what a document holds.
 func (r *Reader) item(d *decoded, from Place, seen time.Time) (Item, bool) {
