@@ -31,7 +31,7 @@ func loopDevice(t *testing.T, size int64, content string) string {
 		t.Skipf("losetup: %v", err)
 	}
 	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() { must(t, exec.Command("losetup", "--detach", device).Run()) }) //nolint:noctx // the test's context has ended
+	t.Cleanup(func() { must(t, exec.Command("losetup", "--detach", device).Run()) }) // the test's context has ended
 	return device
 }
 

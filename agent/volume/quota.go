@@ -125,7 +125,7 @@ func (k *emptyDirs) limitDir(dir string, uid types.UID, volume string, bytes int
 	defer unix.Close(fd)
 	has, err := getXattr(fd)
 	if err != nil || has.project != 0 || !enforced(fd) {
-		return nil //nolint:nilerr // there are no projects here, and what is used is counted
+		return nil // there are no projects here, and what is used is counted
 	}
 	k.project.Lock()
 	defer k.project.Unlock()

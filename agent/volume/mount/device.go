@@ -164,7 +164,7 @@ func check(ctx context.Context, device, fsType string) error {
 	}
 	tool, err := exec.LookPath("fsck." + fsType)
 	if err != nil {
-		return nil //nolint:nilerr // the kernel replays the journal, and says when that is not enough
+		return nil // the kernel replays the journal, and says when that is not enough
 	}
 	out, said, err := output(ctx, tool, "-a", device)
 	exit, ok := errors.AsType[*exec.ExitError](err)
