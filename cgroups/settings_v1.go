@@ -114,7 +114,7 @@ func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 	}
 	now, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || now >= *m.Swap {
-		return nil //nolint:nilerr // a number too large for an int64 is no limit
+		return nil // a number too large for an int64 is no limit
 	}
 	return kernfs.Write(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10))
 }
