@@ -23,7 +23,7 @@ var noImage image.Image
 func (cs *containers) stop(ctx context.Context, id string, grace time.Duration) error {
 	c, err := cs.byID.get(id)
 	if err != nil {
-		return nil //nolint:nilerr // the CRI wants stopping what is not there to succeed
+		return nil // the CRI wants stopping what is not there to succeed
 	}
 	if err := cs.stopOne(ctx, c, grace); err != nil {
 		return fmt.Errorf("stop container: %w", err)
@@ -115,7 +115,7 @@ func (sb *sandbox) keeperOf() (podKeeper, error) {
 func (cs *containers) remove(ctx context.Context, id string) error {
 	c, err := cs.byID.get(id)
 	if err != nil {
-		return nil //nolint:nilerr // the CRI wants removing what is not there to succeed
+		return nil // the CRI wants removing what is not there to succeed
 	}
 	if err := cs.removeOne(ctx, c); err != nil {
 		return fmt.Errorf("remove container: %w", err)

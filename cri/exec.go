@@ -185,7 +185,7 @@ var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
 
 // ReadFrom reads all that there is.
 func (c *capped) ReadFrom(r io.Reader) (n int64, err error) {
-	buf := chunks.Get().(*[8 << 10]byte) //nolint:forcetypeassert // nothing else is in there
+	buf := chunks.Get().(*[8 << 10]byte) // nothing else is in there
 	defer chunks.Put(buf)
 	for {
 		got, err := r.Read(buf[:])
@@ -410,7 +410,7 @@ func copyRest(to io.Writer, from *os.File) error {
 	if err := raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil || failed != nil {
 		return errors.Join(err, failed)
 	}
-	buf := chunks.Get().(*[8 << 10]byte) //nolint:forcetypeassert // nothing else is in there
+	buf := chunks.Get().(*[8 << 10]byte) // nothing else is in there
 	defer chunks.Put(buf)
 	for left > 0 {
 		n := 0

@@ -62,7 +62,7 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 	if ref := r.GetFilter().GetImage().GetImage(); ref != "" {
 		h, err := s.imageHandler(r.GetFilter().GetImage())
 		if err != nil {
-			return out, nil //nolint:nilerr // there is nothing for a handler that there is not
+			return out, nil // there is nothing for a handler that there is not
 		}
 		if img, err := imageFor(s.images, ref, h); err == nil {
 			out.Images = append(out.Images, criImage(img))

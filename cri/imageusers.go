@@ -44,7 +44,7 @@ func nameOf(c *runtimeapi.Container) string {
 func (s *Server) imageInUse(ref string) error {
 	img, err := s.images.Get(ref)
 	if err != nil {
-		return nil //nolint:nilerr // the removal says so
+		return nil // the removal says so
 	}
 	var list []*runtimeapi.Container
 	for _, c := range s.ctrs.byID.all(newestContainer) {

@@ -42,16 +42,16 @@ func (cs *containers) rescore(group string, before, now int) error {
 func rescoreOne(dir, group string, before, now int) (bool, error) {
 	proc, err := os.OpenRoot(dir)
 	if err != nil {
-		return false, nil //nolint:nilerr // it has ended
+		return false, nil // it has ended
 	}
 	defer proc.Close()
 	groups, err := proc.ReadFile("cgroup")
 	if err != nil || !strings.Contains(string(groups), group) {
-		return false, nil //nolint:nilerr // it has ended, or moved on
+		return false, nil // it has ended, or moved on
 	}
 	has, err := proc.ReadFile("oom_score_adj")
 	if err != nil || strings.TrimSpace(string(has)) != strconv.Itoa(before) {
-		return false, nil //nolint:nilerr // as above
+		return false, nil // as above
 	}
 	f, err := proc.OpenFile("oom_score_adj", os.O_WRONLY, 0)
 	if err == nil {

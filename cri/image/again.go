@@ -74,7 +74,7 @@ func (s *Store) writeLabel(id string) error {
 func (s *Store) removeLabel(id string) error {
 	path, err := s.content.label(id)
 	if err != nil {
-		return nil //nolint:nilerr // one with such a name has none
+		return nil // one with such a name has none
 	}
 	return ignoreNotExist(os.Remove(path))
 }

@@ -43,7 +43,7 @@ func (k *Keeper) Capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 }
 
 func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
-	buf := packets.Get().(*[maxCapture]byte) //nolint:forcetypeassert // nothing else is in there
+	buf := packets.Get().(*[maxCapture]byte) // nothing else is in there
 	defer packets.Put(buf)
 	f, err := e.fields(begin(buf[:]), flagCapture)
 	if err != nil {

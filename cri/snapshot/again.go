@@ -30,7 +30,7 @@ const labelName = "layer"
 func (s *shelf) writeLabel(key string, id uint64) error {
 	r, err := s.table.Get(key)
 	if err != nil || r.ID != id {
-		return nil //nolint:nilerr // removed meanwhile
+		return nil // removed meanwhile
 	}
 	part := s.labelPath(id) + ".new"
 	if err = writeLabelAt(part, label{Key: key, Parent: r.Parent}); err == nil {

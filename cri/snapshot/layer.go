@@ -179,7 +179,7 @@ func (s *shelf) update(key string, id uint64, change func(*record)) error {
 	defer s.mu.Unlock()
 	r, err := s.table.Get(key)
 	if err != nil || r.ID != id {
-		return nil //nolint:nilerr // removed meanwhile: nothing to update
+		return nil // removed meanwhile: nothing to update
 	}
 	change(&r)
 	return s.table.Put(key, r)
