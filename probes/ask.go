@@ -86,7 +86,7 @@ func grpcQuestion(a *corev1.GRPCAction, t Target) Question {
 	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(a.Port)))
 	security := insecure.NewCredentials()
 	if a.Mode != nil && *a.Mode == corev1.GRPCProbeModeTLS {
-		security = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the API's mode is TLS without verification
+		security = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) // the API's mode is TLS without verification
 	}
 	return func(ctx context.Context) (Outcome, string) {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithUserAgent(userAgent), grpc.WithNoProxy(),
@@ -221,12 +221,12 @@ func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, l
 	conn := tcp
 	if req.URL.Scheme == "https" {
 		// A probe asks whether the server answers, not who it is: certificates are not verified, as under kubelet.
-		conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) //nolint:gosec // see above
+		conn = tls.Client(tcp, &tls.Config{InsecureSkipVerify: true, ServerName: serverName(req)}) // see above
 	}
 	if _, err := conn.Write(text); err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
-	r := readers.Get().(*bufio.Reader) //nolint:forcetypeassert // nothing else is in there
+	r := readers.Get().(*bufio.Reader) // nothing else is in there
 	most := io.LimitedReader{R: conn, N: maxHeader}
 	r.Reset(&most)
 	defer func() {
