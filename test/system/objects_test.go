@@ -151,7 +151,7 @@ func (n *Node) requireNotOnDisk(value string) {
 	for _, dir := range []string{"root", "logs"} {
 		err := filepath.WalkDir(filepath.Join(n.Dir, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
-				return nil //nolint:nilerr // it has gone meanwhile
+				return nil // it has gone meanwhile
 			}
 			if d.IsDir() && filepath.Base(path) == "kubernetes.io~secret" || filepath.Base(path) == "kubernetes.io~projected" {
 				return fs.SkipDir // shown to be a tmpfs by the pod
