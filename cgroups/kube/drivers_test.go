@@ -261,7 +261,7 @@ func TestScope(t *testing.T) {
 		if err := sleep.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer sleep.Wait() //nolint:errcheck // it is killed
+		defer sleep.Wait() // it is killed
 		scope := path + "/cri-berth-" + strings.Repeat("a", 64) + ".scope"
 		for range 2 {
 			if err := s.StartScope(scope, sleep.Process.Pid); err != nil {
@@ -321,7 +321,7 @@ func TestOOMGroupLastsOverChanges(t *testing.T) {
 			if err := sleep.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer sleep.Wait() //nolint:errcheck // it is killed
+			defer sleep.Wait() // it is killed
 			scope := path + "/cri-berth-" + strings.Repeat(id, 64) + ".scope"
 			if err := s.StartScope(scope, sleep.Process.Pid); err != nil {
 				t.Fatal(err)

@@ -73,8 +73,11 @@ func TestDebugLog(t *testing.T) {
 	}
 	// What is made side by side comes in any order.
 	for _, words := range [][]string{
-		{`"cgroup was changed"`, "operation=create"}, {`"cgroup was changed"`, "operation=destroy"},
-		{`"volume is there"`, "volume=scratch"}, {"operation=run_podsandbox"}, {"step=image", "container=main"},
+		{`"cgroup was changed"`, "operation=create"},
+		{`"cgroup was changed"`, "operation=destroy"},
+		{`"volume is there"`, "volume=scratch"},
+		{"operation=run_podsandbox"},
+		{"step=image", "container=main"},
 	} {
 		in(0, words...)
 	}
