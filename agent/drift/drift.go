@@ -62,7 +62,7 @@ type Classes interface {
 type Config struct {
 	Tree      *kube.Tree
 	Unlimited *kube.Tree // of pods with CPUs of their own
-	Correct   bool          // else a change is told only
+	Correct   bool       // else a change is told only
 	Pods      Pods
 	Pins      Pins
 	Classes   Classes

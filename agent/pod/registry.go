@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
 )
 
 // registry has the worker of each pod, for those who are not the manager's goroutine.
