@@ -52,7 +52,7 @@ func awaitChange(ctx context.Context, changes *fsnotify.Watcher, path string) bo
 			if e.Name == path && !e.Has(fsnotify.Chmod) {
 				return true
 			}
-		case <-changes.Errors: // events were lost
+		case <-changes.Errors: //nolint:errcheck // events were lost
 			return true
 		}
 	}
