@@ -64,7 +64,7 @@ func alive() []string {
 	walk = func(pid int) {
 		for _, c := range childrenOf(pid) {
 			stat, err := os.ReadFile(filepath.Join("/proc", itoa(c), "stat"))
-			if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+			if err != nil || ending(stat) {
 				continue
 			}
 			cmd, _ := os.ReadFile(filepath.Join("/proc", itoa(c), "cmdline"))
@@ -74,6 +74,18 @@ func alive() []string {
 	}
 	walk(os.Getpid())
 	return out
+}
+
+// ending says whether a process has ended, or is past the point from which on it runs no code of its own (PF_EXITING): the kernel takes a
+// while from there to a zombie.
+func ending(stat []byte) bool {
+	_, rest, _ := bytes.Cut(stat, []byte(") ")) // state ppid pgrp session tty tpgid flags
+	fields := strings.Fields(string(rest))
+	if len(fields) < 7 {
+		return true
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 32)
+	return err != nil || fields[0] == "Z" || flags&0x4 != 0
 }
 
 // addresses lists those that are handed out.
