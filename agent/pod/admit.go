@@ -16,6 +16,10 @@ type admitter struct {
 	checks  admission.Checks
 	next    map[types.NamespacedName]*corev1.Pod // pods for which others end, and whose the room is then
 	relapse map[types.NamespacedName]relapse     // pods that were evicted for what they did
+
+	// What pods have while those that wait are asked for in the order of their priority: what one gives back meanwhile is not for those
+	// at the end of the row alone. nil: at any other time.
+	held, used map[*worker]bool
 }
 
 var (
@@ -26,7 +30,7 @@ var (
 // newAdmitter puts together what the node asks before it takes a pod. Those of the pod's own name go before it comes.
 func newAdmitter(m *Manager) *admitter {
 	a := &admitter{manager: m, node: m.node, next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{}}
-	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), holds)) }
+	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), a.holds)) }
 	a.checks = admission.Checks{
 		admission.ForNew(admission.Shutdown(m.closed.Load)),
 		admission.Affinity(m.node.cfg.Node.Name, m.node.cfg.Node.Labels),

@@ -43,6 +43,8 @@ func (m *Manager) retryHeld(ctx context.Context) {
 			}
 		}
 	}
+	m.admitter.held, m.admitter.used = map[*worker]bool{}, map[*worker]bool{}
+	defer func() { m.admitter.held, m.admitter.used = nil, nil }()
 	for _, key := range slices.SortedFunc(maps.Keys(waiting), func(a, b types.NamespacedName) int {
 		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), cmp.Compare(a.String(), b.String()))
 	}) {
@@ -120,12 +122,26 @@ func (a *admitter) others(key types.NamespacedName, like func(*worker) bool) []*
 }
 
 // holds says whether a pod has something of the node but resources, such as ports: until that was given back.
-func holds(w *worker) bool { return !w.told.over.Load() }
+func (a *admitter) holds(w *worker) bool { return once(a.held, w, func() bool { return !w.told.over.Load() }) }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
 func (a *admitter) uses(w *worker) bool {
-	shown, ok := a.node.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
-	return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
+	return once(a.used, w, func() bool {
+		shown, ok := a.node.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
+		return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
+	})
+}
+
+// once is the first answer about a worker; with a nil map the latest.
+func once(first map[*worker]bool, w *worker, ask func() bool) bool {
+	known, ok := first[w]
+	if !ok {
+		known = ask()
+		if first != nil {
+			first[w] = known
+		}
+	}
+	return known
 }
 
 // promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
