@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,7 +38,11 @@ func TestLostRecords(t *testing.T) {
 			n.apply("host.yaml", pod("host", "\n  hostNetwork: true\n  shareProcessNamespace: true"+idle))
 			before := map[string]*corev1.Pod{"main": n.waitReady("main"), "host": n.waitReady("host")}
 			n.sh("main", "echo mine >/own")
-			processes := n.processes()
+			// What the command above has left may end at any time.
+			processes := slices.DeleteFunc(n.processes(), func(p string) bool { return !strings.Contains(p, "sleep") && !strings.Contains(p, "berth-keeper") })
+			if len(processes) < 5 {
+				t.Errorf("there are but %q", processes)
+			}
 			n.kill()
 			for _, f := range []string{"root/runtime.db", "run/records"} {
 				if err := lose(filepath.Join(n.Dir, f)); err != nil {
@@ -52,7 +57,7 @@ func TestLostRecords(t *testing.T) {
 				t.Errorf("its files are %q", got)
 			}
 			for _, p := range processes {
-				if !strings.Contains(strings.Join(n.processes(), "\n"), p) && !strings.Contains(p, "berth ") {
+				if !strings.Contains(strings.Join(n.processes(), "\n"), p) {
 					t.Errorf("process has ended: %s", p)
 				}
 			}
