@@ -122,7 +122,9 @@ func (a *admitter) others(key types.NamespacedName, like func(*worker) bool) []*
 }
 
 // holds says whether a pod has something of the node but resources, such as ports: until that was given back.
-func (a *admitter) holds(w *worker) bool { return once(a.held, w, func() bool { return !w.told.over.Load() }) }
+func (a *admitter) holds(w *worker) bool {
+	return once(a.held, w, func() bool { return !w.told.over.Load() })
+}
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
 func (a *admitter) uses(w *worker) bool {
