@@ -44,6 +44,7 @@ build-test: build ## what the system tests run
 	@mkdir -p bin/test
 	test/busybox.sh bin/test/busybox.tar
 	$(CC) -static -Os -o bin/test/pause test/fixtures/pause.c
+	$(CC) -static -O2 -o bin/test/peep test/fixtures/peep.c
 	$(GO) run ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
 	test/wasm.sh bin/test/wasm.tar
 

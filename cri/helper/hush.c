@@ -33,8 +33,6 @@
 
 #define TICK_NS 500000
 #define SECOND_NS 1000000000ll
-#define FREEZE_S 2 /* a process that waits for a file system which does not answer cannot be frozen */
-#define LAUNCH_S 20 /* how long a start may hold up others */
 
 /* A request that waits. Its fields follow it. */
 struct request {
@@ -50,6 +48,15 @@ static struct {
 	int64_t deadline;
 	uint64_t since; /* when it began, as start_time has it */
 } hush = { .timer.fd = -1 };
+
+static int64_t freeze_ns, launch_ns; /* see TAG_FREEZELIM and TAG_LAUNCHLIM */
+
+/* hush_limits takes from the keeper's configuration how long others may be held up. */
+void hush_limits(const struct msg *m)
+{
+	freeze_ns = tag_u32(m, TAG_FREEZELIM) * (SECOND_NS / 1000);
+	launch_ns = tag_u32(m, TAG_LAUNCHLIM) * (SECOND_NS / 1000);
+}
 
 static ino_t inode(const char *path)
 {
@@ -187,7 +194,7 @@ static void launch_now(void)
 	struct msg m = { .h = r->h, .p = r->p, .n = r->n };
 	k->request = NULL;
 	hush.step = LAUNCHED;
-	hush.deadline = mono_ns() + LAUNCH_S * SECOND_NS;
+	hush.deadline = mono_ns() + launch_ns;
 	arm(SECOND_NS);
 	run_launch(k, &m);
 	free(r);
@@ -288,7 +295,7 @@ void hush_next(void)
 	hush.since = (uint64_t)(t.tv_sec * hz + t.tv_nsec / (SECOND_NS / hz));
 	hush.ctr = k;
 	hush.step = FREEZING;
-	hush.deadline = mono_ns() + FREEZE_S * SECOND_NS;
+	hush.deadline = mono_ns() + freeze_ns;
 	int err = arm(TICK_NS);
 	if (err < 0)
 		refuse(k, strerror(-err));

@@ -225,6 +225,7 @@ void run_launch(struct ctr *k, struct msg *m);
 void run_failed(struct ctr *k, const char *why);
 
 /* hush.c */
+void hush_limits(const struct msg *m);
 void hush_take(struct ctr *k, const struct msg *m);
 int hush_wanted(const struct ctr *k);
 int hush_queue(struct ctr *k, const struct msg *m);

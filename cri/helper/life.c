@@ -106,6 +106,7 @@ static void __attribute__((noreturn)) keeper(void)
 			kill(pid1, SIGKILL);
 		give_up(err);
 	}
+	hush_limits(&m);
 	int spare = (tag_u32(&m, TAG_FLAGS) & FLAG_NOSPARE) == 0;
 	munmap(m.map, m.n + sizeof m.h);
 	close(FD_CONFIG);

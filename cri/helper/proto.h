@@ -100,6 +100,8 @@ enum tag {
 	TAG_USERNS = 37,     /* a user namespace that shall own the pod's others */
 	TAG_ROOTUID = 38,    /* its root, as the host numbers it */
 	TAG_INITCG = 39,     /* cgroup.procs files that process 1 of the pod joins, repeats */
+	TAG_FREEZELIM = 40,  /* how long others may take to freeze before a start, in milliseconds */
+	TAG_LAUNCHLIM = 41,  /* how long a start may keep others frozen, in milliseconds */
 	/* MSG_EXEC */
 	TAG_ARG = 50, /* repeats */
 	TAG_ENV = 51, /* repeats */

@@ -15,6 +15,9 @@ func AnswerWithin(t testing.TB, d time.Duration) {
 	t.Cleanup(func() { answer, killed = before, dead })
 }
 
+// HoldUp sets for how long a start may hold up others.
+func (c *Config) HoldUp(freeze, launch time.Duration) { c.freeze, c.launch = freeze, launch }
+
 // GiveUp has a process started and killed, and hangs up with the answer to its start there, but not read.
 func (k *Keeper) GiveUp(ctx context.Context, e Exec) error {
 	f, err := e.fields(nil, 0)

@@ -22,10 +22,7 @@ import (
 // what the keeper holds for another container.
 func (p *pod) peep(secret string, change func(*specs.Spec)) (keeper.Container, keeper.Exec) {
 	p.t.Helper()
-	bin := filepath.Join(p.rootfs, "bin/peep")
-	if out, err := exec.Command("cc", "-O2", "-static", "-o", bin, "../../test/fixtures/peep.c").CombinedOutput(); err != nil {
-		p.t.Fatalf("%v: %s", err, out)
-	}
+	p.install("peep")
 	marker := filepath.Join(p.dir, "marker")
 	write(p.t, marker, "", 0o600)
 	host, err := os.Readlink("/proc/self/ns/mnt")
@@ -52,6 +49,25 @@ func (p *pod) peep(secret string, change func(*specs.Spec)) (keeper.Container, k
 	pr := p.spec(c.ID, "/bin/true").Process
 	pr.Capabilities, pr.NoNewPrivileges = onlyPtrace(), spec.Process.NoNewPrivileges
 	return c, keeper.Exec{ContainerID: c.ID, Pid: pid, Process: pr, SeccompBPF: bpf}
+}
+
+// install puts a program of test/fixtures into the root directory. It is compiled, or where there is no compiler as make build-test has
+// made it.
+func (p *pod) install(name string) {
+	p.t.Helper()
+	bin := filepath.Join(p.rootfs, "bin", name)
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		b, err := os.ReadFile(filepath.Join("../../bin/test", name))
+		if err != nil {
+			p.t.Skipf("needs a C compiler, or what make build-test makes: %v", err)
+		}
+		write(p.t, bin, string(b), 0o755)
+		return
+	}
+	if out, err := exec.Command(cc, "-O2", "-static", "-o", bin, filepath.Join("../../test/fixtures", name+".c")).CombinedOutput(); err != nil {
+		p.t.Fatalf("%v: %s", err, out)
+	}
 }
 
 func onlyPtrace() *specs.LinuxCapabilities {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,15 @@ type Config struct {
 	// NoSpare says that all containers will have a Runtime, so that no
 	// launcher of libcontainer need wait for the first.
 	NoSpare bool
+	// How long others may take to freeze before a container is started that they could look into, and for how long its start may
+	// keep them so; 0 is freezeLimit and launchLimit.
+	freeze, launch time.Duration
 }
+
+const (
+	freezeLimit = 2 * time.Second // a process that waits for a file system which does not answer cannot be frozen
+	launchLimit = 20 * time.Second
+)
 
 // OpenHelper copies the helper binary into one sealed memfd, which all keepers
 // of this agent execute. A container could reach the binary of the process that
@@ -309,6 +318,8 @@ func (c Config) fields() (fields, error) {
 		f.str(tagInitCgroup, p)
 	}
 	f.u32(tagOOMAdj, uint32(int32(c.OOMScoreAdj)))
+	f.u32(tagFreezeLimit, uint32(cmp.Or(c.freeze, freezeLimit).Milliseconds()))
+	f.u32(tagLaunchLimit, uint32(cmp.Or(c.launch, launchLimit).Milliseconds()))
 	if c.NoSpare {
 		f.u32(tagFlags, flagNoSpare)
 	}

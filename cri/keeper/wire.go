@@ -81,6 +81,8 @@ const (
 	tagUserNS       tag = 37
 	tagRootUID      tag = 38
 	tagInitCgroup   tag = 39
+	tagFreezeLimit  tag = 40
+	tagLaunchLimit  tag = 41
 
 	tagArg      tag = 50
 	tagEnv      tag = 51
