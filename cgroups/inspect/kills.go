@@ -99,10 +99,11 @@ func (w *watcher) own() map[string]int64 {
 	for _, p := range slices.Sorted(maps.Keys(w.groups)) {
 		g := w.groups[p]
 		u := g.cur
-		if g.sampler.Sample(&u) != nil {
-			u = g.cur // it is going
+		if g.sampler.Sample(&u) == nil {
+			g.kills = int64(u.Memory.OOMKills)
+		} else { // it is going; either may have been read last
+			g.kills = max(g.kills, int64(g.cur.Memory.OOMKills))
 		}
-		g.kills = int64(u.Memory.OOMKills)
 		count[p] = g.kills
 	}
 	out := maps.Clone(count)

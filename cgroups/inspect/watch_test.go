@@ -176,6 +176,38 @@ func TestKillIsToldOnce(t *testing.T) {
 	}
 }
 
+// A kill that is counted in a group is not counted in the one above when the group goes.
+func TestKillsOfAGroupThatGoes(t *testing.T) {
+	live, h, pods := node(t)
+	web := kube.NewTree(h, live.CgroupRoot).PodPath(&pods[1])
+	victim := web + "/victim"
+	if err := h.Create(victim, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMonitor(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	if _, _, err := m.discover(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{monitor: m, book: newKillBook()}
+	w.begin()
+	start(t, h, victim, "tail /dev/zero")
+	for deadline := time.Now().Add(time.Minute); w.own()[victim] == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no kill is counted")
+		}
+	}
+	if err := h.Remove(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.own(); got[victim] != 1 || got[web] != 0 {
+		t.Errorf("%d kills in the group, %d in the one above, want 1 and 0", got[victim], got[web])
+	}
+}
+
 func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
