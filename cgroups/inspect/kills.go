@@ -99,6 +99,7 @@ func (w *watcher) own() map[string]int64 {
 	for _, p := range slices.Sorted(maps.Keys(w.groups)) {
 		g := w.groups[p]
 		u := g.cur
+		g.sampler.Refresh() // on v2 a count whose group uses what it did before is not read again else
 		if g.sampler.Sample(&u) == nil {
 			g.kills = int64(u.Memory.OOMKills)
 		} else { // it is going; either may have been read last
