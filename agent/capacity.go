@@ -230,12 +230,16 @@ func Check(c config.Config) error {
 const reservedFile = "qos-reserved.json"
 
 // settleReserved takes away the limits that an agent before this one has given by --qos-reserved, where this one has no such setting. It
-// is written down before the first is given; those of somebody else are let be.
+// is written down before the first is given, where the disk can be written; those of somebody else are let be.
 func (a *Agent) settleReserved() error {
 	file := filepath.Join(a.cfg.RootDir, reservedFile)
 	if a.tree.Options().QoSReserved > 0 && a.cfg.Enforces(config.EnforcePods) {
-		if err := record.Write(file, a.cfg.QoSReserved); err != nil {
+		err := record.Write(file, a.cfg.QoSReserved)
+		if err != nil && !ofTheDisk(err) {
 			return fmt.Errorf("write down --qos-reserved: %w", err)
+		}
+		if err != nil {
+			a.log.Warn("limits of --qos-reserved stay if the next agent has no such setting", "error", err)
 		}
 		return nil
 	}
@@ -245,7 +249,7 @@ func (a *Agent) settleReserved() error {
 	if err := a.tree.Unreserve(); err != nil {
 		return err
 	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) && !ofTheDisk(err) {
 		return fmt.Errorf("forget --qos-reserved: %w", err)
 	}
 	return nil

@@ -38,9 +38,17 @@ const (
 	podResourcesDir = "pod-resources"
 )
 
+// makeRoot makes the root directory. On a disk that cannot be written the runtime says so, and makes it when it can.
+func makeRoot(c *Config) error {
+	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !ofTheDisk(err) {
+		return fmt.Errorf("make root directory: %w", err)
+	}
+	return nil
+}
+
 func openDevices(c *Config) (*device.Manager, error) {
-	if err := os.MkdirAll(c.RootDir, 0o711); err != nil {
-		return nil, fmt.Errorf("make root directory: %w", err)
+	if err := makeRoot(c); err != nil {
+		return nil, err
 	}
 	machine, err := topology.Read("/")
 	if err != nil {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -37,8 +36,8 @@ func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning
 			return nil, nil
 		}
 	}
-	if err := os.MkdirAll(c.RootDir, 0o711); err != nil {
-		return nil, fmt.Errorf("make root directory: %w", err)
+	if err := makeRoot(c); err != nil {
+		return nil, err
 	}
 	if p.Machine, err = topology.Read("/"); err != nil {
 		return nil, err

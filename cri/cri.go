@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -202,20 +201,19 @@ func (s *Server) openMachine() (*machine, error) {
 	}
 	s.closers = append(s.closers, helper.Close)
 	m.keepers = realKeepers{helper}
-	m.userNamespaces = m.lookForUserNS(sync.OnceValue(m.tryUserNS))
+	m.userNamespaces = m.lookForUserNS(untilAnswered(m.tryUserNS))
 	if m.runtimes, err = openRuntimes(c, m.paths, helper, h); err != nil {
 		return nil, err
 	}
 	return m, s.openNetwork(m)
 }
 
-// makeDirs makes the directories. Those whose content a boot ends are on tmpfs, wherever the run directory is: each pod makes and
-// removes a dozen small files there, and a filesystem on a disk takes ten times as long for that.
+// makeDirs makes the directories whose content a boot ends; those below the root directory are made by who needs them, when it can be
+// written. They are on tmpfs, wherever the run directory is: each pod makes and removes a dozen small files there, and a filesystem
+// on a disk takes ten times as long for that.
 func makeDirs(l layout) error {
-	for _, dir := range []string{l.root, l.run} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
+	if err := os.MkdirAll(l.run, 0o711); err != nil {
+		return err
 	}
 	for _, dir := range l.volatile() {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -291,13 +289,28 @@ func (s *Server) Close() error {
 }
 
 // importDir imports the archives in the image directory. It runs beside everything else: pods whose images are here start at
-// once, the others' wait in getImage.
+// once, the others' wait in getImage. What the disk had no room for, or could not be written for, is imported later.
 func (s *Server) importDir(ctx context.Context) {
-	defer close(s.imported)
-	if err := s.images.ImportArchives(ctx); err != nil && ctx.Err() == nil {
-		s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
+	err := s.images.ImportArchives(ctx)
+	close(s.imported)
+	for told := ""; err != nil && ctx.Err() == nil; err = s.images.ImportArchives(ctx) {
+		if err.Error() != told {
+			s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
+			told = err.Error()
+		}
+		if !snapshot.OfTheMoment(err) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.db.Mended():
+		case <-time.After(importAgain):
+		}
 	}
 }
+
+// importAgain is how long after a failure for want of room images are imported again: nothing tells that there is room.
+const importAgain = 30 * time.Second
 
 // containerDropped looks whether a container was the last that an image, removed meanwhile, had to stay for.
 func (s *Server) containerDropped(imageID string) {

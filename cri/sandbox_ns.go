@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -94,6 +95,25 @@ func (m *machine) lookForUserNS(try func() error) func() error {
 			return fmt.Errorf("user namespaces cannot be used here: %w", err)
 		}
 		return passable(m.paths.containers())
+	}
+}
+
+// untilAnswered tries once. What the state of the machine keeps from being tried, such as a disk that cannot be written, is tried again
+// by the next who asks.
+func untilAnswered(try func() error) func() error {
+	var (
+		mu     sync.Mutex
+		tried  bool
+		answer error
+	)
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !tried {
+			answer = try()
+			tried = !snapshot.OfTheMoment(answer)
+		}
+		return answer
 	}
 }
 

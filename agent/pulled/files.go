@@ -69,19 +69,17 @@ func (r *Records) path(dir, of string) string {
 	return filepath.Join(r.cfg.Dir, dir, fileName(of))
 }
 
-// readIntents reads the intents of an earlier agent, and makes the directories where there was none.
+// readIntents reads the intents of an earlier agent.
 func (r *Records) readIntents() (map[Image]*pull, error) {
 	for _, dir := range []string{intentsDir, recordsDir} {
-		if err := os.MkdirAll(filepath.Join(r.cfg.Dir, dir), 0o700); err != nil {
-			return nil, err
-		}
 		if err := removeHalves(filepath.Join(r.cfg.Dir, dir)); err != nil {
-			return nil, err
+			// It takes some space, and is written over.
+			r.cfg.Log.Warn("half-written records of pulled images are not removed", "error", err)
 		}
 	}
 	dir := filepath.Join(r.cfg.Dir, intentsDir)
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	out := map[Image]*pull{}
@@ -140,7 +138,15 @@ func decodeRecord(data []byte) (*pulledRecord, error) {
 }
 
 func (r *Records) writeIntent(i intent) error {
-	return record.Keep(r.path(intentsDir, i.of().String()), i)
+	return keep(r.path(intentsDir, i.of().String()), i)
+}
+
+// keep makes the directory where there is none: at the start the disk may be one that cannot be written.
+func keep(path string, v any) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return record.Keep(path, v)
 }
 
 func (r *Records) removeIntent(image Image) error {
@@ -172,7 +178,7 @@ func (r *Records) read(id string) (*pulledRecord, bool, error) {
 }
 
 func (r *Records) write(p *pulledRecord) error {
-	return record.Keep(r.path(recordsDir, p.ImageRef), p)
+	return keep(r.path(recordsDir, p.ImageRef), p)
 }
 
 // prune removes the records, written before a moment, of images that are not among those with the IDs.
@@ -183,7 +189,7 @@ func (r *Records) prune(ids map[string]bool, at time.Time) error {
 	}
 	dir := filepath.Join(r.cfg.Dir, recordsDir)
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var errs []error

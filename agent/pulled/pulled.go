@@ -32,7 +32,7 @@ const staleIntent = time.Hour
 
 // Config is what [Records] work with. Dir and Find are required.
 type Config struct {
-	Dir    string // is made
+	Dir    string // is made when there is something to be kept in it
 	Policy Policy
 	// Find returns the ID that an image has on the machine, "" when it is not there, and all names that it has. The reference may be
 	// an ID.

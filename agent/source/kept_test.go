@@ -1,9 +1,12 @@
 package source
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-node/berth/agent/source/manifest"
 )
@@ -34,5 +37,30 @@ func TestKept(t *testing.T) {
 	h.write("other.yaml", podYAML("a", "img:2"))
 	if p := h.waitProblem("other.yaml", "Duplicate value"); p.Kept != nil {
 		t.Errorf("a second claimant: %+v", p)
+	}
+}
+
+// TestKeptLater has nowhere to keep the manifests at first, as on a disk that is read-only: they are kept when they can be.
+func TestKeptLater(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	h := start(t, dir, func(c *Config) { c.StateDir = state })
+	h.write("a.yaml", podYAML("a", "img:1"))
+	h.waitImage("a", "img:1")
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	h.write("b.yaml", podYAML("b", "img:1")) // it need not be the same manifest that wakes it
+	h.waitImage("b", "img:1")
+	end := time.Now().Add(patience)
+	for kept := 0; kept != 2; {
+		entries, err := os.ReadDir(state)
+		if kept = len(entries); kept != 2 && time.Now().After(end) {
+			t.Fatalf("%d manifests are kept (%v), want 2", kept, err)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

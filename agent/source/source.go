@@ -76,7 +76,7 @@ type Source struct {
 	files   map[string]*file        // by entry of the directory, or the URL
 	claims  map[object.Ref][]string // files that claim a key; the first one has it
 	queue   *queue
-	unsaved map[string]bool // files whose state is to be kept or dropped
+	unsaved map[string]bool // files whose state is to be kept or dropped; false: that this fails was told
 
 	answers  chan url.Answer
 	answered bool // the URL was asked once

@@ -102,7 +102,8 @@ func (s *Source) restore() {
 	}
 }
 
-// save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it.
+// save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it. What cannot be kept
+// is tried again.
 func (s *Source) save() {
 	if len(s.unsaved) == 0 {
 		return
@@ -112,10 +113,15 @@ func (s *Source) save() {
 		return
 	}
 	for name := range s.unsaved {
-		if err := s.saveFile(name); err != nil {
+		err := s.saveFile(name)
+		if err == nil {
+			delete(s.unsaved, name)
+			continue
+		}
+		if s.unsaved[name] {
 			s.log.Warn("last good manifest is not kept for a restart", "file", s.path(name), "error", err)
 		}
-		delete(s.unsaved, name)
+		s.unsaved[name] = false
 	}
 }
 

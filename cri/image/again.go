@@ -57,13 +57,13 @@ func (s *Store) writeLabel(id string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Join(s.content.dir, "ingest"), temporary)
+	f, err := s.content.begun()
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+		err = into(f.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))

@@ -36,11 +36,8 @@ type contentLock struct {
 
 func openContent(dir string, log *slog.Logger) *content {
 	c := &content{dir: dir, locks: map[digest.Digest]*contentLock{}}
-	// What cannot be made or removed now, for want of space perhaps, fails who needs it, and no start.
+	// What cannot be removed now, of a disk that is read-only perhaps, is no reason not to start.
 	var errs []error
-	for _, d := range []string{"blobs", "ingest", "images"} {
-		errs = append(errs, os.MkdirAll(filepath.Join(dir, d), 0o700))
-	}
 	// Unfinished files of a process that is gone; nobody else works in this directory.
 	left, err := filepath.Glob(filepath.Join(dir, "ingest", temporary+"*"))
 	errs = append(errs, err)
@@ -48,7 +45,7 @@ func openContent(dir string, log *slog.Logger) *content {
 		errs = append(errs, os.Remove(f))
 	}
 	if err := errors.Join(errs...); err != nil {
-		log.Warn("content is not as it should be", "error", err)
+		log.Warn("unfinished content is not removed", "error", err)
 	}
 	return c
 }
@@ -58,11 +55,39 @@ const temporary = "tmp-"
 
 // unnamed makes a file that is gone when it is closed, however that comes about.
 func (c *content) unnamed() (*os.File, error) {
-	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), temporary)
+	f, err := c.begun()
 	if err != nil {
 		return nil, err
 	}
 	return f, os.Remove(f.Name())
+}
+
+// begun makes a file that may become content.
+func (c *content) begun() (*os.File, error) {
+	return within(filepath.Join(c.dir, "ingest"), func(dir string) (*os.File, error) { return os.CreateTemp(dir, temporary) })
+}
+
+// within makes a file in a directory, which is made when it is missing: at the start the disk may be one that cannot be written.
+func within(dir string, make func(dir string) (*os.File, error)) (*os.File, error) {
+	f, err := make(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			f, err = make(dir)
+		}
+	}
+	return f, err
+}
+
+// into gives a file its name, in a directory that is made when it is missing.
+func into(file, name string) error {
+	err := os.Rename(file, name)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return err
+		}
+		err = os.Rename(file, name)
+	}
+	return err
 }
 
 // The digests have been validated, so they hold no slash.
@@ -120,30 +145,19 @@ func (c *content) write(d digest.Digest, b []byte) error {
 	if _, err := c.read(d); err == nil {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Join(c.dir, "ingest"), temporary)
+	f, err := c.begun()
 	if err != nil {
 		return fmt.Errorf("keep content %s: %w", d, err)
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // it has another name when it is kept; else the next start gets it
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = c.keep(f.Name(), d)
+		err = into(f.Name(), c.blob(d))
 	}
 	if err != nil {
 		return fmt.Errorf("keep content %s: %w", d, err)
 	}
 	return nil
-}
-
-func (c *content) keep(file string, d digest.Digest) error {
-	err := os.Rename(file, c.blob(d))
-	if errors.Is(err, os.ErrNotExist) {
-		if err := os.MkdirAll(filepath.Dir(c.blob(d)), 0o700); err != nil {
-			return err
-		}
-		err = os.Rename(file, c.blob(d))
-	}
-	return err
 }
 
 // size is how many bytes of that content are here.
@@ -171,7 +185,7 @@ func ignoreNotExist(err error) error {
 func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error {
 	var errs []error
 	algorithms, err := os.ReadDir(filepath.Join(c.dir, "blobs"))
-	errs = append(errs, err)
+	errs = append(errs, ignoreNotExist(err))
 	for _, a := range algorithms {
 		names, err := os.ReadDir(filepath.Join(c.dir, "blobs", a.Name()))
 		errs = append(errs, err)
@@ -182,7 +196,7 @@ func (c *content) collect(keep func(d digest.Digest) bool, old time.Time) error 
 		}
 	}
 	partials, err := os.ReadDir(filepath.Join(c.dir, "ingest"))
-	errs = append(errs, err)
+	errs = append(errs, ignoreNotExist(err))
 	for _, p := range partials {
 		a, hex, _ := strings.Cut(p.Name(), "-")
 		if strings.HasPrefix(p.Name(), temporary) || keep(digest.NewDigestFromEncoded(digest.Algorithm(a), hex)) {
@@ -227,7 +241,9 @@ func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source
 	s.file, err = os.Open(c.blob(desc.Digest))
 	if errors.Is(err, os.ErrNotExist) {
 		s.whole = false
-		s.file, err = os.OpenFile(c.partial(desc.Digest), os.O_RDWR|os.O_CREATE, 0o600)
+		s.file, err = within(filepath.Join(c.dir, "ingest"), func(string) (*os.File, error) {
+			return os.OpenFile(c.partial(desc.Digest), os.O_RDWR|os.O_CREATE, 0o600)
+		})
 	}
 	if err == nil {
 		s.have, err = s.file.Seek(0, io.SeekEnd)
@@ -291,7 +307,7 @@ func (s *stream) verify() error {
 	if s.whole {
 		return nil
 	}
-	if err := s.content.keep(s.file.Name(), s.desc.Digest); err != nil {
+	if err := into(s.file.Name(), s.content.blob(s.desc.Digest)); err != nil {
 		return fmt.Errorf("keep content %s: %w", s.desc.Digest, err)
 	}
 	s.whole = true

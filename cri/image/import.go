@@ -134,10 +134,6 @@ func (s *Store) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, si
 			return io.NewSectionReader(f, at, size), size, func() {}, nil
 		}
 	}
-	budget, err := layer.BudgetOf(s.content.dir, s.cfg.MaxFill)
-	if err != nil {
-		return nil, 0, nil, err
-	}
 	f, err := s.content.unnamed()
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("make room for the archive: %w", err)
@@ -147,6 +143,10 @@ func (s *Store) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, si
 			f.Close()
 		}
 	}()
+	budget, err := layer.BudgetOf(s.content.dir, s.cfg.MaxFill)
+	if err != nil {
+		return nil, 0, nil, err
+	}
 	z, err := layer.Decompress(&until{ctx, r})
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("read archive: %w", err)

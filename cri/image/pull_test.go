@@ -482,6 +482,9 @@ func TestDamaged(t *testing.T) {
 	w := newWorld(t)
 	_, names := served(t, heavy)
 	big := imagetest.Build(heavy).Layers[1]
+	if err := os.MkdirAll(filepath.Dir(w.content.partial(big.Desc.Digest)), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, data := range [][]byte{make([]byte, 1_000_000), make([]byte, len(big.Data)), make([]byte, len(big.Data)+1), append(big.Data[:500_000:500_000], make([]byte, 1000)...)} {
 		if err := os.WriteFile(w.content.partial(big.Desc.Digest), data, 0o600); err != nil {
 			t.Fatal(err)

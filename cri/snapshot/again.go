@@ -52,7 +52,13 @@ func writeLabelAt(path string, l label) error {
 
 // labelOwn writes the file of a container's snapshot, which counts during this boot as the snapshot does.
 func (s *shelf) labelOwn(key string, r record) error {
-	if err := os.Mkdir(s.dir(r.ID), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Mkdir(s.dir(r.ID), 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(s.root, 0o700); err == nil {
+			err = os.Mkdir(s.dir(r.ID), 0o755)
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return s.labelAgain(key, r)

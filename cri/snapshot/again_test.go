@@ -76,6 +76,9 @@ func TestRemovalCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(s.trash(), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Rename(s.dir(r.ID), filepath.Join(s.trash(), filepath.Base(s.dir(r.ID)))); err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@ func (s *shelf) begin(key, parent string, w Whiteouts) (*layer, error) {
 	l := &layer{shelf: s, id: s.nextID, key: key, parent: parent, whiteouts: w}
 	s.pending[l.id] = struct{}{}
 	s.mu.Unlock()
+	if err := os.MkdirAll(filepath.Dir(l.top()), 0o700); err != nil {
+		return nil, fmt.Errorf("begin layer %s: %w", key, err)
+	}
 	// 0755 is what a layer without an entry for its root gets; the mode of the pod's root directory comes from here.
 	for _, d := range []string{l.top(), l.Dir()} {
 		if err := os.Mkdir(d, 0o755); err != nil {

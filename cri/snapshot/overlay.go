@@ -43,7 +43,7 @@ func NewOverlay(root string, db *store.DB, log *slog.Logger) (Snapshotter, error
 	if err != nil {
 		return nil, err
 	}
-	if err := tryOverlay(s.root); ofTheMoment(err) {
+	if err := tryOverlay(s.root); OfTheMoment(err) {
 		// What is stacked already was so by a start that could try it, and copies would not be found again by the next.
 		s.log.Error("whether overlay mounts work here cannot be tried, and is assumed", "root", root, "error", err)
 	} else if err != nil {
@@ -95,8 +95,8 @@ func tryOverlay(root string) (err error) {
 	return nil
 }
 
-// ofTheMoment says that an error is of the state the machine is in, and not of what its kernel or the filesystem can do.
-func ofTheMoment(err error) bool {
+// OfTheMoment says that an error is of the state the machine is in, and not of what its kernel or the filesystem can do.
+func OfTheMoment(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
 		if errors.Is(err, e) {
 			return true

@@ -78,13 +78,6 @@ func openShelf(root, name string, db *store.DB, log *slog.Logger) (*shelf, error
 		root: abs, boot: strings.TrimSpace(string(boot)), log: log,
 		children: map[string]int{}, pending: map[uint64]struct{}{}, keys: map[string]*keyLock{},
 	}
-	for _, d := range []string{"new", "trash"} {
-		if err := os.MkdirAll(filepath.Join(abs, d), 0o700); err != nil && !ofTheMoment(err) {
-			return nil, fmt.Errorf("make directory of snapshots: %w", err)
-		} else if err != nil {
-			s.log.Error("snapshots cannot be made", "error", err)
-		}
-	}
 	if s.table, err = store.NewTable[record](db, "snapshots-"+name); err != nil {
 		return nil, err
 	}
@@ -246,9 +239,12 @@ func (s *shelf) drop(key string, r record) error {
 
 // discard moves a directory to the trash and has the trash emptied; the caller holds mu.
 func (s *shelf) discard(dir string) error {
-	err := os.Rename(dir, filepath.Join(s.trash(), filepath.Base(dir)))
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	err := os.MkdirAll(s.trash(), 0o700)
+	if err == nil {
+		err = os.Rename(dir, filepath.Join(s.trash(), filepath.Base(dir)))
 	}
 	if err != nil {
 		return err
@@ -299,7 +295,7 @@ func (s *shelf) trash() string { return filepath.Join(s.root, "trash") }
 func (s *shelf) emptyTrash() map[string]error {
 	failed := map[string]error{}
 	entries, err := os.ReadDir(s.trash())
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("removed snapshots take disk space", "error", err)
 	}
 	for _, e := range entries {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -227,6 +228,11 @@ func bare(err error) error {
 func openFile(path string) (f *os.File, readonly, err error) {
 	for deadline := time.Now().Add(time.Second); ; {
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			if err = makeHome(path); err == nil {
+				f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+			}
+		}
 		if err != nil {
 			readonly = bare(err)
 			if f, err = os.OpenFile(path, os.O_RDONLY, 0); err != nil {
@@ -249,6 +255,9 @@ func openFile(path string) (f *os.File, readonly, err error) {
 		}
 	}
 }
+
+// makeHome makes the directory of a file. On a disk that could not be written it may have been missing all the time.
+func makeHome(path string) error { return bare(os.MkdirAll(filepath.Dir(path), 0o711)) }
 
 // named says that the file is the one at path.
 func named(f *os.File, path string) bool {

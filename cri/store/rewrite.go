@@ -43,6 +43,9 @@ func (d *DB) freeze() (unlock func()) {
 // rewrite replaces main by a file with only what counts. It is on the disk before it has the name, so that a power cut leaves the one
 // or the other; who writes meanwhile writes to both and waits for neither.
 func (d *DB) rewrite() error {
+	if err := makeHome(d.cfg.Path); err != nil {
+		return err
+	}
 	unlock := d.freeze()
 	next, err := create(d.cfg.Path, compose(d.all))
 	d.next = next

@@ -65,9 +65,15 @@ type DB struct {
 	rebuild bool          // main is damaged: it is to be replaced, and nothing added to it
 	pending map[id]change // what main lacks
 	trouble error         // why main cannot be written
+	mending chan struct{} // closed at the end of the trouble; nil: there is none
 	lost    string
 	closed  bool
 
+	tender tender
+}
+
+// tender is who syncs and mends the files.
+type tender struct {
 	dirty chan struct{}
 	done  chan struct{}
 	wait  sync.WaitGroup
@@ -91,7 +97,7 @@ func OpenWith(c Config) (*DB, error) {
 	}
 	d := &DB{
 		cfg: c, log: c.Log, tables: map[string]dumper{}, raw: map[id][]byte{}, pending: map[id]change{},
-		dirty: make(chan struct{}, 1), done: make(chan struct{}),
+		tender: tender{dirty: make(chan struct{}, 1), done: make(chan struct{})},
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -101,7 +107,7 @@ func OpenWith(c Config) (*DB, error) {
 	if err := d.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", c.Path, err), d.closeFiles())
 	}
-	d.wait.Add(1)
+	d.tender.wait.Add(1)
 	go d.syncLoop()
 	return d, nil
 }
@@ -117,6 +123,13 @@ func (d *DB) Trouble() error {
 	return d.trouble
 }
 
+// Mended is closed when the trouble of now is over; nil when there is none.
+func (d *DB) Mended() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mending
+}
+
 // Lost says what was lost when the records were opened; "" when nothing was.
 func (d *DB) Lost() string { return d.lost }
 
@@ -124,6 +137,7 @@ func (d *DB) Lost() string { return d.lost }
 func (d *DB) inTrouble(err error) {
 	if d.trouble == nil {
 		d.log.Error("records cannot be written: what runs goes on, and nothing new is begun", "file", d.cfg.Path, "error", err)
+		d.mending = make(chan struct{})
 	}
 	d.trouble = err
 	d.touched()
@@ -183,8 +197,9 @@ func (d *DB) add(line []byte, must bool) error {
 func (d *DB) mended() {
 	if d.trouble != nil {
 		d.log.Info("records are written again", "file", d.cfg.Path)
+		close(d.mending)
 	}
-	d.trouble = nil
+	d.trouble, d.mending = nil, nil
 }
 
 // flush writes what main lacks; the caller holds mu. A file that has to be replaced is left to syncLoop.
@@ -232,8 +247,8 @@ func (d *DB) Sync() error {
 
 // Close syncs and closes the files.
 func (d *DB) Close() error {
-	close(d.done)
-	d.wait.Wait()
+	close(d.tender.done)
+	d.tender.wait.Wait()
 	var err error
 	if d.Trouble() == nil {
 		err = d.Sync()
@@ -256,21 +271,21 @@ func (d *DB) closeFiles() error {
 
 func (d *DB) touched() {
 	select {
-	case d.dirty <- struct{}{}:
+	case d.tender.dirty <- struct{}{}:
 	default:
 	}
 }
 
 func (d *DB) syncLoop() {
-	defer d.wait.Done()
+	defer d.tender.wait.Done()
 	for {
 		select {
-		case <-d.done:
+		case <-d.tender.done:
 			return
-		case <-d.dirty:
+		case <-d.tender.dirty:
 		}
 		select {
-		case <-d.done:
+		case <-d.tender.done:
 			return
 		case <-time.After(syncDelay):
 		}

@@ -87,8 +87,8 @@ func opened(t *testing.T, path string, content []byte) map[string]row {
 	rows := maps.Collect(tab.All())
 	must(t, tab.Put("new", row{"new", 1}))
 	must(t, db.closeFiles()) // without the wait for the disk
-	close(db.done)
-	db.wait.Wait()
+	close(db.tender.done)
+	db.tender.wait.Wait()
 	again, err := os.ReadFile(path)
 	must(t, err)
 	c, err := parse(again)
@@ -430,5 +430,40 @@ func TestFullAndReadOnly(t *testing.T) {
 	}
 	if _, err := os.Stat(c.Path + ".damaged"); err == nil {
 		t.Error("records that nothing is wrong with were set aside")
+	}
+}
+
+// A file system that is read-only may not even have the directory. It is made with the file when it can be, and who waits hears of it.
+func TestMissingAndReadOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	disk := t.TempDir()
+	must(t, unix.Mount("t", disk, "tmpfs", unix.MS_RDONLY, "size=2m"))
+	defer func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }()
+	path := filepath.Join(disk, "root/x.db")
+	db, err := Open(path, nil)
+	must(t, err)
+	tab, err := NewTable[row](db, "rows")
+	must(t, err)
+	mended := db.Mended()
+	if err := tab.Put("a", row{}); !errors.Is(err, unix.EROFS) || mended == nil {
+		t.Errorf("put: %v, mended: %v", err, mended)
+	}
+	must(t, unix.Mount("", disk, "", unix.MS_REMOUNT, ""))
+	db.tend()
+	must(t, db.Trouble())
+	select {
+	case <-mended:
+	default:
+		t.Error("who waits for the end of the trouble does not hear of it")
+	}
+	if db.Mended() != nil {
+		t.Error("there is no trouble, and it can be waited for")
+	}
+	must(t, tab.Put("a", row{"a", 1}))
+	must(t, db.Close())
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
 	}
 }

@@ -70,11 +70,8 @@ func TestReadOnlyRoot(t *testing.T) {
 		t.Errorf("exec: %q", got)
 	}
 	n.requireRefused("new", "read-only file system")
-	if resp, err := n.client.Get("http://node/healthz"); err == nil {
-		resp.Body.Close()
-		if resp.StatusCode == http.StatusOK {
-			t.Error("the node says that nothing is wrong with it")
-		}
+	if n.healthy() {
+		t.Error("the node says that nothing is wrong with it")
 	}
 	n.kill() // what is known of this boot is in the run directory
 	n.launch()
@@ -196,4 +193,84 @@ func TestPullFreesSpace(t *testing.T) {
 	}
 	n.remove("big.yaml")
 	n.requireNoPods()
+}
+
+// TestFreshRoot has a node that was never started come up on a root directory in which nothing can be made. It serves what it can, refuses
+// what is new with the reason, and comes to work without another start once it can write.
+func TestFreshRoot(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, reason string
+		spoil, mend  func(t *testing.T, root string)
+	}{
+		"read-only": {"300m", "read-only file system", makeReadOnly, makeWritable},
+		"inodes":    {"300m,nr_inodes=3000", "no space left on device", fillRoot, emptyRoot},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			root := n.disk("root", c.size)
+			t.Cleanup(func() { c.mend(t, root) })
+			c.spoil(t, root)
+			n.apply("new.yaml", pod("new", idle))
+			n.launch()
+			n.waitServes()
+			n.requireRefused("new", c.reason)
+			n.eventually("the pod to say why it waits", func() error {
+				if out := n.must("describe", "new"); !strings.Contains(out, c.reason) {
+					return errors.New(out)
+				}
+				return nil
+			})
+			if n.healthy() {
+				t.Error("the node says that nothing is wrong with it")
+			}
+			if out, _, _ := n.berth("check", "--root-dir="+root); !strings.Contains(out, c.reason) {
+				t.Errorf("check does not say why: %s", out)
+			}
+			c.mend(t, root)
+			n.waitReady("new")
+			if got := n.sh("new", "echo here"); got != "here\n" {
+				t.Errorf("exec: %q", got)
+			}
+			n.waitUp()
+			for _, dir := range []string{"device-plugins/kubelet.sock", "plugins_registry", "pod-resources/kubelet.sock"} {
+				n.eventually(dir+" to be there", func() error {
+					_, err := os.Stat(filepath.Join(root, dir))
+					return err
+				})
+			}
+			b, err := os.ReadFile(n.Log)
+			if got := strings.Count(string(b), "nothing new is begun"); err != nil || got != 1 {
+				t.Errorf("the log says %d times that nothing new is begun (%v)", got, err)
+			}
+			before := n.waitReady("new")
+			n.kill()
+			n.start()
+			n.requireSame(before, n.waitReady("new"))
+			n.remove("new.yaml")
+			n.requireNoPods()
+		})
+	}
+}
+
+func makeReadOnly(t *testing.T, root string) { remount(t, root, unix.MS_RDONLY) }
+
+func makeWritable(t *testing.T, root string) { remount(t, root, 0) }
+
+func fillRoot(t *testing.T, root string) { fill(t, filepath.Join(root, "filler")) }
+
+func emptyRoot(t *testing.T, root string) {
+	if err := os.RemoveAll(filepath.Join(root, "filler")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// healthy says that the node says so.
+func (n *Node) healthy() bool {
+	resp, err := n.client.Get("http://node/healthz")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
