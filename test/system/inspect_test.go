@@ -104,7 +104,11 @@ func TestKillsAreExplained(t *testing.T) {
 	told := func(args ...string) {
 		n.t.Helper()
 		n.eventually(strings.Join(args, " ")+" to tell of the kill", func() error {
-			if got := n.must(args...); !strings.Contains(got, "container eats") || !strings.Contains(got, "(tail) was killed for want of memory, with ") || !strings.Contains(got, "the container itself used 24Mi of its limit of 24Mi") {
+			got, said, code := n.berth(args...)
+			if code != 0 {
+				return errors.New(said) // the agent may not have read the manifest yet
+			}
+			if !strings.Contains(got, "container eats") || !strings.Contains(got, "(tail) was killed for want of memory, with ") || !strings.Contains(got, "the container itself used 24Mi of its limit of 24Mi") {
 				return errors.New(got)
 			}
 			return nil
