@@ -151,7 +151,7 @@ func TestKillIsToldOnce(t *testing.T) {
 			out.wait(t, "created", "default/web/victim")
 			start(t, h, web+"/victim", "tail /dev/zero")
 			if log == "" {
-				out.wait(t, "oom", "default/web/victim ", "(tail)", "anonymous", "the pod default/web used 128Mi of its limit of 128Mi")
+				out.wait(t, "oom", "default/web/victim ", "(tail)", "anonymous", "the pod default/web used ", "of its limit of 128Mi")
 			} else {
 				out.wait(t, "note", "the kernel's log cannot be read", "no such file")
 				out.wait(t, "oom", "default/web/victim ", "1 process killed", "a group above it")
