@@ -1,5 +1,5 @@
-// Package serve serves a runtime's methods as the CRI on a unix socket. All that is true of every call alike is here, once: the
-// code of an error, the log line, and that a panic is the end of a call and not of the runtime.
+// Package serve serves a runtime's methods as the CRI on a unix socket. All that is true of every call alike is here,
+// once: the code of an error, the log line, and that a panic is the end of a call and not of the runtime.
 package serve
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/berth-node/berth/internal/socket"
 )
 
-// maxMessage is how large a request or an answer may be. Lists of many containers with long annotations pass gRPC's 4 MiB, and
-// clients of the CRI expect 16.
+// maxMessage is how large a request or an answer may be. Lists of many containers with long annotations pass gRPC's 4
+// MiB, and clients of the CRI expect 16.
 const maxMessage = 16 << 20
 
-// grace is how long calls may go on when the server ends. Those that wait for long, such as for a container's end, are made again
-// by their clients.
+// grace is how long calls may go on when the server ends. Those that wait for long, such as for a container's end, are
+// made again by their clients.
 const grace = 5 * time.Second
 
 // Config is what a server needs. Socket, Runtime and Images are required.
@@ -39,6 +39,9 @@ type Config struct {
 // errStopping is what ends the streams that have no end.
 var errStopping = status.Error(codes.Unavailable, "the runtime is stopping")
 
+// Private is the directory that the socket at path is made in.
+func Private(path string) string { return socket.Private(path) }
+
 // Run serves until ctx ends, then lets calls end. It fails at once when another runtime listens on the socket.
 func Run(ctx context.Context, c Config) error {
 	if c.Runtime == nil || c.Images == nil {
@@ -47,11 +50,11 @@ func Run(ctx context.Context, c Config) error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	path, err := Path(c.Socket)
+	path, err := socket.Path(c.Socket)
 	if err != nil {
 		return fmt.Errorf("serve CRI: %w", err)
 	}
-	l, err := socket.Listen(path, c.Log, func() (socket.Made, error) { return listen(path) })
+	l, err := socket.ListenPrivate(path, c.Log)
 	if err != nil {
 		return fmt.Errorf("serve CRI: %w", err)
 	}

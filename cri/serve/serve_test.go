@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/internal/socket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -209,7 +212,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("got %v, %v", st, err)
 	}
 	f := &fake{}
-	if err := Run(t.Context(), Config{Socket: path, Runtime: f, Images: f}); !errors.Is(err, ErrInUse) {
+	if err := Run(t.Context(), Config{Socket: path, Runtime: f, Images: f}); !errors.Is(err, socket.ErrInUse) {
 		t.Errorf("a second server: %v", err)
 	}
 	if err := stop(); err != nil {
@@ -222,15 +225,22 @@ func TestSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: below(dir, "cri.sock"), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/cri.sock", Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
+	// Or one that it was still making.
+	if err := errors.Join(os.Mkdir(Private(path), 0o700), os.WriteFile(filepath.Join(Private(path), "s"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	_, stop = start(t, path, &logBuffer{})
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
@@ -249,7 +259,8 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestSocketIsMadeAgain: clients reach the runtime after somebody has removed its socket, and a call that goes on is not cut.
+// TestSocketIsMadeAgain: clients reach the runtime after somebody has removed its socket, and a call that goes on is
+// not cut.
 func TestSocketIsMadeAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
 	f, stop := start(t, path, &logBuffer{})
@@ -291,32 +302,5 @@ func TestSocketIsMadeAgain(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the socket is left")
-	}
-}
-
-// Of many that start at once one wins, and the others say why they did not.
-func TestOneListener(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cri.sock")
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var won []net.Listener
-	for range 20 {
-		wg.Go(func() {
-			l, err := listen(path)
-			if err == nil {
-				mu.Lock()
-				won = append(won, l.Listener)
-				mu.Unlock()
-			} else if !errors.Is(err, ErrInUse) {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if len(won) != 1 {
-		t.Errorf("%d listen", len(won))
-	}
-	for _, l := range won {
-		l.Close()
 	}
 }

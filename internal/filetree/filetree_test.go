@@ -131,6 +131,30 @@ func TestMovedMeanwhile(t *testing.T) {
 	}
 }
 
+// Two may remove one tree. What the other has removed is still there by the descriptors of the one, and ext4 knows no
+// place in it to go on reading from.
+func TestRemovedMeanwhile(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "top")
+	for depth := range 3 * kept {
+		must(t, os.MkdirAll(filepath.Join(top, "beside"), 0o755))
+		filetreetest.Nest(t, top, "d", 4*kept, 0)
+		fd, err := unix.Open(top, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		other := false
+		err = Empty(t.Context(), fd, top, Removal{May: func(at int, _ *unix.Stat_t) error {
+			if at < 4*kept-1 || other {
+				return nil
+			}
+			other = true
+			return RemoveAll(t.Context(), filepath.Join(top, strings.Repeat("d/", 1+depth)))
+		}})
+		unix.Close(fd)
+		must(t, err)
+		absent(t, filepath.Join(top, "beside"))
+		absent(t, filepath.Join(top, "d"))
+	}
+}
+
 // One entry that cannot be removed keeps none of the others, and its path of many kilobytes is not in the error.
 func TestErrorsAreBounded(t *testing.T) {
 	top := filepath.Join(t.TempDir(), "top")

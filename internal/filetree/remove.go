@@ -17,8 +17,8 @@ type Removal struct {
 	Gone func(st *unix.Stat_t)
 }
 
-// RemoveAll removes path with all below it; it is no error when there is nothing. What is mounted below stays, and is an error. Of many
-// errors it returns the first, with their number: the rest of the tree is removed nevertheless.
+// RemoveAll removes path with all below it; it is no error when there is nothing. What is mounted below stays, and is
+// an error. Of many errors it returns the first, with their number: the rest of the tree is removed nevertheless.
 func RemoveAll(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
 	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -103,8 +103,8 @@ func (m *remover) run(ctx context.Context) error {
 	return m.result()
 }
 
-// end is the end of a directory that was read. What is read while entries go may be incomplete, so that it is read again as long as
-// removing leaves any.
+// end is the end of a directory that was read. What is read while entries go may be incomplete, so that it is read
+// again as long as removing leaves any.
 func (m *remover) end() (done bool, err error) {
 	l := m.top()
 	if m.depth() == 0 {
@@ -168,8 +168,8 @@ func unlessGone(err error) error {
 	return err
 }
 
-// entry removes one entry, or enters it when it is a directory with something in it. What kind it is the kernel says, when asked to
-// remove it.
+// entry removes one entry, or enters it when it is a directory with something in it. What kind it is the kernel says,
+// when asked to remove it.
 func (m *remover) entry(name string) {
 	if err := m.remove(name); err != nil {
 		m.fail(name, err)

@@ -1,9 +1,10 @@
-// Package filetree walks, counts and removes trees of files that others have made, of any depth: containers nest directories until
-// paths are longer than PATH_MAX and descriptors run out.
+// Package filetree walks, counts, copies and removes trees of files that others have made, of any depth: containers
+// nest directories until paths are longer than PATH_MAX and descriptors run out.
 //
-// However deep a tree is, a walk holds a bounded number of descriptors: a directory above is closed meanwhile and found again by "..",
-// which counts only when it has the device and inode that were left. No symbolic link is followed and no mount point crossed. What
-// cannot be read or removed does not keep a walk from the rest, and an error is a line of bounded length.
+// However deep a tree is, a walk holds a bounded number of descriptors: a directory above is closed meanwhile and found
+// again by "..", which counts only when it has the device and inode that were left. No symbolic link is followed and no
+// mount point crossed. What cannot be read or removed does not keep a walk from the rest, and an error is a line of
+// bounded length.
 package filetree
 
 import (
@@ -15,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept is how many directories stay open above the one that is being read: few trees are deeper, and so most walks open nothing twice.
+// kept is how many directories stay open above the one that is being read: few trees are deeper, and so most walks open
+// nothing twice.
 const kept = 16
 
 // maxLost bounds how often a walk that finds a directory moved away looks for its way from the top.
@@ -93,8 +95,8 @@ func (w *way) down(name string) (unix.Stat_t, error) {
 	return st, nil
 }
 
-// up leaves a directory for the one above it. Where that is not above it any more, the walk goes on in the lowest directory on its way
-// that is still where it was.
+// up leaves a directory for the one above it. Where that is not above it any more, the walk goes on in the lowest
+// directory on its way that is still where it was.
 func (w *way) up() error {
 	child := w.top().fd
 	defer unix.Close(child)
@@ -107,11 +109,11 @@ func (w *way) up() error {
 	if err != nil {
 		return w.find()
 	}
-	if !l.is(fd) {
+	if !l.is(fd) || l.resume(fd) != nil {
 		unix.Close(fd)
 		return w.find()
 	}
-	return l.resume(fd)
+	return nil
 }
 
 // is says that fd is the directory of this level.
@@ -120,16 +122,36 @@ func (l *level) is(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Dev == l.dev && st.Ino == l.ino
 }
 
+// resume has reading go on where it was. In a directory that somebody has removed meanwhile it may not: with its size
+// ext4 forgets that places in it are hashes, and refuses them with EINVAL.
 func (l *level) resume(fd int) error {
-	l.fd = fd
 	_, err := unix.Seek(fd, l.at, unix.SEEK_SET)
+	if err == nil {
+		l.fd = fd
+	}
 	return err
 }
 
 // find goes from the top as far as everything is where it was.
 func (w *way) find() error {
+	for {
+		fd, err := w.findOne()
+		if err != nil {
+			return err
+		}
+		l := w.top()
+		if l.fd >= 0 || l.resume(fd) == nil {
+			return nil
+		}
+		unix.Close(fd)
+		w.levels = w.levels[:w.depth()]
+	}
+}
+
+// findOne opens the uppermost directory that is where it was.
+func (w *way) findOne() (int, error) {
 	if w.lost++; w.lost > maxLost {
-		return errLost
+		return -1, errLost
 	}
 	from := 0
 	for i := range w.levels {
@@ -153,10 +175,7 @@ func (w *way) find() error {
 		}
 		fd = next
 	}
-	if l := w.top(); l.fd < 0 {
-		return l.resume(fd)
-	}
-	return nil
+	return fd, nil
 }
 
 // more reads names of the uppermost directory, if none are pending. It returns false at its end.
@@ -195,7 +214,8 @@ func (w *way) path(name string) string {
 	return Shown(b.String() + name)
 }
 
-// Shown is a path in quotes, for a message: escaped, since containers choose names, and without its middle where it is long.
+// Shown is a path in quotes, for a message: escaped, since containers choose names, and without its middle where it is
+// long.
 func Shown(path string) string {
 	if len(path) <= maxShown {
 		return fmt.Sprintf("%q", path)
@@ -210,9 +230,10 @@ func passed(err error) bool {
 
 func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// Walk calls visit for everything below the directory fd, whose path is for messages: with an open directory, the name of an entry in
-// it and what that is, a directory before what is in it. Directories on which something is mounted are left out. It goes on after what
-// cannot be read, and returns the first such error; it ends with an error of visit or of ctx.
+// Walk calls visit for everything below the directory fd, whose path is for messages: with an open directory, the name
+// of an entry in it and what that is, a directory before what is in it. Directories on which something is mounted are
+// left out. It goes on after what cannot be read, and returns the first such error; it ends with an error of visit or
+// of ctx.
 func Walk(ctx context.Context, fd int, path string, visit func(dir int, name string, st *unix.Stat_t) error) error {
 	own, err := openDir(fd, ".")
 	if err != nil {
@@ -265,8 +286,8 @@ func Walk(ctx context.Context, fd int, path string, visit func(dir int, name str
 // Usage is what files take.
 type Usage struct{ Bytes, Inodes uint64 }
 
-// Count adds up the blocks of dir and of all below it as du does: each hard link once, nothing of other mounts. Files may come and go
-// meanwhile. With an error it returns what it could count.
+// Count adds up the blocks of dir and of all below it as du does: each hard link once, nothing of other mounts. Files
+// may come and go meanwhile. With an error it returns what it could count.
 func Count(ctx context.Context, dir string) (Usage, error) {
 	var u Usage
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

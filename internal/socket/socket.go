@@ -1,5 +1,5 @@
-// Package socket keeps sockets where clients look for them: one that somebody deletes or replaces is made again, since without it nobody
-// reaches who serves it.
+// Package socket makes sockets for root only, and keeps them where clients look for them: one that somebody deletes or replaces is made again,
+// since without it nobody reaches who serves it.
 package socket
 
 import (
@@ -9,58 +9,92 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
-
-	"github.com/fsnotify/fsnotify"
+	"time"
 )
 
-// Keep has the socket at path be there again whenever it is missed, until ctx ends: again makes it. own is the one that is there, and again
-// returns the next: looked at before it has the name, since somebody may have replaced it after. What fails is tried again at the next
-// change of the path. It returns at once when it cannot watch that.
+// What cannot be made is tried again after a while that grows between these.
+const (
+	shortest = 100 * time.Millisecond
+	longest  = 30 * time.Second
+)
+
+// backing is how often it is looked for a socket of which nothing was heard: events can be lost with a directory that
+// is moved and made again while it is begun to be watched.
+const backing = 5 * time.Second
+
+// Keep has the socket at path be there again whenever it is missed, until ctx ends: again makes it. own is the one that
+// is there, and again returns the next: looked at before it has the name, since somebody may have replaced it after.
+// What fails is tried again, sooner if the path changes. It returns at once when it cannot watch that.
 func Keep(ctx context.Context, path string, own os.FileInfo, log *slog.Logger, again func() (os.FileInfo, error)) error {
-	changes, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer changes.Close()
-		err = changes.Add(filepath.Dir(path))
-	}
+	heard, err := watch(path)
 	if err != nil {
 		return fmt.Errorf("watch socket %s: %w", path, err)
 	}
+	defer func() { heard.close() }()
+	var wait time.Duration // 0: nothing has failed
+	moved := false         // the directory was, or was removed
 	for {
+		var failed error
+		if moved {
+			// By another watcher: of a directory that goes the kernel tells more than once, and what it tells late the
+			// one before would take for the end of the watch on the next directory.
+			var next *changes
+			if next, failed = watch(path); failed == nil {
+				heard.close()
+				heard, moved = next, false
+			}
+		}
 		if now, err := os.Lstat(path); err != nil || !os.SameFile(own, now) {
 			if next, err := again(); err == nil {
 				log.Warn("socket was removed by somebody and is made again", "socket", path)
 				own = next
-			} else if ctx.Err() == nil {
-				log.Error("socket was removed by somebody and cannot be made again", "socket", path, "error", err)
+			} else {
+				failed = err
+				if wait == 0 && ctx.Err() == nil {
+					log.Error("socket was removed by somebody and cannot be made again, it is tried further",
+						"socket", path, "error", err)
+				}
 			}
 		}
-		if !awaitChange(ctx, changes, path) {
+		if wait = min(max(2*wait, shortest), longest); failed == nil {
+			wait = 0
+		}
+		gone, ok := awaitChange(ctx, heard, path, wait)
+		if !ok {
 			return nil
 		}
+		moved = moved || gone
 	}
 }
 
-// awaitChange waits until something may have become of the path; false: ctx has ended.
-func awaitChange(ctx context.Context, changes *fsnotify.Watcher, path string) bool {
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case e := <-changes.Events:
-			if e.Name == path && !e.Has(fsnotify.Chmod) {
-				return true
-			}
-		case <-changes.Errors: //nolint:errcheck // events were lost
-			return true
-		}
+// awaitChange waits until something may have become of the path, or its directory, or the time is over. moved says that it is the
+// directory, or may be. ok is false when ctx has ended.
+func awaitChange(ctx context.Context, heard *changes, path string, wait time.Duration) (moved, ok bool) {
+	quiet := wait == 0
+	if quiet {
+		wait = backing
 	}
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+		return false, false
+	case <-late.C:
+		return quiet && !there(path), true
+	case c := <-heard.events:
+		return c.moved, true
+	}
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // listener is what clients reach by one path, by whichever socket is there.
 type listener struct {
-	listen func() (Made, error)
+	listen func(ctx context.Context) (Made, error)
 	path   string
 	conns  chan accepted
 	end    context.CancelFunc
@@ -82,35 +116,39 @@ type Made struct {
 	File     os.FileInfo
 }
 
-// Listen listens at path, which listen does and is called again for when the socket is missed. What was accepted before goes on. The
-// listener that listen returns leaves the path alone when it is closed, once there is another.
-func Listen(path string, log *slog.Logger, listen func() (Made, error)) (net.Listener, error) {
-	first, err := listen()
+// Listen listens at path, which listen does and is called again for when the socket is missed. What was accepted before
+// goes on. The listener that listen returns leaves the path alone when it is closed, once there is another. The context
+// that listen gets ends when the whole is closed, which waits for it.
+func Listen(path string, log *slog.Logger, listen func(ctx context.Context) (Made, error)) (net.Listener, error) {
+	ctx, end := context.WithCancel(context.Background())
+	first, err := listen(ctx)
 	if err != nil {
+		end()
 		return nil, err
 	}
-	ctx, end := context.WithCancel(context.Background())
 	l := &listener{listen: listen, path: path, conns: make(chan accepted), end: end, ended: ctx.Done(), current: first.Listener}
 	l.wait.Go(func() { l.accept(first.Listener) })
 	l.wait.Go(func() {
-		if err := Keep(ctx, path, first.File, log, l.again); err != nil {
+		if err := Keep(ctx, path, first.File, log, func() (os.FileInfo, error) { return l.again(ctx) }); err != nil {
 			log.Warn("a socket that somebody removes is made again at the next start only", "socket", path, "error", err)
 		}
 	})
 	return l, nil
 }
 
-func (l *listener) again() (os.FileInfo, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	select {
-	case <-l.ended:
+// again makes the next socket, without the lock: that may take a while, and Close has to come in between.
+func (l *listener) again(ctx context.Context) (os.FileInfo, error) {
+	if ctx.Err() != nil {
 		return nil, net.ErrClosed
-	default:
 	}
-	next, err := l.listen()
+	next, err := l.listen(ctx)
 	if err != nil {
 		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, errors.Join(net.ErrClosed, next.Listener.Close())
 	}
 	old := l.current
 	l.current = next.Listener

@@ -1,7 +1,9 @@
-// Package socket is the unix socket that the agent is reached by on its machine: where it is, made for root, and made again.
+// Package socket is the unix socket that the agent is reached by on its machine: where it is, made for root, and made
+// again.
 package socket
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,23 +19,26 @@ import (
 // Name is the socket's name in the run directory.
 const Name = "berth.sock"
 
+// Part is the name that the socket has until it is ready.
+const Part = Name + ".new"
+
 // maxSocketPath is what fits into the kernel's sockaddr_un with the final NUL.
 const maxSocketPath = 107
 
-// Open opens the agent's socket in the run directory, without which no command reaches it. When it is missed it is made again.
+// Open opens the agent's socket in the run directory, without which no command reaches it. When it is missed it is made
+// again.
 func Open(runDir string, log *slog.Logger) (net.Listener, error) {
-	return socket.Listen(filepath.Join(runDir, Name), log, func() (socket.Made, error) { return Listen(runDir) })
+	return socket.Listen(filepath.Join(runDir, Name), log, func(context.Context) (socket.Made, error) { return Listen(runDir) })
 }
 
-// Listen makes the agent's socket, for root only. A socket that is there is a dead agent's: the run directory is locked. It gets its name
-// when it is ready.
+// Listen makes the agent's socket, for root only. A socket that is there is a dead agent's: the run directory is
+// locked. It gets its name when it is ready.
 func Listen(runDir string) (m socket.Made, err error) {
-	const part = Name + ".new"
-	made := filepath.Join(runDir, part)
+	made := filepath.Join(runDir, Part)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("remove old socket: %w", err)
 	}
-	addr, done, err := address(runDir, part)
+	addr, done, err := address(runDir, Part)
 	if err != nil {
 		return m, err
 	}
@@ -59,8 +64,8 @@ func Listen(runDir string) (m socket.Made, err error) {
 	return socket.Made{Listener: l, File: own}, nil
 }
 
-// Address is the address of the socket in the run directory, valid until done is called. A path that is too long for an address
-// is taken by way of a descriptor.
+// Address is the address of the socket in the run directory, valid until done is called. A path that is too long for an
+// address is taken by way of a descriptor.
 func Address(runDir string) (addr string, done func(), err error) { return address(runDir, Name) }
 
 func address(runDir, name string) (addr string, done func(), err error) {

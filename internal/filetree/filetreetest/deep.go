@@ -17,7 +17,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Nest makes directories of that name in each other, with a file of so many bytes in every hundredth, and returns how many files.
+// Nest makes directories of that name in each other, with a file of so many bytes in every hundredth, and returns how
+// many files.
 func Nest(t testing.TB, dir, name string, depth int, size int64) (files int) {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -1,0 +1,76 @@
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestWrite replaces a file that somebody has open, over what a killed writer has left.
+func TestWrite(t *testing.T) {
+	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"killed": Write, "loss of power": WriteSynced} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f")
+			if err := write(path, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			reader, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			if err := os.WriteFile(path+Part, []byte("half of something long"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := write(path, []byte("new"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 10)
+			if n, err := reader.Read(b); err != nil || string(b[:n]) != "old" {
+				t.Errorf("who has it open reads %q, %v", b[:n], err)
+			}
+			if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
+				t.Errorf("it has %q, %v", b, err)
+			}
+			if st, err := os.Stat(path); err != nil || st.Mode() != 0o600 {
+				t.Errorf("mode is %v, %v", st, err)
+			}
+			if _, err := os.Stat(path + Part); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a part is left: %v", err)
+			}
+			if err := write(filepath.Join(path, "no directory", "f"), nil, 0o600); err == nil {
+				t.Error("it is written where there is no directory")
+			}
+		})
+	}
+}
+
+// TestFullDisk has no room for the whole: the file stays what it was, and no half of the next takes what room there is.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for a disk of its own")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("small", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "f")
+	if err := Write(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte(strings.Repeat("x", 1<<20)), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error is %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
+		t.Errorf("it has %q, %v", b, err)
+	}
+	if _, err := os.Stat(path + Part); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a half is left: %v", err)
+	}
+}

@@ -1,0 +1,108 @@
+// Package command runs programs of the node: bounded in time and in what is kept of what they say, and with an error
+// for one that is missing that names the Debian package it is in.
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const (
+	// drain is how long what a program has started may keep its output open after the program itself has ended: it
+	// might never close it.
+	drain = 5 * time.Second
+	// mostSaid bounds what is kept of what a program says.
+	mostSaid = 64 << 10
+)
+
+// ErrMissing says that a program is not on the node.
+var ErrMissing = errors.New("is not on the node")
+
+// Call is a program with what it is given.
+type Call struct {
+	Name  string
+	Args  []string
+	Stdin []byte // written to a pipe, so that secrets are in no argument and no file
+	// Deadline is how long it may take; 0: as long as the context.
+	Deadline time.Duration
+}
+
+// Output is what a program has written to its two outputs, the beginning of each.
+type Output struct{ Out, Said string }
+
+// Run runs a program of the node, until the context ends at the latest.
+func Run(ctx context.Context, name string, args ...string) error {
+	_, err := Call{Name: name, Args: args}.Run(ctx)
+	return err
+}
+
+// Run runs the program until it ends, the context does, or the deadline is over. What it says is in the error when it
+// fails, which wraps [exec.ExitError], [ErrMissing], or why it was given up.
+func (c Call) Run(ctx context.Context) (Output, error) {
+	tool, err := exec.LookPath(c.Name)
+	if err != nil {
+		return Output{}, missing(c.Name)
+	}
+	if c.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Deadline)
+		defer cancel()
+	}
+	cmd := exec.CommandContext(ctx, tool, c.Args...)
+	var o, e head
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &e, drain
+	// Some programs ask the locale how to say what is parsed here.
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
+	err = cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the program itself has ended well
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	out := Output{string(o.kept), strings.TrimSpace(string(e.kept))}
+	if err != nil {
+		return out, fmt.Errorf("%s: %w: %s", c.Name, err, strings.TrimSpace(out.Out+out.Said))
+	}
+	return out, nil
+}
+
+// packageOf is where Debian has a program.
+func packageOf(name string) string {
+	switch {
+	case strings.HasSuffix(name, ".xfs") || strings.HasPrefix(name, "xfs_"):
+		return "xfsprogs"
+	case strings.HasPrefix(name, "btrfs") || strings.HasSuffix(name, ".btrfs"):
+		return "btrfs-progs"
+	case strings.Contains(name, ".ext") || name == "resize2fs":
+		return "e2fsprogs"
+	}
+	return map[string]string{
+		"blkid": "util-linux", "mount": "mount", "mount.nfs": "nfs-common", "cryptsetup": "cryptsetup-bin",
+		"lvs": "lvm2", "vgs": "lvm2", "lvcreate": "lvm2", "lvremove": "lvm2", "lvextend": "lvm2", "lvchange": "lvm2",
+	}[name]
+}
+
+func missing(name string) error {
+	if pkg := packageOf(name); pkg != "" {
+		return fmt.Errorf("the program %s %w (Debian package %s)", name, ErrMissing, pkg)
+	}
+	return fmt.Errorf("the program %s %w", name, ErrMissing)
+}
+
+// head keeps the beginning of what is written to it.
+type head struct{ kept []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), mostSaid-len(h.kept))]...)
+	return len(p), nil
+}
