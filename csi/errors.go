@@ -1,0 +1,85 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ErrNotRegistered is of a driver that is not there: what needs it waits until it comes ([Drivers.Subscribe]).
+var ErrNotRegistered = errors.New("CSI driver is not registered")
+
+// Error is what a driver, or the way to it, has against a call.
+type Error struct {
+	Driver  string
+	Method  string // NodeStageVolume
+	Code    codes.Code
+	Message string // bounded, on one line, without the secrets of the call
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("call %s of CSI driver %s: %s: %s", e.Method, e.Driver, e.Code, e.Message)
+}
+
+// GRPCStatus is for [status.FromError].
+func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
+
+// Is has a call that was given up be known by the context's own errors.
+func (e *Error) Is(target error) bool {
+	return e.Code == codes.Canceled && target == context.Canceled ||
+		e.Code == codes.DeadlineExceeded && target == context.DeadlineExceeded
+}
+
+// Final says that a call is over, with nothing going on of it at the driver: the same call again gives the same answer until somebody has
+// changed something (the specification's "Error Scheme"). What is not final may have had its effect, or have it yet: only the same call
+// again, or the one that undoes it, tells.
+func Final(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+	switch e.Code {
+	case codes.OK,
+		codes.Canceled, codes.DeadlineExceeded, // given up here; the driver may go on
+		codes.Unavailable,       // there is no driver, or it has gone with the call
+		codes.Aborted,           // the volume has an operation pending
+		codes.ResourceExhausted: // gRPC says so too of an answer that is too long
+		return false
+	}
+	return true
+}
+
+// CodeOf is the code of an error of a call; [codes.Unknown] of any other.
+func CodeOf(err error) codes.Code {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return codes.Unknown
+}
+
+// maxMessage is how much is kept of what a driver says, in bytes.
+const maxMessage = 1 << 10
+
+// Text makes what a driver says fit to be shown: one line, bounded, valid.
+func Text(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), 2*maxMessage)], "?")
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) <= maxMessage {
+		return s
+	}
+	end := maxMessage - len("...")
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
+}

@@ -1,0 +1,143 @@
+// Package local is the driver local.csi.berth.node: volumes on the disks of this machine, as directories, images with loop devices, or
+// logical volumes. It speaks CSI on a unix socket, and serves any kubelet.
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Name is what the driver is called.
+const Name = "local.csi.berth.node"
+
+// TopologyKey is the segment of topology whose value is the node that a volume is on.
+const TopologyKey = "topology." + Name + "/node"
+
+// ErrRunning says that another process has the data directory.
+var ErrRunning = errors.New("another driver runs on the data directory")
+
+// Config says what the driver is.
+type Config struct {
+	DataDir string // made unless it is there
+	NodeID  string
+	Version string
+	// Overcommit is how many times the space that there is may be promised; 1: nothing is promised twice.
+	Overcommit float64
+	// MaxVolumes is how many volumes the node takes at once; 0: as many as are asked for.
+	MaxVolumes int64
+	// VolumeGroup is the volume group of LVM for volumes of the type lvm, and ThinPool the pool in it; "": there are none.
+	VolumeGroup, ThinPool string
+	Log                   *slog.Logger
+
+	step steps
+}
+
+// Driver is the driver on one data directory. Each of its parts has what it keeps to itself, and uses those above it only.
+type Driver struct {
+	cfg       Config
+	lock      *os.File
+	records   *records
+	backends  *backends
+	place     place
+	space     *space
+	freezer   *freezer
+	maker     *maker
+	snapshots *snapshots
+	stager    *stager
+	publisher *publisher
+	inlines   *inlines
+	meter     *meter
+}
+
+// Open takes the data directory, and finishes or undoes what was cut off when the last driver on it was killed. What fails of that is logged
+// and tried again when it is asked for.
+func Open(ctx context.Context, c Config) (*Driver, error) {
+	if !nodeID.MatchString(c.NodeID) {
+		return nil, fmt.Errorf("node ID %q: must be the name of a node, at most 63 letters, digits, '-', '_' and '.'", c.NodeID)
+	}
+	if c.Overcommit < 1 || c.Overcommit > 1000 {
+		return nil, fmt.Errorf("overcommit %v: must be from 1 to 1000", c.Overcommit)
+	}
+	if c.MaxVolumes < 0 {
+		return nil, fmt.Errorf("max volumes %d: must not be negative", c.MaxVolumes)
+	}
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	// The kernel names images without links.
+	dir, err := filepath.EvalSymlinks(c.DataDir)
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find data directory: %w", err)
+	}
+	c.DataDir = dir
+	d := &Driver{cfg: c}
+	if d.backends, err = newBackends(&c); err != nil {
+		return nil, err
+	}
+	if err := d.open(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	d.assemble()
+	(&recovery{d.records, d.backends, d.freezer, d.maker, d.snapshots, c.Log}).recover(ctx)
+	return d, nil
+}
+
+// open takes the data directory, and reads its records.
+func (d *Driver) open() (err error) {
+	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir, inlineDir(d.cfg.DataDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+	}
+	if d.lock, err = os.OpenFile(filepath.Join(d.cfg.DataDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return fmt.Errorf("open lock: %w", err)
+	}
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrRunning
+		}
+		return fmt.Errorf("lock %s: %w", d.cfg.DataDir, err)
+	}
+	d.records, err = openRecords(d.cfg.DataDir, d.cfg.step, d.cfg.Log)
+	return err
+}
+
+// assemble gives each part those that it uses.
+func (d *Driver) assemble() {
+	c := d.cfg
+	d.place = place{node: c.NodeID}
+	d.space = &space{records: d.records, backends: d.backends, overcommit: c.Overcommit}
+	d.freezer = &freezer{records: d.records, backends: d.backends, log: c.Log}
+	d.maker = &maker{records: d.records, backends: d.backends, space: d.space, freezer: d.freezer, log: c.Log}
+	d.snapshots = &snapshots{records: d.records, backends: d.backends, space: d.space, freezer: d.freezer, place: d.place, log: c.Log}
+	d.stager = &stager{records: d.records, backends: d.backends, freezer: d.freezer, most: c.MaxVolumes, log: c.Log}
+	d.publisher = &publisher{records: d.records, backends: d.backends, dir: c.DataDir}
+	d.inlines = &inlines{
+		records: d.records, backends: d.backends, maker: d.maker, stager: d.stager, publisher: d.publisher, dir: inlineDir(c.DataDir),
+	}
+	d.meter = &meter{records: d.records, backends: d.backends}
+}
+
+// Close lets go of the data directory. What is mounted stays.
+func (d *Driver) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// inlineDir is where volumes are staged that belong to one pod.
+func inlineDir(dataDir string) string { return filepath.Join(dataDir, "inline") }
+
+// longest bounds what a driver does by itself for one volume.
+const longest = 10 * time.Minute

@@ -1,0 +1,92 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-node/berth/csi/local/record"
+)
+
+// freezer has nobody write to a volume while it is copied.
+type freezer struct {
+	records  *records
+	backends *backends
+	log      *slog.Logger
+}
+
+// still has nobody write to a volume until thaw is called, so that a copy of it is what it was at one moment.
+func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err error) {
+	u, err := f.records.uses.Get(v.ID)
+	used := err == nil && (u.Staging != "" || len(u.Targets) > 0)
+	switch {
+	case !used || v.Type == typeLVM: // the device mapper freezes what is on a device that it takes a snapshot of
+		return func() {}, nil
+	case v.Type == typeDirectory && f.backends.dirs.AtOnce(v.ID):
+		return func() {}, nil
+	case v.Type == typeDirectory:
+		return nil, status.Errorf(codes.FailedPrecondition, "source volume: it is in use, and a directory is copied file by file: "+
+			"stop its pods first, or have volumes of the type loop, or the data directory on btrfs")
+	case v.Block && !f.backends.images.Clones():
+		return nil, status.Errorf(codes.FailedPrecondition, "source volume: a block device in use is not copied at one moment: "+
+			"stop its pods first, or have the data directory on xfs or btrfs")
+	case v.Block:
+		return func() {}, f.flush(ctx, v)
+	}
+	// The record comes first: a file system that stays frozen would stop its pods for ever.
+	u.Frozen = true
+	if err := f.records.uses.Put(u); err != nil {
+		return nil, failed("freeze", err)
+	}
+	thaw = func() {
+		if err := f.thaw(u); err != nil {
+			f.log.Error("a file system that was frozen for a snapshot may stay so", "volume", v.ID, "error", err)
+		}
+	}
+	f.records.step.at("freeze")
+	if err := onMount(u.Staging, func(fd int) error { return unix.IoctlSetInt(fd, fiFreeze, 0) }); err != nil {
+		thaw()
+		return nil, failed("freeze file system", err)
+	}
+	return thaw, nil
+}
+
+// The ioctls that freeze and thaw a file system, and give back to the device what it does not use (linux/fs.h).
+const (
+	fiFreeze = 0xc0045877 // FIFREEZE
+	fiThaw   = 0xc0045878 // FITHAW
+	fiTrim   = 0xc0185879 // FITRIM
+)
+
+// thaw has a file system be written to again. It is no error when it was not frozen.
+func (f *freezer) thaw(u record.Use) error {
+	f.records.step.at("thaw")
+	err := onMount(u.Staging, func(fd int) error { return unix.IoctlSetInt(fd, fiThaw, 0) })
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	u.Frozen = false
+	return f.records.uses.Put(u)
+}
+
+// onMount acts on the root of a file system.
+func onMount(path string, act func(fd int) error) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return act(fd)
+}
+
+// flush has what was written to a block device be in its image.
+func (f *freezer) flush(ctx context.Context, v record.Volume) error {
+	if err := f.backends.images.Flush(ctx, v.ID); err != nil {
+		return failed("flush volume", err)
+	}
+	return nil
+}

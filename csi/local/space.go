@@ -1,0 +1,86 @@
+package local
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-node/berth/csi/local/record"
+)
+
+// space is how much is promised, and how much still can be.
+type space struct {
+	records    *records
+	backends   *backends
+	overcommit float64    // see [Config]
+	mu         sync.Mutex // between counting what is promised and promising more
+}
+
+// luksHeader is what LUKS takes of a device by default, in bytes.
+const luksHeader = 16 << 20
+
+// deviceBytes is how large the device below a volume is.
+func deviceBytes(c record.Content) int64 {
+	if c.Encrypted {
+		return c.Capacity + luksHeader
+	}
+	return c.Capacity
+}
+
+// promised is what volumes and snapshots may still come to take beyond what they take, and what they take, in bytes.
+func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more, taken int64) {
+	add := func(id string, c record.Content, may int64) {
+		if id == except || (c.Type == typeLVM) != ofLVM {
+			return
+		}
+		has, known := sp.backends.storage(c.Type).Taken(ctx, id)
+		// Of blocks that it has in common with others nobody knows how many it will have for itself.
+		if !known || c.Shared {
+			has = 0
+		}
+		has = min(has, may)
+		more += may - has
+		taken += has
+	}
+	for _, v := range sp.records.volumes.All() {
+		add(v.ID, v.Content, deviceBytes(v.Content))
+	}
+	for _, s := range sp.records.snaps.All() {
+		// A snapshot that shares nothing has what it will ever have.
+		if may := deviceBytes(s.Content); s.Shared {
+			add(s.ID, s.Content, may)
+		} else if has, known := sp.backends.storage(s.Type).Taken(ctx, s.ID); known {
+			add(s.ID, s.Content, has)
+		}
+	}
+	return more, taken
+}
+
+// available is how many bytes can still be promised. With an overcommit of 1 that is what is free, less what is promised and not yet taken.
+func (sp *space) available(ctx context.Context, kind, except string) (int64, error) {
+	free, err := sp.backends.storage(kind).Free(ctx)
+	if err != nil {
+		return 0, status.Errorf(codes.Internal, "find free space: %v", err)
+	}
+	more, taken := sp.promised(ctx, kind == typeLVM, except)
+	return max(0, int64(sp.overcommit*float64(free+taken))-taken-more), nil
+}
+
+// reserve promises bytes by writing a record; no two do at once. except is the ID of what has been promised something, and gets more.
+func (sp *space) reserve(ctx context.Context, kind, except string, bytes int64, write func() error) error {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	free, err := sp.available(ctx, kind, except)
+	if err != nil {
+		return err
+	}
+	if bytes > free {
+		return status.Errorf(codes.ResourceExhausted, "capacity_range: %d bytes are asked for, and %d can still be promised", bytes, free)
+	}
+	if err := write(); err != nil {
+		return status.Errorf(codes.Internal, "%v", err)
+	}
+	return nil
+}

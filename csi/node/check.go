@@ -1,0 +1,143 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-node/berth/csi"
+)
+
+// Check compares the records with the kernel's list of mounts. It changes nothing.
+func (m *Manager) Check(ctx context.Context) ([]Finding, error) {
+	mounts, err := mountPoints()
+	if err != nil {
+		return nil, fmt.Errorf("check volumes: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.ledger.mu.Lock()
+	var out []Finding
+	recorded := map[string]bool{}
+	for _, v := range m.ledger.entries {
+		if v.record != nil {
+			out = append(out, v.findings(mounts, recorded)...)
+		}
+	}
+	for path, why := range m.ledger.damaged {
+		out = append(out, Finding{What: Damaged, Path: path, Text: why})
+	}
+	for _, why := range m.ledger.later {
+		out = append(out, Finding{What: Damaged, Text: why})
+	}
+	m.ledger.mu.Unlock()
+	for _, path := range slices.Sorted(maps.Keys(mounts)) {
+		if stage, ours := m.ledger.layout.ours(path); ours && !recorded[path] {
+			out = append(out, m.orphan(path, stage))
+		}
+	}
+	for name, began := range m.calls.Stuck() {
+		out = append(out, Finding{What: Hanging, Text: name + " since " + began.Format(time.RFC3339)})
+	}
+	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Path, b.Path)) })
+	return out, nil
+}
+
+// findings is what there is to say of a volume with a record. It adds its paths to those that are recorded.
+func (v *entry) findings(mounts, recorded map[string]bool) []Finding {
+	r, n := v.record, v.note
+	var out []Finding
+	say := func(what, path, pod, text string) {
+		out = append(out, Finding{What: what, Driver: r.Driver, Handle: r.Handle, Path: path, Pod: pod, Text: text})
+	}
+	recorded[r.Stage] = true
+	if r.Stage != "" && n.Staged == nil {
+		say(HalfDone, r.Stage, "", "it is staged or unstaged, and not known to be done")
+	}
+	if n.Staged != nil && n.Staged.Mount && !mounts[r.Stage] {
+		say(Missing, r.Stage, "", "what the driver has mounted there is gone")
+	}
+	for _, u := range r.Uses {
+		recorded[u.Path] = true
+		switch {
+		case !n.published(u.Path):
+			say(HalfDone, u.Path, u.UID, "it is published or unpublished, and not known to be done")
+		case n.Published[u.Path].Mount && !mounts[u.Path]:
+			say(Missing, u.Path, u.UID, "what the driver has mounted there is gone")
+		}
+	}
+	if len(r.Uses) == 0 && r.Expand == nil {
+		say(Unused, r.Stage, "", "no pod has it")
+	}
+	return out
+}
+
+// orphan is a mount where only drivers mount, of which no record tells.
+func (m *Manager) orphan(path string, stage bool) Finding {
+	f := Finding{What: Orphan, Path: path, Text: "no record tells of this mount"}
+	d, known := readData(filepath.Dir(path))
+	if !known {
+		return f
+	}
+	f.Driver, f.Handle = d.Driver, d.Handle
+	if !stage {
+		rel, _ := strings.CutPrefix(path, filepath.Join(m.ledger.layout.root, "pods")+"/")
+		f.Pod, _, _ = strings.Cut(rel, "/")
+	}
+	_, err := m.drivers.Get(d.Driver)
+	f.CanUndo = err == nil
+	return f
+}
+
+// Undo has the driver of an orphan take it away.
+func (m *Manager) Undo(ctx context.Context, f Finding) error {
+	if err := m.undo(ctx, f); err != nil {
+		return fmt.Errorf("undo orphan %s: %w", f.Path, err)
+	}
+	return nil
+}
+
+func (m *Manager) undo(ctx context.Context, f Finding) error {
+	stage, ours := m.ledger.layout.ours(f.Path)
+	known, ok := readData(filepath.Dir(f.Path))
+	switch {
+	case f.What != Orphan || !ours || filepath.Clean(f.Path) != f.Path:
+		return errors.New("it is none")
+	case !ok || known.Driver != f.Driver || known.Handle != f.Handle:
+		return errors.New("its driver and its handle are not known")
+	}
+	v, unlock, err := m.ledger.lock(ctx, key(f.Driver, f.Handle), f.Driver)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if r := v.record; r != nil && (stage || r.use(f.Path) >= 0) {
+		return errors.New("there is a record of it by now")
+	}
+	d, err := m.drivers.Get(f.Driver)
+	if err != nil {
+		return err
+	}
+	if !stage {
+		_, err := d.Client().Node().NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: f.Handle, TargetPath: f.Path})
+		if !gone(err) {
+			return err
+		}
+		return undoing{m}.clearPod(ctx, f.Path, false)
+	}
+	_, err = d.Client().Node().NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{VolumeId: f.Handle, StagingTargetPath: f.Path})
+	if !gone(err) && csi.CodeOf(err) != codes.Unimplemented {
+		return err
+	}
+	return undoing{m}.clearStage(ctx, f.Path, false)
+}

@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-node/berth/csi"
+)
+
+// Expand has a volume be larger on the node, after its controller has made it so. It returns the size, or 0 where no pod has the volume and
+// the next that gets it will have that done; that is remembered, and 0 bytes have it forgotten.
+func (m *Manager) Expand(ctx context.Context, e Expansion) (int64, error) {
+	size, err := m.expand(ctx, e)
+	if err != nil {
+		return 0, fmt.Errorf("expand volume: %w", err)
+	}
+	return size, nil
+}
+
+func (m *Manager) expand(ctx context.Context, e Expansion) (int64, error) {
+	if err := csi.CheckName(e.Driver); err != nil {
+		return 0, err
+	}
+	if !isHandle(e.Handle) || e.Bytes < 0 || e.Limit < 0 || e.Limit > 0 && e.Limit < e.Bytes {
+		return 0, fmt.Errorf("volume %q cannot have %d to %d bytes", e.Handle, e.Bytes, e.Limit)
+	}
+	v, unlock, err := m.ledger.lock(ctx, key(e.Driver, e.Handle), e.Driver)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	if why := m.ledger.unreadable(v.key); why != "" {
+		return 0, errors.New(why)
+	}
+	if err := (expanding{m}).due(v, e); err != nil {
+		return 0, err
+	}
+	if v.record == nil || v.record.Expand == nil || v.note.Staged == nil && len(v.note.Published) == 0 {
+		return v.note.Size, nil
+	}
+	if err := m.ledger.mayTry(&v.expand); err != nil {
+		return 0, err
+	}
+	d, err := m.drivers.Get(e.Driver)
+	if err != nil {
+		return 0, err
+	}
+	if err := (expanding{m}).expandNow(ctx, v, d, e.Secrets); err != nil {
+		return 0, err
+	}
+	return v.note.Size, nil
+}
+
+// expanding is what makes a volume larger on the node.
+type expanding struct{ m *Manager }
+
+// due records what size a volume is to have.
+func (x expanding) due(v *entry, e Expansion) error {
+	var next record
+	switch {
+	case v.record != nil:
+		next = *v.record
+	case e.Bytes == 0:
+		return nil
+	case !isName(e.Name):
+		return fmt.Errorf("%q is no name of a volume", e.Name)
+	default:
+		next = record{Version: recordVersion, volume: volume{Driver: e.Driver, Handle: e.Handle, Name: e.Name, Mode: ReadWriteOnce}}
+	}
+	if e.Bytes > 0 && v.note.Size >= e.Bytes || next.Expand != nil && *next.Expand == (expansion{e.Bytes, e.Limit}) {
+		return nil
+	}
+	next.Expand = nil
+	if e.Bytes > 0 {
+		next.Expand = &expansion{e.Bytes, e.Limit}
+	}
+	if next.Expand == nil && len(next.Uses) == 0 && next.Stage == "" && next.Attach == "" {
+		return x.m.ledger.forget(v)
+	}
+	return x.m.ledger.keep(v, &next)
+}
+
+// expandDue expands a volume that a pod gets where that is due. One that cannot be expanded is as good as it was: its pod gets it, and it
+// stays due.
+func (x expanding) expandDue(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) {
+	if v.record.Expand == nil || x.m.ledger.mayTry(&v.expand) != nil {
+		return
+	}
+	if err := x.expandNow(ctx, v, d, secrets); err != nil {
+		x.m.log.Warn("volume is not expanded on the node", "driver", d.Name, "handle", v.record.Handle, "error", err)
+	}
+}
+
+func (x expanding) expandNow(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) error {
+	size, err := x.expandCall(ctx, v, d, secrets)
+	x.m.ledger.tried(ctx, &v.expand, err)
+	if err != nil {
+		return err
+	}
+	if err := x.m.ledger.mark(v, func(n *note) { n.Size = size }); err != nil {
+		return err
+	}
+	x.m.step("expanded")
+	next := *v.record
+	next.Expand = nil
+	return x.m.ledger.keep(v, &next)
+}
+
+func (x expanding) expandCall(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) (int64, error) {
+	due := v.record.Expand
+	if !d.Node(spec.NodeServiceCapability_RPC_EXPAND_VOLUME) { // the controller has done all
+		return due.Bytes, nil
+	}
+	path := v.record.Stage
+	if paths := slices.Sorted(maps.Keys(v.note.Published)); len(paths) > 0 {
+		path = paths[0]
+	}
+	x.m.step("expand")
+	answer, err := d.Client().Node().NodeExpandVolume(ctx, &spec.NodeExpandVolumeRequest{
+		VolumeId: v.record.Handle, VolumePath: path, StagingTargetPath: v.record.Stage,
+		CapacityRange:    &spec.CapacityRange{RequiredBytes: due.Bytes, LimitBytes: due.Limit},
+		VolumeCapability: v.record.capability(d), Secrets: secrets,
+	})
+	if csi.CodeOf(err) == codes.Unimplemented {
+		return due.Bytes, nil
+	}
+	return max(answer.GetCapacityBytes(), due.Bytes), err
+}

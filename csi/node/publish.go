@@ -1,0 +1,312 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-node/berth/csi"
+)
+
+// Publish gives a volume to a pod: attaches and stages it where that is to be done, and publishes it. For one that the pod has it does
+// nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too soon after another is [*Backoff].
+func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
+	if err := r.complete(m.ledger.layout); err != nil {
+		return Published{}, fmt.Errorf("publish volume: %w", err)
+	}
+	out, err := m.publish(ctx, &r)
+	if err != nil {
+		return Published{}, fmt.Errorf("publish volume %s: %w", r.Name, err)
+	}
+	return out, nil
+}
+
+func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
+	id, path := key(r.Driver, r.Handle), m.ledger.layout.target(r.Block, r.PodDir, r.Pod.UID, r.Name)
+	if out, has, due := m.has(id, path); has && !due && !r.Republish {
+		return out, nil
+	}
+	v, unlock, err := m.ledger.lock(ctx, id, r.Driver)
+	if err != nil {
+		return Published{}, err
+	}
+	defer unlock()
+	if out, has, _ := m.has(id, path); has && !r.Republish {
+		if d, err := m.drivers.Get(r.Driver); err == nil {
+			expanding{m}.expandDue(ctx, v, d, r.Secrets.NodeExpand)
+		}
+		return out, nil
+	}
+	if err := m.ledger.free(v, "", path); err != nil { // which is no failure of the volume, that other pods wait for
+		return Published{}, err
+	}
+	if err := m.ledger.mayTry(&v.publish); err != nil {
+		return Published{}, err
+	}
+	d, err := m.drivers.Get(r.Driver)
+	if err == nil {
+		err = (&publishing{m, v, d, r, path}).run(ctx)
+	}
+	m.ledger.tried(ctx, &v.publish, err)
+	if err != nil {
+		return Published{}, err
+	}
+	out, _, _ := m.has(id, path)
+	out.Fresh = true
+	return out, nil
+}
+
+// has says whether a pod has a volume, by what is known to be done, and whether an expansion of it is to be tried.
+func (m *Manager) has(key, path string) (out Published, has, due bool) {
+	m.ledger.mu.Lock()
+	defer m.ledger.mu.Unlock()
+	v := m.ledger.entries[key]
+	if v == nil || v.record == nil || !v.note.published(path) {
+		return Published{}, false, false
+	}
+	i := v.record.use(path)
+	if i < 0 {
+		return Published{}, false, false
+	}
+	due = v.record.Expand != nil && !m.ledger.now().Before(v.expand.until)
+	return Published{Path: path, Group: v.record.Uses[i].Group}, true, due
+}
+
+// publishing is one volume on its way to a pod. The lock of the entry is held.
+type publishing struct {
+	m    *Manager
+	v    *entry
+	d    *csi.Driver
+	r    *Request
+	path string
+}
+
+// run does what is not known to be done, each step after what it will have to be undone by is on the disk.
+func (p *publishing) run(ctx context.Context) error {
+	if why := p.m.ledger.unreadable(p.v.key); why != "" {
+		return errors.New(why)
+	}
+	next, err := p.record()
+	if err != nil {
+		return err
+	}
+	p.m.step("record")
+	if p.v.record == nil || !reflect.DeepEqual(next, p.v.record) {
+		if err := p.m.ledger.keep(p.v, next); err != nil {
+			return err
+		}
+	}
+	for _, step := range []func(context.Context) error{p.attach, p.stage} {
+		if err := step(ctx); err != nil {
+			if csi.Final(err) {
+				err = errors.Join(err, p.giveUp(ctx))
+			}
+			return err
+		}
+	}
+	if p.v.record.Stage != "" {
+		expanding{p.m}.expandDue(ctx, p.v, p.d, p.r.Secrets.NodeExpand)
+	}
+	if err := p.publish(ctx); err != nil {
+		return err
+	}
+	if p.v.record.Stage == "" {
+		expanding{p.m}.expandDue(ctx, p.v, p.d, p.r.Secrets.NodeExpand)
+	}
+	return nil
+}
+
+// record is what is to be undone when the volume is published to the pod, too.
+func (p *publishing) record() (*record, error) {
+	next := &record{Version: recordVersion, volume: p.r.volume(p.d)}
+	if now := p.v.record; now != nil {
+		for _, u := range now.Uses {
+			if p.r.AccessMode == ReadWriteOncePod && u.UID != p.r.Pod.UID {
+				return nil, fmt.Errorf("pod %s/%s has it, and its access mode is %s", u.Namespace, u.Pod, ReadWriteOncePod)
+			}
+		}
+		switch used := len(now.Uses) > 0 || now.Stage != ""; {
+		case used && now.Block != p.r.Block:
+			return nil, errors.New("it is in use in the other volume mode")
+		case used: // it is undone by what it was staged by
+			copied := *now
+			next = &copied
+		default:
+			next.Attach, next.Secret, next.Expand = now.Attach, now.Secret, now.Expand
+		}
+	}
+	// A volume may be staged once at one path only, whatever PersistentVolume it is asked for by.
+	if next.Stage == "" && !p.r.Ephemeral && p.d.Node(spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+		next.Stage = p.m.ledger.layout.stage(&p.r.Volume)
+	}
+	attaches := p.d.Controller(spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	if next.Attach == "" && !p.r.Ephemeral && !p.r.Attached && attaches {
+		next.Attach = p.d.NodeID
+	}
+	if next.Attach != "" && p.r.AttachSecret != (SecretRef{}) {
+		next.Secret = &p.r.AttachSecret
+	}
+	u := use{
+		UID: p.r.Pod.UID, Namespace: p.r.Pod.Namespace, Pod: p.r.Pod.Name, Account: p.r.Pod.ServiceAccount, Dir: p.r.PodDir,
+		Name: p.r.Name, Path: p.path, ReadOnly: p.r.ReadOnly, Group: p.r.mountGroup(p.d),
+	}
+	next.Uses = slices.Clone(next.Uses)
+	if i := next.use(p.path); i >= 0 {
+		next.Uses[i] = u
+	} else {
+		next.Uses = append(next.Uses, u)
+	}
+	return next, p.m.ledger.free(p.v, next.Stage, p.path)
+}
+
+// free says which other volume is where one is to be: a driver that finds something there may take it for its own. So it is with a
+// PersistentVolume that says something else than when its pod got it.
+func (m *ledger) free(v *entry, stage, path string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.entries {
+		if o == v || o.record == nil {
+			continue
+		}
+		if stage != "" && stage == o.record.Stage {
+			return fmt.Errorf("volume %s of CSI driver %s is staged at %s", csi.Text(o.record.Handle), o.record.Driver, stage)
+		}
+		if o.record.use(path) >= 0 {
+			return fmt.Errorf("the pod has volume %s of CSI driver %s by that name: it gets the other one when it is made anew",
+				csi.Text(o.record.Handle), o.record.Driver)
+		}
+	}
+	return nil
+}
+
+// maxContext is how much a controller may have the node's service be told, in bytes: more than the specification's 4 KiB, as to nobody's harm.
+const maxContext = 64 << 10
+
+func (p *publishing) attach(ctx context.Context) error {
+	if p.v.record.Attach == "" || p.v.note.Attached {
+		return nil
+	}
+	p.m.step("attach")
+	readOnly := p.r.ReadOnly && p.d.Controller(spec.ControllerServiceCapability_RPC_PUBLISH_READONLY)
+	answer, err := p.d.Client().Controller().ControllerPublishVolume(ctx, &spec.ControllerPublishVolumeRequest{
+		VolumeId: p.v.record.Handle, NodeId: p.v.record.Attach, VolumeCapability: p.v.record.attachment(p.d), Readonly: readOnly,
+		Secrets: p.r.Secrets.ControllerPublish, VolumeContext: p.r.Attributes,
+	})
+	if err != nil {
+		return err
+	}
+	p.m.step("attached")
+	size := 0
+	for k, v := range answer.GetPublishContext() {
+		size += len(k) + len(v)
+	}
+	if size > maxContext {
+		return fmt.Errorf("ControllerPublishVolume: publish_context has more than %d bytes", maxContext)
+	}
+	return p.m.ledger.mark(p.v, func(n *note) { n.Attached, n.Context = true, answer.GetPublishContext() })
+}
+
+func (p *publishing) stage(ctx context.Context) error {
+	if p.v.record.Stage == "" || p.v.note.Staged != nil && !p.v.note.Doubted {
+		return nil
+	}
+	if err := mkdirs(p.v.record.Stage); err != nil {
+		return err
+	}
+	if !p.v.record.Block {
+		if err := writeData(filepath.Dir(p.v.record.Stage), data{Driver: p.r.Driver, Handle: p.r.Handle}); err != nil {
+			return err
+		}
+	}
+	p.m.step("stage")
+	_, err := p.d.Client().Node().NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{
+		VolumeId: p.v.record.Handle, PublishContext: p.v.note.Context, StagingTargetPath: p.v.record.Stage,
+		VolumeCapability: p.v.record.capability(p.d), Secrets: p.r.Secrets.Stage, VolumeContext: p.r.Attributes,
+	})
+	if err != nil {
+		return err
+	}
+	p.m.step("staged")
+	is := undoing{p.m}.seen(ctx, p.v.record.Stage)
+	return p.m.ledger.mark(p.v, func(n *note) { n.Staged, n.Doubted = &is, false })
+}
+
+func (p *publishing) publish(ctx context.Context) error {
+	before := p.v.note.published(p.path)
+	if err := p.makeDir(); err != nil && !before {
+		return err
+	}
+	p.m.step("publish")
+	_, err := p.d.Client().Node().NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{
+		VolumeId: p.v.record.Handle, PublishContext: p.v.note.Context, StagingTargetPath: p.v.record.Stage, TargetPath: p.path,
+		VolumeCapability: p.r.volumeCapability(p.v.record, p.d), Readonly: p.r.ReadOnly, Secrets: p.r.publishSecrets(),
+		VolumeContext: p.r.context(),
+	})
+	switch {
+	case err != nil && !before && csi.Final(err): // what the pod has already stays
+		return errors.Join(err, undoing{p.m}.unpublish(ctx, p.v, p.d, p.path), p.doubtStaged())
+	case err != nil:
+		return err
+	}
+	p.m.step("published")
+	is := undoing{p.m}.seen(ctx, p.path)
+	return p.m.ledger.mark(p.v, func(n *note) { n.Published[p.path] = is })
+}
+
+// doubtStaged has a volume that is staged be staged once more before it is published: the driver may have lost what it has staged, as one
+// that is a file system's server has when it was restarted. For the pods that have it, it is staged.
+func (p *publishing) doubtStaged() error {
+	if p.v.note.Staged == nil {
+		return nil
+	}
+	return p.m.ledger.mark(p.v, func(n *note) { n.Doubted = true })
+}
+
+// makeDir makes the directory that the driver makes the volume's own in.
+func (p *publishing) makeDir() error {
+	dir := filepath.Dir(p.path)
+	err := mkdirs(dir)
+	if err != nil {
+		return err
+	}
+	if p.r.Block {
+		if dir = p.m.ledger.layout.blockData(p.r.Name); dir == "" {
+			return nil
+		}
+		if err := mkdirs(dir); err != nil {
+			return err
+		}
+	}
+	return writeData(dir, dataOf(p.r, p.m.cfg.Node))
+}
+
+// volumeCapability is that of one pod: volumes that are not staged may be given to a group by pod.
+func (r *Request) volumeCapability(of *record, d *csi.Driver) *spec.VolumeCapability {
+	v := of.volume
+	v.Group = r.volume(d).Group
+	return v.capability(d)
+}
+
+// giveUp undoes what a final error has ended before the volume was published: with the use, unless others have it, goes all that was done
+// for it.
+func (p *publishing) giveUp(ctx context.Context) error {
+	if len(p.v.record.Uses) > 1 || p.v.note.published(p.path) {
+		return nil
+	}
+	p.m.step("give up")
+	if err := (undoing{p.m}).unwind(ctx, p.v, p.d); err != nil {
+		return fmt.Errorf("undo what was done: %w", err)
+	}
+	return undoing{p.m}.clearPod(ctx, p.path, p.r.Block)
+}
+
+// gone says whether the driver has undone a volume: one that does not exist any more has nothing to undo.
+func gone(err error) bool {
+	return err == nil || csi.CodeOf(err) == codes.NotFound
+}

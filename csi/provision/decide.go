@@ -1,0 +1,99 @@
+package provision
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Keep has what was made for a claim that is gone stay, until the claim is put back or [Manager.Delete] is called. The claim's name may also
+// be that of what was made ([State.Name]).
+func (m *Manager) Keep(k Kind, claim Ref) error { return m.decide(k, claim, true) }
+
+// Delete has what was made for a claim that is gone be deleted at once. The claim's name may also be that of what was made.
+func (m *Manager) Delete(k Kind, claim Ref) error { return m.decide(k, claim, false) }
+
+func (m *Manager) decide(k Kind, claim Ref, keep bool) error {
+	i, err := m.missing(k, claim)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", k, claim, err)
+	}
+	r := *i.record
+	r.Kept = keep
+	if !keep {
+		r.For, r.Missing = m.cfg.Grace, true
+		r.Claim.Class.Retain = false
+	}
+	err = m.keep(i, &r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i.busy = false
+	i.soon()
+	m.rouse()
+	return err
+}
+
+// missing takes the item whose claim is gone, so that nobody else does anything with it, until it is given back.
+func (m *Manager) missing(k Kind, claim Ref) (*item, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.told {
+		return nil, errors.New("what the manifests ask for is not known yet: try again")
+	}
+	all := m.of(k, claim)
+	if i := m.items[claim.Name]; i != nil && i.kind == k && !slices.Contains(all, i) {
+		all = append(all, i)
+	}
+	var found []*item
+	var names []string
+	wanted := false
+	for _, i := range all {
+		switch {
+		case i.want != nil:
+			wanted = true
+		case i.record != nil:
+			found, names = append(found, i), append(names, i.name)
+		}
+	}
+	switch {
+	case wanted && len(found) > 0:
+		return nil, fmt.Errorf("a manifest has it; what was made for it before is called %s", strings.Join(names, ", "))
+	case wanted:
+		return nil, errors.New("a manifest has it")
+	case len(found) == 0:
+		return nil, errors.New("there is none")
+	case len(found) > 1:
+		return nil, fmt.Errorf("several were made for it: say which of %s", strings.Join(names, ", "))
+	case found[0].record.Deleting:
+		return nil, errors.New("it is being deleted")
+	case found[0].busy:
+		return nil, errors.New("something is being done with it: try again")
+	}
+	found[0].busy = true
+	return found[0], nil
+}
+
+// of are the items of a claim, in the order in which they count: what is wanted, then what is not being deleted, then by name. There is
+// more than one where the claim had another UID before. The lock is held.
+func (m *Manager) of(k Kind, claim Ref) []*item {
+	var out []*item
+	for _, i := range m.items {
+		if i.kind == k && i.ref() == claim {
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, func(a, b *item) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.name, b.name)) })
+	return out
+}
+
+func (i *item) rank() int {
+	switch {
+	case i.want != nil:
+		return 0
+	case i.record != nil && !i.record.Deleting:
+		return 1
+	}
+	return 2
+}
