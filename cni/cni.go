@@ -1,11 +1,12 @@
 // Package cni gives pods their network: namespaces, and what is in them.
 //
-// libcni drives everything. Where the configuration directory has a network configuration, that one is used, with the plugin
-// binaries it names. Else the network built in is: a bridge with addresses of its own, loopback, host ports and masquerading,
-// whose plugins run inside this process behind libcni's own seam for executing plugins, with the same JSON and environment.
+// libcni drives everything. Where the configuration directory has a network configuration, that one is used, with the
+// plugin binaries it names. Else the network built in is: a bridge with addresses of its own, loopback, host ports and
+// masquerading, whose plugins run inside this process behind libcni's own seam for executing plugins, with the same
+// JSON and environment.
 //
-// Nothing here waits for the kernel to take a network namespace down: dropping the last reference returns at once, and takes
-// the pod's end of its veth pair, and with it the other end, along.
+// Nothing here waits for the kernel to take a network namespace down: dropping the last reference returns at once, and
+// takes the pod's end of its veth pair, and with it the other end, along.
 package cni
 
 import (

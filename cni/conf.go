@@ -14,9 +14,9 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// confDir finds the network configuration in a directory. It looks when it is asked: listing a directory of a few files takes
-// some microseconds, and so a configuration holds from the moment it is there, with no watch that could be late, miss a
-// directory that does not exist yet, or have to be ended.
+// confDir finds the network configuration in a directory. It looks when it is asked: listing a directory of a few files
+// takes some microseconds, and so a configuration holds from the moment it is there, with no watch that could be late,
+// miss a directory that does not exist yet, or have to be ended.
 type confDir struct {
 	dir      string
 	required bool // that there is none is an error like others
@@ -69,7 +69,8 @@ func (c *confDir) get() (*libcni.NetworkConfigList, error) {
 
 func (c *confDir) none() error {
 	if c.required {
-		return fmt.Errorf("there is no network configuration (*.conflist, *.conf, *.json) in %s, which the pods' network is to be of", c.dir)
+		return fmt.Errorf("there is no network configuration (*.conflist, *.conf, *.json) in %s, which the pods' "+
+			"network is to be of", c.dir)
 	}
 	return errNoConf
 }

@@ -6,18 +6,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
 	"go.opentelemetry.io/otel/propagation"
 	"golang.org/x/sys/unix"
 )
 
-// What an executed plugin may take. A result is a few KiB; a plugin that waits for an address or for a daemon of its own takes seconds.
+// What an executed plugin may take. A result is a few KiB; a plugin that waits for an address or for a daemon of its
+// own takes seconds.
 const (
 	maxResult     = 1 << 20  // bytes of its standard output
 	maxComplaint  = 16 << 10 // bytes of its standard error that are told
@@ -31,7 +35,8 @@ const (
 // errResult is why a plugin that says too much is ended.
 var errResult = fmt.Errorf("its answer has more than %d bytes", maxResult)
 
-// output takes what a plugin writes, up to a size. The rest is dropped, or, if it ends with that, nothing is read any more.
+// output takes what a plugin writes, up to a size. The rest is dropped, or, if it ends with that, nothing is read any
+// more.
 type output struct {
 	b    []byte
 	most int
@@ -48,13 +53,38 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// execute runs the plugin at path, as the CNI specification has it (section 3), with bounds on its answer and its time.
-func (s *seam) execute(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.b.pluginTimeout, fmt.Errorf("no answer within %v", s.b.pluginTimeout))
+// executor executes plugins.
+type executor struct {
+	version.PluginDecoder
+	timeout time.Duration // of one call
+	stderr  stderrLog
+}
+
+func newExecutor(log *slog.Logger) *executor {
+	return &executor{timeout: pluginTimeout, stderr: stderrLog{log}}
+}
+
+// stderrLog logs what executed plugins say besides their result.
+type stderrLog struct{ log *slog.Logger }
+
+func (w stderrLog) Write(p []byte) (int, error) {
+	w.log.Info("network plugin said", "text", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// FindInPath finds a plugin.
+func (e *executor) FindInPath(name string, paths []string) (string, error) {
+	return invoke.FindInPath(name, paths)
+}
+
+// ExecPlugin runs the plugin at path, as the CNI specification has it (section 3), with bounds on its answer and its
+// time.
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("no answer within %v", e.timeout))
 	defer cancel()
 	environ = traced(ctx, environ)
 	for try := 1; ; try++ {
-		out, err := executeOnce(ctx, path, stdin, environ, s.stderr)
+		out, err := executeOnce(ctx, path, stdin, environ, e.stderr)
 		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
 			return out, err
 		}

@@ -14,6 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// begun says whether the plugin has come so far as to say who it is.
+func begun(path string) bool {
+	pid, err := os.ReadFile(path + ".pid")
+	return err == nil && len(pid) > 0
+}
+
 // TestHostilePlugins: what an executed plugin says, and how long it takes, have bounds.
 func TestHostilePlugins(t *testing.T) {
 	for _, c := range []struct{ name, script, want string }{
@@ -32,18 +38,22 @@ func TestHostilePlugins(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "plugin")
 			must(t, os.WriteFile(path, []byte("#!/bin/sh\necho $$ > "+path+".pid\n"+c.script+"\n"), 0o755))
-			b, err := openBuiltin(slog.New(slog.DiscardHandler))
-			must(t, err)
-			defer b.close()
-			b.pluginTimeout = time.Minute
-			if strings.HasPrefix(c.want, "no answer") {
-				b.pluginTimeout = time.Second
+			e := newExecutor(slog.New(slog.DiscardHandler))
+			e.timeout = time.Minute
+			late := strings.HasPrefix(c.want, "no answer")
+			if late {
+				e.timeout = time.Second
 			}
-			out, err := newSeam(b).ExecPlugin(t.Context(), path, nil, nil)
+			out, err := e.ExecPlugin(t.Context(), path, nil, nil)
+			for late && !begun(path) { // on a machine that has other work its shell may need longer for that
+				e.timeout *= 2
+				out, err = e.ExecPlugin(t.Context(), path, nil, nil)
+			}
 			switch {
 			case c.want == "" && (err != nil || string(out) != "{}\n"):
 				t.Errorf("got %q, %v", out, err)
-			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 2*maxComplaint):
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+				len(err.Error()) > 2*maxComplaint):
 				t.Errorf("got %.200v, want %q", err, c.want)
 			}
 			var said *types.Error
@@ -57,7 +67,8 @@ func TestHostilePlugins(t *testing.T) {
 			if c.name == "left behind" {
 				must(t, unix.Kill(-group, unix.SIGKILL)) // it was not ended, it was left
 			}
-			eventually(t, "something of the plugin's is left", func() bool { return errors.Is(unix.Kill(-group, 0), unix.ESRCH) })
+			eventually(t, "something of the plugin's is left",
+				func() bool { return errors.Is(unix.Kill(-group, 0), unix.ESRCH) })
 		})
 	}
 }

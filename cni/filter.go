@@ -4,17 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
-	"sync"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
-// OpenAnnotation on a pod, with the value "off", takes the filter of the network built in off it: the pod may send what it likes, as a
-// router, a DHCP server, or one that shares an address with others has to.
+// OpenAnnotation on a pod, with the value "off", takes the filter of the network built in off it: the pod may send what
+// it likes, as a router, a DHCP server, or one that shares an address with others has to.
 const OpenAnnotation = "berth.node/network-filter"
 
 // openArg is how the plugin is told, in CNI_ARGS.
@@ -34,14 +33,15 @@ const openArg = "BERTH_NETWORK_FILTER"
 //	    }
 //	}
 //
-// What is not IPv4 or ARP is dropped, and with it all of IPv6: pods have no address of it here, and what they could send without one are
-// router and neighbour advertisements. It is dropped before the bridge learns where the sender is. The rules are the same for any number
-// of pods; a pod is an element of each set, with the sandbox ID as its comment, and is there before its port is.
+// What is not IPv4 or ARP is dropped, and with it all of IPv6: pods have no address of it here, and what they could
+// send without one are router and neighbour advertisements. It is dropped before the bridge learns where the sender is.
+// The rules are the same for any number of pods; a pod is an element of each set, with the sandbox ID as its comment,
+// and is there before its port is.
 type filter struct{ bridge string }
 
 // errNoFilter says what a kernel without nftables for bridges costs.
-var errNoFilter = errors.New("this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE): a pod can use another's address, and " +
-	"speak as a router or a DHCP server")
+var errNoFilter = errors.New("this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE): a pod can use " +
+	"another's address, and speak as a router or a DHCP server")
 
 // filterPriority is before everybody who filters (-200), and before those who translate (-300).
 const filterPriority = nftables.ChainPriority(-310)
@@ -74,8 +74,9 @@ type guest struct {
 func (f filter) elements(g guest) (port, pod nftables.SetElement) {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, vethName(f.bridge, g.id))
-	key := append(append(append([]byte{}, name...), macOf(g.addr)...), 0, 0) // each part of a key fills words of four bytes
-	return nftables.SetElement{Key: name, Comment: g.id}, nftables.SetElement{Key: append(key, g.addr.AsSlice()...), Comment: g.id}
+	// Each part of a key fills words of four bytes.
+	key := slices.Concat(name, macOf(g.addr), []byte{0, 0}, g.addr.AsSlice())
+	return nftables.SetElement{Key: name, Comment: g.id}, nftables.SetElement{Key: key, Comment: g.id}
 }
 
 // ensure makes the table, or brings an older one up to date, with the pods in it, in one transaction.
@@ -93,7 +94,8 @@ func (f filter) ensure(guests []guest) error {
 	}
 	priority := filterPriority
 	chain := c.AddChain(&nftables.Chain{
-		Name: "prerouting", Table: tab, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: &priority,
+		Name: "prerouting", Table: tab, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+		Priority: &priority,
 	})
 	c.FlushChain(chain)
 	for _, r := range f.rules(ports, pods) {
@@ -115,7 +117,9 @@ func (f filter) rules(ports, pods *nftables.Set) [][]expr.Any {
 	accept := verdict(expr.VerdictAccept)
 	from := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 8}}
 	return [][]expr.Any{
-		join(from, []expr.Any{&expr.Lookup{SourceRegister: 8, SetName: ports.Name, SetID: ports.ID, Invert: true}}, accept),
+		join(from, []expr.Any{
+			&expr.Lookup{SourceRegister: 8, SetName: ports.Name, SetID: ports.ID, Invert: true},
+		}, accept),
 		join(frame(unix.ETH_P_IP), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{udp}},
@@ -142,8 +146,8 @@ const (
 // ether loads the sender of a frame behind the name of its port.
 var ether = []expr.Any{&expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6}}
 
-// frame: the frame is of that type. It is read where it stands: for one with a VLAN tag the kernel says what is behind the tag, and one
-// of VLAN 0 is received as if it had none.
+// frame: the frame is of that type. It is read where it stands: for one with a VLAN tag the kernel says what is behind
+// the tag, and one of VLAN 0 is received as if it had none.
 func frame(kind uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 12, Len: 2},
@@ -152,7 +156,9 @@ func frame(kind uint16) []expr.Any {
 }
 
 func network(offset, size, register uint32) []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}}
+	return []expr.Any{
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
+	}
 }
 
 func known(s *nftables.Set) []expr.Any {
@@ -161,7 +167,8 @@ func known(s *nftables.Set) []expr.Any {
 
 func (f filter) add(c *nftables.Conn, g guest) error {
 	port, pod := f.elements(g)
-	return errors.Join(c.SetAddElements(f.ports(), []nftables.SetElement{port}), c.SetAddElements(f.pods(), []nftables.SetElement{pod}))
+	return errors.Join(c.SetAddElements(f.ports(), []nftables.SetElement{port}),
+		c.SetAddElements(f.pods(), []nftables.SetElement{pod}))
 }
 
 // admit adds a pod. One that is there already stays.
@@ -176,48 +183,13 @@ func (f filter) admit(n *nftSocket, g guest) error {
 func (f filter) dismiss(n *nftSocket, g guest) error {
 	port, pod := f.elements(g)
 	err := n.do(func(c *nftables.Conn) error {
-		return errors.Join(c.SetDeleteElements(f.ports(), []nftables.SetElement{port}), c.SetDeleteElements(f.pods(), []nftables.SetElement{pod}))
+		return errors.Join(c.SetDeleteElements(f.ports(), []nftables.SetElement{port}),
+			c.SetDeleteElements(f.pods(), []nftables.SetElement{pod}))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("end filter of pod: %w", noFilter(err))
 	}
 	return nil
-}
-
-// nftSocket is a connection to nf_tables that stays open: when one is closed, the kernel waits some milliseconds until what has been
-// removed is not in use any more (a grace period of RCU), and so does whoever closes it.
-type nftSocket struct {
-	mu sync.Mutex
-	c  *nftables.Conn
-}
-
-// do carries out what change asks for in one transaction.
-func (n *nftSocket) do(change func(c *nftables.Conn) error) (err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.c == nil {
-		if n.c, err = nftables.New(nftables.AsLasting()); err != nil {
-			return fmt.Errorf("open nftables: %w", err)
-		}
-	}
-	if err = change(n.c); err == nil {
-		err = n.c.Flush()
-	}
-	if err != nil {
-		// It may hold answers, or changes, that are for nobody.
-		_ = n.c.CloseLasting()
-		n.c = nil
-	}
-	return err
-}
-
-func (n *nftSocket) close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.c != nil {
-		_ = n.c.CloseLasting()
-		n.c = nil
-	}
 }
 
 // collect removes the pods that are not live.
@@ -244,72 +216,6 @@ func noFilter(err error) error {
 		return fmt.Errorf("%w: %s", errNoFilter, strings.TrimPrefix(err.Error(), errNoNFT.Error()+": "))
 	}
 	return err
-}
-
-// admit has the filter let a pod speak for itself, and nobody else; at an open one it does not look.
-func (b *builtin) admit(bridge string, g guest, open bool) error {
-	b.mu.Lock()
-	if open {
-		b.open[g.id] = true
-	}
-	able, made := b.filters[bridge]
-	b.mu.Unlock()
-	if made && (!able || open) {
-		return nil
-	}
-	if made {
-		if err := (filter{bridge}).admit(&b.filterSocket, g); !errors.Is(err, unix.ENOENT) {
-			return err
-		}
-		// Somebody has flushed the ruleset.
-	}
-	if open {
-		return b.ensureFilter(bridge)
-	}
-	return b.ensureFilter(bridge, g)
-}
-
-// ensureFilter makes the filter of a bridge, with all pods that there are and those given. A kernel that cannot costs the filter, not
-// the pods.
-func (b *builtin) ensureFilter(bridge string, more ...guest) error {
-	b.filtering.Lock()
-	defer b.filtering.Unlock()
-	err := filter{bridge}.ensure(append(b.guests(bridge), more...))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if errors.Is(err, errNoFilter) {
-		b.log.Warn("pods are not kept from speaking for others", "bridge", bridge, "error", err)
-		b.filters[bridge] = false
-		return nil
-	}
-	if err == nil {
-		b.filters[bridge] = true
-	}
-	return err
-}
-
-// dismiss takes a pod out of the filter, whose port carries nothing any more.
-func (b *builtin) dismiss(c bridgeConf, a *skel.CmdArgs) error {
-	b.mu.Lock()
-	open := b.open[a.ContainerID]
-	able, made := b.filters[c.Bridge]
-	delete(b.open, a.ContainerID)
-	b.mu.Unlock()
-	if open || made && !able || c.IPAM.Type != pluginIPAM {
-		return nil // what another IPAM plugin has given an address is found by its comment
-	}
-	p, err := b.pool(c.IPAM)
-	if err != nil {
-		return err
-	}
-	addr, ok := p.find(owner(a.ContainerID, a.IfName))
-	if !ok {
-		return nil
-	}
-	if err := (filter{c.Bridge}).dismiss(&b.filterSocket, guest{a.ContainerID, addr}); !errors.Is(err, errNoFilter) {
-		return err
-	}
-	return nil
 }
 
 // unfiltered says whether the pod's annotation has taken the filter off it.

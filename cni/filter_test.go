@@ -47,8 +47,9 @@ func (w *wire) send(frame []byte) {
 	must(w.t, unix.Sendto(w.fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: w.index}))
 }
 
-// until receives frames until one has the mark, which say sends, and returns those that have one of the others. It is said again while
-// nothing comes: a new port of a bridge carries nothing until the kernel has noticed that it has a carrier.
+// until receives frames until one has the mark, which say sends, and returns those that have one of the others. It is
+// said again while nothing comes: a new port of a bridge carries nothing until the kernel has noticed that it has a
+// carrier.
 func (w *wire) until(say func(), mark string, others ...string) (seen []string) {
 	w.t.Helper()
 	say()
@@ -159,7 +160,8 @@ func advertisement(mac net.HardwareAddr, mark string) []byte {
 	return icmp6("fe80::bad", "ff02::1", m...)
 }
 
-// TestFilter has a pod with raw sockets try to be somebody else, and looks at the node and at another pod what comes through.
+// TestFilter has a pod with raw sockets try to be somebody else, and looks at the node and at another pod what comes
+// through.
 func TestFilter(t *testing.T) {
 	n := open(t, testConfig(t, testBridge, testCIDR))
 	a, b := setup(t, n, "aaa"), setup(t, n, "bbb")
@@ -186,13 +188,20 @@ func TestFilter(t *testing.T) {
 		{"router advertisement", func(i int) []byte {
 			return eth(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, mark(i)))
 		}},
-		{"router advertisement to one", func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, mark(i))) }},
-		{"router advertisement to the node", func(i int) []byte { return eth(node, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, mark(i))) }},
+		{
+			"router advertisement to one",
+			func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, mark(i))) },
+		},
+		{
+			"router advertisement to the node",
+			func(i int) []byte { return eth(node, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, mark(i))) },
+		},
 		{"router advertisement, tagged", func(i int) []byte {
 			return eth(broadcast, a.MAC, unix.ETH_P_8021Q, vlan(unix.ETH_P_IPV6, advertisement(a.MAC, mark(i))))
 		}},
 		{"router advertisement, tagged twice", func(i int) []byte {
-			return eth(broadcast, a.MAC, unix.ETH_P_8021AD, vlan(unix.ETH_P_8021Q, vlan(unix.ETH_P_IPV6, advertisement(a.MAC, mark(i)))))
+			return eth(broadcast, a.MAC, unix.ETH_P_8021AD,
+				vlan(unix.ETH_P_8021Q, vlan(unix.ETH_P_IPV6, advertisement(a.MAC, mark(i)))))
 		}},
 		{"neighbour advertisement", func(i int) []byte { return eth(broadcast, a.MAC, unix.ETH_P_IPV6, na(i)) }},
 		{"DHCP offer", func(i int) []byte {
@@ -201,8 +210,14 @@ func TestFilter(t *testing.T) {
 		{"DHCPv6 advertise", func(i int) []byte {
 			return eth(broadcast, a.MAC, unix.ETH_P_IPV6, udp6("fe80::bad", "ff02::1", 547, 546, mark(i)))
 		}},
-		{"address of another pod", func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IP, udp4("10.213.0.9", b.ip(), 9, 9, mark(i))) }},
-		{"address of the gateway", func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IP, udp4(gateway, b.ip(), 9, 9, mark(i))) }},
+		{
+			"address of another pod",
+			func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IP, udp4("10.213.0.9", b.ip(), 9, 9, mark(i))) },
+		},
+		{
+			"address of the gateway",
+			func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_IP, udp4(gateway, b.ip(), 9, 9, mark(i))) },
+		},
 		{"address of nobody", func(i int) []byte {
 			return eth(node, a.MAC, unix.ETH_P_IP, udp4("198.51.100.1", gateway, 9, 9, mark(i)))
 		}},
@@ -212,19 +227,40 @@ func TestFilter(t *testing.T) {
 		{"gratuitous ARP for the gateway", func(i int) []byte {
 			return eth(broadcast, a.MAC, unix.ETH_P_ARP, arp(1, a.MAC, gateway, gateway, mark(i)))
 		}},
-		{"ARP answer for the gateway", func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_ARP, arp(2, a.MAC, gateway, b.ip(), mark(i))) }},
-		{"ARP for another pod", func(i int) []byte { return eth(node, a.MAC, unix.ETH_P_ARP, arp(2, a.MAC, b.ip(), gateway, mark(i))) }},
-		{"ARP with another sender in it", func(i int) []byte { return eth(node, a.MAC, unix.ETH_P_ARP, arp(2, b.MAC, a.ip(), gateway, mark(i))) }},
+		{
+			"ARP answer for the gateway",
+			func(i int) []byte { return eth(b.MAC, a.MAC, unix.ETH_P_ARP, arp(2, a.MAC, gateway, b.ip(), mark(i))) },
+		},
+		{"ARP for another pod", func(i int) []byte {
+			return eth(node, a.MAC, unix.ETH_P_ARP,
+				arp(2, a.MAC, b.ip(), gateway, mark(i)))
+		}},
+		{
+			"ARP with another sender in it",
+			func(i int) []byte { return eth(node, a.MAC, unix.ETH_P_ARP, arp(2, b.MAC, a.ip(), gateway, mark(i))) },
+		},
 		{"ARP of other sizes", func(i int) []byte {
 			m := arp(2, a.MAC, a.ip(), gateway, mark(i))
 			m[4] = 8
 			return eth(broadcast, a.MAC, unix.ETH_P_ARP, m)
 		}},
 		{"another protocol", func(i int) []byte { return eth(broadcast, a.MAC, 0x88cc, []byte(mark(i))) }},
-		{"sender of another", func(i int) []byte { return eth(node, b.MAC, unix.ETH_P_IP, udp4(a.ip(), gateway, 9, 9, mark(i))) }},
-		{"all of another", func(i int) []byte { return eth(node, b.MAC, unix.ETH_P_IP, udp4(b.ip(), gateway, 9, 9, mark(i))) }},
-		{"sender is the node", func(i int) []byte { return eth(b.MAC, node, unix.ETH_P_IP, udp4(a.ip(), b.ip(), 9, 9, mark(i))) }},
-		{"ARP of another sender", func(i int) []byte { return eth(node, b.MAC, unix.ETH_P_ARP, arp(2, b.MAC, b.ip(), gateway, mark(i))) }},
+		{"sender of another", func(i int) []byte {
+			return eth(node, b.MAC, unix.ETH_P_IP,
+				udp4(a.ip(), gateway, 9, 9, mark(i)))
+		}},
+		{"all of another", func(i int) []byte {
+			return eth(node, b.MAC, unix.ETH_P_IP,
+				udp4(b.ip(), gateway, 9, 9, mark(i)))
+		}},
+		{"sender is the node", func(i int) []byte {
+			return eth(b.MAC, node, unix.ETH_P_IP,
+				udp4(a.ip(), b.ip(), 9, 9, mark(i)))
+		}},
+		{
+			"ARP of another sender",
+			func(i int) []byte { return eth(node, b.MAC, unix.ETH_P_ARP, arp(2, b.MAC, b.ip(), gateway, mark(i))) },
+		},
 	}
 	var marks []string
 	for i := range attacks {
@@ -265,7 +301,7 @@ func TestFilter(t *testing.T) {
 	wantAnswer(t, nil, "tcp4", b.ip()+":80", "b", gateway)
 
 	// When somebody flushes the ruleset, the next pod's setup has it made again, with those that are there.
-	must(t, removeTable(&n.builtin.nft, filter{testBridge}.table()))
+	must(t, removeTable(n.own.builtin.nft, filter{testBridge}.table()))
 	setup(t, n, "ccc")
 	if nodeSaw, podSaw = try("end2"); len(nodeSaw)+len(podSaw) > 0 {
 		t.Errorf("after the table was removed: the node saw %q, another pod %q", nodeSaw, podSaw)
@@ -282,10 +318,10 @@ func TestFilter(t *testing.T) {
 
 func filtered(t testing.TB, n *Network) int {
 	t.Helper()
-	f := filter{n.own.Bridge}
+	f := filter{n.own.conf.Bridge}
 	var count []int
 	for _, s := range []*nftables.Set{f.ports(), f.pods()} {
-		all, err := setElements(&n.builtin.nft, s, nil)
+		all, err := setElements(n.own.builtin.nft, s, nil)
 		must(t, err)
 		count = append(count, len(all))
 	}
@@ -295,7 +331,8 @@ func filtered(t testing.TB, n *Network) int {
 	return count[0]
 }
 
-// TestFilterOff: an annotation takes the filter off a pod, also when the table is made again, by this process or the next.
+// TestFilterOff: an annotation takes the filter off a pod, also when the table is made again, by this process or the
+// next.
 func TestFilterOff(t *testing.T) {
 	c := testConfig(t, testBridge, testCIDR)
 	n := open(t, c)
@@ -313,17 +350,18 @@ func TestFilterOff(t *testing.T) {
 		t.Helper()
 		say := func() {
 			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP, udp4("198.51.100.1", "10.213.0.255", 9, 9, mark)))
-			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP, udp4(a.IPs[0].String(), "10.213.0.255", 67, 9, "end of that")))
+			open.send(eth(broadcast, a.MAC, unix.ETH_P_IP,
+				udp4(a.IPs[0].String(), "10.213.0.255", 67, 9, "end of that")))
 		}
 		if seen := other.until(say, "end of that", mark); len(seen) == 0 {
 			t.Errorf("%s: an open pod is filtered", mark)
 		}
 	}
 	try("first")
-	must(t, removeTable(&n.builtin.nft, filter{testBridge}.table()))
+	must(t, removeTable(n.own.builtin.nft, filter{testBridge}.table()))
 	setup(t, n, "ccc")
 	try("again")
-	must(t, removeTable(&n.builtin.nft, filter{testBridge}.table()))
+	must(t, removeTable(n.own.builtin.nft, filter{testBridge}.table()))
 	setup(t, reopen(t, c), "ddd")
 	try("next process")
 	if got := filtered(t, n); got != 3 {
@@ -352,7 +390,7 @@ func TestRouterAdvertisements(t *testing.T) {
 			return nil
 		})
 	}
-	must(t, removeTable(&n.builtin.nft, filter{testBridge}.table())) // as if the kernel had none
+	must(t, removeTable(n.own.builtin.nft, filter{testBridge}.table())) // as if the kernel had none
 	evil, atNode, atPod := tap(t, a.ns, "eth0"), tap(t, nil, testBridge), tap(t, b.ns, "eth0")
 	say := func() {
 		evil.send(eth(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, a.MAC, unix.ETH_P_IPV6, advertisement(a.MAC, "prefix")))
@@ -412,7 +450,7 @@ func BenchmarkFilter(b *testing.B) {
 	f := filter{testBridge}
 	for b.Loop() {
 		g := guest{"bbb", netip.MustParseAddr("10.213.0.9")}
-		must(b, f.admit(&n.builtin.filterSocket, g))
-		must(b, f.dismiss(&n.builtin.filterSocket, g))
+		must(b, f.admit(&n.own.builtin.filters.socket, g))
+		must(b, f.dismiss(&n.own.builtin.filters.socket, g))
 	}
 }

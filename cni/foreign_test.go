@@ -73,7 +73,8 @@ func TestForeignNetwork(t *testing.T) {
 	}
 	a := setup(t, n, "aaa", PortMapping{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"})
 	b := setup(t, n, "bbb")
-	if !strings.HasPrefix(a.ip(), "10.215.0.") || len(a.MAC) != 6 || len(a.Interfaces) != 1 || len(a.Interfaces[0].IPs) != 1 {
+	if !strings.HasPrefix(a.ip(), "10.215.0.") || len(a.MAC) != 6 || len(a.Interfaces) != 1 ||
+		len(a.Interfaces[0].IPs) != 1 {
 		t.Errorf("result: got %+v", a.Result)
 	}
 	serve(t, a.ns, "a", 80)
@@ -95,7 +96,7 @@ func TestForeignNetwork(t *testing.T) {
 	if got := leases(t, dir); got != 0 {
 		t.Errorf("leases: got %d, want none", got)
 	}
-	if ids, err := n.records.ids(); err != nil || len(ids) != 0 {
+	if ids, err := n.foreign.records.ids(); err != nil || len(ids) != 0 {
 		t.Errorf("records: got %v, %v", ids, err)
 	}
 	if got := setup(t, n, "ccc"); !strings.HasPrefix(got.ip(), "10.213.0.") {
@@ -115,14 +116,14 @@ func TestForeignCrash(t *testing.T) {
 
 	path, err := n.NewNamespace("aaa")
 	must(t, err)
-	rt := n.runtimeConf(Pod{ID: "aaa", NetNS: path})
-	must(t, n.records.put("aaa", record{Conf: []byte(list), NetNS: path, Args: rt.Args}))
+	rt := Pod{ID: "aaa", NetNS: path}.runtimeConf()
+	must(t, n.foreign.records.put("aaa", record{Conf: []byte(list), NetNS: path, Args: rt.Args}))
 	half, err := parseConf([]byte(list))
 	must(t, err)
-	_, err = n.cni.AddNetworkList(t.Context(), half, rt)
+	_, err = n.foreign.cni.AddNetworkList(t.Context(), half, rt)
 	must(t, err)
 	must(t, os.Remove(filepath.Join(c.CacheDir, "results", "other-aaa-eth0")))
-	must(t, os.WriteFile(filepath.Join(n.records.dir, "half.tmp"), []byte("{"), 0o600))
+	must(t, os.WriteFile(filepath.Join(n.foreign.records.dir, "half.tmp"), []byte("{"), 0o600))
 
 	n = reopen(t, c)
 	if _, err := n.Setup(t.Context(), Pod{ID: "aaa", NetNS: path}); err != nil {
@@ -133,18 +134,20 @@ func TestForeignCrash(t *testing.T) {
 	}
 	n = reopen(t, c)
 	must(t, n.Collect(t.Context(), nil))
-	if ids, err := n.records.ids(); err != nil || len(ids) != 0 || leases(t, dir) != 0 {
+	if ids, err := n.foreign.records.ids(); err != nil || len(ids) != 0 || leases(t, dir) != 0 {
 		t.Errorf("left: records %v, %d leases, %v", ids, leases(t, dir), err)
 	}
 
-	write(t, c.ConfDir+"/10-other.conflist", strings.Replace(list, `]}`, `,{"type": "tuning", "sysctl": {"net.ipv4.no.such": "1"}}]}`, 1))
-	write(t, c.ConfDir+"/10-other.conflist", list[:len(list)-2]+`,{"type": "tuning", "sysctl": {"net.ipv4.no.such": "1"}}]}`)
+	write(t, c.ConfDir+"/10-other.conflist",
+		strings.Replace(list, `]}`, `,{"type": "tuning", "sysctl": {"net.ipv4.no.such": "1"}}]}`, 1))
+	write(t, c.ConfDir+"/10-other.conflist",
+		list[:len(list)-2]+`,{"type": "tuning", "sysctl": {"net.ipv4.no.such": "1"}}]}`)
 	path, err = n.NewNamespace("bbb")
 	must(t, err)
 	if _, err := n.Setup(t.Context(), Pod{ID: "bbb", NetNS: path}); err == nil {
 		t.Error("a failing plugin: no error")
 	}
-	if ids, err := n.records.ids(); err != nil || len(ids) != 0 || leases(t, dir) != 0 {
+	if ids, err := n.foreign.records.ids(); err != nil || len(ids) != 0 || leases(t, dir) != 0 {
 		t.Errorf("left of a failed chain: records %v, %d leases, %v", ids, leases(t, dir), err)
 	}
 }
@@ -212,8 +215,10 @@ func TestOwnPluginsInConfDir(t *testing.T) {
 	n := open(t, c)
 	dropLink(t, "btst8")
 	dir := t.TempDir()
-	write(t, c.ConfDir+"/1.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "berth-loopback"},
-		{"type": "berth-bridge", "bridge": "btst8", "mtu": 1400, "ipam": {"type": "host-local", "dataDir": %q, "subnet": "10.216.0.0/24"}}]}`, dir))
+	write(t, c.ConfDir+"/1.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "other", "plugins": [
+		{"type": "berth-loopback"},
+		{"type": "berth-bridge", "bridge": "btst8", "mtu": 1400,
+			"ipam": {"type": "host-local", "dataDir": %q, "subnet": "10.216.0.0/24"}}]}`, dir))
 	must(t, n.Status())
 	a := setup(t, n, "aaa")
 	if !strings.HasPrefix(a.ip(), "10.216.0.") || a.Interfaces[0].MTU != 1400 {
@@ -245,7 +250,10 @@ func TestExecuted(t *testing.T) {
 	args := func(command string) *invoke.Args {
 		return &invoke.Args{Command: command, ContainerID: "aaa", NetNS: path, IfName: "eth0", Path: bin}
 	}
-	conf := map[string]any{"cniVersion": "1.1.0", "name": testBridge, "bridge": testBridge, "subnet": testCIDR, "ipMasq": true, "ipam": n.own.IPAM}
+	conf := map[string]any{
+		"cniVersion": "1.1.0", "name": testBridge, "bridge": testBridge, "subnet": testCIDR, "ipMasq": true,
+		"ipam": n.own.conf.IPAM,
+	}
 	call := func(name, command string) *types100.Result {
 		t.Helper()
 		stdin, err := json.Marshal(conf)
@@ -265,7 +273,9 @@ func TestExecuted(t *testing.T) {
 	}
 	r := call(pluginBridge, "ADD")
 	conf["prevResult"] = r
-	conf["runtimeConfig"] = map[string]any{"portMappings": []portMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}}}
+	conf["runtimeConfig"] = map[string]any{
+		"portMappings": []portMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}},
+	}
 	call(pluginPortMap, "ADD")
 	ns, err := os.Open(path)
 	must(t, err)
@@ -298,7 +308,8 @@ func TestExecuted(t *testing.T) {
 	conf["bridge"] = ""
 	stdin, err := json.Marshal(conf)
 	must(t, err)
-	if _, err := invoke.ExecPluginWithResult(t.Context(), filepath.Join(bin, pluginBridge), stdin, args("ADD"), nil); err == nil || !strings.Contains(err.Error(), "bridge") {
+	if _, err := invoke.ExecPluginWithResult(t.Context(), filepath.Join(bin, pluginBridge), stdin, args("ADD"),
+		nil); err == nil || !strings.Contains(err.Error(), "bridge") {
 		t.Errorf("bad configuration: got %v", err)
 	}
 }

@@ -19,8 +19,10 @@ func FuzzConf(f *testing.F) {
 }
 
 func FuzzPluginConf(f *testing.F) {
-	f.Add([]byte(`{"cniVersion": "1.0.0", "name": "n", "bridge": "b", "subnet": "10.0.0.0/8", "ipam": {"type": "berth-ipam", "subnet": "10.0.0.0/8", "dataDir": "/d"},
-		"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp", "hostIP": "::1"}]}, "prevResult": {"ips": [{"address": "10.0.0.2/8"}]}}`))
+	f.Add([]byte(`{"cniVersion": "1.0.0", "name": "n", "bridge": "b", "subnet": "10.0.0.0/8",
+		"ipam": {"type": "berth-ipam", "subnet": "10.0.0.0/8", "dataDir": "/d"},
+		"runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 80, "protocol": "tcp", "hostIP": "::1"}]},
+		"prevResult": {"ips": [{"address": "10.0.0.2/8"}]}}`))
 	f.Add([]byte(`{"bridge": "a/b", "mtu": -1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if c, err := parseBridgeConf(data); err == nil && c.IPAM.Type == pluginIPAM {
@@ -42,7 +44,8 @@ func FuzzPluginConf(f *testing.F) {
 }
 
 func FuzzResult(f *testing.F) {
-	f.Add([]byte(`{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x", "mac": "no"}], "ips": [{"interface": 5, "address": "10.0.0.2/8"}]}`))
+	f.Add([]byte(`{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x", "mac": "no"}],
+		"ips": [{"interface": 5, "address": "10.0.0.2/8"}]}`))
 	f.Add([]byte(`{"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/8"}}`))
 	f.Add([]byte(`{"cniVersion": "1.0.0", "interfaces": [null], "ips": [null]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -58,7 +61,8 @@ func FuzzResult(f *testing.F) {
 }
 
 func FuzzRecord(f *testing.F) {
-	f.Add([]byte(`{"conf": {"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "x"}]}, "netns": "/x", "args": [["a", "b"]]}`))
+	f.Add([]byte(`{"conf": {"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "x"}]},
+		"netns": "/x", "args": [["a", "b"]]}`))
 	f.Add([]byte(`{"conf": null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if rec, err := parseRecord(data); err == nil && rec == nil {

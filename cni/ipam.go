@@ -13,10 +13,10 @@ import (
 	"sync"
 )
 
-// pool hands out the addresses of one network. Each address in use is a symbolic link, <dir>/<boot ID>/<address>, that points
-// to its owner: symlink(2) makes name and content in one step and fails when the name is there, so no crash leaves half a
-// record and no two processes get one address. Nothing is synced, since the records of another boot mean nothing: the
-// directory of another boot ID is removed.
+// pool hands out the addresses of one network. Each address in use is a symbolic link, <dir>/<boot ID>/<address>, that
+// points to its owner: symlink(2) makes name and content in one step and fails when the name is there, so no crash
+// leaves half a record and no two processes get one address. Nothing is synced, since the records of another boot mean
+// nothing: the directory of another boot ID is removed.
 type pool struct {
 	dir           string // with the boot ID
 	subnet        netip.Prefix
@@ -50,6 +50,53 @@ func usable(subnet netip.Prefix) (gateway, last netip.Addr, err error) {
 		a[i/8] |= 0x80 >> (i % 8)
 	}
 	return gateway, netip.AddrFrom4(a).Prev(), nil // without the broadcast address
+}
+
+// pools are the addresses of all networks, by directory.
+type pools struct {
+	boot string
+
+	mu sync.Mutex
+	of map[string]*pool
+}
+
+// open opens the addresses that a configuration names, once.
+func (ps *pools) open(c ipamConf) (*pool, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p := ps.of[c.DataDir]; p != nil {
+		if p.subnet != c.Subnet.Masked() {
+			return nil, fmt.Errorf("open addresses in %s: they are of %s, not of %s", c.DataDir, p.subnet, c.Subnet)
+		}
+		return p, nil
+	}
+	p, err := openPool(c.DataDir, ps.boot, c.Subnet)
+	if err == nil {
+		ps.of[c.DataDir] = p
+	}
+	return p, err
+}
+
+// forget closes the addresses of a directory.
+func (ps *pools) forget(dir string) error {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.of[dir]
+	if p == nil {
+		return nil
+	}
+	delete(ps.of, dir)
+	return p.close()
+}
+
+func (ps *pools) close() error {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	var errs []error
+	for _, p := range ps.of {
+		errs = append(errs, p.close())
+	}
+	return errors.Join(errs...)
 }
 
 func openPool(dir, boot string, subnet netip.Prefix) (*pool, error) {

@@ -24,7 +24,8 @@ func (c ipamConf) validate() error {
 		return types.NewError(types.ErrInvalidNetworkConfig, "ipam: "+err.Error(), "")
 	}
 	if !filepath.IsAbs(c.DataDir) {
-		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("ipam: dataDir %q is not an absolute path", c.DataDir), "")
+		return types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("ipam: dataDir %q is not an absolute path", c.DataDir), "")
 	}
 	return nil
 }
@@ -36,24 +37,10 @@ type ipamPluginConf struct {
 	Live       []types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
 }
 
-// pool opens the addresses that a configuration names, once.
-func (b *builtin) pool(c ipamConf) (*pool, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if p := b.pools[c.DataDir]; p != nil {
-		if p.subnet != c.Subnet.Masked() {
-			return nil, fmt.Errorf("open addresses in %s: they are of %s, not of %s", c.DataDir, p.subnet, c.Subnet)
-		}
-		return p, nil
-	}
-	p, err := openPool(c.DataDir, b.boot, c.Subnet)
-	if err == nil {
-		b.pools[c.DataDir] = p
-	}
-	return p, err
-}
+// ipamPlugin is berth-ipam.
+type ipamPlugin struct{ pools *pools }
 
-func (b *builtin) ipamPool(stdin []byte) (ipamPluginConf, *pool, error) {
+func (i ipamPlugin) pool(stdin []byte) (ipamPluginConf, *pool, error) {
 	var c ipamPluginConf
 	if err := json.Unmarshal(stdin, &c); err != nil {
 		return c, nil, types.NewError(types.ErrDecodingFailure, "read configuration: "+err.Error(), "")
@@ -61,12 +48,12 @@ func (b *builtin) ipamPool(stdin []byte) (ipamPluginConf, *pool, error) {
 	if err := c.IPAM.validate(); err != nil {
 		return c, nil, err
 	}
-	p, err := b.pool(c.IPAM)
+	p, err := i.pools.open(c.IPAM)
 	return c, p, err
 }
 
-func (b *builtin) ipamAdd(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
-	c, p, err := b.ipamPool(a.StdinData)
+func (i ipamPlugin) add(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+	c, p, err := i.pool(a.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -76,22 +63,25 @@ func (b *builtin) ipamAdd(_ context.Context, a *skel.CmdArgs) (types.Result, err
 	}
 	result := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
-		IPs:        []*types100.IPConfig{{Address: *ipNet(netip.PrefixFrom(addr, p.subnet.Bits())), Gateway: p.gateway.AsSlice()}},
-		Routes:     defaultRoute(p.gateway),
+		IPs: []*types100.IPConfig{{
+			Address: *ipNet(netip.PrefixFrom(addr, p.subnet.Bits())),
+			Gateway: p.gateway.AsSlice(),
+		}},
+		Routes: defaultRoute(p.gateway),
 	}
 	return result.GetAsVersion(c.CNIVersion)
 }
 
-func (b *builtin) ipamDel(_ context.Context, a *skel.CmdArgs) error {
-	_, p, err := b.ipamPool(a.StdinData)
+func (i ipamPlugin) del(_ context.Context, a *skel.CmdArgs) error {
+	_, p, err := i.pool(a.StdinData)
 	if err != nil {
 		return err
 	}
 	return p.release(owner(a.ContainerID, a.IfName))
 }
 
-func (b *builtin) ipamCheck(_ context.Context, a *skel.CmdArgs) error {
-	_, p, err := b.ipamPool(a.StdinData)
+func (i ipamPlugin) check(_ context.Context, a *skel.CmdArgs) error {
+	_, p, err := i.pool(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -101,8 +91,8 @@ func (b *builtin) ipamCheck(_ context.Context, a *skel.CmdArgs) error {
 	return nil
 }
 
-func (b *builtin) ipamGC(_ context.Context, a *skel.CmdArgs) error {
-	c, p, err := b.ipamPool(a.StdinData)
+func (i ipamPlugin) gc(_ context.Context, a *skel.CmdArgs) error {
+	c, p, err := i.pool(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -113,18 +103,7 @@ func (b *builtin) ipamGC(_ context.Context, a *skel.CmdArgs) error {
 	return p.collect(func(id string) bool { return live[id] })
 }
 
-func (b *builtin) ipamStatus(_ context.Context, a *skel.CmdArgs) error {
-	_, _, err := b.ipamPool(a.StdinData)
+func (i ipamPlugin) status(_ context.Context, a *skel.CmdArgs) error {
+	_, _, err := i.pool(a.StdinData)
 	return err
-}
-
-func (b *builtin) closePool(dir string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p := b.pools[dir]
-	if p == nil {
-		return nil
-	}
-	delete(b.pools, dir)
-	return p.close()
 }

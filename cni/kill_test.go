@@ -58,6 +58,9 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		rounds = 5
 	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
 	for round := range rounds {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), "BERTH_TEST_CHURN="+dir)
@@ -66,7 +69,7 @@ func TestKill(t *testing.T) {
 		must(t, cmd.Start())
 		_, err = out.Read(make([]byte, 6)) // ready
 		must(t, err)
-		time.Sleep(time.Duration(rand.IntN(40_000)) * time.Microsecond)
+		time.Sleep(time.Duration(rnd.IntN(40_000)) * time.Microsecond)
 		must(t, cmd.Process.Kill())
 		rest := make([]byte, 1000)
 		if size, _ := out.Read(rest); size > 1 {
@@ -91,7 +94,8 @@ func TestKill(t *testing.T) {
 		ids, err := n.pins.list()
 		must(t, err)
 		if len(ids) != len(live) || len(addresses(t, n)) != len(live) || hostPorts(t, n) != len(live) {
-			t.Fatalf("round %d: namespaces %v, addresses %v, %d ports; want %v", round, ids, addresses(t, n), hostPorts(t, n), live)
+			t.Fatalf("round %d: namespaces %v, addresses %v, %d ports; want %v", round, ids, addresses(t, n),
+				hostPorts(t, n), live)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // The loopback plugin is for other runtimes: our own namespaces are born with lo up.
 
-func (b *builtin) loopbackAdd(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+func loopbackAdd(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
 	var c struct {
 		CNIVersion string          `json:"cniVersion"`
 		Prev       json.RawMessage `json:"prevResult"`
@@ -42,14 +42,15 @@ func (b *builtin) loopbackAdd(_ context.Context, a *skel.CmdArgs) (types.Result,
 	result := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
 		Interfaces: []*types100.Interface{{Name: "lo", Mac: "00:00:00:00:00:00", Sandbox: a.Netns}},
-		IPs:        []*types100.IPConfig{{Interface: &lo, Address: net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(8, 32)}}},
+		IPs: []*types100.IPConfig{{
+			Interface: &lo,
+			Address:   net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(8, 32)},
+		}},
 	}
 	return result.GetAsVersion(c.CNIVersion)
 }
 
-func (b *builtin) loopbackDel(context.Context, *skel.CmdArgs) error { return nil }
-
-func (b *builtin) loopbackCheck(_ context.Context, a *skel.CmdArgs) error {
+func loopbackCheck(_ context.Context, a *skel.CmdArgs) error {
 	ns, err := os.Open(a.Netns)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)

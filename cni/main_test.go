@@ -22,8 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs the tests in a network and a mount namespace of their own: they make bridges and rules and set IP forwarding
-// on, none of which is the machine's business. This program is also the plugins built in, when started by their names.
+// TestMain runs the tests in a network and a mount namespace of their own: they make bridges and rules and set IP
+// forwarding on, none of which is the machine's business. This program is also the plugins built in, when started by
+// their names.
 func TestMain(m *testing.M) {
 	if IsPlugin(os.Args[0]) {
 		PluginMain()
@@ -115,7 +116,8 @@ func checkNothingLeft(t testing.TB, c Config) {
 	if ok, err := (table{bridge: c.BridgeName}).exists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}); ok || err != nil {
 		t.Errorf("table: got %v, %v, want that it is gone", ok, err)
 	}
-	if ok, err := tableExists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}, filter{c.BridgeName}.table()); ok || err != nil {
+	if ok, err := tableExists(&rtnlPool{protocol: unix.NETLINK_NETFILTER}, filter{c.BridgeName}.table()); ok ||
+		err != nil {
 		t.Errorf("filter: got %v, %v, want that it is gone", ok, err)
 	}
 	for _, d := range []string{c.NetNSDir, c.StateDir} {
@@ -123,7 +125,8 @@ func checkNothingLeft(t testing.TB, c Config) {
 			t.Errorf("%s is left", d)
 		}
 	}
-	if m, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(m), filepath.Dir(c.NetNSDir)) {
+	if m, err := os.ReadFile("/proc/self/mountinfo"); err != nil ||
+		strings.Contains(string(m), filepath.Dir(c.NetNSDir)) {
 		t.Errorf("mounts in %s are left (%v)", filepath.Dir(c.NetNSDir), err)
 	}
 }
@@ -157,7 +160,7 @@ func veths(t testing.TB, bridge string) (ids []string) {
 // addresses are the IDs that have one.
 func addresses(t testing.TB, n *Network) map[string]netip.Addr {
 	t.Helper()
-	p, err := n.builtin.pool(n.own.IPAM)
+	p, err := n.own.pool()
 	if err == nil {
 		err = p.load()
 	}
@@ -175,9 +178,9 @@ func addresses(t testing.TB, n *Network) map[string]netip.Addr {
 // hostPorts counts the elements of both maps.
 func hostPorts(t testing.TB, n *Network) (count int) {
 	t.Helper()
-	tab := table{bridge: n.own.Bridge}
+	tab := table{bridge: n.own.conf.Bridge}
 	for _, m := range []*nftables.Set{tab.portMap(), tab.addrPortMap()} {
-		all, err := setElements(&n.builtin.nft, m, nil)
+		all, err := setElements(n.own.builtin.nft, m, nil)
 		must(t, err)
 		count += len(all)
 	}
@@ -315,8 +318,8 @@ func wantAnswer(t testing.TB, ns *os.File, network, addr, who, saw string) {
 	}
 }
 
-// outside is a host beyond the node: a namespace with 198.18.0.2, by a veth pair whose end on the node has 198.18.0.1. It
-// knows no way to the pods.
+// outside is a host beyond the node: a namespace with 198.18.0.2, by a veth pair whose end on the node has 198.18.0.1.
+// It knows no way to the pods.
 func outside(t testing.TB) *os.File {
 	t.Helper()
 	needRoot(t)

@@ -18,8 +18,9 @@ type pins struct {
 	home *os.File // the namespace of this process
 }
 
-// openPins makes dir a shared mount of its own, as `ip netns` does with its directory: a process that copies the mount table
-// (a service with private mounts) would hold the pods' namespaces for as long as it lives, if unmounting did not reach it.
+// openPins makes dir a shared mount of its own, as `ip netns` does with its directory: a process that copies the mount
+// table (a service with private mounts) would hold the pods' namespaces for as long as it lives, if unmounting did not
+// reach it.
 func openPins(dir string, home *os.File) (*pins, error) {
 	if err := ownMount(dir); err != nil {
 		return nil, err
@@ -30,9 +31,9 @@ func openPins(dir string, home *os.File) (*pins, error) {
 	return &pins{dir: dir, home: home}, nil
 }
 
-// ownMount makes dir a mount point: of a tmpfs, unless it is on one already. What is kept there means nothing after a boot, and
-// new files on a disk are slow just when pods come and go: ext4 does not use the inode of a deleted file again for a minute,
-// and searches past all of those for each new one, up to a millisecond.
+// ownMount makes dir a mount point: of a tmpfs, unless it is on one already. What is kept there means nothing after a
+// boot, and new files on a disk are slow just when pods come and go: ext4 does not use the inode of a deleted file
+// again for a minute, and searches past all of those for each new one, up to a millisecond.
 func ownMount(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make directory: %w", err)
@@ -62,7 +63,8 @@ func ownMount(dir string) error {
 
 // dropMount undoes ownMount.
 func dropMount(dir string) error {
-	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {

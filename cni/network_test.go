@@ -23,7 +23,8 @@ func TestPods(t *testing.T) {
 	if a.ip() != "10.213.0.2" || b.ip() != "10.213.0.3" {
 		t.Errorf("addresses: got %s and %s, want the first two", a.ip(), b.ip())
 	}
-	if in := a.Interfaces; len(in) != 1 || in[0].Name != "eth0" || in[0].IPs[0] != netip.MustParsePrefix("10.213.0.2/24") || in[0].MTU != 1500 {
+	if in := a.Interfaces; len(in) != 1 || in[0].Name != "eth0" ||
+		in[0].IPs[0] != netip.MustParsePrefix("10.213.0.2/24") || in[0].MTU != 1500 {
 		t.Errorf("interfaces: got %+v", in)
 	}
 	if a.MAC.String() != "0a:58:0a:d5:00:02" {
@@ -65,7 +66,8 @@ func TestHostPorts(t *testing.T) {
 		PortMapping{HostPort: 8080, ContainerPort: 80}, PortMapping{HostPort: 8080, ContainerPort: 80, Protocol: "UDP"},
 		PortMapping{HostPort: 8081, ContainerPort: 80, Protocol: "TCP", HostIP: "198.18.0.1"},
 		PortMapping{HostPort: 8082, ContainerPort: 80, Protocol: "TCP", HostIP: "0.0.0.0"},
-		PortMapping{HostPort: 8083, ContainerPort: 80, Protocol: "TCP", HostIP: "fd00::1"}, PortMapping{ContainerPort: 7})
+		PortMapping{HostPort: 8083, ContainerPort: 80, Protocol: "TCP", HostIP: "fd00::1"},
+		PortMapping{ContainerPort: 7})
 	b := setup(t, n, "bbb")
 	serve(t, a.ns, "a", 80)
 	for _, network := range []string{"tcp4", "udp4"} {
@@ -91,8 +93,12 @@ func TestHostPorts(t *testing.T) {
 	// Another pod cannot have the port, and does not take it away.
 	path, err := n.NewNamespace("ccc")
 	must(t, err)
-	c := Pod{ID: "ccc", NetNS: path, Ports: []PortMapping{{HostPort: 9090, ContainerPort: 1}, {HostPort: 8080, ContainerPort: 80}}}
-	if _, err := n.Setup(t.Context(), c); !errors.Is(err, unix.EBUSY) && (err == nil || !strings.Contains(err.Error(), "taken by another pod")) {
+	c := Pod{
+		ID: "ccc", NetNS: path,
+		Ports: []PortMapping{{HostPort: 9090, ContainerPort: 1}, {HostPort: 8080, ContainerPort: 80}},
+	}
+	if _, err := n.Setup(t.Context(), c); !errors.Is(err, unix.EBUSY) &&
+		(err == nil || !strings.Contains(err.Error(), "taken by another pod")) {
 		t.Errorf("taken port: got %v", err)
 	}
 	teardown(t, n, c)
@@ -208,7 +214,8 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	}
 	if len(seen) != len(pods) || len(veths(t, testBridge)) != len(pods) || hostPorts(t, n) != len(pods) {
-		t.Errorf("got %d addresses, %d veth pairs, %d ports; want %d", len(seen), len(veths(t, testBridge)), hostPorts(t, n), len(pods))
+		t.Errorf("got %d addresses, %d veth pairs, %d ports; want %d", len(seen), len(veths(t, testBridge)),
+			hostPorts(t, n), len(pods))
 	}
 	ns, err := os.Open(pods[42].NetNS)
 	must(t, err)
@@ -238,7 +245,7 @@ func TestCrash(t *testing.T) {
 			must(t, err)
 		}},
 		{"address", func(t *testing.T, n *Network, p Pod) {
-			pool, err := n.builtin.pool(n.own.IPAM)
+			pool, err := n.own.pool()
 			must(t, err)
 			_, err = pool.add(owner(p.ID, podInterface))
 			must(t, err)
@@ -247,18 +254,23 @@ func TestCrash(t *testing.T) {
 			ns, err := os.Open(p.NetNS)
 			must(t, err)
 			defer ns.Close()
-			_, err = n.builtin.connect(n.own, skelArgs(p), netip.MustParsePrefix("10.213.0.1/24"), ns, macOf(netip.MustParseAddr("10.213.0.2")))
+			_, err = n.own.builtin.bridge.connect(n.own.conf, skelArgs(p), netip.MustParsePrefix("10.213.0.1/24"), ns,
+				macOf(netip.MustParseAddr("10.213.0.2")))
 			must(t, err)
 		}},
 		{"address in the pod", func(t *testing.T, n *Network, p Pod) {
 			ns, err := os.Open(p.NetNS)
 			must(t, err)
 			defer ns.Close()
-			must(t, n.builtin.configure(ns, podInterface, podIP{addr: netip.MustParsePrefix("10.213.0.2/24"), gateway: netip.MustParseAddr("10.213.0.1"), routes: defaultRoute(netip.MustParseAddr("10.213.0.1"))}))
+			must(t, n.own.builtin.links.configure(ns, podInterface, podIP{
+				addr: netip.MustParsePrefix("10.213.0.2/24"), gateway: netip.MustParseAddr("10.213.0.1"),
+				routes: defaultRoute(netip.MustParseAddr("10.213.0.1")),
+			}))
 		}},
 		{"port", func(t *testing.T, n *Network, p Pod) {
 			tab := table{bridge: testBridge, subnet: testCIDR, masq: true}
-			must(t, n.builtin.mapPorts(tab, p.ID, []port{{proto: unix.IPPROTO_TCP, host: 8080, podPort: 80, pod: netip.MustParseAddr("10.213.0.2")}}))
+			must(t, n.own.builtin.portMap.mapPorts(tab, p.ID,
+				[]port{{proto: unix.IPPROTO_TCP, host: 8080, podPort: 80, pod: netip.MustParseAddr("10.213.0.2")}}))
 		}},
 		{"result", func(t *testing.T, n *Network, p Pod) {
 			_, err := n.Setup(t.Context(), p)
@@ -271,7 +283,10 @@ func TestCrash(t *testing.T) {
 				c := testConfig(t, testBridge, testCIDR)
 				open(t, c)
 				n := reopen(t, c)
-				p := Pod{ID: "aaa", NetNS: filepath.Join(c.NetNSDir, "aaa"), Ports: []PortMapping{{HostPort: 8080, ContainerPort: 80}}}
+				p := Pod{
+					ID: "aaa", NetNS: filepath.Join(c.NetNSDir, "aaa"),
+					Ports: []PortMapping{{HostPort: 8080, ContainerPort: 80}},
+				}
 				for _, s := range steps[:i+1] {
 					s.do(t, n, p)
 				}
@@ -297,7 +312,8 @@ func TestCrash(t *testing.T) {
 				ids, err := n.pins.list()
 				must(t, err)
 				if len(ids) != 1 || len(addresses(t, n)) != 1 || hostPorts(t, n) != 1 {
-					t.Errorf("left: namespaces %v, addresses %v, %d ports; want those of other", ids, addresses(t, n), hostPorts(t, n))
+					t.Errorf("left: namespaces %v, addresses %v, %d ports; want those of other", ids, addresses(t, n),
+						hostPorts(t, n))
 				}
 			})
 		}
@@ -311,7 +327,7 @@ func TestVethOfLostNamespace(t *testing.T) {
 	a, b := setup(t, n, "aaa"), setup(t, n, "bbb") // their ns stay open
 	must(t, n.RemoveNamespace("aaa"))
 	must(t, n.Teardown(t.Context(), Pod{ID: "aaa", NetNS: a.NetNS}))
-	n.builtin.later.Wait()
+	n.own.builtin.bridge.later.Wait()
 	if got := veths(t, testBridge); len(got) != 1 {
 		t.Errorf("veth pairs: got %v, want that of bbb", got)
 	}
@@ -331,7 +347,8 @@ func TestTornDownPodIsSilent(t *testing.T) {
 	wantAnswer(t, nil, "tcp4", "10.213.0.2:80", "a", "10.213.0.1")
 	path, err := n.NewNamespace("bbb")
 	must(t, err)
-	if _, err := n.Setup(t.Context(), Pod{ID: "bbb", NetNS: path}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := n.Setup(t.Context(), Pod{ID: "bbb", NetNS: path}); err == nil ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("full network: got %v", err)
 	}
 	must(t, n.Teardown(t.Context(), a.Pod))
@@ -345,7 +362,9 @@ func TestTornDownPodIsSilent(t *testing.T) {
 func TestTwoNetworks(t *testing.T) {
 	c1, c2 := testConfig(t, testBridge, testCIDR), testConfig(t, "btst1", netip.MustParsePrefix("10.214.0.0/24"))
 	n1, n2 := open(t, c1), open(t, c2)
-	a, b := setup(t, n1, "same", PortMapping{HostPort: 8080, ContainerPort: 80}), setup(t, n2, "same", PortMapping{HostPort: 8081, ContainerPort: 80})
+	a, b := setup(t, n1, "same", PortMapping{HostPort: 8080, ContainerPort: 80}), setup(t, n2, "same", PortMapping{
+		HostPort: 8081, ContainerPort: 80,
+	})
 	serve(t, a.ns, "a", 80)
 	serve(t, b.ns, "b", 80)
 	check := func() {
@@ -369,7 +388,7 @@ func TestFlushedRules(t *testing.T) {
 	a := setup(t, n, "aaa", PortMapping{HostPort: 8080, ContainerPort: 80})
 	serve(t, a.ns, "a", 80)
 	serve(t, out, "out", 82)
-	must(t, removeTable(&n.builtin.nft, table{bridge: testBridge}.table()))
+	must(t, removeTable(n.own.builtin.nft, table{bridge: testBridge}.table()))
 	setup(t, n, "bbb")
 	wantAnswer(t, a.ns, "tcp4", "198.18.0.2:82", "out", "198.18.0.1")
 	wantAnswer(t, nil, "tcp4", "127.0.0.1:8080", "a", "10.213.0.1")
@@ -379,7 +398,7 @@ func TestFlushedRules(t *testing.T) {
 func TestDeletedBridge(t *testing.T) {
 	n := open(t, testConfig(t, testBridge, testCIDR))
 	setup(t, n, "aaa")
-	must(t, n.builtin.deleteLink(testBridge))
+	must(t, n.own.builtin.links.delete(testBridge))
 	b := setup(t, n, "bbb", PortMapping{HostPort: 8080, ContainerPort: 80})
 	serve(t, b.ns, "b", 80)
 	wantAnswer(t, nil, "tcp4", "127.0.0.1:8080", "b", "10.213.0.1")
@@ -397,7 +416,8 @@ func TestForeignBridgeStays(t *testing.T) {
 	must(t, netlink.LinkDel(l))
 }
 
-// TestHalfMadeBridge: the agent was killed between the making of the bridge and its alias, by which it knows the bridge as its own.
+// TestHalfMadeBridge: the agent was killed between the making of the bridge and its alias, by which it knows the bridge
+// as its own.
 func TestHalfMadeBridge(t *testing.T) {
 	needRoot(t)
 	for _, pods := range []int{0, 1} {
@@ -482,7 +502,10 @@ func BenchmarkNamespace(b *testing.B) {
 func BenchmarkKernel(b *testing.B) {
 	n := open(b, testConfig(b, testBridge, netip.MustParsePrefix("10.213.0.0/16")))
 	gateway := netip.MustParsePrefix("10.213.0.1/16")
-	ip := podIP{addr: netip.MustParsePrefix("10.213.0.2/16"), gateway: gateway.Addr(), routes: defaultRoute(gateway.Addr())}
+	ip := podIP{
+		addr: netip.MustParsePrefix("10.213.0.2/16"), gateway: gateway.Addr(),
+		routes: defaultRoute(gateway.Addr()),
+	}
 	i := 0
 	for b.Loop() {
 		i++
@@ -494,9 +517,9 @@ func BenchmarkKernel(b *testing.B) {
 		ns, err := os.Open(p.NetNS)
 		must(b, err)
 		b.StartTimer()
-		_, err = n.builtin.connect(n.own, skelArgs(p), gateway, ns, macOf(ip.addr.Addr()))
+		_, err = n.own.builtin.bridge.connect(n.own.conf, skelArgs(p), gateway, ns, macOf(ip.addr.Addr()))
 		if err == nil {
-			err = n.builtin.configure(ns, podInterface, ip)
+			err = n.own.builtin.links.configure(ns, podInterface, ip)
 		}
 		b.StopTimer()
 		must(b, err)

@@ -24,8 +24,8 @@ import (
 //	    chain postrouting { masquerade what would not find its way back }
 //	}
 //
-// The rules are the same for any number of pods; a pod with a host port is an element in a map, with the sandbox ID as its
-// comment. We speak netlink ourselves: starting the nft program takes longer than a pod's whole network.
+// The rules are the same for any number of pods; a pod with a host port is an element in a map, with the sandbox ID as
+// its comment. We speak netlink ourselves: starting the nft program takes longer than a pod's whole network.
 //
 // What other tables drop stays dropped: accepting here does not overrule a FORWARD policy of theirs.
 type table struct {
@@ -52,7 +52,8 @@ func (t table) addrPortMap() *nftables.Set {
 func (t table) set(name string, key ...nftables.SetDatatype) *nftables.Set {
 	return &nftables.Set{
 		Table: t.table(), Name: name, IsMap: true, Concatenation: true,
-		// With a size, the kernel takes a hash table that never grows: one that grows while it is listed, lists not all.
+		// With a size, the kernel takes a hash table that never grows: one that grows while it is listed, lists not
+		// all.
 		Size:     4096,
 		KeyType:  nftables.MustConcatSetType(key...),
 		DataType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService),
@@ -72,21 +73,24 @@ func (t table) ensure() error {
 			return fmt.Errorf("make nftables map %s: %w", s.Name, err)
 		}
 	}
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority, rules ...[]expr.Any) {
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority,
+		rules ...[]expr.Any,
+	) {
 		ch := c.AddChain(&nftables.Chain{Name: name, Table: tab, Type: kind, Hooknum: hook, Priority: prio})
 		c.FlushChain(ch)
 		for _, r := range rules {
 			c.AddRule(&nftables.Rule{Table: tab, Chain: ch, Exprs: r})
 		}
 	}
-	// The kernel may route 127.0.0.0/8 through the bridge, for host ports on the loopback address. A pod must not: it could
-	// reach what the node keeps to itself.
+	// The kernel may route 127.0.0.0/8 through the bridge, for host ports on the loopback address. A pod must not: it
+	// could reach what the node keeps to itself.
 	chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
 		join(ifName(expr.MetaKeyIIFNAME, t.bridge), inNet(dst, loopbackNet, true), verdict(expr.VerdictDrop)))
 	dnat := [][]expr.Any{t.dnat(addrPorts, true), t.dnat(ports, false)}
 	chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, dnat...)
 	chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, dnat...)
-	chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, t.postrouting()...)
+	chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
+		t.postrouting()...)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("make nftables table %s: %w", tab.Name, noNFT(err))
 	}
@@ -99,18 +103,19 @@ func (t table) postrouting() [][]expr.Any {
 	rules := [][]expr.Any{
 		// From the node's loopback address to a pod.
 		join(inNet(src, loopbackNet, true), ifName(expr.MetaKeyOIFNAME, t.bridge), masq),
-		// From a pod through a host port to a pod, itself perhaps: it would answer over the bridge, with an address that
-		// was not asked.
+		// From a pod through a host port to a pod, itself perhaps: it would answer over the bridge, with an address
+		// that was not asked.
 		join(translated(), inNet(src, t.subnet, true), inNet(dst, t.subnet, true), masq),
 	}
 	if t.masq {
-		rules = append(rules, join(inNet(src, t.subnet, true), inNet(dst, t.subnet, false), inNet(dst, multicastNet, false), masq))
+		rules = append(rules, join(inNet(src, t.subnet, true), inNet(dst, t.subnet, false),
+			inNet(dst, multicastNet, false), masq))
 	}
 	return rules
 }
 
-// exists says that the table is there: others may flush the whole ruleset. It is asked for each pod, so it is one message on
-// a socket that is open.
+// exists says that the table is there: others may flush the whole ruleset. It is asked for each pod, so it is one
+// message on a socket that is open.
 func (t table) exists(nft *rtnlPool) (bool, error) { return tableExists(nft, t.table()) }
 
 func tableExists(nft *rtnlPool, t *nftables.Table) (bool, error) {
@@ -204,7 +209,10 @@ func translated() []expr.Any {
 	const dstNAT = 1 << 5
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(dstNAT), Xor: make([]byte, 4)},
+		&expr.Bitwise{
+			SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(dstNAT),
+			Xor: make([]byte, 4),
+		},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }

@@ -10,10 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -42,31 +39,28 @@ type plugin struct {
 
 // builtin is what the plugins built in keep open between two calls.
 type builtin struct {
-	log          *slog.Logger
-	boot         string
-	home         *os.File // the network namespace of the process
-	ipv6         bool     // the kernel has it
-	link         rtnlPool
-	nft          rtnlPool
-	filterSocket nftSocket
-	// slots bounds how many pods are worked on in the kernel at once. More than there are processors only wait for the
-	// kernel's own locks there, each of them on a thread that the Go runtime never gives back.
-	slots chan struct{}
-	// executed: one call a process, by a runtime that may not drop the namespace afterwards. So a veth pair is deleted
-	// and waited for.
-	executed bool
-	// pluginTimeout is how long an executed plugin may take.
-	pluginTimeout time.Duration
+	log     *slog.Logger
+	home    *os.File // the network namespace of the process
+	links   *links
+	nft     *rtnlPool
+	pools   *pools
+	bridges *bridges
+	tables  *tables
+	filters *filters
+	slots   slots
+	execute *executor
+	bridge  *bridgePlugin
+	portMap *portMapPlugin
+}
 
-	mu        sync.Mutex
-	pools     map[string]*pool            // by directory
-	bridges   map[string]*bridge          // by name
-	tables    map[table]bool              // made by this process, or (false) not possible
-	filters   map[string]bool             // of bridges, by name: as tables
-	open      map[string]bool             // sandboxes that are not filtered, by ID
-	guests    func(bridge string) []guest // who is to be in a filter that is made anew
-	filtering sync.Mutex                  // held while a filter is made
-	later     sync.WaitGroup              // veths that are deleted in the background
+// slots bound how many pods are worked on in the kernel at once. More than there are processors only wait for the
+// kernel's own locks there, each of them on a thread that the Go runtime never gives back.
+type slots chan struct{}
+
+// take waits for a slot and returns what gives it back.
+func (s slots) take() (done func()) {
+	s <- struct{}{}
+	return func() { <-s }
 }
 
 func openBuiltin(log *slog.Logger) (*builtin, error) {
@@ -79,84 +73,76 @@ func openBuiltin(log *slog.Logger) (*builtin, error) {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
 	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
-	return &builtin{
-		pluginTimeout: pluginTimeout,
-		log:           log, boot: strings.TrimSpace(string(boot)), home: home, ipv6: noIPv6 == nil,
-		slots: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
-		link:  rtnlPool{protocol: unix.NETLINK_ROUTE}, nft: rtnlPool{protocol: unix.NETLINK_NETFILTER},
-		pools: map[string]*pool{}, bridges: map[string]*bridge{}, tables: map[table]bool{},
-		filters: map[string]bool{}, open: map[string]bool{}, guests: func(string) []guest { return nil },
-	}, nil
-}
-
-// slot waits for a slot and returns what gives it back.
-func (b *builtin) slot() (done func()) {
-	b.slots <- struct{}{}
-	return func() { <-b.slots }
+	nft := &rtnlPool{protocol: unix.NETLINK_NETFILTER}
+	b := &builtin{
+		log: log, home: home, nft: nft, execute: newExecutor(log), slots: make(slots, max(2, runtime.GOMAXPROCS(0))),
+		links:   &links{socket: rtnlPool{protocol: unix.NETLINK_ROUTE}, ipv6: noIPv6 == nil},
+		pools:   &pools{boot: strings.TrimSpace(string(boot)), of: map[string]*pool{}},
+		bridges: &bridges{log: log, ipv6: noIPv6 == nil, of: map[string]*bridge{}},
+		tables:  &tables{log: log, nft: nft, made: map[table]bool{}},
+		filters: newFilters(log, nft),
+	}
+	b.bridge = &bridgePlugin{
+		log: log, links: b.links, pools: b.pools, bridges: b.bridges, tables: b.tables, filters: b.filters,
+		slots:   b.slots,
+		execute: b.execute,
+	}
+	b.portMap = &portMapPlugin{bridges: b.bridges, tables: b.tables}
+	return b, nil
 }
 
 func (b *builtin) close() error {
-	b.later.Wait()
-	b.link.close()
+	b.bridge.later.Wait()
+	b.links.socket.close()
 	b.nft.close()
-	b.filterSocket.close()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var errs []error
-	for _, p := range b.pools {
-		errs = append(errs, p.close())
-	}
-	return errors.Join(append(errs, b.home.Close())...)
+	b.filters.socket.close()
+	return errors.Join(b.pools.close(), b.home.Close())
 }
 
 func (b *builtin) plugin(name string) (plugin, bool) {
 	switch name {
 	case pluginBridge:
-		return plugin{add: b.bridgeAdd, del: b.bridgeDel, check: b.bridgeCheck, gc: b.bridgeGC, status: b.bridgeStatus}, true
+		return plugin{
+			add: b.bridge.add, del: b.bridge.del, check: b.bridge.check, gc: b.bridge.gc, status: b.bridge.status,
+		}, true
 	case pluginIPAM:
-		return plugin{add: b.ipamAdd, del: b.ipamDel, check: b.ipamCheck, gc: b.ipamGC, status: b.ipamStatus}, true
+		p := ipamPlugin{b.pools}
+		return plugin{add: p.add, del: p.del, check: p.check, gc: p.gc, status: p.status}, true
 	case pluginPortMap:
-		return plugin{add: b.portMapAdd, del: b.portMapDel, check: b.portMapCheck, gc: b.portMapGC, status: b.portMapStatus}, true
+		p := b.portMap
+		return plugin{add: p.add, del: p.del, check: p.check, gc: p.gc, status: p.status}, true
 	case pluginLoopback:
-		return plugin{add: b.loopbackAdd, del: b.loopbackDel, check: b.loopbackCheck, gc: nothing, status: nothing}, true
+		return plugin{add: loopbackAdd, del: nothing, check: loopbackCheck, gc: nothing, status: nothing}, true
 	}
 	return plugin{}, false
 }
 
 func nothing(context.Context, *skel.CmdArgs) error { return nil }
 
-// seam is libcni's way to plugins: those built in run here, with the environment and the JSON they would be executed with;
-// others are executed.
+// seam is libcni's way to plugins: those built in run here, with the environment and the JSON they would be executed
+// with; others are executed.
 type seam struct {
 	version.PluginDecoder
-	b      *builtin
-	stderr stderrLog
+	builtin func(name string) (plugin, bool)
+	execute *executor
 }
 
-func newSeam(b *builtin) *seam { return &seam{b: b, stderr: stderrLog{b.log}} }
-
-// stderrLog logs what executed plugins say besides their result.
-type stderrLog struct{ log *slog.Logger }
-
-func (w stderrLog) Write(p []byte) (int, error) {
-	w.log.Info("network plugin said", "text", strings.TrimSpace(string(p)))
-	return len(p), nil
-}
+func newSeam(b *builtin) *seam { return &seam{builtin: b.plugin, execute: b.execute} }
 
 // FindInPath finds a plugin; those built in come first.
 func (s *seam) FindInPath(name string, paths []string) (string, error) {
-	if _, ok := s.b.plugin(name); ok {
+	if _, ok := s.builtin(name); ok {
 		return name, nil
 	}
-	return invoke.FindInPath(name, paths)
+	return s.execute.FindInPath(name, paths)
 }
 
 // ExecPlugin runs a plugin.
 func (s *seam) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	if filepath.IsAbs(path) {
-		return s.execute(ctx, path, stdin, environ)
+		return s.execute.ExecPlugin(ctx, path, stdin, environ)
 	}
-	p, ok := s.b.plugin(path)
+	p, ok := s.builtin(path)
 	if !ok {
 		return nil, types.NewError(types.ErrInternal, "no plugin "+path+" is built in", "")
 	}
@@ -208,8 +194,8 @@ func (p plugin) run(ctx context.Context, command string, args *skel.CmdArgs) ([]
 	return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+command, "")
 }
 
-// PluginMain runs the plugin named by the name the program was started with, berth-bridge for one, as an executed CNI plugin.
-// It does not return.
+// PluginMain runs the plugin named by the name the program was started with, berth-bridge for one, as an executed CNI
+// plugin. It does not return.
 func PluginMain() {
 	name := filepath.Base(os.Args[0])
 	b, err := openBuiltin(slog.New(slog.NewTextHandler(os.Stderr, nil)))
@@ -217,7 +203,7 @@ func PluginMain() {
 		_ = types.NewError(types.ErrInternal, err.Error(), "").Print()
 		os.Exit(1)
 	}
-	b.executed = true
+	b.bridge.executed = true
 	p, ok := b.plugin(name)
 	if !ok {
 		_ = types.NewError(types.ErrInternal, "no plugin "+name+" is built in", "").Print()

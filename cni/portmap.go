@@ -10,13 +10,12 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// portMapConf is the configuration of berth-portmap. Bridge, subnet and ipMasq are those of the bridge, whose table the ports
-// are in.
+// portMapConf is the configuration of berth-portmap. Bridge, subnet and ipMasq are those of the bridge, whose table the
+// ports are in.
 type portMapConf struct {
 	CNIVersion string       `json:"cniVersion"`
 	Bridge     string       `json:"bridge"`
@@ -58,7 +57,9 @@ func (c portMapConf) table() table {
 // ports reads the mappings for a pod with that address. Entries without a host port ask for nothing; those of an IPv6
 // address of the node cannot be had by a pod without one.
 func (c portMapConf) ports(pod netip.Addr) ([]port, error) {
-	protos := map[string]byte{"": unix.IPPROTO_TCP, "tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+	protos := map[string]byte{
+		"": unix.IPPROTO_TCP, "tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP,
+	}
 	var ports []port
 	for _, m := range c.Runtime.Ports {
 		if m.HostPort == 0 {
@@ -67,7 +68,8 @@ func (c portMapConf) ports(pod netip.Addr) ([]port, error) {
 		name := strings.ToLower(m.Protocol)
 		proto, ok := protos[name]
 		if !ok || m.HostPort < 0 || m.HostPort > 65535 || m.ContainerPort <= 0 || m.ContainerPort > 65535 {
-			return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("portMappings: %+v is not possible", m), "")
+			return nil, types.NewError(types.ErrInvalidNetworkConfig,
+				fmt.Sprintf("portMappings: %+v is not possible", m), "")
 		}
 		if name == "" {
 			name = "tcp"
@@ -90,7 +92,13 @@ func (c portMapConf) ports(pod netip.Addr) ([]port, error) {
 	return ports, nil
 }
 
-func (b *builtin) portMapAdd(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+// portMapPlugin is berth-portmap.
+type portMapPlugin struct {
+	bridges *bridges
+	tables  *tables
+}
+
+func (p *portMapPlugin) add(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
 	c, err := parsePortMapConf(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -113,15 +121,16 @@ func (b *builtin) portMapAdd(_ context.Context, a *skel.CmdArgs) (types.Result, 
 		if !pod.IsValid() {
 			return nil, types.NewError(types.ErrInvalidNetworkConfig, "host ports need an IPv4 address of the pod", "")
 		}
-		if err := b.mapPorts(c.table(), a.ContainerID, ports); err != nil {
+		if err := p.mapPorts(c.table(), a.ContainerID, ports); err != nil {
 			return nil, err
 		}
 	}
 	return prev.GetAsVersion(c.CNIVersion)
 }
 
-func (b *builtin) mapPorts(t table, id string, ports []port) error {
-	if err := b.ensureTable(t); err != nil {
+// mapPorts maps the host ports of a sandbox.
+func (p *portMapPlugin) mapPorts(t table, id string, ports []port) error {
+	if err := p.tables.ensure(t); err != nil {
 		return err
 	}
 	err := t.addPorts(id, ports)
@@ -134,56 +143,43 @@ func (b *builtin) mapPorts(t table, id string, ports []port) error {
 	if err != nil {
 		return err
 	}
-	if err := b.ensureLocal(t.bridge); err != nil {
+	if err := p.bridges.get(t.bridge).reachFromLoopback(); err != nil {
 		return err
 	}
 	return forgetFlows(ports)
 }
 
-// ensureLocal lets packets from 127.0.0.1 to a host port be routed to the bridge.
-func (b *builtin) ensureLocal(name string) error {
-	br := b.bridge(name)
-	br.mu.Lock()
-	defer br.mu.Unlock()
-	if br.local {
-		return nil
-	}
-	if _, err := sysctl.Sysctl("net/ipv4/conf/"+name+"/route_localnet", "1"); err != nil {
-		return fmt.Errorf("let host ports be reached from the loopback address: %w", err)
-	}
-	br.local = true
-	return nil
-}
-
-// forgetFlows drops what conntrack remembers of a UDP host port: a client that keeps sending from one port would be led to
-// the old pod, or to none, for ever.
+// forgetFlows drops what conntrack remembers of a UDP host port: a client that keeps sending from one port would be led
+// to the old pod, or to none, for ever.
 func forgetFlows(ports []port) error {
 	for _, p := range ports {
 		if p.proto != unix.IPPROTO_UDP {
 			continue
 		}
 		f := &netlink.ConntrackFilter{}
-		if err := errors.Join(f.AddProtocol(unix.IPPROTO_UDP), f.AddPort(netlink.ConntrackOrigDstPort, p.host)); err != nil {
+		if err := errors.Join(f.AddProtocol(unix.IPPROTO_UDP),
+			f.AddPort(netlink.ConntrackOrigDstPort, p.host)); err != nil {
 			return fmt.Errorf("forget flows of host port %s: %w", p, err)
 		}
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f); err != nil && !errors.Is(err, unix.ENOENT) {
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f); err != nil &&
+			!errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("forget flows of host port %s: %w", p, err)
 		}
 	}
 	return nil
 }
 
-func (b *builtin) portMapDel(_ context.Context, a *skel.CmdArgs) error {
+func (p *portMapPlugin) del(_ context.Context, a *skel.CmdArgs) error {
 	c, err := parsePortMapConf(a.StdinData)
 	if err != nil {
 		return err
 	}
 	ports, err := c.ports(netip.IPv4Unspecified())
 	if err == nil && len(ports) > 0 {
-		err = c.table().removePorts(&b.nft, a.ContainerID, ports)
+		err = c.table().removePorts(p.tables.nft, a.ContainerID, ports)
 	} else {
 		// Whoever calls does not know the ports.
-		err = c.table().collectPorts(&b.nft, func(id string) bool { return id == a.ContainerID })
+		err = c.table().collectPorts(p.tables.nft, func(id string) bool { return id == a.ContainerID })
 	}
 	if errors.Is(err, errNoNFT) {
 		return nil
@@ -191,12 +187,12 @@ func (b *builtin) portMapDel(_ context.Context, a *skel.CmdArgs) error {
 	return err
 }
 
-func (b *builtin) portMapCheck(_ context.Context, a *skel.CmdArgs) error {
+func (p *portMapPlugin) check(_ context.Context, a *skel.CmdArgs) error {
 	_, err := parsePortMapConf(a.StdinData)
 	return err
 }
 
-func (b *builtin) portMapGC(_ context.Context, a *skel.CmdArgs) error {
+func (p *portMapPlugin) gc(_ context.Context, a *skel.CmdArgs) error {
 	c, err := parsePortMapConf(a.StdinData)
 	if err != nil {
 		return err
@@ -205,10 +201,10 @@ func (b *builtin) portMapGC(_ context.Context, a *skel.CmdArgs) error {
 	for _, l := range c.Live {
 		live[l.ContainerID] = true
 	}
-	return c.table().collectPorts(&b.nft, func(id string) bool { return !live[id] })
+	return c.table().collectPorts(p.tables.nft, func(id string) bool { return !live[id] })
 }
 
-func (b *builtin) portMapStatus(_ context.Context, a *skel.CmdArgs) error {
+func (p *portMapPlugin) status(_ context.Context, a *skel.CmdArgs) error {
 	_, err := parsePortMapConf(a.StdinData)
 	return err
 }

@@ -69,8 +69,8 @@ func (t table) mapOf(p port) *nftables.Set {
 	return t.portMap()
 }
 
-// removePorts unmaps host ports of a sandbox. Each is looked at before: a sandbox whose port was refused, since another has
-// it, must not take it away when it ends.
+// removePorts unmaps host ports of a sandbox. Each is looked at before: a sandbox whose port was refused, since another
+// has it, must not take it away when it ends.
 func (t table) removePorts(nft *rtnlPool, id string, ports []port) error {
 	return unmap(func() (gone []mapped, err error) {
 		for _, p := range ports {
@@ -153,7 +153,8 @@ func setElements(nft *rtnlPool, m *nftables.Set, key []byte) ([]mapped, error) {
 			q.Flags |= unix.NLM_F_DUMP
 		} else {
 			list := nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED, nil)
-			k := list.AddRtAttr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, nil).AddRtAttr(unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, nil)
+			elem := list.AddRtAttr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, nil)
+			k := elem.AddRtAttr(unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, nil)
 			k.AddRtAttr(unix.NFTA_DATA_VALUE, key)
 			q.AddRawData(list.Serialize())
 		}

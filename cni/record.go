@@ -11,9 +11,9 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// A record says with which foreign configuration a sandbox was set up. libcni keeps one itself, but from the end of ADD only;
-// a crash in the middle would leave what the plugins have done so far to nobody. The network built in needs no record: all
-// it makes carries the sandbox ID.
+// A record says with which foreign configuration a sandbox was set up. libcni keeps one itself, but from the end of ADD
+// only; a crash in the middle would leave what the plugins have done so far to nobody. The network built in needs no
+// record: all it makes carries the sandbox ID.
 type record struct {
 	Conf         json.RawMessage `json:"conf"`
 	NetNS        string          `json:"netns"`

@@ -13,9 +13,17 @@ import (
 )
 
 // rtnl is a netlink socket that takes several requests in one system call. The kernel carries all of them out before
-// that call returns, so they are also one step to a crash of this process. The socket belongs to the network namespace it
-// was opened in, whatever thread uses it later.
-type rtnl struct{ fd int }
+// that call returns, so they are also one step to a crash of this process. The socket belongs to the network namespace
+// it was opened in, whatever thread uses it later.
+type rtnl struct {
+	fd int
+	in []byte // for answers, made for the first
+}
+
+const (
+	answerRoom = 8 << 10  // more than the kernel says of one interface
+	dumpRoom   = 32 << 10 // as much of a list as the kernel sends at once
+)
 
 func openRTNL(protocol int) (*rtnl, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
@@ -33,15 +41,13 @@ var errInterrupted = errors.New("list changed while it was read")
 
 func (r *rtnl) close() { unix.Close(r.fd) }
 
-// do carries out the requests in order and returns the first error; requests after one that failed are carried out too. The
-// messages that answer them, acknowledgements apart, are handed to reply, which may be nil.
+// do carries out the requests in order and returns the first error; requests after one that failed are carried out too.
+// The messages that answer them, acknowledgements apart, are handed to reply, which may be nil and must not keep them.
 func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	var out []byte
-	room := 8 << 10 // more than the kernel says of one interface
+	dump := false
 	for i, q := range reqs {
-		if q.Flags&unix.NLM_F_DUMP != 0 {
-			room = 32 << 10 // as much of a list as the kernel sends at once
-		}
+		dump = dump || q.Flags&unix.NLM_F_DUMP != 0
 		q.Flags |= unix.NLM_F_REQUEST | unix.NLM_F_ACK
 		q.Seq = uint32(i + 1)
 		out = append(out, q.Serialize()...)
@@ -49,8 +55,14 @@ func (r *rtnl) do(reply func(data []byte), reqs ...*nl.NetlinkRequest) error {
 	if err := unix.Sendto(r.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
+	if r.in == nil {
+		r.in = make([]byte, answerRoom)
+	}
+	in := r.in
+	if dump {
+		in = make([]byte, dumpRoom)
+	}
 	var first error
-	in := make([]byte, room)
 	for left := len(reqs); left > 0; {
 		n, _, err := unix.Recvfrom(r.fd, in, 0)
 		if errors.Is(err, unix.EINTR) {
@@ -106,8 +118,8 @@ func ackError(data []byte, flags uint16) error {
 	return errno
 }
 
-// rtnlPool keeps sockets of the namespace of the process open, since opening one costs as much as a request. Each is used by
-// one caller at a time: pods do not wait for each other here, only in the kernel.
+// rtnlPool keeps sockets of the namespace of the process open, since opening one costs as much as a request. Each is
+// used by one caller at a time: pods do not wait for each other here, only in the kernel.
 type rtnlPool struct {
 	protocol int // unix.NETLINK_...
 
@@ -149,8 +161,8 @@ func (p *rtnlPool) close() {
 	p.free = nil
 }
 
-// inNetNS calls f on a thread in the network namespace. It goes by the open file, which still is the namespace that was meant
-// when somebody has taken its path away.
+// inNetNS calls f on a thread in the network namespace. It goes by the open file, which still is the namespace that was
+// meant when somebody has taken its path away.
 func inNetNS(netns *os.File, f func() error) error {
 	return ns.WithNetNSPath(fmt.Sprintf("/proc/self/fd/%d", netns.Fd()), func(ns.NetNS) error { return f() })
 }

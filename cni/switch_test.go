@@ -16,12 +16,14 @@ func notebook(t *testing.T, c *Config) (told func() string) {
 cat > /dev/null
 [ "$CNI_COMMAND" = VERSION ] && { echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'; exit; }
 echo "$CNI_COMMAND $CNI_CONTAINERID" >> `+note+`
-[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}], "ips": [{"address": "192.0.2.9/24", "interface": 0}]}'
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}],
+	"ips": [{"address": "192.0.2.9/24", "interface": 0}]}'
 exit 0
 `)
 	must(t, os.Chmod(filepath.Join(dir, "notebook"), 0o755))
 	c.BinDirs = []string{dir}
-	write(t, filepath.Join(c.ConfDir, "87-other.conflist"), `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "notebook"}]}`)
+	write(t, filepath.Join(c.ConfDir, "87-other.conflist"),
+		`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "notebook"}]}`)
 	return func() string {
 		b, err := os.ReadFile(note)
 		if err != nil && !os.IsNotExist(err) {
@@ -31,7 +33,8 @@ exit 0
 	}
 }
 
-// TestSwitchedNetwork: a pod is taken off the network that it was set up with, by what made it, when the next process uses the other.
+// TestSwitchedNetwork: a pod is taken off the network that it was set up with, by what made it, when the next process
+// uses the other.
 func TestSwitchedNetwork(t *testing.T) {
 	c := testConfig(t, testBridge, testCIDR)
 	own := c
@@ -41,12 +44,14 @@ func TestSwitchedNetwork(t *testing.T) {
 	first := open(t, needs)
 
 	// Nothing is there yet: pods wait, and do not get another network meanwhile.
-	if err := first.Status(); err == nil || !strings.Contains(err.Error(), "no network configuration") || !strings.Contains(err.Error(), c.ConfDir) {
+	if err := first.Status(); err == nil || !strings.Contains(err.Error(), "no network configuration") ||
+		!strings.Contains(err.Error(), c.ConfDir) {
 		t.Errorf("status: %v", err)
 	}
 	path, err := first.NewNamespace("early")
 	must(t, err)
-	if _, err := first.Setup(t.Context(), Pod{ID: "early", NetNS: path}); err == nil || !strings.Contains(err.Error(), "no network configuration") {
+	if _, err := first.Setup(t.Context(), Pod{ID: "early", NetNS: path}); err == nil ||
+		!strings.Contains(err.Error(), "no network configuration") {
 		t.Errorf("set up without a configuration: %v", err)
 	}
 	teardown(t, first, Pod{ID: "early", NetNS: path})

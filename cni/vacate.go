@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dying is how long Vacate waits for the end of what it has killed. Only a process that the kernel holds, in a file system that
-// does not answer for instance, takes longer than some milliseconds.
+// dying is how long Vacate waits for the end of what it has killed. Only a process that the kernel holds, in a file
+// system that does not answer for instance, takes longer than some milliseconds.
 const dying = 10 * time.Second
 
-// Vacate kills every process that is in the namespace of a sandbox and returns when they have ended, so that its address can be
-// another's: nobody has it any more. It does nothing where the namespace is not pinned. Whoever knows that nobody is left need not
-// call it: it looks at every thread of the machine.
+// Vacate kills every process that is in the namespace of a sandbox and returns when they have ended, so that its
+// address can be another's: nobody has it any more. It does nothing where the namespace is not pinned. Whoever knows
+// that nobody is left need not call it: it looks at every thread of the machine.
 func (n *Network) Vacate(ctx context.Context, id string) error {
 	if err := n.pins.vacate(ctx, id, n.log); err != nil {
 		return fmt.Errorf("vacate network namespace of %s: %w", id, err)
@@ -124,8 +124,8 @@ func (ns nsID) has(pid int) bool {
 	return false
 }
 
-// end kills a process and waits for its end. The pidfd holds the process while it is looked at once more: its number may have been
-// given to another.
+// end kills a process and waits for its end. The pidfd holds the process while it is looked at once more: its number
+// may have been given to another.
 func (ns nsID) end(ctx context.Context, pid int, log *slog.Logger) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -139,7 +139,8 @@ func (ns nsID) end(ctx context.Context, pid int, log *slog.Logger) error {
 		return nil
 	}
 	comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-	log.Info("process is left in the network namespace of a pod that has ended and is killed", "pid", pid, "comm", string(bytes.TrimSpace(comm)))
+	log.Info("process is left in the network namespace of a pod that has ended and is killed", "pid", pid,
+		"comm", string(bytes.TrimSpace(comm)))
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}

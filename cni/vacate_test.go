@@ -19,7 +19,8 @@ func TestVacate(t *testing.T) {
 		must(t, err)
 		pods = append(pods, p)
 	}
-	inA, inB, inC, here := netnstest.Start(t, pods[0].NetNS), netnstest.Start(t, pods[1].NetNS), netnstest.Start(t, pods[2].NetNS), netnstest.Start(t, "/proc/self/ns/net")
+	inA, inB, inC, here := netnstest.Start(t, pods[0].NetNS), netnstest.Start(t, pods[1].NetNS),
+		netnstest.Start(t, pods[2].NetNS), netnstest.Start(t, "/proc/self/ns/net")
 
 	for _, id := range []string{"a", "a", "unknown"} {
 		must(t, n.Vacate(t.Context(), id))

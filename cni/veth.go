@@ -3,47 +3,43 @@ package cni
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// connect makes the veth pair of a pod: one end on the bridge, the other born in the pod's namespace under its name there.
-func (b *builtin) connect(c bridgeConf, a *skel.CmdArgs, gateway netip.Prefix, ns *os.File, mac net.HardwareAddr) (mtu int, err error) {
-	again := false
-	for range 3 {
-		var master int
-		if master, mtu, err = b.ensureBridge(c, gateway, again); err != nil {
-			return 0, err
-		}
-		err = b.link.do(nil, vethRequests(c.Bridge, a.ContainerID, a.IfName, master, mtu, ns, mac, b.ipv6)...)
-		switch {
-		case err == nil:
-			return mtu, nil
-		case errors.Is(err, unix.EEXIST):
-			// Left by a crash, in this namespace or an older one of the same pod.
-			if err := b.deleteLink(vethName(c.Bridge, a.ContainerID)); err != nil {
-				return 0, err
-			}
-		default:
-			again = true // somebody has deleted the bridge, perhaps
-		}
-	}
-	return 0, fmt.Errorf("make veth pair: %w", err)
+// links are the interfaces of the process's own network namespace.
+type links struct {
+	socket rtnlPool
+	ipv6   bool // the kernel has it
 }
 
-// vethRequests are two, in one system call. The kernel makes a pair up, enslaved and with its peer elsewhere in one request,
-// but takes the alias and what concerns a port of a bridge only of a link that is there.
-func vethRequests(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr, ipv6 bool) []*nl.NetlinkRequest {
+// makePair makes the veth pair of a pod: one end is a port of the bridge whose index master is, the other is born in
+// the pod's namespace under its name there.
+func (l *links) makePair(bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr) error {
+	return l.socket.do(nil, vethRequests(bridge, id, peerName, master, mtu, ns, mac, l.ipv6)...)
+}
+
+// attach puts a pod's port on the bridge whose index master is again.
+func (l *links) attach(bridge, id string, master int) error {
+	enslave := linkRequest(0, true)
+	enslave.AddData(nameAttr(vethName(bridge, id)))
+	enslave.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	return l.socket.do(nil, enslave, portRequest(bridge, id, l.ipv6))
+}
+
+// vethRequests are two, in one system call. The kernel makes a pair up, enslaved and with its peer elsewhere in one
+// request, but takes the alias and what concerns a port of a bridge only of a link that is there.
+func vethRequests(
+	bridge, id, peerName string, master, mtu int, ns *os.File, mac net.HardwareAddr, ipv6 bool,
+) []*nl.NetlinkRequest {
 	name := vethName(bridge, id)
 	add := linkRequest(unix.NLM_F_CREATE|unix.NLM_F_EXCL, true)
 	add.AddData(nameAttr(name))
@@ -67,8 +63,8 @@ func portRequest(bridge, id string, ipv6 bool) *nl.NetlinkRequest {
 	mark := linkRequest(0, false)
 	mark.AddData(nameAttr(vethName(bridge, id)))
 	mark.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(vethAlias(bridge, id))))
-	// Hairpin: with br_netfilter, which other software turns on, a pod's packet through a host port to itself leaves by the
-	// port it came in.
+	// Hairpin: with br_netfilter, which other software turns on, a pod's packet through a host port to itself leaves by
+	// the port it came in.
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
@@ -87,8 +83,8 @@ func noLinkLocal() *nl.RtAttr {
 	return family
 }
 
-// deaf has an interface of the network namespace of the calling thread take no default route and no prefix from router advertisements. The
-// pods' router is the node, and the node's are elsewhere: whoever advertises on the bridge is none.
+// deaf has an interface of the network namespace of the calling thread take no default route and no prefix from router
+// advertisements. The pods' router is the node, and the node's are elsewhere: whoever advertises on the bridge is none.
 func deaf(name string) error {
 	if _, err := sysctl.Sysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil {
 		return fmt.Errorf("have %s take no router advertisements: %w", name, err)
@@ -96,12 +92,12 @@ func deaf(name string) error {
 	return nil
 }
 
-// configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the namespace;
-// the rest needs no thread.
-func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
+// configure sets the pod's side: interface up, address, routes. The socket is opened on a thread that visits the
+// namespace; the rest needs no thread.
+func (l *links) configure(ns *os.File, name string, ip podIP) error {
 	var r *rtnl
 	err := inNetNS(ns, func() (err error) {
-		if b.ipv6 {
+		if l.ipv6 {
 			if err := deaf(name); err != nil {
 				return err
 			}
@@ -114,7 +110,7 @@ func (b *builtin) configure(ns *os.File, name string, ip podIP) error {
 	}
 	defer r.close()
 	var reqs []*nl.NetlinkRequest
-	if b.ipv6 {
+	if l.ipv6 {
 		// Without an IPv6 network, a link-local address would only be announced to everybody on the bridge.
 		quiet := linkRequest(0, false)
 		quiet.AddData(nameAttr(name))
@@ -179,10 +175,11 @@ func routeRequest(dst net.IPNet, via net.IP, gateway netip.Addr) *nl.NetlinkRequ
 	return q
 }
 
-// silence stops all traffic of a bridge's port and forgets who is behind it; no error when there is no such port. Setting its
-// state is not enough: the event that a new link has a carrier comes up to a second late, and enables the port again. So it
-// learns nothing, is flooded with nothing, and is locked, which drops what comes in from a sender that is not known.
-func (b *builtin) silence(name string) error {
+// silence stops all traffic of a bridge's port and forgets who is behind it; no error when there is no such port.
+// Setting its state is not enough: the event that a new link has a carrier comes up to a second late, and enables the
+// port again. So it learns nothing, is flooded with nothing, and is locked, which drops what comes in from a sender
+// that is not known.
+func (l *links) silence(name string) error {
 	q := linkRequest(0, false)
 	q.AddData(nameAttr(name))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -197,44 +194,44 @@ func (b *builtin) silence(name string) error {
 	port.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
 	port.AddRtAttr(nl.IFLA_BRPORT_FLUSH, nil)
 	q.AddData(info)
-	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := l.socket.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("silence port %s: %w", name, err)
 	}
 	return nil
 }
 
-func (b *builtin) hasLink(name string) bool {
+func (l *links) has(name string) bool {
 	var index int
-	return b.link.do(indexReply(&index), indexRequest(name)) == nil
+	return l.socket.do(indexReply(&index), indexRequest(name)) == nil
 }
 
-// deleteLink deletes a link and waits for it; no error when there is none.
-func (b *builtin) deleteLink(name string) error {
+// delete deletes a link and waits for it; no error when there is none.
+func (l *links) delete(name string) error {
 	q := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
 	q.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	q.AddData(nameAttr(name))
-	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := l.socket.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete interface %s: %w", name, err)
 	}
 	return nil
 }
 
-// collectVeths deletes the veth pairs of a bridge whose sandboxes are not live, all in one go: put into a group of links, they
-// share one grace period, where each by itself would wait 20 ms.
-func (b *builtin) collectVeths(bridge string, live func(id string) bool) error {
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+// collect deletes the veth pairs of a bridge whose sandboxes are not live, all in one go: put into a group of links,
+// they share one grace period, where each by itself would wait 20 ms.
+func (l *links) collect(bridge string, live func(id string) bool) error {
+	all, err := whole(netlink.LinkList)
+	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	group := 0xbe000000 | rand.Uint32()>>8
 	var move []*nl.NetlinkRequest
-	for _, l := range links {
-		id, ours := strings.CutPrefix(l.Attrs().Alias, vethAlias(bridge, ""))
-		if !ours || l.Type() != "veth" || live(id) {
+	for _, one := range all {
+		id, ours := strings.CutPrefix(one.Attrs().Alias, vethAlias(bridge, ""))
+		if !ours || one.Type() != "veth" || live(id) {
 			continue
 		}
 		q := linkRequest(0, false)
-		q.AddData(nameAttr(l.Attrs().Name))
+		q.AddData(nameAttr(one.Attrs().Name))
 		q.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)))
 		move = append(move, q)
 	}
@@ -243,57 +240,15 @@ func (b *builtin) collectVeths(bridge string, live func(id string) bool) error {
 	}
 	for _, q := range move {
 		// One that went by itself meanwhile is no error.
-		if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+		if err := l.socket.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("group interfaces: %w", err)
 		}
 	}
 	q := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
 	q.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	q.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)))
-	if err := b.link.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := l.socket.do(nil, q); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete interfaces: %w", err)
 	}
 	return nil
-}
-
-// collect removes what sandboxes that are not live have left on a bridge.
-func (b *builtin) collect(c bridgeConf, live func(id string) bool) error {
-	errs := []error{b.collectVeths(c.Bridge, live)}
-	if c.IPAM.Type == pluginIPAM {
-		p, err := b.pool(c.IPAM)
-		if err == nil {
-			err = p.collect(live)
-		}
-		errs = append(errs, err)
-	}
-	if t := (table{bridge: c.Bridge}); b.hasTable(t) {
-		errs = append(errs, t.collectPorts(&b.nft, func(id string) bool { return !live(id) }))
-	}
-	if ok, err := tableExists(&b.nft, filter{c.Bridge}.table()); ok && err == nil {
-		errs = append(errs, filter{c.Bridge}.collect(&b.nft, live))
-	}
-	return errors.Join(errs...)
-}
-
-func (b *builtin) hasTable(t table) bool {
-	ok, err := t.exists(&b.nft)
-	return ok && err == nil
-}
-
-// purgeBridge deletes the bridge, if it is ours, and its table.
-func (b *builtin) purgeBridge(name string, gateway netip.Addr) error {
-	b.mu.Lock()
-	maps.DeleteFunc(b.tables, func(t table, _ bool) bool { return t.bridge == name })
-	delete(b.bridges, name)
-	delete(b.filters, name)
-	b.mu.Unlock()
-	link, err := netlink.LinkByName(name)
-	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
-	switch {
-	case missing:
-		err = nil
-	case err == nil && link.Type() == "bridge" && (link.Attrs().Alias == bridgeAlias(name) || halfMade(link, gateway)):
-		err = b.deleteLink(name)
-	}
-	return errors.Join(err, removeTable(&b.nft, table{bridge: name}.table()), removeTable(&b.nft, filter{name}.table()))
 }

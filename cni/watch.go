@@ -5,21 +5,20 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
+	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// again is how long is waited after a repair before the next: somebody who removes what is made, as soon as it is made, is not to keep
-// the node busy.
+// again is how long is waited after a repair before the next: somebody who removes what is made, as soon as it is made,
+// is not to keep the node busy.
 const again = 100 * time.Millisecond
+
+// longest is how long is waited at most before a repair is tried again that has failed.
+const longest = 30 * time.Second
 
 // source is what the kernel tells of, and which of it matters.
 type source struct {
@@ -29,56 +28,75 @@ type source struct {
 	matters  func(kind uint16, data []byte) bool
 }
 
-func (n *Network) sources() []source {
+func (w *watcher) sources() []source {
 	return []source{
-		{unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, lostLinks(), n.lostBridge},
-		{unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, only(unix.RTM_DELADDR), n.lostAddress},
-		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, nil, n.deletedTable},
+		{unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, lostLinks(), w.lostBridge},
+		{unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, only(unix.RTM_DELADDR), w.lostAddress},
+		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, nil, w.deletedTable},
 	}
 }
 
-// Watch makes what pods of the network built in need, where it is missing, now and whenever it is missed: the bridge with its address and
-// their ports, up, and its tables. The kernel tells when one is removed. It goes on until [Network.Close] or [Network.Purge].
-func (n *Network) Watch() error {
+// watcher makes what pods of the network built in need, where it is missing.
+type watcher struct {
+	own *ownNetwork
+	log *slog.Logger
+}
+
+// start begins to watch, and returns what ends it.
+func (w *watcher) start() (end func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	missed := make(chan struct{}, 1)
 	missed <- struct{}{} // in case something was removed while nobody listened
 	var wait sync.WaitGroup
 	var open []*os.File
-	end := sync.OnceFunc(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		for _, f := range open {
 			f.Close()
 		}
 		wait.Wait()
 	})
-	for _, s := range n.sources() {
+	for _, s := range w.sources() {
 		f, err := s.open()
 		if errors.Is(err, unix.EPROTONOSUPPORT) {
 			continue // a kernel without nftables
 		}
 		if err != nil {
 			end()
-			return fmt.Errorf("watch network: %w", err)
+			return nil, err
 		}
 		open = append(open, f)
-		wait.Go(func() { listen(f, missed, s.matters) })
+		wait.Go(func() {
+			if err := listen(f, missed, s.matters); err != nil {
+				w.log.Error("what others remove of the pods' network is not noticed any more",
+					"bridge", w.own.conf.Bridge, "error", err)
+			}
+		})
 	}
-	wait.Go(func() { n.restoreAll(ctx, missed) })
-	n.unwatch = end
-	return nil
+	wait.Go(func() { w.restoreAll(ctx, missed, w.own.restore) })
+	return end, nil
 }
 
-// restoreAll repairs whenever something is missed, until ctx ends.
-func (n *Network) restoreAll(ctx context.Context, missed <-chan struct{}) {
-	for {
+// restoreAll repairs whenever something is missed, and tries further what fails, until ctx ends.
+func (w *watcher) restoreAll(ctx context.Context, missed <-chan struct{}, restore func() error) {
+	var failed string
+	var retry <-chan time.Time
+	for pause := again; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-missed:
+		case <-retry:
 		}
-		if err := n.restore(); err != nil {
-			n.log.Warn("network of the pods is not restored", "bridge", n.own.Bridge, "error", err)
+		if err := restore(); err == nil {
+			failed, retry, pause = "", nil, again
+		} else {
+			if failed != err.Error() {
+				w.log.Warn("network of the pods is not restored, it is tried further",
+					"bridge", w.own.conf.Bridge, "error", err)
+			}
+			pause = min(2*pause, longest)
+			failed, retry = err.Error(), time.After(pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -86,139 +104,6 @@ func (n *Network) restoreAll(ctx context.Context, missed <-chan struct{}) {
 		case <-time.After(again):
 		}
 	}
-}
-
-// restore makes what is missing of what pods need. Without a pod nothing is.
-func (n *Network) restore() error {
-	pool, err := n.builtin.pool(n.own.IPAM)
-	if err != nil || len(pool.all()) == 0 {
-		return err
-	}
-	n.repairing.Lock()
-	defer n.repairing.Unlock()
-	errs := []error{n.restoreBridge(pool)}
-	if err := n.repairTable(); !errors.Is(err, errNoNFT) {
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, n.restoreFilter())...)
-}
-
-// restoreFilter makes the filter if it is missing, or has not been looked at by this process, which may be of a later version.
-func (n *Network) restoreFilter() error {
-	b := n.builtin
-	b.mu.Lock()
-	able, made := b.filters[n.own.Bridge]
-	b.mu.Unlock()
-	if made {
-		ok, err := tableExists(&b.nft, filter{n.own.Bridge}.table())
-		if ok || !able || err != nil {
-			return err
-		}
-		n.log.Warn("the filter of the pods was removed by somebody and is made again", "bridge", n.own.Bridge)
-	}
-	return b.ensureFilter(n.own.Bridge)
-}
-
-// restoreBridge makes the bridge if it is missing, and has the ports of pods on it that are not: the kernel lets them go with their bridge.
-func (n *Network) restoreBridge(pool *pool) error {
-	b := n.builtin
-	link, err := netlink.LinkByName(n.own.Bridge)
-	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
-	if err != nil && !missing {
-		return fmt.Errorf("find bridge %s: %w", n.own.Bridge, err)
-	}
-	gateway := netip.PrefixFrom(pool.gateway, pool.subnet.Bits())
-	again := false
-	switch {
-	case missing:
-		again = true
-		n.log.Warn("bridge was deleted by somebody and is made again", "bridge", n.own.Bridge)
-	case link.Attrs().Index != b.bridge(n.own.Bridge).known():
-		again = true
-	default:
-		lacks, err := n.lacks(link, gateway)
-		if err != nil {
-			return err
-		}
-		if again = lacks != ""; again {
-			n.log.Warn("bridge was changed by somebody and is put in order again", "bridge", n.own.Bridge, "lacks", lacks)
-		}
-	}
-	index, _, err := b.ensureBridge(n.own, gateway, again)
-	if err != nil {
-		return err
-	}
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("list interfaces: %w", err)
-	}
-	var errs []error
-	for _, l := range links {
-		id, ours := strings.CutPrefix(l.Attrs().Alias, vethAlias(n.own.Bridge, ""))
-		if !ours || l.Type() != "veth" || l.Attrs().MasterIndex == index {
-			continue
-		}
-		errs = append(errs, n.restorePort(pool, id, index))
-	}
-	if missing && n.anyPorts() {
-		errs = append(errs, b.ensureLocal(n.own.Bridge))
-	}
-	return errors.Join(errs...)
-}
-
-// lacks is what a bridge that is there does not have any more, "" when it has all.
-func (n *Network) lacks(link netlink.Link, gateway netip.Prefix) (string, error) {
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		return "being up", nil
-	}
-	all, err := netlink.AddrList(link, unix.AF_INET)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "", fmt.Errorf("list addresses of bridge %s: %w", n.own.Bridge, err)
-	}
-	for _, a := range all {
-		if ones, _ := a.Mask.Size(); a.IP.Equal(gateway.Addr().AsSlice()) && ones == gateway.Bits() {
-			return "", nil
-		}
-	}
-	return "address " + gateway.String(), nil
-}
-
-// restorePort puts a pod's port on the bridge again. One of a pod that is gone, or goes meanwhile, has no address any more, and is on its
-// way out.
-func (n *Network) restorePort(pool *pool, id string, bridge int) error {
-	if _, ok := pool.find(owner(id, podInterface)); !ok {
-		return nil
-	}
-	name := vethName(n.own.Bridge, id)
-	enslave := linkRequest(0, true)
-	enslave.AddData(nameAttr(name))
-	enslave.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))))
-	err := n.builtin.link.do(nil, enslave, portRequest(n.own.Bridge, id, n.builtin.ipv6))
-	if _, ok := pool.find(owner(id, podInterface)); !ok {
-		return n.builtin.deleteLink(name)
-	}
-	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("put port %s on bridge %s: %w", name, n.own.Bridge, err)
-	}
-	return nil
-}
-
-// anyPorts says whether a pod has host ports.
-func (n *Network) anyPorts() bool {
-	all, err := n.ownCNI.GetCachedAttachments("")
-	for _, a := range all {
-		if a.Network == n.own.Bridge && a.CapabilityArgs["portMappings"] != nil {
-			return true
-		}
-	}
-	return err != nil
-}
-
-// known is the index that the bridge was made or found with; 0: not yet.
-func (br *bridge) known() int {
-	br.mu.Lock()
-	defer br.mu.Unlock()
-	return br.index
 }
 
 // open opens a socket that the kernel tells of what happens in the group.
@@ -279,13 +164,17 @@ func lostLinks() []unix.SockFilter {
 	}
 }
 
-// listen rings when a message matters, until the file is closed. What was lost, as too much happened at once, may have mattered.
-func listen(from *os.File, missed chan<- struct{}, matters func(kind uint16, data []byte) bool) {
-	buf := make([]byte, 64<<10)
+// listen rings when a message matters, until the file is closed. What was lost, as too much happened at once, may have
+// mattered.
+func listen(from *os.File, missed chan<- struct{}, matters func(kind uint16, data []byte) bool) error {
+	buf := make([]byte, 16<<10) // a message that is longer is cut, and rings
 	for {
 		k, err := from.Read(buf)
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return
+			return fmt.Errorf("listen to the kernel: %w", err)
 		}
 		ring := err != nil
 		for b := buf[:max(k, 0)]; len(b) >= unix.NLMSG_HDRLEN; {
@@ -307,20 +196,20 @@ func listen(from *os.File, missed chan<- struct{}, matters func(kind uint16, dat
 }
 
 // lostBridge says that the bridge was deleted, or is down.
-func (n *Network) lostBridge(kind uint16, data []byte) bool {
-	if len(data) < unix.SizeofIfInfomsg || unix.ByteSliceToString(attr(data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) != n.own.Bridge {
+func (w *watcher) lostBridge(kind uint16, data []byte) bool {
+	if len(data) < unix.SizeofIfInfomsg || unix.ByteSliceToString(attr(data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) != w.own.conf.Bridge {
 		return false
 	}
 	return kind == unix.RTM_DELLINK || kind == unix.RTM_NEWLINK && binary.NativeEndian.Uint32(data[offsetFlags-unix.NLMSG_HDRLEN:])&unix.IFF_UP == 0
 }
 
 // lostAddress says that the bridge has lost an address.
-func (n *Network) lostAddress(kind uint16, data []byte) bool {
+func (w *watcher) lostAddress(kind uint16, data []byte) bool {
 	return kind == unix.RTM_DELADDR && len(data) >= unix.SizeofIfAddrmsg &&
-		int(binary.NativeEndian.Uint32(data[4:])) == n.builtin.bridge(n.own.Bridge).known()
+		int(binary.NativeEndian.Uint32(data[4:])) == w.own.builtin.bridges.get(w.own.conf.Bridge).known()
 }
 
-func (n *Network) deletedTable(kind uint16, data []byte) bool {
+func (w *watcher) deletedTable(kind uint16, data []byte) bool {
 	return kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_DELTABLE && len(data) >= 4 &&
-		unix.ByteSliceToString(attr(data[4:], unix.NFTA_TABLE_NAME)) == filter{n.own.Bridge}.table().Name
+		unix.ByteSliceToString(attr(data[4:], unix.NFTA_TABLE_NAME)) == filter{w.own.conf.Bridge}.table().Name
 }

@@ -13,7 +13,8 @@ import (
 // Process is a process that is in a network namespace, and in nothing else of a pod.
 type Process struct{ pidfd int }
 
-// Start starts a process in the network namespace, which stays until it is killed, at the end of the test at the latest.
+// Start starts a process in the network namespace, which stays until it is killed, at the end of the test at the
+// latest.
 func Start(t *testing.T, netns string) Process {
 	t.Helper()
 	cmd := exec.Command("/bin/sleep", "1000") //nolint:noctx // its end is the test's to bring about
