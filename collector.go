@@ -8,16 +8,18 @@ import (
 )
 
 const (
-	// gcPercent trades time for memory: the agent's heap is small and it is idle nearly always, so that it may collect more often
-	// than Go would.
+	// gcPercent trades time for memory: the agent's heap is small and it is idle nearly always, so that it may collect
+	// more often than Go would.
 	gcPercent = 50
-	// gcRoom is the least that is allocated from one collection to the next, in bytes. With the percentage alone an agent of a few
-	// pods collects every 2 MiB, which a burst of pods writes in some milliseconds. What a burst leaves is given back after it.
-	gcRoom = 16 << 20
+	// gcRoom is the least that is allocated from one collection to the next, in bytes. With the percentage alone an
+	// agent of a few pods collects every 2 MiB, which a burst of pods writes in some milliseconds. More room costs
+	// memory for good: what lives on is strewn over all that was allocated between two collections, and Go moves
+	// nothing together. See docs/performance.md.
+	gcRoom = 4 << 20
 )
 
-// paceCollector sets how much garbage there may be, unless somebody has said it by GOGC. Go knows a percentage of what lives alone, so
-// that it is worked out anew after each collection. A memory limit (GOMEMLIMIT) counts beside it.
+// paceCollector sets how much garbage there may be, unless somebody has said it by GOGC. Go knows a percentage of what
+// lives alone, so that it is worked out again after each collection. A memory limit (GOMEMLIMIT) counts beside it.
 func paceCollector() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -36,7 +38,8 @@ func paceCollector() {
 // sentinel has a size: Go gives all objects without one the same address, and frees none of them.
 type sentinel struct{ _ [16]byte }
 
-// percentFor is the percentage with which the next collection comes after gcRoom, or after gcPercent of what lives where that is more.
+// percentFor is the percentage with which the next collection comes after gcRoom, or after gcPercent of what lives
+// where that is more.
 func percentFor(live uint64) int {
 	// Below 4 MiB Go scales its least heap by the percentage as well.
 	const least = 4 << 20

@@ -12,8 +12,9 @@ import (
 // helperPatience is how long the helper may take to say its version, which is all that it then does.
 const helperPatience = 10 * time.Second
 
-// tellHelper warns when the helper is of another build than this program: the two are made and installed together, and nobody has tried
-// others with each other. Keepers that an older helper started are another matter: with them every version speaks.
+// tellHelper warns when the helper is of another build than this program: the two are made and installed together, and
+// nobody has tried others with each other. Keepers that an older helper started are another matter: with them every
+// version speaks.
 func tellHelper(ctx context.Context, path, version string, log *slog.Logger) {
 	has, err := helperVersion(ctx, path)
 	switch {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"go/ast"
@@ -20,16 +21,26 @@ const module = "github.com/berth-node/berth"
 
 // mayImport says what of this module the packages below a folder may import, beside each other. What is not here has no say.
 var mayImport = map[string][]string{
-	"cgroups":  {},
-	"cni":      {},
-	"csi":      {},
+	"cgroups": {"internal/quantity"},
+	"cni":     {},
+	"csi": {
+		"internal/atomicfile", "internal/command", "internal/filetree", "internal/loop", "internal/mount", "internal/ownership",
+		"internal/patience", "internal/quantity", "internal/quota", "internal/socket",
+	},
 	"probes":   {},
-	"eviction": {},
+	"eviction": {"internal/patience", "internal/quantity"},
 	"systemd":  {},
+	"install":  {"internal/atomicfile", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
-	"cri":      {"cgroups", "cni", "internal/filetree", "internal/socket"},
-	"agent":    {"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/filetree", "internal/socket"},
-	"control":  {},
+	"cri": {
+		"cgroups", "cni", "internal/atomicfile", "internal/filetree", "internal/patience", "internal/quantity", "internal/socket",
+	},
+	"agent": {
+		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
+		"internal/filetree", "internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota",
+		"internal/socket",
+	},
+	"control":  {"internal/quantity"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }
@@ -114,16 +125,21 @@ func TestLinks(t *testing.T) {
 
 // TestPure keeps files, the network and waiting out of packages that only decide.
 func TestPure(t *testing.T) {
-	pure := []string{"agent/pod/plan", "agent/pod/admission"} // they decide from what they are given
+	pure := []string{"agent/pod/plan", "agent/pod/admission", "eviction/collect", "eviction/rank", "eviction/threshold"} // they decide from what they are given
 	for _, p := range packages(t) {
-		if !slices.Contains(pure, strings.TrimPrefix(p.ImportPath, module+"/")) {
+		i := slices.Index(pure, strings.TrimPrefix(p.ImportPath, module+"/"))
+		if i < 0 {
 			continue
 		}
+		pure = slices.Delete(pure, i, i+1)
 		for _, imp := range p.Imports {
 			if slices.Contains([]string{"context", "io", "log/slog", "net", "net/http", "os", "os/exec", "sync", "golang.org/x/sys/unix"}, imp) {
 				t.Errorf("%s imports %s", p.ImportPath, imp)
 			}
 		}
+	}
+	if len(pure) > 0 {
+		t.Errorf("no package is %s", pure)
 	}
 }
 
@@ -299,4 +315,121 @@ func TestFilesOfMain(t *testing.T) {
 	if wants["main.go"] == nil || declared["runAgent"] == "" {
 		t.Errorf("the files of the command are not found: %v", names)
 	}
+}
+
+// What a type may have: beyond, it is several things in one, and nobody can say what holds of it at any time.
+const (
+	maxMethods = 25
+	maxFields  = 20
+)
+
+// size is how many methods and fields a type has.
+type size struct{ methods, fields int }
+
+// larger are the types that have more, how many methods and fields they may have (0: as all others), and why.
+var larger = map[string]struct {
+	methods, fields int
+	why             string
+}{
+	"agent/config.Embedded":   {0, 21, "settings"},
+	"agent/config.Server":     {0, 25, "settings"},
+	"agent/intercept.runtime": {31, 0, "the calls of the CRI, each of which goes through one function"},
+	"agent/status.Input":      {0, 21, "what the one function that makes a status is given"},
+	"cgroups/inspect.Figures": {0, 28, "JSON of a command, in which each field is a figure"},
+	"cri.Server":              {45, 0, "the calls of the CRI, whose services want one type; each hands on to whose it is"},
+	"cri/container.Record":    {0, 25, "JSON on the disk, which versions before this one read too"},
+	"cri/nri.editor":          {38, 0, "the interface of the NRI's library: a method for each change of a specification"},
+}
+
+// TestSizes keeps types small. Of those that are larger none may grow, and none is excepted that need not be.
+func TestSizes(t *testing.T) {
+	sizes := sizesOfTypes(t)
+	for name, has := range sizes {
+		may, excepted := larger[name]
+		if most := max(maxMethods, may.methods); has.methods > most {
+			t.Errorf("%s has %d methods, and may have %d: part what has a state of its own", name, has.methods, most)
+		}
+		if most := max(maxFields, may.fields); has.fields > most {
+			t.Errorf("%s has %d fields, and may have %d: part what of it changes together", name, has.fields, most)
+		}
+		if excepted && (may.methods > 0 && has.methods <= maxMethods || may.fields > 0 && has.fields <= maxFields) {
+			t.Errorf("%s has %d methods and %d fields: it needs no exception any more", name, has.methods, has.fields)
+		}
+	}
+	for name, may := range larger {
+		if _, there := sizes[name]; !there {
+			t.Errorf("no type is %s, which is excepted", name)
+		}
+		if may.why == "" {
+			t.Errorf("%s is excepted, and nothing says why", name)
+		}
+	}
+}
+
+// sizesOfTypes counts the methods and fields of all types of the product, by folder and name.
+func sizesOfTypes(t *testing.T) map[string]size {
+	t.Helper()
+	sizes := map[string]size{}
+	for _, p := range packages(t) {
+		rel := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		if within(rel, "test") || within(rel, "examples") || strings.HasSuffix(rel, "test") {
+			continue
+		}
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				countSizes(sizes, cmp.Or(rel, "main"), d)
+			}
+		}
+	}
+	return sizes
+}
+
+// countSizes adds what a declaration says of types.
+func countSizes(sizes map[string]size, pkg string, d ast.Decl) {
+	add := func(name string, s size) {
+		had := sizes[pkg+"."+name]
+		sizes[pkg+"."+name] = size{had.methods + s.methods, had.fields + s.fields}
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv != nil {
+			add(receiver(d.Recv.List[0].Type), size{methods: 1})
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			s, ok := spec.(*ast.TypeSpec)
+			if !ok {
+				continue
+			}
+			switch u := s.Type.(type) {
+			case *ast.StructType:
+				add(s.Name.Name, size{fields: u.Fields.NumFields()})
+			case *ast.InterfaceType:
+				add(s.Name.Name, size{methods: u.Methods.NumFields()})
+			default:
+				add(s.Name.Name, size{})
+			}
+		}
+	}
+}
+
+// receiver is the name of a method's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.ParenExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }

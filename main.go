@@ -72,7 +72,8 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
 	root.PersistentFlags().StringVar(&runDir, "run-dir", runDir, "run directory, by which an agent is found; also $"+config.RunDirEnv)
-	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods:"}, &cobra.Group{ID: "node", Title: "The node:"})
+	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods:"}, &cobra.Group{ID: "node", Title: "The node:"},
+		&cobra.Group{ID: "machine", Title: "This machine:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
 			c.GroupID = group
@@ -90,7 +91,9 @@ func command() *cobra.Command {
 		return pods, err
 	})
 	checks.SetOut(cli.Visible(os.Stdout))
-	add("node", inspect.Command(dir), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version), purgeCommand(dir), checks, unitCommand(), versionCommand(version))
+	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),
+		purgeCommand(dir), checks, csiLocalCommand(version), versionCommand(version))
+	add("machine", installCommand(), uninstallCommand(dir), unitCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	goruntime "runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -14,8 +15,9 @@ import (
 )
 
 const (
-	// What the kernel charges to the agent at a start, measured: see docs/performance.md. The first part is the helper, which is in
-	// memory, and the pages of the program that are in use; the second what the kernel keeps for a pod that the agent has made.
+	// What the kernel charges to the agent at a start, measured: see docs/performance.md. The first part is the helper,
+	// which is in memory, and the pages of the program that are in use; the second what the kernel keeps for a pod that
+	// the agent has made.
 	fixedMemory  = 44 << 20
 	memoryPerPod = 400 << 10
 	// leastHeap is what the agent's own memory is not pressed below: collecting all the time helps nobody.
@@ -39,9 +41,12 @@ func planMemory(limit int64, pods int) memoryPlan {
 	return p
 }
 
-// saveMemory has the heap collected early, and earlier where the agent's own group has a limit that is near, unless somebody has said
-// otherwise. It says whether there is so little that pods had better be taken up one after the other.
-func saveMemory(rootDir string, log *slog.Logger) (short bool) {
+// saveMemory has the heap collected early, and earlier where the agent's own group has a limit that is near, unless
+// somebody has said otherwise. It says whether there is so little that pods had better be taken up one after the other.
+func saveMemory(rootDir string, profiling bool, log *slog.Logger) (short bool) {
+	if !profiling {
+		goruntime.MemProfileRate = 0 // the samples are kept, and nobody can ask for them
+	}
 	pods, err := os.ReadDir(filepath.Join(rootDir, "pods"))
 	if err != nil {
 		pods = nil // there are none yet
@@ -62,8 +67,8 @@ func saveMemory(rootDir string, log *slog.Logger) (short bool) {
 	return p.short
 }
 
-// ownLimit is the least limit of memory of the group that this process is in and of those above, in bytes; math.MaxInt64 where there is
-// none, or none that can be read.
+// ownLimit is the least limit of memory of the group that this process is in and of those above, in bytes;
+// math.MaxInt64 where there is none, or none that can be read.
 func ownLimit() int64 {
 	least := int64(math.MaxInt64)
 	h, err := cgroups.Open("")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 
@@ -55,7 +54,7 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	level := &slog.LevelVar{}
 	level.Set(c.Level)
 	log := c.LoggerAt(os.Stderr, level)
-	short := saveMemory(c.RootDir, log)
+	short := saveMemory(c.RootDir, c.Profiling, log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	if w := loaded.Warning(); w != "" {
 		log.Warn(w)
@@ -86,7 +85,8 @@ func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loade
 	var a *agent.Agent
 	if c.CgroupDriver, err = cgroupDriver(ctx, c, rt, log); err == nil {
 		a, err = agent.New(agent.Config{
-			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, Layers: rt.layers, Version: version, Configz: settings.configz, OneAtATime: short, Log: log,
+			Config: c, Runtime: rt, Images: rt.images, ImagesNamed: rt.named, AskForRoom: rt.room, Layers: rt.layers, ImageParts: rt.parts, CollectImages: rt.collect, Version: version,
+			Configz: settings.configz, OneAtATime: short, Log: log,
 			Ready: func() { notify.Ready("running pods") },
 		})
 	}
@@ -106,19 +106,4 @@ func runAll(ctx context.Context, a *agent.Agent, notify *systemd.Notifier, s *se
 	g.Go(func() error { s.run(ctx, a.Reload); return nil })
 	g.Go(func() error { return notify.Watchdog(ctx, a.Alive) })
 	return g.Wait()
-}
-
-func unitCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "unit [-- AGENT-FLAG...]", Short: "Print a systemd unit for the agent",
-		Example: "  berth unit > /etc/systemd/system/berth.service\n  berth unit -- --manifest-dir /etc/kubernetes/manifests",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			exe, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find this program: %w", err)
-			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), systemd.AgentUnit(exe, args...))
-			return err
-		},
-	}
 }

@@ -20,14 +20,16 @@ import (
 	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/remote"
+	"github.com/berth-node/berth/cri/serve"
 )
 
 func purgeCommand(runDir func() string) *cobra.Command {
 	p := config.Default().Place
 	logging := config.Default().Logging
 	logging.Level = slog.LevelWarn
-	plugins := config.Default().CNIBinDirs
+	plugins, storage := config.Default().CNIBinDirs, config.Default().CSI.Local
 	var endpoints []string
 	var yes bool
 	cmd := &cobra.Command{
@@ -52,10 +54,11 @@ func purgeCommand(runDir func() string) *cobra.Command {
 					return err
 				}
 			}
-			return purge(cmd.Context(), p, endpoints, plugins, logging.Logger(os.Stderr))
+			return purge(cmd.Context(), p, storage, endpoints, plugins, logging.Logger(os.Stderr))
 		},
 	}
 	p.AddFlags(cmd.Flags())
+	storage.AddFlags(cmd.Flags())
 	logging.AddFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&plugins, "cni-bin-dir", plugins, "directories of CNI plugins, for pods in a network of theirs")
 	cmd.Flags().StringSliceVar(&endpoints, "runtime", nil, "sockets of the CRI runtimes whose pods are removed (default those that agents have used; empty: those of the embedded runtime alone)")
@@ -77,7 +80,7 @@ func confirm(cmd *cobra.Command, p config.Place) error {
 	return nil
 }
 
-func purge(ctx context.Context, p config.Place, endpoints, plugins []string, log *slog.Logger) error {
+func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoints, plugins []string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can remove pods")
 	}
@@ -92,12 +95,12 @@ func purge(ctx context.Context, p config.Place, endpoints, plugins []string, log
 	if err := purgeRuntimes(ctx, p, endpoints, plugins, log); err != nil {
 		return err
 	}
-	if err := agent.Purge(ctx, p, log); err != nil {
+	if err := agent.Purge(ctx, p, storage, log); err != nil {
 		return err
 	}
 	// A runtime that was killed has left them.
-	for _, name := range []string{config.CRISocketName, config.NRISocketName} {
-		if err := os.Remove(filepath.Join(p.RunDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{config.CRISocketName, serve.Private(config.CRISocketName), config.NRISocketName, nri.Own(config.NRISocketName)} {
+		if err := os.RemoveAll(filepath.Join(p.RunDir, name)); err != nil {
 			return fmt.Errorf("remove socket: %w", err)
 		}
 	}
@@ -111,7 +114,8 @@ func purge(ctx context.Context, p config.Place, endpoints, plugins []string, log
 	return nil
 }
 
-// purgeRuntimes removes the pods of all runtimes that have some. None is touched before all other runtimes have answered.
+// purgeRuntimes removes the pods of all runtimes that have some. None is touched before all other runtimes have
+// answered.
 func purgeRuntimes(ctx context.Context, p config.Place, endpoints, plugins []string, log *slog.Logger) error {
 	var others []*remote.Runtime
 	for _, endpoint := range endpoints {
@@ -139,7 +143,7 @@ func purgeRuntimes(ctx context.Context, p config.Place, endpoints, plugins []str
 	if err != nil {
 		return err
 	}
-	return runtime.Purge(ctx)
+	return runtime.Local().Purge(ctx)
 }
 
 func answers(ctx context.Context, r *remote.Runtime) error {

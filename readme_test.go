@@ -9,7 +9,8 @@ import (
 	"github.com/berth-node/berth/agent/config"
 )
 
-// TestCommandsOfDocuments looks up every command line that the documents show: the command is there, and so are its flags.
+// TestCommandsOfDocuments looks up every command line that the documents show: the command is there, and so are its
+// flags.
 func TestCommandsOfDocuments(t *testing.T) {
 	files, err := filepath.Glob("docs/*.md")
 	if err != nil {

@@ -60,10 +60,10 @@ func (s *settings) reload(apply func(config.Config) error) {
 		s.log.Warn(w)
 	}
 	now, later := s.current.Load().Changes(next)
+	s.current.Store(s.current.Load().With(next)) // before it is told: who reads the log asks for it
 	s.level.Set(next.Level)
 	s.log.Info("configuration read again", "changed", now)
 	if len(later) > 0 {
 		s.log.Warn("settings that change only at the next start", "settings", later)
 	}
-	s.current.Store(s.current.Load().With(next))
 }

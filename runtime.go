@@ -63,7 +63,7 @@ func runRuntime(ctx context.Context, c config.Config, version string) error {
 		return errors.New("the runtime makes namespaces, cgroups and mounts, and must run as root")
 	}
 	log := c.Logger(os.Stderr)
-	short := saveMemory(c.RootDir, log)
+	short := saveMemory(c.RootDir, false, log)
 	klog.SetSlogLogger(log) // what Kubernetes libraries say goes where everything goes
 	lock, err := agent.Lock(c.RunDir)
 	if err != nil {
@@ -87,9 +87,13 @@ type runtime struct {
 	pod.Runtime
 	images http.Handler
 	named  func(fn func(names []string))                                // nil: it does not tell
+	room   func(fn func(context.Context, time.Time) (bool, error))      // nil: it does not ask
 	layers func(context.Context) map[string]*runtimeapi.FilesystemUsage // nil: it does not tell of them alone
-	ready  func()                                                       // called when its socket is served, if it is
-	run    func(context.Context) error
+	// Nil: what no image explains is not ours to remove.
+	collect func(context.Context) error
+	parts   func() map[string]map[string]int64 // nil: it does not tell what images share
+	ready   func()                             // called when its socket is served, if it is
+	run     func(context.Context) error
 }
 
 // opening is what a runtime is opened with.
@@ -113,11 +117,12 @@ func another(o opening) (*runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &runtime{Runtime: r, images: r.ImageHandler(), run: r.Run}, nil
+	return &runtime{Runtime: r, images: r.ImageHandler(), room: r.AskForRoom, run: r.Run}, nil
 }
 
-// cgroupDriver is the driver that agent and runtime both use: the groups of pods that one makes are the parents of those that the
-// other makes. A runtime that does not answer is asked again; one that does not know the question is believed to agree.
+// cgroupDriver is the driver that agent and runtime both use: the groups of pods that one makes are the parents of
+// those that the other makes. A runtime that does not answer is asked again; one that does not know the question is
+// believed to agree.
 func cgroupDriver(ctx context.Context, c config.Config, rt pod.Runtime, log *slog.Logger) (string, error) {
 	if c.Endpoint == "" {
 		return c.CgroupDriver, nil
@@ -151,7 +156,11 @@ func embedded(ctx context.Context, o opening, station config.Station) (*runtime,
 	if err != nil {
 		return nil, err
 	}
-	rt := &runtime{Runtime: s, images: s.ImageHandler(), named: s.TellNamed, layers: s.Layers}
+	local := s.Local()
+	rt := &runtime{
+		Runtime: s, images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers,
+		parts: local.ImageParts, collect: local.Images().Collect,
+	}
 	rt.run = func(ctx context.Context) error {
 		var asked sync.WaitGroup
 		asked.Go(func() { tellHelper(ctx, o.Helper, o.version, o.log) }) // no pod waits for it
@@ -182,9 +191,11 @@ func runtimeConfig(c config.Config, station config.Station, log *slog.Logger) cr
 			RegistrationTimeout: c.NRIRegistration, RequestTimeout: c.NRIRequest,
 		}
 	}
-	r.RegistryConfigDir, r.ImageDir, r.MaxParallelPulls = c.RegistryConfigDir, c.ImageDir, c.MaxParallelPulls
-	r.MaxRegistryPulls, r.PinnedImages = c.MaxRegistryPulls, c.PinnedImages
-	r.PullStallTimeout, r.HandlersFile = c.PullStallTimeout, c.HandlersFile
+	r.Images = cri.ImagesConfig{
+		RegistryConfigDir: c.RegistryConfigDir, Dir: c.ImageDir, Pinned: c.PinnedImages,
+		MaxParallelPulls: c.MaxParallelPulls, MaxRegistryPulls: c.MaxRegistryPulls, PullStallTimeout: c.PullStallTimeout,
+	}
+	r.HandlersFile = c.HandlersFile
 	r.LogMaxSize, r.LogMaxFiles = c.LogMaxSize.Value(), c.LogMaxFiles
 	return r
 }

@@ -1,5 +1,5 @@
-// Package agent is the node's agent: it has the parts of a kubelet, and this file puts them together. What runs the containers
-// is handed in.
+// Package agent is the node's agent: it has the parts of a kubelet, and this file puts them together. What runs the
+// containers is handed in.
 package agent
 
 import (
@@ -18,19 +18,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/api/server"
+	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
-	"github.com/berth-node/berth/agent/imagegc"
 	"github.com/berth-node/berth/agent/intercept"
 	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/metrics"
@@ -38,10 +37,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/plan"
-	"github.com/berth-node/berth/agent/pulled"
-	"github.com/berth-node/berth/agent/shutdown"
-	"github.com/berth-node/berth/agent/source"
-	"github.com/berth-node/berth/agent/source/url"
+	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
@@ -56,9 +52,17 @@ type Config struct {
 	// Layers tells what containers have written. Nil: the runtime's statistics are asked, which are more than that.
 	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
 	Images http.Handler // serves /images of the API
+	// ImageParts are the bytes of what each image is made of, by ID and a key that those have in common who share a part.
+	// Nil: what images share is not known.
+	ImageParts func() map[string]map[string]int64
+	// CollectImages removes what no image explains, as what failed pulls have left. Nil: the runtime sees to that.
+	CollectImages func(context.Context) error
 	// ImagesNamed, of a runtime that tells, has fn called with the names that have an image from now on.
 	ImagesNamed func(fn func(names []string))
-	Version     string
+	// AskForRoom, of a runtime that has images of its own accord, has fn called where one has no room: see
+	// [imagegc.Collector.Free].
+	AskForRoom func(fn func(ctx context.Context, since time.Time) (bool, error))
+	Version    string
 	// Configz is what /configz shows; nil: it is not served.
 	Configz func() any
 	// OneAtATime has pods started and taken down one after the other, as memory is short.
@@ -68,30 +72,48 @@ type Config struct {
 	Log   *slog.Logger
 }
 
+// cluster says whether the node has an API server, whose static pods are what it runs as itself.
+func (c *Config) cluster() bool { return c.Kubeconfig != "" }
+
+// drivers is [Config.CSI]; of a node of a cluster, where it is deployed as other drivers are, without the agent's own.
+func (c *Config) drivers() config.CSI {
+	out := c.CSI
+	out.Local.On = out.Local.On && !c.cluster()
+	return out
+}
+
 // Agent is one node's agent.
 type Agent struct {
 	cfg       Config
 	log       *slog.Logger
-	source    *source.Source
+	manifests *manifests
 	pods      *pod.Manager
-	pins      *pinning.Manager // nil: nothing is pinned
-	devices   *device.Manager
-	claims    *dra.Manager
+	managers  managers
 	events    *event.Recorder
 	ring      *event.Ring // of the events
 	tree      *kube.Tree
-	classes   classes
-	files     files
+	classes   *classes
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
 	probed    *metrics.Probes
-	images    *imagegc.Collector
-	pulled    *pulled.Records
+	room      room
 	work      *metrics.Work
 	server    atomic.Pointer[server.Server] // nil before it serves
 	authority *pki.Authority                // nil: certificates are somebody else's
-	groups    *os.File                      // locked as long as the agent lives
+	evictions evictions
+	kills     *kills.Keeper
+	groups    *os.File // locked as long as the agent lives
+}
+
+// managers have what pods are given of the node for themselves.
+type managers struct {
+	pins    *pinning.Manager // nil: nothing is pinned
+	devices *device.Manager
+	claims  *dra.Manager
+	csi     *csiVolumes
+
+	provisioner *provisioner
 }
 
 // New puts the parts together and takes the groups of pods for itself. Nothing runs before [Agent.Run].
@@ -100,9 +122,14 @@ func New(c Config) (*Agent, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	work := metrics.NewWork()
+	if c.Endpoint != "" {
+		c.Runtime = &recordedRuntime{Runtime: c.Runtime, record: func() error { return recordRuntime(c.RootDir, c.Endpoint) }}
+	}
 	c.Runtime = intercept.Runtime(c.Runtime, work.Call, intercept.Log(c.Log, "runtime was called"))
-	a := &Agent{cfg: c, log: c.Log, probed: metrics.NewProbes(), work: work, files: files{of: map[types.NamespacedName]string{}}, read: make(chan struct{})}
-	a.classes.changed = make(chan struct{}, 1)
+	a := &Agent{
+		cfg: c, log: c.Log, probed: metrics.NewProbes(), work: work, read: make(chan struct{}),
+	}
+	a.room.read = a.read
 	memory, err := hostMemory()
 	if err != nil {
 		return nil, err
@@ -121,8 +148,8 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-// open opens the agent's parts. The groups get their values when nothing else can refuse the start any more, and never while they are
-// another agent's.
+// open opens the agent's parts. The groups get their values when nothing else can refuse the start any more, and never
+// while they are another agent's.
 func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) error {
 	c := a.cfg
 	var err error
@@ -132,11 +159,23 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	if err := a.openPods(div, memory); err != nil {
 		return err
 	}
-	a.stats, a.images = a.collector(h, memory), a.imageCollector()
+	a.classes = newClasses(a.tree, a.pods, a.log)
+	a.stats = a.collector(h, memory)
+	if c.AskForRoom != nil {
+		c.AskForRoom(a.room.freeForImport)
+	}
+	a.evictions, err = openEviction(&c, evictable{h, a.tree, a.pods, a.room.images, a.events})
+	if err != nil {
+		return err
+	}
+	a.kills = kills.New(kills.Config{
+		RootDir: c.RootDir, Groups: kills.Tree{Pods: a.tree, All: h}, Pods: a.pods.List, Watch: a.pods.Watch, Read: a.read,
+		Node: a.evictions.figures, Events: a.events, Log: a.log,
+	})
 	if a.authority, err = server.OpenAuthority(c.Server); err != nil {
 		return err
 	}
-	if a.source, err = openSource(c, a.reportProblem); err != nil {
+	if a.manifests, err = openManifests(&c, a.pods.List, a.events); err != nil {
 		return err
 	}
 	if err := a.tree.Setup(); err != nil {
@@ -147,17 +186,24 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 			return err
 		}
 	}
-	if err := a.reserveNode(h, div); err != nil {
+	if err := reserveNode(&c.Config, a.tree, h, div); err != nil {
 		return err
 	}
-	if err := a.settleReserved(); err != nil {
+	if err := settleReserved(&c.Config, a.tree, a.log); err != nil {
 		return err
 	}
-	if err := recordRuntime(c.RootDir, c.Endpoint); err != nil {
+	rules := evictionRules(&c, h)
+	layout := kube.Layout{
+		Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(),
+		Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, kills.File),
+		Evicts: &rules,
+	}
+	if err := layout.Save(c.RunDir); record.OfTheDisk(err) {
+		a.log.Warn("berth cgroups may not know the groups of this node", "error", err)
+	} else if err != nil {
 		return err
 	}
-	site := kube.Layout{Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(), Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, kills.File)}
-	return site.Save(c.RunDir)
+	return nil
 }
 
 // eventsFile is where the latest events outlive a restart, below the root directory.
@@ -176,77 +222,62 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	}
 	a.ring = event.NewRing(event.Config{Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
 	a.events = event.NewRecorder(c.NodeName, a.ring)
-	if a.devices, err = openDevices(&c); err != nil {
+	if a.managers.devices, err = openDevices(&c); err != nil {
 		return err
 	}
-	if a.claims, err = openClaims(&c, labels); err != nil {
+	if a.managers.claims, err = openClaims(&c, labels); err != nil {
 		return err
 	}
-	if a.pins, err = openPins(&c, div, a.devices); err != nil {
+	if a.managers.pins, err = openPins(&c, div, a.managers.devices); err != nil {
 		return err
 	}
-	if a.pulled, err = openPulled(&c); err != nil {
+	pulled, err := openPulled(&c)
+	if err != nil {
 		return err
 	}
 	objects := new(object.Store)
-	groups, devices, given := a.givePods(objects)
+	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
+		return err
+	}
+	if a.managers.provisioner, err = openProvisioner(
+		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, labels, a.events}, a.managers.csi, c.Log); err != nil {
+		return err
+	}
+	volumes := volume.New(volume.Config{
+		Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
+		CSI: a.managers.provisioner.freeing(a.managers.csi.kind()),
+	})
+	a.managers.csi.boundName = volumes.Bound
+	groups, given := a.givePods(objects)
 	parallel := 0 // as many as are good for the machine
 	if c.OneAtATime {
 		parallel = 1
 	}
 	a.pods, err = pod.New(pod.Config{
-		Runtime: freeingRuntime{c.Runtime, a.freeImages, a.log}, Objects: objects,
+		Runtime: freeingRuntime{c.Runtime, a.room.free, a.log}, Objects: objects,
 		Cgroups: intercept.Cgroups(groups, a.work.Group, intercept.Log(c.Log, "cgroup was changed")),
-		Volumes: volume.New(volume.Config{
-			Root: c.RootDir, Own: []string{c.RunDir}, Open: deviceDirs(c.Place), Log: c.Log, Quotas: c.Resources.LocalStorage,
-		}),
+		Volumes: volumes,
 		Node: pod.NodeConfig{
 			Name: c.NodeName, Labels: labels, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
-			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd,
+			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
+			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.cluster()},
 		},
-		Given:    pod.Given{Resources: given, Extended: devices.extended, Pins: a.pins},
-		Images:   pod.ImageConfig{Credentials: credentials, Pulled: a.pulled},
+		Given:    given,
+		Images:   pod.ImageConfig{Credentials: credentials, Pulled: pulled, Room: a.room.freeIfFull},
 		Security: pod.SecurityConfig{Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault},
 		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
-		RootDir:  c.RootDir, LogDir: c.LogDir, DiskUse: diskUse(&c.Resources),
+		RootDir:  c.RootDir, LogDir: c.LogDir,
 		Backoff: plan.Delays{Initial: c.BackoffInitial, Max: c.BackoffMax}, MaxParallelStarts: parallel,
 		Observers: pod.Observers{Probes: a.probed, Work: a.work}, Events: a.events, Log: c.Log,
 	})
-	if err == nil && c.ImagesNamed != nil {
+	if err != nil {
+		return err
+	}
+	a.room.images = openImages(&c, a.pods, pulled, a.events)
+	if c.ImagesNamed != nil {
 		c.ImagesNamed(a.pods.ImagesNamed)
 	}
-	return err
-}
-
-func openSource(c Config, report func(source.Problem)) (*source.Source, error) {
-	headers, err := url.ParseHeaders(c.ManifestHeaders)
-	if err != nil {
-		return nil, fmt.Errorf("--manifest-url-header: %w", err)
-	}
-	return source.New(source.Config{
-		URL: c.ManifestURL, Header: headers,
-		Dir: c.ManifestDir, NodeName: c.NodeName, StateDir: filepath.Join(c.RootDir, "manifests"), Log: c.Log,
-		Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Report: report,
-	}), nil
-}
-
-// heedShutdown gives pods time to end when the machine is shut down, where that was asked for.
-func (a *Agent) heedShutdown(ctx context.Context, g *errgroup.Group) {
-	periods, err := a.cfg.Periods()
-	if err != nil || len(periods) == 0 {
-		return
-	}
-	down := shutdown.New(shutdown.Config{Periods: periods, Pods: a.pods, Boot: pod.BootID(), Log: a.log})
-	down.Ask(ctx)
-	g.Go(func() error { down.Run(ctx); return nil })
-}
-
-// diskUse counts what pods have on the disk, where that is limited.
-func diskUse(r *config.Resources) func(context.Context, string) (int64, bool) {
-	if !r.LocalStorage {
-		return nil
-	}
-	return stats.Used
+	return nil
 }
 
 // openCredentials is nil when no plugins were configured.
@@ -268,22 +299,26 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.server.Store(srv)
 	g, ctx := errgroup.WithContext(ctx)
 	a.heedShutdown(ctx, g)
-	found, wanted := make(chan desired.Update), make(chan desired.Update)
-	g.Go(func() error { return ended(ctx, "read manifests", a.source.Run(ctx, found)) })
+	found, wanted, provided := make(chan desired.Update), make(chan desired.Update), make(chan desired.Update)
+	g.Go(func() error { return ended(ctx, "read manifests", a.manifests.source.Run(ctx, found)) })
 	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
-	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, wanted)) })
-	a.runDevices(ctx, g)
-	g.Go(func() error { a.shareCPU(ctx); return nil })
 	g.Go(func() error {
-		kills.Keep(ctx, kills.Config{RootDir: a.cfg.RootDir, Tree: a.tree, Pods: a.pods.List, Events: a.events, Log: a.log})
+		return ended(ctx, "provision volumes", a.managers.provisioner.run(ctx, wanted, provided))
+	})
+	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
+	a.runDevices(ctx, g)
+	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
+	g.Go(func() error {
+		a.kills.Run(ctx)
 		return nil
 	})
 	g.Go(func() error { a.settle(ctx); return nil })
 	g.Go(func() error { a.ring.Run(ctx); return nil })
 	g.Go(func() error { a.watchDrift(ctx); return nil })
 	g.Go(func() error { a.rotateLogs(ctx); return nil })
-	g.Go(func() error { a.collectImages(ctx); return nil })
+	g.Go(func() error { a.room.collect(ctx); return nil })
 	g.Go(func() error { a.removeOrphans(ctx); return nil })
+	g.Go(func() error { a.evictions.run(ctx, a.read); return nil })
 	srv.Run(ctx, g)
 	return g.Wait()
 }
@@ -310,7 +345,7 @@ func (a *Agent) pass(ctx context.Context, in <-chan desired.Update, out chan<- d
 		case u = <-in:
 		}
 		if !u.Synced && u.Kind == object.Pod {
-			a.files.set(u)
+			a.manifests.files.set(u)
 		}
 		select {
 		case <-ctx.Done():
@@ -318,7 +353,7 @@ func (a *Agent) pass(ctx context.Context, in <-chan desired.Update, out chan<- d
 		case out <- u:
 		}
 		if u.Synced && !a.synced.Swap(true) {
-			a.log.Info("agent is ready", "manifests", a.cfg.ManifestDir, "api", filepath.Join(a.cfg.RunDir, "berth.sock"))
+			a.log.Info("agent is ready", "manifests", a.cfg.ManifestDir, "api", filepath.Join(a.cfg.RunDir, socket.Name))
 			if a.cfg.Ready != nil {
 				a.cfg.Ready()
 			}
@@ -330,8 +365,8 @@ func (a *Agent) pass(ctx context.Context, in <-chan desired.Update, out chan<- d
 // settleAfter is how long after the last change of a pod a burst is over.
 const settleAfter = 5 * time.Second
 
-// settle gives the memory that a burst of pods took back to the machine. The Go runtime would do so too, but only in part, and
-// for an agent that idles nearly always the rest would be most of its size.
+// settle gives the memory that a burst of pods took back to the machine. The Go runtime would do so too, but only in
+// part, and for an agent that idles nearly always the rest would be most of its size.
 func (a *Agent) settle(ctx context.Context) {
 	quiet := time.NewTimer(settleAfter)
 	var wait sync.WaitGroup
@@ -353,8 +388,8 @@ func (a *Agent) settle(ctx context.Context) {
 	}
 }
 
-// healthy is an error until the manifests have been read, and while the runtime says that it is not ready. That the network
-// is not ready is not the agent's illness: pods on the host's network run, and the others wait for it.
+// healthy is an error until the manifests have been read, and while the runtime says that it is not ready. That the
+// network is not ready is not the agent's illness: pods on the host's network run, and the others wait for it.
 func (a *Agent) healthy() error {
 	if !a.synced.Load() {
 		return errors.New("the manifests are being read")
@@ -376,28 +411,6 @@ func (a *Agent) healthy() error {
 // Alive is nil as long as the agent's parts answer. It hangs when they do, which is as telling.
 func (a *Agent) Alive(context.Context) error {
 	a.pods.List()
-	a.source.Problems()
+	a.manifests.source.Problems()
 	return nil
-}
-
-// files knows which manifest asks for a pod.
-type files struct {
-	mu sync.Mutex
-	of map[types.NamespacedName]string
-}
-
-func (f *files) set(u desired.Update) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if u.Pod == nil {
-		delete(f.of, u.Key)
-		return
-	}
-	f.of[u.Key] = u.File
-}
-
-func (f *files) get(key types.NamespacedName) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.of[key]
 }

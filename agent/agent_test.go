@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
@@ -90,10 +91,12 @@ func TestReservedMemoryIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-test-reserved-%d", os.Getpid())
-	c := config.Config{Place: config.Place{RootDir: t.TempDir()}, Resources: config.Resources{EnforceAllocatable: []string{config.EnforcePods}, QoSReserved: map[string]string{"memory": "50%"}}}
+	c := config.Config{Place: config.Place{RootDir: t.TempDir()}, Resources: config.Resources{
+		EnforceAllocatable: []string{config.EnforcePods}, QoSReserved: map[string]string{"memory": "50%"},
+	}}
+	log := slog.New(slog.DiscardHandler)
 	base := kube.NewTree(h, root).WithLimits(kube.NodeLimits{Memory: 1 << 30})
-	reserving := &Agent{cfg: Config{Config: c}, tree: base.WithOptions(kube.Options{QoSReserved: 50})}
-	plain := &Agent{cfg: Config{Config: c}, tree: base}
+	reserving := base.WithOptions(kube.Options{QoSReserved: 50})
 	if err := base.Setup(); err != nil {
 		t.Fatal(err)
 	}
@@ -114,26 +117,26 @@ func TestReservedMemoryIsSettled(t *testing.T) {
 	if err := h.Update(besteffort, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &admins}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := plain.settleReserved(); err != nil || limit() != uint64(admins) {
+	if err := settleReserved(&c, base, log); err != nil || limit() != uint64(admins) {
 		t.Fatalf("an administrator's limit became %d, %v", limit(), err)
 	}
 	for range 2 { // a start may be cut off anywhere and made again
-		if err := reserving.settleReserved(); err != nil {
+		if err := settleReserved(&c, reserving, log); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := reserving.tree.SyncQoS(nil); err != nil || limit() != 1<<30 {
+		if _, err := reserving.SyncQoS(nil); err != nil || limit() != 1<<30 {
 			t.Fatalf("limit %d, %v", limit(), err)
 		}
 	}
 	for range 2 {
-		if err := plain.settleReserved(); err != nil || limit() != cgroups.NoLimit {
+		if err := settleReserved(&c, base, log); err != nil || limit() != cgroups.NoLimit {
 			t.Errorf("without the setting the limit is %d, %v", limit(), err)
 		}
 	}
 }
 
-// The static policy takes what is reserved for the system and for daemons, as kubelet does, and the machine is asked before anything
-// of it is changed.
+// The static policy takes what is reserved for the system and for daemons, as kubelet does, and the machine is asked
+// before anything of it is changed.
 func TestCheckMachine(t *testing.T) {
 	c := config.Default()
 	c.CPUManagerPolicy = "static"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -189,8 +190,8 @@ func hugepageLimits(l corev1.ResourceList, h *cgroups.Hierarchy) map[string]uint
 	return out
 }
 
-// Check says what the machine has against the configuration of an agent, and changes nothing of it: it is asked before anything is
-// opened, so that a start that is refused leaves all as it was.
+// Check says what the machine has against the configuration of an agent, and changes nothing of it: it is asked before
+// anything is opened, so that a start that is refused leaves all as it was.
 func Check(c config.Config) error {
 	memory, err := hostMemory()
 	if err != nil {
@@ -229,45 +230,46 @@ func Check(c config.Config) error {
 // reservedFile says, in the root directory, that limits by --qos-reserved were given to the classes of pods.
 const reservedFile = "qos-reserved.json"
 
-// settleReserved takes away the limits that an agent before this one has given by --qos-reserved, where this one has no such setting. It
-// is written down before the first is given, where the disk can be written; those of somebody else are let be.
-func (a *Agent) settleReserved() error {
-	file := filepath.Join(a.cfg.RootDir, reservedFile)
-	if a.tree.Options().QoSReserved > 0 && a.cfg.Enforces(config.EnforcePods) {
-		err := record.Write(file, a.cfg.QoSReserved)
-		if err != nil && !ofTheDisk(err) {
+// settleReserved takes away the limits that an agent before this one has given by --qos-reserved, where this one has no
+// such setting. It is written down before the first is given, where the disk can be written; those of somebody else are
+// let be.
+func settleReserved(c *config.Config, tree *kube.Tree, log *slog.Logger) error {
+	file := filepath.Join(c.RootDir, reservedFile)
+	if tree.Options().QoSReserved > 0 && c.Enforces(config.EnforcePods) {
+		err := record.Write(file, c.QoSReserved)
+		if err != nil && !record.OfTheDisk(err) && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("write down --qos-reserved: %w", err)
 		}
 		if err != nil {
-			a.log.Warn("limits of --qos-reserved stay if the next agent has no such setting", "error", err)
+			log.Warn("limits of --qos-reserved stay if the next agent has no such setting", "error", err)
 		}
 		return nil
 	}
 	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := a.tree.Unreserve(); err != nil {
+	if err := tree.Unreserve(); err != nil {
 		return err
 	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) && !ofTheDisk(err) {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) && !record.OfTheDisk(err) {
 		return fmt.Errorf("forget --qos-reserved: %w", err)
 	}
 	return nil
 }
 
 // reserveNode limits what is reserved beside the pods to that.
-func (a *Agent) reserveNode(h *cgroups.Hierarchy, div config.Division) error {
+func reserveNode(c *config.Config, tree *kube.Tree, h *cgroups.Hierarchy, div config.Division) error {
 	for _, r := range []struct {
 		what, group string
 		list        corev1.ResourceList
 	}{
-		{config.EnforceSystemReserved, a.cfg.SystemReservedCgroup, div.System},
-		{config.EnforceKubeReserved, a.cfg.KubeReservedCgroup, div.Kube},
+		{config.EnforceSystemReserved, c.SystemReservedCgroup, div.System},
+		{config.EnforceKubeReserved, c.KubeReservedCgroup, div.Kube},
 	} {
-		if !a.cfg.Enforces(r.what) {
+		if !c.Enforces(r.what) {
 			continue
 		}
-		if err := kube.Reserve(a.tree, r.group, nodeLimits(r.list, h)); err != nil {
+		if err := kube.Reserve(tree, r.group, nodeLimits(r.list, h)); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -10,22 +11,41 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // classes is what the groups of all pods together and of the classes were given last.
 type classes struct {
+	tree *kube.Tree
+	pods *pod.Manager
+	log  *slog.Logger
+
 	mu      sync.Mutex // held over a change of the groups, so that nobody takes one half done for somebody else's
 	given   []kube.Wanted
 	changed chan struct{} // has one when given has changed
 }
 
-func (a *Agent) syncClasses() error {
-	c := &a.classes
+func newClasses(tree *kube.Tree, pods *pod.Manager, log *slog.Logger) *classes {
+	return &classes{tree: tree, pods: pods, log: log, changed: make(chan struct{}, 1)}
+}
+
+// Given implements [drift.Classes].
+func (c *classes) Given(fn func([]kube.Wanted) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fn(c.given)
+}
+
+// Changed implements [drift.Classes].
+func (c *classes) Changed() <-chan struct{} { return c.changed }
+
+// sync gives the groups what the pods come to that there are now.
+func (c *classes) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
-	c.given, err = a.tree.SyncQoS(a.pods.Active())
+	c.given, err = c.tree.SyncQoS(c.pods.Active())
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -39,25 +59,26 @@ type counts struct {
 	milliCPU, memory int64
 }
 
-func (a *Agent) counts(p *corev1.Pod) counts {
+func (c *classes) counts(p *corev1.Pod) counts {
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-	return counts{a.pods.Has(p.UID) && !ended, requests.Cpu().MilliValue(), requests.Memory().Value()}
+	return counts{c.pods.Has(p.UID) && !ended, requests.Cpu().MilliValue(), requests.Memory().Value()}
 }
 
 // shareDelay gathers the pods that come and go together.
 const shareDelay = 200 * time.Millisecond
 
-// shareCPU keeps the CPU share of the Burstable pods as a whole the sum of their requests.
-func (a *Agent) shareCPU(ctx context.Context) {
+// run keeps the CPU share of the Burstable pods as a whole the sum of their requests, until ctx ends. It begins when a
+// pod comes or read is closed.
+func (c *classes) run(ctx context.Context, read <-chan struct{}) {
 	changed := make(chan struct{}, 1)
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	wait.Go(func() {
 		counted := map[types.UID]counts{}
 		// It ends with ctx.
-		_ = a.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
-			before, now := counted[p.UID], a.counts(p)
+		_ = c.pods.Watch(ctx, func(t watch.EventType, p *corev1.Pod) error {
+			before, now := counted[p.UID], c.counts(p)
 			if counted[p.UID] = now; t == watch.Deleted {
 				delete(counted, p.UID)
 			}
@@ -70,7 +91,6 @@ func (a *Agent) shareCPU(ctx context.Context) {
 			return nil
 		})
 	})
-	read := a.read
 	for {
 		select {
 		case <-ctx.Done():
@@ -84,8 +104,8 @@ func (a *Agent) shareCPU(ctx context.Context) {
 			return
 		case <-time.After(shareDelay):
 		}
-		if err := a.syncClasses(); err != nil {
-			a.log.Warn("CPU shares of the pod classes are not up to date", "error", err)
+		if err := c.sync(); err != nil {
+			c.log.Warn("CPU shares of the pod classes are not up to date", "error", err)
 		}
 	}
 }

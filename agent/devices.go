@@ -2,14 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -21,6 +19,7 @@ import (
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/podresources"
+	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/topology"
 )
 
@@ -40,7 +39,7 @@ const (
 
 // makeRoot makes the root directory. On a disk that cannot be written the runtime says so, and makes it when it can.
 func makeRoot(c *Config) error {
-	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !ofTheDisk(err) {
+	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !record.OfTheDisk(err) {
 		return fmt.Errorf("make root directory: %w", err)
 	}
 	return nil
@@ -54,7 +53,9 @@ func openDevices(c *Config) (*device.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := device.Config{Dir: filepath.Join(c.KubeletDir, devicePluginDir), File: filepath.Join(c.RootDir, devicesFile), Log: c.Log}
+	d := device.Config{
+		Dir: filepath.Join(c.KubeletDir, devicePluginDir), File: filepath.Join(c.RootDir, devicesFile), Log: c.Log,
+	}
 	for _, n := range machine.Nodes {
 		d.Nodes = append(d.Nodes, n.ID)
 	}
@@ -65,7 +66,7 @@ func openDevices(c *Config) (*device.Manager, error) {
 func deviceFiles(p config.Place) []string {
 	out := []string{filepath.Join(p.KubeletDir, devicePluginDir, device.SocketName), podResourcesSocket(p)}
 	for _, f := range []string{devicesFile, claimsFile} {
-		for _, suffix := range []string{"", ".new", ".bad"} {
+		for _, suffix := range []string{"", ".new", record.Aside} {
 			out = append(out, filepath.Join(p.RootDir, f+suffix))
 		}
 	}
@@ -146,14 +147,25 @@ func (d pluginDevices) extended() corev1.ResourceList {
 
 // runDevices serves plugins, and those who ask what is whose.
 func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
-	watch := plugin.New(plugin.Config{Dir: filepath.Join(a.cfg.KubeletDir, pluginDir), Log: a.log, Handlers: map[string]plugin.Handler{
-		registerapi.DevicePlugin: devicePlugins{a.devices},
-		registerapi.DRAPlugin:    draPlugins{a.claims},
-		registerapi.CSIPlugin:    refusing("CSI drivers are not there yet: this agent has no volumes of them"),
-	}})
-	tell := podresources.New(podresources.Config{Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.devices, Pins: a.pins, Dynamic: a.claims.Dynamic, Log: a.log})
-	g.Go(func() error { return a.lasting(ctx, a.devices.Run) })
-	g.Go(func() error { return a.claims.Run(ctx) })
+	handlers := map[string]plugin.Handler{
+		registerapi.DevicePlugin: devicePlugins{a.managers.devices},
+		registerapi.DRAPlugin:    draPlugins{a.managers.claims},
+		registerapi.CSIPlugin:    csiPlugins{a.managers.csi.drivers},
+	}
+	watch := plugin.New(plugin.Config{
+		Dir: filepath.Join(a.cfg.KubeletDir, pluginDir), Log: a.log, Handlers: handlers,
+	})
+	tell := podresources.New(podresources.Config{
+		Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.managers.devices, Pins: a.managers.pins,
+		Dynamic: a.managers.claims.Dynamic, Log: a.log,
+	})
+	g.Go(func() error { return a.lasting(ctx, a.managers.devices.Run) })
+	g.Go(func() error { return a.managers.claims.Run(ctx) })
+	g.Go(func() error { return a.managers.csi.run(ctx) })
+	g.Go(func() error {
+		(&health{volumes: a.managers.csi, pods: a.pods.List, events: a.events}).run(ctx)
+		return nil
+	})
 	g.Go(func() error { return a.lasting(ctx, watch.Run) })
 	g.Go(func() error { return a.lasting(ctx, tell.Run) })
 }
@@ -161,11 +173,12 @@ func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 // lastingPause is how long after a failure a part is run again.
 const lastingPause = 10 * time.Second
 
-// lasting runs a part again that cannot run in the state that the disk is in: pods that need nothing of it go on meanwhile.
+// lasting runs a part again that cannot run in the state that the disk is in: pods that need nothing of it go on
+// meanwhile.
 func (a *Agent) lasting(ctx context.Context, run func(context.Context) error) error {
 	for told := ""; ; {
 		err := run(ctx)
-		if err == nil || !ofTheDisk(err) || ctx.Err() != nil {
+		if err == nil || !record.OfTheDisk(err) || ctx.Err() != nil {
 			return err
 		}
 		if err.Error() != told {
@@ -181,16 +194,6 @@ func (a *Agent) lasting(ctx context.Context, run func(context.Context) error) er
 	}
 }
 
-// ofTheDisk says that an error is of a file system that is full, read-only or failing.
-func ofTheDisk(err error) bool {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // devicePlugins are those of the registration directory.
 type devicePlugins struct{ m *device.Manager }
 
@@ -201,12 +204,3 @@ func (d devicePlugins) Register(p plugin.Plugin) error {
 
 // Deregister implements plugin.Handler.
 func (d devicePlugins) Deregister(p plugin.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
-
-// refusing takes no plugin, and says why.
-type refusing string
-
-// Register implements plugin.Handler.
-func (r refusing) Register(plugin.Plugin) error { return errors.New(string(r)) }
-
-// Deregister implements plugin.Handler.
-func (refusing) Deregister(plugin.Plugin) {}

@@ -8,25 +8,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/agent/imagegc"
+	"github.com/berth-node/berth/agent/event"
+	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pulled"
+	"github.com/berth-node/berth/eviction/collect/images"
 )
 
-// imageCollector removes images that no pod needs.
-func (a *Agent) imageCollector() *imagegc.Collector {
-	return imagegc.New(imagegc.Config{
-		Policy: a.cfg.ImageGC.Policy, Period: a.cfg.ImageGC.Period, Runtime: a.cfg.Runtime, Events: a.events,
-		Wanted: func() []string { return wantedImages(a.pods.List()) }, Left: a.pulled.Prune, Log: a.log,
+// openImages opens what removes images that no pod needs.
+func openImages(c *Config, pods *pod.Manager, pulled *pulled.Records, events *event.Recorder) *images.Collector {
+	return images.New(images.Config{
+		Policy: c.ImageGC.Policy, Period: c.ImageGC.Period, Runtime: c.Runtime, Events: events,
+		Wanted: func() []string { return wantedImages(pods.List()) }, Left: pulled.Prune,
+		Parts: c.ImageParts, Content: c.CollectImages, Log: c.Log,
 	})
-}
-
-// collectImages runs it once it is known which pods there are: before, their images would be nobody's.
-func (a *Agent) collectImages(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-a.read:
-		a.images.Run(ctx)
-	}
 }
 
 // wantedImages are those of pods that have not come to their end: a container may be about to be made of one.
@@ -53,7 +47,8 @@ func wantedImages(pods []*corev1.Pod) []string {
 	return out
 }
 
-// pulledDir is where it is remembered in the root directory who has pulled which image, by the name that kubelet has for it.
+// pulledDir is where it is remembered in the root directory who has pulled which image, by the name that kubelet has
+// for it.
 const pulledDir = "image_manager"
 
 // openPulled opens what is known of images that were pulled.

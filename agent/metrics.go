@@ -16,6 +16,7 @@ func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 	c := stats.Config{
 		Pods: a.pods.List, Groups: h, PodPath: a.tree.PodPath, Runtime: a.cfg.Runtime, Layers: a.cfg.Layers,
 		NodeName: a.cfg.NodeName, Memory: memory, RootDir: a.cfg.RootDir, LogDir: a.cfg.LogDir, Log: a.log,
+		Volume: a.managers.csi.disk,
 	}
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
 		c.Classes = append(c.Classes, kube.QoSPath(a.cfg.CgroupRoot, q))
@@ -26,8 +27,8 @@ func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 // metrics are the pages of metrics by their paths.
 func (a *Agent) metrics() map[string]prometheus.Gatherer {
 	return map[string]prometheus.Gatherer{
-		"/metrics": a.ownMetrics(), "/metrics/resource": a.stats.Resource(), "/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version),
-		"/metrics/probes": a.probed.Registry(),
+		"/metrics": a.ownMetrics(), "/metrics/resource": a.stats.Resource(),
+		"/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version), "/metrics/probes": a.probed.Registry(),
 	}
 }
 
@@ -36,15 +37,15 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.Pods(a.pods.List), a.stats.Volumes(), a.stats.Kernel(), a.images.Metrics(),
+		metrics.Pods(a.pods.List), a.stats.Volumes(), a.stats.Kernel(), a.room.images.Metrics(),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "berth_source_missed_total", Help: "Changes of manifests that a rescan found and no notification had told of.",
-		}, func() float64 { return float64(a.source.Missed()) }),
+		}, func() float64 { return float64(a.manifests.source.Missed()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "berth_manifests_refused", Help: "Manifests that have errors.",
 		}, func() float64 {
 			n := 0
-			for _, p := range a.source.Problems() {
+			for _, p := range a.manifests.source.Problems() {
 				if len(p.Errors) > 0 {
 					n++
 				}
@@ -52,16 +53,24 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 			return float64(n)
 		}),
 	)
-	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": a.cfg.Version, "node": a.cfg.NodeName}})
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_info", Help: "Always 1.",
+		ConstLabels: prometheus.Labels{"version": a.cfg.Version, "node": a.cfg.NodeName},
+	})
 	info.Set(1)
-	name := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": a.cfg.NodeName}})
+	name := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kubelet_node_name", Help: "The node's name. The count is always 1.",
+		ConstLabels: prometheus.Labels{"node": a.cfg.NodeName},
+	})
 	name.Set(1)
 	r.MustRegister(info, name, metrics.Build())
 	r.MustRegister(a.work.Collectors()...)
-	r.MustRegister(a.devices.Collectors()...)
-	r.MustRegister(a.claims.Collectors()...)
-	if a.pins != nil {
-		r.MustRegister(&pinMetrics{a.pins})
+	r.MustRegister(a.managers.devices.Collectors()...)
+	r.MustRegister(a.managers.claims.Collectors()...)
+	r.MustRegister(a.managers.csi.drivers.Collectors()...)
+	r.MustRegister(a.evictions.node.Collectors()...)
+	if a.managers.pins != nil {
+		r.MustRegister(&pinMetrics{a.managers.pins})
 	}
 	return r
 }

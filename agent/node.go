@@ -53,8 +53,9 @@ func Lock(runDir string) (*os.File, error) {
 // dying is how long a lock is waited for that somebody has.
 const dying = 2 * time.Second
 
-// flock takes a lock. A process that an agent was about to execute when it was killed has its files, and its locks with them, until
-// it executes: so one that is held may be nobody's in a moment. A wait that the kernel ends could not be given up.
+// flock takes a lock. A process that an agent was about to execute when it was killed has its files, and its locks with
+// them, until it executes: so one that is held may be nobody's in a moment. A wait that the kernel ends could not be
+// given up.
 func flock(f *os.File) error {
 	for end := time.Now().Add(dying); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -64,8 +65,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods as ones
-// that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
+// lockGroups takes the groups of pods for this process. Two agents that share them would each remove the other's pods
+// as ones that nobody wants. The directory itself is locked, so that there is nothing to be left behind.
 func lockGroups(h *cgroups.Hierarchy, tree *kube.Tree, root string) (*os.File, error) {
 	dirs := h.Dirs(tree.ClassPath(corev1.PodQOSGuaranteed))
 	if len(dirs) == 0 {
@@ -108,8 +109,8 @@ func parseMemTotal(meminfo []byte) (int64, error) {
 	return 0, errors.New("read memory size: no MemTotal")
 }
 
-// nodeIPs returns the node's addresses, at most one of each family: those from which it would reach the world, else the first
-// ones that are not its own business only.
+// nodeIPs returns the node's addresses, at most one of each family: those from which it would reach the world, else the
+// first ones that are not its own business only.
 func nodeIPs() []string {
 	var out []string
 	for _, world := range []string{"203.0.113.1:9", "[2001:db8::1]:9"} {

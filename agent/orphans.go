@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// removeOrphans removes the groups of pods that nobody knows any more. It runs when all manifests have been read: a pod has its
-// directory before its group, so a group without a directory, without a worker, is one that a crash has left.
+// removeOrphans removes the groups of pods that nobody knows any more. It runs when all manifests have been read: a pod
+// has its directory before its group, so a group without a directory, without a worker, is one that a crash has left.
 func (a *Agent) removeOrphans(ctx context.Context) {
 	select {
 	case <-ctx.Done():

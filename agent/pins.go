@@ -46,8 +46,8 @@ func openPins(c *Config, div config.Division, devices pinning.Devices) (*pinning
 	return pinning.New(p)
 }
 
-// pinningConfig is what is to be pinned on a node that is divided so. Without a list of the node's own CPUs they are as many as are
-// reserved for the system and for daemons together, whole ones, as with kubelet.
+// pinningConfig is what is to be pinned on a node that is divided so. Without a list of the node's own CPUs they are as
+// many as are reserved for the system and for daemons together, whole ones, as with kubelet.
 func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error) {
 	p, err := c.Managers.Pinning()
 	if err != nil {
@@ -63,13 +63,17 @@ func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error
 }
 
 // givePods says what pods are given of the node for themselves, and what their groups are then.
-func (a *Agent) givePods(objects *object.Store) (groups pod.Cgroups, devices pluginDevices, given []pod.NodeResource) {
-	devices, claims := pluginDevices{a.devices, a.pins}, podClaims{a.claims, objects}
-	if a.pins == nil {
-		return a.tree, devices, []pod.NodeResource{claims, devices}
+func (a *Agent) givePods(objects *object.Store) (pod.Cgroups, pod.Given) {
+	pins, devices := a.managers.pins, pluginDevices{a.managers.devices, a.managers.pins}
+	claims := podClaims{a.managers.claims, objects}
+	if pins == nil {
+		return a.tree, pod.Given{Resources: []pod.NodeResource{claims, a.managers.csi, devices}, Extended: devices.extended}
 	}
-	pinned := &pinnedGroups{a.tree, a.withoutQuota(), a.pins.Exclusive}
-	return pinned, devices, []pod.NodeResource{claims, pinnedCPUs{a.pins, pinned, a.log}, devices}
+	groups := &pinnedGroups{a.tree, a.withoutQuota(), pins.Exclusive}
+	return groups, pod.Given{
+		Resources: []pod.NodeResource{claims, a.managers.csi, pinnedCPUs{pins, groups, a.log}, devices},
+		Extended:  devices.extended, Pins: pins,
+	}
 }
 
 // pinnedCPUs are CPUs and memory nodes of containers' own.
@@ -92,7 +96,8 @@ func (c pinnedCPUs) Admit(p *corev1.Pod, ran bool) error {
 	err := c.pins.Admit(p)
 	if ran {
 		if err := c.groups.SettleQuota(p); err != nil {
-			c.log.Warn("the pod's CPU quota is as the agent before had it", "pod", p.Namespace+"/"+p.Name, "uid", string(p.UID), "error", err)
+			c.log.Warn("the pod's CPU quota is as the agent before had it", "pod", p.Namespace+"/"+p.Name, "uid", string(p.UID),
+				"error", err)
 		}
 	}
 	return err
@@ -128,35 +133,41 @@ func (a *Agent) withoutQuota() *kube.Tree {
 	return a.tree.WithOptions(o)
 }
 
-// pinnedGroups gives pods no CPU quota that have CPUs of their own: that of the pod would stop containers that have none.
+// pinnedGroups gives pods no CPU quota that have CPUs of their own: that of the pod would stop containers that have
+// none.
 type pinnedGroups struct {
-	*kube.Tree
+	limited   *kube.Tree
 	unlimited *kube.Tree
 	exclusive func(types.UID) bool
 }
 
-// EnsurePod makes the pod's group.
-func (g *pinnedGroups) EnsurePod(p *corev1.Pod) (string, error) {
-	if g.exclusive(p.UID) {
-		return g.unlimited.EnsurePod(p)
+var _ pod.Cgroups = (*pinnedGroups)(nil)
+
+// of is the tree with the values that a pod's group has.
+func (g *pinnedGroups) of(uid types.UID) *kube.Tree {
+	if g.exclusive(uid) {
+		return g.unlimited
 	}
-	return g.Tree.EnsurePod(p)
+	return g.limited
 }
 
-// SettleQuota is called when an agent that pins has come to a pod that runs, or one that does not any more.
-func (g *pinnedGroups) SettleQuota(p *corev1.Pod) error {
-	if g.exclusive(p.UID) {
-		return g.unlimited.SettleQuota(p)
-	}
-	return g.Tree.SettleQuota(p)
+// PodPath implements [pod.Cgroups].
+func (g *pinnedGroups) PodPath(p *corev1.Pod) string { return g.limited.PodPath(p) }
+
+// RemovePod implements [pod.Cgroups].
+func (g *pinnedGroups) RemovePod(ctx context.Context, uid types.UID, path string) error {
+	return g.limited.RemovePod(ctx, uid, path)
 }
+
+// EnsurePod makes the pod's group.
+func (g *pinnedGroups) EnsurePod(p *corev1.Pod) (string, error) { return g.of(p.UID).EnsurePod(p) }
+
+// SettleQuota is called when an agent that pins has come to a pod that runs, or one that does not any more.
+func (g *pinnedGroups) SettleQuota(p *corev1.Pod) error { return g.of(p.UID).SettleQuota(p) }
 
 // ResizePod changes the limits of a pod that runs.
 func (g *pinnedGroups) ResizePod(p *corev1.Pod, ids map[string]string, write func(string) error) error {
-	if g.exclusive(p.UID) {
-		return g.unlimited.ResizePod(p, ids, write)
-	}
-	return g.Tree.ResizePod(p, ids, write)
+	return g.of(p.UID).ResizePod(p, ids, write)
 }
 
 // pinMetrics tells what is pinned, by kubelet's names.
@@ -177,14 +188,38 @@ func (m *pinMetrics) Collect(ch chan<- prometheus.Metric) {
 		kind       prometheus.ValueType
 		value      int64
 	}{
-		{"cpu_manager_shared_pool_size_millicores", "Size of the shared CPUs in thousandths of a core.", prometheus.GaugeValue, int64(shared) * 1000},
-		{"cpu_manager_exclusive_cpu_allocation_count", "CPUs that containers have for themselves.", prometheus.GaugeValue, int64(exclusive)},
-		{"cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own.", prometheus.CounterValue, n.CPURequests},
-		{"cpu_manager_pinning_errors_total", "Pods refused for want of CPUs of their own.", prometheus.CounterValue, n.CPUErrors},
-		{"memory_manager_pinning_requests_total", "Containers that asked for memory of NUMA nodes.", prometheus.CounterValue, n.MemoryRequests},
-		{"memory_manager_pinning_errors_total", "Pods refused for want of memory of NUMA nodes.", prometheus.CounterValue, n.MemoryErrors},
-		{"topology_manager_admission_requests_total", "Pods whose resources were to be aligned.", prometheus.CounterValue, n.AlignRequests},
-		{"topology_manager_admission_errors_total", "Pods refused because their resources cannot be aligned.", prometheus.CounterValue, n.AlignErrors},
+		{
+			"cpu_manager_shared_pool_size_millicores", "Size of the shared CPUs in thousandths of a core.",
+			prometheus.GaugeValue, int64(shared) * 1000,
+		},
+		{
+			"cpu_manager_exclusive_cpu_allocation_count", "CPUs that containers have for themselves.", prometheus.GaugeValue,
+			int64(exclusive),
+		},
+		{
+			"cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own.", prometheus.CounterValue,
+			n.CPURequests,
+		},
+		{
+			"cpu_manager_pinning_errors_total", "Pods refused for want of CPUs of their own.", prometheus.CounterValue,
+			n.CPUErrors,
+		},
+		{
+			"memory_manager_pinning_requests_total", "Containers that asked for memory of NUMA nodes.", prometheus.CounterValue,
+			n.MemoryRequests,
+		},
+		{
+			"memory_manager_pinning_errors_total", "Pods refused for want of memory of NUMA nodes.", prometheus.CounterValue,
+			n.MemoryErrors,
+		},
+		{
+			"topology_manager_admission_requests_total", "Pods whose resources were to be aligned.", prometheus.CounterValue,
+			n.AlignRequests,
+		},
+		{
+			"topology_manager_admission_errors_total", "Pods refused because their resources cannot be aligned.",
+			prometheus.CounterValue, n.AlignErrors,
+		},
 	} {
 		ch <- prometheus.MustNewConstMetric(pinDesc(one.name, one.help), one.kind, float64(one.value))
 	}

@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/kills"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
@@ -24,10 +26,24 @@ import (
 	"github.com/berth-node/berth/systemd"
 )
 
-// Purge removes what agents of this place have made beside what the runtime has: groups of pods, volumes, and the files that
-// were kept. The runtime is purged first, so that no container uses any of it. It can be run again after it failed.
-func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
-	volumes := volume.New(volume.Config{Root: p.RootDir, Log: log})
+// Purge removes what agents of this place have made beside what the runtime has: groups of pods, volumes, and the files
+// that were kept. The runtime is purged first, so that no container uses any of it. It can be run again after it
+// failed.
+func Purge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Logger) (err error) {
+	drivers, end, err := csiToPurge(ctx, p, l, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, end()); err == nil {
+			err = leaveLocal(ctx, p, log)
+		}
+	}()
+	of := volume.Config{Root: p.RootDir, Log: log}
+	if drivers != nil {
+		of.CSI = drivers.kind()
+	}
+	volumes := volume.New(of)
 	h, driver, err := openDriver(p)
 	if err != nil {
 		return err
@@ -38,7 +54,7 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	errs = append(errs, err)
 	for _, uid := range uids {
 		// The directory goes last: it is the record of the logs of a pod that was killed before it had a sandbox.
-		err := pod.RemoveLogs(ctx, p.LogDir, uid)
+		err := environment.RemoveLogs(ctx, p.LogDir, uid)
 		if err == nil {
 			err = volumes.Teardown(ctx, uid)
 		}
@@ -47,10 +63,17 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	if err := errors.Join(append(errs, purgeClaims(ctx, p, log))...); err != nil {
 		return err
 	}
-	gone := []string{filepath.Join(p.RootDir, "manifests"), filepath.Join(p.RootDir, config.CertDir), filepath.Join(p.RootDir, checkpointDir), filepath.Join(p.RootDir, pulledDir), filepath.Join(p.RootDir, runtimesFile), filepath.Join(p.RootDir, runtimesFile+".new"), filepath.Join(p.RootDir, eventsFile), filepath.Join(p.RootDir, eventsFile+".new"), filepath.Join(p.RunDir, "berth.sock"), filepath.Join(p.RunDir, kube.LayoutFile)}
+	if err := removeCSI(ctx, p, drivers); err != nil {
+		return err
+	}
+	gone := below(p.RootDir, "manifests", config.CertDir, checkpointDir, pulledDir, runtimesFile, runtimesFile+".new",
+		eventsFile, eventsFile+".new")
+	gone = append(gone, below(p.RunDir, socket.Name, socket.Part, kube.LayoutFile, kube.LayoutFile+".new")...)
 	gone = append(gone, deviceFiles(p)...)
+	gone = append(gone, leaveProvisioned(p, log))
 	for _, suffix := range []string{"", ".new", ".bad"} {
-		gone = append(gone, filepath.Join(p.RootDir, pinsFile+suffix), filepath.Join(p.RootDir, reservedFile+suffix), filepath.Join(p.RootDir, kills.File+suffix))
+		gone = append(gone, below(p.RootDir, pinsFile+suffix, reservedFile+suffix, kills.File+suffix)...)
+		gone = append(gone, below(p.RootDir, evictionsFile+suffix, conditionsFile+suffix)...)
 	}
 	if p.RunDir == config.DefaultRunDir { // agents beside the machine's own leave its settings alone
 		gone = append(gone, filepath.Join(systemd.LoginConfDir, systemd.DelayConf))
@@ -65,8 +88,15 @@ func Purge(ctx context.Context, p config.Place, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// PurgePods ends the pods that agents of this place have on a runtime, without grace, and removes their logs. Images stay, and pods of
-// others go on. It can be run again after it failed.
+func below(dir string, names ...string) []string {
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
+	}
+	return names
+}
+
+// PurgePods ends the pods that agents of this place have on a runtime, without grace, and removes their logs. Images
+// stay, and pods of others go on. It can be run again after it failed.
 func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
 	list, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/berth-node/berth/agent/rotate"
 )
 
-// rotateLogs rotates the logs of a runtime that leaves that to who uses it. The embedded one's keepers do it as they write.
+// rotateLogs rotates the logs of a runtime that leaves that to who uses it. The embedded one's keepers do it as they
+// write.
 func (a *Agent) rotateLogs(ctx context.Context) {
 	if a.cfg.Endpoint == "" || a.cfg.LogMaxSize.Value() == 0 {
 		return

@@ -7,6 +7,7 @@ import (
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/server"
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/pod"
 )
 
 // checkpointDir is where checkpoints of containers go in the root directory.
@@ -33,10 +34,12 @@ func (a *Agent) Reload(c config.Config) error {
 
 // apiConfig is what the API shows.
 func (a *Agent) apiConfig() api.Config {
+	prune := &pruner{pods: a.pods, left: pod.NewPruner(a.pods), images: a.room.images, synced: a.synced.Load, log: a.log}
 	c := api.Config{
 		Pods: a.pods, Changes: a.pods, Events: a.ring, Runtime: a.cfg.Runtime,
-		File: a.files.get, Problems: a.problems, Timing: a.pods.Timing,
-		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Log: a.log,
+		File: a.manifests.files.get, Problems: a.manifests.problems, Timing: a.pods.Timing,
+		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Prune: prune.prune, Log: a.log,
+		Shortage: api.Shortage{Eviction: a.evictions.view, Kills: a.kills}, Volumes: shownVolumes{a.managers.csi, a.managers.provisioner.m},
 		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling, Configz: a.cfg.Configz,
 	}
 	if a.cfg.SystemLogs {

@@ -3,30 +3,32 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"strings"
+	"time"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/eviction/collect/images"
 )
 
-// freeingRuntime has images removed at once where another one cannot be pulled for want of space, and pulls it again.
+// freeingRuntime has images removed at once where another one cannot be pulled for want of space, and pulls it once
+// more.
 type freeingRuntime struct {
 	pod.Runtime
-	free func(context.Context) (bool, error) // false: there is nothing more to be removed
+	free func(ctx context.Context, since time.Time) (bool, error) // false: there is nothing more to be removed
 	log  *slog.Logger
 }
 
 // PullImage implements [pod.Runtime].
 func (r freeingRuntime) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	for {
+	for try := 1; ; try++ {
+		began := time.Now()
 		resp, err := r.Runtime.PullImage(ctx, req)
-		if err == nil || ctx.Err() != nil || !lacksSpace(err) {
+		if err == nil || ctx.Err() != nil || !pod.LacksSpace(err) || try == pod.RoomTries {
 			return resp, err
 		}
 		r.log.Warn("image cannot be pulled for want of space", "image", req.GetImage().GetImage(), "error", err)
-		freed, freeErr := r.free(ctx)
+		freed, freeErr := r.free(ctx, began)
 		if freeErr != nil {
 			r.log.Warn("images are not removed", "error", freeErr)
 		}
@@ -36,17 +38,48 @@ func (r freeingRuntime) PullImage(ctx context.Context, req *runtimeapi.PullImage
 	}
 }
 
-// lacksSpace says that an error is of a full file system or quota. A runtime behind a socket has words only.
-func lacksSpace(err error) bool {
-	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+// room is where images make place for what has none. It has no image removed before it is known which pods there are:
+// until then their images would be nobody's.
+type room struct {
+	images *images.Collector
+	read   <-chan struct{} // closed when it is known
 }
 
-// freeImages removes images once it is known which pods there are: before, their images would be nobody's.
-func (a *Agent) freeImages(ctx context.Context) (bool, error) {
+// collect removes images by and by, until ctx ends.
+func (r *room) collect(ctx context.Context) {
 	select {
-	case <-a.read:
-		return a.images.Free(ctx)
+	case <-ctx.Done():
+	case <-r.read:
+		r.images.Run(ctx)
+	}
+}
+
+// free removes images at once.
+func (r *room) free(ctx context.Context, since time.Time) (bool, error) {
+	select {
+	case <-r.read:
+		return r.images.Free(ctx, since)
 	default:
 		return false, nil
+	}
+}
+
+// freeIfFull is free for what is no image.
+func (r *room) freeIfFull(ctx context.Context, since time.Time) (bool, error) {
+	select {
+	case <-r.read:
+		return r.images.FreeIfFull(ctx, since)
+	default:
+		return false, nil
+	}
+}
+
+// freeForImport is free for an image that nobody waits for.
+func (r *room) freeForImport(ctx context.Context, since time.Time) (bool, error) {
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case <-r.read:
+		return r.images.Free(ctx, since)
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/eviction/collect/images"
 )
 
 // fullRuntime has room for an image when enough has been removed.
@@ -36,13 +38,14 @@ func TestPullFreesSpace(t *testing.T) {
 	}{
 		"there is room":       {0, 5, 1, unix.ENOSPC, true},
 		"one goes":            {1, 5, 2, unix.ENOSPC, true},
-		"several go":          {3, 5, 4, errors.New("rpc error: code = Unknown desc = no space left on device"), true},
-		"too little can go":   {3, 1, 2, unix.ENOSPC, false},
+		"by a socket":         {1, 5, 2, errors.New("rpc error: code = Unknown desc = no space left on device"), true},
+		"nothing can go":      {1, 0, 1, unix.ENOSPC, false},
+		"it never fits":       {100, 100, pod.RoomTries, unix.ENOSPC, false},
 		"nothing to do by it": {1, 5, 1, errors.New("no such image"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := &fullRuntime{needs: c.needs, cause: c.cause}
-			free := func(context.Context) (bool, error) {
+			free := func(context.Context, time.Time) (bool, error) {
 				if c.has == 0 {
 					return false, nil
 				}
@@ -55,5 +58,38 @@ func TestPullFreesSpace(t *testing.T) {
 				t.Errorf("got %v, %v after %d pulls, want %d", resp, err, rt.pulls, c.pulls)
 			}
 		})
+	}
+}
+
+// askedRuntime is asked for its images, and has no answer.
+type askedRuntime struct{ images.Runtime }
+
+var errAsked = errors.New("asked")
+
+func (askedRuntime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	return nil, errAsked
+}
+
+// No image is removed before it is known which pods there are, whoever has no room: an import waits until then.
+func TestRoomWaitsForManifests(t *testing.T) {
+	read := make(chan struct{})
+	r := &room{read: read, images: images.New(images.Config{Runtime: askedRuntime{}, Policy: images.Policy{High: 85, Low: 80}})}
+	for name, free := range map[string]func(context.Context, time.Time) (bool, error){"pull": r.free, "container": r.freeIfFull} {
+		if freed, err := free(t.Context(), time.Now()); freed || err != nil {
+			t.Errorf("%s before: %v, %v", name, freed, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if freed, err := r.freeForImport(ctx, time.Now()); freed || err != nil {
+		t.Errorf("import that is given up: %v, %v", freed, err)
+	}
+	close(read)
+	for name, free := range map[string]func(context.Context, time.Time) (bool, error){
+		"pull": r.free, "container": r.freeIfFull, "import": r.freeForImport,
+	} {
+		if _, err := free(t.Context(), time.Now()); !errors.Is(err, errAsked) {
+			t.Errorf("%s after: %v", name, err)
+		}
 	}
 }

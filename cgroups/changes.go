@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes tells when somebody writes to a setting of a group. The kernel tells of every write through the file system, so that
-// nothing has to be read to know that nothing has changed; it tells of our own writes as well.
+// Changes tells when somebody writes to a setting of a group. The kernel tells of every write through the file system,
+// so that nothing has to be read to know that nothing has changed; it tells of our own writes as well.
 type Changes struct {
 	h    *Hierarchy
 	f    *os.File
@@ -34,8 +34,9 @@ func NewChanges(h *Hierarchy) (*Changes, error) {
 	}
 	mask := uint32(unix.IN_MODIFY)
 	if h.mode != Unified {
-		// On v1 each exec writes to the tasks file of every hierarchy, and whoever is told of that wakes up for each. The keeper has
-		// those files open for as long as the container runs, while settings are opened, written to and closed.
+		// On v1 each exec writes to the tasks file of every hierarchy, and whoever is told of that wakes up for each.
+		// The keeper has those files open for as long as the container runs, while settings are opened, written to and
+		// closed.
 		mask = unix.IN_CLOSE_WRITE
 	}
 	return &Changes{h: h, mask: mask, f: os.NewFile(uintptr(fd), "inotify"), groups: map[int]string{}, wds: map[string][]int{}}, nil
@@ -102,8 +103,8 @@ func settingDirs(h *Hierarchy, group string) []string {
 	return out
 }
 
-// Run calls fn for every write to a setting of a watched group, until ctx ends. group is "" when the kernel has lost count: anything
-// may have been written.
+// Run calls fn for every write to a setting of a watched group, until ctx ends. group is "" when the kernel has lost
+// count: anything may have been written.
 func (c *Changes) Run(ctx context.Context, fn func(group, file string)) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()

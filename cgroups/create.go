@@ -12,8 +12,8 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// Create makes the group in every hierarchy, with its parents, and writes r (nil: no settings). Doing it again only writes
-// the settings again.
+// Create makes the group in every hierarchy, with its parents, and writes r (nil: no settings). Doing it again only
+// writes the settings again.
 func (h *Hierarchy) Create(path string, r *specs.LinuxResources) error {
 	g, err := groupAt(h, path)
 	if err != nil {
@@ -60,8 +60,9 @@ func (g group) apply(r *specs.LinuxResources, update bool) error {
 	return nil
 }
 
-// applyHybrid writes the limits of controllers that a hybrid machine has only on its v2 side, hugetlb in practice. They are
-// switched on along the path only now, when somebody asks for them, since on the way they forbid processes in inner groups.
+// applyHybrid writes the limits of controllers that a hybrid machine has only on its v2 side, hugetlb in practice. They
+// are switched on along the path only now, when somebody asks for them, since on the way they forbid processes in inner
+// groups.
 func (g group) applyHybrid(r *specs.LinuxResources) error {
 	if len(g.h.v2) == 0 {
 		return nil
@@ -72,7 +73,8 @@ func (g group) applyHybrid(r *specs.LinuxResources) error {
 	return g.applyV2(&specs.LinuxResources{HugepageLimits: r.HugepageLimits})
 }
 
-// Enable switches controllers of the v2 hierarchy on for a group, all the way down to it; those that the machine lacks are left out.
+// Enable switches controllers of the v2 hierarchy on for a group, all the way down to it; those that the machine lacks
+// are left out.
 func (h *Hierarchy) Enable(path string, controllers ...string) error {
 	have := slices.DeleteFunc(controllers, func(c string) bool { return !slices.Contains(h.v2, c) })
 	if len(have) == 0 {
@@ -129,9 +131,9 @@ func (t tree) mkdir(path string, m Mode) error {
 	return nil
 }
 
-// prepareCpuset gives a v1 cpuset its CPUs and memory nodes: a new one is empty, and attaching to an empty one fails with
-// ENOSPC. cgroup.clone_children makes the kernel do the copying for everything made below, so only our topmost group
-// pays for it. cpuset.cpus is written last: a group that has it was prepared completely.
+// prepareCpuset gives a v1 cpuset its CPUs and memory nodes: a new one is empty, and attaching to an empty one fails
+// with ENOSPC. cgroup.clone_children makes the kernel do the copying for everything made below, so only our topmost
+// group pays for it. cpuset.cpus is written last: a group that has it was prepared completely.
 func prepareCpuset(dir, parent string) error {
 	var buf [512]byte
 	n, err := kernfs.ReadInto(dir+"/cpuset.cpus", buf[:])

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Detail is what the kernel tells of a group beside [Usage]: its limits, and use by device and page size. Nobody decides anything
-// by it, so it is read for who asks, with a file opened for each value.
+// Detail is what the kernel tells of a group beside [Usage]: its limits, and use by device and page size. Nobody
+// decides anything by it, so it is read for who asks, with a file opened for each value.
 type Detail struct {
 	CPUShares    uint64 // on v2 the share that gives cpu.weight
 	CPUQuotaUs   uint64 // 0 = none
@@ -56,8 +56,8 @@ func (h *Hierarchy) Detail(path string) (Detail, error) {
 	return d, r.err
 }
 
-// Devices reads what went to and from each block device: not every write, as those that the kernel does later for a v1 group count
-// for nobody.
+// Devices reads what went to and from each block device: not every write, as those that the kernel does later for a v1
+// group count for nobody.
 func (h *Hierarchy) Devices(path string) ([]DeviceIO, error) {
 	r := fileReader{h: h, path: clean(path)}
 	out := r.devices()
@@ -134,7 +134,8 @@ func (r *fileReader) v2(d *Detail) {
 	d.Devices = r.devices()
 }
 
-// sharesOf is the least of v1's shares that gives this weight, by the formula that OCI runtimes have agreed on; 0 for none.
+// sharesOf is the least of v1's shares that gives this weight, by the formula that OCI runtimes have agreed on; 0 for
+// none.
 func sharesOf(weight uint64) uint64 {
 	if weight == 0 {
 		return 0

@@ -11,7 +11,8 @@ import (
 
 // Mounts as machines have them, of /proc/self/mountinfo; B is the directory that control groups are mounted in.
 const (
-	// Linux 6.18 with every v1 controller in a hierarchy of its own, and v2 beside them, as some hosts of virtual machines give it.
+	// Linux 6.18 with every v1 controller in a hierarchy of its own, and v2 beside them, as some hosts of virtual
+	// machines give it.
 	mountsHybrid = `31 23 0:28 / B rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / B/cpu rw,relatime - cgroup cgroup rw,cpu
 33 31 0:30 / B/cpuacct rw,relatime - cgroup cgroup rw,cpuacct

@@ -1,6 +1,6 @@
-// Package cgroups owns the cgroup tree of a node: it finds out how the machine mounts control groups (v1, hybrid or v2), makes,
-// limits, measures, kills and removes groups. It is the kernel's part alone: which groups a pod has and what they are set to is in
-// cgroups/kube, and the driver that makes groups as units of systemd in cgroups/systemd.
+// Package cgroups owns the cgroup tree of a node: it finds out how the machine mounts control groups (v1, hybrid or
+// v2), makes, limits, measures, kills and removes groups. It is the kernel's part alone: which groups a pod has and
+// what they are set to is in cgroups/kube, and the driver that makes groups as units of systemd in cgroups/systemd.
 //
 // Paths are those of the kernel: absolute within each hierarchy, "/kubepods/burstable/pod<uid>", never relative to the
 // group this process happens to sit in.
@@ -59,7 +59,8 @@ var (
 	ErrOutside = errors.New("not a group below the cgroup root")
 )
 
-// Hierarchy is the machine's cgroup tree. It has no state but what was found at Open, so one value serves all goroutines.
+// Hierarchy is the machine's cgroup tree. It has no state but what was found at Open, so one value serves all
+// goroutines.
 type Hierarchy struct {
 	mode    Mode
 	mount   string
@@ -257,8 +258,8 @@ func (h *Hierarchy) SwapAccounted() bool {
 	return err == nil && slices.ContainsFunc(groups, func(g string) bool { return kernfs.Exists(root + "/" + g + "/memory.swap.max") })
 }
 
-// primary is the hierarchy whose directories stand for a group where one answer is wanted: memory where it is, since pids
-// are attached to that one under any configuration.
+// primary is the hierarchy whose directories stand for a group where one answer is wanted: memory where it is, since
+// pids are attached to that one under any configuration.
 func primary(h *Hierarchy) string {
 	if h.mode == Unified {
 		return h.unified
@@ -320,7 +321,8 @@ func subdirs(dir string) ([]string, error) {
 	return out, nil
 }
 
-// GroupPath is the path of a group in full. It refuses the root and everything outside, so that no caller's empty string ever kills or removes the machine's groups.
+// GroupPath is the path of a group in full. It refuses the root and everything outside, so that no caller's empty
+// string ever kills or removes the machine's groups.
 func GroupPath(path string) (string, error) {
 	if slices.Contains(strings.Split(path, "/"), "..") {
 		return "", fmt.Errorf("group %q: %w", path, ErrOutside)

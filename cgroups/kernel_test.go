@@ -385,10 +385,10 @@ func BenchmarkCreateRemove(b *testing.B) {
 	b.ReportMetric(float64(remove.Microseconds())/float64(b.N), "remove-µs")
 }
 
-// BenchmarkSample100 measures a hundred pods of one container each, pod and container group, in CPU time, since that is what the
-// agent takes from its pods: as they mostly are, one in ten with a process that sleeps; with one in ten that runs; when all have
-// run since the last sample; and the worst case, when what all have in memory has changed too. Each as if somebody asked all the time,
-// and as if a quarter of a minute lay between, which makes more files due.
+// BenchmarkSample100 measures a hundred pods of one container each, pod and container group, in CPU time, since that is
+// what the agent takes from its pods: as they mostly are, one in ten with a process that sleeps; with one in ten that
+// runs; when all have run since the last sample; and the worst case, when what all have in memory has changed too. Each
+// as if somebody asked all the time, and as if a quarter of a minute lay between, which makes more files due.
 func BenchmarkSample100(b *testing.B) {
 	for _, c := range []struct {
 		name          string
@@ -488,7 +488,8 @@ func BenchmarkFloor(b *testing.B) {
 	b.ReportMetric(float64(remove.Microseconds())/float64(b.N), "rmdir-µs")
 }
 
-// BenchmarkAttach shows what Warm is for: the cost of the first attach after a pause, of Warm itself, and of an attach after it.
+// BenchmarkAttach shows what Warm is for: the cost of the first attach after a pause, of Warm itself, and of an attach
+// after it.
 func BenchmarkAttach(b *testing.B) {
 	h, group := cgroupstest.Group(b, Open)
 	for _, warm := range []bool{false, true} {

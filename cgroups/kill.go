@@ -16,8 +16,8 @@ import (
 // ErrSelf says that the calling process is in the group it was asked to kill.
 var ErrSelf = errors.New("this process is in the group itself")
 
-// Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking, and waits for the
-// deaths. A missing group is no error.
+// Kill sends SIGKILL to everything in the group and below, so that nothing can have escaped by forking, and waits for
+// the deaths. A missing group is no error.
 func (h *Hierarchy) Kill(ctx context.Context, path string) error {
 	g, err := groupAt(h, path)
 	if err != nil {
@@ -115,7 +115,8 @@ func (g group) signal(v victims) (int, error) {
 		if err != nil {
 			return fresh, fmt.Errorf("open process %d: %w", pid, err)
 		}
-		// The number may have been given to somebody else between the list and the open; what the pidfd holds now is checked.
+		// The number may have been given to somebody else between the list and the open; what the pidfd holds now is
+		// checked.
 		if !g.inside(pid) {
 			unix.Close(fd)
 			continue
@@ -167,28 +168,36 @@ func (g group) freeze() func() {
 	return func() { _ = kernfs.Write(dir, "freezer.state", "THAWED") }
 }
 
-// Thaw ends what keeps the tasks of the group and of all below it from dying: v1's freezer holds them, SIGKILL or not, where v2's lets
-// them die. What a group above has frozen stays. It is a help, not a need: errors are ignored.
+// Thaw ends what keeps the tasks of the group and of all below it from dying: v1's freezer holds them, SIGKILL or not,
+// where v2's lets them die. What a group above has frozen stays. It is a help, not a need: errors are ignored.
 func (h *Hierarchy) Thaw(path string) {
 	path, err := GroupPath(path)
 	root, ok := h.byName["freezer"]
 	if err != nil || !ok || h.mode == Unified {
 		return
 	}
-	thawTree(root + path)
+	thawTree(root+path, maxThawed)
 }
 
+// maxThawed bounds how many groups are looked at: a container that is not frozen as a whole may go on making them
+// meanwhile.
+const maxThawed = 1_000_000
+
 // thawTree writes only where it has to: above first, since a frozen parent freezes its children again.
-func thawTree(dir string) {
-	if s, err := kernfs.ReadString(dir + "/freezer.self_freezing"); err == nil && s != "0" {
-		_ = kernfs.Write(dir, "freezer.state", "THAWED")
-	}
-	kids, err := subdirs(dir)
-	if err != nil {
-		return
-	}
-	for _, k := range kids {
-		thawTree(dir + "/" + k)
+func thawTree(top string, most int) {
+	for todo := []string{top}; len(todo) > 0 && most > 0; most-- {
+		dir := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if s, err := kernfs.ReadString(dir + "/freezer.self_freezing"); err == nil && s != "0" {
+			_ = kernfs.Write(dir, "freezer.state", "THAWED")
+		}
+		kids, err := subdirs(dir)
+		if err != nil {
+			continue
+		}
+		for _, k := range kids[:min(len(kids), most)] {
+			todo = append(todo, dir+"/"+k)
+		}
 	}
 }
 

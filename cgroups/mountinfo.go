@@ -47,7 +47,8 @@ func cgroupMounts(base string) mountinfo.FilterFunc {
 	}
 }
 
-// v1Controllers picks the controllers out of the super block options, which also carry rw, xattr, release_agent and the like.
+// v1Controllers picks the controllers out of the super block options, which also carry rw, xattr, release_agent and the
+// like.
 func v1Controllers(opts string) []string {
 	var out []string
 	for o := range strings.SplitSeq(opts, ",") {
@@ -72,8 +73,8 @@ func readMounts(base string) ([]mount, error) {
 	return parseMountinfo(f, base)
 }
 
-// isFS says whether the file system mounted at dir is of this kind. mountinfo alone is not enough: a mount may be covered by
-// a later one on the same place.
+// isFS says whether the file system mounted at dir is of this kind. mountinfo alone is not enough: a mount may be
+// covered by a later one on the same place.
 func isFS(dir string, magic int64) (bool, error) {
 	var st unix.Statfs_t
 	for {

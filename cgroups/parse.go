@@ -7,7 +7,8 @@ import (
 	"math"
 )
 
-// The parsers take the bytes of a kernel file and allocate nothing on the way, as they run for every pod at every sample.
+// The parsers take the bytes of a kernel file and allocate nothing on the way, as they run for every pod at every
+// sample.
 
 var errFormat = errors.New("unexpected format")
 

@@ -47,8 +47,8 @@ func groupsOf(pid int) (map[string]string, error) {
 	return ParseProcCgroup(f)
 }
 
-// ParseProcCgroup reads /proc/<pid>/cgroup: lines of "id:controllers:path", where the v2 line has no controllers and the path
-// may hold colons. A group that was removed under a dying process carries " (deleted)".
+// ParseProcCgroup reads /proc/<pid>/cgroup: lines of "id:controllers:path", where the v2 line has no controllers and
+// the path may hold colons. A group that was removed under a dying process carries " (deleted)".
 func ParseProcCgroup(r io.Reader) (map[string]string, error) {
 	out := map[string]string{}
 	sc := bufio.NewScanner(r)

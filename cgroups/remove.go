@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove takes the group and everything below it away in every hierarchy, killing what still runs inside. A missing group
-// is no error.
+// Remove takes the group and everything below it away in every hierarchy, killing what still runs inside. A missing
+// group is no error.
 func (h *Hierarchy) Remove(ctx context.Context, path string) error {
 	g, err := groupAt(h, path)
 	if err != nil {
@@ -81,8 +81,8 @@ func (g group) rmdirs() (busy bool, err error) {
 	return busy, nil
 }
 
-// rmdirTree tries the directory itself first, and only on EBUSY (which the kernel says for processes and for children) looks
-// for children.
+// rmdirTree tries the directory itself first, and only on EBUSY (which the kernel says for processes and for children)
+// looks for children.
 func rmdirTree(dir string) (busy bool, err error) {
 	err = unix.Rmdir(dir)
 	if err == nil || errors.Is(err, unix.ENOENT) {

@@ -24,8 +24,8 @@ func (h *Hierarchy) Stat(path string) (Usage, error) {
 	return u, err
 }
 
-// Sampler measures one group repeatedly: its files stay open and are read with pread, which makes the kernel render them
-// anew. It costs about a dozen descriptors a group. Not safe for concurrent use.
+// Sampler measures one group repeatedly: its files stay open and are read with pread, which makes the kernel render
+// them again. It costs about a dozen descriptors a group. Not safe for concurrent use.
 type Sampler struct {
 	path     string
 	files    []statFile
@@ -66,8 +66,9 @@ const (
 const (
 	// limitsEvery is how often limits are read, which change without the group doing anything.
 	limitsEvery = 10 * time.Second
-	// everything is how often every file is read whatever happens: what the kernel moves between the lists of memory.stat, what
-	// writeback writes for a group that sleeps. Each group has its own turn, so that one sample does not pay for all.
+	// everything is how often every file is read whatever happens: what the kernel moves between the lists of
+	// memory.stat, what writeback writes for a group that sleeps. Each group has its own turn, so that one sample does
+	// not pay for all.
 	everything = 5 * time.Minute
 )
 
@@ -75,15 +76,15 @@ const (
 type when uint16
 
 const (
-	// first files are read at every sample and tell whether the group lives: as long as neither CPU time nor memory moved, no task
-	// of it ran and nothing else can have changed, so that an idle pod costs a few microseconds.
+	// first files are read at every sample and tell whether the group lives: as long as neither CPU time nor memory
+	// moved, no task of it ran and nothing else can have changed, so that an idle pod costs a few microseconds.
 	first     when = 1 << iota
 	always         // changes without the group running: pressure of waiting tasks
-	ifRan          // changes when the group runs; what writeback still writes for one that sleeps is seen when everything is read
+	ifRan          // changes when the group runs; what writeback writes for one that sleeps is seen with all the rest
 	ifTouched      // changes with the memory in use, or when somebody is killed
 	ifLimited      // changes when the group runs, if it has a quota
 	ifMoved        // changes when the group runs, if the file before it has
-	ifCharged      // changes with the memory in use. To render memory.stat costs the kernel as much as all other files together
+	ifCharged      // changes with the memory in use: memory.stat costs the kernel as much as all other files together
 	limits         // changes when somebody writes it
 	peaks          // high-water marks: looked at with the limits, if memory has moved
 	rare           // limits that nobody computes with
@@ -92,7 +93,8 @@ const (
 // every are all files but the first, which have been read by then.
 const every = (rare<<1 - 1) &^ first
 
-// chargeBatch is how many bytes the kernel charges to a group ahead of use, and keeps a CPU: a change that is less says nothing.
+// chargeBatch is how many bytes the kernel charges to a group ahead of use, and keeps a CPU: a change that is less says
+// nothing.
 const chargeBatch = 64 << 12
 
 // statFile is one open kernel file and what to do with its contents.
@@ -149,20 +151,21 @@ func (h *Hierarchy) OpenSampler(path string) (*Sampler, error) {
 	return s, nil
 }
 
-// Alone makes v1's count of OOM kills that of the group alone, which without this is summed up over all groups below it: far too
-// many for groups near the root.
+// Alone makes v1's count of OOM kills that of the group alone, which without this is summed up over all groups below
+// it: far too many for groups near the root.
 func (s *Sampler) Alone() {
 	s.oom.alone()
 }
 
-// Below says that the group is directly below another that is measured, just before it each time: what cannot have changed by what was
-// seen there is not read.
+// Below says that the group is directly below another that is measured, just before it each time: what cannot have
+// changed by what was seen there is not read.
 func (s *Sampler) Below(above *Sampler) { s.above = above }
 
-// Round is one measurement of many groups, for which what they have in common is read once. The zero value knows nothing.
+// Round is one measurement of many groups, for which what they have in common is read once. The zero value knows
+// nothing.
 type Round struct {
-	// OOMKills are those of the whole machine ([MachineOOMKills]), which are counted before those of a group are: while they stay
-	// the same, no group has had any.
+	// OOMKills are those of the whole machine ([MachineOOMKills]), which are counted before those of a group are: while
+	// they stay the same, no group has had any.
 	OOMKills uint64
 	Known    bool
 	// Brief leaves out what is neither CPU time nor memory.
@@ -180,7 +183,9 @@ func MachineOOMKills() (uint64, error) {
 
 // unlimited stands where the kernel has no files of limits.
 func unlimited() Usage {
-	return Usage{CPU: CPU{QuotaUs: NoLimit}, Memory: Memory{Limit: NoLimit, SwapLimit: NoLimit}, Pids: Pids{Limit: NoLimit}}
+	return Usage{
+		CPU: CPU{QuotaUs: NoLimit}, Memory: Memory{Limit: NoLimit, SwapLimit: NoLimit}, Pids: Pids{Limit: NoLimit},
+	}
 }
 
 // Close releases the files.
@@ -196,8 +201,8 @@ func (s *Sampler) Close() {
 // Refresh makes the next Sample read the limits again, for those who have just changed them.
 func (s *Sampler) Refresh() { s.allAt = time.Time{} }
 
-// Moved says whether the last sample differed from the one before in what tells of life: CPU time, memory or pressure. A group
-// that did not move has no group below it that did, so that a tree need not be read further down.
+// Moved says whether the last sample differed from the one before in what tells of life: CPU time, memory or pressure.
+// A group that did not move has no group below it that did, so that a tree need not be read further down.
 func (s *Sampler) Moved() bool { return s.moved }
 
 // Sample fills u. A group removed meanwhile gives ENODEV, as the kernel says it, and leaves in u what was read before.
@@ -217,7 +222,8 @@ func (s *Sampler) SampleIn(u *Usage, r Round) error {
 		before = s.last.seen()
 	}
 	ran, touched := u.CPU.UsageNs != before.cpu, u.Memory.Usage != before.memory
-	// The machine's count moves a moment before that of a group, so that the round after one with a kill looks once more.
+	// The machine's count moves a moment before that of a group, so that the round after one with a kill looks once
+	// more.
 	killed := r.Known && (r.OOMKills != s.kills || s.again)
 	due := s.due(u, r, ran, touched, killed)
 	if err := s.read(u, due, ran); err != nil {
@@ -299,8 +305,9 @@ func (s *Sampler) note(u *Usage, now time.Time) {
 	}
 }
 
-// still says whether a file tells of something that cannot have moved since the last sample, by what is known of the group above. An
-// average that has not come to rest moves by itself. Who waits for a CPU has run before and will run after, and is told of then.
+// still says whether a file tells of something that cannot have moved since the last sample, by what is known of the
+// group above. An average that has not come to rest moves by itself. Who waits for a CPU has run before and will run
+// after, and is told of then.
 func (s *Sampler) still(f *statFile, ran bool) bool {
 	above := s.above != nil && s.above.whole.time.After(s.whole.time) && !s.above.at[f.moves].After(s.whole.time)
 	if f.moves == unbounded || !above && (ran || f.moves != cpuStall) {
@@ -334,8 +341,9 @@ func (s *Sampler) read(u *Usage, due when, ran bool) error {
 	return nil
 }
 
-// pread reads a whole file with one system call. Asking again for an end of file would make the kernel render everything a
-// second time, which for memory.stat is most of the cost of a sample; these files come in one piece if it fits.
+// pread reads a whole file with one system call. Asking again for an end of file would make the kernel render
+// everything a second time, which for memory.stat is most of the cost of a sample; these files come in one piece if it
+// fits.
 func (s *Sampler) pread(fd int) ([]byte, error) {
 	for {
 		n, err := kernfs.Retry(func() (int, error) { return unix.Pread(fd, s.buf, 0) })

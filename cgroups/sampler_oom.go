@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// oomBelow counts the OOM kills of a v1 group and of those below it. The kernel counts each in the group it was killed in alone,
-// and forgets the count with the group, so what a group had when it went is kept here.
+// oomBelow counts the OOM kills of a v1 group and of those below it. The kernel counts each in the group it was killed
+// in alone, and forgets the count with the group, so what a group had when it went is kept here.
 type oomBelow struct {
 	dir     string
 	dirFD   int
@@ -85,12 +85,14 @@ func (o *oomBelow) kills(s *Sampler) (uint64, error) {
 	if err := unix.Fstat(o.dirFD, &st); err != nil {
 		return 0, fmt.Errorf("look at %s: %w", o.dir, err)
 	}
-	// A cgroup's directory has a link for each group in it, so that it need not be listed to see that none came or went.
-	if st.Nlink != o.links {
+	// A cgroup's directory has a link for each group in it, so that it need not be listed to see that none came or
+	// went.
+	links := uint64(st.Nlink) //nolint:unconvert // 32 bits on arm64, 64 on amd64
+	if links != o.links {
 		if err := o.list(); err != nil {
 			return 0, err
 		}
-		o.links = st.Nlink
+		o.links = links
 	}
 	sum := o.own + o.lost
 	for name, k := range o.kids {

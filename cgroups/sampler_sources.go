@@ -88,7 +88,8 @@ func v1Sources() []statSource {
 			u.IO.ReadOps, u.IO.WriteOps = parseBlkio(data)
 			return nil
 		}},
-		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifMoved, func(data []byte, u *Usage) error { // no bytes without an operation
+		{"blkio", "blkio.throttle.io_service_bytes_recursive", ifMoved, func(data []byte, u *Usage) error {
+			// No bytes without an operation.
 			u.IO.ReadBytes, u.IO.WriteBytes = parseBlkio(data)
 			return nil
 		}},
@@ -234,8 +235,9 @@ func v2MemoryEvents(k string, u *Usage) (*uint64, uint64) {
 	return nil, 0
 }
 
-// ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files that are
-// not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the file has.
+// ParseUsage computes a Usage from files that were read before, such as a captured tree's. read returns nil for files
+// that are not there; controller "" is the v2 hierarchy. Of OOM kills it has those of the group alone on v1, as the
+// file has.
 func ParseUsage(m Mode, read func(controller, file string) []byte) (Usage, error) {
 	s := Sampler{}
 	u := unlimited()

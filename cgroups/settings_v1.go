@@ -55,8 +55,8 @@ func newV1Settings(byName map[string]string) *v1Settings {
 	return s
 }
 
-// at is the group's path as cgroup1 wants it. cgroup1 looks for a controller in <root>/<controller>; where the kernel mounts it
-// under another name (cpu,cpuacct without the usual symlink), the way there is part of the path.
+// at is the group's path as cgroup1 wants it. cgroup1 looks for a controller in <root>/<controller>; where the kernel
+// mounts it under another name (cpu,cpuacct without the usual symlink), the way there is part of the path.
 func (s *v1Settings) at(controller, path string) string {
 	base := filepath.Base(s.byName[controller])
 	if base == controller {
@@ -65,7 +65,8 @@ func (s *v1Settings) at(controller, path string) string {
 	return "../" + base + path
 }
 
-// apply writes the settings of r. create skips the controllers that r says nothing of, update may have to order its writes.
+// apply writes the settings of r. create skips the controllers that r says nothing of, update may have to order its
+// writes.
 func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) error {
 	type step struct {
 		name string
@@ -98,8 +99,8 @@ func (s *v1Settings) apply(path string, r *specs.LinuxResources, update bool) er
 	return errors.Join(s.burst(path, r), s.unlimitedPids(path, r), s.cpuset(path, r), s.block(path, r), s.unified(path, r))
 }
 
-// raiseSwap: the limit of memory and swap together may at no time be below that of memory, so it has to grow first. cgroup1 means
-// to do so, but then writes the soft limit first.
+// raiseSwap: the limit of memory and swap together may at no time be below that of memory, so it has to grow first.
+// cgroup1 means to do so, but then writes the soft limit first.
 func (s *v1Settings) raiseSwap(path string, m *specs.LinuxMemory) error {
 	dir := s.byName["memory"] + path
 	if m.Limit == nil || m.Swap == nil || *m.Swap == 0 || !kernfs.Exists(dir+"/memory.memsw.limit_in_bytes") {
@@ -136,7 +137,8 @@ func (s *v1Settings) unlimitedPids(path string, r *specs.LinuxResources) error {
 	return kernfs.Write(s.byName["pids"]+path, "pids.max", "max")
 }
 
-// cpuset is written here: cgroup1 would walk and copy every ancestor's cpus again at each call, and Create has done that.
+// cpuset is written here: cgroup1 would walk and copy every ancestor's cpus again at each call, and Create has done
+// that.
 func (s *v1Settings) cpuset(path string, r *specs.LinuxResources) error {
 	dir, ok := s.byName["cpuset"]
 	if !ok || r.CPU == nil {
@@ -179,8 +181,8 @@ func (s *v1Settings) block(path string, r *specs.LinuxResources) error {
 	return nil
 }
 
-// unified writes raw files named in the OCI spec's "unified" map: "cpu.cfs_burst_us" goes to the cpu hierarchy. v2 names
-// that v1 has no file for are left out, as they are wishes for the other interface.
+// unified writes raw files named in the OCI spec's "unified" map: "cpu.cfs_burst_us" goes to the cpu hierarchy. v2
+// names that v1 has no file for are left out, as they are wishes for the other interface.
 func (s *v1Settings) unified(path string, r *specs.LinuxResources) error {
 	for name, value := range r.Unified {
 		controller, _, _ := strings.Cut(name, ".")

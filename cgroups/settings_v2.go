@@ -14,8 +14,8 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// v2Wanted are the controllers a pod's group may need. Others (rdma, misc, dmem) stay off: each enabled one costs memory in
-// every group.
+// v2Wanted are the controllers a pod's group may need. Others (rdma, misc, dmem) stay off: each enabled one costs
+// memory in every group.
 func v2Wanted(have []string) []string {
 	var out []string
 	for _, c := range []string{"cpu", "cpuset", "memory", "pids", "io", "hugetlb"} {
@@ -26,8 +26,8 @@ func v2Wanted(have []string) []string {
 	return out
 }
 
-// enable turns controllers on for the children of dir. Reading first is cheaper than writing: a write takes the kernel's
-// global cgroup lock even when nothing changes.
+// enable turns controllers on for the children of dir. Reading first is cheaper than writing: a write takes the
+// kernel's global cgroup lock even when nothing changes.
 func enable(dir string, controllers []string) error {
 	data, err := os.ReadFile(dir + "/cgroup.subtree_control")
 	if err != nil {
@@ -72,8 +72,8 @@ func (g group) applyV2(r *specs.LinuxResources) error {
 	return nil
 }
 
-// v2Resources converts, and returns beside it the files cgroup2 has no words for: "max" where OCI says -1, and the spec's
-// unified map. Settings of controllers that are not there are dropped, as the v1 side does.
+// v2Resources converts, and returns beside it the files cgroup2 has no words for: "max" where OCI says -1, and the
+// spec's unified map. Settings of controllers that are not there are dropped, as the v1 side does.
 func v2Resources(r *specs.LinuxResources, have []string) (*cgroup2.Resources, map[string]string) {
 	res := cgroup2.ToResources(r)
 	raw := map[string]string{}
@@ -163,8 +163,8 @@ const DefaultPeriodUs = 100_000
 
 const defaultShares = 1024
 
-// Weight converts v1's shares to v2's weight as the kernel does between its two interfaces (sched_weight_to_cgroup): both are
-// proportional, and the default of one, 1024, is the default of the other, 100.
+// Weight converts v1's shares to v2's weight as the kernel does between its two interfaces (sched_weight_to_cgroup):
+// both are proportional, and the default of one, 1024, is the default of the other, 100.
 func Weight(shares uint64) uint64 {
 	if shares == 0 {
 		return 0

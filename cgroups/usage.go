@@ -2,8 +2,8 @@ package cgroups
 
 import "time"
 
-// Usage is what a group used, everything the kernel tells at one instant. Counters count since the group was made, and include
-// the groups below it.
+// Usage is what a group used, everything the kernel tells at one instant. Counters count since the group was made, and
+// include the groups below it.
 type Usage struct {
 	Time   time.Time `json:"time"`
 	CPU    CPU       `json:"cpu"`
@@ -33,7 +33,8 @@ type Memory struct {
 	Usage uint64 `json:"usage"`
 	// WorkingSet is usage without the file cache the kernel would drop first, kubelet's measure for eviction.
 	WorkingSet uint64 `json:"workingSet"`
-	// Available is what the group could still take: its limit less what cannot be reclaimed at once. NoLimit without one.
+	// Available is what the group could still take: its limit less what cannot be reclaimed at once. NoLimit without
+	// one.
 	Available    uint64 `json:"available"`
 	Limit        uint64 `json:"limit"`
 	RSS          uint64 `json:"rss"`
@@ -45,13 +46,14 @@ type Memory struct {
 	KernelStack  uint64 `json:"kernelStack"`
 	Shmem        uint64 `json:"shmem"`
 	Swap         uint64 `json:"swap"`
-	SwapLimit    uint64 `json:"swapLimit"` // NoLimit without one; on v1 that of memory and swap together, less that of memory
-	PageFaults   uint64 `json:"pageFaults"`
-	MajorFaults  uint64 `json:"majorFaults"`
-	OOMKills     uint64 `json:"oomKills"`
-	LimitHits    uint64 `json:"limitHits"` // how often usage ran into the limit
-	HighHits     uint64 `json:"highHits"`  // v2: how often memory.high slowed the group
-	Peak         uint64 `json:"peak"`
+	// NoLimit without one; on v1 that of memory and swap together, less that of memory.
+	SwapLimit   uint64 `json:"swapLimit"`
+	PageFaults  uint64 `json:"pageFaults"`
+	MajorFaults uint64 `json:"majorFaults"`
+	OOMKills    uint64 `json:"oomKills"`
+	LimitHits   uint64 `json:"limitHits"` // how often usage ran into the limit
+	HighHits    uint64 `json:"highHits"`  // v2: how often memory.high slowed the group
+	Peak        uint64 `json:"peak"`
 }
 
 // Pids counts tasks, threads included.

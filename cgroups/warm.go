@@ -7,10 +7,10 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// Warm makes the attaches of the next moments cheap. Attaching takes the kernel's cgroup_threadgroup_rwsem for writing, and
-// when nobody did so for a while that waits for an RCU grace period, 6 ms or more. The wait belongs to the semaphore, not to the
-// group, so attaching the calling process to the group it is in already pays it for whoever comes next: whoever hears
-// that a pod will start calls this beside the parsing.
+// Warm makes the attaches of the next moments cheap. Attaching takes the kernel's cgroup_threadgroup_rwsem for writing,
+// and when nobody did so for a while that waits for an RCU grace period, 6 ms or more. The wait belongs to the
+// semaphore, not to the group, so attaching the calling process to the group it is in already pays it for whoever comes
+// next: whoever hears that a pod will start calls this beside the parsing.
 func Warm(h *Hierarchy) error {
 	dir, err := warmDir(h)
 	if err != nil {

@@ -25,7 +25,7 @@ func BenchmarkPod(b *testing.B) {
 		times[name] = append(times[name], time.Since(start))
 	}
 	steps := newStopwatch()
-	n.machine.at = steps.point
+	n.core.host.Steps.At = steps.point
 	ctx := context.Background()
 	own0, groups0 := n.cpuTime(b)
 	for i := 0; b.Loop(); i++ {
@@ -99,7 +99,7 @@ func (n *node) cpuTime(b *testing.B) (own, groups time.Duration) {
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
 		b.Fatal(err)
 	}
-	u, err := n.machine.cgroups.Stat(n.cfg.CgroupRoot)
+	u, err := n.core.host.Cgroups.Stat(n.cfg.CgroupRoot)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func BenchmarkTakeover(b *testing.B) {
 		b.StartTimer()
 		n.open(b)
 	}
-	if l := n.ctrs.list(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}); len(l) != 50 {
+	if l := n.core.ctrs.Table.List(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}); len(l) != 50 {
 		b.Errorf("%d containers run", len(l))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cni/netnstest"
+	"github.com/berth-node/berth/cri/sandbox"
 )
 
 // adopt makes this process the parent of what its children leave behind, so that nothing of theirs can be overlooked.
@@ -76,8 +77,8 @@ func alive() []string {
 	return out
 }
 
-// ending says whether a process has ended, or is past the point from which on it runs no code of its own (PF_EXITING): the kernel takes a
-// while from there to a zombie.
+// ending says whether a process has ended, or is past the point from which on it runs no code of its own (PF_EXITING):
+// the kernel takes a while from there to a zombie.
 func ending(stat []byte) bool {
 	_, rest, _ := bytes.Cut(stat, []byte(") ")) // state ppid pgrp session tty tpgid flags
 	fields := strings.Fields(string(rest))
@@ -92,7 +93,7 @@ func ending(stat []byte) bool {
 func (n *node) addresses(t testing.TB) []string {
 	t.Helper()
 	var out []string
-	all, err := filepath.Glob(filepath.Join(n.machine.paths.ipam(), n.cfg.BridgeName, "*", "*"))
+	all, err := filepath.Glob(filepath.Join(n.core.host.Paths.IPAM(), n.cfg.BridgeName, "*", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,8 @@ func (n *node) checkNothing(t *testing.T, when string) {
 	}
 }
 
-// TestSandboxGivenUp ends calls of RunPodSandbox at every moment of them. What the call has begun is gone when it returns.
+// TestSandboxGivenUp ends calls of RunPodSandbox at every moment of them. What the call has begun is gone when it
+// returns.
 func TestSandboxGivenUp(t *testing.T) {
 	n := usernsNode(t)
 	adopt(t)
@@ -163,8 +165,8 @@ func TestSandboxGivenUp(t *testing.T) {
 	}
 }
 
-// TestKeeperKilledAtAnyMoment kills keepers while they start and after. Nothing of theirs outlives them, in whatever state they were,
-// and their address is nobody else's before.
+// TestKeeperKilledAtAnyMoment kills keepers while they start and after. Nothing of theirs outlives them, in whatever
+// state they were, and their address is nobody else's before.
 func TestKeeperKilledAtAnyMoment(t *testing.T) {
 	n := usernsNode(t)
 	adopt(t)
@@ -185,7 +187,8 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 					b, _ := os.ReadFile(filepath.Join("/proc", itoa(pid), "cmdline"))
 					if bytes.HasPrefix(b, []byte("berth-keeper\x00")) {
 						time.Sleep(after)
-						_ = unix.Kill(pid, unix.SIGKILL) // nobody reaps it but the server, and that only once it has ended
+						// Nobody reaps it but the server, and that only once it has ended.
+						_ = unix.Kill(pid, unix.SIGKILL)
 						return
 					}
 				}
@@ -204,8 +207,8 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// TestStaysInItsNetwork has a process stay in the network namespace of a pod whose keeper was killed. As long as it is there the
-// address is the pod's, and both a stop and a new start end it first.
+// TestStaysInItsNetwork has a process stay in the network namespace of a pod whose keeper was killed. As long as it is
+// there the address is the pod's, and both a stop and a new start end it first.
 func TestStaysInItsNetwork(t *testing.T) {
 	n := usernsNode(t)
 	for _, how := range []string{"stop", "start", "lost records"} {
@@ -215,17 +218,17 @@ func TestStaysInItsNetwork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sb, err := n.pods.byID.get(r.PodSandboxId)
+			sb, err := n.core.pods.Table.ByID.Get(r.PodSandboxId)
 			if err != nil {
 				t.Fatal(err)
 			}
-			stray := netnstest.Start(t, sb.record().NetNS)
-			k, err := sb.live()
+			stray := netnstest.Start(t, sb.Record().NetNS)
+			k, err := sb.Live()
 			if err != nil {
 				t.Fatal(err)
 			}
 			kill(t, k.Pid())
-			eventually(t, func() bool { return sb.state() == sandboxNotReady })
+			eventually(t, func() bool { return sb.State() == sandbox.NotReady })
 			if got := n.addresses(t); len(got) != 1 {
 				t.Errorf("the address is free: %q", got)
 			}
@@ -236,7 +239,7 @@ func TestStaysInItsNetwork(t *testing.T) {
 			case "stop":
 				err = removePod(t, n.Server, r.PodSandboxId)
 			case "lost records":
-				err = n.pods.drop(sb)
+				err = n.core.pods.Table.Drop(sb)
 				fallthrough
 			case "start":
 				if err == nil {

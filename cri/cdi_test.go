@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-node/berth/cri/host"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -31,7 +32,7 @@ func TestCDIDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	specDir := t.TempDir()
-	n.machine.cdi.dirs = []string{filepath.Join(specDir, "none"), specDir}
+	n.core.host.CDI.Dirs = []string{filepath.Join(specDir, "none"), specDir}
 	if err := os.WriteFile(filepath.Join(specDir, "gadget.json"), fmt.Appendf(nil, cdiSpec, dir), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +73,10 @@ func TestCDIDevice(t *testing.T) {
 }
 
 func TestCDIWithoutDirectories(t *testing.T) {
-	if err := (*cdiDevices)(nil).inject(&specs.Spec{}, nil); err != nil {
+	if err := (*host.CDI)(nil).Inject(&specs.Spec{}, nil); err != nil {
 		t.Error(err)
 	}
-	if err := (&cdiDevices{}).inject(&specs.Spec{}, []string{"a/b=c"}); err == nil {
+	if err := (&host.CDI{}).Inject(&specs.Spec{}, []string{"a/b=c"}); err == nil {
 		t.Error("a device from nowhere")
 	}
 }

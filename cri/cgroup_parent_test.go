@@ -35,11 +35,11 @@ func TestCgroupParents(t *testing.T) {
 		name := fmt.Sprint("p", i)
 		pod, _ := n.pod(t, name, func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = tt.parent })
 		id := n.run(t, pod, "main", nil, "sleep", "1000")
-		c, err := n.ctrs.byID.get(id)
+		c, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.record().Pid))
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Record().Pid))
 		if err != nil {
 			t.Fatal(err)
 		}

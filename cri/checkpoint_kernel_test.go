@@ -61,7 +61,7 @@ func TestCheckpointOnTheRealKernel(t *testing.T) {
 	}
 	n := newNode(t)
 	handlers := []string{""}
-	for _, h := range n.machine.handlers.All() {
+	for _, h := range n.core.host.Runtimes.Handlers.All() {
 		if h.Name == "runc" {
 			handlers = append(handlers, h.Name)
 		}
@@ -203,19 +203,20 @@ func (n *node) checkpointGivenUp(t *testing.T, handler string) {
 	}
 }
 
-// TestCheckpointLeftovers: what a checkpoint has left whose maker was killed goes with the next start, the lock of the network too.
+// TestCheckpointLeftovers: what a checkpoint has left whose maker was killed goes with the next start, the lock of the
+// network too.
 func TestCheckpointLeftovers(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
-	if err := os.MkdirAll(filepath.Join(n.machine.paths.checkpoints(), id, "checkpoint"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(n.core.host.Paths.Checkpoints(), id, "checkpoint"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns, err := os.Open("/proc/" + itoa(c.record().Pid) + "/ns/net")
+	ns, err := os.Open("/proc/" + itoa(c.Record().Pid) + "/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +235,7 @@ func TestCheckpointLeftovers(t *testing.T) {
 	if err != nil || len(tables) != 1 || tables[0].Name != "other" {
 		t.Errorf("tables: got %v, %v", tables, err)
 	}
-	if left, _ := filepath.Glob(n.machine.paths.checkpoints() + "/*"); len(left) > 0 {
+	if left, _ := filepath.Glob(n.core.host.Paths.Checkpoints() + "/*"); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +14,8 @@ import (
 	"github.com/berth-node/berth/cri/image/imagetest"
 )
 
-// TestAnonymousVolumes: what an image calls a volume is one of the container's own, with what the image has there, writable also where the
-// root is not, counted with the container and gone with it.
+// TestAnonymousVolumes: what an image calls a volume is one of the container's own, with what the image has there,
+// writable also where the root is not, counted with the container and gone with it.
 func TestAnonymousVolumes(t *testing.T) {
 	n := newNode(t)
 	const name = "berth.test/volumes:1"
@@ -23,7 +24,7 @@ func TestAnonymousVolumes(t *testing.T) {
 		imagetest.File{Name: "var/lib/db/", Mode: 0o1770}, imagetest.File{Name: "var/lib/db/file", Body: "of the image", Mode: 0o640},
 		imagetest.File{Name: "var/lib/db/link", Type: '2', Link: "/etc/passwd"}, imagetest.File{Name: "real/deep/x", Body: "deep"},
 		imagetest.File{Name: "link", Type: '2', Link: "/real"})
-	if _, err := n.Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
+	if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
 		t.Fatal(err)
 	}
 	own := t.TempDir()
@@ -34,7 +35,7 @@ func TestAnonymousVolumes(t *testing.T) {
 			cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 		},
 	} {
-		if kind == "users" && n.machine.userNamespaces() != nil {
+		if kind == "users" && n.core.host.UserNamespaces() != nil {
 			continue
 		}
 		pod, podCfg := n.pod(t, kind, change)
@@ -72,7 +73,7 @@ func TestAnonymousVolumes(t *testing.T) {
 			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: one}); err != nil {
 				t.Fatal(err)
 			}
-			for _, s := range n.machine.snaps.List() {
+			for _, s := range n.core.host.Snaps.List() {
 				if strings.HasPrefix(s.Key, one) {
 					t.Errorf("%s: left behind: snapshot %s", kind, s.Key)
 				}
@@ -84,5 +85,63 @@ func TestAnonymousVolumes(t *testing.T) {
 	}
 	if _, err := os.Stat(own); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHostileVolumes: what an image calls a volume is in the container's root, wherever links in the image lead, and
+// what cannot be is refused in a line, with nothing left behind.
+func TestHostileVolumes(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	host := t.TempDir()
+	links := []imagetest.File{
+		{Name: "absolute", Type: '2', Link: host},
+		{Name: "up", Type: '2', Link: strings.Repeat("../", 30) + host},
+		{Name: "dangling", Type: '2', Link: "no/where"},
+		{Name: "loop", Type: '2', Link: "loop"},
+		{Name: "file", Body: "x", Mode: 0o644},
+	}
+	for i, c := range []struct{ volume, refused string }{
+		{"/absolute/sub", ""},
+		{"/up/sub", ""},
+		{"/up", ""},
+		{"/dangling/sub", ""},
+		{"/" + strings.Repeat("a/", 1500) + "x", ""},
+		{"/loop/sub", "too many levels of symbolic links"},
+		{"/file", "not a directory"},
+		{"/file/sub", "not a directory"},
+		{"/a\x00b", "invalid argument"},
+		{"/" + strings.Repeat("n", 300), "file name too long"},
+		{"/" + strings.Repeat("a/", 2100) + "x", "file name too long"},
+		{"/" + strings.Repeat("a/", 2045) + "x", "file name too long"}, // with the root before it
+	} {
+		image, name := fmt.Sprintf("berth.test/hostile-%d:1", i), fmt.Sprintf("c%d", i)
+		archive := boxWith(t, image, ocispec.ImageConfig{Volumes: map[string]struct{}{c.volume: {}}}, links...)
+		if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
+			t.Fatal(err)
+		}
+		id, err := n.tryCreate(pod, name, func(cfg *runtimeapi.ContainerConfig) { cfg.Image.Image = image }, "sleep", "1000")
+		if err == nil {
+			_, err = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+		}
+		switch {
+		case c.refused == "" && err != nil:
+			t.Errorf("%.60q: %v", c.volume, err)
+		case c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused) || len(err.Error()) > 600):
+			t.Errorf("%.60q: refused with %.600v", c.volume, err)
+		}
+		if id != "" {
+			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if left, err := os.ReadDir(host); err != nil || len(left) > 0 {
+		t.Errorf("the machine's directory has %v, %v", left, err)
+	}
+	for _, s := range n.core.host.Snaps.List() {
+		if strings.Contains(s.Key, "-volume") {
+			t.Errorf("left behind: snapshot %s", s.Key)
+		}
 	}
 }

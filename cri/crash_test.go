@@ -53,7 +53,7 @@ func TestCrashAtEveryPoint(t *testing.T) {
 		s := fakeServer(t, w, dir)
 		var count atomic.Int64
 		crashed, finished := make(chan string, 1), make(chan struct{})
-		s.machine.at = func(point string) {
+		s.core.host.Steps.At = func(point string) {
 			switch i := count.Add(1); {
 			case i == int64(n):
 				crashed <- point
@@ -80,8 +80,8 @@ func TestCrashAtEveryPoint(t *testing.T) {
 			}
 			return
 		}
-		s.life.cancel()
-		if err := s.db.Close(); err != nil {
+		s.core.tasks.Cancel()
+		if err := s.core.db.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if err := checkTakeover(t, w, fakeServer(t, w, dir)); err != nil {
@@ -94,13 +94,13 @@ func checkTakeover(t *testing.T, w *fakeWorld, s *Server) error {
 	defer s.Close()
 	ctx := t.Context()
 	explained := map[string]bool{}
-	for _, p := range s.pods.list(nil) {
+	for _, p := range s.core.pods.Table.List(nil) {
 		explained[p.Id] = true
 		if ready := p.State == runtimeapi.PodSandboxState_SANDBOX_READY; ready != (w.keeper(p.Id) != nil) {
 			return fmt.Errorf("sandbox is %v, keeper %v", p.State, w.keeper(p.Id))
 		}
 	}
-	for _, c := range s.ctrs.list(nil) {
+	for _, c := range s.core.ctrs.Table.List(nil) {
 		explained[c.Id] = true
 		k := w.keeper(c.PodSandboxId)
 		running := k != nil && func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.running[c.Id] }()
@@ -118,7 +118,7 @@ func checkTakeover(t *testing.T, w *fakeWorld, s *Server) error {
 			return fmt.Errorf("%q is explained by no record", thing)
 		}
 	}
-	for _, p := range s.pods.list(nil) {
+	for _, p := range s.core.pods.Table.List(nil) {
 		if _, err := s.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
 			return err
 		}

@@ -1,13 +1,12 @@
-// Package cri is a container runtime whose methods are those of the CRI: the agent calls them in-process, and a socket can
-// serve them to anybody. It knows pods only as CRI messages.
+// Package cri is a container runtime whose methods are those of the CRI: the agent calls them in-process, and a socket
+// can serve them to anybody. It knows pods only as CRI messages.
 //
-// Everything is a record first. What a sandbox or a container has in the kernel is made by an ordered list of steps, each with
-// an undo that is safe when the step never ran, so that after a kill -9 at any instant [New] either finishes or undoes what was
-// begun. Containers are children of their pod's keeper and do not notice that this process ends.
+// Everything is a record first. What a sandbox or a container has in the kernel is made by an ordered list of steps,
+// each with an undo that is safe when the step never ran, so that after a kill -9 at any instant [New] either finishes
+// or undoes what was begun. Containers are children of their pod's keeper and do not notice that this process ends.
 package cri
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,19 +14,27 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/background"
 	"github.com/berth-node/berth/cri/class"
+	"github.com/berth-node/berth/cri/container"
+	"github.com/berth-node/berth/cri/events"
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
+	"github.com/berth-node/berth/cri/ledger"
 	"github.com/berth-node/berth/cri/nri"
 	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/plugins"
+	"github.com/berth-node/berth/cri/quarantine"
+	"github.com/berth-node/berth/cri/sandbox"
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/cri/step"
 	"github.com/berth-node/berth/cri/store"
 	"github.com/berth-node/berth/cri/stream"
 )
@@ -58,12 +65,7 @@ type Config struct {
 
 	CDISpecDirs []string // of device specifications, the later before the earlier; empty = no such devices
 
-	RegistryConfigDir string        // hosts.toml files, one directory a registry
-	ImageDir          string        // archives imported at start
-	PinnedImages      []string      // names that garbage collection leaves, * in them for anything
-	MaxParallelPulls  int           // layers downloaded at a time; 0 = 6
-	MaxRegistryPulls  int           // and from one registry; 0 = as many as in all
-	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
+	Images ImagesConfig
 
 	OneAtATime bool // pods are taken up one after the other at the start, as memory is short
 
@@ -73,27 +75,26 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Server is the runtime. It is safe for concurrent use. What its methods return shares parts with what it keeps, so it is for
-// reading only.
+// ImagesConfig says where images come from.
+type ImagesConfig struct {
+	RegistryConfigDir string        // hosts.toml files, one directory a registry
+	Dir               string        // of archives that are imported at the start
+	Pinned            []string      // names that garbage collection leaves, * in them for anything
+	MaxParallelPulls  int           // layers downloaded at a time; 0 = 6
+	MaxRegistryPulls  int           // and from one registry; 0 = as many as in all
+	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
+}
+
+// Server is the runtime. It is safe for concurrent use. What its methods return shares parts with what it keeps, so it
+// is for reading only.
+//
+// The services of the CRI want one type with all of their calls, so this one has nothing else: each call is handed on
+// to whose it is.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
-	cfg     Config
-	log     *slog.Logger
-	db      *store.DB
-	machine *machine
-	images  *image.Store
-	pods    *pods
-	ctrs    *containers
-	hub     *hub
-	urls    *stream.Server
-	life    *life
-	closers []func() error // in reverse order
-
-	adopted  int           // pods whose records were lost
-	imported chan struct{} // closed when the image directory was read
-	named    atomic.Pointer[func(names []string)]
+	core *core
 }
 
 var (
@@ -110,163 +111,161 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if c.RootDir == "" || c.RunDir == "" || c.Helper == "" || c.BridgeName == "" || !c.PodCIDR.IsValid() {
 		return nil, errors.New("open runtime: root and run directory, helper, bridge and pod addresses are required")
 	}
-	s := &Server{cfg: c, log: c.Log, life: newLife(), hub: &hub{}, imported: make(chan struct{})}
-	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("open runtime: %w", errors.Join(err, s.Close()))
+	r := &core{cfg: c, log: c.Log, tasks: background.New(), hub: &events.Hub{}}
+	if err := r.open(ctx); err != nil {
+		return nil, fmt.Errorf("open runtime: %w", errors.Join(err, r.close()))
 	}
-	return s, nil
+	return &Server{core: r}, nil
 }
 
-func (s *Server) open(ctx context.Context) error {
-	m, err := s.openMachine()
+// core is all that the runtime is made of.
+type core struct {
+	cfg     Config
+	log     *slog.Logger
+	db      *store.DB
+	host    *host.Host
+	images  *imageService
+	meters  *meters
+	pods    *sandbox.Sandboxes
+	ctrs    *container.Containers
+	hub     *events.Hub
+	urls    *urls
+	tasks   *background.Tasks
+	closers []func() error // in reverse order
+
+	adopted int // pods whose records were lost
+}
+
+func (r *core) open(ctx context.Context) error {
+	m, err := r.openMachine()
 	if err != nil {
 		return err
 	}
-	s.machine = m
-	if err := s.openTables(); err != nil {
+	r.host = m
+	if err := r.openTables(r.images.dropped); err != nil {
 		return err
 	}
-	s.ctrs.dropped = s.containerDropped
-	if s.urls, err = stream.Listen(streams{s.ctrs, s.pods}); err != nil {
+	server, err := stream.Listen(streams{r.ctrs, r.pods})
+	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.urls.Close)
-	if err := s.recover(ctx); err != nil {
+	r.urls = &urls{server, r.ctrs, r.pods}
+	r.closers = append(r.closers, server.Close)
+	if err := r.recover(ctx); err != nil {
 		return err
 	}
-	s.life.start(func(ctx context.Context) {
-		if err := s.urls.Serve(ctx); err != nil {
-			s.log.Error("exec, attach and port-forward do not work any more", "error", err)
+	r.tasks.Start(func(ctx context.Context) {
+		if err := server.Serve(ctx); err != nil {
+			r.log.Error("exec, attach and port-forward do not work any more", "error", err)
 		}
 	})
-	s.life.start(s.collectImages)
-	s.life.start(s.importDir)
-	return s.openPlugins()
+	r.tasks.Start(r.images.collect)
+	r.tasks.Start(r.images.importDir)
+	return r.openPlugins()
 }
 
 // openMachine opens all that sandboxes and containers are made of.
-func (s *Server) openMachine() (*machine, error) {
-	c := s.cfg
-	m := &machine{
-		runner: runner{log: s.log}, paths: layout{root: c.RootDir, run: c.RunDir}, log: s.log, cgroupRoot: c.CgroupRoot, logMaxSize: c.LogMaxSize, logMaxFiles: c.LogMaxFiles,
-		cdi: &cdiDevices{dirs: c.CDISpecDirs},
+func (r *core) openMachine() (*host.Host, error) {
+	c := r.cfg
+	m := &host.Host{
+		Steps: step.Runner{Log: r.log}, Paths: host.Layout{Root: c.RootDir, Run: c.RunDir}, Log: r.log, CgroupRoot: c.CgroupRoot, LogMaxSize: c.LogMaxSize, LogMaxFiles: c.LogMaxFiles,
+		CDI: &host.CDI{Dirs: c.CDISpecDirs}, Plugins: plugins.New(r.log),
 	}
 	var err error
-	if m.classes, err = class.Open(c.BlockIOFile); err != nil {
+	if m.Classes, err = class.Open(c.BlockIOFile); err != nil {
 		return nil, err
 	}
-	if err := makeDirs(m.paths); err != nil {
+	if err := host.MakeDirs(m.Paths); err != nil {
 		return nil, err
 	}
-	if m.bootID, err = bootID(); err != nil {
+	if m.BootID, err = host.BootID(); err != nil {
 		return nil, err
 	}
-	if s.db, err = store.OpenWith(store.Config{Path: m.paths.db(), Beside: m.paths.recordsCopy(), Log: s.log}); err != nil {
+	if r.db, err = store.OpenWith(store.Config{Path: m.Paths.DB(), Beside: m.Paths.RecordsCopy(), Log: r.log}); err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, s.db.Close)
-	if m.snaps, err = snapshot.New(m.paths.snapshots(), s.db, s.log); err != nil {
+	r.closers = append(r.closers, r.db.Close)
+	if m.Snaps, err = snapshot.New(m.Paths.Snapshots(), r.db, r.log); err != nil {
 		return nil, err
 	}
-	s.images, err = image.Open(image.Config{
-		Root: m.paths.content(), DB: s.db, Snapshots: m.snaps, RegistryConfigDir: c.RegistryConfigDir, Archives: c.ImageDir, Pinned: c.PinnedImages,
-		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout,
-		Named: s.imagesNamed, Log: s.log,
+	images := &imageService{
+		host: m, db: r.db, tasks: r.tasks, log: r.log, dir: c.Images.Dir, imported: make(chan struct{}), room: newRoom(),
+	}
+	images.store, err = image.Open(image.Config{
+		Root: m.Paths.Content(), DB: r.db, Snapshots: m.Snaps, RegistryConfigDir: c.Images.RegistryConfigDir, Archives: c.Images.Dir, Pinned: c.Images.Pinned,
+		MaxParallel: c.Images.MaxParallelPulls, MaxPerRegistry: c.Images.MaxRegistryPulls, StallTimeout: c.Images.PullStallTimeout,
+		Named: images.tellNamed, Log: r.log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, s.images.Close)
-	m.images, m.mounts = s.images, kernelMounts{}
+	r.images = images
+	r.closers = append(r.closers, images.store.Close)
+	m.Images, m.Mounts = images.store, host.NewKernelMounts()
 	h, err := cgroups.Open("")
 	if err != nil {
 		return nil, err
 	}
-	if m.cgroups, err = s.openGroups(h); err != nil {
-		return nil, err
-	}
-	if m.host, err = oci.ReadHost(); err != nil {
-		return nil, err
-	}
-	m.host.Unified = h.Mode() == cgroups.Unified
-	m.host.Hugetlb = hugetlbUsable(h)
-	m.host.Swap = h.SwapAccounted()
-	m.host.Systemd = c.CgroupDriver == cgroups.DriverSystemd
-	if err := m.makeOwnGroups(); err != nil {
-		return nil, err
-	}
-	helper, err := keeper.OpenHelper(c.Helper, keeperDirs(m.paths)...)
+	made, end, err := host.OpenGroups(h, c.CgroupDriver)
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, helper.Close)
-	m.keepers = realKeepers{helper}
-	m.userNamespaces = m.lookForUserNS(untilAnswered(m.tryUserNS))
-	if m.runtimes, err = openRuntimes(c, m.paths, helper, h); err != nil {
+	m.Cgroups = made
+	r.closers = append(r.closers, end)
+	if m.Host, err = oci.ReadHost(); err != nil {
 		return nil, err
 	}
-	return m, s.openNetwork(m)
+	m.Host.Unified = h.Mode() == cgroups.Unified
+	m.Host.Hugetlb = host.HugetlbUsable(h)
+	m.Host.Swap = h.SwapAccounted()
+	m.Host.Systemd = c.CgroupDriver == cgroups.DriverSystemd
+	if err := m.MakeOwnGroups(); err != nil {
+		return nil, err
+	}
+	helper, err := keeper.OpenHelper(c.Helper, host.KeeperDirs(m.Paths)...)
+	if err != nil {
+		return nil, err
+	}
+	r.closers = append(r.closers, helper.Close)
+	m.Keepers = host.RealKeepers{Helper: helper}
+	m.UserNamespaces = m.LookForUserNS(host.UntilAnswered(m.TryUserNS))
+	if m.Runtimes, err = host.OpenRuntimes(c.HandlersFile, c.Helper, m, helper, h); err != nil {
+		return nil, err
+	}
+	return m, r.openNetwork(m)
 }
 
-// makeDirs makes the directories whose content a boot ends; those below the root directory are made by who needs them, when it can be
-// written. They are on tmpfs, wherever the run directory is: each pod makes and removes a dozen small files there, and a filesystem
-// on a disk takes ten times as long for that.
-func makeDirs(l layout) error {
-	if err := os.MkdirAll(l.run, 0o711); err != nil {
-		return err
-	}
-	for _, dir := range l.volatile() {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
-		if err := mountVolatile(dir); err != nil {
-			return fmt.Errorf("mount %s: %w", dir, err)
-		}
-		// What is in them is closed to others; the root of a pod with ids of its own is nobody here and has to come by.
-		if err := os.Chmod(dir, 0o711); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Server) openNetwork(m *machine) error {
+func (r *core) openNetwork(m *host.Host) error {
 	n, err := cni.New(cni.Config{
-		StateDir: m.paths.ipam(), NetNSDir: m.paths.netns(), CacheDir: m.paths.cniCache(), ConfDir: s.cfg.CNIConfDir, NeedConf: s.cfg.NeedCNI, BinDirs: s.cfg.CNIBinDirs,
-		BridgeName: s.cfg.BridgeName, PodCIDR: s.cfg.PodCIDR, Log: s.log,
+		StateDir: m.Paths.IPAM(), NetNSDir: m.Paths.NetNS(), CacheDir: m.Paths.CNICache(), ConfDir: r.cfg.CNIConfDir, NeedConf: r.cfg.NeedCNI, BinDirs: r.cfg.CNIBinDirs,
+		BridgeName: r.cfg.BridgeName, PodCIDR: r.cfg.PodCIDR, Log: r.log,
 	})
 	if err != nil {
 		return err
 	}
 	if err := n.Watch(); err != nil {
-		s.log.Warn("a bridge or a table of the network that somebody removes is made again for the next pod only", "error", err)
+		r.log.Warn("a bridge or a table of the network that somebody removes is made again for the next pod only", "error", err)
 	}
-	m.net = n
-	s.closers = append(s.closers, n.Close)
+	m.Net = n
+	r.closers = append(r.closers, n.Close)
 	return nil
 }
 
-func (s *Server) openTables() error {
-	l := s.machine.paths
-	sandboxes, err := newLedger(s.db, "sandboxes", func(r sandboxRecord) string { return l.record(r.ID) })
+func (r *core) openTables(dropped func(imageID string)) error {
+	l := r.host.Paths
+	sandboxes, err := ledger.New(r.db, "sandboxes", func(r sandbox.Record) string { return l.Sandbox(r.ID).Record() })
 	if err != nil {
 		return err
 	}
-	ctrs, err := newLedger(s.db, "containers", func(r containerRecord) string { return l.ctrRecord(r.SandboxID, r.ID) })
+	ctrs, err := ledger.New(r.db, "containers", func(r container.Record) string { return l.Sandbox(r.SandboxID).ContainerRecord(r.ID) })
 	if err != nil {
 		return err
 	}
-	s.pods, s.ctrs = newManagers(s.machine, sandboxes, ctrs, s.hub, s.life)
+	q := quarantine.New(r.host, r.tasks, sandboxes.Drop, ctrs.Drop)
+	r.pods = sandbox.NewSandboxes(sandbox.NewTable(r.host, sandboxes, q), q, r.hub, r.tasks)
+	r.ctrs = container.New(container.NewTable(r.host, ctrs, r.pods, dropped), r.hub, r.tasks)
+	r.meters = &meters{r.host, r.pods, r.ctrs}
 	return nil
-}
-
-// newManagers makes the two that know each other.
-func newManagers(m *machine, sandboxes ledger[sandboxRecord], ctrs ledger[containerRecord], h *hub, l *life) (*pods, *containers) {
-	ps := &pods{machine: m, records: sandboxes, byID: newIndex[*sandbox]("sandbox"), events: h, life: l}
-	ps.unreadable.removing = newOplock()
-	cs := &containers{machine: m, records: ctrs, byID: newIndex[*container]("container"), events: h, life: l, pods: ps}
-	ps.containers = cs
-	return ps, cs
 }
 
 // Run serves until ctx ends, and returns when everything it started has ended. Pods go on running.
@@ -276,78 +275,23 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Close ends the server without touching any pod.
-func (s *Server) Close() error {
-	s.life.end()
+func (s *Server) Close() error { return s.core.close() }
+
+// close ends the server without touching any pod.
+func (r *core) close() error {
+	r.tasks.End()
 	var errs []error
-	for _, c := range slices.Backward(s.closers) {
-		if err := c(); err != nil && !errors.Is(err, os.ErrClosed) && !isClosedListener(err) {
+	for _, end := range slices.Backward(r.closers) {
+		if err := end(); err != nil && !errors.Is(err, os.ErrClosed) && !isClosedListener(err) {
 			errs = append(errs, err)
 		}
 	}
-	s.closers = nil
+	r.closers = nil
 	return errors.Join(errs...)
 }
 
-// importDir imports the archives in the image directory. It runs beside everything else: pods whose images are here start at
-// once, the others' wait in getImage. What the disk had no room for, or could not be written for, is imported later.
-func (s *Server) importDir(ctx context.Context) {
-	err := s.images.ImportArchives(ctx)
-	close(s.imported)
-	for told := ""; err != nil && ctx.Err() == nil; err = s.images.ImportArchives(ctx) {
-		if err.Error() != told {
-			s.log.Error("images are not imported", "dir", s.cfg.ImageDir, "error", err)
-			told = err.Error()
-		}
-		if !snapshot.OfTheMoment(err) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.db.Mended():
-		case <-time.After(importAgain):
-		}
-	}
-}
-
-// importAgain is how long after a failure for want of room images are imported again: nothing tells that there is room.
-const importAgain = 30 * time.Second
-
-// containerDropped looks whether a container was the last that an image, removed meanwhile, had to stay for.
-func (s *Server) containerDropped(imageID string) {
-	if _, err := s.images.Get(imageID); errors.Is(err, image.ErrNotFound) {
-		s.life.start(s.collectImages)
-	}
-}
-
-// collectImages removes the layers that no image and no container has any more, and what pulls that failed have left.
-func (s *Server) collectImages(ctx context.Context) {
-	if err := s.images.Collect(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("content that nobody needs is not removed", "error", err)
-	}
-}
-
-// keeperDirs are the directories of the keepers that an earlier server has left.
-func keeperDirs(l layout) []string {
-	entries, err := os.ReadDir(l.sandboxes())
-	if err != nil {
-		return nil // they are looked for again
-	}
-	var out []string
-	for _, e := range entries {
-		out = append(out, l.keeper(e.Name()))
-	}
-	return out
-}
-
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(bytes.TrimSpace(b)), err
-}
-
-// hugetlbUsable says whether containers can have limits of huge pages. Beside v1 controllers, a v2 hierarchy may hold this one: then
-// libcontainer, which takes such a machine for one of v1, cannot set it, and every container of a client that names all page
-// sizes, as kubelet does, would fail.
-func hugetlbUsable(h *cgroups.Hierarchy) bool {
-	dir := h.Dir("hugetlb", "/")
-	return dir != "" && (h.Mode() == cgroups.Unified || dir != h.Dir("", "/"))
+// Used says whether a runtime has been on a root directory.
+func Used(rootDir string) bool {
+	_, err := os.Lstat(host.Layout{Root: rootDir}.DB())
+	return err == nil
 }

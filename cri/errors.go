@@ -3,26 +3,14 @@ package cri
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-node/berth/cri/fault"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/image/registry"
 )
-
-var (
-	errNotFound     = errors.New("not found")
-	errExists       = errors.New("already exists")
-	errInvalid      = errors.New("invalid argument")
-	errPrecondition = errors.New("not possible in this state")
-	errUnavailable  = errors.New("not possible at the moment")
-)
-
-func invalidf(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", errInvalid, fmt.Errorf(format, args...))
-}
 
 // asStatus gives an error the code that CRI clients look at. It is applied once, where an error leaves the package.
 func asStatus(err error) error {
@@ -39,15 +27,15 @@ func asStatus(err error) error {
 		code = codes.PermissionDenied
 	case errors.Is(err, registry.ErrDenied):
 		code = codes.Unauthenticated
-	case errors.Is(err, errNotFound), errors.Is(err, image.ErrNotFound), errors.Is(err, registry.ErrNotFound):
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, image.ErrNotFound), errors.Is(err, registry.ErrNotFound):
 		code = codes.NotFound
-	case errors.Is(err, errExists):
+	case errors.Is(err, fault.ErrExists):
 		code = codes.AlreadyExists
-	case errors.Is(err, errInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		code = codes.InvalidArgument
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, fault.ErrUnavailable):
 		code = codes.Unavailable
-	case errors.Is(err, errPrecondition):
+	case errors.Is(err, fault.ErrPrecondition):
 		code = codes.FailedPrecondition
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded

@@ -79,36 +79,3 @@ func TestNewestContainerComesFirst(t *testing.T) {
 		}
 	})
 }
-
-func TestSubscriberThatDoesNotReadIsLetGo(t *testing.T) {
-	h := &hub{}
-	sb := newSandbox(sandboxRecord{ID: "x"}, podConfig("a"))
-	block, entered := make(chan struct{}), make(chan struct{})
-	done := make(chan error)
-	n := 0
-	go func() {
-		done <- h.subscribe(t.Context(), func(*runtimeapi.ContainerEventResponse) error {
-			if n++; n == 1 {
-				close(entered)
-				<-block
-			}
-			return nil
-		})
-	}()
-	for {
-		h.sandbox(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb)
-		select {
-		case <-entered:
-		default:
-			continue
-		}
-		break
-	}
-	for range backlog + 10 {
-		h.sandbox(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb)
-	}
-	close(block)
-	if err := <-done; !errors.Is(err, errBehind) {
-		t.Errorf("got %v", err)
-	}
-}

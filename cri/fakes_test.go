@@ -22,11 +22,15 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
+	"github.com/berth-node/berth/cri/background"
 	"github.com/berth-node/berth/cri/class"
+	"github.com/berth-node/berth/cri/events"
 	"github.com/berth-node/berth/cri/handler"
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/image"
 	"github.com/berth-node/berth/cri/keeper"
 	"github.com/berth-node/berth/cri/oci"
+	"github.com/berth-node/berth/cri/plugins"
 	"github.com/berth-node/berth/cri/snapshot"
 	"github.com/berth-node/berth/cri/store"
 )
@@ -148,17 +152,17 @@ func (g fakeGroups) FreezerDir(path string) string         { return path }
 
 type fakeMounts struct{ *fakeWorld }
 
-func (m fakeMounts) prepare([]*runtimeapi.Mount) error { return nil }
-func (m fakeMounts) makeDir(string) error              { return nil }
-func (m fakeMounts) mount(_ []snapshot.Mount, target string) error {
+func (m fakeMounts) Prepare([]*runtimeapi.Mount) error { return nil }
+func (m fakeMounts) MakeDir(string) error              { return nil }
+func (m fakeMounts) Mount(_ []snapshot.Mount, target string) error {
 	return m.do("make", "mount", target, true)
 }
 
-func (m fakeMounts) mountShm(target string, _ oci.Owner) error {
+func (m fakeMounts) MountShm(target string, _ oci.Owner) error {
 	return m.do("make", "mount", target, true)
 }
-func (m fakeMounts) pin(_, path string) error    { return m.do("make", "mount", path, true) }
-func (m fakeMounts) unmount(target string) error { return m.do("remove", "mount", target, false) }
+func (m fakeMounts) Pin(_, path string) error    { return m.do("make", "mount", path, true) }
+func (m fakeMounts) Unmount(target string) error { return m.do("remove", "mount", target, false) }
 
 type fakeSnaps struct {
 	snapshot.Snapshotter
@@ -194,7 +198,7 @@ func (i fakeImages) Get(ref string) (image.Image, error) {
 
 type fakeKeepers struct{ *fakeWorld }
 
-func (f fakeKeepers) Start(_ context.Context, c keeper.Config) (podKeeper, error) {
+func (f fakeKeepers) Start(_ context.Context, c keeper.Config) (host.Keeper, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.fail["make keeper"]; err != nil {
@@ -205,14 +209,14 @@ func (f fakeKeepers) Start(_ context.Context, c keeper.Config) (podKeeper, error
 	return k, nil
 }
 
-func (f fakeKeepers) Open(_ context.Context, id, _ string) (podKeeper, error) {
+func (f fakeKeepers) Open(_ context.Context, id, _ string) (host.Keeper, error) {
 	if k := f.keeper(id); k != nil {
 		return k, nil
 	}
 	return nil, keeper.ErrGone
 }
 
-func (f fakeKeepers) Await(ctx context.Context, id, dir string) (podKeeper, error) {
+func (f fakeKeepers) Await(ctx context.Context, id, dir string) (host.Keeper, error) {
 	return f.Open(ctx, id, dir)
 }
 
@@ -221,7 +225,7 @@ func (f fakeKeepers) AwaitEnd(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-func (f fakeKeepers) NewUserNS([]syscall.SysProcIDMap, []syscall.SysProcIDMap, bool) (userNS, error) {
+func (f fakeKeepers) NewUserNS([]syscall.SysProcIDMap, []syscall.SysProcIDMap, bool) (host.UserNS, error) {
 	return fakeUserNS{}, nil
 }
 
@@ -403,25 +407,25 @@ func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{life: newLife(), hub: &hub{}, db: db, imported: make(chan struct{})}
-	s.log = discard()
-	s.closers = append(s.closers, db.Close)
+	s := &Server{core: &core{tasks: background.New(), hub: &events.Hub{}, db: db, images: &imageService{imported: make(chan struct{})}}}
+	s.core.log = discard()
+	s.core.closers = append(s.core.closers, db.Close)
 	classes, err := class.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.machine = &machine{
-		classes: classes,
-		paths:   layout{root: dir, run: dir}, net: fakeNet{w}, cgroups: fakeGroups{w}, userNamespaces: func() error { return nil }, keepers: fakeKeepers{w}, snaps: fakeSnaps{fakeWorld: w},
-		images: fakeImages{w}, mounts: fakeMounts{w}, bootID: "boot", log: s.log, host: oci.Host{Hostname: "node"},
+	s.core.host = &host.Host{
+		Classes: classes, Plugins: plugins.New(s.core.log),
+		Paths: host.Layout{Root: dir, Run: dir}, Net: fakeNet{w}, Cgroups: fakeGroups{w}, UserNamespaces: func() error { return nil }, Keepers: fakeKeepers{w}, Snaps: fakeSnaps{fakeWorld: w},
+		Images: fakeImages{w}, Mounts: fakeMounts{w}, BootID: "boot", Log: s.core.log, Host: oci.Host{Hostname: "node"},
 	}
-	if s.machine.handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {
+	if s.core.host.Runtimes.Handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.openTables(); err != nil {
+	if err := s.core.openTables(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.recover(context.Background()); err != nil {
+	if err := s.core.recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -494,11 +498,11 @@ func statusOf(t *testing.T, s *Server, id string) *runtimeapi.ContainerStatus {
 // waitExited waits until the container has ended.
 func waitExited(t *testing.T, s *Server, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
-	c, err := s.ctrs.byID.get(id)
+	c, err := s.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.done
+	<-c.Done
 	return statusOf(t, s, id)
 }
 

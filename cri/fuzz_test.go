@@ -7,7 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FuzzRequests takes a pod and a container of any configuration through their lives. Nothing may crash, and nothing be left.
+// FuzzRequests takes a pod and a container of any configuration through their lives. Nothing may crash, and nothing be
+// left.
 func FuzzRequests(f *testing.F) {
 	add := func(pod *runtimeapi.PodSandboxConfig, ctr *runtimeapi.ContainerConfig) {
 		p, err := proto.Marshal(pod)

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestKeeperKilledWhileFrozen kills a keeper that has frozen a container for the start of another one, before and after the server has
-// ended: what it has left is not frozen for ever, but goes with the pod.
+// TestKeeperKilledWhileFrozen kills a keeper that has frozen a container for the start of another one, before and after
+// the server has ended: what it has left is not frozen for ever, but goes with the pod.
 func TestKeeperKilledWhileFrozen(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		t.Run(fmt.Sprintf("server up %v", up), func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestKeeperKilledWhileFrozen(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(specs, "gate.json"), []byte(hook), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			n.machine.cdi.dirs = []string{specs}
+			n.core.host.CDI.Dirs = []string{specs}
 			r, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.sharing("a", false)})
 			if err != nil {
 				t.Fatal(err)
@@ -47,11 +47,11 @@ func TestKeeperKilledWhileFrozen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := n.ctrs.byID.get(looker)
+			c, err := n.core.ctrs.Table.ByID.Get(looker)
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir, k := n.machine.cgroups.FreezerDir(c.record().Cgroup), n.keeperPid(t, pod)
+			dir, k := n.core.host.Cgroups.FreezerDir(c.Record().Cgroup), n.keeperPid(t, pod)
 			started := make(chan error, 1)
 			go func() {
 				_, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: next})

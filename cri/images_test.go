@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/image/imagetest"
+	"github.com/berth-node/berth/cri/imageapi"
 	"github.com/berth-node/berth/cri/keeper"
 )
 
@@ -107,7 +108,7 @@ func TestImages(t *testing.T) {
 
 func TestImageHandler(t *testing.T) {
 	n := newNode(t)
-	srv := httptest.NewServer(n.ImageHandler())
+	srv := httptest.NewServer(n.Local().ImageHandler())
 	defer srv.Close()
 	reg := imagetest.NewRegistry(t)
 	img := imagetest.Build(imagetest.Spec{Name: "app:1", Layers: [][]imagetest.File{{{Name: "f", Body: strings.Repeat("x", 1<<20)}}}})
@@ -115,7 +116,7 @@ func TestImageHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	post := func(path string, body []byte) (progress int, last ImageLine) {
+	post := func(path string, body []byte) (progress int, last imageapi.Line) {
 		t.Helper()
 		resp, err := http.Post(srv.URL+path, "application/x-tar", bytes.NewReader(body))
 		if err != nil {
@@ -124,7 +125,7 @@ func TestImageHandler(t *testing.T) {
 		defer resp.Body.Close()
 		sc := bufio.NewScanner(resp.Body)
 		for sc.Scan() {
-			last = ImageLine{}
+			last = imageapi.Line{}
 			if err := json.Unmarshal(sc.Bytes(), &last); err != nil {
 				t.Fatalf("%q: %v", sc.Text(), err)
 			}
@@ -151,7 +152,7 @@ func TestImageHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var list []ImageInfo
+	var list []imageapi.Image
 	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil || len(list) != 2 {
 		t.Errorf("got %v, %v", list, err)
 	}
@@ -206,17 +207,18 @@ func TestRegistryCodes(t *testing.T) {
 	}
 }
 
-// TestImageInUse: who removes an image by hand is told what has it. Removed by force, it is gone, and what runs goes on.
+// TestImageInUse: who removes an image by hand is told what has it. Removed by force, it is gone, and what runs goes
+// on.
 func TestImageInUse(t *testing.T) {
 	n := newNode(t)
 	for _, name := range []string{"berth.test/run:1", "berth.test/volume:1"} {
-		if _, err := n.Images().Import(t.Context(), bytes.NewReader(boxWith(t, name, ocispec.ImageConfig{Labels: map[string]string{"of": name}})), nil); err != nil {
+		if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(boxWith(t, name, ocispec.ImageConfig{Labels: map[string]string{"of": name}})), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	remove := func(ref, force string) (int, string) {
 		w := httptest.NewRecorder()
-		n.ImageHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/images/?"+url.Values{"ref": {ref}, "force": {force}}.Encode(), nil))
+		n.Local().ImageHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/images/?"+url.Values{"ref": {ref}, "force": {force}}.Encode(), nil))
 		return w.Code, w.Body.String()
 	}
 	pod, _ := n.pod(t, "a", nil)

@@ -1,60 +1,29 @@
 package cri
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/container"
+	"github.com/berth-node/berth/cri/imageapi"
 )
 
-// InUse is the error of removing an image that containers have: all of them, also those that have ended, since the next of their pod needs
-// it again. It is nil where there are none. id and names are the image's.
-func InUse(containers []*runtimeapi.Container, id string, names ...string) error {
-	var users []string
-	for _, c := range containers {
-		used := c.GetImageId() == id || c.GetImageRef() == id || slices.Contains(names, c.GetImageRef()) || slices.Contains(names, c.GetImage().GetImage())
-		if used {
-			users = append(users, nameOf(c))
-		}
-	}
-	if len(users) == 0 {
-		return nil
-	}
-	slices.Sort(users)
-	users = slices.Compact(users)
-	more := ""
-	if n := len(users) - 3; n > 0 {
-		users, more = users[:3], fmt.Sprintf(" and %d more", n)
-	}
-	return fmt.Errorf("image is in use by %s%s; --force removes it nevertheless", strings.Join(users, ", "), more)
-}
-
-// nameOf is NAMESPACE/POD/CONTAINER by the labels that kubelet has for that, where there are such.
-func nameOf(c *runtimeapi.Container) string {
-	l := c.GetLabels()
-	if pod := l["io.kubernetes.pod.name"]; pod != "" {
-		return l["io.kubernetes.pod.namespace"] + "/" + pod + "/" + c.GetMetadata().GetName()
-	}
-	id := c.GetId()
-	return "container " + c.GetMetadata().GetName() + " (" + id[:min(len(id), 13)] + ")"
-}
-
-// imageInUse is InUse for an image of this server, which knows of image volumes too.
-func (s *Server) imageInUse(ref string) error {
-	img, err := s.images.Get(ref)
+// inUse is [imageapi.InUse] for an image of this server, which knows of image volumes too.
+func (i *imageService) inUse(ctrs *container.Containers, ref string) error {
+	img, err := i.store.Get(ref)
 	if err != nil {
 		return nil // the removal says so
 	}
 	var list []*runtimeapi.Container
-	for _, c := range s.ctrs.byID.all(newestContainer) {
-		one := &runtimeapi.Container{Id: c.id, Metadata: c.cfg.GetMetadata(), Labels: c.cfg.GetLabels(), ImageId: c.record().ImageID}
+	for _, c := range ctrs.Table.ByID.All(container.Newest) {
+		one := &runtimeapi.Container{Id: c.ID, Metadata: c.Config.GetMetadata(), Labels: c.Config.GetLabels(), ImageId: c.Record().ImageID}
 		list = append(list, one)
-		for _, m := range c.cfg.GetMounts() {
+		for _, m := range c.Config.GetMounts() {
 			if v := m.GetImage(); v != nil {
-				list = append(list, &runtimeapi.Container{Id: c.id, Metadata: one.Metadata, Labels: one.Labels, Image: v, ImageRef: v.GetImageRef()})
+				list = append(list, &runtimeapi.Container{Id: c.ID, Metadata: one.Metadata, Labels: one.Labels, Image: v, ImageRef: v.GetImageRef()})
 			}
 		}
 	}
-	return InUse(list, img.ID, slices.Concat(img.Tags, img.Digests, []string{img.ID})...)
+	return imageapi.InUse(list, img.ID, slices.Concat(img.Tags, img.Digests, []string{img.ID})...)
 }

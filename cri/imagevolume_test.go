@@ -14,7 +14,8 @@ import (
 	"github.com/berth-node/berth/cri/image/imagetest"
 )
 
-// TestImageVolumes: paths in an image stay in it, whatever its links say, and a volume outlives the removal of its image.
+// TestImageVolumes: paths in an image stay in it, whatever its links say, and a volume outlives the removal of its
+// image.
 func TestImageVolumes(t *testing.T) {
 	n := newNode(t)
 	reg := imagetest.NewRegistry(t)
@@ -64,7 +65,7 @@ func TestImageVolumes(t *testing.T) {
 			t.Errorf("%q: got %q", sub, got)
 		}
 	}
-	img, err := n.Images().Get(ref)
+	img, err := n.Local().Images().Get(ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestImageVolumes(t *testing.T) {
 	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(n.machine.paths.imageMounts(kept)); !os.IsNotExist(err) {
+	if _, err := os.Stat(n.core.host.Paths.Container(kept).ImageMounts()); !os.IsNotExist(err) {
 		t.Errorf("its mounts: %v", err)
 	}
 }

@@ -17,7 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The test binary is started anew to be killed: with these in its environment it runs a Server until the point of that number.
+// The test binary is started again to be killed: with these in its environment it runs a Server until the point of that
+// number.
 const (
 	envPoint = "BERTH_TEST_KILL_AT"
 	envDir   = "BERTH_TEST_DIR"
@@ -63,7 +64,7 @@ func victim() {
 		panic(err)
 	}
 	var count atomic.Int64
-	n.machine.at = func(point string) {
+	n.core.host.Steps.At = func(point string) {
 		if i := count.Add(1); i == at {
 			fmt.Println(point)
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -96,13 +97,14 @@ func victim() {
 	}
 }
 
-// TestKilledAtEveryPoint kills a process with a Server in it before and after each of its steps, opens a Server on what it
-// left, and looks at the kernel: everything there is must be what a record explains, and go with it.
+// TestKilledAtEveryPoint kills a process with a Server in it before and after each of its steps, opens a Server on what
+// it left, and looks at the kernel: everything there is must be what a record explains, and go with it.
 func TestKilledAtEveryPoint(t *testing.T) {
 	killAtEveryPoint(t, func(*testing.T, *node) {})
 }
 
-// TestKilledAtEveryPointAndLost does so with the records gone, so that only what pods have of their own explains anything.
+// TestKilledAtEveryPointAndLost does so with the records gone, so that only what pods have of their own explains
+// anything.
 func TestKilledAtEveryPointAndLost(t *testing.T) {
 	killAtEveryPoint(t, func(t *testing.T, n *node) { n.lose(t, os.Remove) })
 }
@@ -148,7 +150,7 @@ func killAtEveryPoint(t *testing.T, then func(*testing.T, *node)) {
 	if points < 40/step {
 		t.Errorf("only %d points were seen", points)
 	}
-	if _, err := n.Images().Get(boxImage); err != nil {
+	if _, err := n.Local().Images().Get(boxImage); err != nil {
 		t.Error(err)
 	}
 }
@@ -195,7 +197,8 @@ func restless() {
 	select {}
 }
 
-// TestKilledAtAnyMoment kills a busy Server where no point is: in the middle of its steps and of what the keepers do for it.
+// TestKilledAtAnyMoment kills a busy Server where no point is: in the middle of its steps and of what the keepers do
+// for it.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := usernsNode(t)
 	helper, err := buildHelper()
@@ -250,7 +253,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func checkRecovered(t *testing.T, n *node, when string) {
 	t.Helper()
 	ctx := context.Background()
-	for _, c := range n.ctrs.list(nil) {
+	for _, c := range n.core.ctrs.Table.List(nil) {
 		if c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
@@ -263,7 +266,7 @@ func checkRecovered(t *testing.T, n *node, when string) {
 			t.Errorf("%s: a container is running, and nothing can run in it", when)
 		}
 	}
-	for _, p := range n.pods.list(nil) {
+	for _, p := range n.core.pods.Table.List(nil) {
 		if err := removePod(t, n.Server, p.Id); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
@@ -276,7 +279,7 @@ func checkRecovered(t *testing.T, n *node, when string) {
 		ports, _ := os.ReadDir("/sys/class/net/" + n.cfg.BridgeName + "/brif")
 		return len(ports) == 0
 	})
-	for _, s := range n.machine.snaps.List() {
+	for _, s := range n.core.host.Snaps.List() {
 		if s.Kind != "layer" {
 			t.Errorf("%s: snapshot %s is left", when, s.Key)
 		}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/keeper"
 )
 
@@ -87,7 +88,7 @@ func TestSandboxUndoesWhatFails(t *testing.T) {
 			if l := w.left(); len(l) > 0 {
 				t.Errorf("left: %q", l)
 			}
-			if l := s.pods.list(nil); len(l) > 0 {
+			if l := s.core.pods.Table.List(nil); len(l) > 0 {
 				t.Errorf("listed: %v", l)
 			}
 			w.failing(what, nil)
@@ -104,7 +105,7 @@ func TestSandboxThatCannotBeUndoneStaysForStop(t *testing.T) {
 	if _, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("a")}); err == nil {
 		t.Fatal("no error")
 	}
-	l := s.pods.list(nil)
+	l := s.core.pods.Table.List(nil)
 	if len(l) != 1 || l[0].State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 		t.Fatalf("got %v", l)
 	}
@@ -140,7 +141,7 @@ func TestContainerLife(t *testing.T) {
 	if st.ExitCode != 3 || st.Reason != "Error" || st.FinishedAt == 0 || st.State != runtimeapi.ContainerState_CONTAINER_EXITED {
 		t.Errorf("exited: got %v", st)
 	}
-	if l := w.left(); hasPrefix(l, "mount "+s.machine.paths.rootfs(id)) {
+	if l := w.left(); hasPrefix(l, "mount "+s.core.host.Paths.Container(id).Rootfs()) {
 		t.Errorf("an exited container has %q", l)
 	}
 	for range 2 {
@@ -153,19 +154,6 @@ func TestContainerLife(t *testing.T) {
 	}
 	if _, err := s.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 		t.Errorf("stop of a removed container: %v", err)
-	}
-}
-
-func TestExitReasons(t *testing.T) {
-	for _, tt := range []struct {
-		exit   keeper.Exit
-		reason string
-	}{
-		{keeper.Exit{Code: 0}, "Completed"}, {keeper.Exit{Code: 1}, "Error"}, {keeper.Exit{Code: 137, Signal: 9, OOMKilled: true}, "OOMKilled"},
-	} {
-		if got := outcomeOf(tt.exit); got.reason != tt.reason || int(got.code) != tt.exit.Code {
-			t.Errorf("%+v: got %+v", tt.exit, got)
-		}
 	}
 }
 
@@ -196,7 +184,7 @@ func TestStartError(t *testing.T) {
 	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 128 || st.Reason != "StartError" || !strings.Contains(st.Message, "not found in $PATH") {
 		t.Errorf("got %v", st)
 	}
-	if l := w.left(); hasPrefix(l, "mount "+s.machine.paths.rootfs(id)) {
+	if l := w.left(); hasPrefix(l, "mount "+s.core.host.Paths.Container(id).Rootfs()) {
 		t.Errorf("left: %q", l)
 	}
 }
@@ -261,7 +249,8 @@ func TestErrorCodes(t *testing.T) {
 	check("create in a stopped sandbox", err, codes.FailedPrecondition)
 }
 
-// stopWith starts a container that ignores everything but SIGKILL and stops it with these graces, one after the other begun.
+// stopWith starts a container that ignores everything but SIGKILL and stops it with these graces, one after the other
+// begun.
 func stopWith(t *testing.T, graces ...int64) (took time.Duration, sent []unix.Signal) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -370,7 +359,7 @@ func TestStopSandboxKillsContainers(t *testing.T) {
 	if l := w.left(); len(l) > 0 {
 		t.Errorf("left: %q", l)
 	}
-	if l := s.ctrs.list(nil); len(l) > 0 {
+	if l := s.core.ctrs.Table.List(nil); len(l) > 0 {
 		t.Errorf("listed: %v", l)
 	}
 }
@@ -434,13 +423,13 @@ func TestFilters(t *testing.T) {
 	ca, cb := createContainer(t, s, a, "c"), createContainer(t, s, b, "c")
 	startContainer(t, s, cb)
 	pods := func(f *runtimeapi.PodSandboxFilter) (out []string) {
-		for _, p := range s.pods.list(f) {
+		for _, p := range s.core.pods.Table.List(f) {
 			out = append(out, p.Id)
 		}
 		return out
 	}
 	ctrs := func(f *runtimeapi.ContainerFilter) (out []string) {
-		for _, c := range s.ctrs.list(f) {
+		for _, c := range s.core.ctrs.Table.List(f) {
 			out = append(out, c.Id)
 		}
 		return out
@@ -482,40 +471,9 @@ func TestUpdateResources(t *testing.T) {
 	if r := statusOf(t, s, id).Resources.Linux; r.MemoryLimitInBytes != 1<<20 || r.CpuShares != 7 {
 		t.Errorf("got %v", r)
 	}
-	spec, err := readSpec(s.machine.paths.spec(id))
+	spec, err := host.ReadSpec(s.core.host.Paths.Container(id).Spec())
 	if err != nil || *spec.Linux.Resources.Memory.Limit != 1<<20 || len(spec.Linux.Resources.Devices) == 0 {
 		t.Errorf("specification: %+v, %v", spec, err)
-	}
-}
-
-func TestSysctls(t *testing.T) {
-	for key, ok := range map[string]bool{
-		"net.core.somaxconn": true, "net/ipv4/conf/eth0.1/forwarding": true, "kernel.shmmax": true, "fs.mqueue.msg_max": true, "vm.swappiness": false, "kernel.hostname": false,
-	} {
-		cfg := podConfig("a")
-		cfg.Linux.Sysctls = map[string]string{key: "1"}
-		if err := checkSandbox(cfg); (err == nil) != ok {
-			t.Errorf("%s: got %v", key, err)
-		}
-		cfg.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{
-			Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
-		}}
-		if err := checkSandbox(cfg); err == nil {
-			t.Errorf("%s was taken for the host's namespace", key)
-		}
-	}
-	if got := sysctlName("net/ipv4/conf/eth0.1/forwarding"); got != "net.ipv4.conf.eth0/1.forwarding" {
-		t.Errorf("got %s", got)
-	}
-}
-
-func TestResolvConf(t *testing.T) {
-	got := resolvConf(&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1", "::1"}, Searches: []string{"a", "b"}, Options: []string{"ndots:5"}})
-	if want := "search a b\nnameserver 1.1.1.1\nnameserver ::1\noptions ndots:5\n"; got != want {
-		t.Errorf("got %q", got)
-	}
-	if resolvConf(nil) != "" {
-		t.Error("nothing became something")
 	}
 }
 
@@ -548,7 +506,7 @@ func TestPodsEndThoughRecordsCannotBeWritten(t *testing.T) {
 	pod := runPod(t, s, "a")
 	id := createContainer(t, s, pod, "c")
 	startContainer(t, s, id)
-	if err := s.db.Close(); err != nil { // as good as a full disk
+	if err := s.core.db.Close(); err != nil { // as good as a full disk
 		t.Fatal(err)
 	}
 	if err := stopPod(t, s, pod); err != nil {
@@ -560,5 +518,5 @@ func TestPodsEndThoughRecordsCannotBeWritten(t *testing.T) {
 	if _, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("b")}); err == nil {
 		t.Error("a sandbox runs that nothing records")
 	}
-	s.life.end()
+	s.core.tasks.End()
 }

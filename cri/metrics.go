@@ -12,18 +12,23 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/container"
+	"github.com/berth-node/berth/cri/fault"
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/metrics"
+	"github.com/berth-node/berth/cri/sandbox"
+	"github.com/berth-node/berth/cri/usage"
 )
 
-// ListMetricDescriptors describes the metrics of pods and containers: those that this machine can measure.
-func (s *Server) ListMetricDescriptors(ctx context.Context, _ *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+// descriptors describes the metrics of pods and containers: those that this machine can measure.
+func (m *meters) descriptors(ctx context.Context, _ *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return call(ctx, "ListMetricDescriptors", func(context.Context) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 		// The launchers' group is there as long as the runtime is.
-		u, err := s.machine.cgroups.Stat(s.machine.launchCgroup())
+		u, err := m.host.Cgroups.Stat(m.host.LaunchCgroup())
 		if err != nil {
 			return nil, err
 		}
-		d, err := s.machine.cgroups.Detail(s.machine.launchCgroup())
+		d, err := m.host.Cgroups.Detail(m.host.LaunchCgroup())
 		if err != nil {
 			return nil, err
 		}
@@ -32,17 +37,17 @@ func (s *Server) ListMetricDescriptors(ctx context.Context, _ *runtimeapi.ListMe
 	})
 }
 
-// ListPodSandboxMetrics measures the pods that are ready and their containers that run.
-func (s *Server) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+// metrics measures the pods that are ready and their containers that run.
+func (m *meters) metrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return call(ctx, "ListPodSandboxMetrics", func(ctx context.Context) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-		return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics(ctx)}, nil
+		return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: m.podMetrics(ctx)}, nil
 	})
 }
 
-// StreamPodSandboxMetrics is ListPodSandboxMetrics as a stream.
-func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+// streamMetrics is ListPodSandboxMetrics as a stream.
+func (m *meters) streamMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	// A pod has a hundred metrics a container.
-	for _, p := range s.podMetrics(stream.Context()) {
+	for _, p := range m.podMetrics(stream.Context()) {
 		if err := stream.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: []*runtimeapi.PodSandboxMetrics{p}}); err != nil {
 			return err
 		}
@@ -50,30 +55,31 @@ func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRe
 	return nil
 }
 
-func (s *Server) podMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
-	m := measurer{containers: s.ctrs, fs: filesystemOf(s.machine.paths.snapshots()), devices: deviceNames{}}
+func (m *meters) podMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
+	of := measurer{host: m.host, containers: m.ctrs, fs: filesystemOf(m.host.Paths.Snapshots()), devices: deviceNames{}}
 	var out []*runtimeapi.PodSandboxMetrics
-	for _, sb := range s.pods.byID.all(newestSandbox) {
-		if sb.state() != sandboxReady || ctx.Err() != nil {
+	for _, sb := range m.pods.Table.ByID.All(sandbox.Newest) {
+		if sb.State() != sandbox.Ready || ctx.Err() != nil {
 			continue
 		}
-		out = append(out, m.pod(ctx, sb))
+		out = append(out, of.pod(ctx, sb))
 	}
 	return out
 }
 
 // measurer measures many containers, and looks once for what they have in common.
 type measurer struct {
-	containers *containers
+	host       *host.Host
+	containers *container.Containers
 	fs         metrics.Filesystem
 	devices    deviceNames
 }
 
-func (m *measurer) pod(ctx context.Context, sb *sandbox) *runtimeapi.PodSandboxMetrics {
-	rec, meta := sb.record(), sb.cfg.GetMetadata()
-	l := metrics.Labels{ID: sb.id, Namespace: meta.GetNamespace(), Pod: meta.GetName()}
-	out := &runtimeapi.PodSandboxMetrics{PodSandboxId: sb.id, Metrics: metrics.OfPod(l, podInterfaces(rec.Pid, rec.NetNS), time.Now())}
-	for _, c := range sb.containers() {
+func (m *measurer) pod(ctx context.Context, sb *sandbox.Sandbox) *runtimeapi.PodSandboxMetrics {
+	rec, meta := sb.Record(), sb.Config.GetMetadata()
+	l := metrics.Labels{ID: sb.ID, Namespace: meta.GetNamespace(), Pod: meta.GetName()}
+	out := &runtimeapi.PodSandboxMetrics{PodSandboxId: sb.ID, Metrics: metrics.OfPod(l, usage.Interfaces(rec.Pid, rec.NetNS), time.Now())}
+	for _, c := range m.containers.Table.Of(sb) {
 		// It may have ended just now; then it is one that does not run.
 		if got, err := m.container(ctx, c, l); err == nil {
 			out.ContainerMetrics = append(out.ContainerMetrics, got)
@@ -82,34 +88,34 @@ func (m *measurer) pod(ctx context.Context, sb *sandbox) *runtimeapi.PodSandboxM
 	return out
 }
 
-func (m *measurer) container(ctx context.Context, c *container, l metrics.Labels) (*runtimeapi.ContainerMetrics, error) {
-	cs, rec := m.containers, c.record()
-	if rec.State != containerRunning {
-		return nil, errPrecondition
+func (m *measurer) container(ctx context.Context, c *container.Container, l metrics.Labels) (*runtimeapi.ContainerMetrics, error) {
+	cs, rec := m.containers, c.Record()
+	if rec.State != container.Running {
+		return nil, fault.ErrPrecondition
 	}
-	usage, err := cs.cgroups.Stat(rec.Cgroup)
+	usage, err := m.host.Cgroups.Stat(rec.Cgroup)
 	if err != nil {
 		return nil, err
 	}
-	detail, err := cs.cgroups.Detail(rec.Cgroup)
+	detail, err := m.host.Cgroups.Detail(rec.Cgroup)
 	if err != nil {
 		return nil, err
 	}
-	pids, err := cs.cgroups.Pids(rec.Cgroup)
+	pids, err := m.host.Cgroups.Pids(rec.Cgroup)
 	if err != nil {
 		return nil, err
 	}
-	l.ID, l.Container, l.Image = c.id, c.cfg.GetMetadata().GetName(), imageSpec(c.cfg.GetImage(), rec).GetImage()
+	l.ID, l.Container, l.Image = c.ID, c.Config.GetMetadata().GetName(), container.ImageSpec(c.Config.GetImage(), rec).GetImage()
 	in := &metrics.Container{
 		Labels: l, Seen: usage.Time, Started: time.Unix(0, rec.StartedAt), Usage: usage, Detail: detail,
 		Processes: processesOf(pids, rec.Pid), Filesystem: m.fs, Name: m.devices.name,
 	}
-	if layer := cs.layer(ctx, c); layer != nil {
+	if layer := cs.Meter.Layer(ctx, c); layer != nil {
 		in.Filesystem.Used = layer.GetUsedBytes().GetValue()
 	} else {
 		in.Filesystem.Known = false
 	}
-	return &runtimeapi.ContainerMetrics{ContainerId: c.id, Metrics: metrics.OfContainer(in)}, nil
+	return &runtimeapi.ContainerMetrics{ContainerId: c.ID, Metrics: metrics.OfContainer(in)}, nil
 }
 
 // processesOf counts what processes have open. Those that end meanwhile have nothing open.

@@ -95,7 +95,7 @@ func TestStatsFilters(t *testing.T) {
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
-		layers := n.Layers(t.Context())
+		layers := n.Local().Layers(t.Context())
 		for _, s := range l.GetStats() {
 			of := layers[s.GetAttributes().GetId()]
 			if of == nil || of.GetUsedBytes().GetValue() != s.GetWritableLayer().GetUsedBytes().GetValue() || of.GetFsId().GetMountpoint() != s.GetWritableLayer().GetFsId().GetMountpoint() || len(layers) != 3 {

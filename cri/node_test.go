@@ -71,7 +71,7 @@ func newNode(t testing.TB) *node {
 	t.Cleanup(func() { n.checkClean(t) })
 	n.open(t)
 	t.Cleanup(func() { n.purge(t) })
-	if _, err := n.Images().Import(t.Context(), bytes.NewReader(testImage(t)), nil); err != nil {
+	if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(testImage(t)), nil); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -87,7 +87,7 @@ func (n *node) open(t testing.TB) {
 
 func (n *node) purge(t testing.TB) {
 	t.Helper()
-	if err := n.Purge(context.Background()); err != nil {
+	if err := n.Local().Purge(context.Background()); err != nil {
 		t.Error(err)
 	}
 	h, err := cgroups.Open("")
@@ -276,12 +276,12 @@ func (n *node) tryCreate(pod, name string, change func(*runtimeapi.ContainerConf
 func (n *node) output(t testing.TB, pod, name string, change func(*runtimeapi.ContainerConfig), cmd ...string) string {
 	t.Helper()
 	id := n.run(t, pod, name, change, cmd...)
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.done
-	return logText(t, c.record().LogPath)
+	<-c.Done
+	return logText(t, c.Record().LogPath)
 }
 
 // logText is the content of a log in the CRI format.

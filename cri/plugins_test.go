@@ -19,7 +19,9 @@ import (
 	"github.com/containerd/ttrpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/container"
 	"github.com/berth-node/berth/cri/nri"
+	"github.com/berth-node/berth/cri/sandbox"
 )
 
 // testPlugin is a plugin in a process of its own. It writes what it hears of to a file, and does what annotations of pods and
@@ -334,7 +336,7 @@ func (p *pluginProcess) wait(t *testing.T, line string) {
 // settled waits until the runtime knows the plugin too, which is a moment after the plugin knows the runtime.
 func (n *node) settled(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, func() bool { return n.machine.plugins.Load().Active() == want })
+	eventually(t, func() bool { return n.core.host.Plugins.Active() == want })
 }
 
 func annotated(kv ...string) func(*runtimeapi.ContainerConfig) {
@@ -396,7 +398,7 @@ func TestPluginAdjusts(t *testing.T) {
 	n := pluggedNode(t)
 	n.open(t)
 	specDir, dir := t.TempDir(), t.TempDir()
-	n.machine.cdi.dirs = []string{specDir}
+	n.core.host.CDI.Dirs = []string{specDir}
 	if err := os.WriteFile(filepath.Join(specDir, "gadget.json"), fmt.Appendf(nil, cdiSpec, t.TempDir()), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -435,16 +437,16 @@ func TestPluginAdjusts(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(dir, "hook")); err != nil || !strings.Contains(string(b), id) {
 		t.Errorf("hook: got %s, %v", b, err)
 	}
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := n.machine.cgroups.Stat(group)
-	if err != nil || c.record().Cgroup != group || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
-		t.Errorf("group %s: got %+v, %v", c.record().Cgroup, u, err)
+	u, err := n.core.host.Cgroups.Stat(group)
+	if err != nil || c.Record().Cgroup != group || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
+		t.Errorf("group %s: got %+v, %v", c.Record().Cgroup, u, err)
 	}
 	// The container itself cannot tell on cgroup v2, where its group is the root of its own namespace.
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.record().Pid)); err != nil || !strings.Contains(string(b), group+"\n") {
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Record().Pid)); err != nil || !strings.Contains(string(b), group+"\n") {
 		t.Errorf("groups of its process: got %s, %v", b, err)
 	}
 	if got := n.shares(t, group); got < 590 || got > 610 {
@@ -454,7 +456,7 @@ func TestPluginAdjusts(t *testing.T) {
 	if _, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 300}}); err != nil {
 		t.Error(err)
 	}
-	if u, err := n.machine.cgroups.Stat(group); err != nil || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
+	if u, err := n.core.host.Cgroups.Stat(group); err != nil || u.Memory.Limit != 48<<20 || u.Pids.Limit != 77 {
 		t.Errorf("after an update: got %+v, %v", u, err)
 	}
 	if _, err := n.tryRun(pod, "class", annotated("test/do", "class"), "true"); err == nil || !strings.Contains(err.Error(), `block I/O class "gold"`) {
@@ -487,7 +489,7 @@ func TestPluginAdjustsMore(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", script, got, want)
 		}
 	}
-	d, err := n.machine.cgroups.Detail(n.containerRecord(t, id).Cgroup)
+	d, err := n.core.host.Cgroups.Detail(n.containerRecord(t, id).Cgroup)
 	if err != nil || d.CPUQuotaUs != 60000 {
 		t.Errorf("got %+v, %v", d, err)
 	}
@@ -514,11 +516,11 @@ func TestPluginChangesOthers(t *testing.T) {
 	n.settled(t, true)
 	pod, _ := n.pod(t, "a", nil)
 	limit := func(id string) uint64 {
-		c, err := n.ctrs.byID.get(id)
+		c, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := n.machine.cgroups.Stat(c.record().Cgroup)
+		u, err := n.core.host.Cgroups.Stat(c.Record().Cgroup)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -552,7 +554,7 @@ func TestPluginRefuses(t *testing.T) {
 	if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil || !strings.Contains(err.Error(), "refused by the test") {
 		t.Errorf("sandbox: got %v", err)
 	}
-	if l := n.leaks(t); len(l) > 0 || len(n.pods.byID.all(newestSandbox)) > 0 {
+	if l := n.leaks(t); len(l) > 0 || len(n.core.pods.Table.ByID.All(sandbox.Newest)) > 0 {
 		t.Errorf("left behind: %q", l)
 	}
 	pod, _ := n.pod(t, "a", nil)
@@ -582,7 +584,7 @@ func TestPluginEvicts(t *testing.T) {
 	pod, _ := n.pod(t, "a", nil)
 	const patient = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"
 	polite := n.run(t, pod, "polite", nil, "sh", "-c", patient)
-	deaf := n.run(t, pod, "deaf", annotated(graceAnnotation, "1"), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	deaf := n.run(t, pod, "deaf", annotated(container.GraceAnnotation, "1"), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
 	itself := n.run(t, pod, "itself", annotated("test/evict", "itself"), "sh", "-c", patient)
 	for _, id := range []string{polite, deaf, itself} {
 		eventually(t, func() bool { return logText(t, statusOf(t, n.Server, id).LogPath) == "ready\n" })
@@ -594,11 +596,11 @@ func TestPluginEvicts(t *testing.T) {
 		t.Error(err)
 	}
 	for id, code := range map[string]int32{polite: 7, deaf: 137, itself: 7} {
-		c, err := n.ctrs.byID.get(id)
+		c, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-c.done
+		<-c.Done
 		if st := statusOf(t, n.Server, id); st.ExitCode != code || st.Message != "evicted by an NRI plugin: it is in the way" {
 			t.Errorf("got %v", st)
 		}
@@ -677,10 +679,10 @@ func TestPluginFails(t *testing.T) {
 // TestPluginLooksAtAll: who is told of all pods at once has longer for that than for one of them.
 func TestPluginLooksAtAll(t *testing.T) {
 	n := pluggedNode(t)
-	n.cfg.NRI.RequestTimeout = 500 * time.Millisecond
+	n.cfg.NRI.RequestTimeout = 5 * time.Second // in which a plugin answers on a machine that has much other work
 	n.open(t)
 	pod, _ := n.pod(t, "a", nil)
-	p := n.plug(t, "slow", "BERTH_TEST_NRI_LOOKS_FOR=1s")
+	p := n.plug(t, "slow", "BERTH_TEST_NRI_LOOKS_FOR=6s")
 	n.settled(t, true)
 	n.run(t, pod, "main", nil, "sleep", "1000")
 	p.wait(t, "PostStartContainer main CONTAINER_RUNNING")

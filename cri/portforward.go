@@ -16,14 +16,14 @@ const dialTimeout = 30 * time.Second
 
 // PortForward copies between a client's stream and a port on the pod's own loopback.
 func (s streams) PortForward(ctx context.Context, id string, port int32, client io.ReadWriter) error {
-	sb, err := s.pods.byID.get(id)
+	sb, err := s.pods.Table.ByID.Get(id)
 	if err != nil {
 		return asStatus(err)
 	}
-	if _, err := sb.live(); err != nil {
+	if _, err := sb.Live(); err != nil {
 		return asStatus(err)
 	}
-	conn, err := dialIn(ctx, sb.record().NetNS, port)
+	conn, err := dialIn(ctx, sb.Record().NetNS, port)
 	if err != nil {
 		return asStatus(fmt.Errorf("forward port %d of sandbox %s: %w", port, id, err))
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-node/berth/cri/stdio"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -70,7 +71,7 @@ func TestPodOnTheRealKernel(t *testing.T) {
 	if got := logText(t, cs.LogPath); got != "out\nerr\n" {
 		t.Errorf("log: got %q", got)
 	}
-	if l := n.leaks(t); hasPrefix(l, "mount "+n.machine.paths.rootfs(id)) || hasPrefix(l, "cgroup "+n.cfg.CgroupRoot+"/pod-web/"+id) {
+	if l := n.leaks(t); hasPrefix(l, "mount "+n.core.host.Paths.Container(id).Rootfs()) || hasPrefix(l, "cgroup "+n.cfg.CgroupRoot+"/pod-web/"+id) {
 		t.Errorf("an exited container has %q", l)
 	}
 }
@@ -87,18 +88,19 @@ func TestMissingCommand(t *testing.T) {
 	}
 	id = n.run(t, pod, "other", nil, "sleep", "1000")
 	n.sh(t, id, "echo x > /tmp/plain; echo x > /tmp/odd; chmod 755 /tmp/odd; printf '#!/no/such/shell\\n' > /tmp/script; chmod 755 /tmp/script")
-	for cmd, want := range map[string]unexecuted{
-		"nosuchthing":      {127, `exec: "nosuchthing": executable file not found in $PATH`},
-		"/no/such":         {127, `exec: "/no/such": stat /no/such: no such file or directory`},
-		"/tmp/script":      {127, "no such file or directory"},
-		"/tmp/plain":       {126, "permission denied"},
-		"/tmp":             {126, "is a directory"},
-		"/tmp/odd":         {126, "exec format error"},
-		"/tmp/plain/below": {126, "not a directory"},
+	for cmd, want := range map[string]stdio.Unexecuted{
+		"nosuchthing":      {Code: 127, Message: `exec: "nosuchthing": executable file not found in $PATH`},
+		"/no/such":         {Code: 127, Message: `exec: "/no/such": stat /no/such: no such file or directory`},
+		"/tmp/script":      {Code: 127, Message: "no such file or directory"},
+		"/tmp/plain":       {Code: 126, Message: "permission denied"},
+		"/tmp":             {Code: 126, Message: "is a directory"},
+		"/tmp/odd":         {Code: 126, Message: "exec format error"},
+		"/tmp/plain/below": {Code: 126, Message: "not a directory"},
 	} {
-		// To who asks for the output as a whole it is an error, as in containerd's CRI: kubelet throws such an answer of a probe away.
+		// To who asks for the output as a whole it is an error, as in containerd's CRI: kubelet throws such an answer
+		// of a probe away.
 		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{cmd}})
-		if got, ok := notExecuted(err, []string{cmd}); !ok || got.code != want.code || !strings.Contains(got.message, want.message) {
+		if got, ok := stdio.NotExecuted(err, []string{cmd}); !ok || got.Code != want.Code || !strings.Contains(got.Message, want.Message) {
 			t.Errorf("exec of %s: got %+v, %v", cmd, got, err)
 		}
 	}
@@ -125,11 +127,11 @@ func TestExecSyncTimeoutKillsTheGroup(t *testing.T) {
 		t.Errorf("got %v, %v", r, err)
 	}
 	r, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "yes | head -c 20000000"}})
-	if err != nil || len(r.Stdout) != maxOutput || r.ExitCode != 0 {
+	if err != nil || len(r.Stdout) != stdio.MaxOutput || r.ExitCode != 0 {
 		t.Errorf("long output: %d bytes, code %d, %v", len(r.GetStdout()), r.GetExitCode(), err)
 	}
 	r, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "yes | head -c 20000000 >&2 & yes | head -c 20000000; wait"}})
-	if err != nil || len(r.Stdout) != maxOutput/2 || len(r.Stderr) != maxOutput/2 {
+	if err != nil || len(r.Stdout) != stdio.MaxOutput/2 || len(r.Stderr) != stdio.MaxOutput/2 {
 		t.Errorf("long output on both streams: %d and %d bytes, %v", len(r.GetStdout()), len(r.GetStderr()), err)
 	}
 	r, err = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo before; sleep 1000 &"}, Timeout: 60})
@@ -287,8 +289,8 @@ func TestNamespacesOnTheRealKernel(t *testing.T) {
 		t.Errorf("host's: got %q, want %q", got, want)
 	}
 	pid := int(0)
-	if cc, err := n.ctrs.byID.get(id); err == nil {
-		pid = cc.record().Pid
+	if cc, err := n.core.ctrs.Table.ByID.Get(id); err == nil {
+		pid = cc.Record().Pid
 	}
 	// A start is over when the program is about to be executed.
 	eventually(t, func() bool { return n.sh(t, id, "cat /proc/"+itoa(pid)+"/comm") == "sleep" })
@@ -373,7 +375,7 @@ func TestPodsReachEachOther(t *testing.T) {
 	a, _ := n.pod(t, "a", nil)
 	b, _ := n.pod(t, "b", nil)
 	n.run(t, a, "main", nil, "sh", "-c", "while :; do echo hello | nc -l -p 80; done")
-	ip := n.pods.list(nil)[1]
+	ip := n.core.pods.Table.List(nil)[1]
 	st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: ip.Id})
 	if err != nil {
 		t.Fatal(err)
@@ -406,11 +408,11 @@ func TestRestartedServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := n.ctrs.byID.get(ends)
+	c, err := n.core.ctrs.Table.ByID.Get(ends)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid := c.record().Pid
+	pid := c.Record().Pid
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -435,12 +437,12 @@ func TestRestartedServer(t *testing.T) {
 	n.sh(t, created.ContainerId, "true")
 
 	// And once more, with the keeper killed meanwhile.
-	keeper := n.pods.list(nil)[0].Id
-	sb, err := n.pods.byID.get(keeper)
+	keeper := n.core.pods.Table.List(nil)[0].Id
+	sb, err := n.core.pods.Table.ByID.Get(keeper)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kpid := sb.record().Pid
+	kpid := sb.Record().Pid
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -462,11 +464,11 @@ func TestKilledKeeper(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
-	sb, err := n.pods.byID.get(pod)
+	sb, err := n.core.pods.Table.ByID.Get(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kill(t, sb.record().Pid)
+	kill(t, sb.Record().Pid)
 	if st := waitExited(t, n.Server, id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED {
 		t.Errorf("got %v", st)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-node/berth/cri/container"
+	"github.com/berth-node/berth/cri/sandbox"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,7 +19,7 @@ import (
 // lose takes the records of a closed server away, and their copy with them.
 func (n *node) lose(t testing.TB, how func(path string) error) {
 	t.Helper()
-	for _, f := range []string{n.machine.paths.db(), n.machine.paths.recordsCopy()} {
+	for _, f := range []string{n.core.host.Paths.DB(), n.core.host.Paths.RecordsCopy()} {
 		if err := how(f); err != nil {
 			t.Fatal(err)
 		}
@@ -28,8 +30,8 @@ func noise(path string) error {
 	return os.WriteFile(path, bytes.Repeat([]byte("\xed\x0c\n\xff"), 9000), 0o600)
 }
 
-// TestLostRecords removes the records under live pods, and their copy with them. The next server adopts the pods by what they have of
-// their own; images and layers it finds by what is on the disk, whether or not that was synced.
+// TestLostRecords removes the records under live pods, and their copy with them. The next server adopts the pods by
+// what they have of their own; images and layers it finds by what is on the disk, whether or not that was synced.
 func TestLostRecords(t *testing.T) {
 	for name, how := range map[string]func(string) error{"gone": os.Remove, "noise": noise} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +48,7 @@ func TestLostRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.sh(t, id, "echo mine >/own")
-			before, err := n.Images().Get(boxImage)
+			before, err := n.Local().Images().Get(boxImage)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +75,7 @@ func TestLostRecords(t *testing.T) {
 			if st := statusOf(t, n.Server, ended); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 1 {
 				t.Errorf("the one that has ended: %v", st)
 			}
-			if l := n.ctrs.list(nil); len(l) != 2 {
+			if l := n.core.ctrs.Table.List(nil); len(l) != 2 {
 				t.Errorf("containers: %v", l)
 			}
 			st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
@@ -83,10 +85,10 @@ func TestLostRecords(t *testing.T) {
 			if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg}); err == nil {
 				t.Error("the pod was made a second time")
 			}
-			if err := n.Images().Collect(t.Context()); err != nil {
+			if err := n.Local().Images().Collect(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if again, err := n.Images().Get(boxImage); err != nil || !reflect.DeepEqual(again.Names(), before.Names()) || again.Size < before.Size {
+			if again, err := n.Local().Images().Get(boxImage); err != nil || !reflect.DeepEqual(again.Names(), before.Names()) || again.Size < before.Size {
 				t.Errorf("image: got %+v, %v, want %+v", again, err, before)
 			}
 			if got := n.output(t, pod, "more", nil, "echo", "hello"); got != "hello\n" {
@@ -107,8 +109,8 @@ func TestLostRecords(t *testing.T) {
 	}
 }
 
-// TestLostAndDamagedRecords has, beside the records, those damaged that one pod has of its own. That pod is left as it is, the other
-// one is adopted.
+// TestLostAndDamagedRecords has, beside the records, those damaged that one pod has of its own. That pod is left as it
+// is, the other one is adopted.
 func TestLostAndDamagedRecords(t *testing.T) {
 	n := newNode(t)
 	pod, cfg := n.pod(t, "a", nil)
@@ -122,7 +124,7 @@ func TestLostAndDamagedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lose(t, os.Remove)
-	if err := errors.Join(noise(n.machine.paths.record(pod)), noise(n.machine.paths.ctrRecord(other, hurt))); err != nil {
+	if err := errors.Join(noise(n.core.host.Paths.Sandbox(pod).Record()), noise(n.core.host.Paths.Sandbox(other).ContainerRecord(hurt))); err != nil {
 		t.Fatal(err)
 	}
 	n.open(t)
@@ -156,11 +158,11 @@ func TestDamagedRecords(t *testing.T) {
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
 	ended := n.run(t, pod, "short", nil, "true")
-	c, err := n.ctrs.byID.get(ended)
+	c, err := n.core.ctrs.Table.ByID.Get(ended)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-c.done
+	<-c.Done
 	before := runningPid(t, n, id)
 	for name, damage := range map[string]func(path string) error{
 		"gone":    os.Remove,
@@ -172,7 +174,7 @@ func TestDamagedRecords(t *testing.T) {
 			if err := n.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := damage(n.machine.paths.db()); err != nil {
+			if err := damage(n.core.host.Paths.DB()); err != nil {
 				t.Fatal(err)
 			}
 			n.open(t)
@@ -190,7 +192,7 @@ func TestDamagedRecords(t *testing.T) {
 			if err != nil || string(r.GetStdout()) != "here\n" {
 				t.Errorf("exec: %v, %v", r, err)
 			}
-			if _, err := n.Images().Get(boxImage); err != nil {
+			if _, err := n.Local().Images().Get(boxImage); err != nil {
 				t.Error(err)
 			}
 		})
@@ -199,12 +201,12 @@ func TestDamagedRecords(t *testing.T) {
 
 func runningPid(t *testing.T, n *node, id string) int {
 	t.Helper()
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := c.record()
-	if r.State != containerRunning || unix.Kill(r.Pid, 0) != nil {
+	r := c.Record()
+	if r.State != container.Running || unix.Kill(r.Pid, 0) != nil {
 		t.Errorf("container is %s, process %d", r.State, r.Pid)
 	}
 	return r.Pid
@@ -223,14 +225,14 @@ func TestRebooted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb, err := n.pods.byID.get(pod)
+	sb, err := n.core.pods.Table.ByID.Get(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.pods.update(sb, func(r *sandboxRecord) { r.BootID = "an earlier one" }); err != nil {
+	if err := n.core.pods.Table.Update(sb, func(r *sandbox.Record) { r.BootID = "an earlier one" }); err != nil {
 		t.Fatal(err)
 	}
-	keeper := sb.record().Pid
+	keeper := sb.Record().Pid
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -24,14 +24,14 @@ func send[T, M any](stream grpc.ServerStreamingServer[M], items []T, message fun
 
 // StreamPodSandboxes streams the list of sandboxes.
 func (s *Server) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	return send(stream, s.pods.list(r.GetFilter()), func(p []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
+	return send(stream, s.core.pods.Table.List(r.GetFilter()), func(p []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
 		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: p}
 	})
 }
 
 // StreamContainers streams the list of containers.
 func (s *Server) StreamContainers(r *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	return send(stream, s.ctrs.list(r.GetFilter()), func(p []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
+	return send(stream, s.core.ctrs.Table.List(r.GetFilter()), func(p []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
 		return &runtimeapi.StreamContainersResponse{Containers: p}
 	})
 }

@@ -2,14 +2,18 @@ package cri
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/berth-node/berth/cri/stdio"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -27,12 +31,12 @@ func forEachRuntime(t *testing.T, test func(t *testing.T, n *node, handler strin
 			}
 			n := newNode(t)
 			test(t, n, name)
-			for _, p := range n.pods.list(nil) {
+			for _, p := range n.core.pods.Table.List(nil) {
 				if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
 					t.Error(err)
 				}
 			}
-			if left, err := os.ReadDir(filepath.Join(n.machine.paths.runtimes(), name)); err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(filepath.Join(n.core.host.Paths.Runtimes(), name)); err != nil || len(left) > 0 {
 				t.Errorf("left in the runtime's root: %v, %v", left, err)
 			}
 		})
@@ -46,7 +50,7 @@ func TestExternalRuntime(t *testing.T) {
 			cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20
 			cfg.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte("b")}}
 		}, "sh", "-c", "echo out; echo err >&2; trap 'exit 7' TERM; while :; do sleep 0.05; done")
-		if left, err := os.ReadDir(filepath.Join(n.machine.paths.runtimes(), handler)); err != nil || len(left) != 1 {
+		if left, err := os.ReadDir(filepath.Join(n.core.host.Paths.Runtimes(), handler)); err != nil || len(left) != 1 {
 			t.Errorf("in the runtime's root: %v, %v", left, err)
 		}
 		for script, want := range map[string]string{
@@ -76,7 +80,7 @@ func TestExternalRuntime(t *testing.T) {
 		if cs.ExitCode != 7 || cs.Reason != "Error" || logText(t, cs.LogPath) != "out\nerr\n" {
 			t.Errorf("got %v, log %q", cs, logText(t, cs.LogPath))
 		}
-		if l := n.leaks(t); hasPrefix(l, "cgroup "+n.cfg.CgroupRoot+"/pod-web/"+id) || hasPrefix(l, "mount "+n.machine.paths.rootfs(id)) {
+		if l := n.leaks(t); hasPrefix(l, "cgroup "+n.cfg.CgroupRoot+"/pod-web/"+id) || hasPrefix(l, "mount "+n.core.host.Paths.Container(id).Rootfs()) {
 			t.Errorf("an exited container has %q", l)
 		}
 		for range 2 {
@@ -103,7 +107,8 @@ func TestExternalRuntimeExec(t *testing.T) {
 		if got := n.sh(t, id, "grep -w Seccomp: /proc/self/status"); got != "Seccomp:\t2" {
 			t.Errorf("filter of an exec: got %q", got)
 		}
-		// What the runtime is started with it hands on: that must not be the host's device, whose mode could be changed through it.
+		// What the runtime is started with it hands on: that must not be the host's device, whose mode could be changed
+		// through it.
 		var st unix.Stat_t
 		if err := unix.Stat("/dev/null", &st); err != nil {
 			t.Fatal(err)
@@ -119,9 +124,9 @@ func TestExternalRuntimeExec(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		eventually(t, func() bool { return !strings.Contains(n.sh(t, id, "ps"), "471") })
-		for cmd, want := range map[string]unexecuted{"nosuchthing": {127, "not found in $PATH"}, "/etc/passwd": {126, "ermission denied"}} {
+		for cmd, want := range map[string]stdio.Unexecuted{"nosuchthing": {Code: 127, Message: "not found in $PATH"}, "/etc/passwd": {Code: 126, Message: "ermission denied"}} {
 			_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{cmd}})
-			if got, ok := notExecuted(err, []string{cmd}); !ok || got.code != want.code || !strings.Contains(got.message, want.message) {
+			if got, ok := stdio.NotExecuted(err, []string{cmd}); !ok || got.Code != want.Code || !strings.Contains(got.Message, want.Message) {
 				t.Errorf("exec of %s: got %+v, %v", cmd, got, err)
 			}
 		}
@@ -137,7 +142,60 @@ func TestExternalRuntimeExec(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "4") || !strings.Contains(out.String(), "/dev/pts/") {
 			t.Errorf("terminal: got %q, %v", out.String(), err)
 		}
-		if left, err := os.ReadDir(n.machine.paths.runtimeRun(id)); err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(n.core.host.Paths.Container(id).RuntimeRun()); err != nil || len(left) > 0 {
+			t.Errorf("left beside the container: %v, %v", left, err)
+		}
+	})
+}
+
+// TestExternalRuntimeExecGivenUp gives execs up at any moment, also while the runtime is at work: neither the command
+// nor the runtime is left behind, and the container goes on.
+func TestExternalRuntimeExecGivenUp(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, n *node, handler string) {
+		pod, _ := n.podOf(t, handler, "a", nil)
+		id := n.run(t, pod, "main", nil, "sleep", "1000")
+		nap := fmt.Sprint(6_000_000 + os.Getpid())
+		left := func() (out []string) {
+			files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range files {
+				b, err := os.ReadFile(f)
+				words := string(b)
+				if err == nil && (strings.Contains(words, nap) || strings.Contains(words, id) && strings.Contains(words, "\x00exec\x00")) {
+					out = append(out, filepath.Dir(f)+" "+strings.ReplaceAll(words, "\x00", " "))
+				}
+			}
+			return out
+		}
+		giveUp := func(ctx context.Context) {
+			t.Helper()
+			script := "echo > /began; sleep " + nap + " & sleep " + nap
+			if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", script}}); err == nil {
+				t.Error("the command has ended")
+			}
+		}
+		began := fmt.Sprintf("/proc/%d/root/began", n.initPid(t, id))
+		for i := range 40 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Millisecond)
+			giveUp(ctx)
+			cancel()
+		}
+		if err := os.Remove(began); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { giveUp(ctx) })
+		eventually(t, func() bool { _, err := os.Stat(began); return err == nil })
+		cancel()
+		done.Wait()
+		eventually(t, func() bool { return len(left()) == 0 })
+		if got := n.sh(t, id, "echo ok"); got != "ok" {
+			t.Errorf("got %q", got)
+		}
+		if left, err := os.ReadDir(n.core.host.Paths.Container(id).RuntimeRun()); err != nil || len(left) > 0 {
 			t.Errorf("left beside the container: %v, %v", left, err)
 		}
 	})
@@ -181,13 +239,13 @@ func TestExternalRuntimeEnds(t *testing.T) {
 			t.Errorf("got %v", st)
 		}
 		last := n.run(t, pod, "last", nil, "sleep", "4714")
-		c, err := n.ctrs.byID.get(last)
+		c, err := n.core.ctrs.Table.ByID.Get(last)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kill(t, c.sandbox.record().Pid)
+		kill(t, c.Sandbox.Record().Pid)
 		select {
-		case <-c.done:
+		case <-c.Done:
 		case <-time.After(time.Minute):
 			t.Fatal("a container without its keeper goes on")
 		}

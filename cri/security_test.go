@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cri/host"
 	"github.com/berth-node/berth/cri/image/imagetest"
 	"github.com/berth-node/berth/cri/oci"
 )
@@ -72,12 +72,12 @@ func TestPropagation(t *testing.T) {
 	if got := n.sh(t, id, "true"+strings.ReplaceAll(mounted, "NAME", "in")); got != "0\n1\n1" {
 		t.Errorf("mounted in the container: got %q", got)
 	}
-	if !isMountpoint(filepath.Join(dir, "in")) {
+	if !host.IsMountpoint(filepath.Join(dir, "in")) {
 		t.Error("what was mounted in the container is not seen on the host")
 	}
 	n.sh(t, id, "umount /both/in")
 	n.sh(t, id, "mkdir /down/own && mount -t tmpfs x /down/own")
-	if isMountpoint(filepath.Join(dir, "own")) {
+	if host.IsMountpoint(filepath.Join(dir, "own")) {
 		t.Error("a mount below a slave is seen on the host")
 	}
 	private := t.TempDir()
@@ -256,7 +256,7 @@ func TestProcMount(t *testing.T) {
 func TestRefusedSecurity(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
-	host := n.machine.host
+	host := n.core.host.Host
 	for name, tt := range map[string]struct {
 		change func(*runtimeapi.LinuxContainerSecurityContext)
 		want   string
@@ -298,7 +298,7 @@ func TestStopSignals(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	const quits = "berth.test/quits:1"
-	if _, err := n.Images().Import(t.Context(), bytes.NewReader(boxWith(t, quits, ocispec.ImageConfig{StopSignal: "SIGQUIT"})), nil); err != nil {
+	if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(boxWith(t, quits, ocispec.ImageConfig{StopSignal: "SIGQUIT"})), nil); err != nil {
 		t.Fatal(err)
 	}
 	const unsaid = runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
@@ -360,7 +360,7 @@ func TestDigitsAreNumbers(t *testing.T) {
 		{Name: "etc/passwd", Body: "1000:x:0:0:root by another name:/:/bin/sh\n"}, {Name: "etc/group", Body: "1001:x:0:\n"},
 	}
 	archive := boxWith(t, name, ocispec.ImageConfig{User: "1000:1001"}, files...)
-	if _, err := n.Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
+	if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
 		t.Fatal(err)
 	}
 	st, err := n.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
@@ -380,11 +380,11 @@ func TestDigitsAreNumbers(t *testing.T) {
 			cfg.Image.Image = name
 			c.sc(securityOf(cfg))
 		}, "sleep", "1000")
-		made, err := n.ctrs.byID.get(id)
+		made, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kernel, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", made.record().Pid))
+		kernel, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", made.Record().Pid))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -405,28 +405,14 @@ func TestDigitsAreNumbers(t *testing.T) {
 	}
 }
 
-// TestLabelsWithoutSELinux: charts ask for labels everywhere, so this is said once and not for each container.
-func TestLabelsWithoutSELinux(t *testing.T) {
-	var said bytes.Buffer
-	cs := &containers{machine: &machine{log: slog.New(slog.NewTextHandler(&said, nil))}}
-	for _, o := range []*runtimeapi.SELinuxOption{nil, {}, {Level: "s0"}, {User: "u", Role: "r", Type: "t"}} {
-		cfg := containerConfig("main")
-		cfg.Linux.SecurityContext.SelinuxOptions = o
-		c := newContainer(containerRecord{ID: "id"}, cfg, &sandbox{cfg: podConfig("a")})
-		cs.warn(c, oci.Input{Container: cfg, Sandbox: c.sandbox.cfg})
-	}
-	if n := strings.Count(said.String(), "SELinux options are ignored"); n != 1 {
-		t.Errorf("said %d times: %s", n, said.String())
-	}
-}
-
-// TestAppArmorDefault: where the kernel has AppArmor, a container that says nothing about it is confined, and so is what is run in it.
+// TestAppArmorDefault: where the kernel has AppArmor, a container that says nothing about it is confined, and so is
+// what is run in it.
 func TestAppArmorDefault(t *testing.T) {
 	n := newNode(t)
-	if !n.machine.host.AppArmor {
+	if !n.core.host.Host.AppArmor {
 		t.Skip("this kernel has no AppArmor")
 	}
-	if err := n.machine.armor.Ensure(t.Context()); errors.Is(err, oci.ErrNoProfile) {
+	if err := n.core.host.Armor.Ensure(t.Context()); errors.Is(err, oci.ErrNoProfile) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -461,11 +447,11 @@ func TestAppArmorDefault(t *testing.T) {
 			securityOf(cfg).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
 			c.change(cfg)
 		}, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done")
-		made, err := n.ctrs.byID.get(id)
+		made, err := n.core.ctrs.Table.ByID.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := label(made.record().Pid); got != c.want {
+		if got := label(made.Record().Pid); got != c.want {
 			t.Errorf("%s: the container is %q, want %q", name, got, c.want)
 		}
 		if got := n.sh(t, id, "cat /proc/self/attr/current"); got != c.want {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups"
@@ -38,21 +40,21 @@ func freezeGroup(t testing.TB, group, state string) {
 // keeperPid is the keeper's, which is in its group from then on.
 func (n *node) keeperPid(t testing.TB, pod string) int {
 	t.Helper()
-	sb, err := n.pods.byID.get(pod)
+	sb, err := n.core.pods.Table.ByID.Get(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-sb.joined
-	return sb.record().Pid
+	<-sb.Joined
+	return sb.Record().Pid
 }
 
 func (n *node) initPid(t testing.TB, id string) int {
 	t.Helper()
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.record().Pid
+	return c.Record().Pid
 }
 
 // problem is what clients are told of a pod's trouble.
@@ -90,11 +92,11 @@ var silences = map[string]struct {
 
 func (n *node) groupOf(t testing.TB, pod string) string {
 	t.Helper()
-	sb, err := n.pods.byID.get(pod)
+	sb, err := n.core.pods.Table.ByID.Get(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sb.record().Cgroup
+	return sb.Record().Cgroup
 }
 
 func sendSignal(t testing.TB, pid int, sig unix.Signal) {
@@ -104,8 +106,8 @@ func sendSignal(t testing.TB, pid int, sig unix.Signal) {
 	}
 }
 
-// TestSilentKeeperAtStart starts a server while one keeper is silent: the start goes on, the pod is left as it is and told of, and is
-// taken up when its keeper answers.
+// TestSilentKeeperAtStart starts a server while one keeper is silent: the start goes on, the pod is left as it is and
+// told of, and is taken up when its keeper answers.
 func TestSilentKeeperAtStart(t *testing.T) {
 	for name, way := range silences {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +156,8 @@ func TestSilentKeeperAtStart(t *testing.T) {
 	}
 }
 
-// TestEndOfSilentPods ends pods whose keepers do not answer, one by stopping its container first, one by the removal of all.
+// TestEndOfSilentPods ends pods whose keepers do not answer, one by stopping its container first, one by the removal of
+// all.
 func TestEndOfSilentPods(t *testing.T) {
 	for name, way := range silences {
 		t.Run(name, func(t *testing.T) {
@@ -223,17 +226,57 @@ func TestSilentWhileUp(t *testing.T) {
 	}
 }
 
+// TestSilentAboutStart has an agent killed in the middle of a start, and the next one meet a keeper that does not say
+// what became of it, as on a machine that is busy. The container may run: it is none that has never been started, which
+// is ended without its hook.
+func TestSilentAboutStart(t *testing.T) {
+	n := newNode(t)
+	pod, _ := n.pod(t, "a", nil)
+	k := n.keeperPid(t, pod)
+	id, err := n.tryCreate(pod, "main", nil, "sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := statusOf(t, n.Server, id).State; got != runtimeapi.ContainerState_CONTAINER_CREATED {
+		t.Errorf("before its start it is %v", got)
+	}
+	sendSignal(t, k, unix.SIGSTOP)
+	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
+		t.Error("it was started by a keeper that is stopped")
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	if st := statusOf(t, n.Server, id); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING || st.StartedAt != st.CreatedAt {
+		t.Errorf("it is %v since %d", st.State, st.StartedAt)
+	}
+	hook := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"echo", "hook"}}
+	if _, err := n.ExecSync(t.Context(), hook); status.Code(err) != codes.Unavailable {
+		t.Errorf("exec: %v", err)
+	}
+	sendSignal(t, k, unix.SIGCONT)
+	eventually(t, func() bool { return n.problem(t, pod) == "" })
+	r, err := n.ExecSync(t.Context(), hook)
+	if err != nil || string(r.GetStdout()) != "hook\n" {
+		t.Errorf("exec: %v, %v", r, err)
+	}
+	if err := removePod(t, n.Server, pod); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNoDescriptorsForKeepers starts a server that cannot open enough files to watch its keepers. No pod ends for that.
 func TestNoDescriptorsForKeepers(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
 	first := n.initPid(t, id)
-	sb, err := n.pods.byID.get(pod)
+	sb, err := n.core.pods.Table.ByID.Get(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-sb.joined
+	<-sb.Joined
 	var had unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &had); err != nil {
 		t.Fatal(err)
@@ -244,7 +287,7 @@ func TestNoDescriptorsForKeepers(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The watch is cut, and what follows finds no descriptor.
-	n.pods.suspect(sb, unix.EMFILE)
+	n.core.pods.Watcher.Suspect(sb, unix.EMFILE)
 	rec := podState(t, n.Server, pod)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &had); err != nil {
 		t.Fatal(err)
@@ -258,15 +301,15 @@ func TestNoDescriptorsForKeepers(t *testing.T) {
 	}
 }
 
-// TestDamagedKeeperRecords damages every file of one pod's keeper, one after the other, while no server runs. The pod goes on, or is
-// told of, and others are left alone; at last everything can be removed.
+// TestDamagedKeeperRecords damages every file of one pod's keeper, one after the other, while no server runs. The pod
+// goes on, or is told of, and others are left alone; at last everything can be removed.
 func TestDamagedKeeperRecords(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
 	id := n.run(t, pod, "main", nil, "sleep", "1000")
 	n.output(t, pod, "ended", nil, "true")
 	first, k := n.initPid(t, id), n.keeperPid(t, pod)
-	dir := n.machine.paths.keeper(pod)
+	dir := n.core.host.Paths.Sandbox(pod).Keeper()
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {

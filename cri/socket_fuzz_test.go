@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/cri/sandbox"
 	"github.com/berth-node/berth/cri/serve"
 )
 
@@ -161,8 +162,8 @@ func (f *fuzzer) mend(req proto.Message, i int) {
 	}
 }
 
-// TestRandomRequests calls everything there is on the socket with random messages. Nothing panics, the runtime goes on to answer,
-// and what came to be can be removed without a trace.
+// TestRandomRequests calls everything there is on the socket with random messages. Nothing panics, the runtime goes on
+// to answer, and what came to be can be removed without a trace.
 func TestRandomRequests(t *testing.T) {
 	n := newNode(t)
 	socket := filepath.Join(n.cfg.RunDir, "cri.sock")
@@ -214,8 +215,8 @@ func TestRandomRequests(t *testing.T) {
 			t.Errorf("no %s of all was possible: %v", name, answered)
 		}
 	}
-	for _, sb := range n.pods.byID.all(newestSandbox) {
-		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.id}); err != nil {
+	for _, sb := range n.core.pods.Table.ByID.All(sandbox.Newest) {
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.ID}); err != nil {
 			t.Error(err)
 		}
 	}

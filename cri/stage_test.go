@@ -8,7 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestSystemTree looks at what every container has beside its image. Most of it is put together outside of the container's root.
+// TestSystemTree looks at what every container has beside its image. Most of it is put together outside of the
+// container's root.
 func TestSystemTree(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "tree", nil)
@@ -82,7 +83,7 @@ func TestSystemTree(t *testing.T) {
 			}
 		})
 	}
-	if got := n.leaks(t); hasPrefix(got, "mount "+n.machine.paths.state()) {
+	if got := n.leaks(t); hasPrefix(got, "mount "+n.core.host.Paths.State()) {
 		t.Errorf("on the node there is %q", got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-node/berth/cri/stdio"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // deprecated, and still what client-go has in its signatures
 	"k8s.io/client-go/rest"
@@ -245,8 +246,8 @@ func (n *node) forward(t *testing.T, proto, pod string) httpstream.Connection {
 	return conn
 }
 
-// open opens the two streams of a connection with a port. When nobody listens there, cri-streaming may reset them before it has
-// answered that they are open.
+// open opens the two streams of a connection with a port. When nobody listens there, cri-streaming may reset them
+// before it has answered that they are open.
 func open(conn httpstream.Connection, id int, port string) (data, errs httpstream.Stream, err error) {
 	var both [2]httpstream.Stream
 	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
@@ -311,8 +312,8 @@ func TestStreamsIntoNamespaces(t *testing.T) {
 	}
 }
 
-// A client that goes without a word takes nothing with it but its streams: a terminal is hung up, a connection ended, and a command
-// goes on.
+// A client that goes without a word takes nothing with it but its streams: a terminal is hung up, a connection ended,
+// and a command goes on.
 func TestClientsThatGo(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
@@ -389,7 +390,8 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return w.got.Write(p)
 }
 
-// A client that is slow gets all that the command has written, also when somebody whom it has left behind holds its output.
+// A client that is slow gets all that the command has written, also when somebody whom it has left behind holds its
+// output.
 func TestSlowClientLosesNothing(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
@@ -400,14 +402,14 @@ func TestSlowClientLosesNothing(t *testing.T) {
 			// Little enough for the smallest pipe, which is what one gets who has many.
 			ended := make(chan error, 1)
 			go func() {
-				ended <- streams{containers: n.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", "echo first; sleep 0.3; seq 500; " + after}, nil, w, nil, false, nil)
+				ended <- streams{containers: n.core.ctrs}.Exec(t.Context(), id, []string{"sh", "-c", "echo first; sleep 0.3; seq 500; " + after}, nil, w, nil, false, nil)
 			}()
 			select {
 			case <-w.busy:
 			case err := <-ended:
 				t.Fatal(err)
 			}
-			time.Sleep(2 * drain) // as a rule the command ends long before
+			time.Sleep(2 * stdio.Drain) // as a rule the command ends long before
 			close(w.free)
 			if err := <-ended; err != nil {
 				t.Error(err)

@@ -3,8 +3,10 @@ package cri
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,7 +15,8 @@ import (
 	"github.com/berth-node/berth/cri/store"
 )
 
-// damage changes one row of the closed server's records, and what its pod has of its own. What is no JSON any more is kept as a text of it, which is no record either.
+// damage changes one row of the closed server's records, and what its pod has of its own. What is no JSON any more is
+// kept as a text of it, which is no record either.
 func (n *node) damage(t testing.TB, table, id string, change func([]byte) []byte) {
 	t.Helper()
 	db, err := store.OpenWith(store.Config{Path: filepath.Join(n.cfg.RootDir, "runtime.db"), Beside: filepath.Join(n.cfg.RunDir, "records")})
@@ -61,10 +64,14 @@ var damages = map[string]func([]byte) []byte{
 	"another": func(b []byte) []byte { return []byte(strings.Replace(string(b), `"Name":"`, `"Name":"x`, 1)) },
 }
 
-// TestUnreadableSandbox damages the record of one pod. It goes on as it was, is told of and not replaced, the other pod is left alone;
-// it goes by its ID, by its group, or with all.
+// TestUnreadableSandbox damages the record of one pod. It goes on as it was, is told of and not replaced, the other pod
+// is left alone; it goes by its ID, by its group, or with all.
 func TestUnreadableSandbox(t *testing.T) {
-	for name, change := range damages {
+	all := maps.Clone(damages)
+	all["another group"] = func(b []byte) []byte {
+		return regexp.MustCompile(`"Cgroup":"[^"]*"`).ReplaceAll(b, []byte(`"Cgroup":"/berth-nowhere"`))
+	}
+	for name, change := range all {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			pod, cfg := n.pod(t, "a", nil)
@@ -95,10 +102,10 @@ func TestUnreadableSandbox(t *testing.T) {
 			}
 			switch name {
 			case "empty": // as the end of the pod's group does
-				if err := n.machine.cgroups.Remove(t.Context(), group); err != nil {
+				if err := n.core.host.Cgroups.Remove(t.Context(), group); err != nil {
 					t.Error(err)
 				}
-				eventually(t, func() bool { return !n.pods.unreadable.sandbox(pod) })
+				eventually(t, func() bool { return !n.core.pods.Quarantine.Sandbox(pod) })
 			case "halved": // the purge takes it
 				return
 			default:
@@ -118,8 +125,8 @@ func TestUnreadableSandbox(t *testing.T) {
 	}
 }
 
-// TestUnreadableContainer damages the record of one container of a pod. It and its pod go on, and the pod gets no other one in its
-// place until it has ended.
+// TestUnreadableContainer damages the record of one container of a pod. It and its pod go on, and the pod gets no other
+// one in its place until it has ended.
 func TestUnreadableContainer(t *testing.T) {
 	for name, change := range damages {
 		t.Run(name, func(t *testing.T) {

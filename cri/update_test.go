@@ -14,8 +14,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// TestUpdatesLast: what was changed is what the kernel has, what is told, and so for the next runtime too. What cannot be is refused and
-// changes nothing.
+// TestUpdatesLast: what was changed is what the kernel has, what is told, and so for the next runtime too. What cannot
+// be is refused and changes nothing.
 func TestUpdatesLast(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)
@@ -41,11 +41,11 @@ func TestUpdatesLast(t *testing.T) {
 	}
 	check := func(when string) {
 		t.Helper()
-		u, err := n.machine.cgroups.Stat(n.containerRecord(t, id).Cgroup)
+		u, err := n.core.host.Cgroups.Stat(n.containerRecord(t, id).Cgroup)
 		if err != nil || u.Memory.Limit != 96<<20 {
 			t.Errorf("%s: the kernel has %d, %v", when, u.Memory.Limit, err)
 		}
-		d, err := n.machine.cgroups.Detail(n.containerRecord(t, id).Cgroup)
+		d, err := n.core.host.Cgroups.Detail(n.containerRecord(t, id).Cgroup)
 		shares := n.shares(t, n.containerRecord(t, id).Cgroup)
 		if err != nil || shares < 250 || shares > 300 || d.CPUQuotaUs != 40000 {
 			t.Errorf("%s: the kernel has %+v, %v", when, d, err)
@@ -130,16 +130,17 @@ func TestMemoryWithoutLimit(t *testing.T) {
 			want = uint64(limit)
 		}
 		group := n.containerRecord(t, id).Cgroup
-		if u, serr := n.machine.cgroups.Stat(group); err != nil || serr != nil || u.Memory.Limit != want {
+		if u, serr := n.core.host.Cgroups.Stat(group); err != nil || serr != nil || u.Memory.Limit != want {
 			t.Errorf("%d: the kernel has %d, %v, %v", limit, u.Memory.Limit, serr, err)
 		}
-		if d, derr := n.machine.cgroups.Detail(group); limit < 0 && n.machine.host.Swap && (derr != nil || d.SwapLimit != cgroups.NoLimit) {
+		if d, derr := n.core.host.Cgroups.Detail(group); limit < 0 && n.core.host.Host.Swap && (derr != nil || d.SwapLimit != cgroups.NoLimit) {
 			t.Errorf("%d: the kernel has %d of memory and swap, %v", limit, d.SwapLimit, derr)
 		}
 	}
 }
 
-// TestOOMScoreUpdates: an update reaches the processes that have the score of their container, what is run in it later, and the next start.
+// TestOOMScoreUpdates: an update reaches the processes that have the score of their container, what is run in it later,
+// and the next start.
 func TestOOMScoreUpdates(t *testing.T) {
 	n := newNode(t)
 	pod, _ := n.pod(t, "a", nil)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-node/berth/cri/container"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -122,13 +123,13 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-func (n *node) containerRecord(t *testing.T, id string) containerRecord {
+func (n *node) containerRecord(t *testing.T, id string) container.Record {
 	t.Helper()
-	c, err := n.ctrs.byID.get(id)
+	c, err := n.core.ctrs.Table.ByID.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.record()
+	return c.Record()
 }
 
 // ownedByPod proves that a process's namespaces belong to its user namespace, which is not the host's.
@@ -276,7 +277,7 @@ func TestFeatures(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(n.cfg.RunDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if n.machine.features().UserNamespaces {
+	if n.core.host.Features().UserNamespaces {
 		t.Error("user namespaces are offered where their pods cannot reach their root file system")
 	}
 	cfg := n.podConfig("a")

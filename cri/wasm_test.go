@@ -65,7 +65,7 @@ func wasmNode(t *testing.T) *node {
 		Name: wasmImage, Layers: [][]imagetest.File{{{Name: "app.wasm", Body: string(module), Mode: 0o644}, {Name: "text", Body: "not a module"}}},
 		Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}, Env: []string{"FROM_IMAGE=1"}},
 	}).DockerArchive()
-	if _, err := n.Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
+	if _, err := n.Local().Images().Import(t.Context(), bytes.NewReader(archive), nil); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -144,7 +144,8 @@ func TestWasm(t *testing.T) {
 	}
 }
 
-// TestImageOfHandler: a program of the same name is no image for a handler that runs modules, and is not lost by the pull of one that is.
+// TestImageOfHandler: a program of the same name is no image for a handler that runs modules, and is not lost by the
+// pull of one that is.
 func TestImageOfHandler(t *testing.T) {
 	n := wasmNode(t)
 	dir, err := buildWasm()

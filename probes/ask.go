@@ -28,18 +28,20 @@ import (
 )
 
 const (
-	// maxHeader is how much a server may say before the body of its answer: the status line, the header, and interim answers (RFC 9110,
-	// section 15.2) before them. A header is kept in memory, and whoever sends it is the container that is asked.
+	// maxHeader is how much a server may say before the body of its answer: the status line, the header, and interim
+	// answers (RFC 9110, section 15.2) before them. A header is kept in memory, and whoever sends it is the container
+	// that is asked.
 	maxHeader = 64 << 10
-	// maxWindow is what a server may send in HTTP/2 before it is read, in bytes: Go takes 4 MiB, gRPC as much as the line carries.
+	// maxWindow is what a server may send in HTTP/2 before it is read, in bytes: Go takes 4 MiB, gRPC as much as the
+	// line carries.
 	maxWindow = 64 << 10
 	// maxRedirects is how many redirections are followed.
 	maxRedirects = 10
 	userAgent    = "kube-probe/1.37 (berth)"
 )
 
-// dialer closes a connection with a reset: thousands of probes a minute would otherwise leave as many sockets in TIME_WAIT. None lives
-// long enough to be kept alive.
+// dialer closes a connection with a reset: thousands of probes a minute would otherwise leave as many sockets in
+// TIME_WAIT. None lives long enough to be kept alive.
 var dialer = net.Dialer{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) {
@@ -86,7 +88,8 @@ func grpcQuestion(a *corev1.GRPCAction, t Target) Question {
 	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(a.Port)))
 	security := insecure.NewCredentials()
 	if a.Mode != nil && *a.Mode == corev1.GRPCProbeModeTLS {
-		security = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) // the API's mode is TLS without verification
+		// The API's mode is TLS without verification.
+		security = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
 	}
 	return func(ctx context.Context) (Outcome, string) {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithUserAgent(userAgent), grpc.WithNoProxy(),
@@ -148,7 +151,8 @@ func httpQuestion(a *corev1.HTTPGetAction, t Target) (Question, error) {
 	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
 		return func(ctx context.Context) (Outcome, string) { return get(ctx, roundTrip2, request()) }, nil
 	}
-	// The first request is the same each time. One that cannot be made is an answer of the probe's, and nothing that is wrong with it.
+	// The first request is the same each time. One that cannot be made is an answer of the probe's, and nothing that is
+	// wrong with it.
 	first, _ := written(request())
 	ask := func(ctx context.Context, req *http.Request) (code int, location, body string, err error) {
 		text := first
@@ -204,8 +208,8 @@ func get(ctx context.Context, ask asker, req *http.Request) (Outcome, string) {
 // readers are what answers are read with: each has a buffer.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4096) }}
 
-// roundTrip asks in HTTP/1.1, with the request as it is sent. It does without http.Transport, whose two goroutines and pools a
-// connection cost more than the question.
+// roundTrip asks in HTTP/1.1, with the request as it is sent. It does without http.Transport, whose two goroutines and
+// pools a connection cost more than the question.
 func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, location, body string, err error) {
 	addr := req.URL.Host
 	if req.URL.Port() == "" {
@@ -240,7 +244,8 @@ func roundTrip(ctx context.Context, req *http.Request, text []byte) (code int, l
 	if err != nil {
 		return 0, "", "", cause(ctx, err)
 	}
-	// The body has its own bound, and so have what is between its chunks and the trailer behind them: net/http reads those into r.
+	// The body has its own bound, and so have what is between its chunks and the trailer behind them: net/http reads
+	// those into r.
 	most.N = math.MaxInt64
 	// It is not closed: that would read an endless one to its end. It ends with the connection.
 	return answer(ctx, resp)

@@ -21,12 +21,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// unread is what kernels and TLS may hold between a server that writes and a client that has stopped reading: the buffers of both
-// sockets of a connection over loopback, as large as tcp_rmem and tcp_wmem let them grow.
+// unread is what kernels and TLS may hold between a server that writes and a client that has stopped reading: the
+// buffers of both sockets of a connection over loopback, as large as tcp_rmem and tcp_wmem let them grow.
 const unread = 16 << 20
 
-// hostile listens on loopback, reads one request of each connection, and hands the connection to answer. It counts what answer could
-// write, and in how many connections.
+// hostile listens on loopback, reads one request of each connection, and hands the connection to answer. It counts what
+// answer could write, and in how many connections.
 func hostile(t *testing.T, scheme string, answer func(w io.Writer)) (port int, sent, asked *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The delays of a loop that waits for its first success: a server that has just come up is noticed at once, and one that takes
-// minutes is not asked a thousand times.
+// The delays of a loop that waits for its first success: a server that has just come up is noticed at once, and one
+// that takes minutes is not asked a thousand times.
 const (
 	eagerFirst  = 25 * time.Millisecond
 	eagerGrowth = 1.5
@@ -21,11 +21,11 @@ type Loop struct {
 	Period    time.Duration
 	StartedAt time.Time // of the container, which the initial delay counts from
 	Ask       Question
-	// Report is called from the loop when the result changes, with the first result too. A readiness or startup probe that has
-	// not succeeded yet is not reported as failed until it has failed as often as its threshold says.
+	// Report is called from the loop when the result changes, with the first result too. A readiness or startup probe
+	// that has not succeeded yet is not reported as failed until it has failed as often as its threshold says.
 	Report func(Result)
-	// Fast asks often until the first success (startup and readiness only). Failures still count once a period, so that the
-	// threshold means the time that its author meant.
+	// Fast asks often until the first success (startup and readiness only). Failures still count once a period, so that
+	// the threshold means the time that its author meant.
 	Fast bool
 }
 
@@ -102,7 +102,8 @@ func (c *counter) add(o Outcome) (changed, ok bool) {
 		need = max(1, c.success)
 	}
 	if c.run < need || c.known && c.ok == (o == Success) {
-		// A liveness probe that goes on failing is reported once a threshold, in case the restart it asked for never came.
+		// A liveness probe that goes on failing is reported once a threshold, in case the restart it asked for never
+		// came.
 		if o == Failure && c.known && c.run%need == 0 {
 			return true, false
 		}

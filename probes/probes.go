@@ -1,7 +1,7 @@
 // Package probes asks containers whether they have started, live and are ready: one loop a probe, four ways to ask.
 //
-// A loop is begun with [Run] when its container runs and ends with its context. It reports a [Result] when the answer changes,
-// after the thresholds of the probe; what follows from a result (a restart, a condition) is the caller's.
+// A loop is begun with [Run] when its container runs and ends with its context. It reports a [Result] when the answer
+// changes, after the thresholds of the probe; what follows from a result (a restart, a condition) is the caller's.
 package probes
 
 import (
@@ -25,13 +25,15 @@ const (
 	Readiness Kind = "Readiness"
 )
 
-// PeriodAnnotation on a pod sets the period of all its probes in milliseconds, for periods under the API's least of a second.
+// PeriodAnnotation on a pod sets the period of all its probes in milliseconds, for periods under the API's least of a
+// second.
 const PeriodAnnotation = "berth.node/probe-period-ms"
 
 // minPeriod is the least period that the annotation may ask for: below it, asking costs more than most servers.
 const minPeriod = 10 * time.Millisecond
 
-// MaxOutput is what is kept of what an answer says, in bytes: of the body of an HTTP server's, or of the output of a command.
+// MaxOutput is what is kept of what an answer says, in bytes: of the body of an HTTP server's, or of the output of a
+// command.
 const MaxOutput = 10 << 10
 
 // Result is the state of a probe after its thresholds.
@@ -54,7 +56,8 @@ const (
 // ErrNotAsked is of a question that could not be put, whatever became of its time: the container is not to blame.
 var ErrNotAsked = errors.New("could not be asked")
 
-// Exec runs a command in the probed container and kills all of it when ctx ends. Of its output no more than [MaxOutput] is used.
+// Exec runs a command in the probed container and kills all of it when ctx ends. Of its output no more than [MaxOutput]
+// is used.
 type Exec func(ctx context.Context, command []string) (code int, output []byte, err error)
 
 // Target is where a probe asks.
@@ -67,8 +70,9 @@ type Target struct {
 // A Question puts a probe's question once. The context carries the probe's timeout.
 type Question func(ctx context.Context) (Outcome, string)
 
-// New makes the question of a probe. It fails when the probe names a port that the container does not have. An answer says no more
-// than [MaxOutput] bytes, whatever the container has sent: it becomes part of events and of the pod's status.
+// New makes the question of a probe. It fails when the probe names a port that the container does not have. An answer
+// says no more than [MaxOutput] bytes, whatever the container has sent: it becomes part of events and of the pod's
+// status.
 func New(p *corev1.Probe, t Target) (Question, error) {
 	q, err := handler(p, t)
 	if err != nil {

@@ -78,7 +78,8 @@ func (l *Login) Preparing() (bool, error) {
 	return down, nil
 }
 
-// Next waits for the login manager to say that the machine is going to be shut down (true), or is not after all (false).
+// Next waits for the login manager to say that the machine is going to be shut down (true), or is not after all
+// (false).
 func (l *Login) Next(ctx context.Context) (bool, error) {
 	for {
 		select {
@@ -106,8 +107,8 @@ const DelayConf = "99-berth.conf"
 // LoginConfDir is the directory of logind's configuration.
 const LoginConfDir = "/etc/systemd/logind.conf.d"
 
-// RaiseMaxDelay makes shutdowns wait for as long as is wanted, by a file in the directory. The login manager is told to read it, and
-// does so in its own time.
+// RaiseMaxDelay makes shutdowns wait for as long as is wanted, by a file in the directory. The login manager is told to
+// read it, and does so in its own time.
 func (l *Login) RaiseMaxDelay(ctx context.Context, dir string, want time.Duration) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("configure the login manager: %w", err)

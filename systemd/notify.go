@@ -1,5 +1,5 @@
-// Package systemd speaks to the service manager: readiness and watchdog messages, and the text of berth's own unit. Without
-// systemd everything here does nothing.
+// Package systemd speaks to the service manager: readiness and watchdog messages, and the text of berth's own unit.
+// Without systemd everything here does nothing.
 package systemd
 
 import (
@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Notifier sends sd_notify messages. The zero value is not usable; NewNotifier's is silent where no service manager listens.
+// Notifier sends sd_notify messages. The zero value is not usable; NewNotifier's is silent where no service manager
+// listens.
 type Notifier struct {
 	log  *slog.Logger
 	send func(state string) (bool, error)
@@ -33,8 +34,8 @@ func (n *Notifier) Ready(status string) { n.tell(daemon.SdNotifyReady, status) }
 // Stopping says that the agent is on its way down, so that the stop timeout counts from here.
 func (n *Notifier) Stopping() { n.tell(daemon.SdNotifyStopping, "stopping; pods go on running") }
 
-// Reloading says that the configuration is being read again; Ready ends it. systemd demands the monotonic time to tell this
-// message from one sent before its own SIGHUP.
+// Reloading says that the configuration is being read again; Ready ends it. systemd demands the monotonic time to tell
+// this message from one sent before its own SIGHUP.
 func (n *Notifier) Reloading() {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -61,7 +62,8 @@ func (n *Notifier) tell(state, status string) {
 }
 
 // Watchdog beats as often as the unit's WatchdogSec asks while healthy returns nil, until the context ends. Without a
-// watchdog it returns at once. A beat that is left out makes systemd kill and restart us, which is what an agent that hangs needs.
+// watchdog it returns at once. A beat that is left out makes systemd kill and restart us, which is what an agent that
+// hangs needs.
 func (n *Notifier) Watchdog(ctx context.Context, healthy func(context.Context) error) error {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -2,10 +2,14 @@ package systemd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,16 +104,74 @@ func TestWatchdogSkipsBeatsWhileUnhealthy(t *testing.T) {
 }
 
 func TestUnit(t *testing.T) {
-	u := AgentUnit("/usr/local/bin/berth", "--root-dir", "/var/lib/my berth", "--label", `a="$HOME%n"`)
+	u := AgentService("/usr/local/bin/berth", "--root-dir", "/var/lib/my berth", "--label", `a="$HOME%n"`)
 	u.Environment = []string{"GOGC=50", "A=b c"}
-	got := u.String()
+	got := u.Unit()
 	for _, want := range []string{
-		"Type=notify\n", "KillMode=process\n", "Delegate=yes\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "Restart=always\n", "OOMScoreAdjust=-999\n", "WatchdogSec=1m0s\n",
+		"Type=notify\n", "KillMode=process\n", "Delegate=yes\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "Restart=always\n",
+		"OOMScoreAdjust=-999\n", "WatchdogSec=60s\n", "Slice=berth.slice\n", "Conflicts=berth-runtime.service\n",
 		`ExecStart=/usr/local/bin/berth agent --root-dir "/var/lib/my berth" --label "a=\"$$HOME%%n\""` + "\n",
 		"Environment=GOGC=50\n", `Environment="A=b c"` + "\n", "WantedBy=multi-user.target\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+// TestVerify has systemd itself read the units.
+func TestVerify(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not here: units are not verified")
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "berth") // it must be there for a unit to be right
+	if err := os.WriteFile(binary, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	agent, runtime := AgentService(binary), RuntimeService(binary)
+	files := map[string]string{
+		AgentName: agent.Unit(), RuntimeName: runtime.Unit(), SliceName: Slice(), KubeletDropIn: agent.DropIn(),
+		"kubelet.service": "[Service]\nExecStart=/bin/false\n",
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range files {
+		if name == KubeletDropIn {
+			continue // it is read with its unit
+		}
+		cmd := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", filepath.Join(dir, name))
+		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+	// What is not set is what the units say that it cannot be; the rest is.
+	for _, name := range []string{AgentName, RuntimeName} {
+		cmd := exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--json=short", "--no-pager", filepath.Join(dir, name))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+		var rows []struct {
+			Set  *bool `json:"set"`
+			Name string
+			Desc string `json:"description"`
+		}
+		if err := json.Unmarshal(out, &rows); err != nil || len(rows) < 50 {
+			t.Fatalf("%s: %v, %d rows of %s", name, err, len(rows), out)
+		}
+		for _, r := range rows {
+			if slices.Contains([]string{"NotifyAccess=", "KeyringMode="}, r.Name) && (r.Set == nil || !*r.Set) {
+				t.Errorf("%s: %s: %s", name, r.Name, r.Desc)
+			}
 		}
 	}
 }

@@ -1,3 +1,5 @@
+// Units of systemd, as text: each line has its reason above it, for who reads the file on a machine.
+
 package systemd
 
 import (
@@ -6,69 +8,168 @@ import (
 	"time"
 )
 
-// Unit is what varies in berth's service unit.
-type Unit struct {
+// Names of the units.
+const (
+	AgentName   = "berth.service"
+	RuntimeName = "berth-runtime.service"
+	SliceName   = "berth.slice"
+	// KubeletDropIn is the drop-in by which the agent runs as kubelet.service, below the directory of units.
+	KubeletDropIn = "kubelet.service.d/90-berth.conf"
+)
+
+// Service is what varies between berth's services.
+type Service struct {
 	Description string
 	ExecStart   []string // absolute path and arguments
 	Environment []string // KEY=value
 	After       []string // more units to be ordered after
-	Watchdog    time.Duration
-	// OOMScoreAdjust keeps the agent alive when pods fill the machine; 0 is -999, as kubelet's.
+	Before      []string
+	Conflicts   []string
+	Watchdog    time.Duration // 0: none
+	Reload      bool          // it reads its configuration again at SIGHUP
+	// OOMScoreAdjust keeps the service alive when pods fill the machine; 0 is -999, as kubelet's.
 	OOMScoreAdjust int
 }
 
-// AgentUnit is the unit of `berth agent`, run by this binary with these arguments.
-func AgentUnit(binary string, args ...string) Unit {
-	return Unit{
-		Description: "berth node agent",
-		ExecStart:   append([]string{binary, "agent"}, args...),
-		Watchdog:    time.Minute,
+// AgentService is `berth agent`, run by this binary with these arguments.
+func AgentService(binary string, args ...string) Service {
+	return Service{
+		Description: "berth node agent", ExecStart: append([]string{binary, "agent"}, args...),
+		After: []string{"time-sync.target"}, Conflicts: []string{RuntimeName}, Watchdog: time.Minute, Reload: true,
 	}
 }
 
-// String is the unit file.
-func (u Unit) String() string {
+// RuntimeService is `berth runtime`: the container runtime alone, for a kubelet.
+func RuntimeService(binary string, args ...string) Service {
+	return Service{
+		Description: "berth container runtime", ExecStart: append([]string{binary, "runtime"}, args...),
+		Before: []string{"kubelet.service"}, Conflicts: []string{AgentName},
+	}
+}
+
+// A setting is a line of a unit, and why it is there.
+type setting struct{ why, key, value string }
+
+// Unit is the unit file.
+func (s *Service) Unit() string {
 	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("[Unit]")
-	line("Description=%s", specifiers(oneLine(u.Description)))
-	line("Wants=network-online.target")
-	line("After=%s", strings.Join(append([]string{"network-online.target", "local-fs.target", "time-sync.target"}, u.After...), " "))
-	line("# A node whose agent gave up restarting is a lost node.")
-	line("StartLimitIntervalSec=0")
-	line("")
-	line("[Service]")
-	line("Type=notify")
-	line("ExecStart=%s", commandLine(u.ExecStart))
-	line("ExecReload=/bin/kill -HUP $MAINPID")
-	for _, e := range u.Environment {
-		line("Environment=%s", quote(specifiers(e)))
-	}
-	line("# Only the agent is stopped: containers go on running, also when it is upgraded.")
-	line("KillMode=process")
-	line("# The groups of pods are ours; systemd must not tidy them.")
-	line("Delegate=yes")
-	line("Restart=always")
-	line("RestartSec=1s")
-	line("OOMScoreAdjust=%d", u.oomScore())
-	if u.Watchdog > 0 {
-		line("WatchdogSec=%s", u.Watchdog)
-	}
-	line("LimitNOFILE=1048576")
-	line("LimitNPROC=infinity")
-	line("LimitCORE=infinity")
-	line("TasksMax=infinity")
-	line("")
-	line("[Install]")
-	line("WantedBy=multi-user.target")
+	section(&b, "Unit", s.unit())
+	section(&b, "Service", s.service())
+	b.WriteString(notSandboxed)
+	section(&b, "Install", []setting{{"", "WantedBy", "multi-user.target"}})
 	return b.String()
 }
 
-func (u Unit) oomScore() int {
-	if u.OOMScoreAdjust == 0 {
+// DropIn has another unit, such as kubelet's, run the service.
+func (s *Service) DropIn() string {
+	var b strings.Builder
+	b.WriteString("# berth runs as this unit, in place of the program that the unit names.\n")
+	settings := []setting{{"The command of the unit itself is not run.", "ExecStart", ""}}
+	section(&b, "Unit", s.unit()[1:])
+	section(&b, "Service", append(settings, s.service()...))
+	b.WriteString(notSandboxed)
+	return b.String()
+}
+
+func (s *Service) unit() []setting {
+	out := []setting{
+		{"", "Description", specifiers(oneLine(s.Description))},
+		{"", "Documentation", "man:berth(1)"},
+		{
+			"Images are pulled over the network, but pods whose images are here need not wait for it: wanted, not required.",
+			"Wants", "network-online.target",
+		},
+		{"", "After", strings.Join(append([]string{"network-online.target", "local-fs.target", "dbus.service"}, s.After...), " ")},
+	}
+	if len(s.Before) > 0 {
+		out = append(out, setting{"", "Before", strings.Join(s.Before, " ")})
+	}
+	if len(s.Conflicts) > 0 {
+		out = append(out, setting{"The two have the same directories: one at a time.", "Conflicts", strings.Join(s.Conflicts, " ")})
+	}
+	return append(out, setting{"A node whose agent gave up restarting is a lost node.", "StartLimitIntervalSec", "0"})
+}
+
+func (s *Service) service() []setting {
+	out := []setting{
+		{"The service says itself when it is ready; units after it wait for that.", "Type", "notify"},
+		{"Messages of other processes, of containers above all, do not count.", "NotifyAccess", "main"},
+		{"", "ExecStart", commandLine(s.ExecStart)},
+	}
+	if s.Reload {
+		out = append(out, setting{"The files of the configuration are read again, and pods go on.", "ExecReload", "/bin/kill -HUP $MAINPID"})
+	}
+	for _, e := range s.Environment {
+		out = append(out, setting{"", "Environment", quote(specifiers(e))})
+	}
+	out = append(out, []setting{
+		{"What it can reserve of memory and CPU is set on the slice.", "Slice", SliceName},
+		{"Only the service is stopped: pods go on running, also when it is upgraded.", "KillMode", "process"},
+		{"The groups of pods are ours; systemd must not tidy them.", "Delegate", "yes"},
+		{"However it ends it comes back, and takes its pods over.", "Restart", "always"},
+		{"", "RestartSec", "1s"},
+		{"A first start on a slow disk reads every record before it is ready.", "TimeoutStartSec", "5min"},
+		{"It waits for steps that are under way, not for pods.", "TimeoutStopSec", "30s"},
+		{
+			"The kernel's OOM killer takes pods first, by their QoS class; keepers and containers have values of their own.",
+			"OOMScoreAdjust", fmt.Sprint(s.oomScore()),
+		},
+		{"A process of the group that is killed for memory is not the end of the service.", "OOMPolicy", "continue"},
+	}...)
+	if s.Watchdog > 0 {
+		out = append(out, setting{"An agent that hangs is ended and started again.", "WatchdogSec", fmt.Sprintf("%ds", int(s.Watchdog.Seconds()))})
+	}
+	return append(out, []setting{
+		{"A node has an open file for each stream, watch and pod. Containers inherit the limits, as from every runtime.", "LimitNOFILE", "1048576"},
+		{"Processes are limited by pod (podPidsLimit), not by user.", "LimitNPROC", "infinity"},
+		{"", "LimitCORE", "infinity"},
+		{"", "TasksMax", "infinity"},
+	}...)
+}
+
+// notSandboxed says why settings that people look for are not in the unit.
+const notSandboxed = `# Not set, as containers would have it too or pods could not be made:
+# - a mount namespace (ProtectSystem, ProtectHome, PrivateTmp, PrivateDevices, ProtectKernelTunables, ...): what is mounted for a
+#   pod must be seen by the host and outlive the service;
+# - system call filters (SystemCallFilter, RestrictNamespaces, RestrictSUIDSGID, LockPersonality, MemoryDenyWriteExecute, ...) and
+#   NoNewPrivileges: they are inherited for good, and containers have their own, by their securityContext;
+# - CapabilityBoundingSet: no container, privileged ones neither, could have more.
+`
+
+// Slice is the unit of the slice that the services are in, beside the pods' own.
+func Slice() string {
+	var b strings.Builder
+	section(&b, "Unit", []setting{
+		{"", "Description", "berth's own processes, without pods"},
+		{"", "Documentation", "man:berth(1)"},
+		{"", "Before", "slices.target"},
+	})
+	section(&b, "Slice", []setting{
+		{"Pods that have all CPUs busy do not keep the node from answering.", "CPUWeight", "1000"},
+		{"", "IOWeight", "1000"},
+		{"Its working set is reclaimed last (cgroup v2).", "MemoryLow", "64M"},
+	})
+	return b.String()
+}
+
+func section(b *strings.Builder, name string, settings []setting) {
+	if b.Len() > 0 {
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(b, "[%s]\n", name)
+	for _, s := range settings {
+		if s.why != "" {
+			fmt.Fprintf(b, "# %s\n", s.why)
+		}
+		fmt.Fprintf(b, "%s=%s\n", s.key, s.value)
+	}
+}
+
+func (s *Service) oomScore() int {
+	if s.OOMScoreAdjust == 0 {
 		return -999
 	}
-	return u.OOMScoreAdjust
+	return s.OOMScoreAdjust
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

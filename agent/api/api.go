@@ -1,6 +1,6 @@
-// Package api serves the agent's API: what its pods are and say, a way into them, and what the agent knows of itself. The paths
-// are kubelet's where kubelet has one, and an API server's for what is added to a pod. Else it reads, and what it makes happen is in
-// a pod's own process.
+// Package api serves the agent's API: what its pods are and say, a way into them, and what the agent knows of itself.
+// The paths are kubelet's where kubelet has one, and an API server's for what is added to a pod. Else it reads, and
+// what it makes happen is in a pod's own process.
 package api
 
 import (
@@ -29,8 +29,9 @@ import (
 // Feed is a set of objects that can be listed and followed. What it hands out is shared and must not be changed.
 type Feed[T any] interface {
 	List() []T
-	// Subscribe begins a watch that what it returns goes on with, which must be called, once: it calls fn with ADDED for each
-	// object there was, then with every change in order, until ctx ends or fn returns an error, which it returns.
+	// Subscribe begins a watch that what it returns goes on with, which must be called, once: it calls fn with ADDED
+	// for each object there was, then with every change in order, until ctx ends or fn returns an error, which it
+	// returns.
 	Subscribe() func(ctx context.Context, fn func(watch.EventType, T) error) error
 }
 
@@ -39,7 +40,9 @@ type Runtime interface {
 	ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
 	ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error)
 	ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error)
-	CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error)
+	CheckpointContainer(
+		context.Context, *runtimeapi.CheckpointContainerRequest,
+	) (*runtimeapi.CheckpointContainerResponse, error)
 	ExecSync(context.Context, *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 	Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
 	Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
@@ -79,12 +82,15 @@ type Config struct {
 	Timing  func(types.UID) *pod.Span
 	Healthy func() error
 	// Metrics are served at their paths: /metrics, /metrics/resource and so on.
-	Metrics map[string]prometheus.Gatherer
-	Stats   Stats        // nil: /stats/summary is not served
-	Images  http.Handler // serves /images
+	Metrics  map[string]prometheus.Gatherer
+	Stats    Stats        // nil: /stats/summary is not served
+	Shortage Shortage     // of memory and other things
+	Images   http.Handler // serves /images
 	// Configz is what /configz shows; nil: it is not served.
 	Configz func() any
 
+	Volumes       Volumes   // nil: /volumes is not served
+	Prune         Pruner    // nil: nothing is removed by hand
 	Changes       Changes   // nil: nothing can be added to a pod
 	Authority     Authority // signs certificates for the administrator; nil: none
 	CheckpointDir string    // where checkpoints of containers go; "": /checkpoint is not served
@@ -93,9 +99,15 @@ type Config struct {
 	Log           *slog.Logger
 }
 
+// Shortage is who tells what ended because the node, or a group, ran short of something.
+type Shortage struct {
+	Eviction Eviction // by the agent; nil: /eviction is not served
+	Kills    Kills    // by the kernel; nil: /eviction/oom is not served
+}
+
 // Authority signs client certificates.
 type Authority interface {
-	SignClient(request []byte, life time.Duration) ([]byte, error)
+	SignClient(request []byte, lifetime time.Duration) ([]byte, error)
 	Bundle() []byte
 }
 
@@ -103,6 +115,7 @@ type Authority interface {
 type Server struct {
 	cfg  Config
 	log  *slog.Logger
+	pods lookup
 	full *Handler
 }
 
@@ -130,7 +143,7 @@ func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: c, log: c.Log}
+	s := &Server{cfg: c, log: c.Log, pods: lookup{c.Pods}}
 	s.full = s.Handler(Full)
 	return s
 }

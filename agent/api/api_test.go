@@ -115,27 +115,38 @@ type runtime struct {
 	log string
 }
 
-func (r *runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (r *runtime) ContainerStatus(_ context.Context,
+	req *runtimeapi.ContainerStatusRequest,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	if req.GetContainerId() != "c1" {
 		return nil, errors.New("no such container")
 	}
 	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_RUNNING, LogPath: r.log}}, nil
 }
 
-func (r *runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (r *runtime) ListPodSandbox(_ context.Context,
+	req *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
 	if uid, ok := req.GetFilter().GetLabelSelector()["io.kubernetes.pod.uid"]; ok && uid != "u1" {
 		return &runtimeapi.ListPodSandboxResponse{}, nil
 	}
-	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "s1", Metadata: &runtimeapi.PodSandboxMetadata{Name: key.Name, Namespace: key.Namespace, Uid: "u1"}}}}, nil
+	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{
+		Id:       "s1",
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: key.Name, Namespace: key.Namespace, Uid: "u1"},
+	}}}, nil
 }
 
-func (r *runtime) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (r *runtime) ListContainers(context.Context,
+	*runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{
 		Id: "c1", PodSandboxId: "s1", Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "img:1"},
 	}}}, nil
 }
 
-func (r *runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+func (r *runtime) CheckpointContainer(context.Context,
+	*runtimeapi.CheckpointContainerRequest,
+) (*runtimeapi.CheckpointContainerResponse, error) {
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
@@ -154,7 +165,9 @@ func (r *runtime) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*run
 	return r.GetAttach(req)
 }
 
-func (r *runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (r *runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse,
+	error,
+) {
 	return r.GetPortForward(req)
 }
 
@@ -187,7 +200,9 @@ func (c *connections) cut() {
 	}
 }
 
-func (p process) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan streamcommand.TerminalSize) error {
+func (p process) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan streamcommand.TerminalSize,
+) error {
 	fmt.Fprintf(out, "%s %q tty=%t\n", id, cmd, tty)
 	if cmd[0] == "cut" {
 		p.connections.cut()
@@ -208,7 +223,9 @@ func (p process) Exec(_ context.Context, id string, cmd []string, in io.Reader, 
 	return nil
 }
 
-func (p process) Attach(_ context.Context, id string, in io.Reader, out, _ io.WriteCloser, tty bool, _ <-chan streamcommand.TerminalSize) error {
+func (p process) Attach(_ context.Context, id string, in io.Reader, out, _ io.WriteCloser, tty bool,
+	_ <-chan streamcommand.TerminalSize,
+) error {
 	if tty {
 		p.connections.cut()
 		return nil
@@ -322,16 +339,19 @@ func TestObjects(t *testing.T) {
 		t.Errorf("%v, %q, %v", p, file, err)
 	}
 	var e *client.Error
-	if _, _, err := f.client.Pod(ctx, types.NamespacedName{Namespace: "default", Name: "no"}); !errors.As(err, &e) || e.Code != http.StatusNotFound {
+	if _, _, err := f.client.Pod(ctx, types.NamespacedName{Namespace: "default", Name: "no"}); !errors.As(err, &e) ||
+		e.Code != http.StatusNotFound {
 		t.Errorf("unknown pod: %v", err)
 	}
-	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict || !strings.Contains(err.Error(), "/m/web-node.yaml") {
+	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict ||
+		!strings.Contains(err.Error(), "/m/web-node.yaml") {
 		t.Errorf("delete: %v", err)
 	}
 	remote := pod("1", true)
 	remote.Annotations = map[string]string{desired.AnnotationSource: string(desired.API)}
 	f.pods.set(watch.Modified, remote)
-	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict || !strings.Contains(err.Error(), "delete it there") {
+	if err := f.client.Delete(ctx, key); !errors.As(err, &e) || e.Code != http.StatusConflict ||
+		!strings.Contains(err.Error(), "delete it there") {
 		t.Errorf("delete a pod of an API server: %v", err)
 	}
 	f.pods.set(watch.Modified, pod("1", true))
@@ -380,11 +400,13 @@ func TestWatch(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	f := start(t)
-	if err := os.WriteFile(f.rt.log, []byte("2026-01-02T03:04:05Z stdout F one\n2026-01-02T03:04:06Z stdout F two\n"), 0o600); err != nil {
+	if err := os.WriteFile(f.rt.log, []byte("2026-01-02T03:04:05Z stdout F one\n2026-01-02T03:04:06Z stdout F two\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := f.client.Logs(t.Context(), key, "main", client.LogOptions{Tail: 1}, &b); err != nil || b.String() != "two\n" {
+	if err := f.client.Logs(t.Context(), key, "main", client.LogOptions{Tail: 1}, &b); err != nil ||
+		b.String() != "two\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	var e *client.Error
@@ -398,7 +420,8 @@ func TestLogs(t *testing.T) {
 		{"main", client.LogOptions{Previous: true}, "previous terminated container"},
 		{"main", client.LogOptions{SinceTime: "yesterday"}, "not a time"},
 	} {
-		if err := f.client.Logs(t.Context(), key, c.container, c.o, &b); !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
+		if err := f.client.Logs(t.Context(), key, c.container, c.o, &b); !errors.As(err, &e) ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -441,43 +464,52 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 func TestExec(t *testing.T) {
 	f := start(t)
 	var o, e bytes.Buffer
-	err := f.client.Exec(t.Context(), key, "main", []string{"cat", "a b"}, remotecommand.StreamOptions{Stdin: strings.NewReader("input"), Stdout: &o, Stderr: &e})
+	err := f.client.Exec(t.Context(), key, "main", []string{"cat", "a b"},
+		remotecommand.StreamOptions{Stdin: strings.NewReader("input"), Stdout: &o, Stderr: &e})
 	if err != nil || o.String() != "c1 [\"cat\" \"a b\"] tty=false\ninput" || e.String() != "complaint" {
 		t.Errorf("%v, %q, %q", err, o.String(), e.String())
 	}
 	var code exec.CodeExitError
-	if err := f.client.Exec(t.Context(), key, "main", []string{"fail"}, remotecommand.StreamOptions{Stdout: &o}); !errors.As(err, &code) || code.Code != 7 {
+	if err := f.client.Exec(t.Context(), key, "main", []string{"fail"},
+		remotecommand.StreamOptions{Stdout: &o}); !errors.As(err, &code) || code.Code != 7 {
 		t.Errorf("exit code: %v", err)
 	}
 	o.Reset()
-	err = f.client.Exec(t.Context(), key, "main", []string{"sh"}, remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: &o, Tty: true, TerminalSizeQueue: &sizes{}})
+	err = f.client.Exec(t.Context(), key, "main", []string{"sh"},
+		remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: &o, Tty: true, TerminalSizeQueue: &sizes{}})
 	if err != nil || !strings.HasSuffix(o.String(), "tty=true\n80x24") {
 		t.Errorf("tty: %v, %q", err, o.String())
 	}
 	o.Reset()
-	err = f.client.Exec(t.Context(), key, "main", nil, remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &o})
+	err = f.client.Exec(t.Context(), key, "main", nil,
+		remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &o})
 	if err != nil || o.String() != "attached to c1\nin" {
 		t.Errorf("attach: %v, %q", err, o.String())
 	}
 	var fail *client.Error
 	f.pods.set(watch.Modified, pod("2", false))
-	if err := f.client.Exec(t.Context(), key, "main", []string{"sh"}, remotecommand.StreamOptions{Stdout: &o}); !errors.As(err, &fail) || !strings.Contains(err.Error(), "exit code 3") {
+	if err := f.client.Exec(t.Context(), key, "main", []string{"sh"},
+		remotecommand.StreamOptions{Stdout: &o}); !errors.As(err, &fail) || !strings.Contains(err.Error(), "exit code 3") {
 		t.Errorf("ended container: %v", err)
 	}
 }
 
-// TestNoStatus has the connection of a command and of an attachment break: neither is taken for one that has ended well.
+// TestNoStatus has the connection of a command and of an attachment break: neither is taken for one that has ended
+// well.
 func TestNoStatus(t *testing.T) {
 	f := start(t)
 	var out bytes.Buffer
-	err := f.client.Exec(t.Context(), key, "main", []string{"cut"}, remotecommand.StreamOptions{Stdout: &out, Stderr: io.Discard})
+	err := f.client.Exec(t.Context(), key, "main", []string{"cut"},
+		remotecommand.StreamOptions{Stdout: &out, Stderr: io.Discard})
 	if !errors.Is(err, api.ErrNoStatus) {
 		t.Errorf("exec: %v, %q", err, out.String())
 	}
-	if err := f.client.Exec(t.Context(), key, "main", nil, remotecommand.StreamOptions{Stdout: &out, Tty: true}); !errors.Is(err, api.ErrNoStatus) {
+	if err := f.client.Exec(t.Context(), key, "main", nil,
+		remotecommand.StreamOptions{Stdout: &out, Tty: true}); !errors.Is(err, api.ErrNoStatus) {
 		t.Errorf("attach: %v", err)
 	}
-	if err := f.client.Exec(t.Context(), key, "main", []string{"echo"}, remotecommand.StreamOptions{Stdout: &out}); err != nil {
+	if err := f.client.Exec(t.Context(), key, "main", []string{"echo"},
+		remotecommand.StreamOptions{Stdout: &out}); err != nil {
 		t.Errorf("one that ends well: %v", err)
 	}
 }

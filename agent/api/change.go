@@ -11,15 +11,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/berth-node/berth/internal/quantity"
 )
 
-// Changes are what can be added to a pod that is here, beside what its manifest says. Their errors are those of an API server.
+// Changes are what can be added to a pod that is here, beside what its manifest says. Their errors are those of an API
+// server.
 type Changes interface {
 	AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) (*corev1.Pod, error)
 	SetConditions(uid types.UID, set []corev1.PodCondition, remove []corev1.PodConditionType) (*corev1.Pod, error)
 }
 
-// patch is as much of a strategic merge patch of a pod as is taken: both of its lists are merged by key, as an API server merges them.
+// patch is as much of a strategic merge patch of a pod as is taken: both of its lists are merged by key, as an API
+// server merges them.
 type patch struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`
@@ -46,9 +50,15 @@ type conditionPatch struct {
 
 const strategicMerge = "application/strategic-merge-patch+json"
 
-// readPatch returns the request's pod with what is to be changed of it.
-func (s *Server) readPatch(r *http.Request) (*corev1.Pod, *patch, error) {
-	p, err := s.find(r)
+// changer adds to pods what is asked for.
+type changer struct {
+	pods    lookup
+	changes Changes
+}
+
+// read returns the request's pod with what is to be changed of it.
+func (c *changer) read(r *http.Request) (*corev1.Pod, *patch, error) {
+	p, err := c.pods.find(r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,6 +79,9 @@ func parsePatch(r *http.Request, p *corev1.Pod) (*patch, error) {
 		return nil, badRequest("read patch: %v", err)
 	}
 	out := &patch{}
+	if errs := quantity.CheckJSON(body, out); len(errs) > 0 {
+		return nil, badRequest("read patch: %v", errs.ToAggregate())
+	}
 	strict, err := kjson.UnmarshalStrict(body, out)
 	switch {
 	case err != nil:
@@ -76,7 +89,10 @@ func parsePatch(r *http.Request, p *corev1.Pod) (*patch, error) {
 	case len(strict) > 0:
 		return nil, badRequest("read patch: %v, which cannot be changed here", strict[0])
 	case out.Metadata.UID != "" && out.Metadata.UID != p.UID:
-		return nil, &failure{http.StatusConflict, "Conflict", fmt.Sprintf("metadata.uid: pod %s has the UID %s now", p.Name, p.UID)}
+		return nil, &failure{
+			http.StatusConflict, "Conflict",
+			fmt.Sprintf("metadata.uid: pod %s has the UID %s now", p.Name, p.UID),
+		}
 	}
 	return out, nil
 }
@@ -84,25 +100,25 @@ func parsePatch(r *http.Request, p *corev1.Pod) (*patch, error) {
 // maxPatch is what an API server takes in one request.
 const maxPatch = 3 << 20
 
-// patchEphemeral is the subresource ephemeralcontainers of a pod.
-func (s *Server) patchEphemeral(w http.ResponseWriter, r *http.Request) error {
-	p, in, err := s.readPatch(r)
+// ephemeral is the subresource ephemeralcontainers of a pod.
+func (c *changer) ephemeral(w http.ResponseWriter, r *http.Request) error {
+	p, in, err := c.read(r)
 	if err != nil {
 		return err
 	}
 	if len(in.Status.Conditions) > 0 {
 		return badRequest("status.conditions are changed under status")
 	}
-	p, err = s.cfg.Changes.AddEphemeral(p.UID, in.Spec.EphemeralContainers)
+	p, err = c.changes.AddEphemeral(p.UID, in.Spec.EphemeralContainers)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, typed(p))
 }
 
-// patchStatus is the subresource status of a pod, of which others than the agent have conditions.
-func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request) error {
-	p, in, err := s.readPatch(r)
+// status is the subresource status of a pod, of which others than the agent have conditions.
+func (c *changer) status(w http.ResponseWriter, r *http.Request) error {
+	p, in, err := c.read(r)
 	if err != nil {
 		return err
 	}
@@ -118,10 +134,11 @@ func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request) error {
 		case "delete":
 			remove = append(remove, c.Type)
 		default:
-			return badRequest("status.conditions[%d].$patch: %q is none of %s", i, c.Directive, strings.Join([]string{"delete", "merge", "replace"}, ", "))
+			return badRequest("status.conditions[%d].$patch: %q is none of %s", i, c.Directive,
+				strings.Join([]string{"delete", "merge", "replace"}, ", "))
 		}
 	}
-	p, err = s.cfg.Changes.SetConditions(p.UID, set, remove)
+	p, err = c.changes.SetConditions(p.UID, set, remove)
 	if err != nil {
 		return err
 	}

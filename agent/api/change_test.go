@@ -28,13 +28,23 @@ func TestPatch(t *testing.T) {
 		{`{}`, "", "is of the type " + strategicMerge, http.StatusUnsupportedMediaType},
 		{`[]`, "application/json-patch+json", "is of the type " + strategicMerge, http.StatusUnsupportedMediaType},
 		{``, strategicMerge, "read patch", http.StatusBadRequest},
+		{
+			`{"spec":{"ephemeralContainers":[{"resources":{"limits":{"cpu":"1e-999999999"}}}]}}`, strategicMerge,
+			"spec.ephemeralContainers[0].resources.limits[cpu]: Invalid value", http.StatusBadRequest,
+		},
 		{`[]`, strategicMerge, "read patch", http.StatusBadRequest},
-		{`{"spec": {"nodeName": "x"}}`, strategicMerge, `unknown field "spec.nodeName", which cannot be changed here`, http.StatusBadRequest},
+		{
+			`{"spec": {"nodeName": "x"}}`, strategicMerge, `unknown field "spec.nodeName", which cannot be changed here`,
+			http.StatusBadRequest,
+		},
 		{`{"spec": {}, "spec": {}}`, strategicMerge, `duplicate field "spec"`, http.StatusBadRequest},
 		{`{"metadata": {"uid": "u2"}}`, strategicMerge, "metadata.uid: pod web has the UID u1 now", http.StatusConflict},
 		{`{"status": {"conditions": "x"}}`, strategicMerge, "read patch", http.StatusBadRequest},
 		{`"` + strings.Repeat("x", maxPatch) + `"`, strategicMerge, "too large", http.StatusBadRequest},
-		{strings.Repeat(`{"spec":`, 20000) + `1` + strings.Repeat("}", 20000), strategicMerge, "read patch", http.StatusBadRequest},
+		{
+			strings.Repeat(`{"spec":`, 20000) + `1` + strings.Repeat("}", 20000), strategicMerge, "read patch",
+			http.StatusBadRequest,
+		},
 	} {
 		p, err := patchOf(c.body, c.kind)
 		f, ok := errors.AsType[*failure](err)
@@ -48,7 +58,8 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// FuzzPatch reads what may be any patch: one that is taken is for this very pod and says the same when it is written down.
+// FuzzPatch reads what may be any patch: one that is taken is for this very pod and says the same when it is written
+// down.
 func FuzzPatch(f *testing.F) {
 	for _, s := range []string{
 		`{"metadata":{"uid":"u1"},"spec":{"$setElementOrder/ephemeralContainers":[{"name":"a"}],"ephemeralContainers":[{"name":"a","image":"i"}]}}`,

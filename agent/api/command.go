@@ -16,10 +16,12 @@ import (
 )
 
 // ErrNoStatus says that the streams of a command ended, and nobody said how the command did.
-var ErrNoStatus = errors.New("the connection ended before the command did: how it ends is not known, and its output may be cut off")
+var ErrNoStatus = errors.New("the connection ended before the command did: how it ends is not known, and its output " +
+	"may be cut off")
 
-// Command runs a command, or attaches to one, at the URL of a server of streams by SPDY. A connection that breaks looks to client-go
-// like a command that ended well: its last word is a status, and none is taken for a good one. Here it is [ErrNoStatus].
+// Command runs a command, or attaches to one, at the URL of a server of streams by SPDY. A connection that breaks looks
+// to client-go like a command that ended well: its last word is a status, and none is taken for a good one. Here it is
+// [ErrNoStatus].
 func Command(ctx context.Context, rt httpstream.UpgradeRoundTripper, u *url.URL, o remotecommand.StreamOptions) error {
 	told := &toldStatus{UpgradeRoundTripper: rt}
 	ex, err := remotecommand.NewSPDYExecutorForTransports(told, spdy.NewUpgraderForStreaming(told), http.MethodPost, u)
@@ -39,9 +41,11 @@ type toldStatus struct {
 	some    atomic.Bool
 }
 
-// missing says whether there should have been a status: before version 4 of the protocol nothing is said of what ended well.
+// missing says whether there should have been a status: before version 4 of the protocol nothing is said of what ended
+// well.
 func (t *toldStatus) missing() bool {
-	return (t.version == streamcommand.StreamProtocolV4Name || t.version == streamcommand.StreamProtocolV5Name) && !t.some.Load()
+	return (t.version == streamcommand.StreamProtocolV4Name || t.version == streamcommand.StreamProtocolV5Name) &&
+		!t.some.Load()
 }
 
 // NewConnection implements [httpstream.UpgradeRoundTripper].

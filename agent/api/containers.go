@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,7 +23,10 @@ const podUIDLabel = "io.kubernetes.pod.uid"
 
 // status returns the status of a container of the pod, of whichever kind it is.
 func status(p *corev1.Pod, name string) (corev1.ContainerStatus, error) {
-	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{
+		p.Status.ContainerStatuses, p.Status.InitContainerStatuses,
+		p.Status.EphemeralContainerStatuses,
+	} {
 		for _, s := range list {
 			if s.Name == name {
 				return s, nil
@@ -30,7 +34,8 @@ func status(p *corev1.Pod, name string) (corev1.ContainerStatus, error) {
 		}
 	}
 	specs := slices.Concat(p.Spec.Containers, p.Spec.InitContainers)
-	added := slices.ContainsFunc(p.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
+	added := slices.ContainsFunc(p.Spec.EphemeralContainers,
+		func(c corev1.EphemeralContainer) bool { return c.Name == name })
 	if added || slices.ContainsFunc(specs, func(c corev1.Container) bool { return c.Name == name }) {
 		return corev1.ContainerStatus{}, badRequest("container %q in pod %q has not been started yet", name, p.Name)
 	}
@@ -41,8 +46,8 @@ func status(p *corev1.Pod, name string) (corev1.ContainerStatus, error) {
 func runtimeID(id string) string { return id[strings.LastIndex(id, "/")+1:] }
 
 // running returns the runtime's ID of a running container of the request's pod.
-func (s *Server) running(r *http.Request) (string, error) {
-	p, err := s.find(r)
+func (l lookup) running(r *http.Request) (string, error) {
+	p, err := l.find(r)
 	if err != nil {
 		return "", err
 	}
@@ -98,8 +103,14 @@ func logged(p *corev1.Pod, name string, previous bool) (string, error) {
 	}
 }
 
-func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+// containerLog shows what containers have written.
+type containerLog struct {
+	pods    lookup
+	runtime Runtime
+}
+
+func (c *containerLog) read(w http.ResponseWriter, r *http.Request) error {
+	p, err := c.pods.find(r)
 	if err != nil {
 		return err
 	}
@@ -112,7 +123,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	st, err := s.cfg.Runtime.ContainerStatus(r.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	st, err := c.runtime.ContainerStatus(r.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
 		return fmt.Errorf("find log: %w", err)
 	}
@@ -126,7 +137,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		go func() {
 			defer close(done)
 			defer close(ended)
-			s.awaitEnd(ctx, p, name, id)
+			c.awaitEnd(ctx, p, name, id)
 		}()
 		defer func() { <-done }()
 		o.Ended = ended
@@ -142,11 +153,11 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 }
 
 // awaitEnd returns when the pod's container with that ID has ended, or with ctx.
-func (s *Server) awaitEnd(ctx context.Context, p *corev1.Pod, name, id string) {
+func (c *containerLog) awaitEnd(ctx context.Context, p *corev1.Pod, name, id string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	follow := s.cfg.Pods.Subscribe()
-	if !slices.ContainsFunc(s.cfg.Pods.List(), func(q *corev1.Pod) bool { return q.UID == p.UID }) {
+	follow := c.pods.feed.Subscribe()
+	if !slices.ContainsFunc(c.pods.feed.List(), func(q *corev1.Pod) bool { return q.UID == p.UID }) {
 		cancel() // it had gone before, so nothing would tell of it
 	}
 	_ = follow(ctx, func(t watch.EventType, q *corev1.Pod) error { return endOf(t, q, p, name, id) })
@@ -205,8 +216,16 @@ func logOptions(r *http.Request) (logs.Options, error) {
 	return o, nil
 }
 
-func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
-	id, err := s.running(r)
+// entrance is the way into pods: it has something run in one, connected to one, or taken out of one.
+type entrance struct {
+	pods        lookup
+	runtime     Runtime
+	checkpoints string // directory that they are written to
+	log         *slog.Logger
+}
+
+func (e *entrance) exec(w http.ResponseWriter, r *http.Request) error {
+	id, err := e.pods.running(r)
 	if err != nil {
 		return err
 	}
@@ -218,17 +237,17 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	resp, err := s.cfg.Runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
+	resp, err := e.runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: q["command"], Tty: want.tty, Stdin: want.stdin, Stdout: want.stdout, Stderr: want.stderr,
 	})
 	if err != nil {
 		return fmt.Errorf("exec: %w", err)
 	}
-	return s.stream(w, r, resp.GetUrl(), want)
+	return e.stream(w, r, resp.GetUrl(), want)
 }
 
-func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
-	id, err := s.running(r)
+func (e *entrance) attach(w http.ResponseWriter, r *http.Request) error {
+	id, err := e.pods.running(r)
 	if err != nil {
 		return err
 	}
@@ -236,17 +255,17 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	resp, err := s.cfg.Runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
+	resp, err := e.runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
 		ContainerId: id, Tty: want.tty, Stdin: want.stdin, Stdout: want.stdout, Stderr: want.stderr,
 	})
 	if err != nil {
 		return fmt.Errorf("attach: %w", err)
 	}
-	return s.stream(w, r, resp.GetUrl(), want)
+	return e.stream(w, r, resp.GetUrl(), want)
 }
 
-func (s *Server) portForward(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+func (e *entrance) portForward(w http.ResponseWriter, r *http.Request) error {
+	p, err := e.pods.find(r)
 	if err != nil {
 		return err
 	}
@@ -258,22 +277,24 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) error {
 		}
 		ports = append(ports, int32(n))
 	}
-	list, err := s.cfg.Runtime.ListPodSandbox(r.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-		LabelSelector: map[string]string{podUIDLabel: string(p.UID)},
-		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-	}})
+	list, err := e.runtime.ListPodSandbox(r.Context(),
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+			LabelSelector: map[string]string{podUIDLabel: string(p.UID)},
+			State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		}})
 	if err != nil {
 		return fmt.Errorf("find sandbox: %w", err)
 	}
 	if len(list.GetItems()) == 0 {
 		return badRequest("pod %q has no network: it is %s", p.Name, p.Status.Phase)
 	}
-	resp, err := s.cfg.Runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: list.GetItems()[0].GetId(), Port: ports})
+	resp, err := e.runtime.PortForward(r.Context(),
+		&runtimeapi.PortForwardRequest{PodSandboxId: list.GetItems()[0].GetId(), Port: ports})
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
-		return s.tunnel(w, r, resp.GetUrl())
+		return e.tunnel(w, r, resp.GetUrl())
 	}
 	return handOver(w, r, resp.GetUrl())
 }

@@ -52,7 +52,8 @@ func serveNetwork(t *testing.T, what api.Access) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving, err := pki.NewServing(authority, func() pki.Names { return pki.Names{Node: "node"} }, slog.New(slog.DiscardHandler))
+	serving, err := pki.NewServing(authority, func() pki.Names { return pki.Names{Node: "node"} },
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +76,12 @@ func serveNetwork(t *testing.T, what api.Access) *network {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "node_cpu_usage_seconds_total"}, func() float64 { return 3 }))
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "node_cpu_usage_seconds_total"},
+		func() float64 { return 3 }))
 	f.cfg.Metrics = map[string]prometheus.Gatherer{"/metrics/resource": reg}
 	f.cfg.Configz = func() any { return map[string]any{"port": 10250} }
-	f.cfg.SystemLogs, f.cfg.CheckpointDir, f.cfg.Authority, f.cfg.Profiling = logs, filepath.Join(dir, "checkpoints"), authority, true
+	f.cfg.SystemLogs, f.cfg.CheckpointDir, f.cfg.Authority, f.cfg.Profiling = logs, filepath.Join(dir,
+		"checkpoints"), authority, true
 	guard := &access.Guard{
 		Authenticators: []access.Authenticator{
 			access.Certificates{Roots: func() *x509.CertPool {
@@ -110,7 +113,10 @@ func (n *network) as(t *testing.T, user string, groups ...string) *rest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rest.Config{Host: n.url, TLSClientConfig: rest.TLSClientConfig{CertData: cert, KeyData: key, CAData: n.authority.Bundle()}}
+	return &rest.Config{
+		Host:            n.url,
+		TLSClientConfig: rest.TLSClientConfig{CertData: cert, KeyData: key, CAData: n.authority.Bundle()},
+	}
 }
 
 func get(t *testing.T, c *rest.Config, method, path string) (int, string) {
@@ -260,22 +266,27 @@ func TestStreamsOfClients(t *testing.T) {
 				so.Stdin, query = strings.NewReader("input"), query+"&input=1"
 			}
 			err := run("/exec/default/web-node/main", query, so)
-			if err != nil || !strings.HasPrefix(o.String(), "c1 [\"cat\"] tty=false\n") || e.String() != "complaint" || so.Stdin != nil && !strings.HasSuffix(o.String(), "input") {
+			if err != nil || !strings.HasPrefix(o.String(), "c1 [\"cat\"] tty=false\n") || e.String() != "complaint" ||
+				so.Stdin != nil && !strings.HasSuffix(o.String(), "input") {
 				t.Errorf("%v, %q, %q", err, o.String(), e.String())
 			}
 			var code exec.CodeExitError
-			if err := run("/exec/default/web-node/u1/main", "command=fail&output=1", remotecommand.StreamOptions{Stdout: io.Discard}); !errors.As(err, &code) || code.Code != 7 {
+			if err := run("/exec/default/web-node/u1/main", "command=fail&output=1",
+				remotecommand.StreamOptions{Stdout: io.Discard}); !errors.As(err, &code) || code.Code != 7 {
 				t.Errorf("exit code: %v", err)
 			}
 			o.Reset()
-			err = run("/exec/default/web-node/main", "command=sh&output=1&tty=1", remotecommand.StreamOptions{Stdout: &o, Tty: true, TerminalSizeQueue: &sizes{}})
+			err = run("/exec/default/web-node/main", "command=sh&output=1&tty=1",
+				remotecommand.StreamOptions{Stdout: &o, Tty: true, TerminalSizeQueue: &sizes{}})
 			if err != nil || !strings.HasSuffix(o.String(), "tty=true\n80x24") {
 				t.Errorf("terminal: %v, %q", err, o.String())
 			}
-			// What breaks behind the agent is not the command's good end either. Clients of SPDY see the very connection, and know no better.
+			// What breaks behind the agent is not the command's good end either. Clients of SPDY see the very
+			// connection, and know no better.
 			if name != "SPDY" {
 				o.Reset()
-				if err := run("/exec/default/web-node/main", "command=cut&output=1", remotecommand.StreamOptions{Stdout: &o}); err == nil {
+				if err := run("/exec/default/web-node/main", "command=cut&output=1",
+					remotecommand.StreamOptions{Stdout: &o}); err == nil {
 					t.Errorf("cut off after %q: no error", o.String())
 				}
 			}
@@ -283,7 +294,8 @@ func TestStreamsOfClients(t *testing.T) {
 				return
 			}
 			o.Reset()
-			err = run("/attach/default/web-node/main", "input=1&output=1", remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &o})
+			err = run("/attach/default/web-node/main", "input=1&output=1",
+				remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &o})
 			if err != nil || o.String() != "attached to c1\nin" {
 				t.Errorf("attach: %v, %q", err, o.String())
 			}
@@ -334,11 +346,13 @@ func newRequest(t *testing.T, user string, groups []string) (key, request []byte
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, k)
+	csr, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})
 }
 
 // TestSignCertificate asks on the socket, where alone it is served.
@@ -358,12 +372,13 @@ func TestSignCertificate(t *testing.T) {
 		t.Errorf("not signed by the authority: %v", err)
 	}
 	for _, c := range []struct {
-		request []byte
-		life    time.Duration
-		says    string
+		request  []byte
+		lifetime time.Duration
+		says     string
 	}{{[]byte("bad"), time.Hour, "no certificate request"}, {request, 0, "cannot be valid for 0s"}} {
 		var e *client.Error
-		if _, _, err := f.client.SignCertificate(t.Context(), c.request, c.life); !errors.As(err, &e) || e.Code != http.StatusBadRequest || !strings.Contains(err.Error(), c.says) {
+		if _, _, err := f.client.SignCertificate(t.Context(), c.request, c.lifetime); !errors.As(err, &e) ||
+			e.Code != http.StatusBadRequest || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.says, err)
 		}
 	}

@@ -73,8 +73,8 @@ func healthz(w http.ResponseWriter, r *http.Request, checks []healthCheck) error
 	return err
 }
 
-// systemLogs shows a directory of logs. Its root is opened so that no symbolic link leads out of it: pods that may write below it
-// could otherwise have any file of the machine shown.
+// systemLogs shows a directory of logs. Its root is opened so that no symbolic link leads out of it: pods that may
+// write below it could otherwise have any file of the machine shown.
 func (s *Server) systemLogs(w http.ResponseWriter, r *http.Request) error {
 	root, err := os.OpenRoot(s.cfg.SystemLogs)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *Server) systemLogs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// logFiles are the files and directories below a root, and nothing else: opening a FIFO would wait for ever for who writes to it, and a
-// device may have no end.
+// logFiles are the files and directories below a root, and nothing else: opening a FIFO would wait for ever for who
+// writes to it, and a device may have no end.
 type logFiles struct{ *os.Root }
 
 // Open implements [fs.FS].
@@ -120,9 +120,12 @@ func profiles() map[string]http.Handler {
 // maxRequest is more than a certificate request ever has.
 const maxRequest = 64 << 10
 
-// signCertificate signs a certificate request of the administrator, who is whoever can open the socket.
-func (s *Server) signCertificate(w http.ResponseWriter, r *http.Request) error {
-	life, err := time.ParseDuration(r.FormValue("ttl"))
+// certificates are those of the administrator.
+type certificates struct{ authority Authority }
+
+// sign signs a certificate request of the administrator, who is whoever can open the socket.
+func (c *certificates) sign(w http.ResponseWriter, r *http.Request) error {
+	lifetime, err := time.ParseDuration(r.FormValue("ttl"))
 	if err != nil {
 		return badRequest("ttl: %q is not a duration", r.FormValue("ttl"))
 	}
@@ -130,7 +133,7 @@ func (s *Server) signCertificate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("read certificate request: %v", err)
 	}
-	cert, err := s.cfg.Authority.SignClient(request, life)
+	cert, err := c.authority.SignClient(request, lifetime)
 	if err != nil {
 		return badRequest("%v", err)
 	}
@@ -139,8 +142,8 @@ func (s *Server) signCertificate(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-func (s *Server) authority(w http.ResponseWriter, _ *http.Request) error {
+func (c *certificates) bundle(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "application/x-pem-file")
-	_, err := w.Write(s.cfg.Authority.Bundle())
+	_, err := w.Write(c.authority.Bundle())
 	return err
 }

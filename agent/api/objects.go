@@ -44,9 +44,12 @@ func typed(p *corev1.Pod) *corev1.Pod {
 	return &q
 }
 
-func (s *Server) find(r *http.Request) (*corev1.Pod, error) {
+// lookup finds the pods that requests are about.
+type lookup struct{ feed Feed[*corev1.Pod] }
+
+func (l lookup) find(r *http.Request) (*corev1.Pod, error) {
 	ns, name := r.PathValue("ns"), r.PathValue("pod")
-	for _, p := range s.cfg.Pods.List() {
+	for _, p := range l.feed.List() {
 		if uid := r.PathValue("uid"); p.Namespace == ns && p.Name == name && (uid == "" || uid == string(p.UID)) {
 			return p, nil
 		}
@@ -62,7 +65,7 @@ func (s *Server) file(p *corev1.Pod) string {
 }
 
 func (s *Server) getPod(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+	p, err := s.pods.find(r)
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func (s *Server) getPod(w http.ResponseWriter, r *http.Request) error {
 
 // deletePod always refuses: the manifests and the API server say which pods run, and the agent never changes them.
 func (s *Server) deletePod(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+	p, err := s.pods.find(r)
 	if err != nil {
 		return err
 	}
@@ -125,7 +128,7 @@ func (s *Server) problems(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) timing(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+	p, err := s.pods.find(r)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 type permission struct {
 	// subresources of the node, each of which is enough.
 	subresources []string
-	// intrusive routes reach into a pod, or make a file of what is in one. Their verb is create whichever method asks: a WebSocket
-	// begins with GET, and who may read must not thereby be able to run commands.
+	// intrusive routes reach into a pod, or make a file of what is in one. Their verb is create whichever method asks: a
+	// WebSocket begins with GET, and who may read must not thereby be able to run commands.
 	intrusive bool
 }
 
@@ -32,8 +32,8 @@ var (
 
 // route is one row of the API: which requests it is, where it is served, who may have it, and who answers.
 type route struct {
-	// pattern is one of http.ServeMux. Parts of a path are matched before they are unescaped, so that no name of a pod or container,
-	// whatever is in it, makes one route of another.
+	// pattern is one of http.ServeMux. Parts of a path are matched before they are unescaped, so that no name of a pod or
+	// container, whatever is in it, makes one route of another.
 	pattern string
 	served  Access // the narrowest part of the API that has it; the wider ones have it too
 	wants   permission
@@ -54,7 +54,8 @@ func (s *Server) table() []route {
 	add(ReadOnly, toPods, s.answer(s.listPods), "GET /pods", "GET /pods/{$}")
 	for path, g := range s.cfg.Metrics {
 		// One figure that cannot be had must not cost all others.
-		add(ReadOnly, toReadMetrics, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}), "GET "+path)
+		add(ReadOnly, toReadMetrics, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}),
+			"GET "+path)
 	}
 	if s.cfg.Stats != nil {
 		add(ReadOnly, toReadStats, s.answer(s.summary), "GET /stats/summary", "POST /stats/summary")
@@ -68,7 +69,19 @@ func (s *Server) table() []route {
 	add(Network, toProxy, s.answer(s.events), "GET /events")
 	add(Network, toProxy, s.answer(s.problems), "GET /problems")
 	add(Network, toProxy, s.answer(s.timing), "GET /timing/{ns}/{pod}")
-	add(Network, toProxy, s.answer(s.containerLogs), "GET /containerLogs/{ns}/{pod}/{container}")
+	if s.cfg.Shortage.Eviction != nil {
+		e := &evictions{s.cfg.Shortage.Eviction}
+		add(Network, toProxy, s.answer(e.state), "GET /eviction")
+		add(Network, toProxy, s.answer(e.rank), "GET /eviction/rank")
+		add(Network, toProxy, s.answer(e.simulate), "GET /eviction/simulate")
+		add(Network, toProxy, s.answer(e.decisions), "GET /eviction/decisions")
+	}
+	if s.cfg.Shortage.Kills != nil {
+		k := &kills{s.cfg.Shortage.Kills}
+		add(Network, toProxy, s.answer(k.reports), "GET /eviction/oom")
+	}
+	logs := &containerLog{s.pods, s.cfg.Runtime}
+	add(Network, toProxy, s.answer(logs.read), "GET /containerLogs/{ns}/{pod}/{container}")
 	t = append(t, s.intrusive()...)
 	if s.cfg.SystemLogs != "" {
 		add(Network, toReadSystemLogs, s.answer(s.systemLogs), "GET /logs/")
@@ -76,14 +89,27 @@ func (s *Server) table() []route {
 	if s.cfg.Images != nil {
 		add(Network, toProxy, s.cfg.Images, "GET /images/", "POST /images/", "DELETE /images/")
 	}
+	if s.cfg.Volumes != nil {
+		v := &volumes{s.cfg.Volumes}
+		add(Network, toProxy, s.answer(v.state), "GET /volumes")
+		add(Network, toProxy, s.answer(v.check), "GET /volumes/check")
+		// What may be the end of data is for who is root here.
+		add(Full, toProxy, s.answer(v.undo), "POST /volumes/undo")
+		add(Full, toProxy, s.answer(v.abandon), "POST /volumes/abandon")
+		add(Full, toProxy, s.answer(v.decide), "POST /volumes/{kind}/{ns}/{claim}", "DELETE /volumes/{kind}/{ns}/{claim}")
+	}
+	if s.cfg.Prune != nil {
+		add(Network, toProxy, s.answer(s.prune), "POST /prune")
+	}
 	if s.cfg.Profiling {
 		for pattern, h := range profiles() {
 			add(Network, toProxy, h, pattern)
 		}
 	}
 	if s.cfg.Authority != nil {
-		add(Full, toProxy, s.answer(s.signCertificate), "POST /certificates")
-		add(Full, toProxy, s.answer(s.authority), "GET /certificates/ca")
+		c := &certificates{s.cfg.Authority}
+		add(Full, toProxy, s.answer(c.sign), "POST /certificates")
+		add(Full, toProxy, s.answer(c.bundle), "GET /certificates/ca")
 	}
 	return t
 }
@@ -96,19 +122,21 @@ func (s *Server) intrusive() []route {
 			t = append(t, route{p, Network, wants, s.answer(h)})
 		}
 	}
+	e := &entrance{s.pods, s.cfg.Runtime, s.cfg.CheckpointDir, s.log}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		add(toEnter, s.exec, method+" /exec/{ns}/{pod}/{container}", method+" /exec/{ns}/{pod}/{uid}/{container}")
-		add(toEnter, s.attach, method+" /attach/{ns}/{pod}/{container}", method+" /attach/{ns}/{pod}/{uid}/{container}")
-		add(toEnter, s.portForward, method+" /portForward/{ns}/{pod}", method+" /portForward/{ns}/{pod}/{uid}")
+		add(toEnter, e.exec, method+" /exec/{ns}/{pod}/{container}", method+" /exec/{ns}/{pod}/{uid}/{container}")
+		add(toEnter, e.attach, method+" /attach/{ns}/{pod}/{container}", method+" /attach/{ns}/{pod}/{uid}/{container}")
+		add(toEnter, e.portForward, method+" /portForward/{ns}/{pod}", method+" /portForward/{ns}/{pod}/{uid}")
 	}
-	add(toEnter, s.run, "POST /run/{ns}/{pod}/{container}", "POST /run/{ns}/{pod}/{uid}/{container}")
+	add(toEnter, e.run, "POST /run/{ns}/{pod}/{container}", "POST /run/{ns}/{pod}/{uid}/{container}")
 	if s.cfg.Changes != nil {
 		// A container that is added to a pod is a way into it, as a command is.
-		add(toEnter, s.patchEphemeral, "PATCH /pods/{ns}/{pod}/ephemeralcontainers")
-		add(toPods, s.patchStatus, "PATCH /pods/{ns}/{pod}/status")
+		c := &changer{s.pods, s.cfg.Changes}
+		add(toEnter, c.ephemeral, "PATCH /pods/{ns}/{pod}/ephemeralcontainers")
+		add(toPods, c.status, "PATCH /pods/{ns}/{pod}/status")
 	}
 	if s.cfg.CheckpointDir != "" {
-		add(toCheckpoint, s.checkpoint, "POST /checkpoint/{ns}/{pod}/{container}")
+		add(toCheckpoint, e.checkpoint, "POST /checkpoint/{ns}/{pod}/{container}")
 	}
 	return t
 }
@@ -134,8 +162,8 @@ func (s *Server) Handler(a Access) *Handler {
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// Wants implements [access.Routes]: it asks the very multiplexer that the request is going to be served by. A request that no
-// route is for, which is then refused, wants proxy: who may do little is not told what there is.
+// Wants implements [access.Routes]: it asks the very multiplexer that the request is going to be served by. A request
+// that no route is for, which is then refused, wants proxy: who may do little is not told what there is.
 func (h *Handler) Wants(r *http.Request) access.Attributes {
 	_, pattern := h.mux.Handler(r)
 	p, ok := h.wants[pattern]

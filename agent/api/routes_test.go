@@ -18,17 +18,20 @@ import (
 	"github.com/berth-node/berth/agent/api/access"
 )
 
-// permissions is what each request of the API needs, written down a second time: who adds a route or changes one says so here.
-// Capital letters are whatever somebody calls a thing.
+// permissions is what each request of the API needs, written down a second time: who adds a route or changes one says
+// so here. Capital letters are whatever somebody calls a thing.
 var permissions = map[string]string{
 	"GET /healthz": "get healthz proxy", "GET /healthz/": "get healthz proxy", "GET /healthz/ping": "get healthz proxy",
 	"GET /healthz/log": "get healthz proxy", "GET /healthz/syncloop": "get healthz proxy",
-	"GET /pods": "get pods proxy", "GET /pods/": "get pods proxy", "GET /pods/NS/POD": "get pods proxy", "DELETE /pods/NS/POD": "delete pods proxy",
+	"GET /pods": "get pods proxy", "GET /pods/": "get pods proxy", "GET /pods/NS/POD": "get pods proxy", "DELETE " +
+		"/pods/NS/POD": "delete pods proxy",
 	"PATCH /pods/NS/POD/status": "patch pods proxy", "PATCH /pods/NS/POD/ephemeralcontainers": "create proxy",
 	"GET /runningpods": "get pods proxy", "GET /runningpods/": "get pods proxy",
-	"GET /metrics": "get metrics", "GET /metrics/resource": "get metrics", "GET /stats/summary": "get stats", "POST /stats/summary": "create stats",
+	"GET /metrics": "get metrics", "GET /metrics/resource": "get metrics", "GET /stats/summary": "get stats", "POST " +
+		"/stats/summary": "create stats",
 	"GET /configz": "get configz proxy", "GET /logs/": "get log", "GET /logs/REST": "get log",
-	"GET /containerLogs/NS/POD/CONTAINER": "get proxy", "GET /events": "get proxy", "GET /problems": "get proxy", "GET /timing/NS/POD": "get proxy",
+	"GET /containerLogs/NS/POD/CONTAINER": "get proxy", "GET /events": "get proxy", "GET /problems": "get proxy", "GET " +
+		"/timing/NS/POD": "get proxy",
 	"GET /exec/NS/POD/CONTAINER": "create proxy", "POST /exec/NS/POD/CONTAINER": "create proxy",
 	"GET /exec/NS/POD/UID/CONTAINER": "create proxy", "POST /exec/NS/POD/UID/CONTAINER": "create proxy",
 	"GET /attach/NS/POD/CONTAINER": "create proxy", "POST /attach/NS/POD/CONTAINER": "create proxy",
@@ -37,7 +40,8 @@ var permissions = map[string]string{
 	"GET /portForward/NS/POD/UID": "create proxy", "POST /portForward/NS/POD/UID": "create proxy",
 	"POST /run/NS/POD/CONTAINER": "create proxy", "POST /run/NS/POD/UID/CONTAINER": "create proxy",
 	"POST /checkpoint/NS/POD/CONTAINER": "create checkpoint",
-	"GET /images/":                      "get proxy", "POST /images/": "create proxy", "DELETE /images/": "delete proxy", "POST /images/REST": "create proxy",
+	"GET /images/":                      "get proxy", "POST /images/": "create proxy", "DELETE /images/": "delete " +
+		"proxy", "POST /images/REST": "create proxy",
 	"GET /debug/pprof/": "get proxy", "GET /debug/pprof/cmdline": "get proxy", "GET /debug/pprof/profile": "get proxy",
 	"GET /debug/pprof/symbol": "get proxy", "GET /debug/pprof/trace": "get proxy",
 }
@@ -55,7 +59,10 @@ type nothing struct {
 func everything() *Server {
 	none := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	return New(Config{
-		Metrics: map[string]prometheus.Gatherer{"/metrics": prometheus.NewRegistry(), "/metrics/resource": prometheus.NewRegistry()}, Stats: nothing{},
+		Metrics: map[string]prometheus.Gatherer{
+			"/metrics":          prometheus.NewRegistry(),
+			"/metrics/resource": prometheus.NewRegistry(),
+		}, Stats: nothing{},
 		Images: none, Configz: func() any { return nil }, Changes: nothing{}, Authority: nothing{}, CheckpointDir: "/x", SystemLogs: "/x", Profiling: true,
 	})
 }
@@ -70,7 +77,8 @@ func TestPermissions(t *testing.T) {
 	s := everything()
 	seen := map[string]bool{}
 	for _, r := range s.table() {
-		written := wildcard.ReplaceAllStringFunc(r.pattern, func(w string) string { return strings.ToUpper(strings.Trim(w, "{}$")) })
+		written := wildcard.ReplaceAllStringFunc(r.pattern,
+			func(w string) string { return strings.ToUpper(strings.Trim(w, "{}$")) })
 		if slices.Contains(onSocketAlone, written) {
 			if r.served != Full {
 				t.Errorf("%s is served to others", r.pattern)
@@ -100,7 +108,10 @@ func TestPermissions(t *testing.T) {
 
 // words are every fixed part of a path of the API, and what could be taken for more than one part.
 func words() []string {
-	set := map[string]bool{"": true, ".": true, "..": true, "a/b": true, "%2f": true, "ephemeralcontainers/": true, "x?watch=1": true, "x#y": true, "größe\x00": true}
+	set := map[string]bool{
+		"": true, ".": true, "..": true, "a/b": true, "%2f": true, "ephemeralcontainers/": true,
+		"x?watch=1": true, "x#y": true, "größe\x00": true,
+	}
 	for p := range permissions {
 		for part := range strings.SplitSeq(strings.Fields(p)[1], "/") {
 			if part != strings.ToUpper(part) {
@@ -111,8 +122,9 @@ func words() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// TestNamesChangeNoPermission asks for every route with every word of every route in the place of each name, as the only thing and as
-// the last of several, escaped: the permission is that of the route, and who has all others but that is refused.
+// TestNamesChangeNoPermission asks for every route with every word of every route in the place of each name, as the
+// only thing and as the last of several, escaped: the permission is that of the route, and who has all others but that
+// is refused.
 func TestNamesChangeNoPermission(t *testing.T) {
 	h := everything().Handler(Network)
 	for p, want := range permissions {
@@ -144,15 +156,18 @@ func request(t *testing.T, method, path string) *http.Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &http.Request{Method: method, URL: u, Host: "node", Header: http.Header{}, Body: http.NoBody, TLS: &tls.ConnectionState{}}
+	return &http.Request{
+		Method: method, URL: u, Host: "node", Header: http.Header{}, Body: http.NoBody,
+		TLS: &tls.ConnectionState{},
+	}
 }
 
 type user struct{}
 
 func (user) Authenticate(*http.Request) (*access.User, error) { return &access.User{Name: "ann"}, nil }
 
-// TestNothingWithoutItsPermission sends odd requests as one who may read pods, metrics and logs, write statuses and health, and has not
-// proxy: whatever reaches a handler must be among these.
+// TestNothingWithoutItsPermission sends odd requests as one who may read pods, metrics and logs, write statuses and
+// health, and has not proxy: whatever reaches a handler must be among these.
 func TestNothingWithoutItsPermission(t *testing.T) {
 	rule, err := access.ParseRule("user:ann=pods,metrics,log,stats,healthz,configz")
 	if err != nil {
@@ -163,15 +178,24 @@ func TestNothingWithoutItsPermission(t *testing.T) {
 	for pattern := range h.wants {
 		inside.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Reached", pattern) })
 	}
-	g := &access.Guard{Authenticators: []access.Authenticator{user{}}, Authorizer: access.Rules{rule}, Next: &Handler{inside, h.wants}, Log: slog.New(slog.DiscardHandler)}
-	tails := []string{"", "/", "//", "/.", "/..", "/./", "/../", "/status", "/ephemeralcontainers", "%2fephemeralcontainers", "/%2e%2e/exec", "/../../../pods", "%00", ";status", "?x=/pods", "/x/../status"}
+	g := &access.Guard{
+		Authenticators: []access.Authenticator{user{}}, Authorizer: access.Rules{rule},
+		Next: &Handler{inside, h.wants}, Log: slog.New(slog.DiscardHandler),
+	}
+	tails := []string{
+		"", "/", "//", "/.", "/..", "/./", "/../", "/status", "/ephemeralcontainers",
+		"%2fephemeralcontainers", "/%2e%2e/exec", "/../../../pods", "%00", ";status", "?x=/pods", "/x/../status",
+	}
 	heads := []string{"", "/", "//", "/.", "/pods/..", "/metrics/..", "/%2e", "/logs/%2e%2e"}
 	for p := range permissions {
 		_, path, _ := strings.Cut(p, " ")
 		for _, name := range []string{"web", "metrics", "status", "ephemeralcontainers", "a%2fmetrics", "%2e%2e"} {
 			for _, head := range heads {
 				for _, tail := range tails {
-					for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND"} {
+					for _, method := range []string{
+						"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT",
+						"get", "PROPFIND",
+					} {
 						r := request(t, method, head+capital.ReplaceAllString(path, name)+tail)
 						rec := httptest.NewRecorder()
 						g.ServeHTTP(rec, r)
@@ -189,7 +213,8 @@ func TestNothingWithoutItsPermission(t *testing.T) {
 	}
 }
 
-// TestContainerCalledAsARoute asks about containers and pods that are called as a route: what is wanted of them stays what it is.
+// TestContainerCalledAsARoute asks about containers and pods that are called as a route: what is wanted of them stays
+// what it is.
 func TestContainerCalledAsARoute(t *testing.T) {
 	h := everything().Handler(Network)
 	for _, c := range []struct{ method, path, want string }{
@@ -224,7 +249,8 @@ func TestPermissionsAreWrittenDown(t *testing.T) {
 		cell := "`" + strings.ReplaceAll(subs, " ", "` or `") + "`"
 		found := false
 		for line := range strings.Lines(string(doc)) {
-			found = found || strings.HasPrefix(line, "|") && strings.Contains(line, first) && strings.HasSuffix(strings.TrimSpace(line), "| "+cell+" |")
+			found = found || strings.HasPrefix(line, "|") && strings.Contains(line, first) &&
+				strings.HasSuffix(strings.TrimSpace(line), "| "+cell+" |")
 		}
 		if !found {
 			t.Errorf("docs/api.md has no row with %s and %s", first, cell)

@@ -19,8 +19,8 @@ import (
 )
 
 // run runs a command in a container and answers with all that it wrote.
-func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
-	id, err := s.running(r)
+func (e *entrance) run(w http.ResponseWriter, r *http.Request) error {
+	id, err := e.pods.running(r)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if len(cmd) == 0 {
 		return badRequest("cmd: nothing to execute")
 	}
-	resp, err := s.cfg.Runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd})
+	resp, err := e.runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd})
 	if err != nil {
 		return fmt.Errorf("run: %w", err)
 	}
@@ -44,22 +44,27 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 
 // runningPods lists what the runtime runs, whatever is wanted.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) error {
-	sandboxes, err := s.cfg.Runtime.ListPodSandbox(r.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-	}})
+	sandboxes, err := s.cfg.Runtime.ListPodSandbox(r.Context(),
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+			State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		}})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := s.cfg.Runtime.ListContainers(r.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	containers, err := s.cfg.Runtime.ListContainers(r.Context(),
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
 	for _, sb := range sandboxes.GetItems() {
 		m := sb.GetMetadata()
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), UID: types.UID(m.GetUid())}}
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: m.GetName(), Namespace: m.GetNamespace(),
+			UID: types.UID(m.GetUid()),
+		}}
 		for _, c := range containers.GetContainers() {
 			if c.GetPodSandboxId() != sb.GetId() {
 				continue
@@ -78,12 +83,12 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) error {
 }
 
 // checkpoint writes the state of a container to a file and answers with its path.
-func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r)
+func (e *entrance) checkpoint(w http.ResponseWriter, r *http.Request) error {
+	p, err := e.pods.find(r)
 	if err != nil {
 		return err
 	}
-	id, err := s.running(r)
+	id, err := e.pods.running(r)
 	if err != nil {
 		return err
 	}
@@ -93,14 +98,19 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("timeout: %q is not a number of seconds", v)
 		}
 	}
-	if err := os.MkdirAll(s.cfg.CheckpointDir, 0o700); err != nil {
+	if err := os.MkdirAll(e.checkpoints, 0o700); err != nil {
 		return fmt.Errorf("make directory of checkpoints: %w", err)
 	}
-	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", p.Name, p.Namespace, r.PathValue("container"), time.Now().Format(time.RFC3339))
-	path := filepath.Join(s.cfg.CheckpointDir, name)
-	_, err = s.cfg.Runtime.CheckpointContainer(r.Context(), &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: path, Timeout: timeout})
+	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", p.Name, p.Namespace, r.PathValue("container"),
+		time.Now().Format(time.RFC3339))
+	path := filepath.Join(e.checkpoints, name)
+	_, err = e.runtime.CheckpointContainer(r.Context(),
+		&runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: path, Timeout: timeout})
 	if grpcstatus.Code(err) == codes.Unimplemented {
-		return &failure{http.StatusNotImplemented, metav1.StatusReasonInternalError, "the runtime cannot checkpoint containers: " + grpcstatus.Convert(err).Message()}
+		return &failure{
+			http.StatusNotImplemented, metav1.StatusReasonInternalError,
+			"the runtime cannot checkpoint containers: " + grpcstatus.Convert(err).Message(),
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)

@@ -29,10 +29,14 @@ import (
 // streamSet says which streams a request for exec or attach wants.
 type streamSet struct{ stdin, stdout, stderr, tty bool }
 
-// streams reads what a request wants, by kubelet's names or by those of the API server. A terminal has no standard error of its own.
+// streams reads what a request wants, by kubelet's names or by those of the API server. A terminal has no standard
+// error of its own.
 func streams(r *http.Request) (streamSet, error) {
 	either := func(kubelet, server string) bool { return wants(r, kubelet) || wants(r, server) }
-	s := streamSet{stdin: either("input", "stdin"), stdout: either("output", "stdout"), stderr: either("error", "stderr"), tty: wants(r, "tty")}
+	s := streamSet{
+		stdin: either("input", "stdin"), stdout: either("output", "stdout"), stderr: either("error", "stderr"),
+		tty: wants(r, "tty"),
+	}
 	s.stderr = s.stderr && !s.tty
 	if !s.stdin && !s.stdout && !s.stderr {
 		return s, badRequest("you must specify at least 1 of stdin, stdout, stderr")
@@ -41,9 +45,9 @@ func streams(r *http.Request) (streamSet, error) {
 }
 
 // stream connects the client with what the runtime serves at a URL for exec or attach.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, to string, want streamSet) error {
+func (e *entrance) stream(w http.ResponseWriter, r *http.Request, to string, want streamSet) error {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
-		return s.translate(w, r, to, want)
+		return e.translate(w, r, to, want)
 	}
 	return handOver(w, r, to)
 }
@@ -90,9 +94,9 @@ const (
 	resizeChannel
 )
 
-// translate speaks version 5 of the protocol, in which a client can close its standard input. The streaming servers of runtimes know
-// it in SPDY, but over WebSockets only version 4, so that here one is turned into the other.
-func (s *Server) translate(w http.ResponseWriter, r *http.Request, to string, want streamSet) error {
+// translate speaks version 5 of the protocol, in which a client can close its standard input. The streaming servers of
+// runtimes know it in SPDY, but over WebSockets only version 4, so that here one is turned into the other.
+func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, want streamSet) error {
 	u, err := streamURL(to)
 	if err != nil {
 		return err
@@ -109,15 +113,19 @@ func (s *Server) translate(w http.ResponseWriter, r *http.Request, to string, wa
 		}
 		return t
 	}
-	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{streamcommand.StreamProtocolV5Name: {Binary: true, Channels: []wsstream.ChannelType{
-		stdinChannel: channel(want.stdin, wsstream.ReadChannel), stdoutChannel: channel(want.stdout, wsstream.WriteChannel),
-		stderrChannel: channel(want.stderr, wsstream.WriteChannel), errorChannel: wsstream.WriteChannel, resizeChannel: wsstream.ReadChannel,
-	}}})
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{streamcommand.StreamProtocolV5Name: {
+		Binary: true,
+		Channels: []wsstream.ChannelType{
+			stdinChannel: channel(want.stdin, wsstream.ReadChannel), stdoutChannel: channel(want.stdout, wsstream.WriteChannel),
+			stderrChannel: channel(want.stderr,
+				wsstream.WriteChannel), errorChannel: wsstream.WriteChannel, resizeChannel: wsstream.ReadChannel,
+		},
+	}})
 	// The library takes for an error that the connection ends, which is how every stream does.
 	quiet := klog.NewContext(r.Context(), klog.Logger{})
 	_, ch, err := conn.Open(w, r.WithContext(quiet))
 	if err != nil {
-		s.log.Debug("no WebSocket", "path", r.URL.Path, "error", err)
+		e.log.Debug("no WebSocket", "path", r.URL.Path, "error", err)
 		return nil // it has answered
 	}
 	defer conn.Close()
@@ -157,14 +165,21 @@ func endOfStream(err error) metav1.Status {
 	case errors.As(err, &code):
 		return metav1.Status{
 			Status: metav1.StatusFailure, Reason: streamcommand.NonZeroExitCodeReason, Message: code.Error(),
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: streamcommand.ExitCodeCauseType, Message: fmt.Sprint(code.Code)}}},
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
+				Type:    streamcommand.ExitCodeCauseType,
+				Message: fmt.Sprint(code.Code),
+			}}},
 		}
 	default:
-		return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: err.Error(), Code: http.StatusInternalServerError}
+		return metav1.Status{
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: err.Error(),
+			Code: http.StatusInternalServerError,
+		}
 	}
 }
 
-// sizes are the sizes of the client's terminal. They are read without a terminal too: their end is that of the connection.
+// sizes are the sizes of the client's terminal. They are read without a terminal too: their end is that of the
+// connection.
 type sizes struct {
 	next chan remotecommand.TerminalSize
 }
@@ -199,7 +214,7 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 }
 
 // tunnel carries the SPDY of a forwarded port inside a WebSocket.
-func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, to string) error {
+func (e *entrance) tunnel(w http.ResponseWriter, r *http.Request, to string) error {
 	upstream, err := dialSPDY(r.Context(), to)
 	if err != nil {
 		return err
@@ -207,11 +222,12 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, to string) error
 	defer upstream.Close()
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPrefix + portforward.PortForwardV1Name},
-		CheckOrigin:  func(*http.Request) bool { return true }, // no browser's credentials are taken, so that no origin is to be mistrusted
+		// no browser's credentials are taken, so that no origin is to be mistrusted
+		CheckOrigin: func(*http.Request) bool { return true },
 	}
 	ws, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
-		s.log.Debug("no WebSocket", "path", r.URL.Path, "error", err)
+		e.log.Debug("no WebSocket", "path", r.URL.Path, "error", err)
 		return nil // it has answered
 	}
 	client := clientforward.NewTunnelingConnection("portforward", ws)

@@ -106,7 +106,8 @@ func probes() []probe {
 	return all
 }
 
-// existing is the nearest directory above path that is there: the same file system, most likely, that path will be made on.
+// existing is the nearest directory above path that is there: the same file system, most likely, that path will be made
+// on.
 func existing(path string) string {
 	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
@@ -131,14 +132,15 @@ func readLine(path string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// thread runs fn on an operating system thread of its own that dies with it, together with the namespaces fn moved it to:
-// a thread that was moved cannot be given back to Go.
+// thread runs fn on an operating system thread of its own that dies with it, together with the namespaces fn moved it
+// to: a thread that was moved cannot be given back to Go.
 func thread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// The main thread cannot die, and all of /proc/self is about it: it is kept busy while another one does the work.
+			// The main thread cannot die, and all of /proc/self is about it: it is kept busy while another one does the
+			// work.
 			defer runtime.UnlockOSThread()
 			done <- thread(fn)
 			return

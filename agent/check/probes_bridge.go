@@ -16,7 +16,8 @@ func bridgeProbes() []probe {
 	}}
 }
 
-// probeBridgeFilter writes the kind of rules that the filter of the bridge has: a set that is looked up before the bridge learns.
+// probeBridgeFilter writes the kind of rules that the filter of the bridge has: a set that is looked up before the
+// bridge learns.
 func probeBridgeFilter(context.Context, *env) answer {
 	err := inNet(func() error {
 		c, err := nftables.New()

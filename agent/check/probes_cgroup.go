@@ -16,7 +16,9 @@ import (
 )
 
 func cgroupProbes() []probe {
-	out := []probe{{"cgroups", true, "Without control groups no pod can be limited, measured or killed as a whole.", probeHierarchy}}
+	out := []probe{
+		{"cgroups", true, "Without control groups no pod can be limited, measured or killed as a whole.", probeHierarchy},
+	}
 	for _, c := range []struct {
 		name, cost string
 		required   bool
@@ -28,13 +30,18 @@ func cgroupProbes() []probe {
 		{"io", "Disk use of pods is neither measured nor limited.", false},
 		{"hugetlb", "Pods that ask for huge pages are not held to their limit.", false},
 	} {
-		out = append(out, probe{"cgroup " + c.name, c.required, c.cost, func(_ context.Context, e *env) answer { return probeController(e, c.name) }})
+		out = append(out, probe{
+			"cgroup " + c.name, c.required, c.cost, func(_ context.Context, e *env) answer { return probeController(e, c.name) },
+		})
 	}
 	return append(out,
 		probe{"cgroup devices", true, "Containers could open any device of the node.", probeDevices},
 		probe{"cgroup freezer", false, "Groups that fork quickly take longer to kill.", probeFreezer},
 		probe{"cgroup kill", false, "Groups are killed process by process instead of at once.", probeKill},
-		probe{"clone into cgroup", false, "Attaching a process to its group costs up to 10 ms at each pod start (cgroup v1).", probeCloneInto},
+		probe{
+			"clone into cgroup", false, "Attaching a process to its group costs up to 10 ms at each pod start (cgroup v1).",
+			probeCloneInto,
+		},
 		probe{"PSI", false, "Pressure stall figures are not shown, and eviction looks at memory use alone.", probePSI},
 	)
 }
@@ -70,6 +77,19 @@ func removed(ctx context.Context, h *cgroups.Hierarchy, path string, found *answ
 	}
 }
 
+// inGroup is what try finds in the directory of a group that is made for it, in the v2 hierarchy.
+func inGroup(ctx context.Context, e *env, try func(dir string) answer) (found answer) {
+	if e.h.Mode() == cgroups.Legacy {
+		return missing("there is no v2 hierarchy")
+	}
+	path, err := scratch(e.h)
+	if err != nil {
+		return missing("%v", err)
+	}
+	defer removed(ctx, e.h, path, &found)
+	return try(e.h.Dir("", path))
+}
+
 func probeController(e *env, name string) answer {
 	if e.hErr != nil {
 		return missing("no hierarchy")
@@ -92,7 +112,7 @@ func probeController(e *env, name string) answer {
 	return missing("not enabled in this kernel or on its command line")
 }
 
-func probeDevices(ctx context.Context, e *env) (found answer) {
+func probeDevices(ctx context.Context, e *env) answer {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
@@ -102,26 +122,25 @@ func probeDevices(ctx context.Context, e *env) (found answer) {
 		}
 		return ok("v1, %s", e.h.Dir("devices", "/"))
 	}
-	path, err := scratch(e.h)
-	if err != nil {
-		return missing("%v", err)
-	}
-	defer removed(ctx, e.h, path, &found)
-	every := int64(-1)
-	insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{{Type: "a", Major: &every, Minor: &every, Access: "rwm"}})
-	if err != nil {
-		return missing("%v", err)
-	}
-	dir, err := os.Open(e.h.Dir("", path))
-	if err != nil {
-		return missing("%v", err)
-	}
-	defer dir.Close()
-	detach, err := cgroup2.LoadAttachCgroupDeviceFilter(insts, license, int(dir.Fd()))
-	if err != nil {
-		return missing("BPF device filter: %v", err)
-	}
-	return tried(detach(), "BPF device filter loaded and attached")
+	return inGroup(ctx, e, func(path string) answer {
+		every := int64(-1)
+		insts, license, err := cgroup2.DeviceFilter([]specs.LinuxDeviceCgroup{
+			{Type: "a", Major: &every, Minor: &every, Access: "rwm"},
+		})
+		if err != nil {
+			return missing("%v", err)
+		}
+		dir, err := os.Open(path)
+		if err != nil {
+			return missing("%v", err)
+		}
+		defer dir.Close()
+		detach, err := cgroup2.LoadAttachCgroupDeviceFilter(insts, license, int(dir.Fd()))
+		if err != nil {
+			return missing("BPF device filter: %v", err)
+		}
+		return tried(detach(), "BPF device filter loaded and attached")
+	})
 }
 
 func probeFreezer(_ context.Context, e *env) answer {
@@ -136,51 +155,39 @@ func probeFreezer(_ context.Context, e *env) answer {
 	return missing("no freezer controller")
 }
 
-func probeKill(ctx context.Context, e *env) (found answer) {
+func probeKill(ctx context.Context, e *env) answer {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
-	if e.h.Mode() == cgroups.Legacy {
-		return missing("there is no v2 hierarchy")
-	}
-	path, err := scratch(e.h)
-	if err != nil {
-		return missing("%v", err)
-	}
-	defer removed(ctx, e.h, path, &found)
-	if _, err := os.Stat(e.h.Dir("", path) + "/cgroup.kill"); err != nil {
-		return missing("no cgroup.kill (Linux 5.14)")
-	}
-	if e.h.Mode() == cgroups.Hybrid {
-		return limited("on the v2 side only; the v1 side is killed by pidfd")
-	}
-	return ok("cgroup.kill")
+	return inGroup(ctx, e, func(path string) answer {
+		if _, err := os.Stat(path + "/cgroup.kill"); err != nil {
+			return missing("no cgroup.kill (Linux 5.14)")
+		}
+		if e.h.Mode() == cgroups.Hybrid {
+			return limited("on the v2 side only; the v1 side is killed by pidfd")
+		}
+		return ok("cgroup.kill")
+	})
 }
 
-func probeCloneInto(ctx context.Context, e *env) (found answer) {
+func probeCloneInto(ctx context.Context, e *env) answer {
 	if e.hErr != nil {
 		return missing("no hierarchy")
 	}
-	if e.h.Mode() == cgroups.Legacy {
-		return missing("there is no v2 hierarchy")
-	}
-	path, err := scratch(e.h)
-	if err != nil {
-		return missing("%v", err)
-	}
-	defer removed(ctx, e.h, path, &found)
-	dir, err := os.Open(e.h.Dir("", path))
-	if err != nil {
-		return missing("%v", err)
-	}
-	defer dir.Close()
-	if err := forkOnly(&syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}); err != nil {
-		return missing("clone3(CLONE_INTO_CGROUP): %v", err)
-	}
-	if e.h.Mode() == cgroups.Hybrid {
-		return limited("on the v2 side only; the v1 controllers need an attach")
-	}
-	return ok("clone3 works")
+	return inGroup(ctx, e, func(path string) answer {
+		dir, err := os.Open(path)
+		if err != nil {
+			return missing("%v", err)
+		}
+		defer dir.Close()
+		if err := forkOnly(&syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}); err != nil {
+			return missing("clone3(CLONE_INTO_CGROUP): %v", err)
+		}
+		if e.h.Mode() == cgroups.Hybrid {
+			return limited("on the v2 side only; the v1 controllers need an attach")
+		}
+		return ok("clone3 works")
+	})
 }
 
 func probePSI(_ context.Context, e *env) answer {

@@ -24,8 +24,8 @@ func filesystemProbes() []probe {
 	}
 }
 
-// inDir runs fn on a thread with a mount namespace of its own and an empty directory below the node's root directory; what fn
-// mounts goes with the thread, and the directory is removed.
+// inDir runs fn on a thread with a mount namespace of its own and an empty directory below the node's root directory;
+// what fn mounts goes with the thread, and the directory is removed.
 func inDir(e *env, fn func(dir string) error) (err error) {
 	dir, err := os.MkdirTemp(e.dir, ".berth-check-")
 	if err != nil {

@@ -91,8 +91,8 @@ func probeForwardPolicy(ctx context.Context, _ *env) answer {
 	return ok("accepts")
 }
 
-// dropping names the chains that drop what is forwarded and that no rule accepts. In whichever chain of the hook a packet is dropped, it
-// is: that another one accepts it does not help.
+// dropping names the chains that drop what is forwarded and that no rule accepts. In whichever chain of the hook a
+// packet is dropped, it is: that another one accepts it does not help.
 func dropping(chains []*nftables.Chain) []string {
 	families := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"}
 	var out []string
@@ -122,8 +122,10 @@ func legacyDrops(ctx context.Context, command, names string) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, legacyPatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "-S", "FORWARD").Output()
-	if err != nil {
+	cmd := exec.CommandContext(ctx, path, "-S", "FORWARD")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return false, err
 	}
 	return bytes.HasPrefix(out, []byte("-P FORWARD DROP")), nil

@@ -33,8 +33,8 @@ func namespaceProbes() []probe {
 	return out
 }
 
-// noProgram is never there: executing it in a child that has already entered its namespaces ends the child with ENOENT, and any
-// other error is the answer of the kernel to the namespaces.
+// noProgram is never there: executing it in a child that has already entered its namespaces ends the child with ENOENT,
+// and any other error is the answer of the kernel to the namespaces.
 const noProgram = "/nonexistent/berth-check"
 
 func tryNamespace(flag uintptr) error {
@@ -60,8 +60,8 @@ func forkOnly(attr *syscall.SysProcAttr) error {
 	return err
 }
 
-// userNamespace makes a user namespace with this mapping and returns it open. A child that is stopped at its exec by ptrace
-// holds it for us and is killed before it ran one instruction of its own.
+// userNamespace makes a user namespace with this mapping and returns it open. A child that is stopped at its exec by
+// ptrace holds it for us and is killed before it ran one instruction of its own.
 func userNamespace(m syscall.SysProcIDMap) (*os.File, error) {
 	var f *os.File
 	err := thread(func() error { // ptrace belongs to a thread

@@ -45,7 +45,8 @@ func inNet(fn func() error) error {
 	})
 }
 
-// probeNftables writes the kind of rules the pod network has: a NAT chain with masquerade, and a destination map for ports.
+// probeNftables writes the kind of rules the pod network has: a NAT chain with masquerade, and a destination map for
+// ports.
 func probeNftables(context.Context, *env) answer {
 	err := inNet(func() error {
 		c, err := nftables.New()

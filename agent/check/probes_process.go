@@ -40,7 +40,8 @@ type pidfdInfo struct {
 	exitCode int32
 }
 
-// pidfdGetInfo is _IOWR(0xFF, 11, struct pidfd_info) of that size, and pidfdInfoExit the bit that asks for the exit code.
+// pidfdGetInfo is _IOWR(0xFF, 11, struct pidfd_info) of that size, and pidfdInfoExit the bit that asks for the exit
+// code.
 const (
 	pidfdGetInfo  = 0xC0000000 | 0xFF00 | 11 | unsafe.Sizeof(pidfdInfo{})<<16
 	pidfdInfoExit = 1 << 3

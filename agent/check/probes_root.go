@@ -3,17 +3,21 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 func rootProbes() []probe {
 	return []probe{
 		{"room", false, "Pods that run go on, and nothing new can be begun.", probeRoom},
-		{"records", false, "Images and pods whose records were lost are found again by what is on the disk and what their keepers have.", probeRecords},
+		{"records", false, "Images and pods whose records were lost are found again by what is on the disk and what their keepers have; what containers were given is given again.", probeRecords},
 	}
 }
 
@@ -40,15 +44,26 @@ func probeRoom(_ context.Context, e *env) answer {
 	return ok(found, free, st.Ffree)
 }
 
-// probeRecords looks for what the runtime has set aside.
+// probeRecords looks for what the runtime and the agent have set aside.
 func probeRecords(_ context.Context, e *env) answer {
-	aside := filepath.Join(e.dir, "runtime.db.damaged")
-	info, err := os.Lstat(aside)
-	if errors.Is(err, os.ErrNotExist) {
-		return ok("none were lost")
-	}
-	if err != nil {
+	entries, err := os.ReadDir(e.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return missing("%v", err)
 	}
-	return limited("some were lost at %s: %s has the file as it was, and can be removed", info.ModTime().UTC().Format(time.RFC3339), aside)
+	var lost []string
+	for _, f := range entries {
+		if f.Name() != "runtime.db.damaged" && !strings.HasSuffix(f.Name(), record.Aside) {
+			continue
+		}
+		info, err := f.Info()
+		if err != nil {
+			return missing("%v", err)
+		}
+		at, file := info.ModTime().UTC().Format(time.RFC3339), filepath.Join(e.dir, f.Name())
+		lost = append(lost, fmt.Sprintf("some were lost at %s: %s has the file as it was, and can be removed", at, file))
+	}
+	if len(lost) == 0 {
+		return ok("none were lost")
+	}
+	return limited("%s", strings.Join(lost, "; "))
 }

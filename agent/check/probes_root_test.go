@@ -14,11 +14,14 @@ func TestRootProbes(t *testing.T) {
 	if a := probeRecords(t.Context(), &env{dir: dir}); a.status != OK {
 		t.Errorf("got %+v", a)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "runtime.db.damaged"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if a := probeRecords(t.Context(), &env{dir: dir}); a.status != Limited || !strings.Contains(a.found, dir) {
-		t.Errorf("got %+v", a)
+	for _, file := range []string{"runtime.db.damaged", "devices.json.bad"} {
+		path := filepath.Join(dir, file)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if a := probeRecords(t.Context(), &env{dir: dir}); a.status != Limited || !strings.Contains(a.found, path) {
+			t.Errorf("got %+v", a)
+		}
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a tmpfs")

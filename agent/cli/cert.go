@@ -31,7 +31,8 @@ with the node's own authority. What the user may do is said by 'berth agent --ap
 everything, and system:monitoring read metrics and statistics.
 
 There is no revocation: a certificate is good until it ends.`,
-		Example: "  berth cert ann --out ann\n  curl --cert ann.crt --key ann.key --cacert ann-ca.crt https://localhost:10250/pods\n" +
+		Example: "  berth cert ann --out ann\n  curl --cert ann.crt --key ann.key --cacert ann-ca.crt " +
+			"https://localhost:10250/pods\n" +
 			"  berth cert prometheus --group system:monitoring --ttl 720h --out /etc/prometheus/berth",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +43,8 @@ There is no revocation: a certificate is good until it ends.`,
 			cert, authorities, err := c.client().SignCertificate(cmd.Context(), request, ttl)
 			var answer *client.Error
 			if errors.As(err, &answer) && answer.Code == http.StatusNotFound {
-				return errors.New("the agent has no authority of its own: it serves no HTTPS (--port), or an API server says who may do what (--kubeconfig)")
+				return errors.New("the agent has no authority of its own: it serves no HTTPS (--port), or an API server says who " +
+					"may do what (--kubeconfig)")
 			}
 			if err != nil {
 				return err
@@ -56,7 +58,8 @@ There is no revocation: a certificate is good until it ends.`,
 	}
 	cmd.Flags().StringSliceVar(&groups, "group", []string{"system:masters"}, "groups of the user")
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long the certificate is good, at most a year")
-	cmd.Flags().StringVarP(&out, "out", "o", "", "write PREFIX.crt, PREFIX.key and PREFIX-ca.crt (default all of it to the standard output)")
+	cmd.Flags().StringVarP(&out, "out", "o", "",
+		"write PREFIX.crt, PREFIX.key and PREFIX-ca.crt (default all of it to the standard output)")
 	return cmd
 }
 
@@ -70,11 +73,13 @@ func certificateRequest(user string, groups []string) (key, request []byte, err 
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode key: %w", err)
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, k)
+	csr, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, k)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make certificate request: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
 }
 
 func writeCertificate(say io.Writer, prefix string, cert, key, authorities []byte) error {

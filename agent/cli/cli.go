@@ -1,5 +1,5 @@
-// Package cli has the commands that show the pods of an agent and lead into them. Their output and flags follow kubectl's
-// habits, so that what people have in their fingers works.
+// Package cli has the commands that show the pods of an agent and lead into them. Their output and flags follow
+// kubectl's habits, so that what people have in their fingers works.
 package cli
 
 import (
@@ -70,9 +70,10 @@ func usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a..
 // Commands returns the commands. runDir says where the agent is, once flags have been read.
 func Commands(runDir func() string) []*cobra.Command {
 	c := &commands{client: func() *client.Client { return client.New(runDir()) }}
+	e := &evictions{ask: func() *client.Eviction { return c.client().Eviction() }}
 	return []*cobra.Command{
 		c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.debug(), c.portForward(), c.events(), c.rm(),
-		c.condition(), c.cert(),
+		c.condition(), c.cert(), e.command(), c.prune(), volumeCommand(c),
 	}
 }
 
@@ -148,8 +149,8 @@ func keyOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// container returns the container of the pod that is meant: the named one, else the pod's default, else its first, with a note
-// when there are others.
+// container returns the container of the pod that is meant: the named one, else the pod's default, else its first, with
+// a note when there are others.
 func container(p *corev1.Pod, name string, note io.Writer) (string, error) {
 	var names []string
 	for _, c := range p.Spec.Containers {
@@ -164,7 +165,10 @@ func container(p *corev1.Pod, name string, note io.Writer) (string, error) {
 	}
 	if name != "" {
 		if !slices.Contains(names, name) {
-			return "", &client.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("container %s not found in pod %s (it has %s)", name, p.Name, strings.Join(names, ", "))}
+			return "", &client.Error{
+				Code:    http.StatusNotFound,
+				Message: fmt.Sprintf("container %s not found in pod %s (it has %s)", name, p.Name, strings.Join(names, ", ")),
+			}
 		}
 		return name, nil
 	}

@@ -40,7 +40,10 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 	t.Helper()
 	a := &agent{dir: t.TempDir(), pods: pods, mux: http.NewServeMux()}
 	a.problems = []api.Problem{
-		{File: "/m/web.yaml", Warnings: []string{"unknown field spec.foo"}}, {File: "/m/bad.yaml", Errors: []string{"spec.containers: Required value"}},
+		{File: "/m/web.yaml", Warnings: []string{"unknown field spec.foo"}}, {
+			File:   "/m/bad.yaml",
+			Errors: []string{"spec.containers: Required value"},
+		},
 	}
 	a.mux.HandleFunc("GET /pods", func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("watch") == "" {
@@ -70,7 +73,10 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 			// Half a minute from the next value that would be shown.
 			FirstTimestamp: metav1.NewTime(time.Now().Add(-60*time.Minute - 30*time.Second)),
 			LastTimestamp:  metav1.NewTime(time.Now().Add(-20*time.Minute - 30*time.Second)),
-			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web-node"}, Source: corev1.EventSource{Component: "berth"},
+			InvolvedObject: corev1.ObjectReference{
+				Kind: "Pod",
+				Name: "web-node",
+			}, Source: corev1.EventSource{Component: "berth"},
 		}}})
 	})
 	a.mux.HandleFunc("GET /problems", func(w http.ResponseWriter, r *http.Request) {
@@ -78,10 +84,16 @@ func newAgent(t *testing.T, pods ...corev1.Pod) *agent {
 	})
 	a.mux.HandleFunc("GET /timing/{ns}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		t0 := time.Unix(0, 0)
-		json.NewEncoder(w).Encode(&pod.Span{Name: "start pod", Start: t0, Duration: 20 * time.Millisecond, Children: []*pod.Span{
-			{Name: "container", Start: t0.Add(12 * time.Millisecond), Duration: 8 * time.Millisecond, Error: a.words, Attrs: map[string]string{"container": "main" + a.words}},
-			{Name: "sandbox", Start: t0.Add(2 * time.Millisecond), Duration: 10 * time.Millisecond},
-		}})
+		json.NewEncoder(w).Encode(&pod.Span{
+			Name: "start pod", Start: t0, Duration: 20 * time.Millisecond,
+			Children: []*pod.Span{
+				{
+					Name: "container", Start: t0.Add(12 * time.Millisecond), Duration: 8 * time.Millisecond, Error: a.words,
+					Attrs: map[string]string{"container": "main" + a.words},
+				},
+				{Name: "sandbox", Start: t0.Add(2 * time.Millisecond), Duration: 10 * time.Millisecond},
+			},
+		})
 	})
 	a.mux.HandleFunc("GET /containerLogs/{ns}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s/%s?%s\n", r.PathValue("pod"), r.PathValue("container"), r.URL.RawQuery)
@@ -114,10 +126,19 @@ func web() corev1.Pod {
 	started := true
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-node", Namespace: "default", UID: "u"},
-		Spec:       corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "img", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}, {Name: "side"}}},
+		Spec: corev1.PodSpec{
+			NodeName: "node",
+			Containers: []corev1.Container{{
+				Name: "main", Image: "img",
+				Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+			}, {Name: "side"}},
+		},
 	}
 	start := metav1.NewTime(time.Now().Add(-30*time.Minute - 30*time.Second))
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.2", HostIP: "192.0.2.1", StartTime: &start, QOSClass: corev1.PodQOSBurstable}
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.0.0.2", HostIP: "192.0.2.1", StartTime: &start,
+		QOSClass: corev1.PodQOSBurstable,
+	}
 	for _, c := range p.Spec.Containers {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Ready: true, Started: &started, ContainerID: "berth://1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
@@ -146,7 +167,10 @@ func TestPods(t *testing.T) {
 		{"events --types normal --reason Started,Failed", []string{"pod/web-node"}, ""},
 		{"events --types Warning", []string{}, "pod/web-node"},
 		{"events --reason BackOff", []string{}, "pod/web-node"},
-		{"describe web", []string{"Manifest:          /m/web.yaml", "Burstable", "Started", "unknown field spec.foo", "8080/TCP (http)"}, "bad.yaml"},
+		{"describe web", []string{
+			"Manifest:          /m/web.yaml", "Burstable", "Started", "unknown field spec.foo",
+			"8080/TCP (http)",
+		}, "bad.yaml"},
 		{"describe --timing web", []string{"start pod        0.00 ms   20.00 ms", "  container main 12.00 ms  8.00 ms"}, ""},
 		{"describe pod web", []string{"Manifest:          /m/web.yaml"}, ""},
 		{"logs web -c side --tail 5 --timestamps", []string{"web-node/side?tailLines=5&timestamps=true"}, ""},
@@ -178,11 +202,20 @@ func TestHostileWords(t *testing.T) {
 	p := web()
 	p.Status.Reason, p.Status.Message = evil, evil
 	p.Annotations = map[string]string{"a": evil}
-	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: evil, Message: evil}}
-	p.Status.ContainerStatuses[1].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: evil, Message: evil}
+	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+		Reason:  evil,
+		Message: evil,
+	}}
+	p.Status.ContainerStatuses[1].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+		Reason:  evil,
+		Message: evil,
+	}
 	a := newAgent(t, p)
 	a.words = evil
-	for _, args := range []string{"pods", "pods -A -o wide", "pods -o json", "pods -o yaml", "pods -w", "describe web", "describe --timing web", "events", "events -A"} {
+	for _, args := range []string{
+		"pods", "pods -A -o wide", "pods -o json", "pods -o yaml", "pods -w", "describe web",
+		"describe --timing web", "events", "events -A",
+	} {
 		out, errs, _ := a.run(t, strings.Fields(args)...) // of a watch the end is an error
 		bad := "\x1b\u009b\u202e"
 		if strings.HasSuffix(args, "yaml") {
@@ -204,7 +237,8 @@ func TestWatchPrintsChanges(t *testing.T) {
 		t.Errorf("an agent that goes away: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 5 || !strings.Contains(lines[1], "Running") || !strings.Contains(lines[2], "Refused") || !strings.Contains(lines[3], "Failed") || !strings.Contains(lines[4], "Deleted") {
+	if len(lines) != 5 || !strings.Contains(lines[1], "Running") || !strings.Contains(lines[2], "Refused") ||
+		!strings.Contains(lines[3], "Failed") || !strings.Contains(lines[4], "Deleted") {
 		t.Errorf("got\n%s", out)
 	}
 	if out, _, _ := a.run(t, "pods", "-w", "other", "web"); out != "" {
@@ -228,10 +262,14 @@ func TestExitCodes(t *testing.T) {
 		{a, "logs a/b/c", ExitUsage, "a/b/c"},
 		{a, "exec web", ExitUsage, "COMMAND"},
 		{a, "nonsense", ExitUsage, "nonsense"},
-		{a, "pods --namspace x", ExitUsage, "did you mean --namespace?\nUsage: berth pods [POD...] [flags]\nSee 'berth pods --help'"},
+		{
+			a, "pods --namspace x", ExitUsage,
+			"did you mean --namespace?\nUsage: berth pods [POD...] [flags]\nSee 'berth pods --help'",
+		},
 		{a, "logs --folow web", ExitUsage, "did you mean --follow?"},
 		{a, "pods -Z", ExitUsage, "unknown shorthand flag: 'Z' in -Z\nUsage: berth pods"},
-		{a, "podz", ExitUsage, "unknown command \"podz\" for \"berth\", did you mean pods?\nUsage: berth COMMAND, one of attach,"},
+		{a, "podz", ExitUsage, "unknown command \"podz\" for \"berth\", did you mean pods?\nUsage: berth COMMAND, one of " +
+			"attach,"},
 		{a, "descibe web", ExitUsage, "did you mean describe?"},
 		{a, "describe pod", ExitUsage, "Usage: berth describe"},
 		{a, "port-forward web 80:nope", ExitUsage, "nope"},
@@ -258,7 +296,12 @@ func TestPick(t *testing.T) {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.PodSpec{NodeName: "node"}}
 	}
 	pods := []corev1.Pod{named("default", "a-node"), named("default", "a-node-node"), named("other", "b-node")}
-	for _, c := range []struct{ name, want string }{{"a-node", "a-node"}, {"a", "a-node"}, {"a-node-node", "a-node-node"}, {"b", ""}} {
+	for _, c := range []struct{ name, want string }{
+		{"a-node", "a-node"},
+		{"a", "a-node"},
+		{"a-node-node", "a-node-node"},
+		{"b", ""},
+	} {
 		p, err := pick(pods, types.NamespacedName{Namespace: "default", Name: c.name})
 		if (err == nil) != (c.want != "") || err == nil && p.Name != c.want {
 			t.Errorf("%s: %v, %v", c.name, p, err)
@@ -319,21 +362,33 @@ func TestDisplay(t *testing.T) {
 				p.Status.ContainerStatuses[i] = corev1.ContainerStatus{State: waiting("PodInitializing")}
 			}
 		}, "0/2 NotItsTurn 0"},
-		"evicted": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }, "0/2 Evicted 0"},
-		"new":     {func(p *corev1.Pod) { p.Status = corev1.PodStatus{} }, "0/2 Pending 0"},
+		"evicted": {
+			func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} },
+			"0/2 Evicted 0",
+		},
+		"new": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{} }, "0/2 Pending 0"},
 		"first init": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "i"}, {Name: "j"}}
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}, {Name: "j", State: waiting("PodInitializing")}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+				{Name: "i", State: running},
+				{Name: "j", State: waiting("PodInitializing")},
+			}
 			p.Status.ContainerStatuses = nil
 		}, "0/2 Init:0/2 0"},
 		"init fails": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "i"}, {Name: "j"}}
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: ended(0, "Completed")}, {Name: "j", State: waiting("CrashLoopBackOff"), RestartCount: 2}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+				{Name: "i", State: ended(0, "Completed")},
+				{Name: "j", State: waiting("CrashLoopBackOff"), RestartCount: 2},
+			}
 			p.Status.ContainerStatuses = nil
 		}, "0/2 Init:CrashLoopBackOff 2"},
 		"sidecar": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: &always}}
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "s", State: running, Started: &yes, Ready: true, RestartCount: 1}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+				Name: "s", State: running, Started: &yes, Ready: true,
+				RestartCount: 1,
+			}}
 		}, "3/3 Running 1"},
 	} {
 		p := web()

@@ -15,8 +15,9 @@ func (c *commands) condition() *cobra.Command {
 		Long: `Set conditions of a pod's status, or take them away (TYPE-). A pod with readinessGates is ready when its containers are and each condition
 that a gate names is True. Conditions are kept as long as the pod is on the node, over restarts of the agent too; a changed manifest
 makes a pod without them. Those that the agent itself sets (Ready, PodScheduled and so on) cannot be set.`,
-		Example: "  berth condition web example.com/registered=True --reason Registered\n  berth condition web example.com/registered-",
-		Args:    cobra.MinimumNArgs(2), ValidArgsFunction: c.onePod,
+		Example: "  berth condition web example.com/registered=True --reason Registered\n  berth condition web " +
+			"example.com/registered-",
+		Args: cobra.MinimumNArgs(2), ValidArgsFunction: c.onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var set []corev1.PodCondition
 			var remove []string

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 type debugOptions struct {
@@ -31,7 +32,8 @@ type debugOptions struct {
 func (c *commands) debug() *cobra.Command {
 	var o debugOptions
 	cmd := &cobra.Command{
-		Use: "debug POD --image IMAGE [--target CONTAINER] [-it] [-- COMMAND [ARG...]]", Short: "Add a container with tools to a running pod",
+		Use: "debug POD --image IMAGE [--target CONTAINER] [-it] [-- COMMAND [ARG...]]", Short: "Add a container with " +
+			"tools to a running pod",
 		Long: `Add an ephemeral container to a pod that runs, as 'kubectl debug' does. It shares the pod's network, and with --target the processes
 of one of its containers, whose files are then under /proc/1/root. It is never restarted, cannot be taken away again, and ends with the
 pod; the manifest is not touched, and a changed one makes a pod without it.
@@ -61,10 +63,12 @@ Profiles say what the container may do:
 	f.StringVar(&o.profile, "profile", "general", "what it may do: "+strings.Join(profileNames(), ", "))
 	f.StringVar(&o.policy, "image-pull-policy", "", "Always, IfNotPresent or Never")
 	f.StringArrayVar(&o.env, "env", nil, "NAME=VALUE, again for each variable")
-	f.StringVar(&o.custom, "custom", "", "file with more of the container, YAML or JSON: volumeMounts, env, securityContext and so on")
+	f.StringVar(&o.custom, "custom", "",
+		"file with more of the container, YAML or JSON: volumeMounts, env, securityContext and so on")
 	f.BoolVar(&o.attach, "attach", false, "wait for it and print what it writes; -i implies it")
 	_ = cmd.RegisterFlagCompletionFunc("target", c.containers(&o.target))
-	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(profileNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("profile",
+		cobra.FixedCompletions(profileNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -110,6 +114,12 @@ func (o *debugOptions) build(command []string) (*corev1.EphemeralContainer, erro
 		data, err := os.ReadFile(o.custom)
 		if err != nil {
 			return nil, fmt.Errorf("read --custom: %w", err)
+		}
+		// What is no YAML is refused by who decodes it.
+		if doc, err := yaml.YAMLToJSON(data); err == nil {
+			if errs := quantity.CheckJSON(doc, &e.EphemeralContainerCommon); len(errs) > 0 {
+				return nil, usagef("--custom %s: %w", o.custom, errs.ToAggregate())
+			}
 		}
 		if err := yaml.UnmarshalStrict(data, &e.EphemeralContainerCommon); err != nil {
 			return nil, usagef("--custom %s: %w", o.custom, err)
@@ -200,7 +210,9 @@ func (c *commands) runDebug(cmd *cobra.Command, o debugOptions, arg string, comm
 var errFound = errors.New("found")
 
 // awaitStart waits until the container has been started, and says what it waits for. It fails when that can never be.
-func awaitStart(ctx context.Context, cl *client.Client, p *corev1.Pod, name string, notes io.Writer) (corev1.ContainerState, error) {
+func awaitStart(ctx context.Context, cl *client.Client, p *corev1.Pod, name string,
+	notes io.Writer,
+) (corev1.ContainerState, error) {
 	var state corev1.ContainerState
 	said := ""
 	seen := func(q *corev1.Pod) error {
@@ -222,7 +234,8 @@ func awaitStart(ctx context.Context, cl *client.Client, p *corev1.Pod, name stri
 	begun := func() error {
 		// Of a pod that went before the watch began it tells nothing.
 		q, _, err := cl.Pod(ctx, keyOf(p))
-		if answer, ok := errors.AsType[*client.Error](err); ok && answer.Code == http.StatusNotFound || err == nil && q.UID != p.UID {
+		if answer, ok := errors.AsType[*client.Error](err); ok && answer.Code == http.StatusNotFound || err == nil &&
+			q.UID != p.UID {
 			return gone
 		}
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-node/berth/agent/api/client"
 )
 
-// passed is what has gone through a terminal: what came of the container, as far as it is kept, and whether anything was typed. A quick
-// command has written before the terminal is there, or has even ended; its log has all of it.
+// passed is what has gone through a terminal: what came of the container, as far as it is kept, and whether anything
+// was typed. A quick command has written before the terminal is there, or has even ended; its log has all of it.
 type passed struct {
 	mu    sync.Mutex
 	kept  bytes.Buffer
@@ -59,7 +59,9 @@ func (s *passed) out(w io.Writer) io.Writer {
 const endPatience = 10 * time.Second
 
 // rest prints of a container that has ended what the terminal was too late for. err is how the terminal ended.
-func (s *passed) rest(cmd *cobra.Command, cl *client.Client, p *corev1.Pod, name string, notes io.Writer, err error) error {
+func (s *passed) rest(cmd *cobra.Command, cl *client.Client, p *corev1.Pod, name string, notes io.Writer,
+	err error,
+) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.total > keptMost || s.total > 0 && (s.typed || err != nil) {

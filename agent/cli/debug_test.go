@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,7 +17,8 @@ import (
 	"github.com/berth-node/berth/agent/api/client"
 )
 
-// TestAwaitStart waits for a container of a pod that goes, ends, or never begins. Nothing of it may be waited for for ever.
+// TestAwaitStart waits for a container of a pod that goes, ends, or never begins. Nothing of it may be waited for for
+// ever.
 func TestAwaitStart(t *testing.T) {
 	pod := web()
 	with := func(phase corev1.PodPhase, state corev1.ContainerState) *corev1.Pod {
@@ -45,15 +47,39 @@ func TestAwaitStart(t *testing.T) {
 		"replaced before the watch": {other, []event{{"ADDED", other}}, "pod web-node has gone", ""},
 		"goes": {
 			&pod,
-			[]event{{"ADDED", with("Running", pulling)}, {"MODIFIED", with("Running", pulling)}, {"DELETED", with("Running", pulling)}},
+			[]event{
+				{"ADDED", with("Running", pulling)},
+				{"MODIFIED", with("Running", pulling)},
+				{"DELETED", with("Running", pulling)},
+			},
 			"pod web-node has gone", "Waiting for container debugger: ErrImagePull: no such registry\n",
 		},
-		"ends":          {&pod, []event{{"ADDED", &pod}, {"MODIFIED", with("Failed", pulling)}}, "pod web-node has ended (Failed)", ""},
-		"never can":     {&pod, []event{{"ADDED", with("Running", waits("InvalidImageName", "bad"))}}, "never started: InvalidImageName: bad", ""},
-		"starts":        {&pod, []event{{"ADDED", with("Running", corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})}}, "", ""},
-		"has run":       {&pod, []event{{"ADDED", with("Succeeded", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})}}, "", ""},
-		"agent goes":    {&pod, []event{{"ADDED", &pod}}, "ended the connection", ""},
-		"of other pods": {&pod, []event{{"ADDED", other}, {"DELETED", other}, {"ADDED", with("Running", corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})}}, "", ""},
+		"ends": {
+			&pod,
+			[]event{{"ADDED", &pod}, {"MODIFIED", with("Failed", pulling)}},
+			"pod web-node has ended (Failed)", "",
+		},
+		"never can": {
+			&pod,
+			[]event{{"ADDED", with("Running", waits("InvalidImageName", "bad"))}},
+			"never started: InvalidImageName: bad", "",
+		},
+		"starts": {&pod, []event{{
+			"ADDED",
+			with("Running", corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}),
+		}}, "", ""},
+		"has " +
+			"run": {&pod, []event{{
+			"ADDED",
+			with("Succeeded", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}),
+		}}, "", ""},
+		"agent goes": {&pod, []event{{"ADDED", &pod}}, "ended the connection", ""},
+		"of other " +
+			"pods": {&pod, []event{
+			{"ADDED", other},
+			{"DELETED", other},
+			{"ADDED", with("Running", corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})},
+		}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -71,7 +97,10 @@ func TestAwaitStart(t *testing.T) {
 			mux.HandleFunc("GET /pods/{ns}/{pod}", func(w http.ResponseWriter, _ *http.Request) {
 				if c.there == nil {
 					w.WriteHeader(http.StatusNotFound)
-					_ = json.NewEncoder(w).Encode(metav1.Status{Status: metav1.StatusFailure, Message: "no such pod", Code: http.StatusNotFound})
+					_ = json.NewEncoder(w).Encode(metav1.Status{
+						Status: metav1.StatusFailure, Message: "no such pod",
+						Code: http.StatusNotFound,
+					})
 					return
 				}
 				_ = json.NewEncoder(w).Encode(c.there)
@@ -86,9 +115,21 @@ func TestAwaitStart(t *testing.T) {
 			defer srv.Close()
 			var notes bytes.Buffer
 			_, err = awaitStart(t.Context(), client.New(dir), &pod, "debugger", &notes)
-			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || notes.String() != c.notes {
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) ||
+				notes.String() != c.notes {
 				t.Errorf("%v, said %q; want %q and %q", err, notes.String(), c.err, c.notes)
 			}
 		})
+	}
+}
+
+func TestCustomOfACostlyQuantity(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "custom.yaml")
+	if err := os.WriteFile(file, []byte("resources: {limits: {cpu: '1e-999999999'}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &debugOptions{profile: "general", image: "busybox", custom: file}
+	if c, err := o.build(nil); err == nil || !strings.Contains(err.Error(), "resources.limits[cpu]: Invalid value") {
+		t.Errorf("%+v, %v", c, err)
 	}
 }

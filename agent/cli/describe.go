@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/agent/object"
 )
 
 func (c *commands) describe() *cobra.Command {
@@ -65,7 +69,7 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 	if err != nil {
 		return err
 	}
-	events, err := cl.Events(ctx, p.Namespace, p.UID)
+	events, err := eventsOf(ctx, cl, p)
 	if err != nil {
 		return err
 	}
@@ -79,6 +83,44 @@ func (c *commands) runDescribe(cmd *cobra.Command, t target, arg string) error {
 		}
 	}
 	return d.err
+}
+
+// eventsOf are the events of a pod, and those of its claims.
+func eventsOf(ctx context.Context, cl *client.Client, p *corev1.Pod) ([]corev1.Event, error) {
+	claims := claimsOf(p)
+	if len(claims) == 0 {
+		return cl.Events(ctx, p.Namespace, p.UID)
+	}
+	all, err := cl.Events(ctx, p.Namespace, "")
+	return concerning(p, claims, all), err
+}
+
+func claimsOf(p *corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			out[v.PersistentVolumeClaim.ClaimName] = true
+		case v.Ephemeral != nil:
+			out[object.ClaimName(p, v.Name)] = true
+		}
+	}
+	return out
+}
+
+// concerning are those of a namespace's events that are a pod's or its claims'.
+func concerning(p *corev1.Pod, claims map[string]bool, all []corev1.Event) []corev1.Event {
+	var out []corev1.Event
+	for _, e := range all {
+		of := &e.InvolvedObject
+		if of.Kind == string(object.PersistentVolumeClaim) && of.Namespace == p.Namespace && claims[of.Name] {
+			e.Message = "claim " + of.Name + ": " + e.Message
+		} else if of.UID != p.UID {
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
 }
 
 // description prints "Key:  value" lines and keeps the first error of writing.
@@ -326,7 +368,8 @@ func (d *description) events(events []corev1.Event) {
 	fmt.Fprintf(w, "  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n")
 	for i := range events {
 		e := &events[i]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", oneLine(e.Type), oneLine(e.Reason), seen(e, d.now), oneLine(from(e)), oneLine(strings.TrimSpace(e.Message)))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", oneLine(e.Type), oneLine(e.Reason), seen(e, d.now), oneLine(from(e)),
+			oneLine(strings.TrimSpace(e.Message)))
 	}
 	if err := w.Flush(); err != nil && d.err == nil {
 		d.err = fmt.Errorf("print: %w", err)

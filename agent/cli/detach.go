@@ -14,8 +14,8 @@ var errDetached = errors.New("detached")
 // detachKeys are docker's, which people know.
 const detachKeys = "ctrl-p,ctrl-q"
 
-// detachable reads what is typed until the keys come that end the attachment. Then nothing more is read, and the end of the input is not
-// told before the connection is gone: to the container it would be the end of its own.
+// detachable reads what is typed until the keys come that end the attachment. Then nothing more is read, and the end of
+// the input is not told before the connection is gone: to the container it would be the end of its own.
 type detachable struct {
 	io.Reader
 	detach context.CancelCauseFunc

@@ -55,14 +55,16 @@ func (c *commands) attach() *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use: "attach POD", Short: "Be the terminal of a running container",
-		Long: "Connect to the process that a container runs, as far as its manifest gives it standard input (stdin: true) and a terminal (tty: true).\n" +
+		Long: "Connect to the process that a container runs, as far as its manifest gives it standard input (stdin: true) " +
+			"and a terminal (tty: true).\n" +
 			"On a terminal, Ctrl-P and Ctrl-Q leave it, and the container runs on.",
 		Example: "  berth attach -it shell",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: c.onePod,
 		RunE: func(cmd *cobra.Command, args []string) error { return c.stream(cmd, o, args[0], nil) },
 	}
 	o.flags(c, cmd)
-	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", detachKeys, "keys that leave the container's terminal, such as ctrl-x or ctrl-p,ctrl-q; empty: none")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", detachKeys,
+		"keys that leave the container's terminal, such as ctrl-x or ctrl-p,ctrl-q; empty: none")
 	return cmd
 }
 
@@ -121,7 +123,9 @@ func (c *commands) stream(cmd *cobra.Command, o execOptions, arg string, command
 }
 
 // attached runs an attachment that keys can end.
-func (o *execOptions) attached(ctx context.Context, notes io.Writer, so *remotecommand.StreamOptions, run func(context.Context) error) error {
+func (o *execOptions) attached(ctx context.Context, notes io.Writer, so *remotecommand.StreamOptions,
+	run func(context.Context) error,
+) error {
 	keys, err := term.ToBytes(o.detachKeys)
 	if err != nil {
 		return usagef("--detach-keys %q: %w", o.detachKeys, err)
@@ -148,7 +152,9 @@ func onTerminal(in io.Reader) bool {
 }
 
 // terminal puts ours into raw mode when the container's process has one, and lets the window's size follow.
-func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptions, notes io.Writer) (context.Context, func(), error) {
+func (o *execOptions) terminal(cmd *cobra.Command, so *remotecommand.StreamOptions, notes io.Writer) (context.Context,
+	func(), error,
+) {
 	ctx, none := cmd.Context(), func() {}
 	if !o.tty {
 		return ctx, none, nil
@@ -191,7 +197,8 @@ func (q *windowSizes) Next() *remotecommand.TerminalSize {
 			return nil
 		case <-q.changed:
 			if w, h, err := terminal.GetSize(q.fd); err == nil {
-				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)} // the kernel has them in 16 bits
+				// The kernel has them in 16 bits.
+				return &remotecommand.TerminalSize{Width: uint16(w), Height: uint16(h)}
 			}
 		}
 	}

@@ -114,7 +114,9 @@ func (c *commands) list(cmd *cobra.Command, o podsOptions, names []string) error
 }
 
 // split parts names of pods from those of manifests that are refused.
-func (o *podsOptions) split(all []corev1.Pod, names []string, problems []api.Problem) (pods []string, refused []*refusal) {
+func (o *podsOptions) split(all []corev1.Pod, names []string, problems []api.Problem) (pods []string,
+	refused []*refusal,
+) {
 	for _, n := range names {
 		key, err := o.key(n)
 		if err == nil {
@@ -130,8 +132,8 @@ func (o *podsOptions) split(all []corev1.Pod, names []string, problems []api.Pro
 	return pods, refused
 }
 
-// printProblems tells what is wrong with the directory of manifests, and, where somebody sees no pod and wants to know just that, of
-// every manifest that cannot be run.
+// printProblems tells what is wrong with the directory of manifests, and, where somebody sees no pod and wants to know
+// just that, of every manifest that cannot be run.
 func printProblems(w io.Writer, problems []api.Problem, all bool) {
 	for _, p := range problems {
 		if !all && !p.Directory {
@@ -169,7 +171,9 @@ func (o *podsOptions) choose(all []corev1.Pod, ns string, names []string) ([]cor
 }
 
 // watchPods prints every change after what was listed.
-func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOptions, t *table, ns string, names []string, listed []corev1.Pod) error {
+func (c *commands) watchPods(cmd *cobra.Command, cl *client.Client, o podsOptions, t *table, ns string, names []string,
+	listed []corev1.Pod,
+) error {
 	shown := map[string]string{}
 	for i := range listed {
 		shown[listed[i].Namespace+"/"+listed[i].Name] = o.essence(&listed[i])
@@ -274,7 +278,8 @@ func (t *table) add(et watch.EventType, p *corev1.Pod) {
 		cells = slices.Insert(cells, 0, p.Namespace)
 	}
 	if t.o.output == "wide" {
-		cells = append(cells, cmp.Or(p.Status.PodIP, "<none>"), cmp.Or(p.Spec.NodeName, "<none>"), cmp.Or(string(p.Status.QOSClass), "<none>"))
+		cells = append(cells, cmp.Or(p.Status.PodIP, "<none>"), cmp.Or(p.Spec.NodeName, "<none>"),
+			cmp.Or(string(p.Status.QOSClass), "<none>"))
 	}
 	t.row(cells)
 }
@@ -297,7 +302,10 @@ func printObjects(w io.Writer, format string, pods []corev1.Pod, single bool) er
 		}
 		return nil
 	}
-	var v any = corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: append([]corev1.Pod{}, pods...)}
+	var v any = corev1.PodList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+		Items:    append([]corev1.Pod{}, pods...),
+	}
 	if single {
 		v = pods[0]
 	}

@@ -31,7 +31,8 @@ func (c *commands) portForward() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			pf, err := portforward.NewOnAddressesForStreamingWithContext(cmd.Context(), d, addresses, ports, make(chan struct{}), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			pf, err := portforward.NewOnAddressesForStreamingWithContext(cmd.Context(), d, addresses, ports, make(chan struct{}),
+				cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err != nil {
 				return Usage(err)
 			}

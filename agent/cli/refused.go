@@ -55,7 +55,8 @@ func refusals(problems []api.Problem) []*refusal {
 	return out
 }
 
-// called says whether key, as somebody typed it, names the refusal: by the pod's name with the node's behind it or without, or by the file.
+// called says whether key, as somebody typed it, names the refusal: by the pod's name with the node's behind it or
+// without, or by the file.
 func (r *refusal) called(key types.NamespacedName) bool {
 	if r.namespace == "" {
 		return key.Name == r.name || key.Name == strings.TrimSuffix(r.name, filepath.Ext(r.name))
@@ -148,7 +149,8 @@ func (d *description) problem(p api.Problem) {
 	}
 	switch {
 	case len(p.Kept) > 0:
-		d.line("", "Remedy", "the pod runs on as the manifest was before; mend %s, which is read again as soon as it is saved", p.File)
+		d.line("", "Remedy", "the pod runs on as the manifest was before; mend %s, which is read again as soon as it is "+
+			"saved", p.File)
 	case len(p.Errors) > 0:
 		d.line("", "Remedy", "mend %s, which is read again as soon as it is saved", p.File)
 	}

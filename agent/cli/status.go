@@ -20,8 +20,8 @@ type row struct {
 	lastRestart  time.Time
 }
 
-// display boils a pod down to a row with the words that kubectl has for its state: the most telling reason of its containers,
-// not its phase.
+// display boils a pod down to a row with the words that kubectl has for its state: the most telling reason of its
+// containers, not its phase.
 func display(p *corev1.Pod) row {
 	r := row{status: string(p.Status.Phase), total: len(p.Spec.Containers)}
 	if p.Status.Reason != "" {
@@ -73,7 +73,7 @@ func (r *row) init(p *corev1.Pod, sidecars map[string]bool) bool {
 			continue
 		case t != nil:
 			r.status = "Init:" + ending(t)
-		case p.Status.Reason != "" && (w == nil || turnOnly(w)):
+		case p.Status.Reason != "" && (w == nil || notBegun(w)):
 			r.status = p.Status.Reason // the pod is held or was refused as a whole
 		case w != nil && w.Reason != "" && w.Reason != "PodInitializing":
 			r.status = "Init:" + w.Reason
@@ -99,8 +99,8 @@ func initialized(p *corev1.Pod) bool {
 	return false
 }
 
-// turnOnly says whether a container waits for nothing but its turn.
-func turnOnly(w *corev1.ContainerStateWaiting) bool {
+// notBegun says of a container that waits that nothing is wrong with it.
+func notBegun(w *corev1.ContainerStateWaiting) bool {
 	return w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing"
 }
 
@@ -112,7 +112,7 @@ func (r *row) main(p *corev1.Pod) {
 		r.restarts += s.RestartCount
 		r.lastRestart = later(r.lastRestart, s)
 		switch {
-		case s.State.Waiting != nil && turnOnly(s.State.Waiting) && p.Status.Reason != "":
+		case s.State.Waiting != nil && notBegun(s.State.Waiting) && p.Status.Reason != "":
 			// What the pod as a whole waits for, or was refused for, tells more.
 		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
 			status = s.State.Waiting.Reason

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage, and tell what would be right.
+// MarkUsage makes what cobra finds wrong with arguments and flags of cmd and all below count as wrong usage, and tell
+// what would be right.
 func MarkUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return wrongUsage(c, flagError(c, err)) })
 	check := cmd.Args
@@ -54,7 +55,8 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return errors.New(fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath()) + didYouMean(nearest(cmd, args[0]), ""))
+	return errors.New(fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath()) +
+		didYouMean(nearest(cmd, args[0]), ""))
 }
 
 // near is how many letters a word may be away from the one that was meant, which is cobra's own default.
@@ -67,7 +69,8 @@ func nearest(cmd *cobra.Command, word string) []string {
 	return cmd.SuggestionsFor(word)
 }
 
-// flagError adds to an unknown flag the one that was likely meant. cobra knows nearness of commands alone, so the flags are made some.
+// flagError adds to an unknown flag the one that was likely meant. cobra knows nearness of commands alone, so the flags
+// are made some.
 func flagError(c *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || unknown.GetSpecifiedShortnames() != "" {

@@ -27,7 +27,8 @@ func (c *commands) runTiming(cmd *cobra.Command, t target, arg string) error {
 	return printTrace(visible{cmd.OutOrStdout()}, trace)
 }
 
-// printTrace prints the steps as a tree, each with when it began and how long it took, and as a bar on the line of time.
+// printTrace prints the steps as a tree, each with when it began and how long it took, and as a bar on the line of
+// time.
 func printTrace(w io.Writer, root *pod.Span) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(tw, "STEP\tAT\tTOOK\t%s\n", root.Start.Local().Format("15:04:05.000"))
@@ -41,7 +42,8 @@ func printTrace(w io.Writer, root *pod.Span) error {
 		}
 		at := s.Start.Sub(root.Start)
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", oneLine(name), ms(at), ms(s.Duration), bar(at, s.Duration, total))
-		kids := slices.SortedStableFunc(slices.Values(s.Children), func(a, b *pod.Span) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
+		kids := slices.SortedStableFunc(slices.Values(s.Children),
+			func(a, b *pod.Span) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
 		for _, k := range kids {
 			walk(k, depth+1)
 		}

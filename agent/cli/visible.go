@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// Visible returns a writer that shows on w what people cannot see, as they write it (^[ for escape): what containers, images and files
-// are called and what they say could otherwise steer the terminal of who reads it, or have it read backwards. Lines and tabs stay.
+// Visible returns a writer that shows on w what people cannot see, as they write it (^[ for escape): what containers,
+// images and files are called and what they say could otherwise steer the terminal of who reads it, or have it read
+// backwards. Lines and tabs stay.
 func Visible(w io.Writer) io.Writer { return visible{w} }
 
 type visible struct{ w io.Writer }
@@ -51,27 +54,24 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hidden are the characters that change in which direction, on which line, or whether others are seen.
-func hidden(r rune) bool {
-	switch {
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0x061c, r == 0xfeff:
-		return true
-	}
-	return false
-}
+// hidden are the characters that change in which direction, on which line, or whether others are seen: all that Unicode
+// has for formats, soft hyphens, annotations and tags among them, and for ends of lines.
+func hidden(r rune) bool { return unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) }
 
 // oneLine keeps a text from being more than one cell of one line.
 func oneLine(s string) string {
 	return strings.NewReplacer("\n", "^J", "\t", "^I").Replace(s)
 }
 
-// escapedJSON is JSON with the same values that has no character in it which a terminal acts upon: those below U+0020 cannot be in
-// JSON, the others can be written as their numbers.
+// escapedJSON is JSON with the same values that has no character in it which a terminal acts upon: those below U+0020
+// cannot be in JSON, the others can be written as their numbers.
 func escapedJSON(b []byte) []byte {
 	var out strings.Builder
 	for _, r := range string(b) {
 		if r == 0x7f || r >= 0x80 && r < 0xa0 || hidden(r) {
-			fmt.Fprintf(&out, `\u%04x`, r)
+			for _, unit := range utf16.AppendRune(nil, r) { // JSON has numbers of four digits only
+				fmt.Fprintf(&out, `\u%04x`, unit)
+			}
 			continue
 		}
 		out.WriteRune(r)

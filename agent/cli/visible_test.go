@@ -13,6 +13,8 @@ func TestVisible(t *testing.T) {
 		"\u009b2J\x7f\r":        "^[[2J^?^M",
 		"a\x9b2Jb\xff":          `a\x9b2Jb\xff`,
 		"a\u202eb\u2028\u200b":  `a\u202eb\u2028\u200b`,
+		"a\u00adb\u180e\ufff9":  `a\u00adb\u180e\ufff9`,
+		"a\U000e0041b":          `a\ue0041b`,
 		"größe ✓ £":             "größe ✓ £",
 	} {
 		var b strings.Builder
@@ -37,14 +39,15 @@ func TestVisibleInPieces(t *testing.T) {
 }
 
 func TestEscapedJSON(t *testing.T) {
-	in := "a\u009b\x7f\u202e\x1b größe"
+	in := "a\u009b\x7f\u202e\x1b\u00ad\U000e0041 größe"
 	plain, err := json.Marshal(in)
 	if err != nil {
 		t.Fatal(err)
 	}
 	safe := escapedJSON(plain)
 	var out string
-	if err := json.Unmarshal(safe, &out); err != nil || out != in || strings.ContainsAny(string(safe), "\u009b\x7f\u202e\x1b") {
+	if err := json.Unmarshal(safe, &out); err != nil || out != in ||
+		strings.ContainsAny(string(safe), "\u009b\x7f\u202e\x1b\u00ad\U000e0041") {
 		t.Errorf("%q from %q, %v", out, safe, err)
 	}
 }

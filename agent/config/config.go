@@ -1,4 +1,5 @@
-// Package config is what an agent can be told: the settings, their defaults, their flags and what must hold between them.
+// Package config is what an agent can be told: the settings, their defaults, their flags and what must hold between
+// them.
 package config
 
 import (
@@ -6,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-node/berth/agent/pulled"
+	"github.com/berth-node/berth/eviction/collect"
 )
 
 // Place is where an agent lives. Agents on one machine differ in every field of it and do not know of each other.
@@ -70,10 +70,7 @@ type Config struct {
 	// Endpoint is the runtime that is used instead of the embedded one.
 	Endpoint string
 
-	ManifestDir string
-	ManifestURL string
-	// ManifestHeaders are what ManifestURL is asked with, as "NAME:VALUE".
-	ManifestHeaders []string
+	Manifests
 
 	NodeName   string
 	NodeLabels map[string]string
@@ -89,8 +86,10 @@ type Config struct {
 	Managers
 	Server
 	Pods
+	CSI CSI
 	Shutdown
 	ImageGC ImageGC
+	Dead    collect.Policy // which dead containers are kept for their logs
 
 	Logging
 }
@@ -116,8 +115,8 @@ const NRISocketName = "nri.sock"
 // DefaultNRISocket is where NRI plugins look for the runtime of a machine.
 const DefaultNRISocket = "/var/run/nri/nri.sock"
 
-// NRISocketPath is the socket of a runtime: that of the machine for the machine's own one, and for others one in the run directory,
-// since only one runtime can serve a socket.
+// NRISocketPath is the socket of a runtime: that of the machine for the machine's own one, and for others one in the
+// run directory, since only one runtime can serve a socket.
 func (c *Config) NRISocketPath() string {
 	switch {
 	case c.NRISocket != "":
@@ -161,83 +160,18 @@ func Default() Config {
 			LogInterval:      10 * time.Second,
 		},
 		Resources:      defaultResources(),
-		ManifestDir:    "/etc/berth/manifests",
+		Manifests:      Manifests{ManifestDir: "/etc/berth/manifests"},
 		CRISocket:      CRISocketName,
 		BackoffInitial: 10 * time.Second,
 		BackoffMax:     5 * time.Minute,
 		Managers:       defaultManagers(),
 		ImageGC:        defaultImageGC(),
+		Dead:           collect.Default(),
 		Server:         defaultServer(),
 		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local", Verify: pulled.DefaultKind},
+		CSI:            CSI{Grace: 12 * time.Hour, Local: LocalCSI{On: true, Overcommit: 1, ThinPool: "berth"}},
 		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
 	}
-}
-
-// AddFlags adds the flags of the place to fs. The run directory's is not among them: every command has it.
-func (p *Place) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&p.RootDir, "root-dir", p.RootDir, "images, snapshots, records and volumes")
-	fs.StringVar(&p.LogDir, "log-dir", p.LogDir, "logs of the containers")
-	fs.StringVar(&p.CgroupRoot, "cgroup-root", p.CgroupRoot, "cgroup that the pods' groups are made under")
-	fs.StringVar(&p.CgroupDriver, "cgroup-driver", p.CgroupDriver, "who makes the groups: cgroupfs, or systemd, which then has a slice for each pod (default what the runtime of --runtime says, else cgroupfs)")
-	fs.StringVar(&p.BridgeName, "bridge-name", p.BridgeName, "bridge of the built-in pod network")
-	fs.TextVar(&p.PodCIDR, "pod-cidr", p.PodCIDR, "addresses of the built-in pod network")
-	fs.StringVar(&p.KubeletDir, "kubelet-dir", p.KubeletDir, "directory with the sockets that plugins look for: device-plugins, plugins_registry and pod-resources (default that of --root-dir; plugins that were told nothing look in "+DefaultKubeletDir+")")
-	fs.StringVar(&p.Helper, "helper", p.Helper, "helper program that starts containers (default berth-helper beside this program)")
-}
-
-// AddFlags adds the flags of the embedded runtime to fs.
-func (e *Embedded) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&e.ImageDir, "image-dir", e.ImageDir, "image archives that are imported at start (empty: none)")
-	fs.StringVar(&e.Network, "network", e.Network, "network of pods: builtin, cni for the one of --cni-conf-dir, or auto: builtin on a node of its own, else cni")
-	fs.StringVar(&e.CNIConfDir, "cni-conf-dir", e.CNIConfDir, "CNI configurations, of which the first by name is used; --network auto takes a directory other than the default, and while it has none the built-in network")
-	fs.StringSliceVar(&e.CNIBinDirs, "cni-bin-dir", e.CNIBinDirs, "directories of CNI plugins")
-	fs.StringSliceVar(&e.CDISpecDirs, "cdi-spec-dirs", e.CDISpecDirs, "directories of CDI device specifications, of which the later wins (empty: none)")
-	fs.StringVar(&e.BlockIOFile, "blockio-config", e.BlockIOFile, "YAML file with the classes of block I/O that pods may name (empty: none)")
-	fs.BoolVar(&e.NRI, "nri", e.NRI, "call plugins of the Node Resource Interface")
-	fs.StringVar(&e.NRISocket, "nri-socket", e.NRISocket, "socket that NRI plugins connect to; a relative path is in the run directory (default "+DefaultNRISocket+" for the run directory "+DefaultRunDir+", "+NRISocketName+" for another)")
-	fs.StringVar(&e.NRIPluginDir, "nri-plugin-dir", e.NRIPluginDir, "NRI plugins that are started with the runtime")
-	fs.StringVar(&e.NRIConfigDir, "nri-config-dir", e.NRIConfigDir, "configuration of those plugins")
-	fs.DurationVar(&e.NRIRegistration, "nri-registration-timeout", e.NRIRegistration, "let go of an NRI plugin that has not registered by then")
-	fs.DurationVar(&e.NRIRequest, "nri-request-timeout", e.NRIRequest, "let go of an NRI plugin that has not answered a call by then")
-	fs.StringVar(&e.RegistryConfigDir, "registry-config-dir", e.RegistryConfigDir, "registry settings, REGISTRY/hosts.toml each")
-	fs.StringSliceVar(&e.PinnedImages, "pinned-images", e.PinnedImages, "names of images that garbage collection leaves, in which * stands for anything")
-	fs.DurationVar(&e.PullStallTimeout, "pull-stall-timeout", e.PullStallTimeout, "give a pull up when it makes no progress for this long")
-	fs.IntVar(&e.MaxParallelPulls, "max-parallel-pulls", e.MaxParallelPulls, "layers that are downloaded at the same time")
-	fs.IntVar(&e.MaxRegistryPulls, "max-parallel-pulls-per-registry", e.MaxRegistryPulls, "and from one registry (0: as many as in all)")
-	fs.Var(&e.LogMaxSize, "log-max-size", "size at which a container's log is rotated (0: never)")
-	fs.StringVar(&e.HandlersFile, "runtime-handlers", e.HandlersFile, "YAML file with the runtime handlers that pods may name (empty: crun, runc and wasm where they are found)")
-	fs.IntVar(&e.LogMaxFiles, "log-max-files", e.LogMaxFiles, "log files kept for a container")
-	fs.DurationVar(&e.LogInterval, "log-monitor-interval", e.LogInterval, "longest time between two looks at the size of a log that is written, where the runtime is another one")
-}
-
-// AddFlags adds the flags of every setting to fs, but for the run directory's.
-func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	c.Place.AddFlags(fs)
-	c.Embedded.AddFlags(fs)
-	c.Resources.AddFlags(fs)
-	fs.StringVar(&c.Endpoint, "runtime", c.Endpoint, "socket of another CRI runtime, used instead of the embedded one, such as unix:///run/containerd/containerd.sock")
-	fs.StringVar(&c.ManifestDir, "manifest-dir", c.ManifestDir, "pod manifests that this node runs")
-	fs.StringVar(&c.ManifestURL, "manifest-url", c.ManifestURL, "more pod manifests, asked for by HTTP every 20 s")
-	fs.StringArrayVar(&c.ManifestHeaders, "manifest-url-header", c.ManifestHeaders, "NAME:VALUE to ask --manifest-url with (may be given several times)")
-	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node (default the host name)")
-	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of this node beside those of every node (kubernetes.io/hostname, os and arch), as a=b,c=d: what nodeSelector and node affinity choose by")
-	fs.StringVar(&c.CRISocket, "cri-socket", c.CRISocket, "serve the CRI on this socket too, which a relative path puts into the run directory (empty: off)")
-	fs.DurationVar(&c.BackoffInitial, "backoff-initial", c.BackoffInitial, "first delay before a failed container is started again")
-	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
-	c.Managers.AddFlags(fs)
-	c.Server.AddFlags(fs)
-	c.Pods.AddFlags(fs)
-	c.Shutdown.AddFlags(fs)
-	c.ImageGC.AddFlags(fs)
-	fs.StringVar(&c.CredentialConfig, "image-credential-provider-config", c.CredentialConfig, "CredentialProviderConfig of kubelet's exec plugins that know the registries' credentials, a file or a directory (empty: none)")
-	fs.StringVar(&c.CredentialBinDir, "image-credential-provider-bin-dir", c.CredentialBinDir, "directory of those plugins")
-	c.Logging.AddFlags(fs)
-}
-
-// AddFlags adds the flags of logging to fs.
-func (l *Logging) AddFlags(fs *pflag.FlagSet) {
-	fs.TextVar(&l.Level, "log-level", l.Level, "least level that is logged: debug, info, warn or error")
-	fs.StringVar(&l.Format, "log-format", l.Format, "text or json")
 }
 
 // Complete makes paths absolute, fills in what depends on the machine, and says what is wrong with the place.
@@ -270,7 +204,7 @@ func (p *Place) Complete() error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("find berth-helper: %w", err))
 		}
-		p.Helper = filepath.Join(filepath.Dir(exe), "berth-helper")
+		p.Helper = helperOf(exe)
 	}
 	if p.KubeletDir == "" {
 		p.KubeletDir = p.RootDir
@@ -281,6 +215,19 @@ func (p *Place) Complete() error {
 	}
 	p.PodCIDR = p.PodCIDR.Masked()
 	return nil
+}
+
+// helperOf is the helper that belongs to a program: beside it, as the build has them, or where an installation has what people do not
+// start themselves (file-hierarchy(7)).
+func helperOf(exe string) string {
+	beside := filepath.Join(filepath.Dir(exe), "berth-helper")
+	installed := filepath.Join(filepath.Dir(exe), "..", "libexec", "berth", "berth-helper")
+	if _, err := os.Stat(beside); err != nil {
+		if _, err := os.Stat(installed); err == nil {
+			return installed
+		}
+	}
+	return beside
 }
 
 // Complete makes paths absolute and says what is wrong with the settings.
@@ -311,16 +258,17 @@ func (e *Embedded) Complete() error {
 		errs = append(errs, errors.New("--max-parallel-pulls must be at least 1"))
 	}
 	if e.MaxRegistryPulls < 0 || e.MaxRegistryPulls > e.MaxParallelPulls {
-		errs = append(errs, errors.New("--max-parallel-pulls-per-registry must not be negative, and not more than --max-parallel-pulls"))
+		errs = append(errs, errors.New("--max-parallel-pulls-per-registry must not be negative, and not more than "+
+			"--max-parallel-pulls"))
 	}
 	return errors.Join(errs...)
 }
 
 // Complete is [Place.Complete] for every setting.
 func (c *Config) Complete() error {
-	errs := []error{c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), c.ImageGC.Complete(), absolute("manifest-dir", &c.ManifestDir)}
-	if u, err := url.Parse(c.ManifestURL); c.ManifestURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		errs = append(errs, fmt.Errorf("--manifest-url %q: must be an http:// or https:// URL", c.ManifestURL))
+	errs := []error{
+		c.Place.Complete(), c.Embedded.Complete(), c.Resources.Complete(), c.ImageGC.Complete(),
+		c.Dead.Validate(), c.Manifests.Complete(),
 	}
 	if c.NodeName == "" {
 		host, err := os.Hostname()
@@ -349,12 +297,15 @@ func (c *Config) Complete() error {
 		c.CRISocket = InRunDir(c.RunDir, c.CRISocket)
 	}
 	if c.Endpoint != "" && c.ImageDir != "" {
-		errs = append(errs, errors.New("--image-dir is read by the embedded runtime, which --runtime does without: a CRI runtime has no import of its own"))
+		errs = append(errs, errors.New("--image-dir is read by the embedded runtime, which --runtime does without: a CRI "+
+			"runtime has no import of its own"))
 	}
 	_, pins := c.Pinning()
 	_, labels := c.Labels()
 	_, periods := c.Periods()
-	errs = append(errs, pins, labels, periods, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.completeCredentials(), c.Logging.Validate())
+	errs = append(errs, pins, labels, periods, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.CSI.Complete(),
+		c.completeCredentials(),
+		c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
 }
 
@@ -365,7 +316,8 @@ func (c *Config) completeCredentials() error {
 	if c.CredentialConfig == "" {
 		return nil
 	}
-	return errors.Join(absolute("image-credential-provider-config", &c.CredentialConfig), absolute("image-credential-provider-bin-dir", &c.CredentialBinDir))
+	return errors.Join(absolute("image-credential-provider-config", &c.CredentialConfig),
+		absolute("image-credential-provider-bin-dir", &c.CredentialBinDir))
 }
 
 // InRunDir is the path of a socket: one that is relative is in the run directory.

@@ -29,11 +29,13 @@ func TestDefaultsHold(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	c, err := parse(t, "--node-name=n", "--root-dir=here", "--pod-cidr=10.9.8.7/24", "--log-max-size=5Mi", "--log-level=debug", "--cni-bin-dir=/a,/b")
+	c, err := parse(t, "--node-name=n", "--root-dir=here", "--pod-cidr=10.9.8.7/24", "--log-max-size=5Mi",
+		"--log-level=debug", "--cni-bin-dir=/a,/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(c.RootDir, "/") || c.PodCIDR.String() != "10.9.8.0/24" || c.LogMaxSize.Value() != 5<<20 || c.Level.String() != "DEBUG" || len(c.CNIBinDirs) != 2 {
+	if !strings.HasPrefix(c.RootDir, "/") || c.PodCIDR.String() != "10.9.8.0/24" || c.LogMaxSize.Value() != 5<<20 ||
+		c.Level.String() != "DEBUG" || len(c.CNIBinDirs) != 2 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -53,6 +55,8 @@ func TestRefused(t *testing.T) {
 		"--manifest-dir=":                "--manifest-dir",
 		"--manifest-url=ftp://x/y":       "--manifest-url",
 		"--max-parallel-pulls=0":         "--max-parallel-pulls",
+		"--log-max-size=1e-999999999":    "exponent from -99 to 99",
+		"--log-max-size=1e999999999":     "exponent from -99 to 99",
 		"--log-max-size=-1":              "--log-max-size",
 		"--port=70000":                   "--port",
 		"--pull-stall-timeout=-2s":       "--pull-stall-timeout",
@@ -98,7 +102,8 @@ func TestLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	labels, err := c.Labels()
-	if err != nil || labels["disk"] != "ssd" || labels["example.com/rack"] != "7" || labels["kubernetes.io/hostname"] != "n" || labels["kubernetes.io/os"] != "linux" {
+	if err != nil || labels["disk"] != "ssd" || labels["example.com/rack"] != "7" ||
+		labels["kubernetes.io/hostname"] != "n" || labels["kubernetes.io/os"] != "linux" {
 		t.Errorf("labels %v, %v", labels, err)
 	}
 	for arg, want := range map[string]string{

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Labels are the node's: those that every node has, which are the API's own, and behind them those of --node-labels, which may not
-// change one of the former.
+// Labels are the node's: those that every node has, which are the API's own, and behind them those of --node-labels,
+// which may not change one of the former.
 func (c *Config) Labels() (map[string]string, error) {
 	own := map[string]string{
 		corev1.LabelHostname: c.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,

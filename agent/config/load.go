@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/agent/config/file"
 )
 
-// Sources say where settings come from. A flag is stronger than a file of the drop-in directory, of which the last by name is the
-// strongest, that than the file, and that than the default.
+// Sources say where settings come from. A flag is stronger than a file of the drop-in directory, of which the last by
+// name is the strongest, that than the file, and that than the default.
 type Sources struct {
 	File   string
 	Dir    string
@@ -22,7 +22,8 @@ type Sources struct {
 // AddFlags adds the flags of the files to fs.
 func (s *Sources) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.File, "config", s.File, "KubeletConfiguration and BerthConfiguration, in documents of one file")
-	fs.StringVar(&s.Dir, "config-dir", s.Dir, "directory of files *"+file.Suffix+" that are put on top of it, in the order of their names")
+	fs.StringVar(&s.Dir, "config-dir", s.Dir,
+		"directory of files *"+file.Suffix+" that are put on top of it, in the order of their names")
 }
 
 // Loaded is a configuration with where it comes from.
@@ -114,7 +115,8 @@ func (l *Loaded) podNetwork() any {
 // reloadable are the settings that can change while the agent runs.
 var reloadable = []string{"log-level", "api-allow"}
 
-// Changes compares with the next configuration: which settings differ that can change now, and which only at the next start.
+// Changes compares with the next configuration: which settings differ that can change now, and which only at the next
+// start.
 func (l *Loaded) Changes(next *Loaded) (now, later []string) {
 	l.flags.VisitAll(func(f *pflag.Flag) {
 		switch other := next.flags.Lookup(f.Name); {

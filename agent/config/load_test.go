@@ -47,31 +47,39 @@ reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.ManifestDir != "/etc/kubernetes/manifests" || l.LogMaxSize.Value() != 5<<20 || l.BridgeName != "br7" || l.BackoffMax.Seconds() != 60 ||
-		l.Port != DefaultPort || l.HealthzPort != 10248 || l.RunDir != "/run/x" || l.CPUManagerPolicyOptions["full-pcpus-only"] != "true" {
+	if l.ManifestDir != "/etc/kubernetes/manifests" || l.LogMaxSize.Value() != 5<<20 || l.BridgeName != "br7" ||
+		l.BackoffMax.Seconds() != 60 ||
+		l.Port != DefaultPort || l.HealthzPort != 10248 || l.RunDir != "/run/x" ||
+		l.CPUManagerPolicyOptions["full-pcpus-only"] != "true" {
 		t.Errorf("%+v", l.Config)
 	}
-	if !slices.Equal(l.CNIBinDirs, []string{"/b", "/c"}) || !slices.Equal(l.ClusterDNS, []string{"10.0.0.1"}) || !slices.Equal(l.Allow, []string{"user:ann=*"}) {
+	if !slices.Equal(l.CNIBinDirs, []string{"/b", "/c"}) || !slices.Equal(l.ClusterDNS, []string{"10.0.0.1"}) ||
+		!slices.Equal(l.Allow, []string{"user:ann=*"}) {
 		t.Errorf("a file is stronger than a flag: %v %v %v", l.CNIBinDirs, l.ClusterDNS, l.Allow)
 	}
 	kubelet, berth := l.Documents(true)
-	if fmt.Sprint(kubelet["clusterDNS"]) != "[10.0.0.1]" || fmt.Sprint(kubelet["port"]) != "10250" || berth["bridgeName"] != "br7" || fmt.Sprint(berth["reservedMemory"]) != "[0:memory=1Gi]" {
+	if fmt.Sprint(kubelet["clusterDNS"]) != "[10.0.0.1]" || fmt.Sprint(kubelet["port"]) != "10250" ||
+		berth["bridgeName"] != "br7" || fmt.Sprint(berth["reservedMemory"]) != "[0:memory=1Gi]" {
 		t.Errorf("%v\n%v", kubelet, berth)
 	}
 	if l, err = loadFile(t, "# nothing\n"); err != nil || l.Port != 0 || l.Warning() != "" {
 		t.Errorf("an empty file: %v", err)
 	}
-	if _, err := loadFile(t, kubeletDoc+"clusterDNS: [somewhere]\n"); err == nil || !strings.Contains(err.Error(), "somewhere") {
+	if _, err := loadFile(t, kubeletDoc+"clusterDNS: [somewhere]\n"); err == nil ||
+		!strings.Contains(err.Error(), "somewhere") {
 		t.Errorf("bad value: %v", err)
 	}
-	if l, err = loadFile(t, kubeletDoc+"nodeStatusMaxImages: 5\nregistryBurst: 4\npodsPerCore: 4\n"); err != nil || !strings.Contains(l.Warning(), "nodeStatusMaxImages: ") || !strings.Contains(l.Warning(), "registryBurst: ") || l.PodsPerCore != 4 {
+	if l, err = loadFile(t, kubeletDoc+"nodeStatusMaxImages: 5\nregistryBurst: 4\npodsPerCore: 4\n"); err != nil ||
+		!strings.Contains(l.Warning(), "nodeStatusMaxImages: ") || !strings.Contains(l.Warning(), "registryBurst: ") ||
+		l.PodsPerCore != 4 {
 		t.Errorf("%q, %v", l.Warning(), err)
 	}
 }
 
 // What is sent to the source of manifests may be a password, and is shown to nobody.
 func TestHeadersAreHidden(t *testing.T) {
-	l, err := loadFile(t, kubeletDoc+"staticPodURL: https://a.example/pods\nstaticPodURLHeader: {Authorization: [Bearer t0ken]}\n", "--manifest-url-header=X-Key:t0ken")
+	l, err := loadFile(t, kubeletDoc+"staticPodURL: https://a.example/pods\nstaticPodURLHeader: {Authorization: [Bearer "+
+		"t0ken]}\n", "--manifest-url-header=X-Key:t0ken")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +97,8 @@ func TestReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := loadFile(t, kubeletDoc+"maxOpenFiles: 5\nport: 10251\nlogging: {verbosity: 4}\n"+berthDoc+"apiAllow: ['user:ann=*']\n")
+	second, err := loadFile(t, kubeletDoc+"maxOpenFiles: 5\nport: 10251\nlogging: {verbosity: 4}\n"+berthDoc+"apiAllow: "+
+		"['user:ann=*']\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +107,8 @@ func TestReload(t *testing.T) {
 		t.Errorf("now %v, later %v", now, later)
 	}
 	after := first.With(second)
-	if after.Port != DefaultPort || after.Level.String() != "DEBUG" || !slices.Equal(after.Allow, []string{"user:ann=*"}) || first.Level.String() != "INFO" {
+	if after.Port != DefaultPort || after.Level.String() != "DEBUG" ||
+		!slices.Equal(after.Allow, []string{"user:ann=*"}) || first.Level.String() != "INFO" {
 		t.Errorf("%+v", after.Config)
 	}
 	if now, later := after.Changes(second); len(now) != 0 || len(later) != 1 {

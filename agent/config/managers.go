@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/cpuset"
 
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // Managers say which containers have CPUs and memory of their own. Names and values are kubelet's.
@@ -36,15 +36,25 @@ func defaultManagers() Managers {
 
 // AddFlags adds the flags of the managers to fs.
 func (m *Managers) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&m.CPUManagerPolicy, "cpu-manager-policy", m.CPUManagerPolicy, "none, or static: containers of Guaranteed pods with whole CPUs have them for themselves")
+	fs.StringVar(&m.CPUManagerPolicy, "cpu-manager-policy", m.CPUManagerPolicy,
+		"none, or static: containers of Guaranteed pods with whole CPUs have them for themselves")
 	fs.StringToStringVar(&m.CPUManagerPolicyOptions, "cpu-manager-policy-options", m.CPUManagerPolicyOptions,
-		"how static chooses, OPTION=true: full-pcpus-only, distribute-cpus-across-numa, distribute-cpus-across-cores, align-by-socket, strict-cpu-reservation, prefer-align-cpus-by-uncorecache")
-	fs.StringVar(&m.ReservedCPUs, "reserved-cpus", m.ReservedCPUs, "CPUs kept for the node, such as 0-1,8: no container has them for itself")
-	fs.StringVar(&m.MemoryManagerPolicy, "memory-manager-policy", m.MemoryManagerPolicy, "None, or Static: containers of Guaranteed pods have memory of the NUMA nodes they are promised")
-	fs.StringArrayVar(&m.ReservedMemory, "reserved-memory", m.ReservedMemory, "memory kept for the node by NUMA node, such as '0:memory=1Gi,hugepages-2Mi=64Mi'; nodes are separated by ; or in flags of their own")
-	fs.StringVar(&m.TopologyManagerPolicy, "topology-manager-policy", m.TopologyManagerPolicy, "what to do with pods whose CPUs and memory are not of the same NUMA nodes: none, best-effort, restricted or single-numa-node")
-	fs.StringVar(&m.TopologyManagerScope, "topology-manager-scope", m.TopologyManagerScope, "what is to come from the same NUMA nodes: container or pod")
-	fs.StringToStringVar(&m.TopologyManagerPolicyOptions, "topology-manager-policy-options", m.TopologyManagerPolicyOptions,
+		"how static chooses, OPTION=true: full-pcpus-only, distribute-cpus-across-numa, distribute-cpus-across-cores, "+
+			"align-by-socket, strict-cpu-reservation, prefer-align-cpus-by-uncorecache")
+	fs.StringVar(&m.ReservedCPUs, "reserved-cpus", m.ReservedCPUs,
+		"CPUs kept for the node, such as 0-1,8: no container has them for itself")
+	fs.StringVar(&m.MemoryManagerPolicy, "memory-manager-policy", m.MemoryManagerPolicy,
+		"None, or Static: containers of Guaranteed pods have memory of the NUMA nodes they are promised")
+	fs.StringArrayVar(&m.ReservedMemory, "reserved-memory", m.ReservedMemory,
+		"memory kept for the node by NUMA node, such as '0:memory=1Gi,hugepages-2Mi=64Mi'; nodes are separated by ; or in "+
+			"flags of their own")
+	fs.StringVar(&m.TopologyManagerPolicy, "topology-manager-policy", m.TopologyManagerPolicy,
+		"what to do with pods whose CPUs and memory are not of the same NUMA nodes: none, best-effort, restricted or "+
+			"single-numa-node")
+	fs.StringVar(&m.TopologyManagerScope, "topology-manager-scope", m.TopologyManagerScope,
+		"what is to come from the same NUMA nodes: container or pod")
+	fs.StringToStringVar(&m.TopologyManagerPolicyOptions, "topology-manager-policy-options",
+		m.TopologyManagerPolicyOptions,
 		"prefer-closest-numa-nodes=true, max-allowable-numa-nodes=N")
 }
 
@@ -111,15 +121,22 @@ func (m *Managers) cpuOptions(out *pinning.Config) error {
 	}{
 		{o.FullPCPUsOnly && o.DistributeAcrossCores, "full-pcpus-only and distribute-cpus-across-cores"},
 		{o.DistributeAcrossNUMA && o.DistributeAcrossCores, "distribute-cpus-across-numa and distribute-cpus-across-cores"},
-		{o.PreferAlignByUncoreCache && o.DistributeAcrossCores, "prefer-align-cpus-by-uncorecache and distribute-cpus-across-cores"},
-		{o.PreferAlignByUncoreCache && o.DistributeAcrossNUMA, "prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa"},
+		{
+			o.PreferAlignByUncoreCache && o.DistributeAcrossCores,
+			"prefer-align-cpus-by-uncorecache and distribute-cpus-across-cores",
+		},
+		{
+			o.PreferAlignByUncoreCache && o.DistributeAcrossNUMA,
+			"prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa",
+		},
 	} {
 		if both.is {
 			errs = append(errs, fmt.Errorf("--cpu-manager-policy-options: %s exclude each other", both.what))
 		}
 	}
 	if o.AlignBySocket && out.Alignment == pinning.AlignSingleNode {
-		errs = append(errs, errors.New("--cpu-manager-policy-options align-by-socket and --topology-manager-policy single-numa-node exclude each other"))
+		errs = append(errs, errors.New("--cpu-manager-policy-options align-by-socket and --topology-manager-policy "+
+			"single-numa-node exclude each other"))
 	}
 	return errors.Join(errs...)
 }
@@ -135,7 +152,8 @@ func (m *Managers) topologyOptions(out *pinning.Config) error {
 		n, err := strconv.Atoi(value)
 		// All sets of nodes are looked at, of which there are 2 to the power of their number.
 		if err != nil || n < 8 || n > 16 {
-			errs = append(errs, fmt.Errorf("--topology-manager-policy-options max-allowable-numa-nodes=%s: must be a number from 8 to 16", value))
+			errs = append(errs, fmt.Errorf("--topology-manager-policy-options max-allowable-numa-nodes=%s: must be a number "+
+				"from 8 to 16", value))
 		}
 		out.MaxNodes = n
 	}
@@ -189,9 +207,12 @@ func parseNodeMemory(s string) (pinning.NodeMemory, error) {
 		if !ok || name != corev1.ResourceMemory && !strings.HasPrefix(kind, corev1.ResourceHugePagesPrefix) {
 			return out, fmt.Errorf("%q: must be memory=QUANTITY or hugepages-SIZE=QUANTITY", one)
 		}
-		q, err := resource.ParseQuantity(value)
-		if err != nil || q.Sign() <= 0 {
-			return out, fmt.Errorf("%q: must be a quantity above 0", one)
+		q, err := quantity.Parse(value)
+		if err != nil {
+			return out, fmt.Errorf("%.80q: must be a quantity above 0: %w", one, err)
+		}
+		if q.Sign() <= 0 {
+			return out, fmt.Errorf("%.80q: must be a quantity above 0", one)
 		}
 		if _, twice := out.Limits[name]; twice {
 			return out, fmt.Errorf("%s was named before", name)

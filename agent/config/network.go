@@ -24,7 +24,9 @@ type Station int
 const (
 	Alone  Station = iota // its pods are its own
 	Member                // of a cluster, whose pods have the cluster's network, or none until it is there
-	Served                // a runtime alone, for a kubelet or another client of the CRI, which take what is in the directory if there is anything
+	// a runtime alone, for a kubelet or another client of the CRI, which take what is in the directory if there is
+	// anything
+	Served
 )
 
 // PodNetwork is the network that pods of the embedded runtime get.
@@ -72,12 +74,14 @@ func (e *Embedded) completeNetwork() error {
 	case !slices.Contains([]string{NetworkAuto, NetworkBuiltin, NetworkCNI}, e.Network):
 		return fmt.Errorf("--network %q: must be %s, %s or %s", e.Network, NetworkBuiltin, NetworkCNI, NetworkAuto)
 	case e.Network == NetworkCNI && e.CNIConfDir == "":
-		return fmt.Errorf("--network %s: --cni-conf-dir is empty, and must be the directory with the configuration", NetworkCNI)
+		return fmt.Errorf("--network %s: --cni-conf-dir is empty, and must be the directory with the configuration",
+			NetworkCNI)
 	}
 	return nil
 }
 
-// NetworkConfiguration is the first CNI configuration in a directory, which is the one that runtimes take; "" when there is none.
+// NetworkConfiguration is the first CNI configuration in a directory, which is the one that runtimes take; "" when
+// there is none.
 func NetworkConfiguration(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if dir == "" || err != nil {
@@ -85,7 +89,8 @@ func NetworkConfiguration(dir string) string {
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path)) {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() &&
+			slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path)) {
 			return path
 		}
 	}

@@ -39,7 +39,8 @@ func TestPodNetwork(t *testing.T) {
 	} {
 		e := Embedded{Network: c.network, CNIConfDir: c.dir}
 		n := e.PodNetwork(c.station)
-		if n.Kind != c.kind || !strings.Contains(n.Why, c.why) || n.Required != c.required || n.Passed != c.passed || (n.Kind == NetworkCNI) != (n.Dir != "") {
+		if n.Kind != c.kind || !strings.Contains(n.Why, c.why) || n.Required != c.required || n.Passed != c.passed ||
+			(n.Kind == NetworkCNI) != (n.Dir != "") {
 			t.Errorf("%+v: got %+v", c, n)
 		}
 	}

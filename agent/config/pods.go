@@ -26,20 +26,28 @@ type Pods struct {
 func (p *Pods) Verification() (pulled.Policy, error) {
 	policy, err := pulled.NewPolicy(p.Verify, p.Unverified)
 	if err != nil {
-		return policy, fmt.Errorf("--image-pull-credentials-verification-policy, --preloaded-images-verification-allowlist: %w", err)
+		return policy, fmt.Errorf("--image-pull-credentials-verification-policy, "+
+			"--preloaded-images-verification-allowlist: %w", err)
 	}
 	return policy, nil
 }
 
 // AddFlags adds the flags to fs.
 func (p *Pods) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&p.ClusterDNS, "cluster-dns", p.ClusterDNS, "name servers of pods with dnsPolicy ClusterFirst (none: the node's)")
+	fs.StringSliceVar(&p.ClusterDNS, "cluster-dns", p.ClusterDNS,
+		"name servers of pods with dnsPolicy ClusterFirst (none: the node's)")
 	fs.StringVar(&p.ClusterDomain, "cluster-domain", p.ClusterDomain, "domain that those pods search")
 	fs.StringVar(&p.ResolvConf, "resolv-conf", p.ResolvConf, "resolver configuration of the node that pods get")
-	fs.StringSliceVar(&p.Sysctls, "allowed-unsafe-sysctls", p.Sysctls, "sysctls that pods may set beyond the safe ones, such as net.core.somaxconn or kernel.msg*")
-	fs.BoolVar(&p.SeccompDefault, "seccomp-default", p.SeccompDefault, "confine containers that name no seccomp profile by the runtime's")
-	fs.StringVar(&p.Verify, "image-pull-credentials-verification-policy", p.Verify, "which images on the machine only pods may use whose credentials were good for them: "+strings.Join(pulled.Kinds(), ", "))
-	fs.StringSliceVar(&p.Unverified, "preloaded-images-verification-allowlist", p.Unverified, "with NeverVerifyAllowlistedImages, the images that every pod may use, such as registry.example/app or registry.example/*")
+	fs.StringSliceVar(&p.Sysctls, "allowed-unsafe-sysctls", p.Sysctls,
+		"sysctls that pods may set beyond the safe ones, such as net.core.somaxconn or kernel.msg*")
+	fs.BoolVar(&p.SeccompDefault, "seccomp-default", p.SeccompDefault,
+		"confine containers that name no seccomp profile by the runtime's")
+	fs.StringVar(&p.Verify, "image-pull-credentials-verification-policy", p.Verify,
+		"which images on the machine only pods may use whose credentials were good for them: "+strings.Join(pulled.Kinds(),
+			", "))
+	fs.StringSliceVar(&p.Unverified, "preloaded-images-verification-allowlist", p.Unverified,
+		"with NeverVerifyAllowlistedImages, the images that every pod may use, such as registry.example/app or "+
+			"registry.example/*")
 }
 
 // Complete says what is wrong with the settings.

@@ -15,13 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // Resources is how the node's resources are divided among its pods, and what is kept from them.
 type Resources struct {
 	SystemReserved map[string]string // by resource: cpu, memory, pid, hugepages-*
 	KubeReserved   map[string]string
-	EvictionHard   string // of it memory.available counts here: what eviction keeps free is no pod's to ask for
+	Evict          Eviction
 
 	EnforceAllocatable   []string // pods, system-reserved, kube-reserved
 	SystemReservedCgroup string
@@ -60,7 +61,7 @@ const (
 
 func defaultResources() Resources {
 	return Resources{
-		EvictionHard: "memory.available<100Mi", EnforceAllocatable: []string{EnforcePods},
+		Evict: defaultEviction(), EnforceAllocatable: []string{EnforcePods},
 		MaxPods: 500, LocalStorage: true, CPUQuota: true, CPUQuotaPeriod: 100 * time.Millisecond,
 		ThrottlingFactor: 0.9, Swap: "NoSwap", OOMGroup: "container", CgroupDrift: DriftCorrect,
 	}
@@ -68,38 +69,54 @@ func defaultResources() Resources {
 
 // AddFlags adds the flags to fs.
 func (r *Resources) AddFlags(fs *pflag.FlagSet) {
-	fs.StringToStringVar(&r.SystemReserved, "system-reserved", r.SystemReserved, "kept for the system, such as cpu=500m,memory=1Gi,pid=1000")
-	fs.StringToStringVar(&r.KubeReserved, "kube-reserved", r.KubeReserved, "kept for the agent and other daemons of the node, likewise")
-	fs.StringVar(&r.EvictionHard, "eviction-hard", r.EvictionHard, "kept free for eviction, of which memory.available, a quantity or a percentage, is not the pods' to ask for")
-	fs.StringSliceVar(&r.EnforceAllocatable, "enforce-node-allocatable", r.EnforceAllocatable, "groups that are limited: pods, system-reserved, kube-reserved (none: no limits)")
-	fs.StringVar(&r.SystemReservedCgroup, "system-reserved-cgroup", r.SystemReservedCgroup, "group that system-reserved is enforced on")
-	fs.StringVar(&r.KubeReservedCgroup, "kube-reserved-cgroup", r.KubeReservedCgroup, "group that kube-reserved is enforced on")
+	fs.StringToStringVar(&r.SystemReserved, "system-reserved", r.SystemReserved,
+		"kept for the system, such as cpu=500m,memory=1Gi,pid=1000")
+	fs.StringToStringVar(&r.KubeReserved, "kube-reserved", r.KubeReserved,
+		"kept for the agent and other daemons of the node, likewise")
+	r.Evict.AddFlags(fs)
+	fs.StringSliceVar(&r.EnforceAllocatable, "enforce-node-allocatable", r.EnforceAllocatable,
+		"groups that are limited: pods, system-reserved, kube-reserved (none: no limits)")
+	fs.StringVar(&r.SystemReservedCgroup, "system-reserved-cgroup", r.SystemReservedCgroup,
+		"group that system-reserved is enforced on")
+	fs.StringVar(&r.KubeReservedCgroup, "kube-reserved-cgroup", r.KubeReservedCgroup,
+		"group that kube-reserved is enforced on")
 	fs.IntVar(&r.MaxPods, "max-pods", r.MaxPods, "pods that this node runs at most")
-	fs.IntVar(&r.PodsPerCore, "pods-per-core", r.PodsPerCore, "pods that this node runs at most for each of its CPUs, if that is less (0: any number)")
-	fs.BoolVar(&r.LocalStorage, "local-storage-capacity-isolation", r.LocalStorage, "count ephemeral-storage, and end pods that have more on the disk than their limits and the sizeLimits of their emptyDirs")
+	fs.IntVar(&r.PodsPerCore, "pods-per-core", r.PodsPerCore,
+		"pods that this node runs at most for each of its CPUs, if that is less (0: any number)")
+	fs.BoolVar(&r.LocalStorage, "local-storage-capacity-isolation", r.LocalStorage,
+		"count ephemeral-storage, and end pods that have more on the disk than their limits and the sizeLimits of their "+
+			"emptyDirs")
 	fs.Int64Var(&r.PodMaxPids, "pod-max-pids", r.PodMaxPids, "tasks that a pod may have (0: as many as the node)")
 	fs.BoolVar(&r.CPUQuota, "cpu-cfs-quota", r.CPUQuota, "enforce CPU limits by quotas")
 	fs.DurationVar(&r.CPUQuotaPeriod, "cpu-cfs-quota-period", r.CPUQuotaPeriod, "period of the quotas, 1ms to 1s")
-	fs.BoolVar(&r.MemoryQoS, "memory-qos", r.MemoryQoS, "protect requested memory (memory.min) and slow down before the limit (memory.high); cgroup v2 only")
-	fs.Float64Var(&r.ThrottlingFactor, "memory-throttling-factor", r.ThrottlingFactor, "how far between request and limit memory.high is")
-	fs.StringVar(&r.Swap, "swap-behavior", r.Swap, "NoSwap or LimitedSwap, which gives Burstable pods swap by their memory requests (cgroup v2 only)")
-	fs.StringVar(&r.OOMGroup, "oom-group", r.OOMGroup, "what dies with a process that the kernel kills for want of memory: none (it alone), container or pod (cgroup v2 only)")
-	fs.StringToStringVar(&r.QoSReserved, "qos-reserved", r.QoSReserved, "part of the requests that pods of lower classes may not use, such as memory=50%")
-	fs.StringVar(&r.CgroupDrift, "cgroup-drift", r.CgroupDrift, "what to do when somebody changes a value of a pod's group: correct, report or off")
+	fs.BoolVar(&r.MemoryQoS, "memory-qos", r.MemoryQoS,
+		"protect requested memory (memory.min) and slow down before the limit (memory.high); cgroup v2 only")
+	fs.Float64Var(&r.ThrottlingFactor, "memory-throttling-factor", r.ThrottlingFactor,
+		"how far between request and limit memory.high is")
+	fs.StringVar(&r.Swap, "swap-behavior", r.Swap,
+		"NoSwap or LimitedSwap, which gives Burstable pods swap by their memory requests (cgroup v2 only)")
+	fs.StringVar(&r.OOMGroup, "oom-group", r.OOMGroup,
+		"what dies with a process that the kernel kills for want of memory: none (it alone), container or pod (cgroup v2 "+
+			"only)")
+	fs.StringToStringVar(&r.QoSReserved, "qos-reserved", r.QoSReserved,
+		"part of the requests that pods of lower classes may not use, such as memory=50%")
+	fs.StringVar(&r.CgroupDrift, "cgroup-drift", r.CgroupDrift,
+		"what to do when somebody changes a value of a pod's group: correct, report or off")
 }
 
 // Complete says what is wrong with the settings.
 func (r *Resources) Complete() error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for flag, m := range map[string]map[string]string{"system-reserved": r.SystemReserved, "kube-reserved": r.KubeReserved} {
+	for flag, m := range map[string]map[string]string{
+		"system-reserved": r.SystemReserved,
+		"kube-reserved":   r.KubeReserved,
+	} {
 		if _, err := reserved(m); err != nil {
 			add("--%s: %w", flag, err)
 		}
 	}
-	if _, err := r.evictionMemory(1 << 40); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, r.Evict.complete())
 	for _, e := range r.EnforceAllocatable {
 		switch {
 		case !slices.Contains([]string{EnforcePods, EnforceSystemReserved, EnforceKubeReserved, "none"}, e):
@@ -130,9 +147,7 @@ func (r *Resources) Complete() error {
 		{"oom-group", r.OOMGroup, []string{"none", "container", "pod"}},
 		{"cgroup-drift", r.CgroupDrift, []string{DriftCorrect, DriftReport, DriftOff}},
 	} {
-		if !slices.Contains(one.allowed, one.value) {
-			add("--%s %q: must be one of %s", one.flag, one.value, strings.Join(one.allowed, ", "))
-		}
+		errs = append(errs, oneOf(one.flag, one.value, one.allowed))
 	}
 	return errors.Join(errs...)
 }
@@ -160,12 +175,16 @@ const PidResource corev1.ResourceName = "pid"
 func reserved(m map[string]string) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{}
 	for k, v := range m {
-		q, err := resource.ParseQuantity(v)
-		if err != nil || q.Sign() < 0 {
-			return nil, fmt.Errorf("%s=%s is not a quantity", k, v)
+		q, err := quantity.Parse(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%.40s is not a quantity: %w", k, v, err)
+		}
+		if q.Sign() < 0 {
+			return nil, fmt.Errorf("%s=%.40s is not a quantity: must be 0 or more", k, v)
 		}
 		switch name := corev1.ResourceName(k); {
-		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, name == PidResource,
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
+			name == PidResource,
 			strings.HasPrefix(k, corev1.ResourceHugePagesPrefix):
 			out[name] = q
 		default:
@@ -175,42 +194,14 @@ func reserved(m map[string]string) (corev1.ResourceList, error) {
 	return out, nil
 }
 
-// evictionMemory is what eviction keeps free of that much memory.
-func (r *Resources) evictionMemory(memory int64) (int64, error) {
-	for one := range strings.SplitSeq(r.EvictionHard, ",") {
-		signal, text, ok := strings.Cut(one, "<")
-		if strings.TrimSpace(one) == "" {
-			continue
-		}
-		if !ok {
-			return 0, fmt.Errorf("--eviction-hard %q: must be a signal, <, and a quantity or percentage", one)
-		}
-		if strings.TrimSpace(signal) != "memory.available" {
-			continue
-		}
-		text = strings.TrimSpace(text)
-		if percent, isPercent := strings.CutSuffix(text, "%"); isPercent {
-			f, err := strconv.ParseFloat(percent, 64)
-			if err != nil || f < 0 || f > 100 {
-				return 0, fmt.Errorf("--eviction-hard %q: %q is not a percentage", one, text)
-			}
-			return int64(float64(memory) * f / 100), nil
-		}
-		q, err := resource.ParseQuantity(text)
-		if err != nil || q.Sign() < 0 {
-			return 0, fmt.Errorf("--eviction-hard %q: %q is not a quantity", one, text)
-		}
-		return q.Value(), nil
-	}
-	return 0, nil
-}
+func newBytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 
 // Division is what a node of some capacity gives to its pods.
 type Division struct {
 	Capacity    corev1.ResourceList
 	System      corev1.ResourceList // reserved
 	Kube        corev1.ResourceList
-	Eviction    int64               // bytes of memory that eviction keeps free
+	Eviction    corev1.ResourceList // what eviction keeps free of memory and disk
 	Enforced    corev1.ResourceList // what the pods' group is limited to: capacity less what is reserved
 	Allocatable corev1.ResourceList // what pods may request: that, less what eviction keeps free
 }
@@ -222,7 +213,7 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 	d.System, err1 = reserved(r.SystemReserved)
 	d.Kube, err2 = reserved(r.KubeReserved)
 	var err3 error
-	d.Eviction, err3 = r.evictionMemory(capacity.Memory().Value())
+	d.Eviction, err3 = r.Evict.reserved(capacity)
 	cpus, err4 := parseCPUs(reservedCPUs)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return d, fmt.Errorf("divide node: %w", err)
@@ -236,15 +227,16 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 		left.Sub(d.System[name])
 		left.Sub(d.Kube[name])
 		if left.Sign() < 0 {
-			return d, fmt.Errorf("divide node: it has %s of %s, of which %s for the system and %s for daemons cannot be kept", q.String(), name,
+			return d, fmt.Errorf("divide node: it has %s of %s, of which %s for the system and %s for daemons cannot be kept",
+				q.String(), name,
 				quantityText(d.System, name), quantityText(d.Kube, name))
 		}
 		d.Enforced[name] = left
 		a := left.DeepCopy()
-		if name == corev1.ResourceMemory {
-			a.Sub(*resource.NewQuantity(d.Eviction, resource.BinarySI))
+		if kept, ok := d.Eviction[name]; ok {
+			a.Sub(kept)
 			if a.Sign() < 0 {
-				a = *resource.NewQuantity(0, resource.BinarySI)
+				a = *newBytes(0)
 			}
 		}
 		d.Allocatable[name] = a
@@ -262,9 +254,9 @@ func quantityText(l corev1.ResourceList, name corev1.ResourceName) string {
 	return q.String()
 }
 
-// CheckReservedMemory says whether what --reserved-memory keeps on all NUMA nodes together is what the node keeps, as it has to be by
-// the Memory Manager's documentation: with less on the nodes containers would be promised memory that others keep, with more
-// the node would take in pods that no NUMA node has memory for.
+// CheckReservedMemory says whether what --reserved-memory keeps on all NUMA nodes together is what the node keeps, as
+// it has to be by the Memory Manager's documentation: with less on the nodes containers would be promised memory that
+// others keep, with more the node would take in pods that no NUMA node has memory for.
 func (d Division) CheckReservedMemory(reserved []pinning.NodeMemory) error {
 	sums := corev1.ResourceList{}
 	for _, n := range reserved {
@@ -278,14 +270,16 @@ func (d Division) CheckReservedMemory(reserved []pinning.NodeMemory) error {
 	for _, name := range d.memoryKinds(sums) {
 		want := d.System[name].DeepCopy()
 		want.Add(d.Kube[name])
-		how := fmt.Sprintf("--system-reserved %s + --kube-reserved %s", quantityText(d.System, name), quantityText(d.Kube, name))
+		how := fmt.Sprintf("--system-reserved %s + --kube-reserved %s", quantityText(d.System, name),
+			quantityText(d.Kube, name))
 		if name == corev1.ResourceMemory {
-			evict := resource.NewQuantity(d.Eviction, resource.BinarySI)
+			evict := d.Eviction.Memory()
 			want.Add(*evict)
 			how += " + --eviction-hard " + evict.String()
 		}
 		if sum := sums[name]; sum.Cmp(want) != 0 {
-			errs = append(errs, fmt.Errorf("--reserved-memory: the total of %s is %s, but the node keeps %s (%s)", name, sum.String(), want.String(), how))
+			errs = append(errs, fmt.Errorf("--reserved-memory: the total of %s is %s, but the node keeps %s (%s)", name,
+				sum.String(), want.String(), how))
 		}
 	}
 	return errors.Join(errs...)

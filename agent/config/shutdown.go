@@ -21,9 +21,12 @@ type Shutdown struct {
 
 // AddFlags adds the flags to fs.
 func (s *Shutdown) AddFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&s.GracePeriod, "shutdown-grace-period", s.GracePeriod, "how long a shutdown of the machine waits for pods to end (0: it does not)")
-	fs.DurationVar(&s.GracePeriodCritical, "shutdown-grace-period-critical-pods", s.GracePeriodCritical, "the last part of that time, for critical pods")
-	fs.StringSliceVar(&s.GraceByPriority, "shutdown-grace-period-by-pod-priority", s.GraceByPriority, "instead of these two, PRIORITY=DURATION for pods of that priority and above")
+	fs.DurationVar(&s.GracePeriod, "shutdown-grace-period", s.GracePeriod,
+		"how long a shutdown of the machine waits for pods to end (0: it does not)")
+	fs.DurationVar(&s.GracePeriodCritical, "shutdown-grace-period-critical-pods", s.GracePeriodCritical,
+		"the last part of that time, for critical pods")
+	fs.StringSliceVar(&s.GraceByPriority, "shutdown-grace-period-by-pod-priority", s.GraceByPriority,
+		"instead of these two, PRIORITY=DURATION for pods of that priority and above")
 }
 
 // Periods are what the settings ask for; none when a shutdown does not wait.
@@ -32,7 +35,8 @@ func (s *Shutdown) Periods() ([]shutdown.Period, error) {
 		return s.twoPeriods()
 	}
 	if s.GracePeriod != 0 || s.GracePeriodCritical != 0 {
-		return nil, errors.New("--shutdown-grace-period-by-pod-priority is given instead of --shutdown-grace-period and --shutdown-grace-period-critical-pods, not with them")
+		return nil, errors.New("--shutdown-grace-period-by-pod-priority is given instead of --shutdown-grace-period and " +
+			"--shutdown-grace-period-critical-pods, not with them")
 	}
 	var out []shutdown.Period
 	seen := map[int32]bool{}
@@ -53,13 +57,17 @@ func (s *Shutdown) Periods() ([]shutdown.Period, error) {
 }
 
 func (s *Shutdown) twoPeriods() ([]shutdown.Period, error) {
-	for flag, d := range map[string]time.Duration{"shutdown-grace-period": s.GracePeriod, "shutdown-grace-period-critical-pods": s.GracePeriodCritical} {
+	for flag, d := range map[string]time.Duration{
+		"shutdown-grace-period":               s.GracePeriod,
+		"shutdown-grace-period-critical-pods": s.GracePeriodCritical,
+	} {
 		if d < 0 || d > 0 && d < time.Second {
 			return nil, fmt.Errorf("--%s %s: must be 0 or at least 1s", flag, d)
 		}
 	}
 	if s.GracePeriodCritical > s.GracePeriod {
-		return nil, fmt.Errorf("--shutdown-grace-period-critical-pods %s is part of --shutdown-grace-period, which is %s", s.GracePeriodCritical, s.GracePeriod)
+		return nil, fmt.Errorf("--shutdown-grace-period-critical-pods %s is part of --shutdown-grace-period, which is %s",
+			s.GracePeriodCritical, s.GracePeriod)
 	}
 	if s.GracePeriod == 0 {
 		return nil, nil

@@ -90,8 +90,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flights makes one of all questions with the same key at the same time. Who waits may give up by itself; the question goes on
-// until all have.
+// flights makes one of all questions with the same key at the same time. Who waits may give up by itself; the question
+// goes on until all have.
 type flights struct {
 	mu sync.Mutex
 	of map[string]*flight

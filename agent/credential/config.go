@@ -21,8 +21,8 @@ var (
 	responseType = metav1.TypeMeta{APIVersion: credentialv1.SchemeGroupVersion.String(), Kind: "CredentialProviderResponse"}
 )
 
-// load reads the configuration. Anything it does not know is an error: a misspelt field would only show as a pull that fails.
-// A directory is read as all the files in it, their providers in the order of the files' names.
+// load reads the configuration. Anything it does not know is an error: a misspelt field would only show as a pull that
+// fails. A directory is read as all the files in it, their providers in the order of the files' names.
 func load(path string) ([]kubeletv1.CredentialProvider, error) {
 	files := []string{path}
 	st, err := os.Stat(path)

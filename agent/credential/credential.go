@@ -1,8 +1,9 @@
 // Package credential gets the credentials of registries from plugins that speak kubelet's exec protocol,
 // credentialprovider.kubelet.k8s.io/v1, so that the plugins of clouds and registries work as they are.
 //
-// A plugin is a program that is given the name of an image on its standard input and answers with credentials on its standard
-// output. It is run only when an image must be pulled, and what it has answered is kept for as long as it says.
+// A plugin is a program that is given the name of an image on its standard input and answers with credentials on its
+// standard output. It is run only when an image must be pulled, and what it has answered is kept for as long as it
+// says.
 package credential
 
 import (
@@ -95,8 +96,9 @@ func newProvider(bin string, x kubeletv1.CredentialProvider) *provider {
 	return p
 }
 
-// For returns what may be shown to the registry of an image, in the order in which it is to be tried. It is empty when no plugin
-// has anything for it. A plugin that fails is logged and left out: the image may be public, or another's credentials may do.
+// For returns what may be shown to the registry of an image, in the order in which it is to be tried. It is empty when
+// no plugin has anything for it. A plugin that fails is logged and left out: the image may be public, or another's
+// credentials may do.
 func (p *Providers) For(ctx context.Context, ref string) ([]*runtimeapi.AuthConfig, error) {
 	img, err := parseImage(ref)
 	if err != nil {

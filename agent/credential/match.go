@@ -37,8 +37,8 @@ func parsePattern(s string) (pattern, error) {
 	return p, nil
 }
 
-// match says whether the pattern is for an image: as many labels, each matching, the port if there is one, and a path that the
-// image's begins with. The path is a prefix of characters, as it is for kubelet, not of elements.
+// match says whether the pattern is for an image: as many labels, each matching, the port if there is one, and a path
+// that the image's begins with. The path is a prefix of characters, as it is for kubelet, not of elements.
 func (p pattern) match(i image) bool {
 	domain, port, _ := strings.Cut(i.registry, ":")
 	labels := strings.Split(domain, ".")
@@ -74,6 +74,6 @@ func parseImage(ref string) (image, error) {
 // name is the image without tag and digest, as plugins and the cache want it.
 func (i image) name() string { return i.registry + "/" + i.path }
 
-// before orders keys so that the more special one comes first: reverse order of the strings puts longer ones before what they
-// begin with, and letters before '*'.
+// before orders keys so that the more special one comes first: reverse order of the strings puts longer ones before
+// what they begin with, and letters before '*'.
 func before(a, b string) int { return cmp.Compare(b, a) }

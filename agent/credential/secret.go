@@ -40,8 +40,9 @@ func (o *Offer) Hash() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// FromSecrets returns what a pod's secrets have for the registry of an image, in the order in which it is to be tried. An error tells of
-// a secret that is of no use, and nothing of what is in it; what the others have is returned all the same.
+// FromSecrets returns what a pod's secrets have for the registry of an image, in the order in which it is to be tried.
+// An error tells of a secret that is of no use, and nothing of what is in it; what the others have is returned all the
+// same.
 func FromSecrets(ref string, secrets []*corev1.Secret) ([]Offer, error) {
 	img, err := parseImage(ref)
 	if err != nil {
@@ -99,8 +100,8 @@ func entries(s *corev1.Secret) (map[string]entry, error) {
 	return nil, fmt.Errorf("type %q: must be %s or %s", s.Type, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg)
 }
 
-// registryOf makes of docker's keys, which may be the URL of a version of the registry's API, what images have in their names. That of
-// Docker Hub is called index.docker.io there.
+// registryOf makes of docker's keys, which may be the URL of a version of the registry's API, what images have in their
+// names. That of Docker Hub is called index.docker.io there.
 func registryOf(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	key = strings.TrimSuffix(key, "/")

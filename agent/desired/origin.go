@@ -34,7 +34,7 @@ func OriginOf(pod *corev1.Pod) Origin {
 	}
 }
 
-// RulesOf are the rules of where a pod comes from.
+// RulesOf are the rules of where a pod comes from, for those who have no [Update] of it at hand.
 func RulesOf(pod *corev1.Pod) Rules { return OriginOf(pod).Rules() }
 
 // Rules are what differs by where a pod comes from. Nobody but this package asks which origin it is.
@@ -51,6 +51,10 @@ type Rules struct {
 	// Critical is whether a pod counts as critical whatever its priority is, as static pods do for kubelet. Only
 	// critical pods have others end for them, and one that is not ends for each that is.
 	Critical bool
+	// Spared is whether the pod is not evicted when the node runs short, whatever its priority is, on a node that has
+	// an API server: as kubelet spares static pods, which are what such a node's control plane runs as. Where all pods
+	// are static it would spare all of them, so that there the priority alone decides, and the kernel does not have to.
+	Spared bool
 	// Manifest is whether a manifest decides that the pod runs, so that only its removal ends the pod.
 	Manifest bool
 }
@@ -60,7 +64,7 @@ func (o Origin) Rules() Rules {
 	if o == API {
 		return Rules{}
 	}
-	return Rules{Waits: true, Returns: true, KeepsOld: true, Critical: true, Manifest: true}
+	return Rules{Waits: true, Returns: true, KeepsOld: true, Critical: true, Spared: true, Manifest: true}
 }
 
 // IsMirror says whether a pod is only the copy of a static pod that an API server has. Such a pod is never run.

@@ -77,13 +77,16 @@ func (r *refs) container(c *corev1.Container) {
 }
 
 func (r *refs) volume(v *corev1.Volume) {
+	for _, name := range secretsOf(v) {
+		r.add(object.Secret, name)
+	}
 	switch {
 	case v.ConfigMap != nil:
 		r.add(object.ConfigMap, v.ConfigMap.Name)
 	case v.Secret != nil:
 		r.add(object.Secret, v.Secret.SecretName)
-	case v.ISCSI != nil && v.ISCSI.SecretRef != nil:
-		r.add(object.Secret, v.ISCSI.SecretRef.Name)
+	case v.CSI != nil:
+		r.add(object.CSIDriver, v.CSI.Driver)
 	case v.PersistentVolumeClaim != nil:
 		r.add(object.PersistentVolumeClaim, v.PersistentVolumeClaim.ClaimName)
 	case v.Projected != nil:

@@ -31,7 +31,6 @@ var unsupported = []entry{
 	{"spec.volumes[*].azureFile", volumeYet},
 	{"spec.volumes[*].cephfs", volumeYet},
 	{"spec.volumes[*].cinder", volumeYet},
-	{"spec.volumes[*].csi", volumeYet},
 	{"spec.volumes[*].fc", volumeYet},
 	{"spec.volumes[*].flexVolume", volumeYet},
 	{"spec.volumes[*].flocker", volumeYet},

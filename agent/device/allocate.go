@@ -31,31 +31,14 @@ func (m *Manager) Allocate(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// place is one resource of one container.
-type place struct {
-	uid       types.UID
-	container string
-	resource  corev1.ResourceName
-}
-
 func (m *Manager) unasked(uid types.UID) []place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []place
-	if a := m.find(uid); a != nil {
-		for _, g := range a.Containers {
-			for _, h := range g.Held {
-				if !h.Allocated {
-					out = append(out, place{uid, g.Container, h.Resource})
-				}
-			}
-		}
-	}
-	return out
+	return m.ledger.unasked(uid)
 }
 
 func (m *Manager) allocate(ctx context.Context, at place) error {
-	p, err := m.pluginOf(at.resource)
+	p, err := m.inventory.plugin(at.resource)
 	if err != nil {
 		return err
 	}
@@ -67,7 +50,8 @@ func (m *Manager) allocate(ctx context.Context, at place) error {
 	if options.GetGetPreferredAllocationAvailable() {
 		available, must, n := m.offer(at)
 		if liked, err = p.preferred(ctx, available, must, n); err != nil {
-			m.log.Warn("device plugin does not say which devices it prefers", "resource", string(at.resource), "uid", string(at.uid), "container", at.container, "error", err)
+			m.log.Warn("device plugin does not say which devices it prefers", "resource", string(at.resource),
+				"uid", string(at.uid), "container", at.container, "error", err)
 		}
 	}
 	ids, err := m.settle(at, liked)
@@ -93,11 +77,11 @@ func (m *Manager) allocate(ctx context.Context, at place) error {
 func (m *Manager) offer(at place) (available, must []string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a, i, h := m.locate(at)
+	a, i, h := m.ledger.locate(at)
 	if h == nil {
 		return nil, nil, 0
 	}
-	c := m.candidates(m.others(at.uid), a, i, at.resource)
+	c := candidatesOf(m.inventory.units(at.resource), m.ledger.others(at.uid), a, i, at.resource)
 	n = len(h.Devices)
 	for _, d := range c.aligned(n, h.Near) {
 		available = append(available, d.ID)
@@ -108,32 +92,15 @@ func (m *Manager) offer(at place) (available, must []string, n int) {
 	return available, must, n
 }
 
-// locate finds a record.
-func (m *Manager) locate(at place) (*assignment, int, *held) {
-	a := m.find(at.uid)
-	if a == nil {
-		return nil, 0, nil
-	}
-	for i := range a.Containers {
-		g := &a.Containers[i]
-		for j := range g.Held {
-			if g.Container == at.container && g.Held[j].Resource == at.resource {
-				return a, i, &g.Held[j]
-			}
-		}
-	}
-	return nil, 0, nil
-}
-
-// settle chooses the devices of a record anew before its plugin is asked: by what it likes, and by what is well now.
+// settle chooses the devices of a record again before its plugin is asked: by what it likes, and by what is well now.
 func (m *Manager) settle(at place, liked []string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a, i, h := m.locate(at)
+	a, i, h := m.ledger.locate(at)
 	if h == nil {
 		return nil, errGone
 	}
-	c := m.candidates(m.others(at.uid), a, i, at.resource)
+	c := candidatesOf(m.inventory.units(at.resource), m.ledger.others(at.uid), a, i, at.resource)
 	n := len(h.Devices)
 	if have := len(c.must) + len(c.free); have < n {
 		return nil, &Shortage{at.resource, n, have}
@@ -145,10 +112,7 @@ func (m *Manager) settle(at place, liked []string) ([]string, error) {
 	if slices.EqualFunc(chosen, h.Devices, func(x, y Device) bool { return x.ID == y.ID }) {
 		return h.ids(), nil
 	}
-	before := h.Devices
-	h.Devices = chosen
-	if err := m.save(); err != nil {
-		h.Devices = before
+	if err := m.ledger.change(h, func(h *held) { h.Devices = chosen }); err != nil {
 		return nil, err
 	}
 	return h.ids(), nil
@@ -156,31 +120,27 @@ func (m *Manager) settle(at place, liked []string) ([]string, error) {
 
 var errGone = fmt.Errorf("its pod is gone")
 
-// change writes a record anew.
+// change writes a record again.
 func (m *Manager) change(at place, fn func(*held)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, _, h := m.locate(at)
+	_, _, h := m.ledger.locate(at)
 	if h == nil {
 		return errGone
 	}
-	before := *h
-	fn(h)
-	if err := m.save(); err != nil {
-		*h = before
-		return err
-	}
-	return nil
+	return m.ledger.change(h, fn)
 }
 
-// Start is to be called before a container is made, each time. It returns what the plugins have answered, in the order of their
-// resources.
-func (m *Manager) Start(ctx context.Context, pod *corev1.Pod, c *corev1.Container) ([]*pluginapi.ContainerAllocateResponse, error) {
+// Start is to be called before a container is made, each time. It returns what the plugins have answered, in the order
+// of their resources.
+func (m *Manager) Start(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+) ([]*pluginapi.ContainerAllocateResponse, error) {
 	if m == nil {
 		return nil, nil
 	}
 	m.mu.Lock()
-	all := slices.Clone(m.heldBy(pod.UID, c.Name))
+	all := slices.Clone(m.ledger.heldBy(pod.UID, c.Name))
 	m.mu.Unlock()
 	var out []*pluginapi.ContainerAllocateResponse
 	for i := range all {
@@ -189,7 +149,7 @@ func (m *Manager) Start(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 			return nil, fmt.Errorf("device plugin for %s has not allocated devices %v", h.Resource, h.ids())
 		}
 		if h.PreStart {
-			p, err := m.pluginOf(h.Resource)
+			p, err := m.inventory.plugin(h.Resource)
 			if err == nil {
 				err = p.preStart(ctx, h.ids())
 			}

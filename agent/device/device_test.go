@@ -45,7 +45,7 @@ func (m *Manager) offers(ids ...string) {
 		}
 		k.units[strings.TrimPrefix(id, "-")] = u
 	}
-	m.kinds[gpu] = k
+	m.inventory.kinds[gpu] = k
 }
 
 // has makes a pod of containers "NAME=COUNT", with "init:" or "sidecar:" before it.
@@ -126,7 +126,7 @@ func TestAdmit(t *testing.T) {
 			if err := m.Admit(tt.pod, anywhere); err != nil {
 				t.Error(err)
 			}
-			next := open(t, m.cfg.File)
+			next := open(t, m.ledger.file)
 			if err := next.Admit(tt.pod, anywhere); err != nil || next.given(tt.pod) != tt.want {
 				t.Errorf("the next agent has %s (%v), want %s", next.given(tt.pod), err, tt.want)
 			}
@@ -149,10 +149,10 @@ func TestRelease(t *testing.T) {
 	if err := m.Release("one"); err != nil {
 		t.Fatal(err)
 	}
-	if err := open(t, m.cfg.File).Synced(func(types.UID) bool { return false }); err != nil {
+	if err := open(t, m.ledger.file).Synced(func(types.UID) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	next := open(t, m.cfg.File)
+	next := open(t, m.ledger.file)
 	next.offers("a", "b")
 	if err := next.Admit(three, anywhere); err != nil {
 		t.Errorf("after all were given back: %v", err)
@@ -163,7 +163,7 @@ func TestRelease(t *testing.T) {
 func TestWriteFails(t *testing.T) {
 	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
 	m.offers("a")
-	m.cfg.File = "/dev/null/devices.json"
+	m.ledger.file = "/dev/null/devices.json"
 	if err := m.Admit(has("p", "x=1"), anywhere); err == nil || m.Has("p") {
 		t.Errorf("it was given without a record: %v", err)
 	}
@@ -263,7 +263,7 @@ func running(t *testing.T, m *Manager, p *devicetest.Plugin) {
 	})
 	for {
 		if capacity, _ := m.Resources(); len(capacity) > 0 {
-			k, _ := m.pluginOf(gpu)
+			k, _ := m.inventory.plugin(gpu)
 			if q := capacity[gpu]; k != nil && q.Value() > 0 {
 				return
 			}
@@ -272,7 +272,8 @@ func running(t *testing.T, m *Manager, p *devicetest.Plugin) {
 	}
 }
 
-// TestAllocate asks a plugin that fails, then an agent after the first one asks again: for the same devices, until it has answered.
+// TestAllocate asks a plugin that fails, then an agent after the first one asks again: for the same devices, until it
+// has answered.
 func TestAllocate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "devices.json")
 	p := &devicetest.Plugin{Resource: string(gpu), Options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: true}}
@@ -326,15 +327,15 @@ func TestAllocate(t *testing.T) {
 // TestGrace lets a plugin's devices be the node's a while longer than the plugin is there.
 func TestGrace(t *testing.T) {
 	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
-	m.cfg.Grace = 1 // over at once
+	m.inventory.grace = 1 // over at once
 	p := &devicetest.Plugin{Resource: string(gpu)}
 	p.Set(devicetest.Healthy("a")...)
 	running(t, m, p)
 	m.Deregister(string(gpu), "/another/socket")
-	if _, err := m.pluginOf(gpu); err != nil {
+	if _, err := m.inventory.plugin(gpu); err != nil {
 		t.Fatal("a plugin was let go by another's socket")
 	}
-	k, err := m.pluginOf(gpu)
+	k, err := m.inventory.plugin(gpu)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +350,7 @@ func TestGrace(t *testing.T) {
 
 func TestRegister(t *testing.T) {
 	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
-	defer m.close()
+	defer m.plugins.close()
 	for _, tt := range []struct{ version, endpoint, resource, want string }{
 		{"v1alpha", "a.sock", "example.com/a", "v1beta1"},
 		{"v1beta1", "../a.sock", "example.com/a", "must be the name of the plugin's socket"},
@@ -358,7 +359,7 @@ func TestRegister(t *testing.T) {
 		{"v1beta1", "a.sock", "kubernetes.io/a", "DOMAIN/NAME"},
 		{"v1beta1", "a.sock", "example.com/a b", "resource name"},
 	} {
-		err := m.register(&pluginapi.RegisterRequest{Version: tt.version, Endpoint: tt.endpoint, ResourceName: tt.resource})
+		err := m.plugins.register(&pluginapi.RegisterRequest{Version: tt.version, Endpoint: tt.endpoint, ResourceName: tt.resource})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v is refused with %v", tt, err)
 		}
@@ -371,10 +372,10 @@ func TestSecondAgent(t *testing.T) {
 	p := &devicetest.Plugin{Resource: string(gpu)}
 	p.Set(devicetest.Healthy("a")...)
 	running(t, m, p)
-	if err := open(t, m.cfg.File).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") {
+	if err := open(t, m.ledger.file).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("a second agent on the sockets says %v", err)
 	}
-	if _, err := m.pluginOf(gpu); err != nil {
+	if _, err := m.inventory.plugin(gpu); err != nil {
 		t.Error(err)
 	}
 }
@@ -411,7 +412,7 @@ func FuzzJournal(f *testing.F) {
 			return
 		}
 		m.offers("a", "b1")
-		for _, a := range slices.Clone(m.pods) {
+		for _, a := range slices.Clone(m.ledger.pods) {
 			m.Health(a.UID)
 			for _, g := range a.Containers {
 				c := corev1.Container{Name: g.Container}

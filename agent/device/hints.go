@@ -8,8 +8,8 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 )
 
-// Wishes says which NUMA nodes the devices can come from that a container asks for, or the pod as a whole with container "". What a
-// pod has already it keeps, so that there is nothing to wish for.
+// Wishes says which NUMA nodes the devices can come from that a container asks for, or the pod as a whole with
+// container "". What a pod has already it keeps, so that there is nothing to wish for.
 func (m *Manager) Wishes(pod *corev1.Pod, container string) []pinning.Wish {
 	if m == nil {
 		return nil
@@ -17,7 +17,7 @@ func (m *Manager) Wishes(pod *corev1.Pod, container string) []pinning.Wish {
 	all := asks(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if had := m.find(pod.UID); len(all) == 0 || had != nil && had.answers(all) {
+	if had := m.ledger.find(pod.UID); len(all) == 0 || had != nil && had.answers(all) {
 		return nil
 	}
 	var asked ask
@@ -32,23 +32,22 @@ func (m *Manager) Wishes(pod *corev1.Pod, container string) []pinning.Wish {
 	var out []pinning.Wish
 	for _, name := range asked.names() {
 		// Init containers end before the others begin, so that what they would have is free for them.
-		c := m.candidates(m.others(pod.UID), &assignment{}, 0, name)
-		if hints := m.hints(name, c.free, asked.counts[name]); hints != nil {
-			out = append(out, pinning.Wish{Hints: hints, What: fmt.Sprintf("%d %s of %d free", asked.counts[name], name, len(c.free))})
+		units := m.inventory.units(name)
+		c := candidatesOf(units, m.ledger.others(pod.UID), &assignment{}, 0, name)
+		if hints := hintsOf(units, m.cfg.Nodes, c.free, asked.counts[name]); hints != nil {
+			out = append(out, pinning.Wish{
+				Hints: hints, What: fmt.Sprintf("%d %s of %d free", asked.counts[name], name, len(c.free)),
+			})
 		}
 	}
 	return out
 }
 
-// hints are the sets of nodes that n of the free devices can come from; nil: the plugin does not say where its devices are. A set is
-// preferred when no smaller one has as many devices, free or not.
-func (m *Manager) hints(name corev1.ResourceName, free []Device, n int) []pinning.Hint {
-	k := m.kinds[name]
-	if k == nil {
-		return nil
-	}
+// hintsOf are the sets of nodes that n of the free devices can come from; nil: the plugin does not say where its
+// devices are. A set is preferred when no smaller one has as many devices, free or not.
+func hintsOf(units map[string]unit, nodes []int, free []Device, n int) []pinning.Hint {
 	var all []pinning.Nodes
-	for _, u := range k.units {
+	for _, u := range units {
 		if set := u.set(); set != 0 {
 			all = append(all, set)
 		}
@@ -70,7 +69,7 @@ func (m *Manager) hints(name corev1.ResourceName, free []Device, n int) []pinnin
 	}
 	out := []pinning.Hint{}
 	least := 0
-	pinning.Subsets(m.cfg.Nodes, func(set pinning.Nodes) {
+	pinning.Subsets(nodes, func(set pinning.Nodes) {
 		if least == 0 && near(all, set) >= n {
 			least = set.Count()
 		}

@@ -20,26 +20,27 @@ type journal struct {
 	Pods    []*assignment `json:"pods"`
 }
 
-func (m *Manager) save() error {
-	if err := record.Write(m.cfg.File, journal{Version: journalVersion, Pods: append([]*assignment{}, m.pods...)}); err != nil {
+func (l *ledger) save() error {
+	j := journal{Version: journalVersion, Pods: append([]*assignment{}, l.pods...)}
+	if err := record.Write(l.file, j); err != nil {
 		return fmt.Errorf("write assignments of devices: %w", err)
 	}
 	return nil
 }
 
 // load reads what an agent before this one gave out.
-func (m *Manager) load() error {
-	j, bad, err := record.Load(m.cfg.File, journalVersion, decode)
+func (l *ledger) load() error {
+	j, bad, err := record.Load(l.file, journalVersion, decode)
 	if err != nil {
 		return fmt.Errorf("read assignments of devices: %w", err)
 	}
 	if bad != nil {
-		m.log.Warn("assignments of devices cannot be read and are made anew", "file", m.cfg.File, "error", bad)
+		l.log.Warn("assignments of devices cannot be read and are made again", "file", l.file, "error", bad)
 	}
 	if j == nil {
 		return nil
 	}
-	m.pods = j.Pods
+	l.pods = j.Pods
 	return nil
 }
 

@@ -41,35 +41,39 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// connect begins to hear of a plugin's devices, until it ends or another one comes in its place. said are its options, as far as its
-// registration tells them.
-func (m *Manager) connect(name corev1.ResourceName, socket string, said *pluginapi.DevicePluginOptions) error {
-	if m.ctx.Err() != nil {
+// connect begins to hear of a plugin's devices, until it ends or another one comes in its place. said are its options,
+// as far as its registration tells them.
+func (s *plugins) connect(name corev1.ResourceName, socket string, said *pluginapi.DevicePluginOptions) error {
+	if s.ctx.Err() != nil {
 		return errors.New("the agent ends")
 	}
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	conn, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		return fmt.Errorf("connect to device plugin: %w", err)
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
-	p := &plugin{resource: name, socket: socket, conn: conn, client: pluginapi.NewDevicePluginClient(conn), end: cancel, ready: make(chan struct{})}
-	m.connected(p)
-	m.metrics.registrations.WithLabelValues(string(name)).Inc()
-	m.wait.Go(func() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	p := &plugin{
+		resource: name, socket: socket, conn: conn, client: pluginapi.NewDevicePluginClient(conn), end: cancel,
+		ready: make(chan struct{}),
+	}
+	s.inventory.connected(p)
+	s.metrics.registrations.WithLabelValues(string(name)).Inc()
+	s.wait.Go(func() {
 		defer cancel()
 		defer conn.Close()
-		err := m.listen(ctx, p, said)
+		err := s.listen(ctx, p, said)
 		if ctx.Err() == nil {
-			m.log.Warn("device plugin is gone", "resource", string(name), "socket", socket, "error", err)
+			s.log.Warn("device plugin is gone", "resource", string(name), "socket", socket, "error", err)
 		}
-		m.disconnected(p)
+		s.inventory.disconnected(p)
 	})
 	return nil
 }
 
 // listen hears of the plugin's devices until it ends.
-func (m *Manager) listen(ctx context.Context, p *plugin, said *pluginapi.DevicePluginOptions) error {
+func (s *plugins) listen(ctx context.Context, p *plugin, said *pluginapi.DevicePluginOptions) error {
 	options, err := p.ask(ctx, said)
 	p.options = options
 	close(p.ready)
@@ -80,7 +84,7 @@ func (m *Manager) listen(ctx context.Context, p *plugin, said *pluginapi.DeviceP
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	m.log.Info("device plugin is connected", "resource", string(p.resource), "socket", p.socket)
+	s.log.Info("device plugin is connected", "resource", string(p.resource), "socket", p.socket)
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -89,7 +93,7 @@ func (m *Manager) listen(ctx context.Context, p *plugin, said *pluginapi.DeviceP
 		if err != nil {
 			return fmt.Errorf("list devices: %w", err)
 		}
-		m.told(p, r.GetDevices())
+		s.inventory.told(p, r.GetDevices())
 	}
 }
 
@@ -127,9 +131,10 @@ func (p *plugin) known(ctx context.Context) (*pluginapi.DevicePluginOptions, err
 func (p *plugin) preferred(ctx context.Context, available, must []string, n int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, preferredTimeout)
 	defer cancel()
-	r, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+	asked := []*pluginapi.ContainerPreferredAllocationRequest{{
 		AvailableDeviceIDs: available, MustIncludeDeviceIDs: must, AllocationSize: int32(n),
-	}}})
+	}}
+	r, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: asked})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +147,9 @@ func (p *plugin) preferred(ctx context.Context, available, must []string, n int)
 func (p *plugin) allocate(ctx context.Context, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, allocateTimeout)
 	defer cancel()
-	r, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+	r, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -20,40 +22,51 @@ import (
 
 const dirMode = 0o750
 
-// Run serves the registration of plugins until ctx ends and nothing is heard of any plugin any more. It runs once, but may
-// be run again when it could not serve and ctx has not ended.
-func (m *Manager) Run(ctx context.Context) error {
-	l, err := m.listenSocket(ctx)
+// plugins is where plugins register, and what is heard of those that have.
+type plugins struct {
+	dir       string // of the sockets
+	log       *slog.Logger
+	metrics   *metrics
+	inventory *inventory
+	ctx       context.Context // of what is heard
+	stop      context.CancelFunc
+	wait      sync.WaitGroup
+}
+
+// run serves the registration of plugins until ctx ends and nothing is heard of any plugin any more. It runs once, but
+// may be run again when it could not serve and ctx has not ended.
+func (p *plugins) run(ctx context.Context) error {
+	l, err := p.listenSocket(ctx)
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	defer m.close()
+	defer p.close()
 	if err != nil {
 		return err
 	}
 	srv := grpc.NewServer()
-	pluginapi.RegisterRegistrationServer(srv, &registration{m: m})
+	pluginapi.RegisterRegistrationServer(srv, &registration{plugins: p})
 	unhook := context.AfterFunc(ctx, srv.Stop)
 	defer unhook()
-	m.log.Info("serving registration of device plugins", "socket", l.Addr().String())
+	p.log.Info("serving registration of device plugins", "socket", l.Addr().String())
 	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve registration of device plugins: %w", err)
 	}
 	return nil
 }
 
-// listenSocket opens the socket anew and takes the sockets of plugins away: that is how a plugin hears that the agent was
+// listenSocket opens a new socket and takes the sockets of plugins away: that is how a plugin hears that the agent was
 // restarted, and that it has to register again.
-func (m *Manager) listenSocket(ctx context.Context) (net.Listener, error) {
-	if err := os.MkdirAll(m.cfg.Dir, dirMode); err != nil {
+func (p *plugins) listenSocket(ctx context.Context) (net.Listener, error) {
+	if err := os.MkdirAll(p.dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make directory of device plugins: %w", err)
 	}
-	path := filepath.Join(m.cfg.Dir, SocketName)
+	path := filepath.Join(p.dir, SocketName)
 	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("serve registration of device plugins: another agent serves %s", path)
 	}
-	entries, err := os.ReadDir(m.cfg.Dir)
+	entries, err := os.ReadDir(p.dir)
 	if err != nil {
 		return nil, fmt.Errorf("read directory of device plugins: %w", err)
 	}
@@ -61,7 +74,7 @@ func (m *Manager) listenSocket(ctx context.Context) (net.Listener, error) {
 		if e.Type()&fs.ModeSocket == 0 {
 			continue
 		}
-		if err := os.Remove(filepath.Join(m.cfg.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(p.dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("remove socket of device plugin: %w", err)
 		}
 	}
@@ -75,30 +88,31 @@ func (m *Manager) listenSocket(ctx context.Context) (net.Listener, error) {
 // registration is the service that plugins register with.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
-	m *Manager
+	plugins *plugins
 }
 
 // Register implements the service of that name.
 func (r *registration) Register(_ context.Context, in *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
-	if err := r.m.register(in); err != nil {
-		r.m.log.Warn("device plugin is refused", "resource", in.GetResourceName(), "endpoint", in.GetEndpoint(), "error", err)
+	if err := r.plugins.register(in); err != nil {
+		r.plugins.log.Warn("device plugin is refused", "resource", in.GetResourceName(), "endpoint", in.GetEndpoint(),
+			"error", err)
 		return nil, grpcstatus.Error(codes.InvalidArgument, err.Error())
 	}
 	return &pluginapi.Empty{}, nil
 }
 
-func (m *Manager) register(in *pluginapi.RegisterRequest) error {
+func (p *plugins) register(in *pluginapi.RegisterRequest) error {
 	if err := CheckVersions([]string{in.GetVersion()}); err != nil {
 		return err
 	}
 	if e := in.GetEndpoint(); e == "" || e != filepath.Base(e) || e == "." || e == ".." || e == SocketName {
-		return fmt.Errorf("endpoint %q: must be the name of the plugin's socket in %s", e, m.cfg.Dir)
+		return fmt.Errorf("endpoint %q: must be the name of the plugin's socket in %s", e, p.dir)
 	}
 	name := corev1.ResourceName(in.GetResourceName())
 	if err := CheckName(name); err != nil {
 		return err
 	}
-	return m.connect(name, filepath.Join(m.cfg.Dir, in.GetEndpoint()), in.GetOptions())
+	return p.connect(name, filepath.Join(p.dir, in.GetEndpoint()), in.GetOptions())
 }
 
 // CheckVersions says why none of the versions of the API that a plugin speaks is one that is spoken here.
@@ -108,7 +122,8 @@ func CheckVersions(versions []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("versions %q of the device plugin API are not spoken here: supported is %q", versions, pluginapi.SupportedVersions[:])
+	return fmt.Errorf("versions %q of the device plugin API are not spoken here: supported is %q", versions,
+		pluginapi.SupportedVersions[:])
 }
 
 // CheckName says why no plugin can offer a resource of that name.
@@ -122,19 +137,9 @@ func CheckName(name corev1.ResourceName) error {
 	return nil
 }
 
-// Register makes a plugin of the plugin registration directory the one of its resource.
-func (m *Manager) Register(name, socket string, versions []string) error {
-	if err := errors.Join(CheckVersions(versions), CheckName(corev1.ResourceName(name))); err != nil {
-		return err
-	}
-	return m.connect(corev1.ResourceName(name), socket, nil)
-}
-
-// Deregister lets the plugin of a resource go that is at that socket.
-func (m *Manager) Deregister(name, socket string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if k := m.kinds[corev1.ResourceName(name)]; k != nil && k.plugin != nil && k.plugin.socket == socket {
-		k.plugin.end()
-	}
+// close lets all plugins go.
+func (p *plugins) close() {
+	p.inventory.close()
+	p.stop()
+	p.wait.Wait()
 }

@@ -97,7 +97,7 @@ func FuzzJournal(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer m.stop()
+		defer m.drivers.stop()
 		for _, c := range j.Claims {
 			for _, p := range c.Pods {
 				for _, e := range p.As {
@@ -121,7 +121,7 @@ func TestBadJournal(t *testing.T) {
 	if err != nil || len(m.Left()) > 0 {
 		t.Errorf("got %v (%v)", m.Left(), err)
 	}
-	m.stop()
+	m.drivers.stop()
 	if _, err := os.Stat(file + ".bad"); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +133,8 @@ func TestBadJournal(t *testing.T) {
 	}
 }
 
-// TestHealth hears of devices, by either version of the service: what is told counts for its time, or until the driver goes.
+// TestHealth hears of devices, by either version of the service: what is told counts for its time, or until the driver
+// goes.
 func TestHealth(t *testing.T) {
 	h := newHouse(t)
 	d := &dratest.Driver{Services: []string{drav1.DRAPluginService, healthv1alpha1.DRAResourceHealthService}}

@@ -97,7 +97,7 @@ func (h *house) register(d *dratest.Driver) {
 		h.t.Fatal(err)
 	}
 	// A plugin is registered by a call on its socket, so it listens by then.
-	for p, _ := h.pluginOf(d.Name); ; time.Sleep(time.Millisecond) {
+	for p, _ := h.drivers.last(d.Name); ; time.Sleep(time.Millisecond) {
 		if _, err := p.client.NodePrepareResources(h.t.Context(), &drav1.NodePrepareResourcesRequest{}); err == nil {
 			return
 		}
@@ -226,7 +226,7 @@ func TestKilled(t *testing.T) {
 	h.refused(h.Release(t.Context(), "one"), "on fire")
 	h.restart()
 	h.register(d)
-	// Another pod comes while the end is not done: the claim is prepared anew.
+	// Another pod comes while the end is not done: the claim is prepared again.
 	d.Answer = nil
 	h.must(h.Prepare(t.Context(), wants("two", "a"), find))
 	h.must(h.Release(t.Context(), "one"))
@@ -343,7 +343,8 @@ func TestTwoDrivers(t *testing.T) {
 	h.empty()
 }
 
-// TestMended has the allocation of a claim corrected while pods wait for it, also when a driver has prepared it by then.
+// TestMended has the allocation of a claim corrected while pods wait for it, also when a driver has prepared it by
+// then.
 func TestMended(t *testing.T) {
 	h := newHouse(t)
 	d := &dratest.Driver{}
@@ -448,13 +449,13 @@ func TestRegister(t *testing.T) {
 		h.must(h.Register(gpus, socket, []string{drav1.DRAPluginService}))
 	}
 	for _, want := range []string{"/b", "/b", "/a"} {
-		p, err := h.pluginOf(gpus)
+		p, err := h.drivers.last(gpus)
 		if err != nil || p.socket != want {
 			t.Errorf("got %v (%v), want %s", p, err, want)
 		}
 		h.Deregister(gpus, want)
 	}
-	if _, err := h.pluginOf(gpus); err == nil {
+	if _, err := h.drivers.last(gpus); err == nil {
 		t.Error("a plugin that has gone is asked")
 	}
 }

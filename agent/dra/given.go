@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	podsv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
@@ -16,11 +15,10 @@ func (m *Manager) CDI(pod *corev1.Pod, c *corev1.Container) ([]string, error) {
 	if m == nil || len(c.Resources.Claims) == 0 {
 		return nil, nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	all := m.claims.now()
 	var out []string
 	for _, e := range c.Resources.Claims {
-		r := m.entry(pod.UID, e.Name)
+		r := all.entry(pod.UID, e.Name)
 		if r == nil {
 			return nil, fmt.Errorf("the pod does not have claim %q", e.Name)
 		}
@@ -44,13 +42,12 @@ func (m *Manager) Health(pod *corev1.Pod) map[string][]corev1.ResourceStatus {
 	if m == nil || len(pod.Spec.ResourceClaims) == 0 {
 		return nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	all := m.claims.now()
 	out := map[string][]corev1.ResourceStatus{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			for _, e := range list[i].Resources.Claims {
-				if st := m.healthOfEntry(pod.UID, e, time.Now()); len(st.Resources) > 0 {
+				if st := m.healthOfEntry(all.entry(pod.UID, e.Name), e, time.Now()); len(st.Resources) > 0 {
 					out[list[i].Name] = append(out[list[i].Name], st)
 				}
 			}
@@ -59,20 +56,20 @@ func (m *Manager) Health(pod *corev1.Pod) map[string][]corev1.ResourceStatus {
 	return out
 }
 
-func (m *Manager) healthOfEntry(pod types.UID, e corev1.ResourceClaim, now time.Time) corev1.ResourceStatus {
+func (m *Manager) healthOfEntry(c *claim, e corev1.ResourceClaim, now time.Time) corev1.ResourceStatus {
 	name := "claim:" + e.Name
 	if e.Request != "" {
 		name += "/" + e.Request
 	}
 	st := corev1.ResourceStatus{Name: corev1.ResourceName(name)}
-	m.each(pod, e, func(driver string, d *device) {
+	c.each(e.Request, func(driver string, d *device) {
 		id := corev1.ResourceID(driver + "/" + d.Pool + "/" + d.Device)
 		if slices.ContainsFunc(st.Resources, func(h corev1.ResourceHealth) bool { return h.ResourceID == id }) {
 			return // another share of it
 		}
 		h := corev1.ResourceHealth{ResourceID: id}
 		var text string
-		if h.Health, text = m.health[driver][deviceKey{d.Pool, d.Device}].at(now); text != "" {
+		if h.Health, text = m.drivers.healthAt(driver, deviceKey{d.Pool, d.Device}, now); text != "" {
 			h.Message = &text
 		}
 		st.Resources = append(st.Resources, h)
@@ -80,15 +77,14 @@ func (m *Manager) healthOfEntry(pod types.UID, e corev1.ResourceClaim, now time.
 	return st
 }
 
-// each calls fn with the prepared devices of an entry, in order.
-func (m *Manager) each(pod types.UID, e corev1.ResourceClaim, fn func(driver string, d *device)) {
-	c := m.entry(pod, e.Name)
+// each calls fn with the devices that a request was answered with, in order; without a claim there are none.
+func (c *claim) each(request string, fn func(driver string, d *device)) {
 	if c == nil {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Drivers)) {
 		for i := range c.Drivers[name].Devices {
-			if d := &c.Drivers[name].Devices[i]; d.of(e.Request) {
+			if d := &c.Drivers[name].Devices[i]; d.of(request) {
 				fn(name, d)
 			}
 		}
@@ -100,16 +96,15 @@ func (m *Manager) Dynamic(pod *corev1.Pod, container string) []*podsv1.DynamicRe
 	if m == nil {
 		return nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	all := m.claims.now()
 	var out []*podsv1.DynamicResource
 	for _, e := range entries(pod, container) {
-		c := m.entry(pod.UID, e.Name)
+		c := all.entry(pod.UID, e.Name)
 		if c == nil {
 			continue
 		}
 		one := &podsv1.DynamicResource{ClaimName: c.Name, ClaimNamespace: c.Namespace}
-		m.each(pod.UID, e, func(driver string, d *device) {
+		c.each(e.Request, func(driver string, d *device) {
 			r := &podsv1.ClaimResource{DriverName: driver, PoolName: d.Pool, DeviceName: d.Device}
 			if d.Share != "" {
 				share := string(d.Share)

@@ -41,24 +41,24 @@ const (
 )
 
 // watchHealth hears of the devices of a driver until ctx ends, if it tells of them.
-func (m *Manager) watchHealth(ctx context.Context, p *plugin) {
+func (s *drivers) watchHealth(ctx context.Context, p *plugin) {
 	if p.health == nil {
 		return
 	}
 	said := ""
 	for delay := watchInitial; ctx.Err() == nil; delay = min(2*delay, watchMax) {
 		began := time.Now()
-		err := m.listen(ctx, p)
+		err := s.listen(ctx, p)
 		if ctx.Err() != nil {
 			return
 		}
 		if grpcstatus.Code(err) == codes.Unimplemented {
-			m.log.Warn("DRA driver does not have the health service that it says it has", "driver", p.driver, "error", err)
+			s.log.Warn("DRA driver does not have the health service that it says it has", "driver", p.driver, "error", err)
 			return
 		}
 		if text := err.Error(); text != said {
 			said = text
-			m.log.Warn("DRA driver has stopped telling of the health of its devices", "driver", p.driver, "error", err)
+			s.log.Warn("DRA driver has stopped telling of the health of its devices", "driver", p.driver, "error", err)
 		}
 		if time.Since(began) > watchMax {
 			delay = watchInitial
@@ -70,12 +70,12 @@ func (m *Manager) watchHealth(ctx context.Context, p *plugin) {
 	}
 }
 
-func (m *Manager) listen(ctx context.Context, p *plugin) error {
+func (s *drivers) listen(ctx context.Context, p *plugin) error {
 	stream, err := p.health.NodeWatchResources(ctx, &healthv1.NodeWatchResourcesRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
-	stale := time.AfterFunc(time.Hour, func() { ring(m.changed) })
+	stale := time.AfterFunc(time.Hour, func() { ring(s.changed) })
 	defer stale.Stop()
 	for {
 		r, err := stream.Recv()
@@ -85,24 +85,24 @@ func (m *Manager) listen(ctx context.Context, p *plugin) error {
 		if err != nil {
 			return err
 		}
-		if first := m.told(p, r, time.Now()); !first.IsZero() {
+		if first := s.told(p, r, time.Now()); !first.IsZero() {
 			stale.Reset(time.Until(first) + time.Millisecond)
 		}
 	}
 }
 
-// told takes what a driver says of its devices, and returns when the first word of it is too old. What it says no more of counts until
-// then.
-func (m *Manager) told(p *plugin, r *healthv1.NodeWatchResourcesResponse, now time.Time) (first time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if all := m.plugins[p.driver]; len(all) == 0 || all[len(all)-1] != p {
+// told takes what a driver says of its devices, and returns when the first word of it is too old. What it says no more
+// of counts until then.
+func (s *drivers) told(p *plugin, r *healthv1.NodeWatchResourcesResponse, now time.Time) (first time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := s.plugins[p.driver]; len(all) == 0 || all[len(all)-1] != p {
 		return time.Time{}
 	}
-	known := m.health[p.driver]
+	known := s.health[p.driver]
 	if known == nil {
 		known = map[deviceKey]health{}
-		m.health[p.driver] = known
+		s.health[p.driver] = known
 	}
 	changed := false
 	for _, d := range r.GetDevices() {
@@ -121,9 +121,16 @@ func (m *Manager) told(p *plugin, r *healthv1.NodeWatchResourcesResponse, now ti
 		}
 	}
 	if changed {
-		ring(m.changed)
+		ring(s.changed)
 	}
 	return first
+}
+
+// healthAt is how a device is by what its driver has said.
+func (s *drivers) healthAt(driver string, key deviceKey, now time.Time) (corev1.ResourceHealthStatus, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.health[driver][key].at(now)
 }
 
 func healthOf(d *healthv1.DeviceHealth, now time.Time) health {

@@ -17,7 +17,7 @@ type metrics struct {
 // anyDriver stands for all of them: a claim of two drivers counts once.
 const anyDriver = "<any>"
 
-func newMetrics(m *Manager) *metrics {
+func newMetrics(claims *ledger) *metrics {
 	return &metrics{
 		operations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dra_operations_duration_seconds", Help: "Time that preparing or unpreparing all claims of a pod takes, in seconds.",
@@ -27,7 +27,8 @@ func newMetrics(m *Manager) *metrics {
 			Name: "dra_grpc_operations_duration_seconds", Help: "Time that calls of DRA drivers take, in seconds.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"driver_name", "method_name", "grpc_status_code"}),
-		inUse: &inUse{m, prometheus.NewDesc("dra_resource_claims_in_use", "ResourceClaims that pods of the node have, by driver and in all.", []string{"driver_name"}, nil)},
+		inUse: &inUse{claims, prometheus.NewDesc("dra_resource_claims_in_use",
+			"ResourceClaims that pods of the node have, by driver and in all.", []string{"driver_name"}, nil)},
 	}
 }
 
@@ -42,8 +43,8 @@ func (m *Manager) measure(operation string, began time.Time, err *error) {
 
 // inUse counts claims when somebody asks.
 type inUse struct {
-	m    *Manager
-	desc *prometheus.Desc
+	claims *ledger
+	desc   *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -51,14 +52,13 @@ func (u *inUse) Describe(out chan<- *prometheus.Desc) { out <- u.desc }
 
 // Collect implements prometheus.Collector.
 func (u *inUse) Collect(out chan<- prometheus.Metric) {
-	u.m.mu.Lock()
-	counts := map[string]int{anyDriver: len(u.m.claims)}
-	for _, c := range u.m.claims {
+	claims := u.claims.now()
+	counts := map[string]int{anyDriver: len(claims)}
+	for _, c := range claims {
 		for _, name := range c.drivers() {
 			counts[name]++
 		}
 	}
-	u.m.mu.Unlock()
 	for name, n := range counts {
 		out <- prometheus.MustNewConstMetric(u.desc, prometheus.GaugeValue, float64(n), name)
 	}

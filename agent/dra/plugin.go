@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -39,13 +42,40 @@ type plugin struct {
 	end    context.CancelFunc
 }
 
-// Register makes a plugin of the plugin registration directory the one of its driver. Its versions are the names of the services that
-// it has. Of several of one name, as while a driver is updated, the last one is asked.
-func (m *Manager) Register(name, socket string, versions []string) error {
+// drivers are the plugins that have registered, and what they have said of their devices.
+type drivers struct {
+	log     *slog.Logger
+	calls   *prometheus.HistogramVec
+	changed chan struct{}   // devices are otherwise than before
+	ctx     context.Context // of what is heard of drivers
+	stop    context.CancelFunc
+	wait    sync.WaitGroup
+
+	mu      sync.Mutex
+	plugins map[string][]*plugin // by driver, the one that has registered last at the end
+	health  map[string]map[deviceKey]health
+}
+
+func newDrivers(log *slog.Logger, calls *prometheus.HistogramVec) *drivers {
+	s := &drivers{
+		log: log, calls: calls, changed: make(chan struct{}, 1),
+		plugins: map[string][]*plugin{}, health: map[string]map[deviceKey]health{},
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// close returns when nothing is heard of any driver any more.
+func (s *drivers) close() {
+	s.stop()
+	s.wait.Wait()
+}
+
+func (s *drivers) register(name, socket string, versions []string) error {
 	if err := CheckName(name); err != nil {
 		return err
 	}
-	if m.ctx.Err() != nil {
+	if s.ctx.Err() != nil {
 		return errors.New("the agent ends")
 	}
 	p := &plugin{driver: name, socket: socket}
@@ -53,7 +83,8 @@ func (m *Manager) Register(name, socket string, versions []string) error {
 	retry := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
-		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithUnaryInterceptor(m.measured(name)))
+		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithUnaryInterceptor(s.measured(name)))
 	if err != nil {
 		return fmt.Errorf("connect to DRA driver: %w", err)
 	}
@@ -61,18 +92,16 @@ func (m *Manager) Register(name, socket string, versions []string) error {
 		conn.Close()
 		return fmt.Errorf("versions %q are not spoken here: supported_versions must have %q or %q", versions, drav1.DRAPluginService, drav1beta1.DRAPluginService)
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
+	ctx, cancel := context.WithCancel(s.ctx)
 	p.end = cancel
-	m.mu.Lock()
-	m.plugins[name] = append(m.plugins[name], p)
-	m.mu.Unlock()
-	m.wait.Go(func() {
+	s.mu.Lock()
+	s.plugins[name] = append(s.plugins[name], p)
+	s.mu.Unlock()
+	s.wait.Go(func() {
 		defer conn.Close()
-		m.watchHealth(ctx, p)
+		s.watchHealth(ctx, p)
 		<-ctx.Done()
 	})
-	ring(m.freed)
-	ring(m.orphans)
 	return nil
 }
 
@@ -106,29 +135,39 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Deregister lets the plugin of a driver go that is at that socket, the first of several: the next one may have taken its place there
-// before it went.
-func (m *Manager) Deregister(name, socket string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	i := slices.IndexFunc(m.plugins[name], func(p *plugin) bool { return p.socket == socket })
+func (s *drivers) deregister(name, socket string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.plugins[name], func(p *plugin) bool { return p.socket == socket })
 	if i < 0 {
 		return
 	}
-	m.plugins[name][i].end()
-	if m.plugins[name] = slices.Delete(m.plugins[name], i, i+1); len(m.plugins[name]) == 0 {
-		delete(m.plugins, name)
-		delete(m.health, name)
+	s.plugins[name][i].end()
+	if s.plugins[name] = slices.Delete(s.plugins[name], i, i+1); len(s.plugins[name]) == 0 {
+		delete(s.plugins, name)
+		delete(s.health, name)
 	}
-	ring(m.changed)
+	ring(s.changed)
 }
 
 // measured counts the calls of a driver.
-func (m *Manager) measured(driver string) grpc.UnaryClientInterceptor {
+func (s *drivers) measured(driver string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		began := time.Now()
 		err := invoke(ctx, method, req, reply, conn, opts...)
-		m.metrics.calls.WithLabelValues(driver, method, grpcstatus.Code(err).String()).Observe(time.Since(began).Seconds())
+		s.calls.WithLabelValues(driver, method, grpcstatus.Code(err).String()).Observe(time.Since(began).Seconds())
 		return err
 	}
+}
+
+// last is the plugin of a driver that has registered last.
+func (s *drivers) last(driver string) (*plugin, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.plugins[driver]
+	if len(all) == 0 {
+		return nil, fmt.Errorf("DRA driver %s is not registered: no plugin of that name is in the plugin registration directory",
+			driver)
+	}
+	return all[len(all)-1], nil
 }

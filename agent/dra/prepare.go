@@ -14,8 +14,8 @@ import (
 	cdiparser "tags.cncf.io/container-device-interface/pkg/parser"
 )
 
-// Prepare gives a pod its claims and has their drivers prepare them, as far as they have not done so. It can be repeated. What it has done
-// when it fails stays for the next try, or for [Manager.Release].
+// Prepare gives a pod its claims and has their drivers prepare them, as far as they have not done so. It can be
+// repeated. What it has done when it fails stays for the next try, or for [Manager.Release].
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, find Lookup) (err error) {
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return nil
@@ -24,7 +24,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, find Lookup) (er
 		return errors.New("this agent has no drivers of dynamic resources")
 	}
 	defer m.measure("PrepareResources", time.Now(), &err)
-	for _, uid := range m.outdated(pod, find) {
+	for _, uid := range m.claims.now().outdated(pod, find) {
 		if err := m.release(ctx, uid, pod.UID); err != nil {
 			return err
 		}
@@ -35,45 +35,29 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, find Lookup) (er
 	}
 	// Pods that share claims wait for each other in the same order.
 	for _, uid := range uids {
-		leave, err := m.enter(ctx, uid)
+		leave, err := m.claims.enter(ctx, uid)
 		if err != nil {
 			return err
 		}
 		defer leave()
 	}
 	var errs []error
-	names, wanted := m.unprepared(uids)
+	names, wanted := m.claims.now().unprepared(uids)
 	for _, name := range names {
 		errs = append(errs, m.prepare(ctx, name, wanted[name]))
 	}
 	return errors.Join(errs...)
 }
 
-// unprepared are the drivers that are to prepare something, with what.
-func (m *Manager) unprepared(uids []types.UID) (names []string, wanted map[string][]record) {
-	wanted = map[string][]record{}
-	for _, uid := range uids {
-		r, ok := m.get(uid)
-		if !ok {
-			continue
-		}
-		for _, name := range r.drivers() {
-			if !r.Drivers[name].Prepared {
-				wanted[name] = append(wanted[name], r)
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(wanted)), wanted
-}
-
 func (m *Manager) prepare(ctx context.Context, name string, claims []record) error {
-	p, err := m.pluginOf(name)
+	p, err := m.drivers.last(name)
 	if err != nil {
 		return err
 	}
-	// That it was asked is known before it is. One that never came is not, so that nobody waits for it to take anything back.
+	// That it was asked is known before it is. One that never came is not, so that nobody waits for it to take anything
+	// back.
 	for _, r := range claims {
-		if _, err := m.set(r.UID, func(r *record) { r.Drivers[name] = driver{Boot: m.cfg.Boot} }); err != nil {
+		if _, err := m.claims.set(r.UID, func(r *record) { r.Drivers[name] = driver{Boot: m.cfg.Boot} }); err != nil {
 			return err
 		}
 	}
@@ -90,7 +74,7 @@ func (m *Manager) prepare(ctx context.Context, name string, claims []record) err
 			errs = append(errs, fmt.Errorf("NodePrepareResources of DRA driver %s failed for %s: %w", name, &r, err))
 			continue
 		}
-		if _, err := m.set(r.UID, func(r *record) { r.Drivers[name] = driver{m.cfg.Boot, true, devices} }); err != nil {
+		if _, err := m.claims.set(r.UID, func(r *record) { r.Drivers[name] = driver{m.cfg.Boot, true, devices} }); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -125,21 +109,20 @@ func prepared(answer *drav1.NodePrepareResourcesResponse, uid types.UID) ([]devi
 			}
 		}
 		out = append(out, device{
-			Requests: d.GetRequestNames(), Pool: d.GetPoolName(), Device: d.GetDeviceName(), Share: types.UID(d.GetShareId()), CDI: d.GetCdiDeviceIds(),
+			Requests: d.GetRequestNames(), Pool: d.GetPoolName(), Device: d.GetDeviceName(),
+			Share: types.UID(d.GetShareId()), CDI: d.GetCdiDeviceIds(),
 		})
 	}
 	return out, nil
 }
 
-// Release takes the claims from a pod of which nothing runs any more, and has those unprepared that no other pod has. It can be
-// repeated until the drivers have done so.
+// Release takes the claims from a pod of which nothing runs any more, and has those unprepared that no other pod has.
+// It can be repeated until the drivers have done so.
 func (m *Manager) Release(ctx context.Context, pod types.UID) (err error) {
 	if m == nil {
 		return nil
 	}
-	m.mu.Lock()
-	all := m.usedBy(pod)
-	m.mu.Unlock()
+	all := m.claims.now().usedBy(pod)
 	if len(all) == 0 {
 		return nil
 	}
@@ -151,21 +134,21 @@ func (m *Manager) Release(ctx context.Context, pod types.UID) (err error) {
 	return errors.Join(errs...)
 }
 
-// release takes a claim from a pod; "": from none, but nobody has it. The pod is in the record until the drivers have unprepared the
-// claim, so that whoever ends the pod after a crash asks them again.
+// release takes a claim from a pod; "": from none, but nobody has it. The pod is in the record until the drivers have
+// unprepared the claim, so that whoever ends the pod after a crash asks them again.
 func (m *Manager) release(ctx context.Context, uid, pod types.UID) error {
-	leave, err := m.enter(ctx, uid)
+	leave, err := m.claims.enter(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	last := false
-	there, err := m.set(uid, func(r *record) {
+	there, err := m.claims.set(uid, func(r *record) {
 		if last = len(r.others(pod)) == 0; !last {
 			r.Pods = r.others(pod)
 			return
 		}
-		// Half of it may be undone from now on: who comes meanwhile has it prepared anew.
+		// Half of it may be undone from now on: who comes meanwhile has it prepared again.
 		for name, d := range r.Drivers {
 			r.Drivers[name] = driver{Boot: d.Boot}
 		}
@@ -177,14 +160,14 @@ func (m *Manager) release(ctx context.Context, uid, pod types.UID) error {
 		return nil
 	}
 	var errs []error
-	r, _ := m.get(uid)
+	r := m.claims.now()[uid]
 	for _, name := range slices.Sorted(maps.Keys(r.Drivers)) {
-		errs = append(errs, m.unprepare(ctx, name, r))
+		errs = append(errs, m.unprepare(ctx, name, r.record))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	_, err = m.set(uid, func(r *record) { r.Pods = r.others(pod) })
+	_, err = m.claims.set(uid, func(r *record) { r.Pods = r.others(pod) })
 	ring(m.freed)
 	return err
 }
@@ -196,7 +179,7 @@ func (r *record) others(pod types.UID) []user {
 
 func (m *Manager) unprepare(ctx context.Context, name string, r record) error {
 	if r.unprepares(name) {
-		p, err := m.pluginOf(name)
+		p, err := m.drivers.last(name)
 		if err != nil {
 			return fmt.Errorf("unprepare %s: %w", &r, err)
 		}
@@ -214,6 +197,6 @@ func (m *Manager) unprepare(ctx context.Context, name string, r record) error {
 			return fmt.Errorf("NodeUnprepareResources of DRA driver %s failed for %s: %s", name, &r, one.GetError())
 		}
 	}
-	_, err := m.set(r.UID, func(r *record) { delete(r.Drivers, name) })
+	_, err := m.claims.set(r.UID, func(r *record) { delete(r.Drivers, name) })
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -76,7 +77,8 @@ type device struct {
 	CDI      []string  `json:"cdi,omitempty"`
 }
 
-// of says whether a device is one that a request was answered with; "" is every request. Alternatives belong to their request.
+// of says whether a device is one that a request was answered with; "" is every request. Alternatives belong to their
+// request.
 func (d *device) of(request string) bool {
 	return request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, func(r string) bool {
 		main, _, _ := strings.Cut(r, "/")
@@ -118,37 +120,37 @@ func (r *record) unprepares(name string) bool {
 }
 
 // commit writes the claims down and then goes by them.
-func (m *Manager) commit(next map[types.UID]*claim) error {
+func (l *ledger) commit(next claims) error {
 	j := journal{Version: journalVersion, Claims: []record{}}
 	for _, uid := range slices.Sorted(maps.Keys(next)) {
 		j.Claims = append(j.Claims, next[uid].record)
 	}
-	if err := berthrecord.Write(m.cfg.File, j); err != nil {
+	if err := berthrecord.Write(l.file, j); err != nil {
 		return fmt.Errorf("write claims of pods: %w", err)
 	}
-	m.claims = next
+	l.claims = next
 	return nil
 }
 
 // load reads what an agent before this one had.
-func (m *Manager) load() error {
-	j, bad, err := berthrecord.Load(m.cfg.File, journalVersion, decode)
+func (l *ledger) load(log *slog.Logger) error {
+	j, bad, err := berthrecord.Load(l.file, journalVersion, decode)
 	if err != nil {
 		return fmt.Errorf("read claims of pods: %w", err)
 	}
 	if bad != nil {
-		m.log.Warn("claims of pods cannot be read: what drivers have prepared may stay so", "file", m.cfg.File, "error", bad)
+		log.Warn("claims of pods cannot be read: what drivers have prepared may stay so", "file", l.file, "error", bad)
 	}
 	if j == nil {
 		return nil
 	}
 	for _, r := range j.Claims {
 		for name, d := range r.Drivers {
-			if d.Boot != m.cfg.Boot {
+			if d.Boot != l.boot {
 				r.Drivers[name] = driver{Boot: d.Boot} // it was asked, and nothing came of it that is still there
 			}
 		}
-		m.claims[r.UID] = &claim{r, make(chan struct{}, 1)}
+		l.claims[r.UID] = &claim{r, make(chan struct{}, 1)}
 	}
 	return nil
 }

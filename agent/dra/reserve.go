@@ -16,44 +16,40 @@ import (
 // Lookup finds the allocated claim that an entry of a pod's spec.resourceClaims means.
 type Lookup func(*corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error)
 
-// reserve gives a pod the claims that it does not have yet, all or none, and returns all of them in order. What it has it keeps, whatever has
-// become of the object.
-func (m *Manager) reserve(pod *corev1.Pod, find Lookup) ([]types.UID, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := maps.Clone(m.claims)
-	changed := false
-	for i := range pod.Spec.ResourceClaims {
-		entry := &pod.Spec.ResourceClaims[i]
-		if m.entry(pod.UID, entry.Name) != nil {
-			continue
+// reserve gives a pod the claims that it does not have yet, all or none, and returns all of them in order. What it has
+// it keeps, whatever has become of the object.
+func (m *Manager) reserve(pod *corev1.Pod, find Lookup) (uids []types.UID, err error) {
+	err = m.claims.change(func(next claims) (changed bool, err error) {
+		for i := range pod.Spec.ResourceClaims {
+			entry := &pod.Spec.ResourceClaims[i]
+			if next.entry(pod.UID, entry.Name) != nil {
+				continue
+			}
+			object, err := find(entry)
+			if err != nil {
+				return false, err
+			}
+			c, err := m.admit(next, pod, entry.Name, object)
+			if err != nil {
+				return false, fmt.Errorf("resourceclaim %q: %w", object.Name, err)
+			}
+			next[object.UID], changed = c, true
 		}
-		object, err := find(entry)
-		if err != nil {
-			return nil, err
-		}
-		c, err := m.admit(next, pod, entry.Name, object)
-		if err != nil {
-			return nil, fmt.Errorf("resourceclaim %q: %w", object.Name, err)
-		}
-		next[object.UID], changed = c, true
+		uids = next.usedBy(pod.UID)
+		return changed, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if changed {
-		if err := m.commit(next); err != nil {
-			return nil, err
-		}
-	}
-	return m.usedBy(pod.UID), nil
+	return uids, nil
 }
 
-// outdated are claims of a pod that were allocated otherwise meanwhile, as when a mistake in them was mended, and that are not
-// prepared: nothing of the pod has started with them.
-func (m *Manager) outdated(pod *corev1.Pod, find Lookup) []types.UID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// outdated are claims of a pod that were allocated otherwise meanwhile, as when a mistake in them was mended, and that
+// are not prepared: nothing of the pod has started with them.
+func (all claims) outdated(pod *corev1.Pod, find Lookup) []types.UID {
 	var out []types.UID
 	for i := range pod.Spec.ResourceClaims {
-		c := m.entry(pod.UID, pod.Spec.ResourceClaims[i].Name)
+		c := all.entry(pod.UID, pod.Spec.ResourceClaims[i].Name)
 		if c == nil || c.complete() {
 			continue
 		}
@@ -70,18 +66,8 @@ func (r *record) complete() bool {
 	return !slices.ContainsFunc(r.drivers(), func(name string) bool { return !r.Drivers[name].Prepared })
 }
 
-// entry is the claim that a pod has for an entry; nil: none.
-func (m *Manager) entry(pod types.UID, name string) *claim {
-	for _, c := range m.claims {
-		if i := c.user(pod); i >= 0 && slices.Contains(c.Pods[i].As, name) {
-			return c
-		}
-	}
-	return nil
-}
-
 // admit is the claim with the pod among those who have it, or why the pod cannot have it.
-func (m *Manager) admit(all map[types.UID]*claim, pod *corev1.Pod, entry string, object *resourcev1.ResourceClaim) (*claim, error) {
+func (m *Manager) admit(all claims, pod *corev1.Pod, entry string, object *resourcev1.ResourceClaim) (*claim, error) {
 	if err := m.onNode(object.Status.Allocation.NodeSelector); err != nil {
 		return nil, err
 	}
@@ -95,11 +81,15 @@ func (m *Manager) admit(all map[types.UID]*claim, pod *corev1.Pod, entry string,
 		if err := free(all, object.UID, results); err != nil {
 			return nil, err
 		}
-		c = &claim{record{UID: object.UID, Namespace: object.Namespace, Name: object.Name, Results: results}, make(chan struct{}, 1)}
+		c = &claim{
+			record{UID: object.UID, Namespace: object.Namespace, Name: object.Name, Results: results}, make(chan struct{}, 1),
+		}
 	case c.Namespace != object.Namespace || c.Name != object.Name:
-		return nil, fmt.Errorf("its uid %s is that of %s, which pods have: give it another metadata.uid, or none", object.UID, &c.record)
+		return nil, fmt.Errorf("its uid %s is that of %s, which pods have: give it another metadata.uid, or none", object.UID,
+			&c.record)
 	case !slices.Equal(c.Results, results):
-		return nil, fmt.Errorf("its allocation has changed while it is in use%s: it can be had again when those have ended", usersOf(&c.record))
+		return nil, fmt.Errorf("its allocation has changed while it is in use%s: it can be had again when those have ended",
+			usersOf(&c.record))
 	}
 	r := c.clone()
 	if i := r.user(pod.UID); i >= 0 {
@@ -107,7 +97,7 @@ func (m *Manager) admit(all map[types.UID]*claim, pod *corev1.Pod, entry string,
 	} else {
 		r.Pods = append(r.Pods, user{pod.UID, pod.Namespace, pod.Name, []string{entry}})
 	}
-	return &claim{r, c.turn}, nil
+	return &claim{r, c.lock}, nil
 }
 
 // usersOf names some of those who have a claim.
@@ -133,12 +123,14 @@ func (m *Manager) onNode(s *corev1.NodeSelector) error {
 		return fmt.Errorf("status.allocation.nodeSelector: %w", err)
 	}
 	if !terms.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.cfg.Node, Labels: m.cfg.Labels}}) {
-		return fmt.Errorf("status.allocation.nodeSelector does not match node %s or its labels: its devices are on another node", m.cfg.Node)
+		return fmt.Errorf("status.allocation.nodeSelector does not match node %s or its labels: its devices are on another node",
+			m.cfg.Node)
 	}
 	return nil
 }
 
-// requested refuses a container that names a request that the claim does not have: it would go without a device that it counts on.
+// requested refuses a container that names a request that the claim does not have: it would go without a device that it
+// counts on.
 func requested(pod *corev1.Pod, entry string, object *resourcev1.ResourceClaim) error {
 	var names []string
 	for _, r := range object.Spec.Devices.Requests {
@@ -148,7 +140,8 @@ func requested(pod *corev1.Pod, entry string, object *resourcev1.ResourceClaim) 
 		for i := range list {
 			for _, e := range list[i].Resources.Claims {
 				if e.Name == entry && e.Request != "" && !slices.Contains(names, e.Request) {
-					return fmt.Errorf("it has no request %q, which container %q names in resources.claims; it has %q", e.Request, list[i].Name, names)
+					return fmt.Errorf("it has no request %q, which container %q names in resources.claims; it has %q", e.Request,
+						list[i].Name, names)
 				}
 			}
 		}
@@ -156,8 +149,9 @@ func requested(pod *corev1.Pod, entry string, object *resourcev1.ResourceClaim) 
 	return nil
 }
 
-// free says who else has one of the devices. A scheduler gives no device to two claims; people may, and drivers need not notice.
-func free(all map[types.UID]*claim, self types.UID, results []result) error {
+// free says who else has one of the devices. A scheduler gives no device to two claims; people may, and drivers need
+// not notice.
+func free(all claims, self types.UID, results []result) error {
 	for _, uid := range slices.Sorted(maps.Keys(all)) {
 		if uid == self {
 			continue
@@ -165,7 +159,8 @@ func free(all map[types.UID]*claim, self types.UID, results []result) error {
 		other := &all[uid].record
 		for i := range results {
 			if j := slices.IndexFunc(other.Results, func(o result) bool { return results[i].conflicts(&o) }); j >= 0 {
-				return fmt.Errorf("device %s is allocated to %s too, which is in use%s: allocate another one, or have both pods name one claim", results[i].id(), other, usersOf(other))
+				return fmt.Errorf("device %s is allocated to %s too, which is in use%s: allocate another one, or have both pods name one claim",
+					results[i].id(), other, usersOf(other))
 			}
 		}
 	}
@@ -175,13 +170,16 @@ func free(all map[types.UID]*claim, self types.UID, results []result) error {
 func resultsOf(object *resourcev1.ResourceClaim) []result {
 	var out []result
 	for _, r := range object.Status.Allocation.Devices.Results {
-		x := result{Request: r.Request, Driver: r.Driver, Pool: r.Pool, Device: r.Device, Admin: r.AdminAccess != nil && *r.AdminAccess}
+		x := result{
+			Request: r.Request, Driver: r.Driver, Pool: r.Pool, Device: r.Device, Admin: r.AdminAccess != nil && *r.AdminAccess,
+		}
 		if r.ShareID != nil {
 			x.Share = *r.ShareID
 		}
 		for _, skip := range r.SkipNodeOperations {
-			x.NoPrepare = x.NoPrepare || skip == resourcev1.SkipNodeOperationNodePrepareResources || skip == resourcev1.SkipNodeOperationAll
-			x.NoUnprepare = x.NoUnprepare || skip == resourcev1.SkipNodeOperationNodeUnprepareResources || skip == resourcev1.SkipNodeOperationAll
+			all := skip == resourcev1.SkipNodeOperationAll
+			x.NoPrepare = x.NoPrepare || all || skip == resourcev1.SkipNodeOperationNodePrepareResources
+			x.NoUnprepare = x.NoUnprepare || all || skip == resourcev1.SkipNodeOperationNodeUnprepareResources
 		}
 		out = append(out, x)
 	}

@@ -1,4 +1,5 @@
-// Package drift sees when somebody changes a value of the cgroups of pods behind the agent's back, tells of it and corrects it.
+// Package drift sees when somebody changes a value of the cgroups of pods behind the agent's back, tells of it and
+// corrects it.
 package drift
 
 import (
@@ -25,8 +26,10 @@ const (
 	settle    = 500 * time.Millisecond // our own writes are followed by the pod that says so
 	maxCalm   = time.Minute            // how long somebody who goes on changing a value is let be at most
 	sweepEach = 10 * time.Minute       // how often everything is compared, should the kernel have lost a write
-	again     = 30 * time.Second       // until it is tried again, when the kernel cannot tell of writes
-	reason    = "CgroupChanged"
+	// Until it is tried again, when the kernel cannot tell of writes; twice as long each time.
+	again  = 30 * time.Second
+	seldom = 30 * time.Minute // at most
+	reason = "CgroupChanged"
 )
 
 // theNode is the node itself among the pods: its groups are those of all pods together and of the classes.
@@ -70,14 +73,16 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Watch runs until ctx ends. That the kernel cannot tell of changes, for want of an inotify instance say, is no reason to end
-// the agent: it is said, and tried again.
+// Watch runs until ctx ends. That the kernel cannot tell of changes, for want of an inotify instance say, is no reason
+// to end the agent: it is said, and tried again.
 func Watch(ctx context.Context, c Config) {
-	persist(ctx, again, c.Log, "changes of the groups of pods are not seen", func(ctx context.Context) error { return watchOnce(ctx, c) })
+	watch := func(ctx context.Context) error { return watchOnce(ctx, c) }
+	persist(ctx, again, c.Log, "changes of the groups of pods are not seen", watch)
 }
 
-// drift sees when somebody changes a value of a pod's groups, or of those that they are in. The kernel tells of every write, ours too,
-// so each leads to a comparison with what the group should have by now. One goroutine has all of its state.
+// drift sees when somebody changes a value of a pod's groups, or of those that they are in. The kernel tells of every
+// write, ours too, so each leads to a comparison with what the group should have by now. One goroutine has all of its
+// state.
 type drift struct {
 	cfg     Config
 	changes *cgroups.Changes
@@ -113,19 +118,32 @@ type podChange struct {
 	pod  *corev1.Pod
 }
 
-// persist runs what is to run until ctx ends, and runs it again some time after it has ended before.
-func persist(ctx context.Context, pause time.Duration, log *slog.Logger, without string, run func(context.Context) error) {
+// persist runs what is to run until ctx ends, and runs it again some time after it has ended before: longer each time,
+// up to seldom, and told once as long as the cause is the same. What has run for longer than it was waited for begins
+// again with the first pause.
+func persist(
+	ctx context.Context, pause time.Duration, log *slog.Logger, without string, run func(context.Context) error,
+) {
+	wait, told := pause, ""
 	for {
+		began := time.Now()
 		err := run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		log.Error(without, "error", err, "again", pause)
+		if time.Since(began) > wait {
+			wait, told = pause, ""
+		}
+		if text := err.Error(); text != told {
+			told = text
+			log.Error(without, "error", err, "again", wait)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(wait):
 		}
+		wait = min(2*wait, seldom)
 	}
 }
 
@@ -270,8 +288,8 @@ func (d *drift) logger(w *watched) *slog.Logger {
 	return d.cfg.Log.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", string(w.pod.UID))
 }
 
-// compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have more of the
-// CPU than its parent.
+// compare compares all groups of a pod with what they should have. The pod's own comes first: in v1 no group may have
+// more of the CPU than its parent.
 func (d *drift) compare(w *watched) error {
 	if w.pod == nil {
 		return d.cfg.Classes.Given(func(given []kube.Wanted) error { return d.compareWith(w, given) })
@@ -358,7 +376,8 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 	}
 	message := fmt.Sprintf("Group %s: %s", want.Path, strings.Join(text, ", "))
 	if g.doubt != w.told {
-		// It may be a resize that has begun since the pod was heard of. Then there is another version of it at the next look.
+		// It may be a resize that has begun since the pod was heard of. Then there is another version of it at the next
+		// look.
 		g.doubt = w.told
 		d.soon(w.uid(), now)
 		return
@@ -387,7 +406,7 @@ func (d *drift) act(w *watched, want kube.Wanted, g *watchedGroup, diffs []kube.
 	d.logger(w).Warn("a group has not what it should have", "difference", message)
 }
 
-// runningState changes whenever a pod's groups may have to be looked at anew.
+// runningState changes whenever a pod's groups may have to be looked at again.
 func runningState(pod *corev1.Pod) string {
 	return fmt.Sprint(pod.Generation, resizing(pod), runningIDs(pod))
 }
@@ -401,7 +420,7 @@ func resizing(pod *corev1.Pod) bool {
 	return false
 }
 
-// asGiven is the pod with the resources that its containers have, where a resize that is wanted waits for room.
+// asGiven is the pod with the resources that its containers have, where a resize that is wanted is deferred.
 func asGiven(pod *corev1.Pod) *corev1.Pod {
 	out := pod.DeepCopy()
 	if out.Status.Resources != nil {

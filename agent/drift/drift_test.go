@@ -8,10 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// TestDriftPersists has what tells of changes end, by an error and by itself: it is said, all that belongs to it ends, and it is run again.
+// TestDriftPersists has what tells of changes end, by an error and by itself: it is said, all that belongs to it ends,
+// and it is run again.
 func TestDriftPersists(t *testing.T) {
 	var said bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,4 +47,28 @@ func TestDriftPersists(t *testing.T) {
 	if strings.Count(said.String(), "\n") != 2 {
 		t.Errorf("the end of the agent is told of, too: %s", said.String())
 	}
+}
+
+// TestLastingCause has the kernel refuse what is asked of it for a day: that is told once, and asked more and more
+// seldom. What has worked for a while and fails again is told again.
+func TestLastingCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		var said bytes.Buffer
+		runs := 0
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		persist(ctx, again, log, "nothing is seen", func(context.Context) error {
+			if runs++; runs == 10 {
+				time.Sleep(time.Hour)
+			}
+			return errors.New("no instance of inotify is left")
+		})
+		if lines := strings.Count(said.String(), "\n"); lines != 2 {
+			t.Errorf("told %d times, not twice: %s", lines, said.String())
+		}
+		if runs > 60 {
+			t.Errorf("tried %d times in a day", runs)
+		}
+	})
 }

@@ -24,7 +24,11 @@ type entry struct {
 	Serial    int64     `json:"serial"` // and that of its last change
 	Count     int32     `json:"count"`
 	Node      bool      `json:"node,omitempty"`
+	Kind      string    `json:"kind,omitempty"`     // of what is neither a pod nor the node
+	API       string    `json:"api,omitempty"`      // and its group and version, "" = v1
 	Combined  bool      `json:"combined,omitempty"` // it stands for all of its kind, whatever their messages
+
+	Annotations map[string]string `json:"annotations,omitempty"` // of the last time
 }
 
 // same says whether two events are one that has happened twice.

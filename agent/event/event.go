@@ -6,6 +6,7 @@ package event
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,6 +28,7 @@ type Event struct {
 	About                 corev1.ObjectReference
 	Type, Reason, Message string
 	Time                  time.Time
+	Annotations           map[string]string // not to be changed
 }
 
 // Sink takes events in. Put returns at once, and is called by several goroutines.
@@ -45,22 +47,50 @@ func NewRecorder(host string, sinks ...Sink) *Recorder { return &Recorder{host, 
 
 // Event records something about a pod. typ is corev1.EventTypeNormal or corev1.EventTypeWarning.
 func (r *Recorder) Event(pod *corev1.Pod, typ, reason, format string, args ...any) {
-	r.record(about(pod, ""), typ, reason, fmt.Sprintf(format, args...))
+	r.record(about(pod, ""), nil, typ, reason, fmt.Sprintf(format, args...))
+}
+
+// Annotated records something about a pod with annotations of the event, for programs. Those that are more than an event can
+// carry are left out, all of them.
+func (r *Recorder) Annotated(pod *corev1.Pod, annotations map[string]string, typ, reason, format string, args ...any) {
+	r.record(about(pod, ""), bounded(annotations), typ, reason, fmt.Sprintf(format, args...))
+}
+
+// annotationsLimit is in bytes: less than a line of the file has, when each of them is escaped.
+const annotationsLimit = 2 << 10
+
+// bounded are the annotations, if they are not too many.
+func bounded(annotations map[string]string) map[string]string {
+	n := 0
+	for k, v := range annotations {
+		n += len(k) + len(v)
+	}
+	if n == 0 || n > annotationsLimit {
+		return nil
+	}
+	return maps.Clone(annotations)
 }
 
 // Node records something about the node itself: as kubelet does, by a name and a UID that are both the node's name.
 func (r *Recorder) Node(typ, reason, format string, args ...any) {
 	node := corev1.ObjectReference{Kind: kindNode, APIVersion: "v1", Name: r.host, UID: types.UID(r.host)}
-	r.record(node, typ, reason, fmt.Sprintf(format, args...))
+	r.record(node, nil, typ, reason, fmt.Sprintf(format, args...))
+}
+
+// Object records something about an object that is neither a pod nor the node.
+func (r *Recorder) Object(of corev1.ObjectReference, typ, reason, format string, args ...any) {
+	r.record(of, nil, typ, reason, fmt.Sprintf(format, args...))
 }
 
 // Container records something about one container of a pod.
 func (r *Recorder) Container(pod *corev1.Pod, name, typ, reason, format string, args ...any) {
-	r.record(about(pod, fieldPath(pod, name)), typ, reason, fmt.Sprintf(format, args...))
+	r.record(about(pod, fieldPath(pod, name)), nil, typ, reason, fmt.Sprintf(format, args...))
 }
 
-func (r *Recorder) record(of corev1.ObjectReference, typ, reason, message string) {
-	e := Event{About: of, Type: typ, Reason: reason, Message: shorten(message), Time: time.Now()}
+func (r *Recorder) record(
+	of corev1.ObjectReference, annotations map[string]string, typ, reason, message string,
+) {
+	e := Event{About: of, Type: typ, Reason: reason, Message: shorten(message), Time: time.Now(), Annotations: annotations}
 	for _, s := range r.sinks {
 		s.Put(e)
 	}

@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -66,7 +67,7 @@ func TestRingIsBounded(t *testing.T) {
 	if len(list) != 10 || list[0].Message != "event 15" || list[9].Message != "event 24" || len(ring.kept.byHash) != 10 {
 		t.Errorf("%d events from %q, %d keys", len(list), list[0].Message, len(ring.kept.byHash))
 	}
-	// One that was forgotten begins anew.
+	// One that was forgotten starts over.
 	r.Event(pod("a3"), corev1.EventTypeNormal, "Test", "event %d", 3)
 	if e := ring.List()[9]; e.Message != "event 3" || e.Count != 1 {
 		t.Errorf("%+v", e)
@@ -153,6 +154,24 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 type told struct{ events []Event }
 
 func (s *told) Put(e Event) { s.events = append(s.events, e) }
+
+// TestAnnotations are those of the last time, over a restart too; more than an event can carry are none.
+func TestAnnotations(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "events")
+	r, ring := recording(Config{File: file})
+	for _, what := range []string{"disk", "memory"} {
+		r.Annotated(pod("a"), map[string]string{"starved_resource": what}, corev1.EventTypeWarning, "Evicted", "low")
+	}
+	r.Annotated(pod("b"), map[string]string{"x": strings.Repeat("y", annotationsLimit)}, corev1.EventTypeWarning, "Evicted", "low")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ring.Run(ctx)
+	for _, list := range [][]*corev1.Event{ring.List(), NewRing(Config{File: file}).List()} {
+		if len(list) != 2 || list[0].Annotations["starved_resource"] != "memory" || list[0].Count != 2 || list[1].Annotations != nil {
+			t.Errorf("%+v", list)
+		}
+	}
+}
 
 // TestSinks: each sink is given each event as it came, whatever another one makes of it.
 func TestSinks(t *testing.T) {

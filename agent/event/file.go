@@ -16,7 +16,7 @@ import (
 )
 
 // The file has an event a line, and an event that repeats once more for each time, so that it only ever grows at its
-// end: what a kill leaves of the last line is no line, and is left out. It is written anew from the ring when most of
+// end: what a kill leaves of the last line is no line, and is left out. It is written again from the ring when most of
 // it is past.
 const (
 	fileLimit = 32 << 20 // of what is read; the ring and as many lines again are a tenth of that
@@ -51,14 +51,16 @@ func (r *Ring) load() {
 // read returns the latest state of each event, in the order in which they came first.
 func read(from io.Reader) ([]entry, error) {
 	latest := map[int64]entry{}
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, lineLimit)
-	for lines.Scan() {
+	lines := bufio.NewReaderSize(from, lineLimit)
+	var err error
+	for err == nil {
+		var line []byte
 		var e entry
-		if json.Unmarshal(lines.Bytes(), &e) != nil || e.Born <= 0 || e.Serial < e.Born || e.Serial > maxSerial || e.Count <= 0 {
+		line, err = nextLine(lines)
+		if json.Unmarshal(line, &e) != nil || e.Born <= 0 || e.Serial < e.Born || e.Serial > maxSerial || e.Count <= 0 {
 			continue
 		}
-		e.Message = shorten(e.Message)
+		e.Message, e.Annotations = shorten(e.Message), bounded(e.Annotations)
 		latest[e.Born] = e
 	}
 	out := make([]entry, 0, len(latest))
@@ -66,7 +68,20 @@ func read(from io.Reader) ([]entry, error) {
 		out = append(out, e)
 	}
 	slices.SortFunc(out, func(a, b entry) int { return cmp.Compare(a.Born, b.Born) })
-	return out, lines.Err()
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return out, err
+}
+
+// nextLine reads a line; one that is longer than any of ours is damaged, and is nothing.
+func nextLine(lines *bufio.Reader) ([]byte, error) {
+	line, err := lines.ReadSlice('\n')
+	for errors.Is(err, bufio.ErrBufferFull) {
+		line = nil
+		_, err = lines.ReadSlice('\n')
+	}
+	return line, err
 }
 
 // Run keeps the events in the file until ctx ends. It writes what has come since it last wrote, all at once.

@@ -100,6 +100,17 @@ func TestTornFileOfEvents(t *testing.T) {
 	}
 }
 
+// TestDamagedLine: a line that is damaged costs itself alone, however long it is.
+func TestDamagedLine(t *testing.T) {
+	line := `{"name":"a","uid":"u","type":"Normal","reason":"r","msg":"m","first":1,"last":2,"born":%d,"serial":9,"count":2}` + "\n"
+	for _, bad := range []string{"", "{", strings.Repeat("\x00", lineLimit), strings.Repeat("x", 3*lineLimit+7) + fmt.Sprintf(line, 3)} {
+		text := fmt.Sprintf(line, 1) + bad + "\n" + fmt.Sprintf(line, 2)
+		if entries, err := read(strings.NewReader(text)); len(entries) != 2 || err != nil {
+			t.Errorf("%.10q: got %+v, %v", bad, entries, err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"name":"a","uid":"u","type":"Normal","reason":"r","msg":"m","first":1,"last":2,"born":1,"serial":2,"count":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

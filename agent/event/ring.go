@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -53,6 +54,13 @@ func (r *Ring) Put(of Event) {
 	e := entry{
 		Namespace: of.About.Namespace, Name: of.About.Name, UID: of.About.UID, Version: of.About.ResourceVersion,
 		Field: of.About.FieldPath, Node: of.About.Kind == kindNode, Type: of.Type, Reason: of.Reason, Message: of.Message,
+		Annotations: of.Annotations,
+	}
+	if k := of.About.Kind; k != kindNode && k != kindPod {
+		e.Kind = k
+		if of.About.APIVersion != "v1" {
+			e.API = of.About.APIVersion
+		}
 	}
 	at := of.Time.UnixNano()
 	r.mu.Lock()
@@ -63,7 +71,7 @@ func (r *Ring) Put(of Event) {
 	r.serial++
 	if old := r.kept.like(&e); old != nil {
 		old.Count++
-		old.Message, old.Last, old.Serial = e.Message, at, r.serial
+		old.Message, old.Last, old.Serial, old.Annotations = e.Message, at, r.serial, e.Annotations
 	} else {
 		e.Count, e.Born, e.First, e.Last, e.Serial = 1, r.serial, at, at, r.serial
 		r.kept.add(e)
@@ -74,7 +82,7 @@ func (r *Ring) Put(of Event) {
 
 // object is the event as the API has it.
 func (r *Ring) object(e *entry) *corev1.Event {
-	kind := kindPod
+	kind := cmp.Or(e.Kind, kindPod)
 	if e.Node {
 		kind = kindNode
 	}
@@ -83,9 +91,10 @@ func (r *Ring) object(e *entry) *corev1.Event {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s.%x", e.Name, e.First+e.Born), Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault),
 			UID: types.UID(fmt.Sprintf("%s.%d", e.UID, e.Born)), CreationTimestamp: first, ResourceVersion: fmt.Sprint(e.Serial),
+			Annotations: maps.Clone(e.Annotations),
 		},
 		InvolvedObject: corev1.ObjectReference{
-			Kind: kind, APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.Version, FieldPath: e.Field,
+			Kind: kind, APIVersion: cmp.Or(e.API, "v1"), Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.Version, FieldPath: e.Field,
 		},
 		Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count, FirstTimestamp: first, LastTimestamp: last,
 		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},

@@ -1,5 +1,5 @@
-// Package intercept has what the agent asks of its runtime and does to its cgroups go through interceptors: what is wanted of all
-// calls, to count them or to tell of them, is written once.
+// Package intercept has what the agent asks of its runtime and does to its cgroups go through interceptors: what is
+// wanted of all calls, to count them or to tell of them, is written once.
 package intercept
 
 import (

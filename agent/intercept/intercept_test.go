@@ -21,7 +21,8 @@ type none struct{ pod.Runtime }
 
 var errRefused = errors.New("refused")
 
-// TestEveryCall makes every call that a runtime has: each goes through the interceptor, with its request and a name of its own.
+// TestEveryCall makes every call that a runtime has: each goes through the interceptor, with its request and a name of
+// its own.
 func TestEveryCall(t *testing.T) {
 	var calls []Call
 	r := Runtime(none{}, func(_ context.Context, c Call, _ func() error) error {

@@ -1,41 +1,54 @@
-// Package kills keeps what the kernel's log tells of containers that were killed for want of memory, and makes events of it.
+// Package kills has what becomes of containers in which the kernel kills for want of memory: each kill is an event of the pod, and a report
+// that is kept. The kernel's log tells of it with its figures; where that cannot be read, the groups' counters and the containers' statuses
+// tell that there was one.
 package kills
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
-	"path"
 	"path/filepath"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/berth-node/berth/cgroups"
-	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
+// File has the reports, in the root directory.
+const File = "kills.json"
+
+// Bounds of what is kept: pods come and go, and their reports are kept until others need the place.
 const (
-	// File has the last kill of each container for want of memory, in the root directory.
-	File = "kills.json"
-	// maxKills bounds it: pods come and go, and their kills are kept until others need the place.
-	maxKills    = 1000
-	maxPodKills = 20
-	reason      = "OOMKilling" // as the node problem detector has it
-	logAgain    = 5 * time.Second
-	killDelay   = 100 * time.Millisecond // gathers the kills of a group that dies as a whole
+	maxReports   = 300
+	maxFull      = 100 // of the latest, with what the kernel had dumped and the figures of groups
+	maxPod       = 20
+	maxContainer = 3
+	maxOthers    = 20 // processes that died with the one that was chosen
 )
 
-// kills keeps the last kill of each container: the kernel's log, where they are told with their numbers, is overwritten in time, and is
-// the whole machine's. One goroutine has all of it.
-type kills struct {
-	cfg  Config
-	kept []cgroups.OOMKill // oldest first
-	told func(cgroups.OOMKill)
+// Groups are the control groups of the pods.
+type Groups interface {
+	// Top is the group that those of all pods are below.
+	Top() string
+	// Owner is whose a group is, "" of a pod's own.
+	Owner(group string) (uid types.UID, container string, ok bool)
+	// Named is what a group is called by people, of those that are no pod's.
+	Named(group string) (string, bool)
+	// Containers are the groups of a pod's containers, by ID.
+	Containers(*corev1.Pod) (map[string]string, error)
+	// Count is how many processes were killed in a group for want of memory.
+	Count(group string) (uint64, error)
+	// Look reads the figures of groups, of those that there are.
+	Look(groups ...string) []oom.Figures
+	// Pids are the processes in a group and those below it.
+	Pids(group string) ([]int, error)
+	// Listen has the kernel tell of kills in any group, where it can; nil: nobody tells. End ends that.
+	Listen() (told <-chan struct{}, end func(), err error)
 }
 
 // Events is where kills are told.
@@ -43,170 +56,136 @@ type Events interface {
 	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
 }
 
-// Config is what [Keep] works with. All of it is required.
+// Config is what a [Keeper] works with. All of it is required.
 type Config struct {
 	RootDir string
-	Tree    *kube.Tree
+	Groups  Groups
 	Pods    func() []*corev1.Pod
-	Events  Events
-	Log     *slog.Logger
+	// Watch calls fn with each change of a pod until ctx ends.
+	Watch func(ctx context.Context, fn func(watch.EventType, *corev1.Pod) error) error
+	// Read is closed when it is known which pods there are.
+	Read <-chan struct{}
+	// Node is what the node has left.
+	Node   func() *oom.NodeFigures
+	Events Events
+	Log    *slog.Logger
 }
 
-// Keep runs until ctx ends. Where the log cannot be read, containers' statuses tell of kills as the runtime does, without numbers.
-func Keep(ctx context.Context, c Config) {
-	k := &kills{cfg: c}
-	k.told = k.tell
-	file := filepath.Join(c.RootDir, File)
-	var err error
-	if k.kept, err = cgroups.LoadKills(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.Log.Warn("the kills of containers that were kept are lost", "error", err)
-	}
-	said := false
-	for ctx.Err() == nil {
-		if err := k.follow(ctx, cgroups.KernelLogPath, file); err != nil && ctx.Err() == nil && !said {
-			said = true
-			c.Log.Info("kills for want of memory are told without what the process had", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(logAgain):
-		}
-	}
+// Keeper keeps reports of kills. [Keeper.Run] is one goroutine that has all of it but the copies that others ask for.
+type Keeper struct {
+	cfg     Config
+	file    string // "": nothing can be kept
+	boot    string
+	seq     uint64 // of the log, up to which all was told
+	kept    []*oom.Report
+	open    []*open
+	changed chan struct{} // a pod has
+
+	mu    sync.Mutex
+	shown []oom.Report
 }
 
-// follow reads the log from its beginning, since some of it may have been written while no agent ran.
-func (k *kills) follow(ctx context.Context, log, file string) error {
-	l, err := cgroups.OpenKernelLog(log, false)
+// open is a report that is not complete.
+type open struct {
+	*oom.Report
+	group string // of the container
+	since time.Time
+	told  bool
+}
+
+// New returns a Keeper with what an agent before this one has kept.
+func New(c Config) *Keeper {
+	k := &Keeper{cfg: c, file: filepath.Join(c.RootDir, File), boot: oom.BootID(), changed: make(chan struct{}, 1)}
+	b, bad, err := record.Load(k.file, oom.Version, oom.Decode)
+	switch {
+	case err != nil:
+		c.Log.Warn("kills of containers are not kept", "error", err)
+		k.file = ""
+	case bad != nil:
+		c.Log.Warn("the kills of containers that were kept are lost", "file", k.file, "error", bad)
+	}
+	if b == nil {
+		return k
+	}
+	if b.Boot == k.boot {
+		k.seq = b.Seq
+	}
+	for i := range b.Reports {
+		r := &b.Reports[i]
+		k.kept = append(k.kept, r)
+		if r.After == nil && r.ContainerID != "" {
+			k.open = append(k.open, &open{Report: r, group: k.containerGroup(r.Kill.Group), since: time.Now(), told: true})
+		}
+	}
+	k.bound()
+	k.show()
+	return k
+}
+
+// Reports are those that are kept, the oldest first.
+func (k *Keeper) Reports() []oom.Report {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.shown)
+}
+
+// show has others see what is kept.
+func (k *Keeper) show() {
+	out := make([]oom.Report, 0, len(k.kept))
+	for _, r := range k.kept {
+		out = append(out, *r)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.shown = out
+}
+
+// save has all that is kept outlive the agent.
+func (k *Keeper) save() {
+	k.bound()
+	k.show()
+	if k.file == "" {
+		return
+	}
+	b := oom.Book{Boot: k.boot, Seq: k.seq, Reports: k.Reports()}
+	data, err := b.Encode()
+	if err == nil {
+		err = record.Replace(k.file, data)
+	}
 	if err != nil {
-		return err
-	}
-	defer l.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	found, ended := make(chan cgroups.OOMKill), make(chan error, 1)
-	go func() {
-		ended <- l.Follow(ctx, func(one cgroups.OOMKill) {
-			select {
-			case found <- one:
-			case <-ctx.Done():
-			}
-		})
-	}()
-	var save <-chan time.Time
-	for {
-		select {
-		case one := <-found:
-			if k.keep(one) && save == nil {
-				save = time.After(killDelay)
-			}
-		case <-save:
-			save = nil
-			k.save(file)
-		case err := <-ended:
-			if save != nil {
-				k.save(file)
-			}
-			return err
-		}
-	}
-}
-
-func (k *kills) save(file string) {
-	if err := cgroups.SaveKills(file, k.kept); err != nil {
 		k.cfg.Log.Warn("kills of containers are not kept", "error", err)
 	}
 }
 
-// keep takes note of a kill in one of our pods, unless it is known from an earlier look, and tells of it.
-func (k *kills) keep(one cgroups.OOMKill) bool {
-	top := k.cfg.Tree.ClassPath(corev1.PodQOSGuaranteed)
-	if !strings.HasPrefix(one.Group, top+"/") {
-		return false
-	}
-	for _, o := range k.kept {
-		// The time is by the clock, which may have been set since.
-		if o.Pid == one.Pid && o.Group == one.Group && o.Comm == one.Comm && o.Anon == one.Anon && o.Time.Sub(one.Time).Abs() < time.Minute {
-			return false
+// bound drops what there is no place for: the oldest of a container, of a pod, and of all.
+func (k *Keeper) bound() {
+	pods, containers := map[string]int{}, map[string]int{}
+	var kept []*oom.Report
+	for _, r := range slices.Backward(k.kept) {
+		id := r.ContainerID
+		if id == "" {
+			id = r.Kill.Group
 		}
-	}
-	uid, _, _ := k.cfg.Tree.Owner(one.Group)
-	before := 0
-	for i, o := range slices.Backward(k.kept) {
-		of, _, _ := k.cfg.Tree.Owner(o.Group)
-		if of == uid {
-			before++
+		uid := r.UID
+		if uid == "" {
+			uid = podOf(k.cfg.Groups, r.Kill.Group)
 		}
-		if o.Group == one.Group || of == uid && before >= maxPodKills { // one that is restarted again and again has a group each time
-			k.kept = slices.Delete(k.kept, i, i+1)
+		if pods[uid] >= maxPod || containers[id] >= maxContainer || len(kept) == maxReports {
+			continue
 		}
+		pods[uid]++
+		containers[id]++
+		if len(kept) >= maxFull {
+			r.Kill.Dump, r.Groups, r.Others = nil, nil, nil
+		}
+		kept = append(kept, r)
 	}
-	k.kept = append(k.kept, one)
-	k.kept = slices.Clone(k.kept[max(0, len(k.kept)-maxKills):])
-	k.told(one)
-	return true
+	slices.Reverse(kept)
+	k.kept = kept
 }
 
-// tell makes an event of the pod.
-func (k *kills) tell(one cgroups.OOMKill) {
-	uid, id, ok := k.cfg.Tree.Owner(one.Group)
-	if !ok {
-		return
-	}
-	var pod *corev1.Pod
-	for _, p := range k.cfg.Pods() {
-		if p.UID == uid {
-			pod = p
-		}
-	}
-	if pod == nil {
-		return
-	}
-	container := "a container that is gone"
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
-		for _, c := range list {
-			for _, full := range []string{c.ContainerID, lastID(c)} {
-				if _, cid, ok := strings.Cut(full, "://"); ok && cid == id {
-					container = "container " + c.Name
-				}
-			}
-		}
-	}
-	one.Comm = printable(one.Comm)
-	k.cfg.Events.Event(pod, corev1.EventTypeWarning, reason, "%s: %s", container, one.Describe(k.limitName(uid, &one)))
-}
-
-func lastID(c corev1.ContainerStatus) string {
-	if t := c.LastTerminationState.Terminated; t != nil {
-		return t.ContainerID
-	}
-	return ""
-}
-
-// limitName names the group whose limit was reached.
-func (k *kills) limitName(uid types.UID, one *cgroups.OOMKill) string {
-	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
-		if one.LimitGroup == k.cfg.Tree.ClassPath(q) {
-			return "the class of " + string(q) + " pods"
-		}
-	}
-	of, id, ok := k.cfg.Tree.Owner(one.LimitGroup)
-	switch {
-	case one.LimitGroup == k.cfg.Tree.ClassPath(corev1.PodQOSGuaranteed):
-		return "the group of all pods"
-	case ok && of == uid && id == "":
-		return "the pod"
-	case ok && of == uid:
-		return "the container itself"
-	}
-	return "group " + path.Clean(one.LimitGroup)
-}
-
-// printable leaves out what a process is called that would steer a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+// podOf is the UID of the pod that a group is of.
+func podOf(groups Groups, group string) string {
+	uid, _, _ := groups.Owner(group)
+	return string(uid)
 }

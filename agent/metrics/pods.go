@@ -1,4 +1,5 @@
-// Package metrics has the agent's metrics of its pods, of probes and of its own work, by kubelet's names where kubelet has one.
+// Package metrics has the agent's metrics of its pods, of probes and of its own work, by kubelet's names where kubelet
+// has one.
 package metrics
 
 import (
@@ -11,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Build is what monitoring of clusters compares the components' versions by: that of the Kubernetes API this was built with.
+// Build is what monitoring of clusters compares the components' versions by: that of the Kubernetes API this was built
+// with.
 func Build() prometheus.Collector {
 	labels := prometheus.Labels{
 		"major": "", "minor": "", "git_version": "", "git_commit": "", "git_tree_state": "", "build_date": "",

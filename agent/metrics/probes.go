@@ -19,7 +19,8 @@ type Probes struct {
 func NewProbes() *Probes {
 	return &Probes{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "prober_probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+			Name: "prober_probe_total",
+			Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "prober_probe_duration_seconds", Help: "Duration in seconds for a probe response.",
@@ -35,7 +36,9 @@ func (m *Probes) Registry() *prometheus.Registry {
 }
 
 // Probed counts one answer of a probe.
-func (m *Probes) Probed(pod *corev1.Pod, container string, kind probes.Kind, outcome probes.Outcome, took time.Duration) {
+func (m *Probes) Probed(
+	pod *corev1.Pod, container string, kind probes.Kind, outcome probes.Outcome, took time.Duration,
+) {
 	result := map[probes.Outcome]string{probes.Success: "successful", probes.Failure: "failed"}[outcome]
 	if result == "" {
 		result = "unknown"
@@ -44,8 +47,8 @@ func (m *Probes) Probed(pod *corev1.Pod, container string, kind probes.Kind, out
 	m.took.WithLabelValues(string(kind), container, pod.Name, pod.Namespace).Observe(took.Seconds())
 }
 
-// ProbesEnded forgets a container that is not asked any more: what is gone has no metrics. A counter that begins anew when the
-// container does is what counters may do.
+// ProbesEnded forgets a container that is not asked any more: what is gone has no metrics. A counter that starts over
+// when the container does is what counters may do.
 func (m *Probes) ProbesEnded(pod *corev1.Pod, container string) {
 	m.total.DeletePartialMatch(prometheus.Labels{"container": container, "pod_uid": string(pod.UID)})
 	m.took.DeletePartialMatch(prometheus.Labels{"container": container, "pod": pod.Name, "namespace": pod.Namespace})

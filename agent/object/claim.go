@@ -29,8 +29,9 @@ func ClaimOf(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// Choose finds the volume for a claim that a pod's template made: the one that the template names, else the one whose spec.claimRef names the
-// claim, else the smallest that fits and that nobody else has. taken are the volumes that the claims of other pods' templates are bound to.
+// Choose finds the volume for a claim that a pod's template made: the one that the template names, else the one whose
+// spec.claimRef names the claim, else the smallest that fits and that nobody else has. taken are the volumes that the
+// claims of other pods' templates are bound to.
 func (s *Store) Choose(c *corev1.PersistentVolumeClaim, node map[string]string, taken map[string]bool) (*corev1.PersistentVolume, error) {
 	if _, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, c.Namespace, c.Name); err == nil {
 		return nil, fmt.Errorf("persistentvolumeclaim %q is in a manifest, so it was not made for this pod: give one of them another name", c.Name)

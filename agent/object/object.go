@@ -1,17 +1,20 @@
-// Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims, ResourceClaims and
-// their templates, RuntimeClasses and PriorityClasses. Here they come out of the node's manifests, not from an API server.
+// Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims,
+// ResourceClaims and their templates, RuntimeClasses, PriorityClasses, CSIDrivers, StorageClasses and what there is of
+// snapshots. Here they come out of the node's manifests, not from an API server.
 //
-// [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be told to the
-// pods that it concerns and to no others.
+// [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be
+// told to the pods that it concerns and to no others.
 package object
 
 import (
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,7 +40,14 @@ const (
 	ResourceClaimTemplate Kind = "ResourceClaimTemplate"
 	RuntimeClass          Kind = "RuntimeClass"
 	PriorityClass         Kind = "PriorityClass"
+	CSIDriver             Kind = "CSIDriver"
+	StorageClass          Kind = "StorageClass"
+	VolumeSnapshot        Kind = "VolumeSnapshot"
+	VolumeSnapshotClass   Kind = "VolumeSnapshotClass"
+	VolumeSnapshotContent Kind = "VolumeSnapshotContent"
 )
+
+const snapshotVersion = "snapshot.storage.k8s.io/v1"
 
 type kind struct {
 	version string
@@ -54,6 +64,11 @@ var kinds = map[Kind]kind{
 	ResourceClaimTemplate: {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaimTemplate) }},
 	RuntimeClass:          {"node.k8s.io/v1", true, func() Object { return new(nodev1.RuntimeClass) }},
 	PriorityClass:         {"scheduling.k8s.io/v1", true, func() Object { return new(schedulingv1.PriorityClass) }},
+	CSIDriver:             {"storage.k8s.io/v1", true, func() Object { return new(storagev1.CSIDriver) }},
+	StorageClass:          {"storage.k8s.io/v1", true, func() Object { return new(storagev1.StorageClass) }},
+	VolumeSnapshot:        {snapshotVersion, false, func() Object { return new(snapshotv1.VolumeSnapshot) }},
+	VolumeSnapshotClass:   {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotClass) }},
+	VolumeSnapshotContent: {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotContent) }},
 }
 
 // Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ResourceClaimName is what the claim is called that an entry of a pod's spec.resourceClaims names, or that its template makes: <pod>-<entry>
-// as in a cluster, but without a random end, so that its allocation can be written down.
+// ResourceClaimName is what the claim is called that an entry of a pod's spec.resourceClaims names, or that its
+// template makes: <pod>-<entry> as in a cluster, but without a random end, so that its allocation can be written down.
 func ResourceClaimName(pod *corev1.Pod, c *corev1.PodResourceClaim) string {
 	if c.ResourceClaimName != nil {
 		return *c.ResourceClaimName
@@ -30,8 +30,8 @@ func ResourceClaimName(pod *corev1.Pod, c *corev1.PodResourceClaim) string {
 	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-digits-1], "-.") + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
-// ResourceClaim is the allocated claim that an entry of a pod's spec.resourceClaims means. Nothing here chooses devices, so which they are must
-// be written in the claim's status. A claim without requests needs none.
+// ResourceClaim is the allocated claim that an entry of a pod's spec.resourceClaims means. Nothing here chooses
+// devices, so which they are must be written in the claim's status. A claim without requests needs none.
 func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
 	name := ResourceClaimName(pod, c)
 	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
@@ -52,7 +52,8 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	return out, nil
 }
 
-// made is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has; nil: in none.
+// made is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has;
+// nil: in none.
 func (s *Store) made(pod *corev1.Pod, c *corev1.PodResourceClaim, found *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 	t, err := get[*resourcev1.ResourceClaimTemplate](s, ResourceClaimTemplate, pod.Namespace, *c.ResourceClaimTemplateName)
 	if err != nil {

@@ -2,6 +2,7 @@ package object
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Store has the latest of each object. Its zero value is empty. It can be used by several goroutines; what it returns must
@@ -16,12 +19,17 @@ import (
 type Store struct {
 	mu      sync.RWMutex
 	objects map[Ref]Object
+	named   map[types.NamespacedName]map[string]*corev1.PersistentVolume // by the claim that their spec.claimRef names, and by name
+	pending map[types.NamespacedName]string                              // claims whose volume is being made: what about it
 }
 
 // Put makes o the object that ref names; nil: there is none any more.
 func (s *Store) Put(ref Ref, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if ref.Kind == PersistentVolume {
+		s.nameClaim(ref, o)
+	}
 	if o == nil {
 		delete(s.objects, ref)
 		return
@@ -30,6 +38,33 @@ func (s *Store) Put(ref Ref, o Object) {
 		s.objects = map[Ref]Object{}
 	}
 	s.objects[ref] = o
+}
+
+// nameClaim keeps which claim names a volume, which is o from now on; the lock is held.
+func (s *Store) nameClaim(ref Ref, o Object) {
+	if before, ok := s.objects[ref].(*corev1.PersistentVolume); ok && before.Spec.ClaimRef != nil {
+		claim := claimOf(before)
+		delete(s.named[claim], before.Name)
+		if len(s.named[claim]) == 0 {
+			delete(s.named, claim)
+		}
+	}
+	v, ok := o.(*corev1.PersistentVolume)
+	if !ok || v.Spec.ClaimRef == nil {
+		return
+	}
+	claim := claimOf(v)
+	if s.named == nil {
+		s.named = map[types.NamespacedName]map[string]*corev1.PersistentVolume{}
+	}
+	if s.named[claim] == nil {
+		s.named[claim] = map[string]*corev1.PersistentVolume{}
+	}
+	s.named[claim][v.Name] = v
+}
+
+func claimOf(v *corev1.PersistentVolume) types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}
 }
 
 // NotFound says that an object is missing, in the words of an API server.
@@ -70,6 +105,11 @@ func (s *Store) PriorityClass(name string) (*schedulingv1.PriorityClass, error) 
 	return get[*schedulingv1.PriorityClass](s, PriorityClass, "", name)
 }
 
+// CSIDriver says how the volumes of a driver are to be treated.
+func (s *Store) CSIDriver(name string) (*storagev1.CSIDriver, error) {
+	return get[*storagev1.CSIDriver](s, CSIDriver, "", name)
+}
+
 // DefaultPriority is the class of pods that name none: of those that want to be it, the one with the lowest value, as under an
 // API server. nil: there is none.
 func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
@@ -84,8 +124,8 @@ func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
 	return found
 }
 
-// Volume is what a claim is bound to. Nothing provisions volumes here and nothing decides between them, so the binding must be
-// written down: in the claim (spec.volumeName) or in the volume (spec.claimRef).
+// Volume is what a claim is bound to. Nothing decides between volumes here, so the binding must be written down: in the claim
+// (spec.volumeName) or in the volume (spec.claimRef), as in those that were made for their claims.
 func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error) {
 	c, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, namespace, claim)
 	if err != nil {
@@ -108,19 +148,18 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var found []*corev1.PersistentVolume
-	for _, o := range s.objects {
-		if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Name == c.Name && v.Spec.ClaimRef.Namespace == c.Namespace {
-			found = append(found, v)
-		}
-	}
+	found := s.named[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}]
+	names := slices.Sorted(maps.Keys(found))
 	switch len(found) {
 	case 0:
+		if why := s.pending[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}]; why != "" {
+			return nil, fmt.Errorf("not bound yet: %s", why)
+		}
 		return nil, fmt.Errorf("not bound: name a PersistentVolume in its spec.volumeName, or it in the spec.claimRef of one")
 	case 1:
-		return found[0], fits(found[0], c)
+		return found[names[0]], fits(found[names[0]], c)
 	}
-	return nil, fmt.Errorf("spec.claimRef of both persistentvolume %q and %q names it: name one of them in its spec.volumeName", found[0].Name, found[1].Name)
+	return nil, fmt.Errorf("spec.claimRef of both persistentvolume %q and %q names it: name one of them in its spec.volumeName", names[0], names[1])
 }
 
 // fits says why a claim cannot have a volume.

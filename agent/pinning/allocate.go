@@ -5,12 +5,8 @@ import (
 	"maps"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/cpuset"
-
-	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // ask is what one container asks for.
@@ -87,50 +83,8 @@ func (a *assignment) answers(asks []ask) bool {
 	return len(want) == 0
 }
 
-// asks are what the containers of a pod ask for, in the order of their start. Only Guaranteed pods are promised anything; what
-// a pod asks for as a whole is not any container's.
-func (m *Manager) asks(pod *corev1.Pod) []ask {
-	own := kube.QoS(pod) == corev1.PodQOSGuaranteed && !resourcehelper.IsPodLevelResourcesSet(pod)
-	var out []ask
-	one := func(c *corev1.Container, init bool) {
-		sidecar := init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		k := ask{container: c.Name, init: init && !sidecar, sidecar: sidecar, memory: amounts{}}
-		if own {
-			// A request that is not given is the limit.
-			wanted := corev1.ResourceList{}
-			maps.Copy(wanted, c.Resources.Limits)
-			maps.Copy(wanted, c.Resources.Requests)
-			k.cpus, k.memory = m.wanted(wanted)
-		}
-		out = append(out, k)
-	}
-	for i := range pod.Spec.InitContainers {
-		one(&pod.Spec.InitContainers[i], true)
-	}
-	for i := range pod.Spec.Containers {
-		one(&pod.Spec.Containers[i], false)
-	}
-	return out
-}
-
-func (m *Manager) wanted(list corev1.ResourceList) (cpus int, memory amounts) {
-	memory = amounts{}
-	if milli := list.Cpu().MilliValue(); m.cfg.StaticCPUs && milli > 0 && milli%1000 == 0 {
-		cpus = int(milli / 1000)
-	}
-	if !m.cfg.StaticMemory {
-		return cpus, memory
-	}
-	for name, q := range list {
-		if (name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) && q.Value() > 0 {
-			memory[name] = q.Value()
-		}
-	}
-	return cpus, memory
-}
-
-// whole is what a pod asks for at the same time at most: its containers and sidecars together, or an init container with the
-// sidecars that were started before it.
+// whole is what a pod asks for at the same time at most: its containers and sidecars together, or an init container
+// with the sidecars that were started before it.
 func whole(asks []ask) ask {
 	run, most := ask{memory: amounts{}}, ask{memory: amounts{}}
 	for _, k := range asks {
@@ -155,30 +109,11 @@ func whole(asks []ask) ask {
 
 // ledger is what is free while one pod is being served.
 type ledger struct {
-	manager   *Manager
+	by        *allocator
 	free      cpuset.CPUSet
 	memory    *memory
 	again     cpuset.CPUSet   // of the pod's init containers
 	againFrom map[int]amounts // memory of the pod's init containers, by node
-}
-
-// newLedger is what the pods that have something leave over.
-func (m *Manager) newLedger(pods []*assignment) (*ledger, error) {
-	mem, err := newMemory(m.cfg.Machine, m.cfg.ReservedMemory)
-	if err != nil {
-		return nil, err
-	}
-	l := &ledger{manager: m, free: m.offered, memory: mem}
-	for _, a := range pods {
-		l.begin()
-		for i := range a.Containers {
-			if !l.take(&a.Containers[i]) {
-				return nil, fmt.Errorf("pod %s/%s was given more than there is", a.Namespace, a.Name)
-			}
-		}
-	}
-	l.begin()
-	return l, nil
 }
 
 // begin begins a pod.
@@ -231,58 +166,15 @@ func (l *ledger) keepMemory(init bool, b Block, taken map[int]int64) {
 	}
 }
 
-// allocate chooses for a pod beside others, and says which nodes each container is near to. pool is what the pod asks for as a whole. It
-// is pure.
-func (m *Manager) allocate(asks []ask, pool ask, others []*assignment) ([]given, map[string]Nodes, error) {
-	final := others == nil
-	l, err := m.newLedger(others)
-	if err != nil {
-		return nil, nil, err
-	}
-	var told Hint
-	if m.cfg.PodScope {
-		if told, err = l.tell(pool); err != nil {
-			return nil, nil, finally(err, final)
-		}
-	}
-	var out []given
-	near := map[string]Nodes{}
-	for _, k := range asks {
-		if !m.cfg.PodScope {
-			if told, err = l.tell(k); err != nil {
-				return nil, nil, finally(err, final)
-			}
-		}
-		near[k.container] = told.Nodes
-		g, err := l.place(k, told.Nodes)
-		if err != nil {
-			return nil, nil, finally(err, final)
-		}
-		if g.CPUs != "" || len(g.Memory) > 0 {
-			out = append(out, g)
-		}
-	}
-	return out, near, nil
-}
-
-// finally says of a refusal that it is for ever.
-func finally(err error, final bool) error {
-	if r, ok := err.(*Refusal); ok { //nolint:errorlint // what allocate returns is not wrapped
-		r.Final = final
-		return r
-	}
-	return &Refusal{Reason: ReasonAdmission, Final: final, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
-}
-
 // tell asks all resources where they can come from, and decides.
 func (l *ledger) tell(k ask) (Hint, error) {
-	if l.manager.cfg.Alignment == AlignNone {
+	if l.by.cfg.Alignment == AlignNone {
 		return Hint{}, nil
 	}
 	var wishes []wish
 	var why []string
 	if k.cpus > 0 {
-		w := cpuWish(l.manager.cfg.Machine, l.manager.cfg.CPU, l.usable(), l.again, k.cpus)
+		w := cpuWish(l.by.cfg.Machine, l.by.cfg.CPU, l.usable(), l.again, k.cpus)
 		wishes = append(wishes, w)
 		why = append(why, fmt.Sprintf("%d CPUs of %s", k.cpus, l.perNode()))
 	}
@@ -296,12 +188,12 @@ func (l *ledger) tell(k ask) (Hint, error) {
 		wishes = append(wishes, w.Hints)
 		why = append(why, w.What)
 	}
-	h, ok := l.manager.align.merge(wishes)
+	h, ok := l.by.align.merge(wishes)
 	if !ok {
 		return h, &Refusal{Reason: ReasonAffinity, Message: fmt.Sprintf(
-			"Resources cannot be allocated with Topology locality (%s): %s", l.manager.cfg.Alignment, strings.Join(why, "; "))}
+			"Resources cannot be allocated with Topology locality (%s): %s", l.by.cfg.Alignment, strings.Join(why, "; "))}
 	}
-	if h.Nodes == l.manager.align.all {
+	if h.Nodes == l.by.align.all {
 		h.Nodes = 0
 	}
 	return h, nil
@@ -310,8 +202,8 @@ func (l *ledger) tell(k ask) (Hint, error) {
 // perNode is how many CPUs are free on each node.
 func (l *ledger) perNode() string {
 	var out []string
-	for _, n := range l.manager.cfg.Machine.Nodes {
-		cpus := l.manager.cfg.Machine.InNode(n.ID)
+	for _, n := range l.by.cfg.Machine.Nodes {
+		cpus := l.by.cfg.Machine.InNode(n.ID)
 		out = append(out, fmt.Sprintf("node %d: %d free of %d", n.ID, l.usable().Union(l.again).Intersection(cpus).Size(), cpus.Size()))
 	}
 	return strings.Join(out, ", ")
@@ -319,11 +211,11 @@ func (l *ledger) perNode() string {
 
 // usable are the free CPUs, without those whose core is shared already when only whole cores are given out.
 func (l *ledger) usable() cpuset.CPUSet {
-	if !l.manager.cfg.CPU.FullPCPUsOnly {
+	if !l.by.cfg.CPU.FullPCPUsOnly {
 		return l.free
 	}
 	out := cpuset.New()
-	for _, g := range l.manager.cfg.Machine.Groups(core) {
+	for _, g := range l.by.cfg.Machine.Groups(core) {
 		if g.IsSubsetOf(l.free) {
 			out = out.Union(g)
 		}
@@ -358,8 +250,8 @@ func (l *ledger) place(k ask, told Nodes) (given, error) {
 
 func (l *ledger) placeCPUs(k ask, told Nodes) (cpuset.CPUSet, error) {
 	free := l.usable()
-	if l.manager.cfg.CPU.FullPCPUsOnly {
-		per := l.manager.cfg.Machine.ThreadsPerCore()
+	if l.by.cfg.CPU.FullPCPUsOnly {
+		per := l.by.cfg.Machine.ThreadsPerCore()
 		if k.cpus%per != 0 {
 			return free, &Refusal{Reason: ReasonSMT, Message: fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", k.cpus, per)}
 		}
@@ -371,28 +263,28 @@ func (l *ledger) placeCPUs(k ask, told Nodes) (cpuset.CPUSet, error) {
 	near := l.near(told)
 	// What the pod's init containers had comes first: it is nobody else's already.
 	n := min(k.cpus, l.again.Size())
-	out, err := pick(l.manager.cfg.Machine, l.manager.cfg.CPU, l.again, near, n)
+	out, err := pick(l.by.cfg.Machine, l.by.cfg.CPU, l.again, near, n)
 	if err != nil {
 		return out, err
 	}
 	if free.Size() < k.cpus-n {
 		return out, fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", k.cpus, free.Size()+l.again.Size())
 	}
-	rest, err := pick(l.manager.cfg.Machine, l.manager.cfg.CPU, free, near, k.cpus-n)
+	rest, err := pick(l.by.cfg.Machine, l.by.cfg.CPU, free, near, k.cpus-n)
 	return out.Union(rest), err
 }
 
 // near are the CPUs of nodes, or of the sockets that the nodes are in.
 func (l *ledger) near(nodes Nodes) cpuset.CPUSet {
 	out, sockets := cpuset.New(), map[int]bool{}
-	for _, c := range l.manager.cfg.Machine.CPUs {
+	for _, c := range l.by.cfg.Machine.CPUs {
 		if nodes.has(c.Node) {
 			out = out.Union(cpuset.New(c.ID))
 			sockets[c.Socket] = true
 		}
 	}
-	if l.manager.cfg.CPU.AlignBySocket {
-		for _, c := range l.manager.cfg.Machine.CPUs {
+	if l.by.cfg.CPU.AlignBySocket {
+		for _, c := range l.by.cfg.Machine.CPUs {
 			if sockets[c.Socket] {
 				out = out.Union(cpuset.New(c.ID))
 			}

@@ -30,7 +30,8 @@ type picker struct {
 	missing int
 }
 
-// pick chooses n of the free CPUs, those of near before all others, so that as few sockets, nodes and cores are broken as can be.
+// pick chooses n of the free CPUs, those of near before all others, so that as few sockets, nodes and cores are broken
+// as can be.
 func pick(m *topology.Machine, opts CPUOptions, free cpuset.CPUSet, near cpuset.CPUSet, n int) (cpuset.CPUSet, error) {
 	if free.Size() < n {
 		return cpuset.CPUSet{}, fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", n, free.Size())
@@ -110,8 +111,8 @@ func (p *picker) wholeGroup(level func(topology.CPU) int) (cpuset.CPUSet, bool) 
 	return whole[p.order(first)[0]], true
 }
 
-// order sorts CPUs by how little is broken by taking them: where some are taken already comes first, then where the least is
-// free, so that large free groups stay whole for those who need them.
+// order sorts CPUs by how little is broken by taking them: where some are taken already comes first, then where the
+// least is free, so that large free groups stay whole for those who need them.
 func (p *picker) order(cpus []int) []int {
 	// How many are free, and how many were chosen, in the group of each CPU.
 	type count struct{ free, chosen int }
@@ -182,8 +183,8 @@ func (p *picker) acrossCores() {
 	}
 }
 
-// distribute takes as evenly as can be from the fewest NUMA nodes that have enough together. ok is false when one node has, or
-// when no set of nodes has an even part each.
+// distribute takes as evenly as can be from the fewest NUMA nodes that have enough together. ok is false when one node
+// has, or when no set of nodes has an even part each.
 func distribute(m *topology.Machine, opts CPUOptions, free cpuset.CPUSet, n int) (out cpuset.CPUSet, ok bool) {
 	unit := 1 // what is taken from a node at once
 	if opts.FullPCPUsOnly {
@@ -241,7 +242,8 @@ func distribute(m *topology.Machine, opts CPUOptions, free cpuset.CPUSet, n int)
 	return out, true
 }
 
-// cpuWish is where n exclusive CPUs can come from, out of what is free. must are CPUs of the pod that it is to use again.
+// cpuWish is where n exclusive CPUs can come from, out of what is free. must are CPUs of the pod that it is to use
+// again.
 func cpuWish(m *topology.Machine, opts CPUOptions, free, must cpuset.CPUSet, n int) wish {
 	out := wish{}
 	least, leastSockets := math.MaxInt, math.MaxInt

@@ -31,8 +31,8 @@ func (n Nodes) list() []int {
 	return out
 }
 
-// Hint is a set of nodes that one resource of a container can come from. It is preferred when no smaller set of nodes could ever
-// hold as much.
+// Hint is a set of nodes that one resource of a container can come from. It is preferred when no smaller set of nodes
+// could ever hold as much.
 type Hint struct {
 	Nodes     Nodes
 	Preferred bool
@@ -66,7 +66,8 @@ type aligner struct {
 	all     Nodes
 }
 
-// merge chooses the nodes that suit all wishes, and says whether the policy lets the container in with them. Nodes 0: anywhere.
+// merge chooses the nodes that suit all wishes, and says whether the policy lets the container in with them. Nodes 0:
+// anywhere.
 func (a *aligner) merge(wishes []wish) (Hint, bool) {
 	if a.policy == AlignNone {
 		return Hint{}, true
@@ -129,8 +130,8 @@ func (a *aligner) complete(w wish) wish {
 	return w
 }
 
-// better says whether h is to be taken rather than b. least is how many nodes the most demanding resource needs: of hints that
-// nobody prefers, one with that many nodes wastes least.
+// better says whether h is to be taken rather than b. least is how many nodes the most demanding resource needs: of
+// hints that nobody prefers, one with that many nodes wastes least.
 func (a *aligner) better(h, b Hint, least int) bool {
 	if h.Preferred != b.Preferred {
 		return h.Preferred

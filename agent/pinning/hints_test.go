@@ -6,8 +6,8 @@ import (
 	"github.com/berth-node/berth/agent/topology/topologytest"
 )
 
-// TestMerge has the cases that the documentation of the topology manager tells of, on two nodes: 1 is node 0, 2 is node 1 and 3
-// both.
+// TestMerge has the cases that the documentation of the topology manager tells of, on two nodes: 1 is node 0, 2 is node
+// 1 and 3 both.
 func TestMerge(t *testing.T) {
 	yes := func(n Nodes) Hint { return Hint{n, true} }
 	no := func(n Nodes) Hint { return Hint{n, false} }

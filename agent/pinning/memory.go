@@ -85,8 +85,8 @@ func (m *memory) sums(s Nodes, name corev1.ResourceName) (allocatable, free int6
 	return allocatable, free
 }
 
-// joins says whether a container may have memory of exactly these nodes. The kernel lets a process take from any of its nodes, so
-// sets that overlap without being the same would let one container take what another was promised.
+// joins says whether a container may have memory of exactly these nodes. The kernel lets a process take from any of its
+// nodes, so sets that overlap without being the same would let one container take what another was promised.
 func (m *memory) joins(s Nodes) bool {
 	for _, id := range s.list() {
 		if p := m.nodes[id]; p.users > 0 && p.group != s {
@@ -110,7 +110,8 @@ func (m *memory) has(s Nodes, ask amounts, again map[int]amounts) bool {
 	return true
 }
 
-// wishes are where memory of each kind can come from: from one set of nodes for all kinds, since a container has one set.
+// wishes are where memory of each kind can come from: from one set of nodes for all kinds, since a container has one
+// set.
 func (m *memory) wishes(ask amounts, again map[int]amounts) map[corev1.ResourceName]wish {
 	out := map[corev1.ResourceName]wish{}
 	ids := slices.Sorted(maps.Keys(m.nodes))
@@ -134,8 +135,8 @@ func (m *memory) wishes(ask amounts, again map[int]amounts) map[corev1.ResourceN
 	return out
 }
 
-// choose is the set of nodes that a container's memory comes from: the one it was told, else the least that holds it, in which
-// the one it was told is if it can be.
+// choose is the set of nodes that a container's memory comes from: the one it was told, else the least that holds it,
+// in which the one it was told is if it can be.
 func (m *memory) choose(ask amounts, again map[int]amounts, told Nodes) (Nodes, error) {
 	wishes := m.wishes(ask, again)
 	best, bestKey := Nodes(0), [3]int{}
@@ -172,8 +173,8 @@ func (m *memory) arithmetic(ask amounts) string {
 	return strings.Join(parts, "; ")
 }
 
-// debit takes memory from the nodes, the lowest first, beside what can be used again. It returns what of each node was newly
-// taken, and whether there was as much.
+// debit takes memory from the nodes, the lowest first, beside what can be used again. It returns what of each node was
+// newly taken, and whether there was as much.
 func (m *memory) debit(b Block, again map[int]amounts) (taken map[int]int64, ok bool) {
 	taken = map[int]int64{}
 	need := b.Bytes

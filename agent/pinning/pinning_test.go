@@ -413,7 +413,7 @@ func TestSync(t *testing.T) {
 	if err := m.Sync(t.Context()); err != nil {
 		t.Error(err)
 	}
-	m.applied = map[string]Pin{}
+	m.mover.doubt()
 	rt.err = errors.New("it hurts")
 	if err := m.Sync(t.Context()); err == nil {
 		t.Error("no error of the runtime was told")
@@ -457,7 +457,7 @@ func TestPolicyOff(t *testing.T) {
 	if err := m.Synced(func(types.UID) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
-	m.applied = map[string]Pin{}
+	m.mover.doubt()
 	if err := m.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +471,7 @@ func TestPolicyOff(t *testing.T) {
 		t.Errorf("the file is still there: %v", err)
 	}
 	rt.moved = nil
-	m.applied = map[string]Pin{}
+	m.mover.doubt()
 	if err := m.Sync(t.Context()); err != nil || rt.moved != nil {
 		t.Errorf("moved %v (%v) when nothing is pinned", rt.moved, err)
 	}

@@ -13,7 +13,7 @@ func (m *Manager) Of(uid types.UID, container string) (cpus []int, memory []Bloc
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.find(uid)
+	a := m.book.find(uid)
 	if a == nil {
 		return nil, nil
 	}
@@ -30,21 +30,5 @@ func (m *Manager) Allocatable() (cpus []int, memory []Block) {
 	if m == nil {
 		return nil, nil
 	}
-	if m.cfg.StaticCPUs {
-		cpus = m.offered.List()
-	}
-	if !m.cfg.StaticMemory {
-		return cpus, nil
-	}
-	all, err := newMemory(m.cfg.Machine, m.cfg.ReservedMemory)
-	if err != nil {
-		return cpus, nil // it was checked when the agent started
-	}
-	for _, n := range m.cfg.Machine.Nodes {
-		p := all.nodes[n.ID]
-		for _, name := range sortedNames(p.allocatable) {
-			memory = append(memory, Block{Resource: name, Nodes: []int{n.ID}, Bytes: p.allocatable[name]})
-		}
-	}
-	return cpus, memory
+	return m.alloc.allocatable()
 }

@@ -1,6 +1,6 @@
-// Package plugin finds the plugins of the node that announce themselves by a socket in the plugin registration directory, as kubelet's
-// plugin watcher does: device plugins, drivers of dynamic resources, CSI drivers. What to do with one is its kind's handler's to
-// know.
+// Package plugin finds the plugins of the node that announce themselves by a socket in the plugin registration
+// directory, as kubelet's plugin watcher does: device plugins, drivers of dynamic resources, CSI drivers. What to do
+// with one is its kind's handler's to know.
 package plugin
 
 import (
@@ -31,7 +31,8 @@ type Plugin struct {
 
 // Handler knows one type of plugins.
 type Handler interface {
-	// Register takes a plugin on, or says why it cannot be taken. It is called again after the plugin, or the agent, was restarted.
+	// Register takes a plugin on, or says why it cannot be taken. It is called again after the plugin, or the agent,
+	// was restarted.
 	Register(Plugin) error
 	// Deregister lets a plugin go whose socket has gone.
 	Deregister(Plugin)
@@ -160,7 +161,8 @@ func (w *Watcher) finish(socket string) {
 	}
 }
 
-// How long a plugin may take, and how soon it is asked again that does not answer or could not be taken, by kubelet's rule.
+// How long a plugin may take, and how soon it is asked again that does not answer or could not be taken, by kubelet's
+// rule.
 const (
 	callTimeout  = 10 * time.Second
 	retryInitial = 500 * time.Millisecond

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-node/berth/control/api"
 )
 
-// added is what was added to a pod while it was here, and what no manifest says: an API server would have it in the pod. It is kept in
-// the pod's directory and goes with it, so that a manifest that asks for another pod begins without.
+// added is what was added to a pod while it was here, and what no manifest says: an API server would have it in the
+// pod. It is kept in the pod's directory and goes with it, so that a manifest that asks for another pod begins without.
 type added struct {
 	EphemeralContainers []corev1.EphemeralContainer `json:"ephemeralContainers,omitempty"`
 	Conditions          []corev1.PodCondition       `json:"conditions,omitempty"` // of others than the agent
@@ -35,7 +35,7 @@ func addedFile(rootDir string, uid types.UID) string {
 
 func readAdded(rootDir string, uid types.UID) *added {
 	a := &added{}
-	if !readRecord(addedFile(rootDir, uid), a) {
+	if !record.Read(addedFile(rootDir, uid), a) {
 		return &added{}
 	}
 	return a
@@ -43,8 +43,8 @@ func readAdded(rootDir string, uid types.UID) *added {
 
 func (a *added) empty() bool { return len(a.EphemeralContainers) == 0 && len(a.Conditions) == 0 }
 
-// adorn gives a pod the containers that were added to it.
-func (a *added) adorn(pod *corev1.Pod) *corev1.Pod {
+// addTo gives a pod the containers that were added to it.
+func (a *added) addTo(pod *corev1.Pod) *corev1.Pod {
 	if pod == nil || len(pod.Spec.EphemeralContainers) == len(a.EphemeralContainers) {
 		return pod // none is ever changed or taken away
 	}
@@ -57,9 +57,9 @@ var podKind = schema.GroupKind{Kind: "Pod"}
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// AddEphemeral adds containers to a pod that runs, as the subresource ephemeralcontainers of an API server does: those that are there
-// may be named again, unchanged. It returns the pod that has them; they are started from then on. Its errors are those of an API
-// server (k8s.io/apimachinery/pkg/api/errors).
+// AddEphemeral adds containers to a pod that runs, as the subresource ephemeralcontainers of an API server does: those
+// that are there may be named again, unchanged. It returns the pod that has them; they are started from then on. Its
+// errors are those of an API server (k8s.io/apimachinery/pkg/api/errors).
 func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) (*corev1.Pod, error) {
 	return m.node.add(uid, func(pod *corev1.Pod, a *added) error {
 		path := field.NewPath("spec", "ephemeralContainers")
@@ -69,12 +69,14 @@ func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) 
 		pod.Spec.EphemeralContainers = slices.Clone(a.EphemeralContainers)
 		var errs field.ErrorList
 		for i := range list {
-			at := slices.IndexFunc(a.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == list[i].Name })
+			same := func(e corev1.EphemeralContainer) bool { return e.Name == list[i].Name }
+			at := slices.IndexFunc(a.EphemeralContainers, same)
 			switch {
 			case at < 0:
 				pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, list[i])
 			case !equality.Semantic.DeepEqual(&list[i], &a.EphemeralContainers[at]):
-				errs = append(errs, field.Forbidden(path.Index(at), fmt.Sprintf("%q is there already, and existing ephemeral containers may not be changed", list[i].Name)))
+				errs = append(errs, field.Forbidden(path.Index(at), fmt.Sprintf(
+					"%q is there already, and existing ephemeral containers may not be changed", list[i].Name)))
 			}
 		}
 		errs = append(errs, api.Validate(pod)...)
@@ -99,9 +101,11 @@ func ownConditions() []corev1.PodConditionType {
 	}
 }
 
-// SetConditions sets conditions of a pod's status, and takes those of the types away that are named to be removed. That is how
-// readiness gates are opened. It returns the pod with them. Its errors are as those of [Manager.AddEphemeral].
-func (m *Manager) SetConditions(uid types.UID, set []corev1.PodCondition, remove []corev1.PodConditionType) (*corev1.Pod, error) {
+// SetConditions sets conditions of a pod's status, and takes those of the types away that are named to be removed. That
+// is how readiness gates are opened. It returns the pod with them. Its errors are as those of [Manager.AddEphemeral].
+func (m *Manager) SetConditions(
+	uid types.UID, set []corev1.PodCondition, remove []corev1.PodConditionType,
+) (*corev1.Pod, error) {
 	return m.node.add(uid, func(pod *corev1.Pod, a *added) error {
 		if errs := checkConditions(set, remove); len(errs) > 0 {
 			return apierrors.NewInvalid(podKind, pod.Name, errs)
@@ -124,7 +128,8 @@ func (m *Manager) SetConditions(uid types.UID, set []corev1.PodCondition, remove
 			}
 			*had = c
 		}
-		a.Conditions = slices.DeleteFunc(a.Conditions, func(c corev1.PodCondition) bool { return slices.Contains(remove, c.Type) })
+		gone := func(c corev1.PodCondition) bool { return slices.Contains(remove, c.Type) }
+		a.Conditions = slices.DeleteFunc(a.Conditions, gone)
 		for _, c := range a.Conditions {
 			at := slices.IndexFunc(pod.Status.Conditions, func(had corev1.PodCondition) bool { return had.Type == c.Type })
 			if at < 0 {
@@ -133,7 +138,7 @@ func (m *Manager) SetConditions(uid types.UID, set []corev1.PodCondition, remove
 			}
 			pod.Status.Conditions[at] = c
 		}
-		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return slices.Contains(remove, c.Type) })
+		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, gone)
 		return nil
 	})
 }
@@ -155,7 +160,10 @@ func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType
 		switch c.Status {
 		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
 		default:
-			errs = append(errs, field.NotSupported(at.Child("status"), c.Status, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}))
+			errs = append(errs,
+				field.NotSupported(at.Child("status"), c.Status, []corev1.ConditionStatus{
+					corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown,
+				}))
 		}
 	}
 	for _, t := range remove {
@@ -164,12 +172,13 @@ func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType
 	return errs
 }
 
-// add changes what was added to a pod. The record comes before the worker hears of it, and before the caller does: what was promised
-// is there after a crash.
+// add changes what was added to a pod. The record comes before the worker hears of it, and before the caller does: what
+// was promised is there after a crash.
 func (n *node) add(uid types.UID, change func(*corev1.Pod, *added) error) (*corev1.Pod, error) {
 	one, ok := n.registry.get(uid)
 	if !ok {
-		return nil, apierrors.NewConflict(podResource, string(uid), errors.New("the pod is not on the node: nothing of it was started yet, or nothing is left"))
+		return nil, apierrors.NewConflict(podResource, string(uid),
+			errors.New("the pod is not on the node: nothing of it was started yet, or nothing is left"))
 	}
 	n.adding.Lock()
 	defer n.adding.Unlock()

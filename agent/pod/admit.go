@@ -11,25 +11,28 @@ import (
 
 // admitter says which pods the node takes beside those that are here. It belongs to the goroutine of the manager.
 type admitter struct {
-	manager *Manager
-	node    *node
-	checks  admission.Checks
-	next    map[types.NamespacedName]*corev1.Pod // pods for which others end, and whose the room is then
-	relapse map[types.NamespacedName]relapse     // pods that were evicted for what they did
+	manager  *Manager
+	node     *node
+	checks   admission.Checks
+	next     map[types.NamespacedName]*corev1.Pod     // pods for which others end, whose resources they get
+	backoffs map[types.NamespacedName]evictionBackoff // pods that were evicted for what they did
 
-	// What pods have while those that wait are asked for in the order of their priority: what one gives back meanwhile is not for those
-	// at the end of the row alone. nil: at any other time.
+	// What pods have while those that wait are asked for in the order of their priority: what one gives back meanwhile
+	// is not for those at the end of the row alone. nil: at any other time.
 	held, used map[*worker]bool
 }
 
 var (
-	_ admission.Room = (*admitter)(nil)
-	_ admission.Pods = (*admitter)(nil)
+	_ admission.Capacity = (*admitter)(nil)
+	_ admission.Pods     = (*admitter)(nil)
 )
 
 // newAdmitter puts together what the node asks before it takes a pod. Those of the pod's own name go before it comes.
 func newAdmitter(m *Manager) *admitter {
-	a := &admitter{manager: m, node: m.node, next: map[types.NamespacedName]*corev1.Pod{}, relapse: map[types.NamespacedName]relapse{}}
+	a := &admitter{
+		manager: m, node: m.node,
+		next: map[types.NamespacedName]*corev1.Pod{}, backoffs: map[types.NamespacedName]evictionBackoff{},
+	}
 	holding := func(r *admission.Request) []*admission.Share { return sharesOf(a.others(r.Key(), a.holds)) }
 	a.checks = admission.Checks{
 		admission.ForNew(admission.Shutdown(m.closed.Load)),
@@ -37,7 +40,10 @@ func newAdmitter(m *Manager) *admitter {
 		admission.Sysctls(m.node.cfg.Security.Sysctls),
 		admission.Ports(holding),
 		admission.ForNew(admission.PriorityClass),
-		admission.ForNew(admission.Turn(a)),
+		admission.ForNew(admission.Pressure(m.node.cfg.Node.Short.Holding, func(p *corev1.Pod) bool {
+			return admission.Spared(p, m.node.cfg.Node.Short.Cluster)
+		})),
+		admission.ForNew(admission.StartOrder(a)),
 		admission.ForNew(admission.Fit(a)),
 	}
 	return a
@@ -49,7 +55,7 @@ func (a *admitter) judge(pod *corev1.Pod, ran bool) *admission.Verdict {
 }
 
 // Desired is the pod of that name as it is wanted.
-func (a *admitter) Desired(key types.NamespacedName) *corev1.Pod { return a.manager.desired[key] }
+func (a *admitter) Desired(key types.NamespacedName) *corev1.Pod { return a.manager.desired[key].pod }
 
 // Shown is the pod of that name with its status.
 func (a *admitter) Shown(key types.NamespacedName) (*corev1.Pod, bool) {
@@ -70,4 +76,17 @@ func (a *admitter) Allocatable() corev1.ResourceList {
 	out := a.node.cfg.Node.Allocatable.DeepCopy()
 	maps.Copy(out, more)
 	return out
+}
+
+// fails says whether a pod fails that the node does not take for the moment. Whatever its origin, it waits for those
+// that it starts after and for those that end for it.
+func (a *admitter) fails(want wanted, key types.NamespacedName, v *admission.Verdict) bool {
+	return !want.rules.Waits && v.Reason != admission.ReasonStartOrder && a.next[key] == nil
+}
+
+// refused says whether a pod has failed because the node did not take it: it stays failed when there is enough for it
+// later.
+func (a *admitter) refused(want wanted, key types.NamespacedName) bool {
+	shown, ok := a.node.status.Get(key)
+	return ok && shown.UID == want.pod.UID && shown.Status.Phase == corev1.PodFailed && !want.rules.Waits
 }

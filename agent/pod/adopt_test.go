@@ -16,8 +16,8 @@ func onPort(port int32) func(*corev1.Pod) {
 	}
 }
 
-// A manifest that has changed while no agent ran is as one that changes while one runs: the old pod goes on until the node takes the new
-// one, which starts after it has ended.
+// A manifest that has changed while no agent ran is as one that changes while one runs: the old pod goes on until the
+// node takes the new one, which starts after it has ended.
 func TestChangedWhileAway(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		old, other := podtest.New("web"), podtest.New("other", podtest.Containers("x"), onPort(8080))

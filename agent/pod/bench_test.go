@@ -16,8 +16,8 @@ import (
 	"github.com/berth-node/berth/agent/volume"
 )
 
-// BenchmarkPod is what the agent itself takes to bring a pod up and to take it away, with a runtime that takes no time. "up" is
-// from the update to the container's start.
+// BenchmarkPod is what the agent itself takes to bring a pod up and to take it away, with a runtime that takes no time.
+// "up" is from the update to the container's start.
 func BenchmarkPod(b *testing.B) {
 	root := b.TempDir()
 	rt := newFake()

@@ -16,48 +16,29 @@ import (
 
 	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
-	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pulled"
 	"github.com/berth-node/berth/agent/status"
-	"github.com/berth-node/berth/agent/volume"
-	volumekind "github.com/berth-node/berth/agent/volume/kind"
 	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/eviction/collect"
 	"github.com/berth-node/berth/probes"
 )
 
 // Cgroups are the groups of the pods. All methods are idempotent.
 type Cgroups interface {
-	// PodPath is where the pod's group is or will be, the cgroup parent of the pod's sandbox.
-	PodPath(*corev1.Pod) string
-	// EnsurePod makes the pod's group with its limits and returns its path. The group may be there, with groups in it.
-	EnsurePod(*corev1.Pod) (string, error)
+	environment.Cgroups
 	// ResizePod changes the limits of a pod that runs. In between it calls write for each of the containers whose IDs
 	// are given, by name.
 	ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error
-	// RemovePod kills what is left in the pod's group and removes it. path may be "" when it is not known.
-	RemovePod(ctx context.Context, uid types.UID, path string) error
-	// Pods lists the pods that have a group.
-	Pods() ([]types.UID, error)
 }
 
 // Volumes are the volumes of the pods. All methods are idempotent.
 type Volumes interface {
-	// Setup makes every volume of the pod and returns the host path of each by its name. Volumes that are there already
-	// are brought up to date with their content.
-	Setup(ctx context.Context, pod *corev1.Pod, content volume.Content) (map[string]string, error)
-	// Secrets names the Secrets that a volume needs, whose claim, if it has one, is bound to the PersistentVolume.
-	Secrets(v *corev1.Volume, bound *corev1.PersistentVolume) []volumekind.SecretRef
+	environment.Volumes
 	// SubPath pins a path inside a volume, for the mount with that index of the container, and returns what is to be
-	// mounted.
+	// mounted. It goes with the pod's volumes.
 	SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error)
-	// Bind returns the PersistentVolume of a pod's ephemeral volume; one that has none yet gets what choose returns,
-	// which is told what all pods have.
-	Bind(uid types.UID, volume string, choose func(volume.Taken) (string, error)) (string, error)
-	// Teardown takes away everything Setup and SubPath made, with the pod's directory.
-	Teardown(ctx context.Context, uid types.UID) error
-	// Release is Teardown without the files in the pod's directory: the records of it and of its containers' last words.
-	Release(ctx context.Context, uid types.UID) error
 	// Pods lists the pods that have anything.
 	Pods() ([]types.UID, error)
 }
@@ -87,6 +68,8 @@ type Observer interface {
 // Events hears what happens to pods and their containers. Its methods return at once.
 type Events interface {
 	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
+	// Annotated is Event with annotations of the event itself.
+	Annotated(pod *corev1.Pod, annotations map[string]string, typ, reason, format string, args ...any)
 	Container(pod *corev1.Pod, name, typ, reason, format string, args ...any)
 }
 
@@ -120,11 +103,7 @@ type Config struct {
 	RootDir string // pods' files are under pods/<uid>
 	LogDir  string // logs are under <namespace>_<name>_<uid>/<container>
 
-	// DiskUse counts the bytes that the files below a directory take; false when it cannot. nil: what pods
-	// have on the disk is not limited.
-	DiskUse func(ctx context.Context, dir string) (bytes int64, ok bool)
-
-	// Containers that exit are restarted after Backoff.Initial, which doubles up to Max and begins anew for a container
+	// Containers that exit are restarted after Backoff.Initial, which doubles up to Max and starts over for a container
 	// that ran for Reset. The first restart is at once. All zero: 10 s, 5 min, 10 min. With Initial alone zero there is
 	// no delay.
 	Backoff plan.Delays
@@ -147,9 +126,11 @@ type NodeConfig struct {
 	Labels      map[string]string
 	IPs         func() []string     // the node's addresses, the main one first
 	Memory      int64               // bytes, for oom_score_adj
-	Allocatable corev1.ResourceList // what pods may request, and what resourceFieldRef says without a limit; nil: cpus and memory of the node
+	Allocatable corev1.ResourceList // what pods may request, or resourceFieldRef says without a limit; nil: the node's
 	Groups      kube.Options        // the node's choices for the groups of containers
-	GroupFirst  bool                // a pod's group has to be there before its sandbox: systemd would make one without limits
+	Dead        *collect.Policy     // which dead containers are kept for their logs; nil: as kubelet does by default
+	GroupFirst  bool                // a pod's group comes before its sandbox: systemd would make one without limits
+	Short       Short
 }
 
 // Given is what pods are given of the node for themselves.
@@ -158,13 +139,43 @@ type Given struct {
 	// them, and they are taken back, in the other.
 	Resources []NodeResource
 	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
-	Pins      *pinning.Manager           // hears which containers run, and which resizes are to be; nil: nothing is pinned
+	Pins      Pins                       // nil: nothing is pinned
 }
+
+// Pins hears which containers run with which CPUs, and which resizes are to be.
+type Pins interface {
+	// Run has containers be where they should, and looks whether they are, until ctx ends.
+	Run(ctx context.Context, resync time.Duration)
+	// Started tells that a container runs, and what it was made with, if that is known.
+	Started(id string, uid types.UID, container string, pin *kube.Pin)
+	// Pin is where a container is to run.
+	Pin(uid types.UID, container string) kube.Pin
+	// Keeps says whether a pod would have, with this specification, exactly what it has.
+	Keeps(pod *corev1.Pod) bool
+}
+
+// unpinned is a node that pins nothing.
+type unpinned struct{}
+
+// Run implements [Pins].
+func (unpinned) Run(context.Context, time.Duration) {}
+
+// Started implements [Pins].
+func (unpinned) Started(string, types.UID, string, *kube.Pin) {}
+
+// Pin implements [Pins].
+func (unpinned) Pin(types.UID, string) kube.Pin { return kube.Pin{} }
+
+// Keeps implements [Pins].
+func (unpinned) Keeps(*corev1.Pod) bool { return true }
 
 // ImageConfig is how images are had.
 type ImageConfig struct {
 	Credentials Credentials     // nil: registries are shown none
 	Pulled      *pulled.Records // who may use which image that is there; nil: everybody all of them
+	// Room removes images where there is no room for something else of a pod. It says whether there may be more now
+	// than at a moment. nil: no room is made.
+	Room func(ctx context.Context, since time.Time) (bool, error)
 }
 
 // SecurityConfig is what containers may do.
@@ -172,6 +183,12 @@ type SecurityConfig struct {
 	SeccompDir     string   // profiles of type Localhost; "" = <RootDir>/seccomp
 	SeccompDefault bool     // containers that name no profile have the runtime's, instead of none
 	Sysctls        []string // sysctls allowed beyond the safe ones, "net.core.*" too
+}
+
+// Short is what the node is short of.
+type Short struct {
+	Holding func() []corev1.NodeConditionType // the conditions that hold; nil: never any
+	Cluster bool                              // the node has an API server
 }
 
 // DNSConfig is how pods resolve names.
@@ -215,6 +232,12 @@ func (c *Config) complete() error {
 	if c.Given.Extended == nil {
 		c.Given.Extended = func() corev1.ResourceList { return nil }
 	}
+	if c.Given.Pins == nil {
+		c.Given.Pins = unpinned{}
+	}
+	if c.Node.Short.Holding == nil {
+		c.Node.Short.Holding = func() []corev1.NodeConditionType { return nil }
+	}
 	if c.Objects == nil {
 		c.Objects = new(object.Store)
 	}
@@ -228,6 +251,7 @@ func (c *Config) complete() error {
 	setDefault(&c.Backoff.Reset, 10*time.Minute)
 	setDefault(&c.MaxParallelStarts, 2*runtime.NumCPU())
 	setDefault(&c.Resync, 5*time.Minute)
+	setDefault(&c.Node.Dead, new(collect.Default()))
 	if c.Events == nil {
 		c.Events = event.NewRecorder(c.Node.Name)
 	}

@@ -18,8 +18,8 @@ import (
 
 var errDead = errors.New("this process is dead")
 
-// mortal is the runtime as an agent sees it that dies at its nth change of anything: that one still happens or not, and of all
-// further ones none does.
+// mortal is the runtime as an agent sees it that dies at its nth change of anything: that one still happens or not, and
+// of all further ones none does.
 type mortal struct {
 	*fake
 	mu    sync.Mutex
@@ -84,8 +84,8 @@ func (m *mortal) RemoveContainer(ctx context.Context, q *runtimeapi.RemoveContai
 	return change(m, ctx, q, m.fake.RemoveContainer)
 }
 
-// TestKilledAtEveryCall runs pods through a life with an agent that dies at each of its calls in turn, before and after it. The
-// next agent always comes to the same.
+// TestKilledAtEveryCall runs pods through a life with an agent that dies at each of its calls in turn, before and after
+// it. The next agent always comes to the same.
 func TestKilledAtEveryCall(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for left := 0; ; left++ {

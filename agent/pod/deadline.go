@@ -8,8 +8,8 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
-// deadline is when the pod has been active for as long as its activeDeadlineSeconds, counted from its start time in the status. An
-// agent that was restarted has that from the times of the sandbox and the containers.
+// deadline is when the pod has been active for as long as its activeDeadlineSeconds, counted from its start time in the
+// status. An agent that was restarted has that from the times of the sandbox and the containers.
 func (w *worker) deadline() time.Time {
 	seconds := w.pod.Spec.ActiveDeadlineSeconds
 	if seconds == nil || w.shown.last == nil || w.shown.last.Status.StartTime == nil {

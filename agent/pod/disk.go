@@ -10,59 +10,53 @@ import (
 
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
-	"github.com/berth-node/berth/eviction"
+	"github.com/berth-node/berth/eviction/limit"
+	"github.com/berth-node/berth/internal/filetree"
 )
-
-// evictedGrace is what a pod has that is evicted for what it takes, as under kubelet.
-const evictedGrace = 1
-
-// onDisk is what pods have on the node's disk, and their end when that is too much.
-type onDisk struct{ node *node }
 
 var (
-	_ eviction.Pods  = onDisk{}
-	_ eviction.Usage = onDisk{}
+	_ limit.Pods  = (*Evictor)(nil)
+	_ limit.Usage = (*Evictor)(nil)
 )
 
-// Here implements [eviction.Pods].
-func (d onDisk) Here() []*corev1.Pod {
+// Here implements [limit.Pods]. One that was ended is held to its limits again when it returns.
+func (e *Evictor) Here() []*corev1.Pod {
 	var out []*corev1.Pod
-	for _, w := range d.node.registry.all() {
-		out = append(out, w.share.Pod)
+	for _, w := range e.node.registry.all() {
+		if w.told.evictionDone.Load() == nil && !w.told.ended() {
+			out = append(out, w.share.Pod)
+		}
 	}
 	return out
 }
 
-// Evict implements [eviction.Pods].
-func (d onDisk) Evict(pod *corev1.Pod, message string) {
-	w, ok := d.node.registry.get(pod.UID)
-	if !ok {
-		return
-	}
-	d.node.event(pod, corev1.EventTypeWarning, "Evicted", "%s", message)
-	w.mail.putEviction(Eviction{
-		Reason: "Evicted", Message: message, GraceSeconds: evictedGrace, Return: ReturnDelayed,
-		Conditions: []corev1.PodCondition{{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
-			Message: message,
-		}},
-	})
+// Came implements [limit.Pods].
+func (e *Evictor) Came() <-chan struct{} { return e.node.registry.came }
+
+// Volume implements [limit.Usage]: by the file system's word where that counts the emptyDir.
+func (e *Evictor) Volume(ctx context.Context, pod *corev1.Pod, name string) (int64, bool) {
+	s, ok := e.emptyDir(ctx, pod, name)
+	return s.Bytes, ok
 }
 
-// Volume is by the file system's word where that counts an emptyDir. A pod without users of its own can give its files
-// to another project than the volume's, so that it takes more than the file system says: its are looked at one by one.
-func (d onDisk) Volume(ctx context.Context, pod *corev1.Pod, name string) (int64, bool) {
-	if ownUsers(pod) {
-		if used, ok := volume.Charged(d.node.cfg.RootDir, pod.UID, name); ok {
-			return used, true
+// emptyDir is what an emptyDir on the disk takes; false when that cannot be counted. A pod without users of its own can
+// give its files to another project than the volume's, so that it takes more than the file system says: its are looked
+// at one by one.
+func (e *Evictor) emptyDir(ctx context.Context, pod *corev1.Pod, name string) (Space, bool) {
+	root := e.node.cfg.RootDir
+	if spec.OwnUsers(pod) {
+		if used, ok := volume.Charged(root, pod.UID, name); ok {
+			return Space{used.Bytes, used.Inodes}, true
 		}
 	}
-	return d.node.cfg.DiskUse(ctx, volume.EmptyDir(d.node.cfg.RootDir, pod.UID, name))
+	return files(ctx, volume.EmptyDir(root, pod.UID, name))
 }
 
-// Containers implements [eviction.Usage]. The runtime counts the containers' layers.
-func (d onDisk) Containers(ctx context.Context, pod *corev1.Pod) (use map[string]int64, layers []string, err error) {
-	r, err := d.node.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
+// Containers implements [limit.Usage]. The runtime counts the containers' layers.
+func (e *Evictor) Containers(
+	ctx context.Context, pod *corev1.Pod,
+) (use map[string]int64, layers []string, err error) {
+	r, err := e.node.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
 		Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{spec.PodUIDLabel: string(pod.UID)}},
 	})
 	if err != nil {
@@ -82,11 +76,17 @@ func (d onDisk) Containers(ctx context.Context, pod *corev1.Pod) (use map[string
 			use[m.GetName()] = int64(layer.GetUsedBytes().GetValue())
 		}
 	}
-	logs := spec.LogDirectory(d.node.cfg.LogDir, pod)
+	logs := spec.LogDirectory(e.node.cfg.LogDir, pod)
 	for name := range use {
-		if used, ok := d.node.cfg.DiskUse(ctx, filepath.Join(logs, name)); ok {
-			use[name] += used
-		}
+		used, _ := files(ctx, filepath.Join(logs, name))
+		use[name] += used.Bytes
 	}
 	return use, layers, nil
+}
+
+// files counts what is below a directory. What could be counted of it is used in any case: a limit is not lifted by a
+// directory that cannot be read. false when nothing could.
+func files(ctx context.Context, dir string) (Space, bool) {
+	u, err := filetree.Count(ctx, dir) // it returns what it could count
+	return Space{int64(u.Bytes), int64(u.Inodes)}, ctx.Err() == nil && (err == nil || u.Inodes > 0)
 }

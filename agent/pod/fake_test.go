@@ -32,9 +32,10 @@ type fake struct {
 	listeners  map[int]func(*runtimeapi.ContainerEventResponse)
 	calls      []string
 
-	refuse  func(call string) error                // asked before each call, with its method and object
-	during  func(ctx context.Context, call string) // what happens in a call, without the lock
-	term    map[string]time.Duration               // how long a container takes to end when it is told; negative: it does not listen
+	refuse func(call string) error                // asked before each call, with its method and object
+	during func(ctx context.Context, call string) // what happens in a call, without the lock
+	// How long a container takes to end when it is told; negative: it does not listen.
+	term    map[string]time.Duration
 	exec    func(container string, cmd []string) (int32, error)
 	mute    bool   // tells no events
 	problem string // of all sandboxes
@@ -64,6 +65,13 @@ func newFake() *fake {
 }
 
 // call notes what was called, and fails when it is to. It takes the lock.
+// ContainerStats knows nothing.
+func (f *fake) ContainerStats(
+	context.Context, *runtimeapi.ContainerStatsRequest,
+) (*runtimeapi.ContainerStatsResponse, error) {
+	return &runtimeapi.ContainerStatsResponse{}, nil
+}
+
 func (f *fake) call(ctx context.Context, name string) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, name)

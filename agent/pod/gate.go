@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// gate lets a number of tasks through at a time. Those that bring a pod to its end of the way go before those that begin with
-// another one: with two CPUs a hundred pods begun at once would all be late.
+// gate lets a number of tasks through at a time. Those that bring a pod to its end of the way go before those that
+// begin with another one: with two CPUs a hundred pods begun at once would all be late.
 type gate struct {
 	mu    sync.Mutex
 	free  int

@@ -24,7 +24,8 @@ import (
 // hookOutput is how much of what a hook has said becomes part of its error.
 const hookOutput = 512
 
-// Bounds of the answer to a hook's question, in bytes: the container that is asked gives it. What is read of a body is read for politeness.
+// Bounds of the answer to a hook's question, in bytes: the container that is asked gives it. What is read of a body is
+// read for politeness.
 const (
 	hookHeader = 64 << 10
 	hookBody   = 10 << 10
@@ -40,16 +41,16 @@ type target struct {
 	ips []string
 }
 
-// lifeKey is where a step's context has that of its worker, which no order to the pod ends.
-type lifeKey struct{}
+// workerKey is where a step's context has that of its worker, which no order to the pod ends.
+type workerKey struct{}
 
-// lifeOf returns a context for what a step must not leave half done when its pod is ordered to end.
-func lifeOf(ctx context.Context) context.Context {
-	life, ok := ctx.Value(lifeKey{}).(context.Context)
+// workerContext returns a context for what a step must not leave half done when its pod is ordered to end.
+func workerContext(ctx context.Context) context.Context {
+	outer, ok := ctx.Value(workerKey{}).(context.Context)
 	if !ok {
 		return ctx
 	}
-	return trace.ContextWithSpan(life, trace.SpanFromContext(ctx))
+	return trace.ContextWithSpan(outer, trace.SpanFromContext(ctx))
 }
 
 // runHook runs a postStart or preStop hook and waits for its end, which ctx can bring about.
@@ -89,11 +90,12 @@ func execHook(ctx context.Context, rt Containers, command []string, id string) e
 	if len(r.GetStdout())+len(r.GetStderr()) > hookOutput {
 		said += "..."
 	}
-	return fmt.Errorf("command %q exited with %d: %s", strings.Join(command, " "), r.GetExitCode(), strings.TrimSpace(said))
+	return fmt.Errorf("command %q exited with %d: %s", strings.Join(command, " "), r.GetExitCode(),
+		strings.TrimSpace(said))
 }
 
-// wantOutput tells the runtime that no more than most bytes of a command's output are of use. It is metadata beside the CRI's request: the
-// embedded runtime keeps no more than that in memory, and others do not look at it.
+// wantOutput tells the runtime that no more than most bytes of a command's output are of use. It is metadata beside the
+// CRI's request: the embedded runtime keeps no more than that in memory, and others do not look at it.
 func wantOutput(ctx context.Context, most int) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "berth-exec-output", strconv.Itoa(most))
 }
@@ -163,7 +165,8 @@ func httpHook(ctx context.Context, h *corev1.HTTPGetAction, t target) error {
 	return nil
 }
 
-// sameHost does not follow a redirection to another host: the container has been asked, and is not to choose whom else the node asks.
+// sameHost does not follow a redirection to another host: the container has been asked, and is not to choose whom else
+// the node asks.
 func sameHost(req *http.Request, via []*http.Request) error {
 	switch {
 	case req.URL.Hostname() != via[0].URL.Hostname():

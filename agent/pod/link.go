@@ -17,9 +17,9 @@ import (
 
 // link is what is between the agent and the runtime beside the work on pods.
 type link struct {
-	node   *node
-	log    *slog.Logger
-	strays *strays
+	node    *node
+	log     *slog.Logger
+	orphans *orphans
 }
 
 // survey learns what the runtime is and what it has. It tries until it knows, and is false when ctx ends before.
@@ -65,15 +65,15 @@ func (l *link) listen(ctx context.Context) {
 		// What happened before the runtime began to tell is looked for once it does.
 		settled := time.AfterFunc(time.Second, func() {
 			l.node.registry.lookAll()
-			l.strays.look()
+			l.orphans.look()
 		})
 		began := time.Now()
 		err := l.node.cfg.Runtime.Events(ctx, func(e *runtimeapi.ContainerEventResponse) {
 			uid := types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid())
 			if w, ok := l.node.registry.get(uid); ok {
 				w.mail.putEvent(e)
-			} else if uid != "" && l.strays.tells(e) {
-				l.strays.look()
+			} else if uid != "" && l.orphans.tells(e) {
+				l.orphans.look()
 			}
 		})
 		settled.Stop()

@@ -22,7 +22,8 @@ func withLogAttrs(ctx context.Context, p *corev1.Pod, container string) context.
 	return context.WithValue(ctx, logKey{}, attrs)
 }
 
-// LogAttrs name in the log the pod that a call of the runtime is made for, and the container if it is for one; nil: it is for none.
+// LogAttrs name in the log the pod that a call of the runtime is made for, and the container if it is for one; nil: it
+// is for none.
 func LogAttrs(ctx context.Context) []any {
 	attrs, _ := ctx.Value(logKey{}).([]any)
 	return attrs

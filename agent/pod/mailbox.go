@@ -23,11 +23,15 @@ type Eviction struct {
 	Message      string                `json:"message"`
 	GraceSeconds int64                 `json:"graceSeconds"`
 	Conditions   []corev1.PodCondition `json:"conditions,omitempty"`
-	// Boot, when not empty, is the ID of the boot (/proc/sys/kernel/random/boot_id) with which the order ends: the pod runs again when
-	// the machine does.
+	// Boot, when not empty, is the ID of the boot (/proc/sys/kernel/random/boot_id) with which the order ends: the pod
+	// runs again when the machine does.
 	Boot string `json:"boot,omitempty"`
 	// Return says when the pod runs again, if pods of its origin do.
 	Return Return `json:"return,omitempty"`
+	// Condition, when not empty, is that of the node for which the pod ended: it does not return while that holds.
+	Condition corev1.NodeConditionType `json:"condition,omitempty"`
+	// Annotations are those of the event that tells of it.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // Return is when a pod runs again that was evicted.
@@ -36,12 +40,13 @@ type Return string
 // Without any of these it does when its manifest has changed.
 const (
 	ReturnAdmitted Return = "admitted" // as soon as the node takes it
-	ReturnDelayed  Return = "delayed"  // so too, but after a time that grows: the cause is the pod's own, and may come back with it
-	ReturnOpened   Return = "opened"   // when the machine is not shut down after all
+	// So too, but after a time that grows: the cause is the pod's own, and may come back with it.
+	ReturnDelayed Return = "delayed"
+	ReturnOpened  Return = "opened" // when the machine is not shut down after all
 )
 
-// mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and a worker
-// that was busy finds one answer, not a queue of questions.
+// mailbox is how others reach a worker. Each slot holds the latest of its kind, so nobody ever waits for a worker, and
+// a worker that was busy finds one answer, not a queue of questions.
 type mailbox struct {
 	wake   chan struct{}
 	order  atomic.Pointer[order]

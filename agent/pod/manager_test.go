@@ -79,7 +79,7 @@ func TestCrashLoop(t *testing.T) {
 		if got := n.message("web", "BackOff"); got != "Back-off restarting failed container main in pod web_default(web-uid)" {
 			t.Errorf("event %q", got)
 		}
-		// One that has run for long begins anew.
+		// One that has run for long starts over.
 		n.pass(10 * time.Minute)
 		n.rt.exit(n.rt.running()[0], 3)
 		n.pass(0)
@@ -380,7 +380,7 @@ func TestReplaceAcrossRestart(t *testing.T) {
 	})
 }
 
-// A pod that is asked for again while it is being removed begins anew, even if the agent dies in between.
+// A pod that is asked for again while it is being removed starts over, even if the agent dies in between.
 func TestAskedForAgainWhileEnding(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		onNode(t, func(n *testNode) {

@@ -3,10 +3,8 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -15,17 +13,14 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
-// The API's limits of termination messages: of one container, of all those of a pod together, and of what stands in for it from the
-// log.
+// The API's limits of termination messages: of one container, of all those of a pod together, and of what stands in for
+// it from the log.
 const (
 	maxMessage     = 4096
 	maxMessages    = 12 << 10
 	maxLogTail     = 2048
 	maxLogTailRows = 80
 )
-
-// messageMode lets whoever runs in the container write its last words: it is not known here which user that is.
-const messageMode = 0o666
 
 // lastWords is the termination message of a container that has exited.
 func (w *worker) lastWords(c *plan.Container) string {
@@ -102,17 +97,4 @@ func (w *worker) messages() map[string]string {
 
 func (w *worker) messageFile(c *plan.Container) string {
 	return spec.MessageFile(w.node.cfg.RootDir, string(w.uid), c.GetMetadata().GetName(), c.GetMetadata().GetAttempt())
-}
-
-// keepMessages leaves of what containers have written to their messages no more than what is told of it: that stays as long as the pod.
-func keepMessages(said map[string]string) error {
-	for path, text := range said {
-		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-			return fmt.Errorf("keep termination message: %w", err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return fmt.Errorf("keep termination message: %w", err)
-		}
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
@@ -20,8 +21,9 @@ type node struct {
 	registry *registry
 
 	starting, stopping *gate
-	pool               *idPool
-	rooms              rooms
+	environments       *environment.Maker
+	dead               *dead
+	reservations       reservations
 	resources          resources
 	again              chan struct{} // something that a pod may wait for is free
 	missed             atomic.Int64  // changes that no event has told of
@@ -41,6 +43,19 @@ func (n *node) askAgain() {
 	case n.again <- struct{}{}:
 	default:
 	}
+}
+
+// handlerOf is the runtime handler that a pod's runtime class names; without such an object it is the one of the same
+// name.
+func (n *node) handlerOf(pod *corev1.Pod) string {
+	name := pod.Spec.RuntimeClassName
+	if name == nil {
+		return ""
+	}
+	if c, err := n.cfg.Objects.RuntimeClass(*name); err == nil {
+		return c.Handler
+	}
+	return *name
 }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {
@@ -69,20 +84,23 @@ func (n *node) nodeIPs() []string {
 	return a.ips
 }
 
-// uplink has the resolvers that systemd-resolved forwards to. A pod cannot reach the node's loopback, where it listens itself.
+// uplink has the resolvers that systemd-resolved forwards to. A pod cannot reach the node's loopback, where it listens
+// itself.
 const uplink = "/run/systemd/resolve/resolv.conf"
 
-// sandboxNode is the node with its resolvers, which come and go like its addresses.
-func (n *node) sandboxNode() *spec.Node {
-	out := n.specNode()
+// SandboxSpec is the node with its resolvers, which come and go like its addresses.
+func (n *node) SandboxSpec() *spec.Node {
+	out := n.Spec()
 	out.Resolver = n.resolver()
 	return out
 }
 
-func (n *node) specNode() *spec.Node {
+// Spec is what pods are told of the node.
+func (n *node) Spec() *spec.Node {
 	return &spec.Node{
-		Name: n.cfg.Node.Name, IPs: n.nodeIPs(), Memory: n.cfg.Node.Memory, Allocatable: n.cfg.Node.Allocatable, Groups: n.cfg.Node.Groups,
-		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, SeccompDir: n.cfg.Security.SeccompDir, SeccompDefault: n.cfg.Security.SeccompDefault,
+		Name: n.cfg.Node.Name, IPs: n.nodeIPs(), Memory: n.cfg.Node.Memory, Allocatable: n.cfg.Node.Allocatable,
+		Groups: n.cfg.Node.Groups, RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir,
+		SeccompDir: n.cfg.Security.SeccompDir, SeccompDefault: n.cfg.Security.SeccompDefault,
 		ClusterDomain: n.cfg.DNS.Domain, ClusterDNS: n.cfg.DNS.Servers,
 	}
 }

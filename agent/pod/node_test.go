@@ -78,7 +78,7 @@ func (n *testNode) start() {
 	n.m, n.updates = m, updates
 	n.stop = sync.OnceFunc(func() { cancel(); <-done })
 	for key, pod := range n.want {
-		n.updates <- desired.Update{Key: key, Pod: pod}
+		n.updates <- desired.Update{Key: key, Pod: pod, Origin: desired.OriginOf(pod)}
 	}
 	n.updates <- desired.Update{Synced: true}
 	synctest.Wait()
@@ -94,7 +94,7 @@ func (n *testNode) apply(pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		n.want[key] = pod
-		n.updates <- desired.Update{Key: key, Pod: pod}
+		n.updates <- desired.Update{Key: key, Pod: pod, Origin: desired.OriginOf(pod)}
 	}
 	synctest.Wait()
 }

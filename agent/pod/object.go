@@ -10,13 +10,14 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 )
 
 // change makes an object known, or that there is none any more, and tells the pods that it concerns.
 func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
 	m.node.cfg.Objects.Put(ref, o)
-	for _, workers := range m.live {
+	for _, workers := range m.workers.live {
 		for _, w := range workers {
 			if concerns(ref, w.share.Pod) {
 				w.mail.putObject()
@@ -26,18 +27,18 @@ func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
 	m.retryHeld(ctx)
 }
 
-// concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so that a volume
-// concerns every pod with a claim.
+// concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so
+// that a volume concerns every pod with a claim, and so does what says how a driver's volumes are to be treated.
 func concerns(ref object.Ref, pod *corev1.Pod) bool {
 	refs := desired.Refs(pod)
-	if ref.Kind == object.PersistentVolume {
+	if ref.Kind == object.PersistentVolume || ref.Kind == object.CSIDriver && !slices.Contains(refs, ref) {
 		return slices.ContainsFunc(refs, func(r object.Ref) bool { return r.Kind == object.PersistentVolumeClaim })
 	}
 	return slices.Contains(refs, ref)
 }
 
-// classed is the pod with what its classes say, as an API server would have filled it in: its priority, and the overhead of its runtime.
-// What the pod says itself stays, and what its classes would say later is for later pods.
+// classed is the pod with what its classes say, as an API server would have filled it in: its priority, and the
+// overhead of its runtime. What the pod says itself stays, and what its classes would say later is for later pods.
 func classed(pod *corev1.Pod, objects *object.Store) *corev1.Pod {
 	out := *pod
 	s := &out.Spec
@@ -58,43 +59,39 @@ func classed(pod *corev1.Pod, objects *object.Store) *corev1.Pod {
 	return &out
 }
 
-// objectsChanged makes the worker try again at once what has failed for want of an object, and bring the volumes up to date.
+// objectsChanged makes the worker try again at once what has failed for want of an object, and bring the volumes up to
+// date.
 func (w *worker) objectsChanged() {
-	w.place.renew = hasContent(w.pod)
+	w.place.renew = environment.HasContent(w.pod) || w.node.resources.renew(w.pod)
 	for key, f := range w.tries.failed {
-		var hook *hookError
+		var part *environment.Error
 		k := plan.KindOf(key)
-		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &hook) && hook.hook == "volumes"
-		resource := errors.As(f.Err, &hook) && w.node.resources.named(hook.hook) // also of a pod that is to end
-		if volumes || resource || k == plan.Start && f.Reason == plan.ReasonConfig || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
+		volumes := (k == plan.Prepare || k == plan.Renew) && errors.As(f.Err, &part) && part.Part == environment.PartVolumes
+		resource := errors.As(f.Err, &part) && w.node.resources.named(part.Part) // also of a pod that is to end
+		config := k == plan.Start && f.Reason == plan.ReasonConfig
+		if volumes || resource || config || k == plan.Image && len(w.pod.Spec.ImagePullSecrets) > 0 {
 			f.Until, f.Count = time.Time{}, 0
 			w.tries.failed[key] = f
 		}
 	}
 }
 
-// hasContent says whether a pod has volumes whose content is in objects or in the pod itself.
-func hasContent(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
-	})
-}
-
 // bringUpToDate makes the volumes of a pod that runs have what its objects have now.
-func (a acts) bringUpToDate() act {
+func (a acts) bringUpToDate(plan.Step) act {
 	w := a.worker
 	w.place.renew = false
-	place := a.newSite()
-	if w.place.site != nil {
-		*place = *w.place.site // others may be reading it
+	env := w.place.env
+	if env == nil {
+		env = a.environment()
 	}
 	return func(ctx context.Context) (func(), error) {
-		if err := place.makeVolumes(ctx); err != nil {
-			return nil, &hookError{"volumes", err}
+		renewed, err := env.Renewed(ctx)
+		if err != nil {
+			return nil, err
 		}
 		return func() {
-			if w.place.site != nil {
-				w.place.site = place
+			if w.place.env != nil {
+				w.place.env = renewed
 			}
 		}, nil
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/agent/status"
 )
 
-// infoProblem is where the embedded runtime says, beside a sandbox's status, why it cannot manage it at the moment. What it tells of the
-// sandbox is what it knew last.
+// infoProblem is where the embedded runtime says, beside a sandbox's status, why it cannot manage it at the moment.
+// What it tells of the sandbox is what it knew last.
 const infoProblem = "problem"
 
 // observer asks the runtime about one pod, no more than it must.
@@ -43,8 +43,8 @@ func (o *observer) add(sandbox string) {
 	}
 }
 
-// look asks what there is. A pod's sandboxes are made by its worker only, so that after one list each of them can be asked for
-// directly: a list costs the runtime a walk over all pods.
+// look asks what there is. A pod's sandboxes are made by its worker only, so that after one list each of them can be
+// asked for directly: a list costs the runtime a walk over all pods.
 func (o *observer) look(ctx context.Context) (*plan.Observed, error) {
 	if !o.listed {
 		if err := o.relist(ctx); err != nil {

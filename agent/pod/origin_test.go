@@ -21,7 +21,8 @@ func fromAPI(pods ...*corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// TestRefusedByOrigin: nobody makes another pod in place of a static one, so it waits; that of an API server fails, and stays so.
+// TestRefusedByOrigin: nobody makes another pod in place of a static one, so it waits; that of an API server fails, and
+// stays so.
 func TestRefusedByOrigin(t *testing.T) {
 	small(t, "1", func(n *testNode) {
 		first := podtest.Claiming("first", 0, "800m", "10Mi", false)
@@ -40,8 +41,8 @@ func TestRefusedByOrigin(t *testing.T) {
 	})
 }
 
-// TestTurnByOrigin: a pod that starts after another one waits for it, wherever it comes from.
-func TestTurnByOrigin(t *testing.T) {
+// TestStartOrderByOrigin: a pod that starts after another one waits for it, wherever it comes from.
+func TestStartOrderByOrigin(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		remote := podtest.New("web")
 		fromAPI(remote)
@@ -54,7 +55,8 @@ func TestTurnByOrigin(t *testing.T) {
 	})
 }
 
-// TestPreemptionByOrigin: a static pod is critical whatever its priority is, and a pod of an API server is by its priority alone.
+// TestPreemptionByOrigin: a static pod is critical whatever its priority is, and a pod of an API server is by its
+// priority alone.
 func TestPreemptionByOrigin(t *testing.T) {
 	small(t, "1", func(n *testNode) {
 		low, high := podtest.Claiming("low", 0, "800m", "10Mi", false), podtest.Claiming("high", 1000, "400m", "10Mi", false)
@@ -78,7 +80,8 @@ func TestPreemptionByOrigin(t *testing.T) {
 	})
 }
 
-// TestSuccessorByOrigin: what a manifest had before goes on until the node takes what it has now; what an API server has deleted ends.
+// TestSuccessorByOrigin: what a manifest had before goes on until the node takes what it has now; what an API server
+// has deleted ends.
 func TestSuccessorByOrigin(t *testing.T) {
 	small(t, "1", func(n *testNode) {
 		static, remote := podtest.Claiming("static", 0, "400m", "10Mi", false), podtest.Claiming("remote", 0, "400m", "10Mi", false)

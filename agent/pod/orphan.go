@@ -2,10 +2,8 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,118 +11,138 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/spec"
-	"github.com/berth-node/berth/agent/record"
 )
 
-// findAll finds every pod that the runtime has, and every one of which only a directory is left. Cgroups and logs are not
-// looked at: a pod's directory is made before them and goes after them, and those without one may be somebody else's.
-func (l *link) findAll(ctx context.Context) (map[types.UID]*corev1.Pod, error) {
-	sandboxes, err := l.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
+// A runtime in a process of its own goes on with what it was told by an agent that is dead. The sandbox that it was
+// making is in no list before it is ready, so the next agent may have removed the pod by then; of a container that it
+// was creating the sandbox may be gone. Nobody would ever ask for either again. They are looked for whenever the
+// runtime tells of a start in a pod that has no worker, and after it has begun to tell.
+
+// orphans looks for what nobody knows of in the runtime.
+type orphans struct {
+	node   *node
+	log    *slog.Logger
+	wanted chan struct{} // there may be some
+	found  chan []*corev1.Pod
+}
+
+// tells says whether an event is about something of ours that nobody knows.
+func (f *orphans) tells(e *runtimeapi.ContainerEventResponse) bool {
+	s := e.GetPodSandboxStatus()
+	switch e.GetContainerEventType() {
+	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
+		return len(s.GetAnnotations()) == 0 || s.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir
 	}
-	containers, err := l.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	return false
+}
+
+// look asks for a look, soon.
+func (f *orphans) look() {
+	select {
+	case f.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// watch looks for orphans whenever it is asked to, until ctx ends.
+func (f *orphans) watch(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wanted:
+		}
+		pods, err := f.find(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				f.log.Warn("runtime does not tell whether it has pods that nobody asked for", "error", err)
+			}
+			continue // it is away: there will be a look when it is back
+		}
+		if len(pods) == 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case f.found <- pods:
+		}
+	}
+}
+
+// find removes the containers without a sandbox, and returns the pods of the sandboxes without a worker.
+func (f *orphans) find(ctx context.Context) ([]*corev1.Pod, error) {
+	// In this order: a container's sandbox is there as long as it is itself.
+	containers, err := f.node.cfg.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	found := map[types.UID]*corev1.Pod{}
-	of := map[string][]*runtimeapi.Container{}
-	for _, c := range containers.GetContainers() {
-		uid := c.GetLabels()[spec.PodUIDLabel]
-		of[uid] = append(of[uid], c)
+	sandboxes, err := f.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
+	of, there := map[string][]*runtimeapi.Container{}, map[string]bool{}
 	for _, s := range sandboxes.GetItems() {
-		uid := s.GetMetadata().GetUid()
-		// Sandboxes without the label are not of a pod: somebody has made them by hand. Pods of others, of a kubelet or of another
-		// agent on the same runtime, are theirs to end.
-		if uid == "" || s.GetLabels()[spec.PodUIDLabel] != uid || s.GetAnnotations()[spec.OwnerAnnotation] != l.node.cfg.RootDir {
+		there[s.GetId()] = true
+	}
+	for _, c := range containers.GetContainers() {
+		if there[c.GetPodSandboxId()] {
+			of[c.GetPodSandboxId()] = append(of[c.GetPodSandboxId()], c)
+		} else if c.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir {
+			f.log.Info("removing a container without a sandbox", "container", c.GetId())
+			_, err := f.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()})
+			if err != nil && !isNotFound(err) {
+				return nil, fmt.Errorf("remove container %s: %w", c.GetId(), err)
+			}
+		}
+	}
+	var out []*corev1.Pod
+	for _, s := range sandboxes.GetItems() {
+		uid := types.UID(s.GetMetadata().GetUid())
+		if s.GetAnnotations()[spec.OwnerAnnotation] != f.node.cfg.RootDir || f.node.registry.has(uid) {
 			continue
 		}
-		found[types.UID(uid)] = spec.Restore(s, of[uid])
+		// Its worker may have ended since the list: a worker is there for longer than what it removes.
+		again, err := f.node.cfg.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+			Filter: &runtimeapi.PodSandboxFilter{Id: s.GetId()},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list sandboxes: %w", err)
+		}
+		if len(again.GetItems()) > 0 {
+			out = append(out, spec.Restore(s, of[s.GetId()]))
+		}
 	}
-	left, err := l.directories()
+	return f.addDirectories(ctx, out)
+}
+
+// addDirectories adds the pods of which only directories are left.
+func (f *orphans) addDirectories(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+	left, err := f.node.gone(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, uid := range left {
-		if found[uid] == nil {
-			found[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+	known := map[types.UID]bool{}
+	for _, p := range pods {
+		known[p.UID] = true
+	}
+	for _, g := range left {
+		if !known[g.UID] {
+			known[g.UID] = true
+			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: g.UID}})
 		}
 	}
-	return found, nil
+	return pods, nil
 }
 
-// directories are the pods that have one.
-func (l *link) directories() ([]types.UID, error) {
-	out, err := l.node.cfg.Volumes.Pods()
-	if err != nil {
-		return nil, fmt.Errorf("list volumes: %w", err)
-	}
-	entries, err := os.ReadDir(filepath.Join(l.node.cfg.RootDir, "pods"))
-	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("list pods' directories: %w", err)
-	}
-	for _, e := range entries {
-		out = append(out, types.UID(e.Name()))
-	}
-	return out, nil
-}
-
-// leftovers are pods that were there before the manager, and that nobody has asked for yet. They belong to its goroutine.
-type leftovers struct {
-	manager *Manager
-	found   map[types.UID]*corev1.Pod
-}
-
-// adoptNone ends what was found and nobody has asked for.
-func (l *leftovers) adoptNone(ctx context.Context) {
-	wanted := map[types.UID]bool{}
-	for _, pod := range l.manager.desired {
-		wanted[pod.UID] = true
-	}
-	for uid := range l.found {
-		if wanted[uid] {
-			delete(l.found, uid)
-			continue
+// takeOrphans ends pods that nobody wants; one that is wanted is its worker's when it comes.
+func (l *leftovers) takeOrphans(ctx context.Context, pods []*corev1.Pod) {
+	for _, p := range pods {
+		if !l.manager.Has(p.UID) {
+			l.found[p.UID] = p
 		}
-		l.endFound(ctx, uid)
 	}
-}
-
-// definitionFile has the pod that the directory was made for, as long as it is there.
-func definitionFile(rootDir string, uid types.UID) string {
-	return filepath.Join(rootDir, "pods", string(uid), "pod.json")
-}
-
-// keepDefinition records what the pod is. An agent that finds another one wanted in its place lets it go on until the node takes that.
-func keepDefinition(rootDir string, pod *corev1.Pod) error {
-	err := record.Write(definitionFile(rootDir, pod.UID), pod)
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return nil
+	if l.manager.node.registry.synced.Load() {
+		l.adoptNone(ctx)
 	}
-	return fmt.Errorf("record pod: %w", err)
-}
-
-// adopt makes what was found of a pod go on that a changed manifest does not ask for any more. It is false where its definition was
-// not kept.
-func (l *leftovers) adopt(ctx context.Context, uid types.UID) bool {
-	pod := &corev1.Pod{}
-	if l.found[uid].Name == "" || !readRecord(definitionFile(l.manager.node.cfg.RootDir, uid), pod) || pod.UID != uid || pod.Name != l.found[uid].Name {
-		return false
-	}
-	delete(l.found, uid)
-	l.manager.startWorker(ctx, pod)
-	return true
-}
-
-func (l *leftovers) endFound(ctx context.Context, uid types.UID) {
-	pod := l.found[uid]
-	delete(l.found, uid)
-	if pod.Name == "" {
-		l.manager.log.Info("removing what is left of a pod", "uid", string(uid))
-	} else {
-		l.manager.log.Info("ending a pod that is not wanted any more", "pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
-	}
-	w := l.manager.startWorker(ctx, pod)
-	l.manager.endWorker(w)
 }

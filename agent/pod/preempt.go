@@ -42,7 +42,7 @@ func (a *admitter) Preempt(r *admission.Request) bool {
 	return a.promise(r, len(victims) > 0)
 }
 
-// promise keeps the room for the pod for which others end.
+// promise keeps for a pod what those have that end for it.
 func (a *admitter) promise(r *admission.Request, ends bool) bool {
 	if ends {
 		a.next[r.Key()] = r.Pod
@@ -53,14 +53,16 @@ func (a *admitter) promise(r *admission.Request, ends bool) bool {
 func (a *admitter) preempt(w *worker, to types.NamespacedName) {
 	const message = "Preempted in order to admit critical pod"
 	v := w.share.Pod
-	a.manager.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID), "for", to.String())
+	a.manager.log.Warn("pod ends for one of higher priority", "pod", v.Namespace+"/"+v.Name, "uid", string(v.UID),
+		"for", to.String())
 	a.node.event(v, corev1.EventTypeWarning, reasonPreempting, message)
 	w.managed.preempted = true
 	w.mail.putEviction(Eviction{
 		Reason: reasonPreempting, Message: message, GraceSeconds: int64(spec.Grace(v) / time.Second),
 		Return: ReturnAdmitted,
 		Conditions: []corev1.PodCondition{{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: message,
 		}},
 	})
 }

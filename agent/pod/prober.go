@@ -24,8 +24,8 @@ import (
 	"github.com/berth-node/berth/probes"
 )
 
-// prober runs the probes of one pod's containers. The worker tells it which containers run; what the probes come to goes to the
-// worker's mailbox, and to a file, so that a restart of the agent does not make a ready container unready.
+// prober runs the probes of one pod's containers. The worker tells it which containers run; what the probes come to
+// goes to the worker's mailbox, and to a file, so that a restart of the agent does not make a ready container unready.
 type prober struct {
 	node *node
 	uid  types.UID
@@ -52,8 +52,8 @@ type probed struct {
 	ip   string
 }
 
-// probe has exactly the containers probed that run and have their postStart hook behind them. A pod that is to end is not asked any more:
-// what its probes have come to stays.
+// probe has exactly the containers probed that run and have their postStart hook behind them. A pod that is to end is
+// not asked any more: what its probes have come to stays.
 func (w *worker) probe(ctx context.Context) {
 	want := map[string]bool{}
 	for _, list := range [][]corev1.Container{w.pod.Spec.InitContainers, w.pod.Spec.Containers} {
@@ -180,11 +180,13 @@ func (p *prober) runThen(ctx context.Context, t probed, kind probes.Kind, probe 
 		ask, err = probes.New(probe, probes.Target{PodIP: t.ip, Container: t.spec, Exec: p.exec(t.id, probe)})
 	}
 	if err != nil { // which was looked at before the pod was taken
-		p.node.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe cannot be asked: %v", kind, err)
+		p.node.containerEvent(t.pod, t.spec.Name, corev1.EventTypeWarning, "Unhealthy", "%s probe cannot be asked: %v", kind,
+			err)
 		return
 	}
 	loop := probes.Loop{
-		Kind: kind, Probe: probe, Period: period, StartedAt: t.at, Fast: true, Ask: p.tell(t, kind, period, p.count(ctx, t, kind, ask)),
+		Kind: kind, Probe: probe, Period: period, StartedAt: t.at, Fast: true,
+		Ask: p.tell(t, kind, period, p.count(ctx, t, kind, ask)),
 		Report: func(r probes.Result) {
 			p.report(ctx, t, kind, r.OK)
 			if r.OK && then != nil {
@@ -220,15 +222,15 @@ func (p *prober) report(ctx context.Context, t probed, kind probes.Kind, ok bool
 	if r != before {
 		p.log.Debug("probe has another result", "container", t.spec.Name, "id", t.id, "probe", string(kind), "passed", ok)
 	}
-	// What is told is kept first: an agent that is killed in between would have told that a container is ready, and its successor that it
-	// is not.
+	// What is told is kept first: an agent that is killed in between would have told that a container is ready, and its
+	// successor that it is not.
 	if err := p.write(); err != nil {
 		p.log.Warn("results of probes are not kept", "error", err)
 	}
 	p.mail.putProbes(t.id, r)
 }
 
-// write keeps the results. The file goes with the pod's directory, and is not made anew when that has gone.
+// write keeps the results. The file goes with the pod's directory, and is not made again when that has gone.
 func (p *prober) write() error {
 	err := record.Write(p.file(), p.results)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +256,8 @@ func (p *prober) count(run context.Context, t probed, kind probes.Kind, ask prob
 	}
 }
 
-// tell adds an event to each failure, once a period at most: while a probe waits for its first success it asks more often.
+// tell adds an event to each failure, once a period at most: while a probe waits for its first success it asks more
+// often.
 func (p *prober) tell(t probed, kind probes.Kind, period time.Duration, ask probes.Question) probes.Question {
 	var told time.Time
 	return func(ctx context.Context) (probes.Outcome, string) {
@@ -271,7 +274,9 @@ func (p *prober) tell(t probed, kind probes.Kind, period time.Duration, ask prob
 func (p *prober) exec(id string, probe *corev1.Probe) probes.Exec {
 	return func(ctx context.Context, command []string) (int, []byte, error) {
 		// The runtime ends the command by itself too, so that it ends with this process.
-		r, err := p.node.cfg.Runtime.ExecSync(wantOutput(ctx, probes.MaxOutput), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds))})
+		r, err := p.node.cfg.Runtime.ExecSync(wantOutput(ctx, probes.MaxOutput), &runtimeapi.ExecSyncRequest{
+			ContainerId: id, Cmd: command, Timeout: int64(max(1, probe.TimeoutSeconds)),
+		})
 		if grpcstatus.Code(err) == codes.DeadlineExceeded {
 			return 1, fmt.Appendf(nil, "command timed out: %q", strings.Join(command, " ")), nil
 		}

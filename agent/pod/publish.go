@@ -66,6 +66,7 @@ func (p *publisher) publish(d *plan.Decision) {
 		in.Reason, in.Message = ReasonNotAnswering, w.observer.seen.Problem
 	}
 	if e := w.fate.evicted; e != nil {
+		in.Shed = e.sheds()
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
 	in.Conditions = slices.Concat(w.size.added.Conditions, in.Conditions, w.size.resizeConditions())

@@ -38,8 +38,8 @@ func (m *Manager) ImagesNamed(names []string) {
 	}
 }
 
-// imagesNamed makes the worker try again at once what has failed for want of an image that is there now. What has failed since then
-// has failed in spite of it.
+// imagesNamed makes the worker try again at once what has failed for want of an image that is there now. What has
+// failed since then has failed in spite of it.
 func (w *worker) imagesNamed(named map[string]time.Time) {
 	for key, f := range w.tries.failed {
 		if plan.KindOf(key) != plan.Image {
@@ -95,8 +95,8 @@ func (p puller) pullRecorded(ctx context.Context, pod *corev1.Pod, r *runtimeapi
 	return img, nil
 }
 
-// pullWithCredentials shows the registry what there is for the image, one after the other, until it is content, and returns what that
-// was. When there is nothing, the image may be public.
+// pullWithCredentials shows the registry what there is for the image, one after the other, until it is content, and
+// returns what that was. When there is nothing, the image may be public.
 func (p puller) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, *credential.Offer, error) {
 	offers := p.pullSecrets(pod, r.GetImage().GetImage())
 	if p.node.cfg.Images.Credentials != nil {

@@ -95,7 +95,8 @@ func TestPullTriesCredentialsInTheirOrder(t *testing.T) {
 	}
 }
 
-// TestImageThatCameIsUsedAtOnce: what waits for an image starts as soon as somebody brings it, and what has failed in spite of it waits on.
+// TestImageThatCameIsUsedAtOnce: what waits for an image starts as soon as somebody brings it, and what has failed in
+// spite of it waits on.
 func TestImageThatCameIsUsedAtOnce(t *testing.T) {
 	failed := time.Now()
 	later := failed.Add(time.Hour)

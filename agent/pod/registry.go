@@ -13,14 +13,15 @@ import (
 // registry has the worker of each pod, for those who are not the manager's goroutine.
 type registry struct {
 	status Statuses
-	synced atomic.Bool // every pod that was wanted at the start is known
+	synced atomic.Bool   // every pod that was wanted at the start is known
+	came   chan struct{} // receives when there is another worker
 
 	mu      sync.RWMutex
 	workers map[types.UID]*worker
 }
 
 func newRegistry(s Statuses) *registry {
-	return &registry{status: s, workers: map[types.UID]*worker{}}
+	return &registry{status: s, came: make(chan struct{}, 1), workers: map[types.UID]*worker{}}
 }
 
 func (r *registry) get(uid types.UID) (*worker, bool) {
@@ -46,6 +47,10 @@ func (r *registry) put(w *worker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.workers[w.uid] = w
+	select {
+	case r.came <- struct{}{}:
+	default:
+	}
 }
 
 // drop forgets a worker, unless the pod has another one by now.
@@ -74,12 +79,19 @@ func (r *registry) pods() ([]*corev1.Pod, bool) {
 	return out, r.synced.Load()
 }
 
-// roomFreed wakes the pods that wait for the node to have room for their resize.
-func (r *registry) roomFreed() {
+// retryDeferred wakes the pods whose resize is deferred, as the node may have enough for it now.
+func (r *registry) retryDeferred() {
 	for _, w := range r.all() {
-		if w.told.waitsForRoom.Load() {
+		if w.told.deferred.Load() {
 			w.mail.ring()
 		}
+	}
+}
+
+// ringAll has every worker plan again.
+func (r *registry) ringAll() {
+	for _, w := range r.all() {
+		w.mail.ring()
 	}
 }
 

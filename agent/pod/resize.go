@@ -10,6 +10,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -17,11 +18,11 @@ import (
 
 // A pod that runs is resized in three steps, and each is a fact of its own in its status:
 //
-//	wanted  ──the node has room──>  allocated  ──groups are changed──>  acknowledged
+//	wanted  ─the node has enough─>  allocated  ──groups are changed──>  acknowledged
 //	(spec)                          (allocatedResources)                (resources)
 //
-// The worker's pod always has what is allocated, so that whatever is started or made anew has it too. What a container was
-// acknowledged is in its annotations since it was made, and in the record since it was resized.
+// The worker's pod always has what is allocated, so that whatever is started or made again has it too. What a container
+// was acknowledged is in its annotations since it was made, and in the record since it was resized.
 
 // sizing is what the pod has, and what it wants.
 type sizing struct {
@@ -33,7 +34,8 @@ type sizing struct {
 	recalled bool // it is known what was given before the agent was restarted
 }
 
-// accept takes a new definition of the pod. Of its resources it keeps what is allocated, until the node has room for others.
+// accept takes a new definition of the pod. Of its resources it keeps what is allocated, until the node has enough for
+// others.
 func (z *sizing) accept(pod *corev1.Pod) {
 	w := z.worker
 	z.want, z.pending = nil, nil
@@ -41,7 +43,7 @@ func (z *sizing) accept(pod *corev1.Pod) {
 		w.pod = pod
 		return
 	}
-	if err := keepDefinition(w.node.cfg.RootDir, pod); err != nil {
+	if err := environment.KeepDefinition(w.node.cfg.RootDir, pod); err != nil {
 		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
 	}
 	z.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
@@ -91,7 +93,7 @@ func (z *sizing) allocate() {
 	if z.want == nil || w.fate.end != nil {
 		return
 	}
-	w.told.waitsForRoom.Store(true)
+	w.told.deferred.Store(true)
 	all, settled := w.node.registry.pods()
 	if !settled {
 		return // they are told when it is
@@ -101,32 +103,34 @@ func (z *sizing) allocate() {
 		reason, message = corev1.PodReasonInfeasible, err.Error()
 	}
 	if reason == "" {
-		reason, message = w.node.rooms.take(z.want, w.pod, w.node.cfg.Node.Allocatable, all)
+		reason, message = w.node.reservations.reserve(z.want, w.pod, w.node.cfg.Node.Allocatable, all)
 	}
 	if reason != "" {
 		if z.pending == nil || z.pending.Reason != reason || z.pending.Message != message {
 			w.node.event(z.want, corev1.EventTypeWarning, "Resize"+reason, "%s", message)
 		}
-		z.pending = &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
-		w.told.waitsForRoom.Store(reason == corev1.PodReasonDeferred)
+		z.pending = &corev1.PodCondition{
+			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		}
+		w.told.deferred.Store(reason == corev1.PodReasonDeferred)
 		return
 	}
-	w.told.waitsForRoom.Store(false)
+	w.told.deferred.Store(false)
 	// The record comes before the act: whoever is here after a crash finishes it.
 	z.resized.Acting, z.resized.Pod = true, w.pod.Spec.Resources
 	if err := writeResized(w.node.cfg.RootDir, w.uid, z.resized); err != nil {
 		w.log.Warn("a restart of the agent may leave a resize half done", "error", err)
 	}
 	w.pod, z.want, z.pending = z.want, nil, nil
-	w.place.renew = hasContent(w.pod) // a volume may tell of resources
+	w.place.renew = environment.HasContent(w.pod) // a volume may tell of resources
 	delete(w.tries.failed, plan.Step{Kind: plan.Resize}.Key())
 	w.node.event(w.pod, corev1.EventTypeNormal, "ResizeStarted", "Pod resize started")
 }
 
 // resize makes groups and containers have what is allocated.
-func (a acts) resize() act {
+func (a acts) resize(plan.Step) act {
 	w := a.worker
-	pod, record, node := w.pod, w.size.resized.Clone(), w.node.specNode()
+	pod, record, node := w.pod, w.size.resized.Clone(), w.node.Spec()
 	ids := map[string]string{}
 	for name, list := range w.observer.seen.Containers {
 		c := spec.FindContainer(pod, name)
@@ -169,15 +173,17 @@ func (a acts) resize() act {
 		}
 		return func() {
 			if !sameResources(pod, w.pod) {
-				record.Acting = true // others were allocated meanwhile, and of those of the pod as a whole nothing else tells
+				// Others were allocated meanwhile, and of those of the pod as a whole nothing else tells.
+				record.Acting = true
 			}
 			w.size.resized = record
-			w.node.registry.roomFreed()
+			w.node.registry.retryDeferred()
 		}, err
 	}
 }
 
-// pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is admitted.
+// pinned says why a pod's resize cannot be: which CPUs and what memory are a container's own is settled when its pod is
+// admitted.
 func (n *node) pinned(pod *corev1.Pod) (reason, message string) {
 	if n.cfg.Given.Pins.Keeps(pod) {
 		return "", ""
@@ -240,8 +246,11 @@ func sameResources(a, b *corev1.Pod) bool {
 	return true
 }
 
-// withResources is the pod with other resources: of the pod as a whole, and of each container for which there are others.
-func withResources(pod *corev1.Pod, whole *corev1.ResourceRequirements, of func(*corev1.Container) *corev1.ResourceRequirements) *corev1.Pod {
+// withResources is the pod with other resources: of the pod as a whole, and of each container for which there are
+// others.
+func withResources(
+	pod *corev1.Pod, whole *corev1.ResourceRequirements, of func(*corev1.Container) *corev1.ResourceRequirements,
+) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = whole
 	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
@@ -254,8 +263,10 @@ func withResources(pod *corev1.Pod, whole *corev1.ResourceRequirements, of func(
 	return out
 }
 
-// take reserves what the pod wants, or says why the node does not have it. One pod after the other is asked.
-func (r *rooms) take(want, have *corev1.Pod, node corev1.ResourceList, all []*corev1.Pod) (reason, message string) {
+// reserve keeps for the pod what it wants, or says why the node does not have it. One pod after the other is asked.
+func (r *reservations) reserve(
+	want, have *corev1.Pod, node corev1.ResourceList, all []*corev1.Pod,
+) (reason, message string) {
 	if a, b := kube.QoS(have), kube.QoS(want); a != b {
 		return corev1.PodReasonInfeasible, fmt.Sprintf("the pod's QoS class may not change from %s to %s", a, b)
 	}
@@ -268,13 +279,15 @@ func (r *rooms) take(want, have *corev1.Pod, node corev1.ResourceList, all []*co
 			continue
 		}
 		if ask.Cmp(room) > 0 {
-			return corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %s, capacity: %s", name, &ask, &room)
+			return corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %s, capacity: %s",
+				name, &ask, &room)
 		}
 		used := r.used(want.UID, name, all)
 		sum := ask.DeepCopy()
 		sum.Add(used)
 		if sum.Cmp(room) > 0 {
-			return corev1.PodReasonDeferred, fmt.Sprintf("Node didn't have enough resource: %s, requested: %s, used: %s, capacity: %s", name, &ask, &used, &room)
+			return corev1.PodReasonDeferred, fmt.Sprintf(
+				"Node didn't have enough resource: %s, requested: %s, used: %s, capacity: %s", name, &ask, &used, &room)
 		}
 	}
 	r.granted[want.UID] = grant{asked, time.Now()}

@@ -31,14 +31,14 @@ func writeResized(rootDir string, uid types.UID, r *plan.Resized) error {
 // readResized is an empty record when there is none that can be read: what the containers were made with is known then.
 func readResized(rootDir string, uid types.UID) *plan.Resized {
 	r := &plan.Resized{}
-	if !readRecord(resizedFile(rootDir, uid), r) {
+	if !record.Read(resizedFile(rootDir, uid), r) {
 		return &plan.Resized{}
 	}
 	return r
 }
 
-// rooms is who was given how much, until their status tells.
-type rooms struct {
+// reservations are what pods were given by a resize, until their status tells.
+type reservations struct {
 	mu      sync.Mutex
 	granted map[types.UID]grant
 }
@@ -52,7 +52,7 @@ type grant struct {
 const told = 10 * time.Second
 
 // used is what all pods but one have of a resource.
-func (r *rooms) used(but types.UID, name corev1.ResourceName, all []*corev1.Pod) resource.Quantity {
+func (r *reservations) used(but types.UID, name corev1.ResourceName, all []*corev1.Pod) resource.Quantity {
 	var sum resource.Quantity
 	for _, p := range all {
 		if p.UID == but || over(p) {

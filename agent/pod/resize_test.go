@@ -62,7 +62,7 @@ func TestResizeInPlace(t *testing.T) {
 }
 
 // A resize waits until others have gone that have what it wants.
-func TestResizeWaitsForRoom(t *testing.T) {
+func TestResizeDeferred(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()
 		n.cfg.Node.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}

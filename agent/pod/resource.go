@@ -106,6 +106,19 @@ func (all resources) synced(here func(types.UID) bool) error {
 	return errors.Join(errs...)
 }
 
+// renewer is a resource by what it tells volumes of pods may have to be brought up to date, too.
+type renewer interface {
+	Renews(pod *corev1.Pod) bool
+}
+
+// renew says whether the pod's volumes are to be brought up to date for something that one of them has told.
+func (all resources) renew(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(all, func(r NodeResource) bool {
+		n, ok := r.(renewer)
+		return ok && n.Renews(pod)
+	})
+}
+
 // named says whether there is one of that name.
 func (all resources) named(name string) bool {
 	return slices.ContainsFunc(all, func(r NodeResource) bool { return r.Name() == name })
@@ -182,46 +195,35 @@ func (n *node) forgetResources() {
 	}
 }
 
-// resourceHooks are one stage for each resource.
-func (s *site) resourceHooks() [][]hook {
-	var out [][]hook
-	for _, r := range s.node.resources {
-		out = append(out, []hook{{r.Name(), func(ctx context.Context) error { return s.prepareResource(ctx, r) }, func(ctx context.Context) error {
-			return s.releaseResource(ctx, r)
-		}}})
-	}
-	return out
+// sharedOut is a resource as the environments of pods have it: of pods that have none of it it is not asked for, and
+// one that takes its time holds up no other pod.
+type sharedOut struct {
+	resource NodeResource
+	node     *node
 }
 
-// prepareResource gets one ready. One that takes its time holds up no pod that has none of it.
-func (s *site) prepareResource(ctx context.Context, r NodeResource) error {
-	if !r.Concerns(s.pod) {
+// Name is part of [environment.Resource].
+func (r sharedOut) Name() string { return r.resource.Name() }
+
+// Prepare is part of [environment.Resource].
+func (r sharedOut) Prepare(ctx context.Context, pod *corev1.Pod) error {
+	if !r.resource.Concerns(pod) {
 		return nil
 	}
-	return s.node.starting.outside(func() error { return r.Prepare(ctx, s.pod) })
+	return r.node.starting.outside(func() error { return r.resource.Prepare(ctx, pod) })
 }
 
-// releaseResource gives back what the pod has of one, when nothing of it runs any more.
-func (s *site) releaseResource(ctx context.Context, r NodeResource) error {
-	release := func() error { return r.Release(ctx, s.pod.UID) }
+// Release is part of [environment.Resource].
+func (r sharedOut) Release(ctx context.Context, pod *corev1.Pod) error {
+	release := func() error { return r.resource.Release(ctx, pod.UID) }
 	var err error
-	if r.Concerns(s.pod) {
-		err = s.node.stopping.outside(release)
+	if r.resource.Concerns(pod) {
+		err = r.node.stopping.outside(release)
 	} else {
 		err = release()
 	}
 	if err == nil {
-		s.node.askAgain()
+		r.node.askAgain()
 	}
 	return err
-}
-
-// releaseResources gives back all of them, the last one first: what comes before may be what it was made of.
-func (s *site) releaseResources(ctx context.Context) error {
-	for _, r := range slices.Backward(s.node.resources) {
-		if err := s.releaseResource(ctx, r); err != nil {
-			return &hookError{r.Name(), err}
-		}
-	}
-	return nil
 }

@@ -77,7 +77,8 @@ func (b *badge) Release(context.Context, types.UID) error {
 
 func (b *badge) Synced(func(types.UID) bool) error { return nil }
 
-// Resources are asked for in their order, and taken back in the other; what one has against a pod is told, and asked again when it says so.
+// Resources are asked for in their order, and taken back in the other; what one has against a pod is told, and asked
+// again when it says so.
 func TestNodeResources(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		n.stop()

@@ -10,35 +10,34 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/pod/admission"
 	"github.com/berth-node/berth/agent/pod/plan"
 )
 
-// lapsed is why and when a pod came to its end that is still wanted.
-type lapsed struct {
+// doneEviction is why and when a pod came to its end that is still wanted.
+type doneEviction struct {
 	*Eviction
 	at    time.Time
 	alarm bool // it is known when it may run again; the manager's
 }
 
-// relapse is how often a pod was evicted that was let run again.
-type relapse struct {
+// evictionBackoff is how often a pod was evicted that was let run again.
+type evictionBackoff struct {
 	uid   types.UID
 	count int
 	since time.Time // it runs again
 }
 
-// retryHeld asks again for those that the node had something against and for those that it has ended, the most important first: whoever
-// is asked for later sees what those before have got, or will get.
+// retryHeld asks again for those that the node had something against and for those that it has ended, the most
+// important first: whoever is asked for later sees what those before have got, or will get.
 func (m *Manager) retryHeld(ctx context.Context) {
 	waiting := map[types.NamespacedName]int32{}
 	for key := range m.held {
 		waiting[key] = m.admitter.priorityOf(key)
 	}
-	for key, workers := range m.live {
+	for key, workers := range m.workers.live {
 		for _, w := range workers {
-			if w.told.lapsed.Load() != nil && !w.managed.leaving {
+			if w.told.evictionDone.Load() != nil && !w.managed.leaving {
 				waiting[key] = m.admitter.priorityOf(key)
 			}
 		}
@@ -53,17 +52,18 @@ func (m *Manager) retryHeld(ctx context.Context) {
 }
 
 func (a *admitter) priorityOf(key types.NamespacedName) int32 {
-	if pod := a.manager.desired[key]; pod != nil {
+	if pod := a.manager.desired[key].pod; pod != nil {
 		return admission.Priority(classed(pod, a.node.cfg.Objects))
 	}
 	return 0
 }
 
-// returns says whether a pod that the node has ended is to run again, which it does as a pod that was never here. One whose containers are
-// not to be restarted has had its run.
-func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName) bool {
-	l := w.told.lapsed.Load()
-	if l == nil || !desired.RulesOf(pod).Returns || pod.Spec.RestartPolicy == corev1.RestartPolicyNever || !a.node.registry.synced.Load() {
+// returns says whether a pod that the node has ended is to run again, which it does as a pod that was never here. One
+// whose containers are not to be restarted has had its run.
+func (a *admitter) returns(w *worker, want wanted, key types.NamespacedName) bool {
+	pod, l := want.pod, w.told.evictionDone.Load()
+	if l == nil || !want.rules.Returns || pod.Spec.RestartPolicy == corev1.RestartPolicyNever ||
+		!a.node.registry.synced.Load() {
 		return false
 	}
 	switch l.Return {
@@ -73,7 +73,7 @@ func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName)
 			return false
 		}
 	case ReturnDelayed:
-		if !a.delayOver(key, w.uid, l) {
+		if slices.Contains(a.node.cfg.Node.Short.Holding(), l.Condition) || !a.delayOver(key, w.uid, l) {
 			return false
 		}
 	default:
@@ -83,7 +83,7 @@ func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName)
 		return false
 	}
 	if l.Return == ReturnDelayed {
-		a.relapse[key] = relapse{w.uid, a.relapse[key].count + 1, time.Now()}
+		a.backoffs[key] = evictionBackoff{w.uid, a.backoffs[key].count + 1, time.Now()}
 	}
 	a.manager.log.Info("a pod that was ended runs again", "pod", key.String(), "uid", string(w.uid), "reason", l.Reason)
 	a.node.event(pod, corev1.EventTypeNormal, "Returning", "Pod that was ended (%s) runs again", l.Reason)
@@ -91,11 +91,11 @@ func (a *admitter) returns(w *worker, pod *corev1.Pod, key types.NamespacedName)
 }
 
 // delayOver says whether a pod that was evicted has waited for as long as a container would that has failed as often.
-func (a *admitter) delayOver(key types.NamespacedName, uid types.UID, l *lapsed) bool {
-	before := a.relapse[key]
+func (a *admitter) delayOver(key types.NamespacedName, uid types.UID, l *doneEviction) bool {
+	before := a.backoffs[key]
 	if before.uid != uid || l.at.Sub(before.since) > a.node.cfg.Backoff.Reset {
-		before = relapse{uid: uid}
-		a.relapse[key] = before
+		before = evictionBackoff{uid: uid}
+		a.backoffs[key] = before
 	}
 	rest := time.Until(l.at.Add(plan.Backoff(a.node.cfg.Backoff.Initial, a.node.cfg.Backoff.Max, before.count+1)))
 	if rest > 0 && !l.alarm {
@@ -108,7 +108,7 @@ func (a *admitter) delayOver(key types.NamespacedName, uid types.UID, l *lapsed)
 // others are the workers of other names that are as asked for. A pod's own go before it comes.
 func (a *admitter) others(key types.NamespacedName, like func(*worker) bool) []*worker {
 	var out []*worker
-	for other, workers := range a.manager.live {
+	for other, workers := range a.manager.workers.live {
 		if other == key {
 			continue
 		}
@@ -130,7 +130,7 @@ func (a *admitter) holds(w *worker) bool {
 func (a *admitter) uses(w *worker) bool {
 	return once(a.used, w, func() bool {
 		shown, ok := a.node.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
-		return !ok || shown.UID != w.uid || shown.Status.Phase != corev1.PodSucceeded && shown.Status.Phase != corev1.PodFailed
+		return !ok || shown.UID != w.uid || !over(shown)
 	})
 }
 
@@ -146,8 +146,8 @@ func once(first map[*worker]bool, w *worker, ask func() bool) bool {
 	return known
 }
 
-// promised are the pods that get room before this one does: those for which others end, and those that have ended and run again. Who is more
-// important than they are takes it nevertheless.
+// promised are the pods that get resources before this one does: those for which others end, and those that have ended
+// and run again. Who is more important than they are takes it nevertheless.
 func (a *admitter) promised(r *admission.Request) []*admission.Share {
 	var out []*admission.Share
 	key, own := r.Key(), admission.Priority(r.Pod)
@@ -156,8 +156,8 @@ func (a *admitter) promised(r *admission.Request) []*admission.Share {
 			out = append(out, admission.ShareOf(p))
 		}
 	}
-	for _, w := range a.others(key, func(w *worker) bool { return w.managed.leaving && w.told.lapsed.Load() != nil }) {
-		again := a.manager.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}]
+	for _, w := range a.others(key, func(w *worker) bool { return w.managed.leaving && w.told.evictionDone.Load() != nil }) {
+		again := a.manager.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}].pod
 		if again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
 			out = append(out, w.share)
 		}

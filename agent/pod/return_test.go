@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/berth-node/berth/agent/pod/podtest"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
 // small is a node that pods have to share.
@@ -84,8 +85,9 @@ func TestKilledWhileReleasing(t *testing.T) {
 	})
 }
 
-// TestPromisedRoom has the pods that end for another one not take what they have left, before all of them have ended.
-func TestPromisedRoom(t *testing.T) {
+// TestPromisedResources has the pods that end for another one not take what they have left, before all of them have
+// ended.
+func TestPromisedResources(t *testing.T) {
 	small(t, "1", func(n *testNode) {
 		fast, slow := podtest.Claiming("fast", 0, "500m", "10Mi", false), podtest.Claiming("slow", 0, "500m", "10Mi", false)
 		fast.Spec.Containers[0].Name, slow.Spec.Containers[0].Name = "fast", "slow"
@@ -127,13 +129,20 @@ func TestReturnLater(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		p := podtest.New("web")
 		n.apply(p)
+		held := func() int { return len(NewEvictor(n.m).Here()) } // to its limits
 		evict := func() {
 			t.Helper()
+			if held() != 1 {
+				t.Error("it has no limits where it runs")
+			}
 			if err := n.m.Evict(p.UID, Eviction{Reason: "Evicted", GraceSeconds: 1, Return: ReturnDelayed}); err != nil {
 				t.Fatal(err)
 			}
 			n.pass(time.Second)
 			n.is("web", "Failed(Evicted) main:0:Error(143)")
+			if held() != 0 {
+				t.Error("it is told to end once and for all")
+			}
 		}
 		for _, delay := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 			evict()
@@ -152,7 +161,8 @@ func TestReturnLater(t *testing.T) {
 	})
 }
 
-// TestReturnOpened: the machine is not shut down after all. An agent that does not know that leaves its pods as they are.
+// TestReturnOpened: the machine is not shut down after all. An agent that does not know that leaves its pods as they
+// are.
 func TestReturnOpened(t *testing.T) {
 	onNode(t, func(n *testNode) {
 		p := podtest.New("web")

@@ -15,12 +15,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups/kube"
 )
+
+// containerTimeout is how long the runtime may take before it is asked again. A call that hangs must not hold up other
+// pods for ever.
+const containerTimeout = 2 * time.Minute
 
 func (w *worker) podIPs() []string {
 	if w.observer.seen == nil {
@@ -43,7 +48,8 @@ func (a acts) image(s plan.Step) act {
 			if v == nil || v.Image == nil {
 				continue
 			}
-			of, err := puller{w.node}.haveImage(ctx, pod, &corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}, handler)
+			of, err := puller{w.node}.haveImage(ctx, pod,
+				&corev1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}, handler)
 			if err != nil {
 				return nil, err
 			}
@@ -68,7 +74,9 @@ func pullPolicy(c *corev1.Container, ref string) corev1.PullPolicy {
 }
 
 // haveImage sees to a container's image for a runtime handler: runtimes may keep images of each handler apart.
-func (p puller) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string) (spec.Image, error) {
+func (p puller) haveImage(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, handler string,
+) (spec.Image, error) {
 	ref, err := tagged(c.Image)
 	if err != nil {
 		p.node.containerEvent(pod, c.Name, corev1.EventTypeWarning, "InspectFailed", "%v", err)
@@ -86,7 +94,8 @@ func (p puller) haveImage(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 			}
 		}
 		if ok {
-			p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", c.Image)
+			p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled",
+				"Container image %q already present on machine and can be accessed by the pod", c.Image)
 			return img, nil
 		}
 		if policy == corev1.PullNever {
@@ -110,10 +119,12 @@ func tagged(image string) (string, error) {
 	return image, nil
 }
 
-func (p puller) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec) (spec.Image, error) {
+func (p puller) pullImage(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, image *runtimeapi.ImageSpec,
+) (spec.Image, error) {
 	p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.Image)
 	began := time.Now()
-	config, _, err := spec.Sandbox(pod, p.node.sandboxNode(), 0, "", nil)
+	config, _, err := spec.Sandbox(pod, p.node.SandboxSpec(), 0, "", nil)
 	if err != nil {
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, err}
 	}
@@ -128,7 +139,8 @@ func (p puller) pullImage(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		return spec.Image{}, &reasoned{plan.ReasonErrImagePull, fmt.Errorf("failed to pull image %q: %w", c.Image, err)}
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image, took)
+	p.node.containerEvent(pod, c.Name, corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v", c.Image,
+		took)
 	return img, nil
 }
 
@@ -154,7 +166,7 @@ type launch struct {
 	step   plan.Step
 	pod    *corev1.Pod
 	c      *corev1.Container
-	site   *site
+	env    *environment.Environment
 	image  spec.Image
 	ips    []string
 	pin    *kube.Pin // with which it was made; nil: not known
@@ -165,7 +177,10 @@ type launch struct {
 // start creates and starts a container, and runs its postStart hook.
 func (a acts) start(s plan.Step) act {
 	w := a.worker
-	l := &launch{worker: w, step: s, pod: w.pod, c: spec.FindContainer(w.pod, s.Container), site: w.place.site, image: w.tries.images[s.Container], ips: w.podIPs()}
+	l := &launch{
+		worker: w, step: s, pod: w.pod, c: spec.FindContainer(w.pod, s.Container), env: w.place.env,
+		image: w.tries.images[s.Container], ips: w.podIPs(),
+	}
 	l.target = a.targetOf(s.Container)
 	delete(w.tries.images, s.Container) // the next start asks again
 	return func(ctx context.Context) (func(), error) {
@@ -193,17 +208,20 @@ func (l *launch) run(ctx context.Context) (string, error) {
 	if id == "" {
 		creating, cancel := context.WithTimeout(ctx, containerTimeout)
 		defer cancel()
-		var err error
-		if id, err = l.create(creating); err != nil {
+		err := l.worker.node.withRoom(creating, func() (err error) {
+			id, err = l.create(creating)
+			return err
+		})
+		if err != nil {
 			return "", err
 		}
 	}
 	if ctx.Err() != nil {
 		return id, ctx.Err()
 	}
-	// An order that the pod end does not cut this off at once: the container might run, and be ended as one that never did, without
-	// its hook. One that is stuck is given the pod's grace.
-	wanted := lifeOf(ctx)
+	// An order that the pod end does not cut this off at once: the container might run, and be ended as one that never
+	// did, without its hook. One that is stuck is given the pod's grace.
+	wanted := workerContext(ctx)
 	ordered := ctx
 	ctx, cancel := context.WithTimeout(wanted, containerTimeout)
 	defer cancel()
@@ -215,7 +233,8 @@ func (l *launch) run(ctx context.Context) (string, error) {
 		}
 	})
 	defer stop()
-	if _, err := l.worker.node.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+	_, err := l.worker.node.cfg.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+	if err != nil {
 		if ctx.Err() == nil {
 			l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "Failed", "Error: %v", err)
 		} else if ordered.Err() == nil {
@@ -228,12 +247,13 @@ func (l *launch) run(ctx context.Context) (string, error) {
 	return id, nil
 }
 
-// callOff ends a start that nobody waits for any more. The runtime goes on with it, and the container may run in the end, beside the next
-// one, with the same volumes.
+// callOff ends a start that nobody waits for any more. The runtime goes on with it, and the container may run in the
+// end, beside the next one, with the same volumes.
 func (l *launch) callOff(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, containerTimeout)
 	defer cancel()
-	if _, err := l.worker.node.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+	_, err := l.worker.node.cfg.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id})
+	if err != nil {
 		return fmt.Errorf("call off start of container: %w", err)
 	}
 	return nil
@@ -247,7 +267,7 @@ func (l *launch) create(ctx context.Context) (string, error) {
 		return "", &reasoned{plan.ReasonConfig, err}
 	}
 	r, err := l.worker.node.cfg.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: l.site.sandbox, Config: config, SandboxConfig: l.sandboxConfig(),
+		PodSandboxId: l.env.Sandbox(), Config: config, SandboxConfig: l.sandboxConfig(),
 	})
 	endSpan(span, err)
 	if err != nil {
@@ -257,23 +277,26 @@ func (l *launch) create(ctx context.Context) (string, error) {
 	return r.GetContainerId(), nil
 }
 
-// sandboxConfig is that of the sandbox, as it would be made for the pod with the containers that were added to it: runtimes look there
-// whether a container may be privileged.
+// sandboxConfig is that of the sandbox, as it would be made for the pod with the containers that were added to it:
+// runtimes look there whether a container may be privileged.
 func (l *launch) sandboxConfig() *runtimeapi.PodSandboxConfig {
 	sc := l.c.SecurityContext
-	if sc == nil || sc.Privileged == nil || !*sc.Privileged || l.site.config.GetLinux().GetSecurityContext().GetPrivileged() {
-		return l.site.config
+	config := l.env.SandboxConfig()
+	if sc == nil || sc.Privileged == nil || !*sc.Privileged || config.GetLinux().GetSecurityContext().GetPrivileged() {
+		return config
 	}
-	out := proto.CloneOf(l.site.config)
+	out := proto.CloneOf(config)
 	out.Linux.SecurityContext.Privileged = true
 	return out
 }
 
 func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
 	in := spec.Input{
-		Pod: l.pod, Container: l.c, Node: l.worker.node.specNode(), Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round, Image: l.image,
-		PodIPs: l.ips, IDs: l.site.ids, HostsFile: l.site.hostsFile(), RecursiveRO: l.site.features().GetRecursiveReadOnlyMounts(),
+		Pod: l.pod, Container: l.c, Node: l.worker.node.Spec(), Image: l.image, PodIPs: l.ips,
+		Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round,
+		IDs: l.env.IDs(), HostsFile: l.env.HostsFile(), RecursiveRO: l.env.Features().GetRecursiveReadOnlyMounts(),
 		BindOptions: l.worker.node.mountOptions, Objects: l.worker.node.cfg.Objects, EnvFile: l.envFile, Target: l.target,
+		ReadOnly: l.env.ReadOnly(),
 	}
 	injection, err := l.worker.node.resources.inject(ctx, l.pod, l.c)
 	if err != nil {
@@ -291,15 +314,15 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		in.Mounts = append(in.Mounts, path)
 	}
 	for _, d := range l.c.VolumeDevices {
-		in.Devices = append(in.Devices, l.site.volumes[d.Name])
+		device, _ := l.env.Volume(d.Name)
+		in.Devices = append(in.Devices, device)
 	}
 	if l.c.TerminationMessagePath != "" {
-		in.MessageFile = spec.MessageFile(l.worker.node.cfg.RootDir, string(l.pod.UID), l.c.Name, in.Attempt)
-		if err := makeFile(in.MessageFile, messageMode, true); err != nil {
-			return nil, fmt.Errorf("make termination message: %w", err)
+		if in.MessageFile, err = l.env.MakeMessage(l.c.Name, in.Attempt); err != nil {
+			return nil, err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(l.site.config.GetLogDirectory(), l.c.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(l.env.SandboxConfig().GetLogDirectory(), l.c.Name), 0o755); err != nil {
 		return nil, fmt.Errorf("make log directory: %w", err)
 	}
 	return spec.Container(in)
@@ -308,14 +331,18 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 // mount is what one of the container's mounts shows.
 func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	m := &l.c.VolumeMounts[i]
-	path, ok := l.site.volumes[m.Name]
+	path, ok := l.env.Volume(m.Name)
 	if !ok {
 		return "", fmt.Errorf("volume %q is not there", m.Name)
 	}
 	sub := m.SubPath
 	if m.SubPathExpr != "" {
 		var err error
-		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &spec.Input{Pod: l.pod, Container: l.c, Node: l.worker.node.specNode(), PodIPs: l.ips, Objects: l.worker.node.cfg.Objects, EnvFile: l.envFile}); err != nil {
+		in := spec.Input{
+			Pod: l.pod, Container: l.c, Node: l.worker.node.Spec(), PodIPs: l.ips, Objects: l.worker.node.cfg.Objects,
+			EnvFile: l.envFile,
+		}
+		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &in); err != nil {
 			return "", err
 		}
 	}
@@ -331,7 +358,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 
 // envFile reads a file in a volume of the pod, as it is now.
 func (l *launch) envFile(name, path string) ([]byte, error) {
-	at, ok := l.site.volumes[name]
+	at, ok := l.env.Volume(name)
 	if !ok {
 		return nil, fmt.Errorf("volume %q is not there", name)
 	}
@@ -340,7 +367,7 @@ func (l *launch) envFile(name, path string) ([]byte, error) {
 
 // attemptByLogs is the attempt after those that have left logs, for when the runtime has lost its records of them.
 func (l *launch) attemptByLogs() uint32 {
-	entries, err := os.ReadDir(filepath.Join(l.site.config.GetLogDirectory(), l.c.Name))
+	entries, err := os.ReadDir(filepath.Join(l.env.SandboxConfig().GetLogDirectory(), l.c.Name))
 	if err != nil {
 		return 0
 	}
@@ -360,7 +387,8 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
+	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeWarning, "FailedPostStartHook",
+		"PostStartHook failed: %v", err)
 	l.worker.node.containerEvent(l.pod, l.c.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 	if stopErr := l.worker.node.stopContainer(ctx, id, int64(spec.Grace(l.pod)/time.Second)); stopErr != nil {
 		err = errors.Join(err, stopErr)

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
-// A start that takes longer than is waited for comes to its end in the runtime all the same, beside the next one if nobody ends it.
+// A start that takes longer than is waited for comes to its end in the runtime all the same, beside the next one if
+// nobody ends it.
 func TestStartThatTakesTooLong(t *testing.T) {
 	for name, canStop := range map[string]bool{"CalledOff": true, "NotCalledOff": false} {
 		t.Run(name, func(t *testing.T) {

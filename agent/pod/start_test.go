@@ -361,7 +361,8 @@ func TestHurry(t *testing.T) {
 	})
 }
 
-// TestPreStopAlways removes a pod in ways that could leave its hook out. It runs to its end, once, before the container is told to end.
+// TestPreStopAlways removes a pod in ways that could leave its hook out. It runs to its end, once, before the container
+// is told to end.
 func TestPreStopAlways(t *testing.T) {
 	for name, end := range map[string]func(n *testNode, p *corev1.Pod){
 		"while no agent runs": func(n *testNode, p *corev1.Pod) {

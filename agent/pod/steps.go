@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -14,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/record"
@@ -31,30 +31,12 @@ func (e *reasoned) Unwrap() error { return e.err }
 // acts are what does the steps of a worker. They take what they need of it before they run.
 type acts struct{ worker *worker }
 
-// act is what does the step.
-func (a acts) act(s plan.Step) act {
-	switch s.Kind {
-	case plan.Prepare:
-		return a.prepare(s)
-	case plan.Renew:
-		return a.bringUpToDate()
-	case plan.Image:
-		return a.image(s)
-	case plan.Start:
-		return a.start(s)
-	case plan.Resize:
-		return a.resize()
-	case plan.Kill:
-		return a.kill(s)
-	case plan.Remove:
-		return a.remove(s)
-	case plan.Forget:
-		return a.forget(s)
-	case plan.Finish:
-		return a.finish()
-	default:
-		return a.teardown()
-	}
+// of are what does each kind of steps.
+func (a acts) of(k plan.Kind) func(plan.Step) act {
+	return map[plan.Kind]func(plan.Step) act{
+		plan.Prepare: a.prepare, plan.Renew: a.bringUpToDate, plan.Image: a.image, plan.Start: a.start, plan.Resize: a.resize,
+		plan.Kill: a.kill, plan.Remove: a.remove, plan.Forget: a.forget, plan.Finish: a.finish, plan.Teardown: a.teardown,
+	}[k]
 }
 
 // fail keeps what a step has failed with, and tells.
@@ -88,59 +70,74 @@ func (w *worker) fail(s plan.Step, err error) {
 		// What it was has been told already, as kubelet tells it.
 		w.node.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s", f.Reason)
 	case plan.Start:
-		w.node.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s: %v", cmp.Or(f.Reason, plan.ReasonRun), err)
+		w.node.containerEvent(w.pod, s.Container, corev1.EventTypeWarning, "Failed", "Error: %s: %v",
+			cmp.Or(f.Reason, plan.ReasonRun), err)
 	case plan.Kill, plan.Finish, plan.Teardown:
 		w.node.event(w.pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 	}
 }
 
+// attachError is of a volume that could not be attached to the node.
+type attachError interface {
+	error
+	FailedAttach()
+}
+
 func (w *worker) tellPrepare(err error) {
-	var hook *hookError
-	if !errors.As(err, &hook) {
+	var part *environment.Error
+	if !errors.As(err, &part) {
 		return
 	}
-	switch hook.hook {
-	case "volumes":
-		w.node.event(w.pod, corev1.EventTypeWarning, "FailedMount", "%v", hook.err)
-	case "sandbox":
-		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", hook.err)
+	switch part.Part {
+	case environment.PartVolumes:
+		reason := "FailedMount"
+		if _, attaching := errors.AsType[attachError](part.Err); attaching {
+			reason = "FailedAttachVolume"
+		}
+		w.node.event(w.pod, corev1.EventTypeWarning, reason, "%v", part.Err)
+	case environment.PartSandbox:
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", part.Err)
 	default:
-		if p, ok := errors.AsType[*PrepareError](hook.err); ok {
+		if p, ok := errors.AsType[*PrepareError](part.Err); ok {
 			w.node.event(w.pod, corev1.EventTypeWarning, p.Reason, "%s%v", p.Event, p.Err)
 			return
 		}
-		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", hook.err)
+		w.node.event(w.pod, corev1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v",
+			part.Err)
 	}
 }
 
-// newSite is the pod's site as far as the worker knows it.
-func (a acts) newSite() *site {
-	w := a.worker
-	return &site{node: w.node, pod: w.pod, known: w.observer.known}
+// environment is the pod's as far as the worker knows it.
+func (a acts) environment() *environment.Environment {
+	return a.worker.node.environments.Of(a.worker.pod, a.worker.observer.known)
 }
 
 func (a acts) prepare(s plan.Step) act {
 	w := a.worker
 	w.place.renew = false
-	place := a.newSite()
-	place.attempt, place.old = s.Attempt, s.ID
+	env, want := a.environment(), environment.Wanted{Attempt: s.Attempt, Before: s.ID}
 	if now := w.observer.seen.Sandbox(); now != nil && s.ID == "" {
-		place.have, place.sandbox = true, now.GetId()
+		want.ID = now.GetId()
 	}
 	return func(ctx context.Context) (func(), error) {
 		if err := w.node.starting.enter(ctx, true); err != nil {
 			return nil, err
 		}
 		defer w.node.starting.leave()
-		err := place.make(ctx)
+		err := w.node.withRoom(ctx, func() error {
+			if id := env.Sandbox(); id != "" {
+				want.ID = id // the try before this one has made it
+			}
+			return env.Make(ctx, want)
+		})
 		return func() {
-			w.observer.add(place.sandbox)
-			if place.sandbox == "" {
+			w.observer.add(env.Sandbox())
+			if env.Sandbox() == "" {
 				w.observer.list() // it may be there nevertheless
 			}
-			w.place.site = nil
+			w.place.env = nil
 			if err == nil {
-				w.place.site = place
+				w.place.env = env
 			}
 		}, err
 	}
@@ -159,12 +156,14 @@ func (a acts) kill(s plan.Step) act {
 		if ctx.Err() != nil {
 			return nil, ctx.Err() // hurried before it began: the next step runs the hook
 		}
-		// What is left of the grace may have passed while no agent ran, or for containers before this one. The hook is run all the same.
+		// What is left of the grace may have passed while no agent ran, or for containers before this one. The hook is
+		// run all the same.
 		hookCtx, cancel := context.WithDeadline(ctx, latest(s.Deadline, time.Now().Add(minStop*time.Second)))
 		err := runHook(hookCtx, w.node.cfg.Runtime, c.Lifecycle.PreStop, target{s.ID, c, ips})
 		cancel()
 		if grpcstatus.Code(err) == codes.Unavailable && time.Now().Before(s.Deadline) {
-			return nil, fmt.Errorf("run preStop hook: %w", err) // it could not be asked for, and is again as long as there is time
+			// it could not be asked for, and is again as long as there is time
+			return nil, fmt.Errorf("run preStop hook: %w", err)
 		}
 		begun := func() { w.tries.hooked[s.ID] = true }
 		if ctx.Err() != nil {
@@ -219,8 +218,7 @@ func (a acts) remove(s plan.Step) act {
 			return nil, fmt.Errorf("remove container: %w", err)
 		}
 		// With a rotated log's names in the directory of the container there are few.
-		log := filepath.Join(spec.LogDirectory(w.node.cfg.LogDir, pod), spec.LogPath(s.Container, s.Attempt))
-		files, err := filepath.Glob(log + "*")
+		files, err := logsOf(w.node.cfg.LogDir, pod, s.Container, s.Attempt)
 		files = append(files, spec.MessageFile(w.node.cfg.RootDir, string(pod.UID), s.Container, s.Attempt))
 		for _, f := range files {
 			if rmErr := os.Remove(f); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
@@ -233,62 +231,39 @@ func (a acts) remove(s plan.Step) act {
 
 // forget removes a dead sandbox that holds no containers any more.
 func (a acts) forget(s plan.Step) act {
-	place := a.newSite()
-	return func(ctx context.Context) (func(), error) {
-		if err := place.stopSandbox(ctx, s.ID); err != nil {
-			return nil, fmt.Errorf("stop sandbox: %w", err)
-		}
-		_, err := a.worker.node.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID})
-		if err != nil && !isNotFound(err) {
-			return nil, fmt.Errorf("remove sandbox: %w", err)
-		}
-		return nil, nil
-	}
+	env := a.environment()
+	return func(ctx context.Context) (func(), error) { return nil, env.RemoveSandbox(ctx, s.ID) }
 }
 
-// finish gives back what a pod does not need that is over: its network, its group and its volumes. Its directory stays, for the
-// last words of its containers and for the record that it is over, which it is at no time without.
-func (a acts) finish() act {
+// finish gives back what a pod does not need that is over.
+func (a acts) finish(plan.Step) act {
 	w := a.worker
-	place, said, more, end := a.newSite(), w.messages(), w.size.added, (*mark)(nil)
+	env, root, uid := a.environment(), w.node.cfg.RootDir, w.pod.UID
+	said, more, end := w.messages(), w.size.added, (*termination)(nil)
 	if w.fate.end != nil {
-		end = new(w.mark())
+		end = new(w.termination())
+	}
+	// The record that there is more of this pod, and what the next agent will want to know of it.
+	keep := func() error {
+		if err := environment.KeepMessages(said); err != nil {
+			return err
+		}
+		if !more.empty() {
+			if err := record.Write(addedFile(root, uid), more); err != nil {
+				return fmt.Errorf("keep what was added to the pod: %w", err)
+			}
+		}
+		if end == nil {
+			return nil
+		}
+		return writeTermination(root, uid, *end)
 	}
 	return func(ctx context.Context) (func(), error) {
 		if err := w.node.stopping.enter(ctx, false); err != nil {
 			return nil, err
 		}
 		defer w.node.stopping.leave()
-		for _, id := range place.known {
-			if err := place.stopSandbox(ctx, id); err != nil {
-				return nil, fmt.Errorf("stop sandbox: %w", err)
-			}
-		}
-		if err := place.removeCgroup(ctx); err != nil {
-			return nil, err
-		}
-		if err := place.releaseResources(ctx); err != nil {
-			return nil, err
-		}
-		// The record that there is more of this pod, and what the next agent will want to know of it. A pod may be over before it had
-		// a directory.
-		if err := place.makeDirectory(ctx); err != nil {
-			return nil, err
-		}
-		if err := keepMessages(said); err != nil {
-			return nil, err
-		}
-		if !more.empty() {
-			if err := record.Write(addedFile(place.node.cfg.RootDir, place.pod.UID), more); err != nil {
-				return nil, fmt.Errorf("keep what was added to the pod: %w", err)
-			}
-		}
-		if end != nil {
-			if err := writeMark(place.node.cfg.RootDir, place.pod.UID, *end); err != nil {
-				return nil, err
-			}
-		}
-		if err := place.node.cfg.Volumes.Release(ctx, place.pod.UID); err != nil {
+		if err := env.Release(ctx, keep); err != nil {
 			return nil, err
 		}
 		return a.finishes, nil
@@ -297,26 +272,27 @@ func (a acts) finish() act {
 
 func (a acts) finishes() {
 	w := a.worker
-	w.place.finished, w.place.site = true, nil
+	w.place.finished, w.place.env = true, nil
 	w.told.over.Store(true)
+	defer w.told.tellEnd()
 	if w.fate.end != nil && w.fate.end.Keep {
-		w.told.lapsed.Store(&lapsed{Eviction: w.fate.evicted, at: time.Now()})
+		w.told.evictionDone.Store(&doneEviction{Eviction: w.fate.evicted, at: time.Now()})
 	}
 	w.node.askAgain()
 }
 
 // teardown removes everything of the pod.
-func (a acts) teardown() act {
+func (a acts) teardown(plan.Step) act {
 	w := a.worker
-	place := a.newSite()
+	env := a.environment()
 	return func(ctx context.Context) (func(), error) {
 		if err := w.node.stopping.enter(ctx, false); err != nil {
 			return nil, err
 		}
 		defer w.node.stopping.leave()
-		if err := place.unmake(ctx); err != nil {
+		if err := env.Remove(ctx); err != nil {
 			return nil, err
 		}
-		return func() { w.place.torn, w.place.site = true, nil }, nil
+		return func() { w.place.torn, w.place.env = true, nil }, nil
 	}
 }

@@ -35,8 +35,8 @@ const rootSpan = "pod"
 
 const seenAnnotation = "kubernetes.io/config.seen"
 
-// traces keeps the spans of the last start of each pod. It hears of all spans of the process as an OpenTelemetry processor and
-// takes those whose trace began with a pod's start.
+// traces keeps the spans of the last start of each pod. It hears of all spans of the process as an OpenTelemetry
+// processor and takes those whose trace began with a pod's start.
 type traces struct {
 	mu    sync.Mutex
 	byID  map[trace.TraceID]*podTrace

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,13 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
-// worker runs one pod. One goroutine has all of its state: it reads the mailbox, plans, begins the steps of the plan, and publishes
-// the status. A step runs in a goroutine of its own, because a pull or a hook can take minutes, with copies of what it needs; what
-// it came to is applied by the worker.
+// worker runs one pod. One goroutine has all of its state: it reads the mailbox, plans, begins the steps of the plan,
+// and publishes the status. A step runs in a goroutine of its own, because a pull or a hook can take minutes, with
+// copies of what it needs; what it came to is applied by the worker.
 //
 //	mailbox, results, timer ─> look at the runtime ─> plan ─> begin steps ─> publish ─> wait
 type worker struct {
@@ -53,9 +55,15 @@ type managed struct {
 
 // reports are what others may ask of a worker at any time.
 type reports struct {
-	waitsForRoom atomic.Bool            // its resize is deferred
-	over         atomic.Bool            // nothing of it runs, and what it does not need was given back
-	lapsed       atomic.Pointer[lapsed] // nil: it was not evicted, or has not come to its end
+	deferred atomic.Bool   // its resize is deferred
+	over     atomic.Bool   // nothing of it runs, and what it does not need was given back
+	end      chan struct{} // closed when it is over, or when there is no worker any more
+	once     sync.Once     // closes it
+	// Closed when nothing of it runs or will, though it may have files still, or when it is over.
+	quiet        chan struct{}
+	hushed       sync.Once                    // closes that
+	evictionDone atomic.Pointer[doneEviction] // nil: it was not evicted, or has not come to its end
+	evicted      atomic.Pointer[Eviction]     // as its record has it; nil: it was not told, or is to end for good
 }
 
 // fate is whether the pod is to end, and as what.
@@ -67,11 +75,11 @@ type fate struct {
 
 // place is what is known of what the pod has beside its containers.
 type place struct {
-	site     *site // nil: not prepared
-	renew    bool  // volumes may not have what their objects have
-	finished bool  // what a pod that is over does not need was given back
-	leaves   bool  // it is being removed
-	torn     bool  // nothing is left
+	env      *environment.Environment // nil: not prepared
+	renew    bool                     // volumes may not have what their objects have
+	finished bool                     // what a pod that is over does not need was given back
+	leaves   bool                     // it is being removed
+	torn     bool                     // nothing is left
 }
 
 // tries is what steps have come to.
@@ -111,21 +119,25 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 	log := n.cfg.Log.With(logAttrs(pod)...)
 	mail := newMailbox()
 	w := &worker{
-		node: n, uid: pod.UID, mail: mail, log: log, share: admission.ShareOf(pod), pod: pod, fate: fate{hidden: pod.Name == ""},
+		node: n, uid: pod.UID, mail: mail, log: log, share: admission.ShareOf(pod),
+		pod: pod, fate: fate{hidden: pod.Name == ""},
 		observer: observer{runtime: n.cfg.Runtime, uid: pod.UID, stale: true, said: map[string]string{}},
-		place:    place{renew: hasContent(pod)},
+		place:    place{renew: environment.HasContent(pod)},
 		tries: tries{
-			images: map[string]spec.Image{}, failed: map[string]plan.Failure{}, refused: map[string]plan.Failure{}, hooked: map[string]bool{},
+			images: map[string]spec.Image{}, failed: map[string]plan.Failure{},
+			refused: map[string]plan.Failure{}, hooked: map[string]bool{},
 		},
 		probes: map[string]plan.ProbeResults{}, prober: newProber(n, pod.UID, mail, log),
 		work: work{tasks: map[string]task{}, results: make(chan result)},
 	}
+	w.told.end, w.told.quiet = make(chan struct{}), make(chan struct{})
 	w.size = sizing{worker: w, resized: &plan.Resized{}, added: &added{}}
 	w.shown, w.start = publisher{worker: w}, startTrace{worker: w}
 	return w
 }
 
-// run works until nothing is left of the pod, or until ctx ends; then the pod stays as it is. It reports whether the pod is gone.
+// run works until nothing is left of the pod, or until ctx ends; then the pod stays as it is. It reports whether the
+// pod is gone.
 func (w *worker) run(ctx context.Context) (gone bool) {
 	defer w.settle()
 	timer := time.NewTimer(time.Hour)
@@ -136,7 +148,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		if w.look(ctx) {
 			w.size.recall()
 			w.size.allocate()
-			w.pod, w.size.want = w.size.added.adorn(w.pod), w.size.added.adorn(w.size.want)
+			w.pod, w.size.want = w.size.added.addTo(w.pod), w.size.added.addTo(w.size.want)
 			w.probe(ctx)
 			d := plan.Decide(w.view())
 			if d.Gone {
@@ -150,6 +162,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 			for _, s := range d.Steps {
 				w.begin(ctx, s)
 			}
+			w.tellQuiet()
 			if !w.place.leaves {
 				w.shown.publish(&d) // while the steps are being taken
 			}
@@ -231,23 +244,26 @@ func (w *worker) read(ctx context.Context) {
 // evict makes the pod end and stay known as one that the node has failed.
 func (w *worker) evict(e *Eviction) {
 	w.fate.evicted = e
-	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true})
+	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true, Shed: e.sheds()})
 }
 
-// stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in more of a
-// hurry.
+// stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in
+// more of a hurry.
 func (w *worker) stop(e plan.Ending) {
 	hurry := w.fate.end == nil || e.Since.Add(e.Grace).Before(w.fate.end.Since.Add(w.fate.end.Grace))
 	if w.fate.end != nil {
 		keep := e.Keep && w.fate.end.Keep
+		shed := keep && (e.Shed || w.fate.end.Shed)
 		if !hurry {
 			e = *w.fate.end
 		}
-		e.Keep = keep
+		e.Keep, e.Shed = keep, shed
 	}
 	w.fate.end = &e
 	w.start.endTrace()
-	if err := writeMark(w.node.cfg.RootDir, w.uid, w.mark()); err != nil {
+	end := w.termination()
+	w.told.evicted.Store(end.Evicted)
+	if err := writeTermination(w.node.cfg.RootDir, w.uid, end); err != nil {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
 	for _, t := range w.work.tasks {
@@ -257,8 +273,8 @@ func (w *worker) stop(e plan.Ending) {
 	}
 }
 
-func (w *worker) mark() mark {
-	m := mark{Since: w.fate.end.Since, Grace: w.fate.end.Grace}
+func (w *worker) termination() termination {
+	m := termination{Since: w.fate.end.Since, Grace: w.fate.end.Grace}
 	if w.fate.end.Keep {
 		m.Evicted = w.fate.evicted
 	}
@@ -304,6 +320,9 @@ func (w *worker) see(now *plan.Observed) {
 		w.node.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
 	}
 	w.observer.seen, w.observer.stale = now, false
+	if w.node.dead.see(w.uid, now.Dead(w.uid)) {
+		w.node.registry.ringAll()
+	}
 	said := map[string]string{}
 	for _, list := range now.Containers {
 		for i := range list {
@@ -325,21 +344,24 @@ func (w *worker) see(now *plan.Observed) {
 }
 
 func (w *worker) view() *plan.View {
+	now := time.Now()
+	unneeded, older := w.node.dead.unneeded(w.uid, now)
 	busy := make(map[string]plan.Step, len(w.work.tasks))
 	for key, t := range w.work.tasks {
 		busy[key] = t.step
 	}
 	return &plan.View{
-		Pod: w.pod, Now: time.Now(), Seen: w.observer.seen, Prepared: w.place.site != nil, Renew: w.place.renew, Finished: w.place.finished, Torn: w.place.torn,
-		Deadline: w.deadline(), Busy: busy, Resized: *w.size.resized, Images: w.tries.images, Failed: w.tries.failed, Refused: w.tries.refused, Probes: w.probes, End: w.fate.end,
-		Delays: w.node.cfg.Backoff,
+		Pod: w.pod, Now: now, Seen: w.observer.seen, Unneeded: unneeded, Older: older,
+		Prepared: w.place.env != nil, Renew: w.place.renew, Finished: w.place.finished, Torn: w.place.torn,
+		Deadline: w.deadline(), Busy: busy, Resized: *w.size.resized, Probes: w.probes, End: w.fate.end,
+		Images: w.tries.images, Failed: w.tries.failed, Refused: w.tries.refused, Delays: w.node.cfg.Backoff,
 	}
 }
 
 // begin runs a step.
 func (w *worker) begin(ctx context.Context, s plan.Step) {
-	do := acts{w}.act(s)
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, lifeKey{}, ctx))
+	do := acts{w}.of(s.Kind)(s)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, workerKey{}, ctx))
 	ctx = withLogAttrs(ctx, w.pod, s.Container)
 	w.work.tasks[s.Key()] = task{s, cancel}
 	w.log.Debug("step begins", s.LogAttrs()...)

@@ -1,5 +1,5 @@
-// Package podresources tells monitoring agents which container has which devices, exclusive CPUs and memory: kubelet's pod-resources
-// API on a unix socket.
+// Package podresources tells monitoring agents which container has which devices, exclusive CPUs and memory: kubelet's
+// pod-resources API on a unix socket.
 package podresources
 
 import (

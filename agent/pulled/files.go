@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-node/berth/agent/record"
 )
 
@@ -25,8 +27,8 @@ const (
 	recordsDir = "pulled"
 )
 
-// intent is kubelet's record of a pull that has begun, with the ID that the image had before: one that still has it was not
-// brought by the pull.
+// intent is kubelet's record of a pull that has begun, with the ID that the image had before: one that still has it was
+// not brought by the pull.
 type intent struct {
 	kubeletv1beta1.ImagePullIntent
 	Before  string `json:"berthBefore,omitempty"`
@@ -35,8 +37,8 @@ type intent struct {
 
 func (i intent) of() Image { return Image{i.Image, i.Handler} }
 
-// pulledRecord is kubelet's record of an image that was pulled, with the names that it had before, none of which has anything in the
-// mapping as long as nobody pulls the image by it.
+// pulledRecord is kubelet's record of an image that was pulled, with the names that it had before, none of which has
+// anything in the mapping as long as nobody pulls the image by it.
 type pulledRecord struct {
 	kubeletv1beta1.ImagePulledRecord
 	Preloaded []string `json:"berthPreloaded,omitempty"`
@@ -86,10 +88,13 @@ func (r *Records) readIntents() (map[Image]*pull, error) {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		data, err := os.ReadFile(path)
-		if err != nil {
+		if err != nil && !record.OfTheDisk(err) && !errors.Is(err, unix.EISDIR) {
 			return nil, err
 		}
-		i, err := decodeIntent(data)
+		var i intent
+		if err == nil {
+			i, err = decodeIntent(data)
+		}
 		if err == nil && fileName(i.of().String()) != e.Name() {
 			err = fmt.Errorf("it is about image %q, which would have another name", i.Image)
 		}

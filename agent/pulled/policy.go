@@ -10,7 +10,8 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// Policy says which images on the machine a pod may use only with credentials of its own that were good for the registry.
+// Policy says which images on the machine a pod may use only with credentials of its own that were good for the
+// registry.
 type Policy struct {
 	kind     kubeletv1beta1.ImagePullCredentialsVerificationPolicy
 	names    []string
@@ -28,8 +29,8 @@ func Kinds() []string {
 	}
 }
 
-// NewPolicy reads a policy. The images that are listed are for NeverVerifyAllowlistedImages only: names with their registry and
-// without tag and digest, or what names begin with and "/*".
+// NewPolicy reads a policy. The images that are listed are for NeverVerifyAllowlistedImages only: names with their
+// registry and without tag and digest, or what names begin with and "/*".
 func NewPolicy(kind string, images []string) (Policy, error) {
 	p := Policy{kind: kubeletv1beta1.ImagePullCredentialsVerificationPolicy(kind)}
 	if !slices.Contains(Kinds(), kind) {

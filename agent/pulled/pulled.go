@@ -1,9 +1,10 @@
-// Package pulled remembers which images the agent has pulled with which credentials, so that no pod gets an image of somebody else's
-// only because it is on the machine already. Policies, rules and the format of the records are a kubelet's.
+// Package pulled remembers which images the agent has pulled with which credentials, so that no pod gets an image of
+// somebody else's only because it is on the machine already. Policies, rules and the format of the records are a
+// kubelet's.
 //
-// Before a pull an intent is written, and after it, before the intent goes, a record of the image. What was pulled by an agent that was
-// killed in between is found by its intent, and is then an image that nobody has shown credentials for. Unlike the agent's other
-// records these outlive a loss of power, as the images do.
+// Before a pull an intent is written, and after it, before the intent goes, a record of the image. What was pulled by
+// an agent that was killed in between is found by its intent, and is then an image that nobody has shown credentials
+// for. Unlike the agent's other records these outlive a loss of power, as the images do.
 package pulled
 
 import (
@@ -26,16 +27,16 @@ type Secret = kubeletv1beta1.ImagePullSecret
 // maxSecrets is how many secrets are remembered for one name of an image, the latest. Others are verified again.
 const maxSecrets = 100
 
-// staleIntent is the age at which an intent that has led to no image is forgotten: another runtime may have gone on with the pull for a
-// while.
+// staleIntent is the age at which an intent that has led to no image is forgotten: another runtime may have gone on
+// with the pull for a while.
 const staleIntent = time.Hour
 
 // Config is what [Records] work with. Dir and Find are required.
 type Config struct {
 	Dir    string // is made when there is something to be kept in it
 	Policy Policy
-	// Find returns the ID that an image has on the machine, "" when it is not there, and all names that it has. The reference may be
-	// an ID.
+	// Find returns the ID that an image has on the machine, "" when it is not there, and all names that it has. The
+	// reference may be an ID.
 	Find func(context.Context, Image) (id string, names []string, err error)
 	Log  *slog.Logger
 }
@@ -63,8 +64,8 @@ func (i Image) full() (full Image, name string, err error) {
 	return Image{reference.TagNameOnly(named).String(), i.Handler}, named.Name(), nil
 }
 
-// Records are what is known of the images that were pulled. They are safe for concurrent use. Those that are nil remember nothing, and
-// every pod may use every image.
+// Records are what is known of the images that were pulled. They are safe for concurrent use. Those that are nil
+// remember nothing, and every pod may use every image.
 type Records struct {
 	cfg Config
 
@@ -129,8 +130,8 @@ type Pull struct {
 	image   Image
 }
 
-// Done tells that the pull has brought the image with that ID. by is the secret that the registry was shown; nil: nothing, or what every
-// pod of the node may show.
+// Done tells that the pull has brought the image with that ID. by is the secret that the registry was shown; nil:
+// nothing, or what every pod of the node may show.
 func (p *Pull) Done(ctx context.Context, id string, by *Secret) {
 	if p == nil {
 		return
@@ -168,15 +169,16 @@ func (r *Records) end(image Image, cut bool) {
 // forget removes an intent.
 func (r *Records) forget(image Image) {
 	if err := r.removeIntent(image); err != nil {
-		// With it the image is taken for one that was pulled, of which nothing worse comes than another look at credentials.
+		// With it the image is taken for one that was pulled, of which nothing worse comes than another look at
+		// credentials.
 		r.cfg.Log.Warn("intent of a pull stays", "image", image, "error", err)
 		return
 	}
 	delete(r.intents, image)
 }
 
-// May says whether a pod may use an image that is there, with that ID. secrets returns what the pod has for the image's registry; it
-// is called only when that matters.
+// May says whether a pod may use an image that is there, with that ID. secrets returns what the pod has for the image's
+// registry; it is called only when that matters.
 func (r *Records) May(ctx context.Context, image Image, id string, secrets func() []Secret) (bool, error) {
 	if r == nil {
 		return true, nil
@@ -192,7 +194,8 @@ func (r *Records) May(ctx context.Context, image Image, id string, secrets func(
 	}
 	known, found, err := r.read(id)
 	if err != nil {
-		r.cfg.Log.Warn("who has pulled an image cannot be told, and credentials are looked at anew", "image", image, "error", err)
+		r.cfg.Log.Warn("who has pulled an image cannot be told, and credentials are looked at again", "image", image,
+			"error", err)
 	}
 	p := r.intents[image]
 	byAgent := err != nil || found && !known.preloaded(name) || p != nil && p.Before != id
@@ -212,8 +215,8 @@ func (r *Records) May(ctx context.Context, image Image, id string, secrets func(
 	return r.shown(known, name, secrets()), nil
 }
 
-// shown says whether one of the secrets is one that the image was pulled with: the same credentials, or the same Secret, whose owner
-// has put others into it.
+// shown says whether one of the secrets is one that the image was pulled with: the same credentials, or the same
+// Secret, whose owner has put others into it.
 func (r *Records) shown(known *pulledRecord, name string, secrets []Secret) bool {
 	for _, s := range secrets {
 		for _, k := range known.CredentialMapping[name].KubernetesSecrets {
@@ -235,8 +238,8 @@ func (r *Records) shown(known *pulledRecord, name string, secrets []Secret) bool
 	return false
 }
 
-// sameSecret says whether two are the same object. Those of manifest files have no UID: whoever writes one with the name of another is
-// not known to be its owner.
+// sameSecret says whether two are the same object. Those of manifest files have no UID: whoever writes one with the
+// name of another is not known to be its owner.
 func sameSecret(a, b Secret) bool {
 	return a.UID != "" && a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
 }
@@ -249,7 +252,7 @@ func (r *Records) add(ctx context.Context, image Image, id string, by *Secret) e
 	}
 	known, found, err := r.read(id)
 	if err != nil {
-		r.cfg.Log.Warn("record of a pulled image is written anew", "image", image, "error", err)
+		r.cfg.Log.Warn("record of a pulled image is written again", "image", image, "error", err)
 	}
 	if !found {
 		known = newRecord(id)
@@ -263,8 +266,8 @@ func (r *Records) add(ctx context.Context, image Image, id string, by *Secret) e
 	return r.write(known)
 }
 
-// others are the names by which an image was on the machine before it was pulled for the first time. By them it goes on to be
-// everybody's.
+// others are the names by which an image was on the machine before it was pulled for the first time. By them it goes on
+// to be everybody's.
 func (r *Records) others(ctx context.Context, image Image, id string) []string {
 	_, names, err := r.cfg.Find(ctx, Image{id, image.Handler})
 	if err != nil {
@@ -309,8 +312,8 @@ func merge(known *pulledRecord, name string, by *Secret) bool {
 	return true
 }
 
-// settle looks what has become of pulls whose end nobody saw: an image that they brought is one that nobody has shown credentials
-// for. With a name given, that pull is over now, because another begins.
+// settle looks what has become of pulls whose end nobody saw: an image that they brought is one that nobody has shown
+// credentials for. With a name given, that pull is over now, because another begins.
 func (r *Records) settle(ctx context.Context, again *Image) error {
 	for image, p := range r.intents {
 		if p.running > 0 {

@@ -174,7 +174,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestKilled has the agent killed between any two of its acts. An image that it has pulled must never be taken for one that was there.
+// TestKilled has the agent killed between any two of its acts. An image that it has pulled must never be taken for one
+// that was there.
 func TestKilled(t *testing.T) {
 	a := secret("a", "good")
 	for name, act := range map[string]struct {

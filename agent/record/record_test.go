@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-node/berth/agent/record"
 )
 
@@ -61,5 +63,40 @@ func TestLoad(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLoadUnreadable has files that are none, and disks that nothing can be put aside on: they end no start.
+func TestLoadUnreadable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	load := func() (*int, error, error) {
+		return record.Load(path, 1, func([]byte) (*int, error) { return nil, errors.New("it cannot be") })
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, bad, err := load(); got != nil || bad == nil || err != nil {
+		t.Errorf("a directory: %v, %v, %v", got, bad, err)
+	}
+	if _, err := os.Stat(path + record.Aside); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("t", disk, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }()
+	path = filepath.Join(disk, "file")
+	if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, bad, err := load(); got != nil || bad == nil || err != nil || !strings.Contains(bad.Error(), "it stays") {
+		t.Errorf("on a disk that is read-only: %v, %v, %v", got, bad, err)
 	}
 }

@@ -1,8 +1,8 @@
-// Package rotate rotates the logs of containers whose runtime does not: it moves a log that has grown too long away and has the runtime
-// open a new one, as a kubelet does.
+// Package rotate rotates the logs of containers whose runtime does not: it moves a log that has grown too long away and
+// has the runtime open a new one, as a kubelet does.
 //
-// A log that nobody writes costs nothing: the kernel tells of the first write after a look, once. From then on the log is looked at
-// when it may have reached its size at the rate it was seen to grow.
+// A log that nobody writes costs nothing: the kernel tells of the first write after a look, once. From then on the log
+// is looked at when it may have reached its size at the rate it was seen to grow.
 package rotate
 
 import (
@@ -129,7 +129,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// take makes the logs of an owner be those. New ones are looked at at once: a crash may have left one in the middle of a rotation.
+// take makes the logs of an owner be those. New ones are looked at at once: a crash may have left one in the middle of
+// a rotation.
 func (l *looker) take(s set) {
 	had := l.logs[s.owner]
 	now := map[string]*watched{}
@@ -213,7 +214,8 @@ func (l *looker) look(ctx context.Context, one *watched) {
 func (l *looker) check(ctx context.Context, one *watched) (size int64, fresh bool, err error) {
 	fi, err := os.Stat(one.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Somebody was killed after the log had been moved, or another has moved it: what is written goes to where it is now.
+		// Somebody was killed after the log had been moved, or another has moved it: what is written goes to where it
+		// is now.
 		if err := l.reopen(ctx, one); err != nil {
 			return 0, false, err
 		}
@@ -230,7 +232,8 @@ func (l *looker) check(ctx context.Context, one *watched) (size int64, fresh boo
 		return fi.Size(), false, err
 	}
 	if err := l.reopen(ctx, one); err != nil {
-		// Nothing is lost: the runtime goes on writing to the file, under whatever name. Its readers want it where it was.
+		// Nothing is lost: the runtime goes on writing to the file, under whatever name. Its readers want it where it
+		// was.
 		backErr := unix.Renameat2(unix.AT_FDCWD, away, unix.AT_FDCWD, one.Path, unix.RENAME_NOREPLACE)
 		return fi.Size(), false, errors.Join(err, backErr)
 	}
@@ -246,7 +249,8 @@ func (l *looker) reopen(ctx context.Context, one *watched) error {
 	return nil
 }
 
-// moveAway gives a log a name with the time in it, as a kubelet does. A second may see several: the number keeps them in order.
+// moveAway gives a log a name with the time in it, as a kubelet does. A second may see several: the number keeps them
+// in order.
 func moveAway(path string, now time.Time) (string, error) {
 	name := path + now.UTC().Format(".20060102-150405")
 	names, err := rotated(path)

@@ -1,5 +1,5 @@
-// Package shutdown ends the pods in good order when the machine is shut down: it makes the login manager wait, ends the pods of each
-// priority within the time that is theirs, the least important first, and then lets the machine go.
+// Package shutdown ends the pods in good order when the machine is shut down: it makes the login manager wait, ends the
+// pods of each priority within the time that is theirs, the least important first, and then lets the machine go.
 package shutdown
 
 import (
@@ -78,14 +78,15 @@ func (m *Manager) total() time.Duration {
 	return sum
 }
 
-// Longest wait between two tries to reach a login manager that is away: there is no event of its coming back without a bus.
+// Longest wait between two tries to reach a login manager that is away: there is no event of its coming back without a
+// bus.
 const longestRetry = 30 * time.Second
 
 // askTimeout is how long pods wait for the login manager to say whether they may come.
 const askTimeout = 2 * time.Second
 
-// Ask refuses pods from the start when the machine is being shut down: an agent before us may have been killed in the middle of it. It is
-// called before any pod comes. What cannot be asked is asked again by [Manager.Run].
+// Ask refuses pods from the start when the machine is being shut down: an agent before us may have been killed in the
+// middle of it. It is called before any pod comes. What cannot be asked is asked again by [Manager.Run].
 func (m *Manager) Ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -176,8 +177,8 @@ type group struct {
 	pods   []*corev1.Pod
 }
 
-// groups divides pods among the periods: each to the one with the highest priority that is not above its own, and those that are
-// below all to the first. Periods without pods are left out: nobody waits for nothing.
+// groups divides pods among the periods: each to the one with the highest priority that is not above its own, and those
+// that are below all to the first. Periods without pods are left out: nobody waits for nothing.
 func groups(periods []Period, pods []*corev1.Pod) []group {
 	all := make([]group, len(periods))
 	for i, p := range periods {

@@ -39,7 +39,8 @@ func TestDirectoryGoesAndReturns(t *testing.T) {
 		}
 	}
 	fill("a", "b", "c")
-	// Files that go one after the other with a longer pause between them are files that were removed. A busy machine makes such pauses.
+	// Files that go one after the other with a longer pause between them are files that were removed. A busy machine
+	// makes such pauses.
 	const quiet = time.Second // what a directory that comes back is given
 	h := start(t, dir, func(c *Config) { c.Quiet = quiet })
 	h.wait("3 pods", func() bool { return len(h.pods) == 3 })
@@ -120,17 +121,23 @@ func TestInvalidKeepsPod(t *testing.T) {
 	good := podYAML("web", "nginx:1")
 	for bad, want := range map[string]string{
 		strings.Replace(good, "image: nginx:1", "image: ''", 1): "line 8: spec.containers[0].image: Required value",
-		strings.Replace(good, "image: nginx:1", "image: 5", 1):  `line 8: spec.containers[0].image: Invalid value: 5: must be a string: put quotes around it, as in "5"`,
-		strings.Replace(good, "image:", "\timage:", 1):          "invalid YAML",
+		strings.Replace(good, "image: nginx:1", "image: 5",
+			1): `line 8: spec.containers[0].image: Invalid value: 5: must be a string: put quotes around it, as in "5"`,
+		strings.Replace(good, "image:", "\timage:", 1): "invalid YAML",
 		good[:len(good)/2]: "",
 		"":                 "file is empty",
 		strings.Replace(good, "kind: Pod", "kind: Pd", 1): `line 2: kind: Invalid value: "v1 Pd": not supported: must be Pod`,
 		good + "---\nfoo\n": "a manifest must be a map",
-		strings.Replace(good, "name: web", "name: we_b", 1):                                                   "line 4: metadata.name: Invalid value",
-		strings.Replace(good, "name: web", "name: web\n  annotations: {kubernetes.io/config.mirror: abc}", 1): "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: it marks the copy",
-		strings.Replace(good, "spec:", "spec:\n  schedulingGates: [{name: x}]", 1):                            "line 6: spec.schedulingGates: Forbidden: a static pod is not scheduled",
-		good + "    volumeDevices: [{name: x, devicePath: /dev/x}]\n":                                         "spec.containers[0].volumeDevices",
-		strings.Replace(good, "  containers:", "  volumes: [{name: v, csi: {driver: x}}]\n  containers:", 1):  "spec.volumes[0].csi: Forbidden",
+		strings.Replace(good, "name: web", "name: we_b",
+			1): "line 4: metadata.name: Invalid value",
+		strings.Replace(good, "name: web", "name: web\n  annotations: {kubernetes.io/config.mirror: abc}",
+			1): "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: it marks the copy",
+		strings.Replace(good, "spec:", "spec:\n  schedulingGates: [{name: x}]",
+			1): "line 6: spec.schedulingGates: Forbidden: a static pod is not scheduled",
+		good + "    volumeDevices: [{name: x, devicePath: " +
+			"/dev/x}]\n": "spec.containers[0].volumeDevices",
+		strings.Replace(good, "  containers:", "  volumes: [{name: v, flocker: {datasetName: x}}]\n  containers:",
+			1): "spec.volumes[0].flocker: Forbidden",
 	} {
 		h.write("a.yaml", good)
 		h.waitImage("web", "nginx:1")
@@ -255,8 +262,8 @@ func randomOperations(t *testing.T, r *rand.Rand) {
 			}
 		}
 	}
-	// Nothing is wrong with any file now, but for conflicts; those are settled by whoever came first, so the set of names is
-	// what can be compared, and the images of names claimed once.
+	// Nothing is wrong with any file now, but for conflicts; those are settled by whoever came first, so the set of
+	// names is what can be compared, and the images of names claimed once.
 	names, images := map[string]int{}, map[string]string{}
 	entries, err := os.ReadDir(dir)
 	must(t, err)
@@ -282,10 +289,14 @@ func randomOperations(t *testing.T, r *rand.Rand) {
 	})
 }
 
-// TestKernelsFile: a file of /proc says that it is a regular one, but to read /proc/kmsg is to wait until the kernel says something.
+// TestKernelsFile: a file of /proc says that it is a regular one, but to read /proc/kmsg is to wait until the kernel
+// says something.
 func TestKernelsFile(t *testing.T) {
 	h := start(t, t.TempDir(), nil)
-	for name, target := range map[string]string{"kmsg.yaml": "/proc/kmsg", "type.yaml": "/sys/kernel/uevent_seqnum", "status.yaml": "/proc/self/status"} {
+	for name, target := range map[string]string{
+		"kmsg.yaml": "/proc/kmsg", "type.yaml": "/sys/kernel/uevent_seqnum",
+		"status.yaml": "/proc/self/status",
+	} {
 		must(t, os.Symlink(target, filepath.Join(h.dir, name)))
 		if f, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 			f.Close()

@@ -155,7 +155,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// configMap writes a version of a mounted ConfigMap: a directory, a link to it that is swapped, and a link for each key.
+// configMap writes a version of a mounted ConfigMap: a directory, a link to it that is swapped, and a link for each
+// key.
 func configMap(t *testing.T, dir string, version int, files map[string]string) {
 	t.Helper()
 	real := fmt.Sprintf("..v%d", version)
@@ -179,7 +180,10 @@ func TestConfigMapMount(t *testing.T) {
 	h := start(t, dir, nil)
 	h.waitImage("a", "nginx:1")
 	for v := 2; v < 8; v++ {
-		configMap(t, dir, v, map[string]string{"a.yaml": podYAML("a", fmt.Sprintf("nginx:%d", v)), "b.yaml": podYAML("b", "nginx:1")})
+		configMap(t, dir, v, map[string]string{
+			"a.yaml": podYAML("a", fmt.Sprintf("nginx:%d", v)),
+			"b.yaml": podYAML("b", "nginx:1"),
+		})
 		h.waitImage("a", fmt.Sprintf("nginx:%d", v))
 	}
 	h.flush()

@@ -32,7 +32,7 @@ func TestKept(t *testing.T) {
 			t.Errorf("%.60q: %+v, want %v", c.edit, p, c.kept)
 		}
 		h.write("two.yaml", two)
-		h.wait("no problem", func() bool { return len(h.src.Problems()) == 0 })
+		h.wait("no problem", func() bool { return len(h.src.Problems()) == 0 || h.nudge() })
 	}
 	h.write("other.yaml", podYAML("a", "img:2"))
 	if p := h.waitProblem("other.yaml", "Duplicate value"); p.Kept != nil {
@@ -40,7 +40,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptLater has nowhere to keep the manifests at first, as on a disk that is read-only: they are kept when they can be.
+// TestKeptLater has nowhere to keep the manifests at first, as on a disk that is read-only: they are kept when they can
+// be.
 func TestKeptLater(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(state, nil, 0o600); err != nil {

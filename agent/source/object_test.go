@@ -36,12 +36,20 @@ data: {a: "1"}
   {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: r}, handler: crun}]}
 ---
 {apiVersion: scheduling.k8s.io/v1, kind: PriorityClassList, items: [{metadata: {name: high}, value: 7}]}
+---
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: disk.example.com}
+spec: {attachRequired: false, fsGroupPolicy: File}
 `)
 	h.wait("priority class", func() bool { return h.object(object.PriorityClass, "high") != nil })
 	for _, k := range []struct {
 		kind object.Kind
 		name string
-	}{{object.ConfigMap, "c"}, {object.PersistentVolume, "p"}, {object.PersistentVolumeClaim, "q"}, {object.RuntimeClass, "r"}} {
+	}{{object.ConfigMap, "c"}, {object.PersistentVolume, "p"}, {object.PersistentVolumeClaim, "q"}, {
+		object.RuntimeClass,
+		"r",
+	}, {object.CSIDriver, "disk.example.com"}} {
 		if h.object(k.kind, k.name) == nil {
 			t.Errorf("no %s %s", k.kind, k.name)
 		}
@@ -52,13 +60,16 @@ data: {a: "1"}
 	// What becomes wrong stays as it was, and so does what is beside it.
 	h.write("all.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: 5}\n")
 	h.waitProblem("all.yaml", `line 4: data[a]: Invalid value: 5: must be a string: put quotes around it, as in "5"`)
-	if c, ok := h.object(object.ConfigMap, "c").(*corev1.ConfigMap); !ok || c.Data["a"] != "1" || h.object(object.RuntimeClass, "r") == nil {
+	if c, ok := h.object(object.ConfigMap, "c").(*corev1.ConfigMap); !ok || c.Data["a"] != "1" ||
+		h.object(object.RuntimeClass, "r") == nil {
 		t.Errorf("%v", h.objects)
 	}
 	h.write("all.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: '2'}\n")
 	h.wait("the others gone", func() bool { return len(h.objects) == 1 })
 	h.remove("all.yaml")
 	h.wait("all gone", func() bool { return len(h.objects) == 0 })
+	h.write("tokens.yaml", "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {name: t}\nspec: {tokenRequests: [{audience: x}]}\n")
+	h.waitProblem("tokens.yaml", "spec.tokenRequests: Forbidden: only an API server makes tokens of service accounts")
 }
 
 func TestSecretsAreForRootOnly(t *testing.T) {
@@ -72,7 +83,8 @@ func TestSecretsAreForRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wait("secret", func() bool { return h.object(object.Secret, "s") != nil })
-	if s, ok := h.object(object.Secret, "s").(*corev1.Secret); !ok || string(s.Data["password"]) != "hunter2" || s.Type != corev1.SecretTypeOpaque {
+	if s, ok := h.object(object.Secret, "s").(*corev1.Secret); !ok || string(s.Data["password"]) != "hunter2" ||
+		s.Type != corev1.SecretTypeOpaque {
 		t.Errorf("%v", s)
 	}
 	// A file that is opened to others makes nobody lose the secret, but what is new in it does not count.
@@ -116,7 +128,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 	h.wait("secret", func() bool { return h.object(object.Secret, "s") != nil })
 	kept := ""
 	// It is kept a moment after it was told, of which nothing tells.
-	for end := time.Now().Add(patience); !strings.Contains(kept, "ConfigMap") && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(kept, "ConfigMap") &&
+		time.Now().Before(end); time.Sleep(time.Millisecond) {
 		all, err := filepath.Glob(filepath.Join(state, "*"))
 		if err != nil {
 			t.Fatal(err)
@@ -140,7 +153,8 @@ func TestCredentials(t *testing.T) {
 	}
 	h := start(t, t.TempDir(), func(c *Config) { c.Credentials = creds })
 	manifest := func(value string) string {
-		return "apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  annotations: {berth.node/credentials: '" + value + "'}\n"
+		return "apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  annotations: {berth.node/credentials: '" + value +
+			"'}\n"
 	}
 	for value, want := range map[string]string{
 		"password=none":          `read credential "none" of this service: no such file or directory`,
@@ -187,8 +201,10 @@ func TestObjectsComeFirst(t *testing.T) {
 func TestResourceClaimUID(t *testing.T) {
 	h := start(t, t.TempDir(), nil)
 	text := func(meta, count, device string) string {
-		return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c" + meta + "}\nspec: {devices: {requests: [{name: r, exactly: {deviceClassName: x" + count + "}}]}}\n" +
-			"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p, device: " + device + "}]}}, reservedFor: [{resource: pods, name: x, uid: u}]}\n"
+		return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c" + meta +
+			"}\nspec: {devices: {requests: [{name: r, exactly: {deviceClassName: x" + count + "}}]}}\n" +
+			"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p, device: " + device +
+			"}]}}, reservedFor: [{resource: pods, name: x, uid: u}]}\n"
 	}
 	uid := func(text, want string) string {
 		t.Helper()
@@ -196,7 +212,8 @@ func TestResourceClaimUID(t *testing.T) {
 		var c *resourcev1.ResourceClaim
 		h.wait("claim with "+want, func() bool {
 			c, _ = h.object(object.ResourceClaim, "c").(*resourcev1.ResourceClaim)
-			return c != nil && (c.Status.Allocation.Devices.Results[0].Device+string(c.UID) == want || c.Status.Allocation.Devices.Results[0].Device == want)
+			return c != nil && (c.Status.Allocation.Devices.Results[0].Device+string(c.UID) == want ||
+				c.Status.Allocation.Devices.Results[0].Device == want)
 		})
 		if len(c.Status.ReservedFor) > 0 || c.Namespace != "default" {
 			t.Errorf("%+v", c)

@@ -17,7 +17,7 @@ func (s *Source) Problems() []Problem {
 	return out
 }
 
-// refresh tells anew what is wrong with a file.
+// refresh tells again what is wrong with a file.
 func (s *Source) refresh(name string) {
 	f := s.files[name]
 	if f == nil {
@@ -42,7 +42,8 @@ func (s *Source) setProblems(name string, now []Problem) {
 		}
 		s.cfg.Report(p)
 		if len(p.Errors) > 0 {
-			s.log.Error("manifest is refused, and what runs of it stays", "file", p.File, "pod", p.Pod, "errors", p.Errors, "warnings", p.Warnings)
+			s.log.Error("manifest is refused, and what runs of it stays", "file", p.File, "pod", p.Pod, "errors", p.Errors,
+				"warnings", p.Warnings)
 		} else {
 			s.log.Warn("manifest has flaws", "file", p.File, "pod", p.Pod, "warnings", p.Warnings)
 		}

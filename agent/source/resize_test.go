@@ -42,8 +42,8 @@ func (h *harness) waitCPU(pod, cpu string) types.UID {
 	return uid
 }
 
-// A pod goes on when nothing but its resources has changed, whatever else happens to its manifest meanwhile; it is another one when
-// anything else has.
+// A pod goes on when nothing but its resources has changed, whatever else happens to its manifest meanwhile; it is
+// another one when anything else has.
 func TestResizedPodGoesOn(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	keep := func(c *Config) { c.StateDir = state }

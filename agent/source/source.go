@@ -33,9 +33,10 @@ type Config struct {
 	Dir      string        // need not exist yet
 	NodeName string        // becomes part of each pod's name
 	Rescan   time.Duration // 0: 20 s
-	Quiet    time.Duration // how long a file that goes may take to come back; 0: 20 ms if it was renamed, 5 ms if it was removed
-	Log      *slog.Logger
-	Report   func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
+	// how long a file that goes may take to come back; 0: 20 ms if it was renamed, 5 ms if it was removed
+	Quiet  time.Duration
+	Log    *slog.Logger
+	Report func(Problem) // called from Run when a problem comes, changes or goes (then without errors and warnings)
 
 	// StateDir keeps the last good version of each manifest, so that a file that is invalid while the agent restarts
 	// does not cost its pods. Empty: such pods are lost at a restart.
@@ -53,8 +54,9 @@ type Config struct {
 
 // Problem is what is wrong with a manifest.
 type Problem struct {
-	File     string
-	Pod      string // namespace/name, with the kind before it when it is no pod; "" when it concerns the file or cannot be told
+	File string
+	// namespace/name, with the kind before it when it is no pod; "" when it concerns the file or cannot be told
+	Pod      string
 	Errors   []string
 	Warnings []string
 	// Kept are the pods, as namespace/name, that run on as the file had them before: it cannot be told any more what it

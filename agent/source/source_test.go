@@ -23,11 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience bounds waits that must come to an end; nothing asserts on time.
 const patience = 20 * time.Second
 
-// These are for how long a directory waits for a file to come back.
-const (
-	renamedQuiet = 20 * time.Millisecond
-	goneLimit    = 200 * time.Millisecond
-)
+// goneLimit is how long a directory waits at most for a file to come back.
+const goneLimit = 200 * time.Millisecond
 
 // harness runs a Source and keeps what a consumer would know.
 type harness struct {
@@ -45,7 +42,8 @@ type harness struct {
 }
 
 func podYAML(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    image: %s\n", name, image)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    "+
+		"image: %s\n", name, image)
 }
 
 // start runs a source on dir until the test ends, or until stop is called.
@@ -137,12 +135,12 @@ func (h *harness) waitImage(pod, image string) {
 	h.wait(fmt.Sprintf("pod %s with image %q", pod, image), func() bool { return h.image(pod) == image })
 }
 
-// flush waits until everything that happened before was acted upon: a pod written afterwards has come out.
+// flush waits until everything that happened before was acted upon: a pod written afterwards has come out, and one removed afterwards
+// has gone, which it does with all files that went before it.
 func (h *harness) flush() {
 	h.t.Helper()
 	h.write("zz-flush.yaml", podYAML("flush", "flush:"+fmt.Sprint(time.Now().UnixNano())))
 	h.wait("flushed", func() bool { return h.image("flush") != "" })
-	time.Sleep(goneLimit + renamedQuiet)
 	h.remove("zz-flush.yaml")
 	h.wait("flushed", func() bool { return h.image("flush") == "" })
 }
@@ -243,7 +241,8 @@ func TestIdentity(t *testing.T) {
 	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "node1" || len(p.UID) != 32 {
 		t.Errorf("identity: %s/%s on %s, uid %s", p.Namespace, p.Name, p.Spec.NodeName, p.UID)
 	}
-	if p.Annotations[desired.AnnotationSource] != "file" || p.Annotations[desired.AnnotationHash] != string(p.UID) || p.Annotations[desired.AnnotationSeen] == "" {
+	if p.Annotations[desired.AnnotationSource] != "file" || p.Annotations[desired.AnnotationHash] != string(p.UID) ||
+		p.Annotations[desired.AnnotationSeen] == "" {
 		t.Errorf("annotations: %v", p.Annotations)
 	}
 	if n := len(p.Spec.Tolerations); n != 1 || p.Spec.Tolerations[0].Effect != corev1.TaintEffectNoExecute {

@@ -35,7 +35,8 @@ type savedObject struct {
 type savedPod struct {
 	Since time.Time       `json:"since"`
 	Pod   json.RawMessage `json:"pod"`
-	UID   types.UID       `json:"uid,omitempty"` // of the pod that goes on, when the manifest would make another one now
+	// Of the pod that goes on, when the manifest would make another one now.
+	UID types.UID `json:"uid,omitempty"`
 }
 
 func (s *Source) statePath(name string) string {
@@ -102,8 +103,8 @@ func (s *Source) restore() {
 	}
 }
 
-// save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it. What cannot be kept
-// is tried again.
+// save keeps what changed. It runs when there is nothing to send: it is for a restart only, and no pod waits for it.
+// What cannot be kept is tried again.
 func (s *Source) save() {
 	if len(s.unsaved) == 0 {
 		return

@@ -67,6 +67,13 @@ func TestURL(t *testing.T) {
 	}
 	// A server that fails takes nothing away, and neither does it when the agent starts.
 	body.Store(podYAML("web", "nginx:2"))
+	well := func() bool { return len(h.src.Problems()) == 0 || h.nudge() }
+	h.wait("no problem left", well)
+	status.Store(http.StatusInternalServerError)
+	h.waitProblem("pods.yaml", "500 Internal Server Error")
+	// What it says when it is back is what it said before.
+	status.Store(http.StatusOK)
+	h.wait("the server is back", well)
 	status.Store(http.StatusInternalServerError)
 	h.waitProblem("pods.yaml", "500 Internal Server Error")
 	h.stop()

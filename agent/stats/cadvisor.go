@@ -14,7 +14,8 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// Cadvisor is /metrics/cadvisor: groups from the root down to containers, under the names that kubelet has from cAdvisor.
+// Cadvisor is /metrics/cadvisor: groups from the root down to containers, under the names that kubelet has from
+// cAdvisor.
 func (c *Collector) Cadvisor(version string) prometheus.Gatherer {
 	return gatherer(func(to *page) {
 		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
@@ -89,7 +90,7 @@ func (c *Collector) machine(s *Snapshot, to *page) {
 	values := []string{oneLine("/proc/sys/kernel/random/boot_id"), oneLine("/etc/machine-id"), oneLine("/sys/class/dmi/id/product_uuid")}
 	to.family("machine_cpu_cores", "Number of logical CPU cores.", gauge, labels...).put(time.Time{}, float64(s.Node.Cores), values...)
 	to.family("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", gauge).put(time.Time{}, 0)
-	if m := c.layout.get(c, layoutAge, readLayout); m != nil {
+	if m := c.layout.get(c.aside, layoutAge, readLayout); m != nil {
 		cores := m.Groups(func(c topology.CPU) int { return c.Core })
 		sockets := m.Groups(func(c topology.CPU) int { return c.Socket })
 		to.family("machine_cpu_physical_cores", "Number of physical CPU cores.", gauge, labels...).put(time.Time{}, float64(len(cores)), values...)

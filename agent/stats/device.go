@@ -10,7 +10,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// devices knows of groups what went to and from each block device, which is read only for who asks and when it has changed in sum.
+// devices knows of groups what went to and from each block device, which is read only for who asks and when it has
+// changed in sum.
 type devices struct {
 	mu    sync.Mutex
 	of    map[string]deviceUse // by group

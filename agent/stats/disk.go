@@ -16,7 +16,37 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/patience"
 )
+
+// aside is what runs beside those who ask, until it is ended.
+type aside struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+}
+
+func newAside() *aside {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &aside{ctx: ctx, cancel: cancel}
+}
+
+// end waits for what runs, but not for a file system that does not answer.
+func (a *aside) end() {
+	a.cancel()
+	ended := make(chan struct{})
+	go func() {
+		a.wait.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(endPatience):
+	}
+}
+
+// endPatience is how long what runs has to end.
+const endPatience = 5 * time.Second
 
 // slow is a figure that is dear to find out: that is done beside, when somebody asks and what is known has become old.
 type slow[T any] struct {
@@ -24,23 +54,24 @@ type slow[T any] struct {
 	value T
 	due   time.Time
 	busy  chan struct{} // closed when what is being found out is known
+	since time.Time     // that is being found out
 }
 
-// patience is how long who asks waits for a figure that is not known yet, or is old.
-const patience = 300 * time.Millisecond
+// patient is how long who asks waits for a figure that is not known yet, or is old.
+const patient = 300 * time.Millisecond
 
 // idleShare keeps what finds out from taking more than that part of a core.
 const idleShare = 20
 
 // get returns what is known.
-func (s *slow[T]) get(c *Collector, every time.Duration, find func(context.Context) T) T {
+func (s *slow[T]) get(a *aside, every time.Duration, find func(context.Context) T) T {
 	s.mu.Lock()
-	if s.busy == nil && time.Now().After(s.due) && c.ctx.Err() == nil {
+	if s.busy == nil && time.Now().After(s.due) && a.ctx.Err() == nil {
 		busy := make(chan struct{})
-		s.busy = busy
-		c.wait.Go(func() {
+		s.busy, s.since = busy, time.Now()
+		a.wait.Go(func() {
 			began := time.Now()
-			v := find(c.ctx)
+			v := find(a.ctx)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.value, s.busy = v, nil
@@ -48,12 +79,12 @@ func (s *slow[T]) get(c *Collector, every time.Duration, find func(context.Conte
 			close(busy)
 		})
 	}
-	busy := s.busy
+	busy, left := s.busy, time.Until(s.since.Add(patient))
 	s.mu.Unlock()
-	if busy != nil {
+	if busy != nil && left > 0 { // what takes longer is waited for once
 		select {
 		case <-busy:
-		case <-time.After(patience):
+		case <-time.After(left):
 		}
 	}
 	s.mu.Lock()
@@ -70,6 +101,7 @@ type Disk struct {
 	Known               bool
 	Own                 bool   // it is a file system of its own
 	Claim               string // name of the claim whose volume it is
+	Abnormal            *bool  // its driver says that it is not well; nil: it does not say
 }
 
 // disk is all of a pod.
@@ -81,24 +113,19 @@ type disk struct {
 // diskEvery is how often a pod's files are counted, while somebody asks.
 const diskEvery = time.Minute
 
+// countPatience is how long the files of a volume may take to be counted.
+const countPatience = 10 * time.Minute
+
 // disk counts the pod's files.
 func (c *Collector) disk(p *Pod) disk {
 	pod := p.Pod
-	return p.state.disk.get(c, diskEvery, func(ctx context.Context) disk {
+	return p.state.disk.get(c.aside, diskEvery, func(ctx context.Context) disk {
 		out := disk{volumes: map[string]Disk{}, logs: map[string]Disk{}}
 		base := filepath.Join(c.cfg.RootDir, "pods", string(pod.UID), "volumes")
 		for i := range pod.Spec.Volumes {
 			v := &pod.Spec.Volumes[i]
-			var d Disk
-			path, claim := volumePath(base, v.Name), claimOf(pod, v)
-			switch {
-			case path != "":
-				d = volume(ctx, path)
-			case claim != "":
-				d = c.claimed(p, v.Name)
-			}
-			d.Claim = claim
-			if path != "" || d.Known {
+			if d, ok := c.volume(ctx, p, v, base); ok {
+				d.Claim = claimOf(pod, v)
 				out.volumes[v.Name] = d
 			}
 		}
@@ -115,6 +142,49 @@ func (c *Collector) disk(p *Pod) disk {
 	})
 }
 
+// answers is how long a file system has to say that it is there, and to notice that nobody waits for it any more.
+const answers = 10 * time.Second
+
+// volume is what a pod's volume takes; false: nothing is known of it. One that is on something that does not answer
+// holds up nothing but itself.
+func (c *Collector) volume(ctx context.Context, p *Pod, v *corev1.Volume, base string) (Disk, bool) {
+	if c.cfg.Volume != nil {
+		if d, ok := c.cfg.Volume(ctx, p.Pod, v.Name); ok {
+			return d, d.Known || d.Abnormal != nil
+		}
+	}
+	of := filepath.Join(base, v.Name)
+	probing, cancel := context.WithTimeout(ctx, answers)
+	defer cancel()
+	path, err := patience.Ask(probing, &c.calls, of, 0, func() (string, error) {
+		at := volumePath(base, v.Name)
+		var st unix.Statfs_t
+		if at != "" {
+			_ = unix.Statfs(at, &st) // it answers, whatever it says
+		}
+		return at, nil
+	})
+	if err != nil {
+		return Disk{}, false
+	}
+	most := countPatience
+	if path == "" { // nothing is counted
+		most = answers
+	}
+	ctx, cancel = context.WithTimeout(ctx, most)
+	defer cancel()
+	d, err := patience.Ask(ctx, &c.calls, of, answers, func() (Disk, error) {
+		if path == "" && claimOf(p.Pod, v) != "" {
+			return c.claimed(p, v.Name), nil
+		}
+		if path == "" {
+			return Disk{}, nil
+		}
+		return volume(ctx, path), nil
+	})
+	return d, err == nil && (path != "" || d.Known)
+}
+
 // claimOf is the claim whose volume it is; "" = none.
 func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
@@ -126,15 +196,15 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	return ""
 }
 
-// claimed asks the file system of a claimed volume that is somewhere on the node, where a container has it. It is that of the disk: the
-// files of a volume can be more than can be counted.
+// claimed asks the file system of a claimed volume that is somewhere on the node, where a container has it. It is that
+// of the disk: the files of a volume can be more than can be counted.
 func (c *Collector) claimed(p *Pod, name string) Disk {
 	for i := range p.Containers {
 		r := &p.Containers[i]
 		if r.Spec == nil {
 			continue
 		}
-		line, _, _ := bytes.Cut(c.pids(r.Path), []byte("\n"))
+		line, _, _ := bytes.Cut(pids(c.cfg.Groups, r.Path), []byte("\n"))
 		pid := atoi(line)
 		at := slices.IndexFunc(r.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name })
 		if at < 0 || pid == 0 {
@@ -164,8 +234,8 @@ func statIn(pid int, path string) (Disk, bool) {
 	return d, d.Known
 }
 
-// volumePath finds the volume's directory: which plugin made it is part of its path. One of the host is nowhere here, and is not the
-// pod's use.
+// volumePath finds the volume's directory: which plugin made it is part of its path. One of the host is nowhere here,
+// and is not the pod's use.
 func volumePath(base, name string) string {
 	plugins, err := os.ReadDir(base)
 	if err != nil {
@@ -196,7 +266,8 @@ func volume(ctx context.Context, path string) Disk {
 	return d
 }
 
-// statfs fills in what there is where path is, and what is used of it if that is to be this one's use. It says whether it could.
+// statfs fills in what there is where path is, and what is used of it if that is to be this one's use. It says whether
+// it could.
 func (d *Disk) statfs(path string, used bool) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {
@@ -209,12 +280,6 @@ func (d *Disk) statfs(path string, used bool) bool {
 		d.Used, d.InodesUsed = (st.Blocks-st.Bfree)*size, st.Files-st.Ffree
 	}
 	return true
-}
-
-// Used is the size of the blocks of the files below dir, as du counts them; false when dir cannot be read.
-func Used(ctx context.Context, dir string) (bytes int64, ok bool) {
-	d, ok := count(ctx, dir)
-	return int64(d.Used), ok
 }
 
 // count adds up the blocks of the files below dir: each hard link once, nothing of other mounts, no link followed.

@@ -3,6 +3,7 @@ package stats
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,10 +12,75 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
 )
+
+// meter measures groups and pods, and keeps their files open between two measurements. One measurement is made at a
+// time.
+type meter struct {
+	cfg *Config
+	log *slog.Logger
+
+	pods   map[types.UID]*podState
+	groups map[string]*group
+	round  cgroups.Round
+	open   int // groups whose files are open
+	most   int // how many may be
+}
+
+func newMeter(c *Config) *meter {
+	return &meter{cfg: c, log: c.Log, pods: map[types.UID]*podState{}, groups: map[string]*group{}, most: mostGroups()}
+}
+
+// mostGroups leaves half of the descriptors that this process may have to everything else.
+func mostGroups() int {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 20
+	}
+	return int(min(r.Cur, 1<<20)) / 2 / filesPerGroup
+}
+
+// measure measures everything; brief it is CPU time and memory alone.
+func (m *meter) measure(brief bool) *Snapshot {
+	began := time.Now()
+	s := &Snapshot{Time: began, brief: brief}
+	seen := map[string]bool{}
+	kills, err := cgroups.MachineOOMKills()
+	m.round = cgroups.Round{OOMKills: kills, Known: err == nil, Brief: brief}
+	s.Node = m.node(seen)
+	for _, path := range m.cfg.Classes {
+		s.Classes = append(s.Classes, m.figures(path, time.Time{}, seen, true))
+	}
+	live := map[types.UID]bool{}
+	for _, pod := range m.cfg.Pods() {
+		if p, ok := m.pod(pod, seen); ok {
+			live[pod.UID] = true
+			s.Pods = append(s.Pods, p)
+		}
+	}
+	m.keep(seen, live)
+	return s
+}
+
+// keep closes the files of all others.
+func (m *meter) keep(groups map[string]bool, pods map[types.UID]bool) {
+	for path, g := range m.groups {
+		if !groups[path] {
+			m.shut(g)
+			delete(m.groups, path)
+		}
+	}
+	for uid, p := range m.pods {
+		if !pods[uid] {
+			p.net.close()
+			delete(m.pods, uid)
+		}
+	}
+}
 
 // group is one that is measured again and again.
 type group struct {
@@ -23,22 +89,23 @@ type group struct {
 	moved   bool
 }
 
-func (g *group) close(c *Collector) {
+// shut closes the files of a group.
+func (m *meter) shut(g *group) {
 	if g.sampler != nil {
 		g.sampler.Close()
 		g.sampler = nil
-		c.open--
+		m.open--
 	}
 }
 
-// figures measures a group. The rate of one that was not measured before is that since it began, if it is known when. Without
-// awake the group above did not move, so that nothing in this one did.
-func (c *Collector) figures(path string, began time.Time, seen map[string]bool, awake bool) Figures {
+// figures measures a group. The rate of one that was not measured before is that since it began, if it is known when.
+// Without awake the group above did not move, so that nothing in this one did.
+func (m *meter) figures(path string, began time.Time, seen map[string]bool, awake bool) Figures {
 	seen[path] = true
-	g := c.groups[path]
+	g := m.groups[path]
 	if g == nil {
 		g = &group{figures: Figures{Path: path, Usage: cgroups.Usage{Time: began}}, moved: true}
-		c.groups[path] = g
+		m.groups[path] = g
 	}
 	if !awake && g.figures.Known {
 		g.moved = false
@@ -46,13 +113,13 @@ func (c *Collector) figures(path string, began time.Time, seen map[string]bool, 
 		return g.figures
 	}
 	before := g.figures.Usage
-	now, err := c.sample(g, path)
+	now, err := m.sample(g, path)
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
-			c.log.Warn("group cannot be measured", "cgroup", path, "error", err)
+			m.log.Warn("group cannot be measured", "cgroup", path, "error", err)
 		}
-		g.close(c)
-		delete(c.groups, path) // it is gone, or will be made anew
+		m.shut(g)
+		delete(m.groups, path) // it is gone, or will be made again
 		return Figures{Path: path}
 	}
 	g.figures.Usage, g.figures.Known = now, true
@@ -63,86 +130,88 @@ func (c *Collector) figures(path string, began time.Time, seen map[string]bool, 
 	return g.figures
 }
 
-func (c *Collector) sample(g *group, path string) (cgroups.Usage, error) {
-	if g.sampler == nil && c.open >= c.most {
+func (m *meter) sample(g *group, path string) (cgroups.Usage, error) {
+	if g.sampler == nil && m.open >= m.most {
 		g.moved = true
-		return c.cfg.Groups.Stat(path)
+		return m.cfg.Groups.Stat(path)
 	}
 	var u cgroups.Usage
 	if g.sampler == nil {
-		s, err := c.cfg.Groups.OpenSampler(path)
+		s, err := m.cfg.Groups.OpenSampler(path)
 		if err != nil {
 			return u, err
 		}
-		if c.aggregate(path) {
+		if m.aggregate(path) {
 			s.Alone()
 		}
-		if above := c.groups[filepath.Dir(path)]; above != nil && above.sampler != nil {
+		if above := m.groups[filepath.Dir(path)]; above != nil && above.sampler != nil {
 			s.Below(above.sampler)
 		}
 		g.sampler = s
-		c.open++
+		m.open++
 	}
-	err := g.sampler.SampleIn(&u, c.round)
+	err := g.sampler.SampleIn(&u, m.round)
 	g.moved = g.sampler.Moved()
 	return u, err
 }
 
-// aggregate says whether a group is one of many pods. Their OOM kills are not summed up: on v1 that would be reading every group
-// below.
-func (c *Collector) aggregate(path string) bool {
-	return path == "/" || slices.Contains(c.cfg.Classes, path)
+// aggregate says whether a group is one of many pods. Their OOM kills are not summed up: on v1 that would be reading
+// every group below.
+func (m *meter) aggregate(path string) bool {
+	return path == "/" || slices.Contains(m.cfg.Classes, path)
 }
 
 // processes counts those of one group. Only groups without others below them have any to speak of.
-func (c *Collector) processes(path string) uint64 {
-	pids := c.pids(path)
-	if len(pids) == 0 {
+func processes(h *cgroups.Hierarchy, path string) uint64 {
+	list := pids(h, path)
+	if len(list) == 0 {
 		return 0
 	}
-	return uint64(bytes.Count(pids, []byte("\n"))) + 1
+	return uint64(bytes.Count(list, []byte("\n"))) + 1
 }
 
-func (c *Collector) pids(path string) []byte {
-	data, err := os.ReadFile(c.cfg.Groups.MemoryDir(path) + "/cgroup.procs")
+func pids(h *cgroups.Hierarchy, path string) []byte {
+	data, err := os.ReadFile(h.MemoryDir(path) + "/cgroup.procs")
 	if err != nil {
 		return nil
 	}
 	return bytes.TrimSpace(data)
 }
 
-// pod measures a pod with its containers that run. A pod of which none does, since they wait to be restarted or end one after the
-// other, has its group still, and in it what they used and how many were killed; one without either has nothing to tell.
-func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
+// pod measures a pod with its containers that run. A pod of which none does, since they wait to be restarted or end one
+// after the other, has its group still, and in it what they used and how many were killed; one without either has
+// nothing to tell.
+func (m *meter) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 	running := runningContainers(pod)
-	path := c.cfg.PodPath(pod)
-	if len(running) == 0 && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || !c.cfg.Groups.Exists(path)) {
+	path := m.cfg.PodPath(pod)
+	if len(running) == 0 &&
+		(pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || !m.cfg.Groups.Exists(path)) {
 		return Pod{}, false
 	}
-	st := c.pods[pod.UID]
+	st := m.pods[pod.UID]
 	if st == nil {
 		st = &podState{paths: map[string]string{}}
-		c.pods[pod.UID] = st
+		m.pods[pod.UID] = st
 	}
 	out := Pod{Pod: pod, state: st}
 	var began time.Time
 	if pod.Status.StartTime != nil {
 		began = pod.Status.StartTime.Time
 	}
-	out.Figures = c.figures(path, began, seen, true)
-	g := c.groups[path]
+	out.Figures = m.figures(path, began, seen, true)
+	g := m.groups[path]
 	awake := g == nil || g.moved
 	for _, r := range running {
 		r.Figures = Figures{}
-		if p := c.containerPath(st, path, r.ID); p != "" {
-			r.Figures = c.container(p, r.Started, seen, awake)
+		if p := m.containerPath(st, path, r.ID); p != "" {
+			r.Figures = m.container(p, r.Started, seen, awake)
 			if !r.Known {
 				delete(st.paths, r.ID)
 			}
 		}
 		out.Containers = append(out.Containers, r)
 	}
-	if c.round.Brief {
+	if m.round.Brief {
 		return out, true
 	}
 	out.Processes = 0
@@ -150,15 +219,15 @@ func (c *Collector) pod(pod *corev1.Pod, seen map[string]bool) (Pod, bool) {
 		out.Processes += r.Processes
 	}
 	if !pod.Spec.HostNetwork {
-		out.Network, out.NetworkAt = st.net.read(awake, func() int { return c.anyPid(out.Containers) })
+		out.Network, out.NetworkAt = st.net.read(awake, func() int { return anyPid(m.cfg.Groups, out.Containers) })
 	}
 	return out, true
 }
 
-func (c *Collector) container(path string, began time.Time, seen map[string]bool, awake bool) Figures {
-	f := c.figures(path, began, seen, awake)
-	if g := c.groups[path]; g != nil && !c.round.Brief && (g.moved || g.figures.Processes == 0) {
-		g.figures.Processes = c.processes(path)
+func (m *meter) container(path string, began time.Time, seen map[string]bool, awake bool) Figures {
+	f := m.figures(path, began, seen, awake)
+	if g := m.groups[path]; g != nil && !m.round.Brief && (g.moved || g.figures.Processes == 0) {
+		g.figures.Processes = processes(m.cfg.Groups, path)
 		f.Processes = g.figures.Processes
 	}
 	return f
@@ -172,11 +241,11 @@ type podState struct {
 }
 
 // containerPath finds the container's group among those of the pod.
-func (c *Collector) containerPath(st *podState, pod, id string) string {
+func (m *meter) containerPath(st *podState, pod, id string) string {
 	if p, ok := st.paths[id]; ok {
 		return p
 	}
-	entries, err := os.ReadDir(c.cfg.Groups.MemoryDir(pod))
+	entries, err := os.ReadDir(m.cfg.Groups.MemoryDir(pod))
 	if err != nil {
 		return ""
 	}
@@ -195,12 +264,12 @@ func (c *Collector) containerPath(st *podState, pod, id string) string {
 }
 
 // anyPid is a process of one of the containers; 0 when there is none.
-func (c *Collector) anyPid(list []Container) int {
+func anyPid(h *cgroups.Hierarchy, list []Container) int {
 	for _, r := range list {
 		if !r.Known {
 			continue
 		}
-		line, _, _ := bytes.Cut(c.pids(r.Path), []byte("\n"))
+		line, _, _ := bytes.Cut(pids(h, r.Path), []byte("\n"))
 		if pid := atoi(line); pid > 0 {
 			return pid
 		}

@@ -22,7 +22,7 @@ type layers struct {
 const layersEvery = 15 * time.Second
 
 func (c *Collector) disks() layers {
-	return c.layers.get(c, layersEvery, func(ctx context.Context) layers {
+	return c.layers.get(c.aside, layersEvery, func(ctx context.Context) layers {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		out := layers{of: map[string]Disk{}, node: Disk{Time: time.Now()}}
@@ -62,8 +62,8 @@ func (c *Collector) written(ctx context.Context) map[string]*runtimeapi.Filesyst
 	return out
 }
 
-// fill asks the runtime for what could not be read: the containers of runtimes that keep them where this kernel does not see
-// them.
+// fill asks the runtime for what could not be read: the containers of runtimes that keep them where this kernel does
+// not see them.
 func (c *Collector) fill(ctx context.Context, s *Snapshot) {
 	var missing []*Pod
 	for i := range s.Pods {
@@ -88,11 +88,11 @@ func (c *Collector) fill(ctx context.Context, s *Snapshot) {
 		byUID[one.GetAttributes().GetMetadata().GetUid()] = one.GetLinux()
 	}
 	for _, p := range missing {
-		c.fillPod(p, byUID[string(p.Pod.UID)])
+		fillPod(p, byUID[string(p.Pod.UID)])
 	}
 }
 
-func (c *Collector) fillPod(p *Pod, from *runtimeapi.LinuxPodSandboxStats) {
+func fillPod(p *Pod, from *runtimeapi.LinuxPodSandboxStats) {
 	for i := range p.Containers {
 		one := &p.Containers[i]
 		for _, s := range from.GetContainers() {
@@ -147,7 +147,8 @@ func criPressure(p *runtimeapi.PsiStats) cgroups.Pressure {
 	return cgroups.Pressure{Some: one(p.GetSome()), Full: one(p.GetFull())}
 }
 
-// ephemeral adds up what a pod takes of the node's disk: layers, logs, and volumes that are no file system of their own.
+// ephemeral adds up what a pod takes of the node's disk: layers, logs, and volumes that are no file system of their
+// own.
 func ephemeral(p *Pod, d disk, l layers) Disk {
 	out := Disk{Time: time.Now(), Known: true}
 	add := func(x Disk) {

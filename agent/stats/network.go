@@ -19,8 +19,8 @@ type Interface struct {
 	TxDropped                    uint64
 }
 
-// network reads the counters of a pod's interfaces through one of its processes. Only the directory of the process is kept open: an
-// open file of the network would keep the pod's network alive after the pod.
+// network reads the counters of a pod's interfaces through one of its processes. Only the directory of the process is
+// kept open: an open file of the network would keep the pod's network alive after the pod.
 type network struct {
 	proc int // /proc/<pid>, 0: none
 	had  []Interface
@@ -54,7 +54,8 @@ func (n *network) read(awake bool, pid func() int) ([]Interface, time.Time) {
 			}
 			n.proc = fd
 		}
-		// The directory is that of this very process: once it has ended nothing is found in it, whoever has its number then.
+		// The directory is that of this very process: once it has ended nothing is found in it, whoever has its number
+		// then.
 		if data, ok := readAt(n.proc, "net/dev"); ok {
 			n.had, n.at = parseNetDev(data), now
 			return n.had, n.at
@@ -80,16 +81,16 @@ func readAt(dir int, name string) ([]byte, bool) {
 			return nil, false
 		}
 		buf = buf[:len(buf)+n]
-		// The kernel renders as many lines as fit into a page, so that with room for another there is none; to ask again would cost
-		// half as much as the file.
+		// The kernel renders as many lines as fit into a page, so that with room for another there is none; to ask
+		// again would cost half as much as the file.
 		if n < 3<<10 && cap(buf)-len(buf) > 512 || n == 0 {
 			return buf, true
 		}
 	}
 }
 
-// parseNetDev reads /proc/net/dev: "name: bytes packets errs drop fifo frame compressed multicast", then the same of what was
-// sent: "bytes packets errs drop fifo colls carrier compressed". The loopback is nobody's business.
+// parseNetDev reads /proc/net/dev: "name: bytes packets errs drop fifo frame compressed multicast", then the same of
+// what was sent: "bytes packets errs drop fifo colls carrier compressed". The loopback is nobody's business.
 func parseNetDev(data []byte) []Interface {
 	var out []Interface
 	for line := range bytes.Lines(data) {
@@ -120,7 +121,8 @@ func counterOf(f []byte) (uint64, bool) {
 	return v, err == nil
 }
 
-// nodeInterfaces leaves out the node's ends of pods' interfaces, whose traffic passes the others too if it leaves the node.
+// nodeInterfaces leaves out the node's ends of pods' interfaces, whose traffic passes the others too if it leaves the
+// node.
 func nodeInterfaces(all []Interface) []Interface {
 	var out []Interface
 	for _, i := range all {

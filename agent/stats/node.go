@@ -16,8 +16,8 @@ import (
 // Node is what the node uses as a whole.
 type Node struct {
 	Figures
-	// Available is what the kernel says could be had without swapping (MemAvailable), in bytes; kubelet's figure is capacity less
-	// working set.
+	// Available is what the kernel says could be had without swapping (MemAvailable), in bytes; kubelet's figure is
+	// capacity less working set.
 	Available uint64
 	SwapTotal uint64
 	SwapUsed  uint64
@@ -31,24 +31,24 @@ type Node struct {
 }
 
 // node measures the node by the root of the hierarchy.
-func (c *Collector) node(seen map[string]bool) Node {
+func (m *meter) node(seen map[string]bool) Node {
 	n := Node{Cores: runtime.NumCPU()}
-	n.Figures = c.figures("/", time.Time{}, seen, true)
-	m := &n.Usage.Memory
+	n.Figures = m.figures("/", time.Time{}, seen, true)
+	used := &n.Usage.Memory
 	mem := meminfo()
-	if m.Usage == 0 {
-		m.Usage = m.RSS + m.Cache // v2 has no memory.current at its root
-		m.WorkingSet = m.Usage - min(m.InactiveFile, m.Usage)
+	if used.Usage == 0 {
+		used.Usage = used.RSS + used.Cache // v2 has no memory.current at its root
+		used.WorkingSet = used.Usage - min(used.InactiveFile, used.Usage)
 	}
-	total := uint64(c.cfg.Memory)
-	m.Limit, m.Available = total, total-min(m.WorkingSet, total)
+	total := uint64(m.cfg.Memory)
+	used.Limit, used.Available = total, total-min(used.WorkingSet, total)
 	n.Available, n.SwapTotal = mem["MemAvailable"], mem["SwapTotal"]
 	n.SwapUsed = n.SwapTotal - min(mem["SwapFree"], n.SwapTotal)
-	n.Usage.Memory.OOMKills = c.round.OOMKills
+	n.Usage.Memory.OOMKills = m.round.OOMKills
 	if n.Usage.PSI == nil {
-		n.Usage.PSI = nodePressure(c.cfg.Groups.Mode())
+		n.Usage.PSI = nodePressure(m.cfg.Groups.Mode())
 	}
-	if !c.round.Brief {
+	if !m.round.Brief {
 		n.Network, n.Default = nodeNetwork()
 	}
 	var info unix.Sysinfo_t
@@ -57,8 +57,8 @@ func (c *Collector) node(seen map[string]bool) Node {
 		n.Started = time.Now().Add(-time.Duration(info.Uptime) * time.Second).Truncate(time.Second)
 	}
 	n.MaxPID = min(number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max"))
-	if path, err := c.cfg.Groups.FromPid(os.Getpid()); err == nil && path != "/" {
-		n.Self = c.figures(path, time.Time{}, seen, true)
+	if path, err := m.cfg.Groups.FromPid(os.Getpid()); err == nil && path != "/" {
+		n.Self = m.figures(path, time.Time{}, seen, true)
 	}
 	return n
 }

@@ -2,7 +2,6 @@ package stats
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -18,12 +17,26 @@ func (c *Collector) Volumes() prometheus.Collector {
 				if claim == "" {
 					continue
 				}
-				if d := c.disk(p).volumes[v.Name]; d.Known {
+				d := c.disk(p).volumes[v.Name]
+				if d.Known {
 					volumeMetrics(d, ch, p.Pod.Namespace, claim)
+				}
+				if d.Abnormal != nil {
+					healthMetric(*d.Abnormal, ch, p.Pod.Namespace, claim)
 				}
 			}
 		}
 	})
+}
+
+func healthMetric(abnormal bool, ch chan<- prometheus.Metric, namespace, claim string) {
+	value := 0.0
+	if abnormal {
+		value = 1
+	}
+	newMetric("kubelet_volume_stats_health_status_abnormal", "Abnormal volume health status. The count is either 1 or 0. "+
+		"1 indicates the volume is unhealthy, 0 indicates volume is healthy", "namespace", "persistentvolumeclaim").
+		put(ch, value, namespace, claim)
 }
 
 func volumeMetrics(d Disk, ch chan<- prometheus.Metric, namespace, claim string) {
@@ -38,16 +51,16 @@ func volumeMetrics(d Disk, ch chan<- prometheus.Metric, namespace, claim string)
 		{"kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", d.InodesFree},
 		{"kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", d.InodesUsed},
 	} {
-		newMetric(m.name, m.help, gauge, "namespace", "persistentvolumeclaim").put(ch, time.Time{}, float64(m.v), namespace, claim)
+		newMetric(m.name, m.help, "namespace", "persistentvolumeclaim").put(ch, float64(m.v), namespace, claim)
 	}
 }
 
 // Kernel is what kubelet has no name for: the kernel's own view of memory, and what measuring costs.
 func (c *Collector) Kernel() prometheus.Collector {
 	return c.measured(func(s *Snapshot, ch chan<- prometheus.Metric) {
-		newMetric("berth_node_memory_available_bytes", "What the kernel says could be used without swapping (MemAvailable).", gauge).
-			put(ch, time.Time{}, float64(s.Node.Available))
-		newMetric("berth_stats_measure_seconds", "Time that the last measurement of all groups took.", gauge).put(ch, time.Time{}, s.took.Seconds())
+		newMetric("berth_node_memory_available_bytes", "What the kernel says could be used without swapping (MemAvailable).").
+			put(ch, float64(s.Node.Available))
+		newMetric("berth_stats_measure_seconds", "Time that the last measurement of all groups took.").put(ch, s.took.Seconds())
 	})
 }
 

@@ -9,9 +9,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// page is a page of metrics while it is made. What a registry of Prometheus checks and sorts of every single value again and again is
-// so by how this is written, and would cost many times as much as measuring: each family is there once, its values differ in
-// their labels, and all have the family's.
+// page is a page of metrics while it is made. What a registry of Prometheus checks and sorts of every single value
+// again and again is so by how this is written, and would cost many times as much as measuring: each family is there
+// once, its values differ in their labels, and all have the family's.
 type page struct{ families []*family }
 
 // family is one metric of a page.
@@ -21,7 +21,7 @@ type family struct {
 	labels []string
 }
 
-// gatherer is a page that is made anew for everybody who asks.
+// gatherer is a page that is made again for everybody who asks.
 func gatherer(fill func(*page)) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		var p page

@@ -12,7 +12,8 @@ import (
 // scrapeTimeout is how long a measurement may take. It takes milliseconds.
 const scrapeTimeout = 10 * time.Second
 
-// collector makes a prometheus.Collector of a function. It describes nothing beforehand, as what there is depends on the pods.
+// collector makes a prometheus.Collector of a function. It describes nothing beforehand, as what there is depends on
+// the pods.
 type collector func(chan<- prometheus.Metric)
 
 // Describe implements prometheus.Collector.
@@ -37,25 +38,18 @@ func (c *Collector) Resource() prometheus.Gatherer {
 	})
 }
 
-// metric is one that is put with different labels.
-type metric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
+// metric is a gauge that is put with different labels.
+type metric struct{ desc *prometheus.Desc }
+
+func newMetric(name, help string, labels ...string) metric {
+	return metric{prometheus.NewDesc(name, help, labels, nil)}
 }
 
-func newMetric(name, help string, kind prometheus.ValueType, labels ...string) metric {
-	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
-}
-
-// put sends a value, with the time of its measurement unless that is zero.
-func (m metric) put(ch chan<- prometheus.Metric, t time.Time, v float64, labels ...string) {
-	one, err := prometheus.NewConstMetric(m.desc, m.kind, v, labels...)
+// put sends a value.
+func (m metric) put(ch chan<- prometheus.Metric, v float64, labels ...string) {
+	one, err := prometheus.NewConstMetric(m.desc, gauge, v, labels...)
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(m.desc, err)
-		return
-	}
-	if !t.IsZero() {
-		one = prometheus.NewMetricWithTimestamp(t, one)
+		one = prometheus.NewInvalidMetric(m.desc, err)
 	}
 	ch <- one
 }

@@ -1,9 +1,9 @@
-// Package stats says what the pods, their containers and the node use, in the words of kubelet: the summary that autoscalers
-// read, and the metrics that dashboards are made for.
+// Package stats says what the pods, their containers and the node use, in the words of kubelet: the summary that
+// autoscalers read, and the metrics that dashboards are made for.
 //
-// Nothing is measured while nobody asks. Who asks gets a measurement that is not older than a moment, and all who ask at once
-// share it. CPU, memory, tasks, io and pressure come from the kernel's files of each group, which stay open between
-// measurements; what is dear, the size of files, is found out beside and seldom.
+// Nothing is measured while nobody asks. Who asks gets a measurement that is not older than a moment, and all who ask
+// at once share it. CPU, memory, tasks, io and pressure come from the kernel's files of each group, which stay open
+// between measurements; what is dear, the size of files, is found out beside and seldom.
 package stats
 
 import (
@@ -12,17 +12,16 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/topology"
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/internal/patience"
 )
 
-// Runtime is what is asked of the container runtime: the sizes of images and of containers' writable layers, and all figures of
-// containers whose groups cannot be read.
+// Runtime is what is asked of the container runtime: the sizes of images and of containers' writable layers, and all
+// figures of containers whose groups cannot be read.
 type Runtime interface {
 	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error)
 	ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error)
@@ -36,8 +35,13 @@ type Config struct {
 	PodPath func(*corev1.Pod) string // of the pod's group
 	Classes []string                 // groups of the QoS classes, that of all pods first
 	Runtime Runtime
-	// Layers is what containers have written, by their ids; nil: the runtime's statistics are asked, which are more than that.
+	// Layers is what containers have written, by their ids; nil: the runtime's statistics are asked, which are more
+	// than that.
 	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
+
+	// Volume is what a driver says of a pod's volume of that name; !ok: it is none of a driver. nil: there are no
+	// drivers.
+	Volume func(ctx context.Context, pod *corev1.Pod, name string) (d Disk, ok bool)
 
 	NodeName string
 	Memory   int64  // of the node in bytes
@@ -64,21 +68,16 @@ type Collector struct {
 	cfg Config
 	log *slog.Logger
 
-	ctx    context.Context // of what runs beside
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
+	aside  *aside
 	layers slow[layers]
 	layout slow[*topology.Machine]
 	io     devices
+	calls  patience.Calls // of volumes, which may not answer
 
-	mu     sync.Mutex
-	last   *Snapshot
-	pods   map[types.UID]*podState
-	groups map[string]*group
-	round  cgroups.Round
-	open   int // groups whose files are open
-	most   int // how many may be
-	idle   *time.Timer
+	mu    sync.Mutex
+	last  *Snapshot
+	meter *meter
+	idle  *time.Timer
 }
 
 // New returns a collector that has measured nothing yet.
@@ -86,29 +85,16 @@ func New(c Config) *Collector {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	m := &Collector{
-		cfg: c, log: c.Log, ctx: ctx, cancel: cancel,
-		pods: map[types.UID]*podState{}, groups: map[string]*group{}, most: mostGroups(),
-	}
+	m := &Collector{cfg: c, log: c.Log, aside: newAside()}
+	m.meter = newMeter(&m.cfg)
 	m.idle = time.AfterFunc(idleAfter, m.rest)
 	return m
-}
-
-// mostGroups leaves half of the descriptors that this process may have to everything else.
-func mostGroups() int {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return 20
-	}
-	return int(min(r.Cur, 1<<20)) / 2 / filesPerGroup
 }
 
 // Close ends what runs beside and closes the files.
 func (c *Collector) Close() {
 	c.idle.Stop()
-	c.cancel()
-	c.wait.Wait()
+	c.aside.end()
 	c.rest()
 }
 
@@ -116,14 +102,7 @@ func (c *Collector) Close() {
 func (c *Collector) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, g := range c.groups {
-		g.close(c)
-	}
-	for _, p := range c.pods {
-		p.net.close()
-	}
-	clear(c.groups)
-	clear(c.pods)
+	c.meter.keep(nil, nil)
 	c.last = nil
 }
 
@@ -191,36 +170,10 @@ func (c *Collector) snapshot(ctx context.Context, rates, brief bool) (*Snapshot,
 	return c.last, ctx.Err()
 }
 
+// measure has what the groups tell, and what the runtime does of those that cannot be read.
 func (c *Collector) measure(ctx context.Context, brief bool) *Snapshot {
-	began := time.Now()
-	s := &Snapshot{Time: began, brief: brief}
-	seen := map[string]bool{}
-	kills, err := cgroups.MachineOOMKills()
-	c.round = cgroups.Round{OOMKills: kills, Known: err == nil, Brief: brief}
-	s.Node = c.node(seen)
-	for _, path := range c.cfg.Classes {
-		s.Classes = append(s.Classes, c.figures(path, time.Time{}, seen, true))
-	}
-	live := map[types.UID]bool{}
-	for _, pod := range c.cfg.Pods() {
-		if p, ok := c.pod(pod, seen); ok {
-			live[pod.UID] = true
-			s.Pods = append(s.Pods, p)
-		}
-	}
-	for path, g := range c.groups {
-		if !seen[path] {
-			g.close(c)
-			delete(c.groups, path)
-		}
-	}
-	for uid, p := range c.pods {
-		if !live[uid] {
-			p.net.close()
-			delete(c.pods, uid)
-		}
-	}
+	s := c.meter.measure(brief)
 	c.fill(ctx, s)
-	s.took = time.Since(began)
+	s.took = time.Since(s.Time)
 	return s
 }

@@ -85,22 +85,20 @@ func TestCountOnce(t *testing.T) {
 // What is dear is found out once for all who ask, beside, and not again before it is due.
 func TestSlow(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	c := &Collector{ctx: ctx, cancel: cancel}
+	a := newAside()
 	var s slow[int]
 	calls := 0
 	find := func(context.Context) int { calls++; return calls }
 	for range 3 {
-		if got := s.get(c, time.Hour, find); got != 1 {
+		if got := s.get(a, time.Hour, find); got != 1 {
 			t.Errorf("got %d", got)
 		}
 	}
 	s.due = time.Time{}
-	if got := s.get(c, time.Hour, find); got != 2 {
+	if got := s.get(a, time.Hour, find); got != 2 {
 		t.Errorf("when due: got %d", got)
 	}
-	cancel()
-	c.wait.Wait()
+	a.end()
 }
 
 func TestFiguresOfTheRuntime(t *testing.T) {
@@ -109,8 +107,7 @@ func TestFiguresOfTheRuntime(t *testing.T) {
 		Pod:        &corev1.Pod{},
 		Containers: []Container{{ID: "one"}, {ID: "two", Figures: Figures{Known: true, Rate: 7}}},
 	}
-	c := &Collector{}
-	c.fillPod(p, &runtimeapi.LinuxPodSandboxStats{
+	fillPod(p, &runtimeapi.LinuxPodSandboxStats{
 		Cpu:     &runtimeapi.CpuUsage{Timestamp: 5, UsageCoreNanoSeconds: value(11), UsageNanoCores: value(12)},
 		Memory:  &runtimeapi.MemoryUsage{WorkingSetBytes: value(13)},
 		Network: &runtimeapi.NetworkUsage{DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0", RxBytes: value(14)}},

@@ -22,8 +22,8 @@ type Summary struct {
 type NodeStats struct {
 	statsapi.NodeStats
 
-	// KernelAvailableBytes is the kernel's own estimate of what could be used without swapping. Memory.AvailableBytes is kubelet's:
-	// capacity less working set.
+	// KernelAvailableBytes is the kernel's own estimate of what could be used without swapping. Memory.AvailableBytes
+	// is kubelet's: capacity less working set.
 	KernelAvailableBytes *uint64 `json:"kernelAvailableBytes,omitempty"`
 }
 

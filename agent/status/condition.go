@@ -36,8 +36,8 @@ func conditions(in Input, st *corev1.PodStatus, old []corev1.PodCondition) []cor
 	return out
 }
 
-// transition is when the condition became what it is. An agent that was restarted has not seen it, but the runtime's times
-// tell when it must have been.
+// transition is when the condition became what it is. An agent that was restarted has not seen it, but the runtime's
+// times tell when it must have been.
 func transition(in Input, st *corev1.PodStatus, c *corev1.PodCondition, old []corev1.PodCondition) metav1.Time {
 	if !c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime
@@ -159,7 +159,8 @@ func containersReady(in Input, st *corev1.PodStatus) corev1.PodCondition {
 	return Condition(corev1.ContainersReady, true, "", "")
 }
 
-// gated is the Ready condition: the containers are, and every readiness gate has been opened by whoever watches over it.
+// gated is the Ready condition: the containers are, and every readiness gate has been opened by whoever watches over
+// it.
 func gated(in Input, ready corev1.PodCondition) corev1.PodCondition {
 	ready.Type = corev1.PodReady
 	if ready.Status != corev1.ConditionTrue {

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +22,8 @@ type builder struct {
 	initialized bool
 }
 
-// isInitialized says whether the init containers are over with. Once one of the pod's containers was made in a sandbox they
-// are, whatever has become of their records.
+// isInitialized says whether the init containers are over with. Once one of the pod's containers was made in a sandbox
+// they are, whatever has become of their records.
 func (b *builder) isInitialized() bool {
 	for i := range b.in.Pod.Spec.Containers {
 		if len(b.by[b.in.Pod.Spec.Containers[i].Name]) > 0 {
@@ -67,6 +68,9 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 	}
 	st.VolumeMounts = volumeMounts(c)
 	st.AllocatedResourcesStatus = b.in.Devices[c.Name]
+	if len(list) == 0 && b.in.Shed {
+		return b.shed(st, init)
+	}
 	if len(list) == 0 {
 		st.State.Waiting = b.waiting(c.Name, init)
 		return st
@@ -94,7 +98,32 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 	return st
 }
 
-// ephemeral is the status of a container that was added to the pod: it is neither started nor ready, since nobody waits for it.
+// shed is the status of a container that was removed when its pod had ended: what was said of it last. That it ran is
+// all that is known when nobody remembers, which kubelet says so.
+func (b *builder) shed(st corev1.ContainerStatus, init bool) corev1.ContainerStatus {
+	var before []corev1.ContainerStatus
+	if b.in.Old != nil {
+		before = slices.Concat(b.in.Old.InitContainerStatuses, b.in.Old.ContainerStatuses, b.in.Old.EphemeralContainerStatuses)
+	}
+	for i := range before {
+		if before[i].Name == st.Name && before[i].State.Terminated != nil {
+			return before[i]
+		}
+	}
+	st.State.Terminated = &corev1.ContainerStateTerminated{
+		Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated", ExitCode: unknownExit,
+	}
+	if init {
+		st.Started = nil
+	}
+	return st
+}
+
+// unknownExit is the exit code of a container of which it is not known, as kubelet has it: that of one that was killed.
+const unknownExit = 137
+
+// ephemeral is the status of a container that was added to the pod: it is neither started nor ready, since nobody waits
+// for it.
 func (b *builder) ephemeral(e *corev1.EphemeralContainer) corev1.ContainerStatus {
 	st := b.container((*corev1.Container)(&e.EphemeralContainerCommon), false)
 	st.Started, st.Ready = nil, false

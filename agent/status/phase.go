@@ -40,9 +40,9 @@ func count(list []corev1.ContainerStatus) tally {
 //	Succeeded  when the pod has ended and all have exited with 0
 //	Failed     when the pod has ended and one has failed, or the node has failed the pod
 //
-// Exit codes alone do not say that a pod has ended: one that was sent back to its start may have only containers that have exited
-// for good by their own policy, and starts them again nevertheless. Who plans the pod knows, and says it by Ended: nobody takes
-// back a phase that is final.
+// Exit codes alone do not say that a pod has ended: one that was sent back to its start may have only containers that
+// have exited for good by their own policy, and starts them again nevertheless. Who plans the pod knows, and says it by
+// Ended: nobody takes back a phase that is final.
 func phase(in Input, st *corev1.PodStatus) corev1.PodPhase {
 	t := count(st.ContainerStatuses)
 	sidecars, pendingInit, failedInit := initState(in.Pod, st)

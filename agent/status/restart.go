@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Restarts says whether a container that has exited with that code is to run again: by the first of its rules that fits, else by
-// its own policy, else by the pod's.
+// Restarts says whether a container that has exited with that code is to run again: by the first of its rules that
+// fits, else by its own policy, else by the pod's.
 func Restarts(pod *corev1.Pod, c *corev1.Container, init bool, code int32) bool {
 	if init && IsSidecar(c) {
 		return true
@@ -31,7 +31,8 @@ func Restarts(pod *corev1.Pod, c *corev1.Container, init bool, code int32) bool 
 	return init || policy == corev1.RestartPolicyAlways
 }
 
-// RestartsAll says whether a container that has exited with that code takes the whole pod back to its first init container.
+// RestartsAll says whether a container that has exited with that code takes the whole pod back to its first init
+// container.
 func RestartsAll(c *corev1.Container, code int32) bool {
 	r := rule(c, code)
 	return r != nil && r.Action == corev1.ContainerRestartRuleActionRestartAllContainers

@@ -1,5 +1,5 @@
-// Package status says what a pod is doing, in the words of the API. [Build] is pure: it derives the whole status from what the
-// pod should be and what the runtime says. The [Writer] is the one place that holds what was last said.
+// Package status says what a pod is doing, in the words of the API. [Build] is pure: it derives the whole status from
+// what the pod should be and what the runtime says. The [Writer] is the one place that holds what was last said.
 package status
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// The reasons of a container that waits for nothing but its turn.
+// The reasons of a container that has not begun, and that nothing is wrong with.
 const (
 	ContainerCreating = "ContainerCreating"
 	PodInitializing   = "PodInitializing"
@@ -23,7 +23,8 @@ const (
 // Waiting says why something that should run does not.
 type Waiting struct{ Reason, Message string }
 
-// Probes is what the probes of a running container have found. A probe that the container does not have counts as passed.
+// Probes is what the probes of a running container have found. A probe that the container does not have counts as
+// passed.
 type Probes struct {
 	StartupOK   bool
 	ReadinessOK bool
@@ -52,6 +53,7 @@ type Input struct {
 	Claims  []corev1.PodResourceClaimStatus    // that templates have made
 
 	Ended bool // nothing of the pod runs or will run again
+	Shed  bool // its containers are removed when they have ended
 
 	Reason, Message string                // about the pod as a whole
 	Failed          bool                  // the node has failed the pod, whatever its containers exit with
@@ -94,8 +96,8 @@ func Build(in Input) corev1.PodStatus {
 	return st
 }
 
-// began is when the node first did something for the pod, as far as can be told: an agent that was restarted still finds the
-// times of the sandbox and the containers.
+// began is when the node first did something for the pod, as far as can be told: an agent that was restarted still
+// finds the times of the sandbox and the containers.
 func began(in Input) time.Time {
 	t := in.Now
 	earlier := func(ns int64) {

@@ -14,8 +14,8 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// scene is a pod and what the runtime has of it, in a short notation. A container is "name" for one that should be, an init
-// container is "init:name", a sidecar "side:name"; a seen one is "name=state", with the newest last.
+// scene is a pod and what the runtime has of it, in a short notation. A container is "name" for one that should be, an
+// init container is "init:name", a sidecar "side:name"; a seen one is "name=state", with the newest last.
 type scene struct {
 	policy     corev1.RestartPolicy
 	spec, seen string
@@ -350,5 +350,26 @@ func BenchmarkBuild(b *testing.B) {
 	in := scene{spec: "a", seen: "sandbox a=running"}.input()
 	for b.Loop() {
 		Build(in)
+	}
+}
+
+// What was removed is told of as it was last; without that it is only known that it ran.
+func TestShedContainers(t *testing.T) {
+	const name = "a"
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: name}}}}
+	old := &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: name, ContainerID: "berth://x", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}},
+	}}}
+	for _, c := range []struct {
+		old    *corev1.PodStatus
+		id     string
+		reason string
+		code   int32
+	}{{old, "berth://x", "Error", 3}, {nil, "", "ContainerStatusUnknown", 137}} {
+		st := Build(Input{Pod: p, Old: c.old, Now: time.Now(), Failed: true, Ended: true, Shed: true})
+		got := st.ContainerStatuses[0]
+		if s := got.State.Terminated; st.Phase != corev1.PodFailed || s == nil || s.Reason != c.reason || s.ExitCode != c.code || got.ContainerID != c.id {
+			t.Errorf("%s: %+v", st.Phase, got)
+		}
 	}
 }

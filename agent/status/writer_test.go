@@ -91,8 +91,8 @@ func TestSlowWatcher(t *testing.T) {
 	})
 }
 
-// What is there when a watch begins and goes before it goes on has been there: who was told that the watch had begun may have
-// seen it, and waits to hear that it went.
+// What is there when a watch begins and goes before it goes on has been there: who was told that the watch had begun
+// may have seen it, and waits to hear that it went.
 func TestSubscribe(t *testing.T) {
 	w := NewWriter()
 	w.Put(pod("a", "1", corev1.PodRunning))
@@ -121,7 +121,8 @@ func TestWatchEndsWithItsReader(t *testing.T) {
 	}
 }
 
-// TestResourceVersionIsTheAPIs: a pod has the version that an API server gave it, or none, however often its status is written here.
+// TestResourceVersionIsTheAPIs: a pod has the version that an API server gave it, or none, however often its status is
+// written here.
 func TestResourceVersionIsTheAPIs(t *testing.T) {
 	w := NewWriter()
 	remote, static := pod("remote", "1", corev1.PodRunning), pod("static", "2", corev1.PodRunning)

@@ -1,5 +1,5 @@
-// Package topology reads from sysfs how a machine is laid out: which hardware threads share a core, a last-level cache, a socket
-// and a NUMA node, how far the nodes are from each other, and what memory each of them has.
+// Package topology reads from sysfs how a machine is laid out: which hardware threads share a core, a last-level cache,
+// a socket and a NUMA node, how far the nodes are from each other, and what memory each of them has.
 package topology
 
 import (
@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// CPU is a hardware thread that is online. Core, Cache and Socket are names of what it shares with others: each is the number
-// of the lowest CPU in it, because the kernel's own numbers of cores repeat from socket to socket.
+// CPU is a hardware thread that is online. Core, Cache and Socket are names of what it shares with others: each is the
+// number of the lowest CPU in it, because the kernel's own numbers of cores repeat from socket to socket.
 type CPU struct {
 	ID, Core, Cache, Node, Socket int
 }
@@ -86,7 +86,8 @@ func (r reader) cpus(path string) (cpuset.CPUSet, error) {
 	return set, nil
 }
 
-// lowest is the lowest CPU of a list, and own when the file is not there: older kernels and some machines lack some of them.
+// lowest is the lowest CPU of a list, and own when the file is not there: older kernels and some machines lack some of
+// them.
 func (r reader) lowest(own int, paths ...string) (int, error) {
 	for _, p := range paths {
 		set, err := r.cpus(p)
@@ -118,7 +119,8 @@ func (r reader) cpu(id int) (CPU, error) {
 	return c, err
 }
 
-// cache is the group that shares the last level of cache. A machine that tells of none is taken for one with a cache a socket.
+// cache is the group that shares the last level of cache. A machine that tells of none is taken for one with a cache a
+// socket.
 func (r reader) cache(id, socket int) (int, error) {
 	dir := fmt.Sprintf("cpu/cpu%d/cache", id)
 	entries, err := os.ReadDir(filepath.Join(r.dir, dir))
@@ -144,7 +146,8 @@ func (r reader) cache(id, socket int) (int, error) {
 	return group, nil
 }
 
-// nodes reads the NUMA nodes into m, and returns the node of each CPU. A kernel without NUMA has one node that is everything.
+// nodes reads the NUMA nodes into m, and returns the node of each CPU. A kernel without NUMA has one node that is
+// everything.
 func (r reader) nodes(m *Machine, meminfo string) (map[int]int, error) {
 	online, err := r.cpus("node/online") // the same syntax
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
 )
 
-// What a privileged container mounts into a volume with Bidirectional propagation comes out on the node: in the emptyDir of the pod. Mounts that
-// the container stacked, moved, and made read-only there go, and what is in them stays.
+// What a privileged container mounts into a volume with Bidirectional propagation comes out on the node: in the
+// emptyDir of the pod. Mounts that the container stacked, moved, and made read-only there go, and what is in them
+// stays.
 func TestTeardownOfMountsThatCameOut(t *testing.T) {
 	needRoot(t)
 	m := manager(t)
@@ -77,7 +78,8 @@ func TestHostPathIntoOwnDirectories(t *testing.T) {
 	teardown(t, m)
 }
 
-// A container that shares a volume swaps a directory for a link out of it while another one's subPath is looked up, again and again.
+// A container that shares a volume swaps a directory for a link out of it while another one's subPath is looked up,
+// again and again.
 func TestSubPathAgainstSwaps(t *testing.T) {
 	needRoot(t)
 	m := manager(t)

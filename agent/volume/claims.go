@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // claimsDir says which PersistentVolumes the claims of a pod's ephemeral volumes are bound to: claims/<volume>/<its
@@ -66,6 +67,21 @@ func (m *Manager) Bind(uid types.UID, volume string, choose func(Taken) (string,
 	return name, nil
 }
 
+// Bound is the PersistentVolume that the pod's ephemeral volume has; "": none yet, or nobody knows.
+func (m *Manager) Bound(uid types.UID, volume string) string {
+	dir, err := m.root.Dir(uid)
+	if err != nil {
+		return ""
+	}
+	bound, _ := readClaims(dir) // as far as that can be told
+	for _, b := range bound {
+		if b.volume == volume {
+			return b.name
+		}
+	}
+	return ""
+}
+
 func (m *Manager) taken() (Taken, error) {
 	taken := Taken{Names: map[string]bool{}}
 	err := m.root.Each(func(dir string) error {
@@ -95,7 +111,17 @@ func writeClaim(dir string, b binding) error {
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	// A PersistentVolume outlives the machine's loss of power with what is on it, and belongs to that claim: the names
+	// go on the disk, from the lowest up, before anything is done by them.
+	for _, d := range []string{filepath.Join(dir, b.volume), dir, filepath.Dir(dir)} {
+		if err := atomicfile.SyncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readClaims returns what the volumes of the pod that has the directory are bound to; with an error, as far as that

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 func TestBind(t *testing.T) {
@@ -114,7 +115,7 @@ func TestBindBesideEarlierRecords(t *testing.T) {
 	root := t.TempDir()
 	m := New(Config{Root: root})
 	earlier := filepath.Join(root, "pods/earlier", claimsFile)
-	write(t, earlier, `{"v":"pv0","w":"pv1"}`)
+	mounttest.Write(t, earlier, `{"v":"pv0","w":"pv1"}`)
 	must(t, os.MkdirAll(filepath.Join(root, "pods/other"), 0o750))
 	var told Taken
 	choose := func(name string) func(Taken) (string, error) {
@@ -131,7 +132,7 @@ func TestBindBesideEarlierRecords(t *testing.T) {
 	if got, err := m.Bind("other", "v", choose("pv3")); err != nil || got != "pv3" || len(told.Names) != 3 || len(told.Unknown) > 0 {
 		t.Errorf("got %q, %v; was told %v", got, err, told)
 	}
-	write(t, earlier, `{"v":"pv`)
+	mounttest.Write(t, earlier, `{"v":"pv`)
 	if got, err := m.Bind("earlier", "v", choose("pv4")); !errors.Is(err, kind.ErrDamaged) || !strings.Contains(err.Error(), earlier) {
 		t.Errorf("got %q, %v", got, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // emptyDirPlugin is kubelet's name of what makes emptyDirs.
@@ -73,7 +73,7 @@ func (k *emptyDirs) setup(path string, v *kind.Volume) error {
 	if err != nil || mounted {
 		return err
 	}
-	mode, gid := ownership(pod, source)
+	mode, gid := modeAndGroup(pod, source)
 	data += fmt.Sprintf(",mode=%o", mode)
 	if gid >= 0 {
 		data += fmt.Sprintf(",gid=%d", gid)
@@ -98,15 +98,15 @@ func (k *emptyDirs) makeOwned(path string, v *kind.Volume) error {
 	if err := os.Mkdir(staged, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
-	mode, gid := ownership(pod, source)
+	mode, gid := modeAndGroup(pod, source)
 	if gid >= 0 {
 		if err := os.Lchown(staged, -1, gid); err != nil {
 			return err
 		}
 	}
-	if l := source.SizeLimit; k.quotas && l != nil && l.Sign() > 0 && source.Medium == corev1.StorageMediumDefault {
+	if most, ok := k.quotaOf(pod, source); ok {
 		// Without it what is used is counted, once in a while.
-		if err := k.limitDir(staged, pod.UID, v.Name, l.Value()); err != nil {
+		if err := k.limitDir(staged, pod.UID, v.Name, most); err != nil {
 			k.log.Warn("the file system does not limit a volume", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name, "error", err)
 		}
 	}
@@ -117,8 +117,20 @@ func (k *emptyDirs) makeOwned(path string, v *kind.Volume) error {
 	return os.Rename(staged, path)
 }
 
-// ownership is the mode and group of an emptyDir. With setgid the files a pod writes get the pod's group too.
-func ownership(pod *corev1.Pod, e *corev1.EmptyDirVolumeSource) (mode uint32, gid int) {
+// quotaOf is what the file system lets an emptyDir have, in bytes, and whether it is to count it at all. One without a
+// limit is counted, if it cannot get away with that: only who has no user namespace of its own gives files away.
+func (k *emptyDirs) quotaOf(pod *corev1.Pod, e *corev1.EmptyDirVolumeSource) (most int64, ok bool) {
+	if !k.quotas || e.Medium != corev1.StorageMediumDefault {
+		return 0, false
+	}
+	if l := e.SizeLimit; l != nil && l.Sign() > 0 {
+		return l.Value(), true
+	}
+	return 0, pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
+}
+
+// modeAndGroup is the mode and group of an emptyDir. With setgid the files a pod writes get the pod's group too.
+func modeAndGroup(pod *corev1.Pod, e *corev1.EmptyDirVolumeSource) (mode uint32, gid int) {
 	mode, gid = emptyDirMode, -1
 	if e.Mode != nil {
 		mode = uint32(*e.Mode)

@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // owner is the user as the kernel has it. Files are made by root, or in a test by who runs it.
@@ -258,7 +258,8 @@ func (w *writer) tidy(now string, names map[string]bool) error {
 		if name == dataLink || name == now || names[name] {
 			continue
 		}
-		if err := filetree.RemoveAt(context.Background(), int(d.Fd()), name, w.path, filetree.Removal{}); err != nil { // nobody else writes to it
+		// Nobody else writes to it.
+		if err := filetree.RemoveAt(context.Background(), int(d.Fd()), name, w.path, filetree.Removal{}); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 func configMap(name string) corev1.Volume {
@@ -30,7 +30,8 @@ func content(volume string, files ...kind.File) Content {
 
 func text(path, data string) kind.File { return kind.File{Path: path, Data: []byte(data), Mode: 0o644} }
 
-// tree lists what is in a volume, files with their content and links with where they lead, directories of content as "..".
+// tree lists what is in a volume, files with their content and links with where they lead, directories of content as
+// "..".
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var out []string

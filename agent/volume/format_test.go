@@ -11,7 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 // loopDevice is a block device with content at its beginning.
@@ -24,7 +25,7 @@ func loopDevice(t *testing.T, size int64, content string) string {
 		}
 	}
 	image := filepath.Join(t.TempDir(), "image")
-	write(t, image, content)
+	mounttest.Write(t, image, content)
 	must(t, os.Truncate(image, size))
 	out, err := exec.CommandContext(t.Context(), "losetup", "--find", "--show", image).Output()
 	if err != nil {
@@ -54,12 +55,12 @@ func TestLocalDevice(t *testing.T) {
 	if is, err := mount.Is(paths["v"]); err != nil || !is {
 		t.Fatalf("%s is no mount: %v", paths["v"], err)
 	}
-	write(t, filepath.Join(paths["v"], "f"), "data")
+	mounttest.Write(t, filepath.Join(paths["v"], "f"), "data")
 	// The pod's end leaves the data, and the next pod finds it: nothing is formatted that has a file system.
 	teardown(t, m)
 	paths, err = m.Setup(t.Context(), pod, content)
 	must(t, err)
-	if read(t, filepath.Join(paths["v"], "f")) != "data" {
+	if mounttest.Read(t, filepath.Join(paths["v"], "f")) != "data" {
 		t.Error("the data is gone")
 	}
 	var st unix.Stat_t

@@ -2,166 +2,56 @@ package volume
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"runtime"
+	"sync/atomic"
+	"time"
 
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
-	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/ownership"
+	"github.com/berth-node/berth/internal/patience"
 )
 
-// What the pod's group may do with what is in its volumes, as under kubelet. The setgid bit hands the group on to what is made later.
-const (
-	groupFile = 0o660
-	groupDir  = 0o770 | unix.S_ISGID
-)
-
-// takeGroup gives a volume and everything in it to the pod's group, where it has one. With the policy OnRootMismatch nothing is done
-// when the volume's root says that it has been done. The root comes last, so that a walk that was cut off begins anew.
-func takeGroup(ctx context.Context, pod *corev1.Pod, path string) error {
+// takeGroup gives a volume and everything in it to the pod's group, where it has one. With the policy OnRootMismatch
+// nothing is done when the volume's root says that it has been done. It is given up when the file system does not
+// answer any more.
+func takeGroup(ctx context.Context, calls *patience.Calls, pod *corev1.Pod, path string) error {
 	s := pod.Spec.SecurityContext
 	if s == nil || s.FSGroup == nil {
 		return nil
 	}
-	root, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	defer unix.Close(root)
-	var st unix.Stat_t
-	if err := unix.Fstat(root, &st); err != nil {
-		return fmt.Errorf("stat %s: %w", path, err)
-	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	gid := uint32(*s.FSGroup)
-	if p := s.FSGroupChangePolicy; p != nil && *p == corev1.FSGroupChangeOnRootMismatch && st.Gid == gid && st.Mode&groupDir == groupDir {
-		return nil
-	}
-	g := grouper{gid: gid, dev: st.Dev}
-	g.group.SetLimit(2 * runtime.NumCPU())
-	dup, err := mount.OpenSame(root, "")
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	err = g.walk(ctx, dup, path, 0)
-	if err = errors.Join(err, g.group.Wait()); err != nil {
-		return fmt.Errorf("give volume to group %d: %w", gid, err)
-	}
-	return g.give(root, path, &st)
-}
-
-// grouper walks directories side by side, since most of a walk is waiting for the disk. It follows no link and stays on one file
-// system: what is mounted below is not the volume's.
-type grouper struct {
-	gid   uint32
-	dev   uint64
-	group errgroup.Group
-}
-
-// deepest bounds the descriptors that one hand holds. Who writes to a volume can nest directories without end.
-const deepest = 30
-
-// walk gives away everything in the directory fd, which it closes.
-func (g *grouper) walk(ctx context.Context, fd int, path string, depth int) error {
-	d := os.NewFile(uintptr(fd), path)
-	defer d.Close()
-	if depth > deepest {
-		return filetree.Walk(ctx, fd, path, func(dir int, name string, _ *unix.Stat_t) error {
-			child, st, err := g.open(dir, name, path+"/.../"+name)
-			if err != nil || child < 0 {
-				return err
-			}
-			defer unix.Close(child)
-			return g.give(child, path+"/.../"+name, &st)
-		})
-	}
-	for {
-		names, err := d.Readdirnames(1000)
-		for _, name := range names {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := g.entry(ctx, int(d.Fd()), name, filepath.Join(path, name), depth); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) || err == nil && len(names) == 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-func (g *grouper) entry(ctx context.Context, dir int, name, path string, depth int) error {
-	fd, st, err := g.open(dir, name, path)
-	if err != nil || fd < 0 {
-		return err
-	}
-	defer unix.Close(fd)
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		child, err := mount.OpenSame(fd, "")
-		if err != nil {
-			return fmt.Errorf("open %s: %w", filetree.Shown(path), err)
-		}
-		// Where all hands are busy the walk goes on with this one, so that it never waits for itself.
-		if !g.group.TryGo(func() error { return g.walk(ctx, child, path, 0) }) {
-			if err := g.walk(ctx, child, path, depth+1); err != nil {
-				return err
-			}
-		}
-	}
-	return g.give(fd, path, &st)
-}
-
-// open opens an entry by its path only; -1 when it has gone meanwhile, is a link, or something else is mounted there.
-func (g *grouper) open(dir int, name, path string) (fd int, st unix.Stat_t, err error) {
-	fd, err = unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	var looked atomic.Int64
+	watching := make(chan struct{})
+	defer func() { cancel(nil); <-watching }()
+	go func() {
+		defer close(watching)
+		watch(ctx, &looked, func() { cancel(fmt.Errorf("give volume to group %d: it %w", gid, patience.ErrNoAnswer)) })
+	}()
+	p := s.FSGroupChangePolicy
+	always := p == nil || *p != corev1.FSGroupChangeOnRootMismatch
+	return calls.Do(ctx, "volume "+path, time.Second, func() error {
+		return ownership.Give(ctx, path, gid, always, func() { looked.Add(1) })
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
-		return -1, st, nil
-	}
-	if err != nil {
-		return -1, st, fmt.Errorf("open %s: %w", filetree.Shown(path), err)
-	}
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return -1, st, fmt.Errorf("stat %s: %w", filetree.Shown(path), err)
-	}
-	if st.Dev != g.dev || st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		unix.Close(fd)
-		return -1, st, nil
-	}
-	return fd, st, nil
 }
 
-// give changes the group, then the mode: the former clears the setgid bit.
-func (g *grouper) give(fd int, path string, st *unix.Stat_t) error {
-	// A descriptor that was opened by path only is good for neither fchown nor fchmod, but for a way back to the file.
-	self := fmt.Sprintf("/proc/self/fd/%d", fd)
-	if st.Gid != g.gid {
-		if err := unix.Fchownat(fd, "", -1, int(g.gid), unix.AT_EMPTY_PATH); err != nil {
-			return fmt.Errorf("chown %s: %w", filetree.Shown(path), err)
+// watch calls dead when nothing has been done for as long as a file system has to answer.
+func watch(ctx context.Context, looked *atomic.Int64, dead func()) {
+	t := time.NewTicker(answers)
+	defer t.Stop()
+	for last := int64(-1); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
 		}
+		now := looked.Load()
+		if now == last {
+			dead()
+			return
+		}
+		last = now
 	}
-	mode := st.Mode&0o7777 | groupFile
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		mode |= groupDir
-	}
-	if mode == st.Mode&0o7777 && st.Gid == g.gid {
-		return nil
-	}
-	if err := unix.Chmod(self, mode); err != nil {
-		return fmt.Errorf("chmod %s: %w", filetree.Shown(path), err)
-	}
-	return nil
 }

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/patience"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // hostPathMode is that of what a pod has made on the host, which stays when the pod goes.
@@ -22,7 +25,10 @@ const (
 )
 
 // hostPaths are directories and other files of the node, as they are.
-type hostPaths struct{ own ownDirs }
+type hostPaths struct {
+	own   ownDirs
+	calls *patience.Calls
+}
 
 // Traits says that there is nothing of such a volume in the pod's directory.
 func (hostPaths) Traits() kind.Traits { return kind.Traits{Plugin: "host-path"} }
@@ -38,16 +44,21 @@ func hostPathOf(s kind.Source) *corev1.HostPathVolumeSource {
 func (hostPaths) Makes(s kind.Source) bool { return hostPathOf(s) != nil }
 
 // Setup holds the path to its type, and makes what is to be made.
-func (k hostPaths) Setup(_ context.Context, v *kind.Volume) (kind.Made, error) {
+func (k hostPaths) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	h := hostPathOf(v.Source)
-	return kind.Made{Path: h.Path}, k.hold(h)
+	ctx, cancel := context.WithTimeout(ctx, answers)
+	defer cancel()
+	return kind.Made{Path: h.Path}, k.calls.Do(ctx, "host path "+h.Path, 0, func() error { return k.hold(h, v) })
 }
 
-func (k hostPaths) hold(h *corev1.HostPathVolumeSource) error {
+// answers is how long a file system has to say what is at a path of it.
+const answers = 30 * time.Second
+
+func (k hostPaths) hold(h *corev1.HostPathVolumeSource, v *kind.Volume) error {
 	if !filepath.IsAbs(h.Path) {
 		return fmt.Errorf("host path %q is not absolute", h.Path)
 	}
-	if err := k.own.refuse(h.Path); err != nil {
+	if err := k.own.refuse(h.Path); err != nil && !(k.own.drivers(h.Path) && privilegedAlone(v)) {
 		return err
 	}
 	want := corev1.HostPathUnset
@@ -149,6 +160,33 @@ func (d ownDirs) refuse(path string) error {
 	return nil
 }
 
+// drivers says whether a path is where drivers of volumes mount them: the directory with those of the pods, or the one
+// where volumes are staged.
+func (d ownDirs) drivers(path string) bool {
+	real := realPath(path)
+	for _, name := range []string{podsDir, "plugins"} {
+		dir := realPath(filepath.Join(d.root, name))
+		if real == dir || strings.HasPrefix(real, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// privilegedAlone says whether only containers have the volume that can do anything on the node without it.
+func privilegedAlone(v *kind.Volume) bool {
+	for _, list := range [][]corev1.Container{v.Pod.Spec.InitContainers, v.Pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			has := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
+			if s := c.SecurityContext; has && (s == nil || s.Privileged == nil || !*s.Privileged) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // leadsThrough says whether a path has a directory in it that is dir itself: a bind mount is no link, and shows what it
 // is only by its inode.
 func leadsThrough(path, dir string) bool {
@@ -185,7 +223,7 @@ func parseSize(text string) (int64, error) {
 	if n := len(text); n > 1 && text[n-1] == 'i' {
 		text = text[:n-2] + strings.ToUpper(text[n-2:n-1]) + "i"
 	}
-	q, err := resource.ParseQuantity(text)
+	q, err := quantity.Parse(text)
 	if err != nil {
 		return 0, fmt.Errorf("parse page size %q: %w", text, err)
 	}

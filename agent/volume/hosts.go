@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HostsFile is the content of a pod's /etc/hosts: a copy of the node's for a pod in the node's network, else the names every
-// machine has for itself and the pod's own name for each of its addresses. The aliases of the pod come last.
+// HostsFile is the content of a pod's /etc/hosts: a copy of the node's for a pod in the node's network, else the names
+// every machine has for itself and the pod's own name for each of its addresses. The aliases of the pod come last.
 func HostsFile(pod *corev1.Pod, hostname, fqdn string, ips []string, node []byte) []byte {
 	var b bytes.Buffer
 	if pod.Spec.HostNetwork {

@@ -16,7 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 // killedDir tells a child of the test below where to work.
@@ -43,7 +44,8 @@ func chosen(name string) func(Taken) (string, error) {
 	return func(Taken) (string, error) { return name, nil }
 }
 
-// TestKilledChild is what is killed: a pod's volumes are made, changed, have something of the user's mounted in them, and go.
+// TestKilledChild is what is killed: a pod's volumes are made, changed, have something of the user's mounted in them,
+// and go.
 func TestKilledChild(t *testing.T) {
 	dir := os.Getenv(killedDir)
 	if dir == "" {
@@ -68,8 +70,8 @@ func TestKilledChild(t *testing.T) {
 	must(t, m.Teardown(ctx, pod.UID))
 }
 
-// TestKilledAnywhere kills the agent before each call that changes something. After each, what there is can be made whole and taken
-// away, and what the user has mounted in it is as it was.
+// TestKilledAnywhere kills the agent before each call that changes something. After each, what there is can be made
+// whole and taken away, and what the user has mounted in it is as it was.
 func TestKilledAnywhere(t *testing.T) {
 	needRoot(t)
 	strace, err := exec.LookPath("strace")
@@ -96,7 +98,7 @@ func killedAt(t *testing.T, strace, call string, n int) bool {
 		must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	precious := filepath.Join(dir, "user/deep/precious")
-	write(t, precious, "data")
+	mounttest.Write(t, precious, "data")
 	cmd := exec.CommandContext(t.Context(), strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n),
 		os.Args[0], "-test.run=^TestKilledChild$")
 	cmd.Env = append(os.Environ(), killedDir+"="+dir)
@@ -131,7 +133,7 @@ func killedAt(t *testing.T, strace, call string, n int) bool {
 			t.Errorf("%s: %v", where, err)
 		}
 	}
-	if read(t, precious) != "data" {
+	if mounttest.Read(t, precious) != "data" {
 		t.Fatalf("%s: the user's data is gone", where)
 	}
 	if err := m.Teardown(t.Context(), pod.UID); err != nil {
@@ -142,7 +144,7 @@ func killedAt(t *testing.T, strace, call string, n int) bool {
 	if err != nil || len(mounts)+len(left) > 0 {
 		t.Errorf("%s: left %q and %q, %v", where, mounts, left, err)
 	}
-	if read(t, precious) != "data" {
+	if mounttest.Read(t, precious) != "data" {
 		t.Fatalf("%s: the user's data is gone", where)
 	}
 	if !killed && strings.Contains(string(out), "FAIL") {

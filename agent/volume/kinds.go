@@ -5,12 +5,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/volume/csi"
 	"github.com/berth-node/berth/agent/volume/iscsi"
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/patience"
 )
 
-// Kind makes the volumes of one kind. The life of a volume:
+// Kind makes the volumes of one kind. The lifecycle of a volume:
 //
 //  1. Makes says that it is of the kind, and Secrets, where there is that method, what Secrets it needs, which its pod
 //     waits for.
@@ -19,7 +21,8 @@ import (
 //     make and mount in the pod's directory keeps [kind.Records] of that first; what pods share, such as the staging of
 //     a disk, it does for the first of them. The context ends the call.
 //  3. The pod's group gets what is in the volume, where the kind says so.
-//  4. When the pod goes, everything that is mounted in its directory is unmounted. Then Release, where there is that
+//  4. When the pod goes, Unpublish, where there is that method, has who has mounted something there unmount it, by
+//     records alone. Then everything that is mounted in its directory is unmounted, and Release, where there is that
 //     method, undoes the rest by the records alone: nothing but the pod's directory may be known of it any more. What
 //     others share stays until the last of them goes.
 //  5. The directory is removed, with what is the pod's of it.
@@ -43,20 +46,30 @@ type releases interface {
 	Release(ctx context.Context, dir string) error
 }
 
+// unpublishes is a kind whose volumes are mounted by somebody else, who is to unmount them too.
+type unpublishes interface {
+	// Unpublish has that done for all the pod's volumes of the kind. dir is the pod's directory; no subPath of a volume
+	// is mounted in it any more.
+	Unpublish(ctx context.Context, dir string) error
+}
+
 // kinds are all kinds of volumes.
-func kinds(cfg Config) []Kind {
+func kinds(cfg Config, calls *patience.Calls) []Kind {
 	own, devices := ownDirs{root: cfg.Root, own: cfg.Own, open: cfg.Open}, new(mount.Devices)
 	type source = *corev1.VolumeSource
 	return []Kind{
 		&emptyDirs{quotas: cfg.Quotas, log: cfg.Log},
-		hostPaths{own},
-		objectFiles{kind.Traits{Plugin: "configmap", PodsOwn: true}, onDisk, func(s source) bool { return s.ConfigMap != nil }},
+		hostPaths{own, calls},
+		objectFiles{
+			kind.Traits{Plugin: "configmap", PodsOwn: true}, onDisk, func(s source) bool { return s.ConfigMap != nil },
+		},
 		objectFiles{kind.Traits{Plugin: "secret"}, inMemory, func(s source) bool { return s.Secret != nil }},
 		objectFiles{kind.Traits{Plugin: "downward-api"}, inMemory, func(s source) bool { return s.DownwardAPI != nil }},
 		objectFiles{kind.Traits{Plugin: "projected"}, inMemory, func(s source) bool { return s.Projected != nil }},
-		local{own, devices},
+		local{own, devices, calls},
 		nfs{},
 		iscsi.New(kind.Root(cfg.Root), devices, cfg.Log),
+		csi.New(cfg.CSI),
 		images{},
 	}
 }

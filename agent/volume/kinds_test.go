@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
+	"github.com/berth-node/berth/internal/patience"
 )
 
 // Each source is of one kind at most, and each kind has a directory of its own.
@@ -56,10 +60,25 @@ func TestKinds(t *testing.T) {
 		reflect.ValueOf(&s).Elem().Field(i).Set(reflect.New(bound.Field(i).Type.Elem()))
 		look("bound", bound.Field(i).Name, kind.Source{Pod: &claim, Bound: persistent(s, corev1.PersistentVolumeFilesystem)})
 	}
+	var mounted []desired.PersistentKind
+	for f := range bound.Fields() {
+		plugin, ok := made["bound "+f.Name]
+		if !ok {
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		of := slices.IndexFunc(m.kinds, func(k Kind) bool { return k.Traits().Plugin == plugin })
+		mounted = append(mounted, desired.PersistentKind{Name: name, Block: m.kinds[of].Traits().Block})
+	}
+	byName := func(a, b desired.PersistentKind) int { return strings.Compare(a.Name, b.Name) }
+	said := slices.SortedFunc(slices.Values(desired.PersistentKinds()), byName)
+	if slices.SortFunc(mounted, byName); !slices.Equal(mounted, said) {
+		t.Errorf("PersistentVolumes that are mounted are %v, and those that manifests may have %v", mounted, said)
+	}
 	want := map[string]string{
 		"pod EmptyDir": "empty-dir", "pod HostPath": "host-path", "pod ConfigMap": "configmap", "pod Secret": "secret", "pod DownwardAPI": "downward-api",
-		"pod Projected": "projected", "pod NFS": "nfs", "pod ISCSI": "iscsi", "pod Image": "image",
-		"bound HostPath": "host-path", "bound Local": "local-volume", "bound NFS": "nfs", "bound ISCSI": "iscsi",
+		"pod Projected": "projected", "pod NFS": "nfs", "pod ISCSI": "iscsi", "pod CSI": "csi", "pod Image": "image",
+		"bound HostPath": "host-path", "bound Local": "local-volume", "bound NFS": "nfs", "bound ISCSI": "iscsi", "bound CSI": "csi",
 	}
 	if !reflect.DeepEqual(made, want) {
 		t.Errorf("kinds are %v\nwant %v", made, want)
@@ -87,6 +106,13 @@ func TestSecretsOfVolumes(t *testing.T) {
 	} {
 		if got := m.Secrets(&c.v, c.bound); !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %v, want %v", c.v.VolumeSource, got, c.want)
+		}
+		// A pod hears of the changes of the objects that it refers to.
+		refs := desired.Refs(podWith(c.v))
+		for _, s := range c.want {
+			if c.bound == nil && !slices.Contains(refs, object.RefTo(object.Secret, "default", s.Name)) {
+				t.Errorf("%+v: the pod refers to %v alone", c.v.VolumeSource, refs)
+			}
 		}
 	}
 }
@@ -141,7 +167,7 @@ func (d *driver) Release(_ context.Context, dir string) error {
 	return err
 }
 
-// The life of a kind that shares what it makes between pods, with an agent that is killed between.
+// The lifecycle of a kind that shares what it makes between pods, with an agent that is killed between.
 func TestLifeOfKind(t *testing.T) {
 	needRoot(t)
 	m := manager(t)
@@ -172,7 +198,7 @@ func TestLifeOfKind(t *testing.T) {
 		}
 	}
 	// An agent that was killed before all of the volume was the group's gives it away when it is set up again.
-	write(t, filepath.Join(paths["a"], "file"), "x")
+	mounttest.Write(t, filepath.Join(paths["a"], "file"), "x")
 	must(t, os.Chown(paths["a"], 0, 0))
 	next()
 	_, err = m.Setup(t.Context(), first, content)
@@ -214,12 +240,12 @@ func TestLifeOfKind(t *testing.T) {
 func TestGroupGivesUp(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a/file"), "x")
+	mounttest.Write(t, filepath.Join(dir, "a/file"), "x")
 	pod := podWith()
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := takeGroup(ctx, pod, dir); !errors.Is(err, context.Canceled) {
+	if err := takeGroup(ctx, new(patience.Calls), pod, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	var st unix.Stat_t

@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/patience"
 )
 
 // local are directories and block devices of the node that somebody has set aside for claims.
 type local struct {
 	own     ownDirs
 	devices *mount.Devices
+	calls   *patience.Calls
 }
 
 // Traits says that a device is mounted in the pod's directory, and that it may be a volume as it is.
@@ -27,7 +29,9 @@ func (local) Makes(s kind.Source) bool { return s.Bound != nil && s.Bound.Spec.L
 // on it. The group is that of the pod.
 func (l local) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	source := v.Bound.Spec.Local
-	info, err := l.info(source.Path)
+	asking, cancel := context.WithTimeout(ctx, answers)
+	defer cancel()
+	info, err := patience.Ask(asking, l.calls, "local path "+source.Path, 0, func() (os.FileInfo, error) { return l.info(source.Path) })
 	switch {
 	case err != nil:
 		return kind.Made{}, err

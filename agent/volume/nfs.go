@@ -11,7 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/command"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // nfs are exports of servers. Whatever a server does, taking a volume away again does not wait for it.
@@ -50,7 +51,7 @@ func (k nfs) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
 	}
-	if err := mount.Run(ctx, tool, args...); err != nil {
+	if err := command.Run(ctx, tool, args...); err != nil {
 		return made, fmt.Errorf("mount %s: %w", args[0], err)
 	}
 	return made, nil

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-node/berth/internal/mount/mounttest"
+	"github.com/berth-node/berth/internal/quota"
 )
 
 // quotaRoot is a file system with project quotas.
@@ -24,7 +26,7 @@ func quotaRoot(t *testing.T, kind string) string {
 	}
 	dir := t.TempDir()
 	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "at")
-	write(t, image, "")
+	mounttest.Write(t, image, "")
 	must(t, os.Truncate(image, 320<<20))
 	if out, err := exec.CommandContext(t.Context(), "mkfs."+kind, append(args, image)...).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.%s: %v: %s", kind, err, out)
@@ -76,15 +78,21 @@ func TestEmptyDirQuota(t *testing.T) {
 				t.Errorf("large is full, and %d bytes fit", got)
 			}
 			used, ok := Charged(string(m.root), testUID, "small")
-			if !ok || used < 1<<20 || used > 2<<20 {
+			if !ok || used.Bytes < 1<<20 || used.Bytes > 2<<20 {
 				t.Errorf("small has %d bytes, %v", used, ok)
 			}
 			if _, ok := Charged(string(m.root), testUID, "free"); ok {
 				t.Error("without a limit nothing is counted")
 			}
+			users := podWith(emptyDir("counted", "", ""))
+			users.UID, users.Spec.HostUsers = "users", new(false)
+			fill(t, filepath.Join(setup(t, m, users)["counted"], "f"), "3")
+			if all, ok := Charged(string(m.root), "users", "counted"); !ok || all.Bytes < 3<<20 || all.Bytes > 4<<20 || all.Inodes < 2 {
+				t.Errorf("of a pod with users of its own: %+v, %v", all, ok)
+			}
 			projects := projects(t, paths["small"], paths["large"])
 			setup(t, m, pod) // changes nothing
-			if again, _ := Charged(string(m.root), testUID, "small"); again != used {
+			if again, _ := Charged(string(m.root), testUID, "small"); again.Bytes != used.Bytes {
 				t.Errorf("small has %d bytes, had %d", again, used)
 			}
 			// A container that owns the directory may have given it to any project, such as that of another pod.
@@ -94,33 +102,31 @@ func TestEmptyDirQuota(t *testing.T) {
 			victim := project(t, theirs)
 			fd, err := openDir(paths["small"])
 			must(t, err)
-			x, err := getXattr(fd)
-			must(t, err)
-			x.project = victim
-			must(t, setXattr(fd, x))
+			must(t, quota.Give(fd, victim))
 			unix.Close(fd)
 			teardown(t, m)
 			root, err := openDir(string(m.root))
 			must(t, err)
 			defer unix.Close(root)
-			if q, err := quotaOf(root, victim); err != nil || q.blockHard != 3<<20/blockSize {
+			if q, err := quota.Of(root, victim); err != nil || q.Limit != 3<<20 {
 				t.Errorf("the other pod's project has %+v, %v", q, err)
 			}
 			must(t, m.Teardown(t.Context(), "other"))
 			for _, id := range append(projects[1:], victim) {
 				// xfs takes files off the count after they were removed, as it finds the time.
-				if q, err := quotaOf(root, id); err != nil || q.blockHard != 0 || q.blockSoft != 0 {
+				if q, err := quota.Of(root, id); err != nil || q.Limit != 0 {
 					t.Errorf("project %d is left: %+v, %v", id, q, err)
 				}
 			}
-			// What a crash has left of a project without files is no hindrance, and a project with files is left to whom they are.
+			// What a crash has left of a project without files is no hindrance, and a project with files is left to
+			// whom they are.
 			may := candidates(testUID, "again")
-			write(t, filepath.Join(string(m.root), "administrators"), "x")
+			mounttest.Write(t, filepath.Join(string(m.root), "administrators"), "x")
 			fd, err = unix.Open(filepath.Join(string(m.root), "administrators"), unix.O_RDONLY, 0)
 			must(t, err)
-			must(t, setXattr(fd, fsxattr{project: may[0]}))
+			must(t, quota.Give(fd, may[0]))
 			unix.Close(fd)
-			must(t, setQuota(root, may[1], 4096))
+			must(t, quota.Limit(root, may[1], 4096))
 			paths = setup(t, m, podWith(emptyDir("again", "", "3Mi")))
 			if got := fill(t, filepath.Join(paths["again"], "f"), "20"); got > 3<<20 || got < 2<<20 {
 				t.Errorf("again: %d bytes fit", got)
@@ -138,34 +144,19 @@ func project(t *testing.T, path string) uint32 {
 	fd, err := openDir(path)
 	must(t, err)
 	defer unix.Close(fd)
-	x, err := getXattr(fd)
+	id, _, err := quota.Project(fd)
 	must(t, err)
-	return x.project
+	return id
 }
 
 func projects(t *testing.T, paths ...string) (out []uint32) {
 	t.Helper()
 	for _, path := range paths {
 		id := project(t, path)
-		if id < firstProject || slices.Contains(out, id) {
+		if id < quota.First || slices.Contains(out, id) {
 			t.Fatalf("%s is in project %d, others in %v", path, id, out)
 		}
 		out = append(out, id)
 	}
 	return out
-}
-
-func TestGivenOut(t *testing.T) {
-	given := map[uint32]bool{}
-	givenOut("1048577:/srv/a\n# 12\nname:1048578\n\nbroken\n99999999999:/x\n", given)
-	if len(given) != 2 || !given[1048577] || !given[1048578] {
-		t.Errorf("got %v", given)
-	}
-	if unsafeSizes() != [2]uintptr{28, 112} {
-		t.Errorf("sizes %v", unsafeSizes())
-	}
-}
-
-func unsafeSizes() [2]uintptr {
-	return [2]uintptr{unsafe.Sizeof(fsxattr{}), unsafe.Sizeof(diskQuota{})}
 }

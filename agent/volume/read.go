@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile reads a file of a volume that containers write to. The kernel does the walking and refuses to leave the volume, by a link, by ".." or
-// into what is mounted in it. What it leads to is opened only after it has turned out to be a plain file: opening a device or a pipe that a
-// container has made would be an act of its own. The error is fs.ErrNotExist when there is no such file.
+// ReadFile reads a file of a volume that containers write to. The kernel does the walking and refuses to leave the
+// volume, by a link, by ".." or into what is mounted in it. What it leads to is opened only after it has turned out to
+// be a plain file: opening a device or a pipe that a container has made would be an act of its own. The error is
+// fs.ErrNotExist when there is no such file.
 func ReadFile(volPath, path string, most int64) ([]byte, error) {
 	root, err := unix.Open(volPath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

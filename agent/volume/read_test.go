@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 func TestReadFile(t *testing.T) {
@@ -16,9 +18,9 @@ func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	vol := filepath.Join(dir, "vol")
 	must(t, os.MkdirAll(filepath.Join(vol, "sub", "mounted"), 0o755))
-	write(t, filepath.Join(dir, "outside"), "secret")
-	write(t, filepath.Join(vol, "sub", "file"), "inside")
-	write(t, filepath.Join(vol, "large"), strings.Repeat("x", 17))
+	mounttest.Write(t, filepath.Join(dir, "outside"), "secret")
+	mounttest.Write(t, filepath.Join(vol, "sub", "file"), "inside")
+	mounttest.Write(t, filepath.Join(vol, "large"), strings.Repeat("x", 17))
 	must(t, os.Symlink("sub/file", filepath.Join(vol, "link")))
 	must(t, os.Symlink("../outside", filepath.Join(vol, "up")))
 	must(t, os.Symlink(filepath.Join(vol, "sub/file"), filepath.Join(vol, "absolute")))
@@ -28,7 +30,7 @@ func TestReadFile(t *testing.T) {
 	must(t, unix.Mknod(filepath.Join(vol, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 11))))
 	must(t, unix.Mount("tmpfs", filepath.Join(vol, "sub", "mounted"), "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(filepath.Join(vol, "sub", "mounted"), unix.MNT_DETACH)) })
-	write(t, filepath.Join(vol, "sub", "mounted", "file"), "elsewhere")
+	mounttest.Write(t, filepath.Join(vol, "sub", "mounted", "file"), "elsewhere")
 
 	for _, path := range []string{"sub/file", "link", "sub/../link"} {
 		if got, err := ReadFile(vol, path, 16); err != nil || string(got) != "inside" {

@@ -12,21 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/patience"
 )
 
 // SubPath pins a path inside a volume for the mount with index idx of a container, and returns where. What is pinned
-// was reached without leaving the volume and stays what it was then, whatever a container that shares the volume does to the
-// path afterwards. A directory that is missing is made, with the mode of the volume.
-func (m *Manager) SubPath(ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error) {
+// was reached without leaving the volume and stays what it was then, whatever a container that shares the volume does
+// to the path afterwards. A directory that is missing is made, with the mode of the volume.
+func (m *Manager) SubPath(
+	ctx context.Context, pod *corev1.Pod, container string, idx int, volPath, subPath string,
+) (string, error) {
 	if subPath == "" {
 		return volPath, nil
 	}
-	target, err := m.subPath(pod, container, idx, volPath, subPath)
+	ctx, cancel := context.WithTimeout(ctx, answers)
+	defer cancel()
+	target, err := patience.Ask(ctx, &m.calls, filepath.Join(volPath, filepath.Clean("/"+subPath)), 0, func() (string, error) {
+		return m.subPath(pod, container, idx, volPath, subPath)
+	})
 	if err != nil {
 		return "", fmt.Errorf("subPath %q of %s: %w", subPath, volPath, err)
 	}
-	return target, ctx.Err()
+	return target, nil
 }
 
 func (m *Manager) subPath(pod *corev1.Pod, container string, idx int, volPath, subPath string) (string, error) {
@@ -83,8 +90,8 @@ func mountOf(pod *corev1.Pod, container string, idx int) (*corev1.VolumeMount, e
 	return nil, fmt.Errorf("container %s has no volume mount %d", container, idx)
 }
 
-// openInside opens what subPath leads to inside of the directory volPath. The kernel does the walking, and refuses to leave
-// the volume by a link or by "..", at every step, so nothing can be swapped between a check and its use.
+// openInside opens what subPath leads to inside of the directory volPath. The kernel does the walking, and refuses to
+// leave the volume by a link or by "..", at every step, so nothing can be swapped between a check and its use.
 func openInside(volPath, subPath string) (int, error) {
 	if filepath.IsAbs(subPath) {
 		return -1, errors.New("must be relative")
@@ -122,7 +129,9 @@ func explain(err error) error {
 
 // beneath opens path without leaving root; more are further restrictions of the walk.
 func beneath(root int, path string, more uint64) (int, error) {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | more}
+	how := &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | more,
+	}
 	for range 100 {
 		fd, err := unix.Openat2(root, path, how)
 		// The kernel gives up a walk that a rename elsewhere might have led astray.
@@ -177,7 +186,7 @@ func makeInside(root int, path string) error {
 	return unix.Close(at)
 }
 
-// alreadyPinned says whether target is a mount of what source is, as it is when a container starts anew. A mount of
+// alreadyPinned says whether target is a mount of what source is, as it is when a container starts again. A mount of
 // something else is taken away.
 func alreadyPinned(source int, target string) (bool, error) {
 	mounted, err := mount.Is(target)
@@ -203,8 +212,8 @@ func makeTarget(target string, dir bool) error {
 		if info.IsDir() == dir {
 			return nil
 		}
-		// What was pinned before the container's restart was of the other kind. Neither removal can take data along: the one
-		// is of a directory that is empty, the other of a file made here.
+		// What was pinned before the container's restart was of the other kind. Neither removal can take data along:
+		// the one is of a directory that is empty, the other of a file made here.
 		if err := os.Remove(target); err != nil {
 			return err
 		}
@@ -222,10 +231,11 @@ func makeTarget(target string, dir bool) error {
 	return f.Close()
 }
 
-// bind mounts what source is at target. Mounts below source come along, and later ones follow it, but nothing done here comes
-// back to them, unless the container is to share its mounts with the host.
+// bind mounts what source is at target. Mounts below source come along, and later ones follow it, but nothing done here
+// comes back to them, unless the container is to share its mounts with the host.
 func bind(source int, target string, shared bool) error {
-	tree, err := unix.OpenTree(source, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	tree, err := unix.OpenTree(source, "",
+		unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("clone mount: %w", err)
 	}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 func TestSubPath(t *testing.T) {
@@ -18,8 +19,8 @@ func TestSubPath(t *testing.T) {
 	m := manager(t)
 	pod := podWith(emptyDir("a", "", ""))
 	vol := setup(t, m, pod)["a"]
-	write(t, filepath.Join(vol, "dir/file"), "text")
-	write(t, filepath.Join(vol, "single"), "one")
+	mounttest.Write(t, filepath.Join(vol, "dir/file"), "text")
+	mounttest.Write(t, filepath.Join(vol, "single"), "one")
 	must(t, os.Symlink("dir", filepath.Join(vol, "link")))
 	pod.Spec.Containers[0].VolumeMounts = make([]corev1.VolumeMount, 4)
 	for i := range pod.Spec.Containers[0].VolumeMounts {
@@ -31,7 +32,7 @@ func TestSubPath(t *testing.T) {
 		for range 2 {
 			path, err := m.SubPath(t.Context(), pod, "main", idx, vol, c.sub)
 			must(t, err)
-			if got := read(t, filepath.Join(path, c.below)); got != c.want {
+			if got := mounttest.Read(t, filepath.Join(path, c.below)); got != c.want {
 				t.Errorf("%s: %q, want %q", c.sub, got, c.want)
 			}
 			if want := filepath.Join(string(m.root), "pods", testUID, "volume-subpaths/a/main"); filepath.Dir(path) != want {
@@ -44,10 +45,10 @@ func TestSubPath(t *testing.T) {
 	}
 	// After a restart of the container the same path leads elsewhere, and from a directory to a file.
 	must(t, os.Rename(filepath.Join(vol, "dir"), filepath.Join(vol, "old")))
-	write(t, filepath.Join(vol, "dir"), "now a file")
+	mounttest.Write(t, filepath.Join(vol, "dir"), "now a file")
 	path, err := m.SubPath(t.Context(), pod, "main", 0, vol, "dir")
 	must(t, err)
-	if got := read(t, path); got != "now a file" {
+	if got := mounttest.Read(t, path); got != "now a file" {
 		t.Errorf("got %q", got)
 	}
 	teardown(t, m)
@@ -62,8 +63,8 @@ func TestSubPathCreates(t *testing.T) {
 	vol := setup(t, m, pod)["a"]
 	path, err := m.SubPath(t.Context(), pod, "main", 0, vol, "x/y/z")
 	must(t, err)
-	write(t, filepath.Join(path, "f"), "text")
-	if got := read(t, filepath.Join(vol, "x/y/z/f")); got != "text" {
+	mounttest.Write(t, filepath.Join(path, "f"), "text")
+	if got := mounttest.Read(t, filepath.Join(vol, "x/y/z/f")); got != "text" {
 		t.Errorf("got %q", got)
 	}
 	for _, d := range []string{"x", "x/y", "x/y/z"} {
@@ -87,7 +88,7 @@ func TestSubPathRefuses(t *testing.T) {
 	must(t, os.Symlink("nowhere", filepath.Join(vol, "dangling")))
 	must(t, os.Symlink("loop", filepath.Join(vol, "loop")))
 	must(t, os.Symlink("/proc/self/root", filepath.Join(vol, "magic")))
-	write(t, filepath.Join(vol, "file"), "x")
+	mounttest.Write(t, filepath.Join(vol, "file"), "x")
 	for sub, want := range map[string]string{
 		"/etc": "relative", "..": "'..'", "x/../../y": "'..'",
 		"abs": "out of the volume", "abs/deep": "out of the volume", "abs/new": "out of the volume", "up": "out of the volume", "up/x": "out of the volume",
@@ -164,14 +165,14 @@ func TestSubPathOfHostPath(t *testing.T) {
 	must(t, os.MkdirAll(nested, 0o755))
 	must(t, unix.Mount("t", nested, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(nested, unix.MNT_DETACH) })
-	write(t, filepath.Join(nested, "precious"), "data")
+	mounttest.Write(t, filepath.Join(nested, "precious"), "data")
 	for _, mode := range []corev1.MountPropagationMode{corev1.MountPropagationNone, corev1.MountPropagationBidirectional} {
 		pod := podWith(hostPath("h", host, ""))
 		pod.Spec.Containers[0].VolumeMounts[0].MountPropagation = &mode
 		vol := setup(t, m, pod)["h"]
 		path, err := m.SubPath(t.Context(), pod, "main", 0, vol, "sub")
 		must(t, err)
-		if got := read(t, filepath.Join(path, "nested/precious")); got != "data" {
+		if got := mounttest.Read(t, filepath.Join(path, "nested/precious")); got != "data" {
 			t.Errorf("got %q", got)
 		}
 		// Only what is shared comes back to the host.
@@ -189,7 +190,7 @@ func TestSubPathOfHostPath(t *testing.T) {
 		}
 		_ = unix.Unmount(filepath.Join(host, "sub/inner"), 0)
 	}
-	if read(t, filepath.Join(nested, "precious")) != "data" {
+	if mounttest.Read(t, filepath.Join(nested, "precious")) != "data" {
 		t.Error("data was changed")
 	}
 }

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // Teardown unmounts and removes everything of a pod. The pod's containers have ended by then.
@@ -21,8 +22,8 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	return m.remove(ctx, uid, m.removePod)
 }
 
-// Release is Teardown of the volumes alone: the pod's directory stays, with the records in it and what its containers have said last. So
-// it is at no time without the record that the pod is over.
+// Release is Teardown of the volumes alone: the pod's directory stays, with the records in it and what its containers
+// have said last. So it is at no time without the record that the pod is over.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	return m.remove(ctx, uid, func(ctx context.Context, dir string) error { return empty(ctx, dir, m.volumeData()) })
 }
@@ -39,6 +40,9 @@ func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx cont
 	}
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	if err := m.unpublish(ctx, dir); err != nil {
+		return fmt.Errorf("remove volumes: %w", err)
 	}
 	// It returns without an error only after it has seen that no mount is left.
 	if err := mount.UnmountUnder(dir); err != nil {
@@ -57,6 +61,50 @@ func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx cont
 	m.log.Debug("volumes are removed", "uid", string(uid))
 	return nil
 }
+
+// unpublish has those unmount their volumes who have mounted them. A subPath is a mount of the volume too, which would
+// keep it busy.
+func (m *Manager) unpublish(ctx context.Context, dir string) error {
+	for _, k := range m.kinds {
+		k, ok := k.(unpublishes)
+		if !ok {
+			continue
+		}
+		if err := mount.UnmountUnder(filepath.Join(dir, subPathsDir)); err != nil {
+			return err
+		}
+		if err := k.Unpublish(ctx, dir); err != nil {
+			return errors.Join(err, m.detachDead(dir))
+		}
+	}
+	return nil
+}
+
+// detachDead unmounts everything in a pod's directory if something there does not answer. A call that hangs there, of
+// this agent too, keeps a mount busy, so that nobody who goes about it gently can unmount it. The next try finds it
+// gone.
+func (m *Manager) detachDead(dir string) error {
+	mounts, err := mount.Under(dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range mounts {
+		ctx, cancel := context.WithTimeout(context.Background(), deadAfter)
+		err := m.calls.Do(ctx, path, 0, func() error {
+			var st unix.Statfs_t
+			_ = unix.Statfs(path, &st) // it answers, whatever it says
+			return nil
+		})
+		cancel()
+		if err != nil {
+			return errors.Join(err, mount.UnmountUnder(dir))
+		}
+	}
+	return nil
+}
+
+// deadAfter is how long a mount has to answer that could not be unmounted.
+const deadAfter = 10 * time.Second
 
 // mayGo says what may be removed of a directory's content. Data in a place that nobody knows of is not ours to delete.
 type mayGo func(depth int, st *unix.Stat_t) error
@@ -114,6 +162,10 @@ func empty(ctx context.Context, dir string, contents []part) error {
 	defer unix.Close(root)
 	var errs []error
 	for _, c := range contents {
+		if err := ctx.Err(); err != nil { // between two of them nobody else says that there is more
+			errs = append(errs, err)
+			break
+		}
 		fd, err := mount.OpenSame(root, c.path)
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -124,9 +176,6 @@ func empty(ctx context.Context, dir string, contents []part) error {
 		}
 		errs = append(errs, filetree.Empty(ctx, fd, filepath.Join(dir, c.path), filetree.Removal{May: c.may}))
 		unix.Close(fd)
-		if ctx.Err() != nil {
-			break
-		}
 	}
 	// The first says why; what follows from it is that directories above are not empty.
 	for _, err := range errs {

@@ -11,9 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/agent/volume/mount"
 	"github.com/berth-node/berth/internal/filetree"
 	"github.com/berth-node/berth/internal/filetree/filetreetest"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
+	"github.com/berth-node/berth/internal/patience"
 )
 
 // mounted bind-mounts source on target, as a container with the right to may do.
@@ -27,10 +29,10 @@ func mounted(t *testing.T, source, target string, flags uintptr) {
 func users(t *testing.T) (dir string, intact func()) {
 	t.Helper()
 	dir = t.TempDir()
-	write(t, filepath.Join(dir, "deep/precious"), "data")
+	mounttest.Write(t, filepath.Join(dir, "deep/precious"), "data")
 	return dir, func() {
 		t.Helper()
-		if read(t, filepath.Join(dir, "deep/precious")) != "data" {
+		if mounttest.Read(t, filepath.Join(dir, "deep/precious")) != "data" {
 			t.Error("the user's data was changed")
 		}
 	}
@@ -49,7 +51,7 @@ func TestTeardownLeavesBindMountsContent(t *testing.T) {
 	mounted(t, dir, inA, unix.MS_REC)
 	mounted(t, dir, filepath.Join(inA, "deep"), 0)
 	mounted(t, dir, inMem, 0)
-	write(t, filepath.Join(paths["a"], "file"), "")
+	mounttest.Write(t, filepath.Join(paths["a"], "file"), "")
 	mounted(t, filepath.Join(dir, "deep/precious"), filepath.Join(paths["a"], "file"), 0)
 	mounted(t, dir, filepath.Join(string(m.root), "pods", testUID), 0)
 	teardown(t, m)
@@ -69,7 +71,7 @@ func TestTeardownLeavesHostsMounts(t *testing.T) {
 	must(t, os.Mkdir(nested, 0o755))
 	must(t, unix.Mount("t", nested, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(nested, unix.MNT_DETACH) })
-	write(t, filepath.Join(nested, "precious"), "data")
+	mounttest.Write(t, filepath.Join(nested, "precious"), "data")
 
 	target := filepath.Join(paths["a"], "m")
 	must(t, os.Mkdir(target, 0o755))
@@ -78,7 +80,7 @@ func TestTeardownLeavesHostsMounts(t *testing.T) {
 	if is, err := mount.Is(nested); err != nil || !is {
 		t.Errorf("the host's mount went: %v", err)
 	}
-	if read(t, filepath.Join(nested, "precious")) != "data" {
+	if mounttest.Read(t, filepath.Join(nested, "precious")) != "data" {
 		t.Error("data was changed")
 	}
 }
@@ -104,11 +106,11 @@ func TestTeardownFollowsNoLink(t *testing.T) {
 func TestRelease(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
 	paths := setup(t, m, podWith(emptyDir("a", "", "")))
-	write(t, filepath.Join(paths["a"], "deep/f"), "x")
+	mounttest.Write(t, filepath.Join(paths["a"], "deep/f"), "x")
 	pod := filepath.Join(string(m.root), "pods", testUID)
 	stays := []string{"ending.json", "containers/main/0"}
 	for _, f := range stays {
-		write(t, filepath.Join(pod, f), "x")
+		mounttest.Write(t, filepath.Join(pod, f), "x")
 	}
 	for range 2 {
 		must(t, m.Release(t.Context(), testUID))
@@ -116,7 +118,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("of the volume there is %v", err)
 		}
 		for _, f := range stays {
-			if read(t, filepath.Join(pod, f)) != "x" {
+			if mounttest.Read(t, filepath.Join(pod, f)) != "x" {
 				t.Errorf("%s is gone", f)
 			}
 		}
@@ -128,15 +130,15 @@ func TestTeardownRefusesUnknownData(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
 	pod := filepath.Join(string(m.root), "pods", testUID)
 	for _, known := range []string{"etc-hosts", "containers/main/0", "volumes/kubernetes.io~empty-dir/a/f"} {
-		write(t, filepath.Join(pod, known), "x")
+		mounttest.Write(t, filepath.Join(pod, known), "x")
 	}
 	for _, unknown := range []string{"volumes/kubernetes.io~csi/v/mount/data", "volume-subpaths/v/main/0/data", "plugins/x"} {
-		write(t, filepath.Join(pod, unknown), "precious")
+		mounttest.Write(t, filepath.Join(pod, unknown), "precious")
 		err := m.Teardown(t.Context(), testUID)
 		if err == nil || !strings.Contains(err.Error(), "not known to be the pod's") {
 			t.Errorf("%s: %v", unknown, err)
 		}
-		if read(t, filepath.Join(pod, unknown)) != "precious" {
+		if mounttest.Read(t, filepath.Join(pod, unknown)) != "precious" {
 			t.Errorf("%s was changed", unknown)
 		}
 		must(t, os.Remove(filepath.Join(pod, unknown)))
@@ -166,7 +168,7 @@ func TestTeardownWideTree(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
 	paths := setup(t, m, podWith(emptyDir("a", "", "")))
 	for i := range 2500 {
-		write(t, filepath.Join(paths["a"], strings.Repeat("n", 50)+string(rune('a'+i%26))+strings.Repeat("x", i/26)), "")
+		mounttest.Write(t, filepath.Join(paths["a"], strings.Repeat("n", 50)+string(rune('a'+i%26))+strings.Repeat("x", i/26)), "")
 	}
 	teardown(t, m)
 }
@@ -176,16 +178,48 @@ func TestTeardownGivesUp(t *testing.T) {
 	m := manager(t)
 	paths := setup(t, m, podWith(emptyDir("a", "", "")))
 	file := filepath.Join(paths["a"], "file")
-	write(t, file, "data")
+	mounttest.Write(t, file, "data")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := m.Teardown(ctx, testUID); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if read(t, file) != "data" {
+	if mounttest.Read(t, file) != "data" {
 		t.Error("it went on")
 	}
 	teardown(t, m)
+}
+
+// endsAfter is a context that ends when it has been asked so often.
+type endsAfter struct {
+	context.Context
+	left int
+}
+
+func (c *endsAfter) Err() error {
+	if c.left--; c.left >= 0 {
+		return nil
+	}
+	return context.Canceled
+}
+
+// TestEmptyGivesUp ends the context at every point at which it is asked: it is never said that all has gone when it has
+// not.
+func TestEmptyGivesUp(t *testing.T) {
+	for asked := 0; ; asked++ {
+		dir := t.TempDir()
+		for _, f := range []string{"a/file", "b/file"} {
+			mounttest.Write(t, filepath.Join(dir, f), "x")
+		}
+		ctx := &endsAfter{t.Context(), asked}
+		err := empty(ctx, dir, []part{{"a", nil}, {"b", nil}})
+		if _, left := os.Stat(filepath.Join(dir, "b/file")); err == nil && left == nil {
+			t.Errorf("ended after %d: it says that all has gone", asked)
+		}
+		if ctx.left >= 0 {
+			return
+		}
+	}
 }
 
 // A tree of which each level would take a descriptor, in a volume that is given to a group and then removed.
@@ -197,7 +231,7 @@ func TestVolumeOfAnyDepth(t *testing.T) {
 	undo := filetreetest.FewFiles(t, 300)
 	pod := podWith()
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
-	must(t, takeGroup(t.Context(), pod, paths["a"]))
+	must(t, takeGroup(t.Context(), new(patience.Calls), pod, paths["a"]))
 	given := 0
 	fd, err := openDir(paths["a"])
 	must(t, err)

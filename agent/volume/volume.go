@@ -19,16 +19,20 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/berth-node/berth/agent/volume/csi"
 	"github.com/berth-node/berth/agent/volume/kind"
+	"github.com/berth-node/berth/internal/patience"
 )
 
 const (
+	podsDir     = "pods" // in the root directory
 	subPathsDir = "volume-subpaths"
 
 	// containersDir holds what there is of each container, such as its termination message.
@@ -43,6 +47,8 @@ type Config struct {
 	Own  []string // further directories of the agent, which no pod may have as a hostPath
 	Open []string // directories in those, which they may have: plugins in pods have their sockets there
 	Log  *slog.Logger
+
+	CSI csi.Config // volumes of drivers
 
 	Quotas bool // the file system is to hold emptyDirs to their limits, where it can
 }
@@ -60,6 +66,7 @@ type Manager struct {
 	root  kind.Root
 	kinds []Kind
 	log   *slog.Logger
+	calls patience.Calls // of what is mounted, which may not answer
 
 	claims sync.Mutex // held while a claim is bound: no two pods get one volume
 }
@@ -72,7 +79,9 @@ func New(cfg Config) *Manager {
 	if abs, err := filepath.Abs(cfg.Root); err == nil {
 		cfg.Root = abs
 	}
-	return &Manager{root: kind.Root(cfg.Root), kinds: kinds(cfg), log: cfg.Log}
+	m := &Manager{root: kind.Root(cfg.Root), log: cfg.Log}
+	m.kinds = kinds(cfg, &m.calls)
+	return m
 }
 
 // Pods returns the pods that have a directory.
@@ -115,7 +124,7 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("set up volume %s: %w", v.Name, err)
 		}
-		path, err := m.setup(ctx, &kind.Volume{
+		path, err := m.setupWithin(ctx, &kind.Volume{
 			Source: kind.Source{Pod: &v.VolumeSource, Bound: content.Persistent[v.Name]}, Pod: pod, Dir: dir, Name: v.Name,
 			Files: content.Files[v.Name], Secrets: content.Secrets[v.Name],
 		})
@@ -126,6 +135,16 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, content Content) (
 		m.log.Debug("volume is there", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "volume", v.Name)
 	}
 	return paths, nil
+}
+
+// setupGrace is how long the making of a volume may take to come to its end when nobody wants it any more.
+const setupGrace = 20 * time.Second
+
+// setupWithin returns when the context has ended, whatever the file system of the volume does. What is under way then
+// goes on, and nothing else is done with the volume until it has come to its end.
+func (m *Manager) setupWithin(ctx context.Context, v *kind.Volume) (string, error) {
+	what := "what volume " + v.Name + " of pod " + string(v.Pod.UID) + " is on"
+	return patience.Ask(ctx, &m.calls, what, setupGrace, func() (string, error) { return m.setup(ctx, v) })
 }
 
 func (m *Manager) setup(ctx context.Context, v *kind.Volume) (string, error) {
@@ -154,7 +173,7 @@ func (m *Manager) make(ctx context.Context, v *kind.Volume) (string, error) {
 	}
 	made, err := k.Setup(ctx, v)
 	if err == nil && made.Group {
-		err = takeGroup(ctx, v.Pod, made.Path)
+		err = takeGroup(ctx, &m.calls, v.Pod, made.Path)
 	}
 	return made.Path, err
 }

@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 const testUID = "0123456789abcdef"
@@ -28,15 +29,7 @@ func needRoot(t *testing.T) {
 // manager returns a Manager on a root of its own, and proves at the end that no mount is left there.
 func manager(t *testing.T) *Manager {
 	t.Helper()
-	root := t.TempDir()
-	t.Cleanup(func() {
-		left, err := mount.Under(root)
-		if err != nil || len(left) > 0 {
-			t.Errorf("mounts left: %v %v", left, err)
-			_ = mount.UnmountUnder(root)
-		}
-	})
-	return New(Config{Root: root})
+	return New(Config{Root: mounttest.Root(t)})
 }
 
 func podWith(volumes ...corev1.Volume) *corev1.Pod {
@@ -84,19 +77,6 @@ func teardown(t *testing.T, m *Manager) {
 	}
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte(text), 0o644))
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	return string(data)
-}
-
 func TestEmptyDir(t *testing.T) {
 	needRoot(t)
 	old := unix.Umask(0o077)
@@ -118,10 +98,10 @@ func TestEmptyDir(t *testing.T) {
 	if want := filepath.Join(string(m.root), "pods", testUID, "volumes/kubernetes.io~empty-dir/a"); paths["a"] != want {
 		t.Errorf("path %s, want %s", paths["a"], want)
 	}
-	write(t, filepath.Join(paths["a"], "x/y"), "data")
+	mounttest.Write(t, filepath.Join(paths["a"], "x/y"), "data")
 	must(t, os.Chmod(paths["a"], 0o700))
 	setup(t, m, pod)
-	if read(t, filepath.Join(paths["a"], "x/y")) != "data" {
+	if mounttest.Read(t, filepath.Join(paths["a"], "x/y")) != "data" {
 		t.Error("a second Setup lost data")
 	}
 	if info, err := os.Stat(paths["a"]); err != nil || info.Mode().Perm() != 0o700 {
@@ -157,7 +137,7 @@ func TestEmptyDirInMemory(t *testing.T) {
 			t.Errorf("%s: mode %o, group %d", name, st.Mode&0o7777, st.Gid)
 		}
 	}
-	write(t, filepath.Join(paths["limited"], "f"), "x")
+	mounttest.Write(t, filepath.Join(paths["limited"], "f"), "x")
 	setup(t, m, pod)
 	if mounts, _ := mount.Under(string(m.root)); len(mounts) != 2 {
 		t.Errorf("a second Setup mounted again: %v", mounts)
@@ -193,7 +173,7 @@ func TestHostPathTypes(t *testing.T) {
 	needRoot(t)
 	m := manager(t)
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "file"), "x")
+	mounttest.Write(t, filepath.Join(dir, "file"), "x")
 	must(t, os.Symlink("file", filepath.Join(dir, "link")))
 	must(t, unix.Mknod(filepath.Join(dir, "char"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	must(t, unix.Mknod(filepath.Join(dir, "block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 200))))
@@ -275,7 +255,7 @@ func TestHostPathOfTheAgent(t *testing.T) {
 
 func TestHostileUID(t *testing.T) {
 	m := New(Config{Root: t.TempDir()})
-	write(t, filepath.Join(string(m.root), "content/blob"), "x")
+	mounttest.Write(t, filepath.Join(string(m.root), "content/blob"), "x")
 	for _, uid := range []string{"", ".", "..", "../content", "a/b", strings.Repeat("x", 300)} {
 		pod := podWith(emptyDir("a", "", ""))
 		pod.UID = "x"
@@ -290,7 +270,7 @@ func TestHostileUID(t *testing.T) {
 			t.Errorf("Teardown took uid %q", uid)
 		}
 	}
-	if read(t, filepath.Join(string(m.root), "content/blob")) != "x" {
+	if mounttest.Read(t, filepath.Join(string(m.root), "content/blob")) != "x" {
 		t.Error("something else was removed")
 	}
 }
@@ -302,6 +282,9 @@ func TestPageSize(t *testing.T) {
 	}
 	if _, err := pageSize(pod, "HugePages"); err == nil {
 		t.Error("no size, and no error")
+	}
+	if n, err := pageSize(pod, "HugePages-1e-999999999"); err == nil {
+		t.Errorf("a size that takes for ever to calculate: %d", n)
 	}
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-1Gi": resource.MustParse("1Gi")}
 	if n, err := pageSize(pod, "HugePages"); err != nil || n != 1<<30 {

@@ -1,5 +1,5 @@
-// Package cgroupstest makes groups of the machine's hierarchies for a test, and takes them away after it. It knows a hierarchy by what it
-// uses of it, so that the tests of package cgroups can use it too.
+// Package cgroupstest makes groups of the machine's hierarchies for a test, and takes them away after it. It knows a
+// hierarchy by what it uses of it, so that the tests of package cgroups can use it too.
 package cgroupstest
 
 import (
@@ -28,7 +28,8 @@ type Hierarchy interface {
 	ProcsFiles(path string) []string
 }
 
-// Group opens the machine's hierarchies with cgroups.Open and names a group of this test's own, which must be gone everywhere at the end.
+// Group opens the machine's hierarchies with cgroups.Open and names a group of this test's own, which must be gone
+// everywhere at the end.
 func Group[H Hierarchy](t testing.TB, open func(mountpoint string) (H, error)) (H, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

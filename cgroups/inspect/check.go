@@ -19,26 +19,32 @@ type Problem struct {
 	Text string `json:"text"`
 }
 
-// check compares the whole hierarchy with the pods.
-func (s *Snapshot) check(o kube.Options) []Problem {
+// audit compares the groups of a snapshot with what its pods should have by the node's options.
+type audit struct {
+	snap    *Snapshot
+	options kube.Options
+}
+
+// problems compares the whole hierarchy with the pods.
+func (a audit) problems() []Problem {
 	var out []Problem
 	groups := map[string][]*Node{}
-	for _, n := range s.all() {
+	for _, n := range a.snap.nodes().all() {
 		if len(n.files.Missing) > 0 {
 			out = append(out, Problem{"partial", n.Path, n.Title, "does not exist in " + strings.Join(n.files.Missing, ", ")})
 		}
 		switch n.Kind {
 		case kindPod:
 			groups[n.UID] = append(groups[n.UID], n)
-			out = append(out, s.checkPod(n, o)...)
+			out = append(out, a.pod(n)...)
 		case kindOther:
 			if n.UID == "" {
 				out = append(out, Problem{"stranger", n.Path, "", "is not a pod's group"})
 			}
 		}
 	}
-	out = append(out, s.missing(groups)...)
-	out = append(out, s.trespassers()...)
+	out = append(out, a.missing(groups)...)
+	out = append(out, a.overlaps()...)
 	for uid, list := range groups {
 		if len(list) > 1 {
 			out = append(out, Problem{"misplaced", list[0].Path, list[0].Title, fmt.Sprintf("pod %s has %d groups", uid, len(list))})
@@ -48,15 +54,46 @@ func (s *Snapshot) check(o kube.Options) []Problem {
 	return out
 }
 
-func (s *Snapshot) checkPod(n *Node, o kube.Options) []Problem {
+// files are those that [audit.problems] looks at, of each group.
+func (a audit) files() map[string]map[string]bool {
+	out, o := map[string]map[string]bool{}, a.options
+	for _, n := range a.snap.nodes().all() {
+		files := map[string]bool{}
+		if n.Kind != kindContainer { // pods and what they are in have the limits
+			for _, k := range limitKinds() {
+				files[k.v1], files[k.v2] = true, true
+			}
+			files["cpu.cfs_period_us"] = true
+		}
+		if n.Kind == kindPod || n.Kind == kindContainer {
+			for _, o.NoCPUQuota = range []bool{false, true} {
+				// A pod with CPUs of its own has no quota, and its containers have none then.
+				for _, want := range n.wanted(o) {
+					for _, f := range want.Files() {
+						files[f] = true
+					}
+				}
+			}
+		}
+		if n.Kind == kindContainer && len(a.snap.Pins) > 0 {
+			for _, f := range cpusetFiles() {
+				files[f] = true
+			}
+		}
+		out[n.Path] = files
+	}
+	return out
+}
+
+func (a audit) pod(n *Node) []Problem {
 	var out []Problem
-	if text := s.orphan(n); text != "" {
+	if text := a.orphan(n); text != "" {
 		if pids := n.pids(); len(pids) > 0 {
 			text += fmt.Sprintf(", but %d processes run in it", len(pids))
 		}
 		return append(out, Problem{"orphan", n.Path, n.Title, text})
 	}
-	if s.Machine.Mode == cgroups.Unified && len(n.files.Pids) > 0 && len(n.Children) > 0 {
+	if a.snap.Machine.Mode == cgroups.Unified && len(n.files.Pids) > 0 && len(n.Children) > 0 {
 		out = append(out, Problem{"inner", n.Path, n.Title, "has processes beside its containers' groups, which cgroup v2 does not account to any"})
 	}
 	if n.pod == nil {
@@ -66,12 +103,12 @@ func (s *Snapshot) checkPod(n *Node, o kube.Options) []Problem {
 		out = append(out, Problem{"misplaced", n.Path, n.Title, fmt.Sprintf("is among %s pods, its class is %s", n.Class, q)})
 	}
 	for _, c := range n.Children {
-		if now := n.running(c.Title); now != "" && now != c.ID && len(c.pids()) > 0 {
+		if now := running(n.pod, c.Title); now != "" && now != c.ID && len(c.pids()) > 0 {
 			out = append(out, Problem{"double", c.Path, n.Title, fmt.Sprintf("container %s still runs here, and again as %s", c.Title, shorten(now))})
 		}
 	}
-	out = append(out, s.overruled(n, o)...)
-	for _, v := range n.values(o) {
+	out = append(out, a.overruled(n)...)
+	for _, v := range n.values(a.options) {
 		if v.Differs && v.File != oomFile { // which a process may set itself
 			out = append(out, Problem{"drift", v.Path, n.Title, fmt.Sprintf("%s is %q, should be %q (%s)", v.File, v.Found, v.Want, v.Field)})
 		}
@@ -79,9 +116,9 @@ func (s *Snapshot) checkPod(n *Node, o kube.Options) []Problem {
 	return out
 }
 
-// running is the ID under which a container of the pod runs by its status; "" when it does not.
-func (n *Node) running(name string) string {
-	st := n.pod.Status
+// running is the ID under which a container of a pod runs by its status; "" when it does not.
+func running(p *corev1.Pod, name string) string {
+	st := p.Status
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for _, c := range list {
 			if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && c.Name == name && c.State.Running != nil {
@@ -93,26 +130,27 @@ func (n *Node) running(name string) string {
 }
 
 // orphan says why a group can be no pod's any more: nobody who knows all pods knows this one.
-func (s *Snapshot) orphan(n *Node) string {
+func (a audit) orphan(n *Node) string {
 	switch {
 	case n.pod != nil:
-	case s.PodsFrom != "" && !s.Partial:
+	case a.snap.PodsFrom != "" && !a.snap.Partial:
 		return "no pod has this uid"
-	case len(s.Runtimes) > 0 && !s.Names[n.UID].InRuntime:
+	case len(a.snap.Runtimes) > 0 && !a.snap.Names[n.UID].InRuntime:
 		return "no sandbox has this uid"
 	}
 	return ""
 }
 
 // missing are running pods without a group.
-func (s *Snapshot) missing(groups map[string][]*Node) []Problem {
+func (a audit) missing(groups map[string][]*Node) []Problem {
 	var out []Problem
-	for i := range s.Pods {
-		p := &s.Pods[i]
+	for i := range a.snap.Pods {
+		p := &a.snap.Pods[i]
 		if p.Status.Phase != corev1.PodRunning || len(groups[string(p.UID)]) > 0 {
 			continue
 		}
-		out = append(out, Problem{"missing", kube.PodPath(s.Machine.Root, p.UID, kube.QoS(p)), p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
+		group := kube.PodPath(a.snap.Machine.Root, p.UID, kube.QoS(p))
+		out = append(out, Problem{"missing", group, p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
 	}
 	return out
 }

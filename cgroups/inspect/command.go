@@ -25,12 +25,13 @@ type app struct {
 	capture string
 	output  string
 	runDir  func() string
+	order   Order
 	need    need
 }
 
-// Command is `berth cgroups`. runDir is where the agent of this machine is found.
-func Command(runDir func() string) *cobra.Command {
-	a := &app{runDir: runDir}
+// Command is `berth cgroups`. runDir is where the agent of this machine is found, order that in which pods are evicted.
+func Command(runDir func() string, order Order) *cobra.Command {
+	a := &app{runDir: runDir, order: order}
 	cmd := &cobra.Command{
 		Use:   "cgroups",
 		Short: "Show and explain the control groups of pods",
@@ -49,15 +50,22 @@ func Command(runDir func() string) *cobra.Command {
 	f := cmd.PersistentFlags()
 	f.StringVar(&a.from, "from", "", "read this capture instead of the machine")
 	f.StringVar(&a.capture, "capture", "", "write what was read to this file (.gz: compressed)")
-	f.StringVar(&a.live.PodsFile, "pods", "", "file with the pods' specifications (kubectl get pods -A -o json); default: ask the agent")
-	f.StringVar(&a.live.Endpoint, "runtime-endpoint", "", "socket of the container runtime, asked where no agent answers; default: those of the usual places")
-	f.StringVar(&a.live.Manifests, "manifests", "/etc/kubernetes/manifests", "static pods of a kubelet, read where no agent answers")
-	f.StringVar(&a.live.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet's root directory, which tells whom its CPU and memory managers gave what")
+	f.StringVar(&a.live.PodsFile, "pods", "",
+		"file with the pods' specifications (kubectl get pods -A -o json); default: ask the agent")
+	f.StringVar(&a.live.Endpoint, "runtime-endpoint", "",
+		"socket of the container runtime, asked where no agent answers; default: those of the usual places")
+	f.StringVar(&a.live.Manifests, "manifests", "/etc/kubernetes/manifests",
+		"static pods of a kubelet, read where no agent answers")
+	f.StringVar(&a.live.KubeletDir, "kubelet-dir", "/var/lib/kubelet",
+		"kubelet's root directory, which tells whom its CPU and memory managers gave what")
 	f.StringVar(&a.live.CgroupMount, "cgroup-mount", cgroups.DefaultMount, "where control groups are mounted")
-	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/", "group below which kubepods is; default: where the agent of the run directory has it")
-	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods", "logs of pods, whose directory names tell the pods' names; default: the agent's")
+	f.StringVar(&a.live.CgroupRoot, "cgroup-root", "/",
+		"group below which kubepods is; default: where the agent of the run directory has it")
+	f.StringVar(&a.live.LogDir, "log-dir", "/var/log/pods",
+		"logs of pods, whose directory names tell the pods' names; default: the agent's")
 	f.StringVarP(&a.output, "output", "o", "", "json, yaml or wide")
-	cmd.AddCommand(a.treeCommand(), a.topCommand(), a.showCommand(), a.explainCommand(), a.findCommand(), a.checkCommand(), a.watchCommand())
+	cmd.AddCommand(a.treeCommand(), a.topCommand(), a.showCommand(), a.explainCommand(), a.findCommand(), a.checkCommand(),
+		a.watchCommand())
 	return cmd
 }
 
@@ -90,25 +98,27 @@ func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 	return s, mustHaveGroups(s)
 }
 
-// locate finds out where the groups are: the agent of the run directory has left word, and what is said here goes before it.
+// locate finds out where the groups are: the agent of the run directory has left word, and what is said here goes
+// before it.
 func (a *app) locate(cmd *cobra.Command) error {
 	a.live.RunDir = a.runDir()
-	site, err := kube.LoadLayout(a.live.RunDir)
+	layout, err := kube.LoadLayout(a.live.RunDir)
 	switch {
 	case errors.Is(err, os.ErrPermission) && !cmd.Flags().Changed("cgroup-root"):
 		return fmt.Errorf("%w: only root may ask the agent (with --cgroup-root it is not asked where its groups are)", err)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		a.live.Evicts = &kube.Evicts{WorkingSet: true, SparesStatic: true} // a kubelet
 		return nil
 	case err != nil:
 		return err
 	}
-	a.live.Options, a.live.NodeName, a.live.PinsFile = site.Options, site.NodeName, site.Pins
-	a.live.KillsFile = site.Kills
-	if !cmd.Flags().Changed("cgroup-root") && site.Root != "" {
-		a.live.CgroupRoot = site.Root
+	a.live.Options, a.live.NodeName, a.live.PinsFile = layout.Options, layout.NodeName, layout.Pins
+	a.live.KillsFile, a.live.Evicts = layout.Kills, layout.Evicts
+	if !cmd.Flags().Changed("cgroup-root") && layout.Root != "" {
+		a.live.CgroupRoot = layout.Root
 	}
-	if !cmd.Flags().Changed("log-dir") && site.LogDir != "" {
-		a.live.LogDir = site.LogDir
+	if !cmd.Flags().Changed("log-dir") && layout.LogDir != "" {
+		a.live.LogDir = layout.LogDir
 	}
 	return nil
 }
@@ -149,7 +159,8 @@ func (a *app) treeCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&preset, "preset", "p", "", "columns by purpose")
 	cmd.Flags().StringVar(&columns, "columns", "", "columns by name, with commas between")
 	cmd.Flags().StringVar(&file, "columns-file", "", "file with more columns and presets")
-	_ = cmd.RegisterFlagCompletionFunc("preset", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	type words = []string
+	_ = cmd.RegisterFlagCompletionFunc("preset", func(*cobra.Command, words, string) (words, cobra.ShellCompDirective) {
 		return []string{"cpu", "memory", "io", "psi", "pids", "cpuset", "swap", "wide"}, cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
@@ -227,7 +238,7 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n, err := s.lookup(args[0])
+			n, err := s.nodes().lookup(args[0])
 			if err != nil {
 				return err
 			}
@@ -252,7 +263,8 @@ func (a *app) explainCommand() *cobra.Command {
 				a.need.files[f] = true
 			}
 			a.need.processes, a.need.kills = true, true
-			// Of other pods it takes what ranks them against this one: their memory, and what the kernel thinks of their processes.
+			// Of other pods it takes what ranks them against this one: their memory, and what the kernel thinks of
+			// their processes.
 			a.need.of = func(s *Snapshot) (bool, error) {
 				if err := s.narrow(args[0]); err != nil {
 					s.Groups = nil // one that has gone is ranked nowhere
@@ -260,16 +272,16 @@ func (a *app) explainCommand() *cobra.Command {
 				return false, nil
 			}
 			a.need.others = map[string]bool{}
-			for _, f := range filesOf("workingset") {
+			for _, f := range slices.Concat(filesOf("workingset"), filesOf("swap")) {
 				a.need.others[f] = true
 			}
 			s, err := a.snapshot(cmd)
 			if err != nil && (s == nil || len(s.Pods) == 0) {
 				return err
 			}
-			n, err := s.lookup(args[0])
+			n, err := s.nodes().lookup(args[0])
 			if err == nil {
-				e := explain(n)
+				e := explain(n, a.order)
 				return a.print(cmd, e, e.print)
 			}
 			if e, ok := s.explainGone(args[0]); ok {
@@ -315,7 +327,7 @@ func (a *app) find(cmd *cobra.Command, what string) (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
-	return s.find(what)
+	return s.nodes().find(what)
 }
 
 func dash(s string) string {
@@ -333,11 +345,12 @@ func (a *app) checkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a.need = settingsNeed()
 			a.need.everywhere, a.need.partial = true, true
+			a.need.each = func(s *Snapshot) map[string]map[string]bool { return audit{s, s.Machine.Options}.files() }
 			s, err := a.snapshot(cmd)
 			if err != nil {
 				return err
 			}
-			problems := s.check(s.Machine.Options)
+			problems := audit{s, s.Machine.Options}.problems()
 			err = a.print(cmd, struct {
 				schema
 				Problems []Problem `json:"problems"`

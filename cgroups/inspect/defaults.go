@@ -7,8 +7,9 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// setDefaults gives a pod of a manifest the requests that the API gives it: a container asks for its limits where it says nothing, and a
-// pod as a whole for the sum of its containers' requests, or else for its limits. Whoever has made its groups has seen it so.
+// setDefaults gives a pod of a manifest the requests that the API gives it: a container asks for its limits where it
+// says nothing, and a pod as a whole for the sum of its containers' requests, or else for its limits. Whoever has made
+// its groups has seen it so.
 func setDefaults(pod *corev1.Pod) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {

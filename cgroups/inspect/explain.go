@@ -10,10 +10,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // Explanation tells why a pod was slowed or killed, and whether it is next.
@@ -47,27 +47,27 @@ func (e Explanation) whole() Explanation {
 // Killed is a kill in a container of the pod.
 type Killed struct {
 	Container string `json:"container,omitempty"`
-	cgroups.OOMKill
+	oom.Kill
 	Text string `json:"text"`
 }
 
-func explain(n *Node) Explanation {
+func explain(n *Node, order Order) Explanation {
 	e := Explanation{schema: thisSchema, Pod: n.Title, Groups: []groupJSON{}, OOMOrder: n.ranks()}
 	for _, g := range append([]*Node{n}, n.Children...) {
-		e.Groups = append(e.Groups, g.json(false))
+		e.Groups = append(e.Groups, groupOf(g, false))
 	}
 	for _, g := range append([]*Node{n}, n.Children...) {
 		if g.Kind == kindContainer && g.Title == sandboxName {
 			continue // its process sleeps
 		}
-		e.CPU = append(e.CPU, g.explainCPU()...)
-		e.Memory = append(e.Memory, g.explainMemory()...)
-		e.Other = append(e.Other, g.explainOther()...)
+		e.CPU = append(e.CPU, explainCPU(g)...)
+		e.Memory = append(e.Memory, explainMemory(g)...)
+		e.Other = append(e.Other, explainOther(g)...)
 	}
 	e.Killed, e.Note = n.snap.killed(n.UID), n.snap.KillsNote
-	e.Limits, e.Tightest = n.explainLimits(), n.tightest()
-	e.OOM = n.explainOOM()
-	e.Evict, e.Evictable = n.explainEviction()
+	e.Limits, e.Tightest = explainLimits(n), n.tightest()
+	e.OOM = explainOOM(n)
+	e.Evict, e.Evictable = explainEviction(n, order)
 	if n.pod != nil {
 		e.Before = remembered(n.pod)
 	}
@@ -110,14 +110,14 @@ func remembered(p *corev1.Pod) []string {
 	return out
 }
 
-func (n *Node) who() string {
+func who(n *Node) string {
 	if n.Kind == kindPod {
 		return "the pod"
 	}
 	return "container " + n.Title
 }
 
-func (n *Node) explainCPU() []string {
+func explainCPU(n *Node) []string {
 	var out []string
 	c := n.Usage.CPU
 	quota, limited := n.quota()
@@ -125,33 +125,33 @@ func (n *Node) explainCPU() []string {
 	case limited && c.Periods > 0 && c.ThrottledPeriods > 0:
 		share, _ := n.throttled()
 		out = append(out, fmt.Sprintf("%s may use %.4g cores and was throttled in %d of the %d periods it ran in (%d / %d = %.1f%%), %s in all.",
-			n.who(), quota, c.ThrottledPeriods, c.Periods, c.ThrottledPeriods, c.Periods, share, durationText(time.Duration(c.ThrottledNs))))
+			who(n), quota, c.ThrottledPeriods, c.Periods, c.ThrottledPeriods, c.Periods, share, durationText(time.Duration(c.ThrottledNs))))
 	case limited:
-		out = append(out, fmt.Sprintf("%s may use %.4g cores and was never throttled.", n.who(), quota))
+		out = append(out, fmt.Sprintf("%s may use %.4g cores and was never throttled.", who(n), quota))
 	case c.ThrottledPeriods > 0:
-		out = append(out, fmt.Sprintf("%s has no limit now, but was throttled in %d periods before.", n.who(), c.ThrottledPeriods))
+		out = append(out, fmt.Sprintf("%s has no limit now, but was throttled in %d periods before.", who(n), c.ThrottledPeriods))
 	default:
-		out = append(out, fmt.Sprintf("%s has no CPU limit: only its share against the others holds it back.", n.who()))
+		out = append(out, fmt.Sprintf("%s has no CPU limit: only its share against the others holds it back.", who(n)))
 	}
 	if p := n.Usage.PSI; p != nil && p.CPU.Some.Avg60 >= 1 {
-		out = append(out, fmt.Sprintf("%s waited for CPU in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.CPU.Some.Avg10, p.CPU.Some.Avg60))
+		out = append(out, fmt.Sprintf("%s waited for CPU in %.1f%% of the last 10 s, %.1f%% of the last minute.", who(n), p.CPU.Some.Avg10, p.CPU.Some.Avg60))
 	}
 	return out
 }
 
-func (n *Node) explainMemory() []string {
+func explainMemory(n *Node) []string {
 	var out []string
 	m := n.Usage.Memory
 	if m.Limit == cgroups.NoLimit {
 		out = append(out, fmt.Sprintf("%s has no memory limit; it uses %s, of which the kernel could drop %s of file cache first (working set %s).",
-			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet)))
+			who(n), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet)))
 	} else {
 		out = append(out, fmt.Sprintf("%s uses %s - %s inactive cache = %s of %s (%.0f%%); %s are left, the peak was %s (%.0f%%).",
-			n.who(), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
+			who(n), b(m.Usage), b(m.InactiveFile), b(m.WorkingSet), b(m.Limit), pct(m.WorkingSet, m.Limit), b(m.Available), b(m.Peak), pct(m.Peak, m.Limit)))
 	}
-	hits := n.limitHits()
-	if kills := n.ownKills(); kills > 0 {
-		text := fmt.Sprintf("%s: the OOM killer took %s. ", n.who(), count(kills, "process", "processes"))
+	hits := limitHits(n)
+	if kills := ownKills(n); kills > 0 {
+		text := fmt.Sprintf("%s: the OOM killer took %s. ", who(n), count(kills, "process", "processes"))
 		if hits > 0 || m.Limit != cgroups.NoLimit && m.Peak >= m.Limit { // recent kernels do not count on v1 what ends in a kill
 			text += fmt.Sprintf("Its limit of %s was reached, the peak was %s.", limitText(m.Limit), b(m.Peak))
 		} else {
@@ -160,19 +160,19 @@ func (n *Node) explainMemory() []string {
 		out = append(out, text)
 	}
 	if hits > 0 {
-		out = append(out, fmt.Sprintf("%s ran into its limit %s and the kernel had to reclaim.", n.who(), count(hits, "time", "times")))
+		out = append(out, fmt.Sprintf("%s ran into its limit %s and the kernel had to reclaim.", who(n), count(hits, "time", "times")))
 	}
-	if m.HighHits > 0 {
-		out = append(out, fmt.Sprintf("%s was slowed down above memory.high %s.", n.who(), count(m.HighHits, "time", "times")))
+	if high := ownEvents(n, "high", m.HighHits); high > 0 {
+		out = append(out, fmt.Sprintf("%s was slowed down above its memory.high %s.", who(n), count(high, "time", "times")))
 	}
 	if p := n.Usage.PSI; p != nil && p.Memory.Some.Avg60 >= 1 {
-		out = append(out, fmt.Sprintf("%s waited for memory in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.Memory.Some.Avg10, p.Memory.Some.Avg60))
+		out = append(out, fmt.Sprintf("%s waited for memory in %.1f%% of the last 10 s, %.1f%% of the last minute.", who(n), p.Memory.Some.Avg10, p.Memory.Some.Avg60))
 	}
 	return out
 }
 
 // ownKills are those of the group itself. The kernel counts them in the groups above too, where they are no more than those of a part.
-func (n *Node) ownKills() uint64 {
+func ownKills(n *Node) uint64 {
 	kills := n.Usage.Memory.OOMKills
 	for _, c := range n.Children {
 		kills -= min(kills, c.Usage.Memory.OOMKills)
@@ -180,15 +180,18 @@ func (n *Node) ownKills() uint64 {
 	return kills
 }
 
-// limitHits is how often use ran into the limit of the group itself: v2 counts those of the groups below in memory.events.
-func (n *Node) limitHits() uint64 {
-	if v := n.files.value("memory.events.local:max"); v != "" {
-		hits, err := strconv.ParseUint(v, 10, 64)
-		if err == nil {
-			return hits
+// limitHits is how often use ran into the limit of the group itself.
+func limitHits(n *Node) uint64 { return ownEvents(n, "max", n.Usage.Memory.LimitHits) }
+
+// ownEvents counts what happened to the group itself: v2 counts that of the groups below too in memory.events, from which the other
+// figure is, of kernels that tell no better.
+func ownEvents(n *Node, name string, other uint64) uint64 {
+	if v := n.files.value("memory.events.local:" + name); v != "" {
+		if own, err := strconv.ParseUint(v, 10, 64); err == nil {
+			return own
 		}
 	}
-	return n.Usage.Memory.LimitHits
+	return other
 }
 
 func count(n uint64, one, many string) string {
@@ -198,19 +201,19 @@ func count(n uint64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func (n *Node) explainOther() []string {
+func explainOther(n *Node) []string {
 	var out []string
 	if p := n.Usage.Pids; p.Limit != cgroups.NoLimit && p.Current*10 >= p.Limit*9 {
-		out = append(out, fmt.Sprintf("%s has %d of %d tasks; forks will fail.", n.who(), p.Current, p.Limit))
+		out = append(out, fmt.Sprintf("%s has %d of %d tasks; forks will fail.", who(n), p.Current, p.Limit))
 	}
 	if v := n.files.value("pids.events:max"); v != "" && v != "0" {
-		out = append(out, fmt.Sprintf("%s could not fork %s times, its limit of tasks was reached.", n.who(), v))
+		out = append(out, fmt.Sprintf("%s could not fork %s times, its limit of tasks was reached.", who(n), v))
 	}
 	if p := n.Usage.PSI; p != nil && p.IO.Some.Avg60 >= 1 {
-		out = append(out, fmt.Sprintf("%s waited for disks in %.1f%% of the last 10 s, %.1f%% of the last minute.", n.who(), p.IO.Some.Avg10, p.IO.Some.Avg60))
+		out = append(out, fmt.Sprintf("%s waited for disks in %.1f%% of the last 10 s, %.1f%% of the last minute.", who(n), p.IO.Some.Avg10, p.IO.Some.Avg60))
 	}
 	if s := n.files.setting("freezer.state"); s == "FROZEN" || n.files.file("cgroup.freeze") == "1" {
-		out = append(out, n.who()+" is frozen.")
+		out = append(out, who(n)+" is frozen.")
 	}
 	return out
 }
@@ -223,11 +226,11 @@ type candidate struct {
 }
 
 // oomOrder lists the processes of all pods, the next victim first.
-func (s *Snapshot) oomOrder() []candidate {
+func (f forest) oomOrder() []candidate {
 	var out []candidate
-	for _, n := range s.all() {
+	for _, n := range f.all() {
 		for _, pid := range n.files.Pids {
-			if p, ok := s.Processes[pid]; ok {
+			if p, ok := n.snap.Processes[pid]; ok {
 				out = append(out, candidate{pid, n, p})
 			}
 		}
@@ -241,7 +244,7 @@ func (s *Snapshot) oomOrder() []candidate {
 // ranks are the pod's processes among all, the next victim first.
 func (n *Node) ranks() []ranked {
 	out := []ranked{}
-	order := n.snap.oomOrder()
+	order := n.snap.nodes().oomOrder()
 	for i, c := range order {
 		if below(c.node.Path, n.Path) {
 			out = append(out, ranked{c.pid, c.p.Comm, c.node.Title, c.p.OOMScore, c.p.OOMScoreAdj, c.p.RSS, i + 1, len(order)})
@@ -253,7 +256,7 @@ func (n *Node) ranks() []ranked {
 // maxProcesses are told of, for the rest of the screen to say something else.
 const maxProcesses = 8
 
-func (n *Node) explainOOM() []string {
+func explainOOM(n *Node) []string {
 	var out []string
 	order := n.ranks()
 	for _, r := range order[:min(len(order), maxProcesses)] {
@@ -274,58 +277,6 @@ func (n *Node) explainOOM() []string {
 		out = append(out, "the pod has no processes that were seen.")
 	}
 	return out
-}
-
-// evictee is a pod in the order in which memory pressure evicts.
-type evictee struct {
-	node     *Node
-	request  int64
-	priority int32
-	over     int64 // working set above the request
-}
-
-// evictionOrder ranks as kubelet does: pods above their request first, then by priority, then by how much they are above it.
-func (s *Snapshot) evictionOrder() []evictee {
-	var out []evictee
-	for _, n := range s.all() {
-		if n.Kind != kindPod || n.pod == nil {
-			continue
-		}
-		requests := resourcehelper.PodRequests(n.pod, resourcehelper.PodResourcesOptions{})
-		e := evictee{node: n, request: requests.Memory().Value()}
-		if n.pod.Spec.Priority != nil {
-			e.priority = *n.pod.Spec.Priority
-		}
-		e.over = int64(n.Usage.Memory.WorkingSet) - e.request
-		out = append(out, e)
-	}
-	slices.SortStableFunc(out, func(a, b evictee) int {
-		above := func(e evictee) int {
-			if e.over > 0 {
-				return 0
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(above(a), above(b)), cmp.Compare(a.priority, b.priority), cmp.Compare(b.over, a.over))
-	})
-	return out
-}
-
-func (n *Node) explainEviction() ([]string, *evictionJSON) {
-	order := n.snap.evictionOrder()
-	for i, e := range order {
-		if e.node.Path != n.Path {
-			continue
-		}
-		sign, over := "above", e.over
-		if over <= 0 {
-			sign, over = "below", -over
-		}
-		return []string{fmt.Sprintf("under memory pressure it is number %d of %d: working set %s - request %s = %s %s it, priority %d.",
-				i+1, len(order), b(n.Usage.Memory.WorkingSet), b(uint64(e.request)), b(uint64(over)), sign, e.priority)},
-			&evictionJSON{i + 1, len(order), n.Usage.Memory.WorkingSet, e.request, e.priority}
-	}
-	return []string{"its rank is not known without its specification."}, nil
 }
 
 func b(v uint64) string { return bytesText(float64(v)) }

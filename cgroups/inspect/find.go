@@ -25,36 +25,37 @@ type Found struct {
 	Comm      string `json:"comm,omitempty"`
 }
 
-// find takes whatever people have of a container: the number of a process, the inode of its group in any hierarchy (as tools print it,
-// "inode:123", or as a number that is no process; the id that BPF tools print is v2's), a path, within the hierarchy or with its mount in
-// front, an id or its beginning, with the runtime before it or not, a uid, or a name.
-func (s *Snapshot) find(what string) (Found, error) {
+// find takes whatever people have of a container: the number of a process, the inode of its group in any hierarchy (as
+// tools print it, "inode:123", or as a number that is no process; the id that BPF tools print is v2's), a path, within
+// the hierarchy or with its mount in front, an id or its beginning, with the runtime before it or not, a uid, or a
+// name.
+func (f forest) find(what string) (Found, error) {
 	if pid, err := strconv.Atoi(what); err == nil && pid > 0 {
-		for _, n := range s.all() {
+		for _, n := range f.all() {
 			if slices.Contains(n.files.Pids, pid) {
 				return n.foundPid(pid), nil
 			}
 		}
 	}
 	if ino, ok := inodeOf(what); ok {
-		for _, n := range s.all() {
+		for _, n := range f.all() {
 			if n.files.Inode == ino || slices.Contains(n.files.Inodes, ino) {
 				return n.found(), nil
 			}
 		}
 	}
 	if strings.Contains(what, "/") && !strings.Contains(what, "://") {
-		if n := s.at(what); n != nil {
+		if n := f.at(what); n != nil {
 			return n.found(), nil
 		}
 	}
-	switch got, err := s.withID(what); {
+	switch got, err := f.withID(what); {
 	case err != nil:
 		return Found{}, err
 	case got != nil:
 		return got.found(), nil
 	}
-	if n, err := s.lookup(what); err == nil || !errors.Is(err, ErrNotFound) {
+	if n, err := f.lookup(what); err == nil || !errors.Is(err, ErrNotFound) {
 		if err != nil {
 			return Found{}, err
 		}
@@ -73,7 +74,7 @@ func inodeOf(what string) (uint64, bool) {
 const minPrefix = 6
 
 // withID is the container whose id this is, or begins so: that of a sandbox too.
-func (s *Snapshot) withID(what string) (*Node, error) {
+func (f forest) withID(what string) (*Node, error) {
 	if _, id, ok := strings.Cut(what, "://"); ok {
 		what = id
 	}
@@ -81,7 +82,7 @@ func (s *Snapshot) withID(what string) (*Node, error) {
 		return nil, nil
 	}
 	var found []*Node
-	for _, n := range s.all() {
+	for _, n := range f.all() {
 		if n.Kind != kindContainer || !strings.HasPrefix(n.ID, what) {
 			continue
 		}
@@ -103,16 +104,10 @@ func (s *Snapshot) withID(what string) (*Node, error) {
 	return nil, fmt.Errorf("id %s: several match: %s", visible(what), strings.Join(all, ", "))
 }
 
-func (n *Node) foundPid(pid int) Found {
-	f := n.found()
-	f.Pid, f.Comm = pid, n.snap.Processes[pid].Comm
-	return f
-}
-
 // at is the innermost known group at or above a path.
-func (s *Snapshot) at(p string) *Node {
+func (f forest) at(p string) *Node {
 	var best *Node
-	for _, n := range s.all() {
+	for _, n := range f.all() {
 		if p == n.Path || strings.HasPrefix(p, n.Path+"/") || strings.HasSuffix(p, n.Path) || strings.Contains(p, n.Path+"/") {
 			if best == nil || len(n.Path) > len(best.Path) {
 				best = n
@@ -120,6 +115,12 @@ func (s *Snapshot) at(p string) *Node {
 		}
 	}
 	return best
+}
+
+func (n *Node) foundPid(pid int) Found {
+	f := n.found()
+	f.Pid, f.Comm = pid, n.snap.Processes[pid].Comm
+	return f
 }
 
 func (n *Node) found() Found {
@@ -157,9 +158,9 @@ func (a *app) findLive(ctx context.Context, what string) (Found, error) {
 		return Found{}, err
 	}
 	if pid == 0 {
-		return s.find(what)
+		return s.nodes().find(what)
 	}
-	if at := s.at(group); at != nil && below(group, at.Path) {
+	if at := s.nodes().at(group); at != nil && below(group, at.Path) {
 		if p, ok := readProcess(pid); ok {
 			s.Processes[pid] = p
 		}
@@ -168,7 +169,7 @@ func (a *app) findLive(ctx context.Context, what string) (Found, error) {
 	if ino, ok := inodeOf(what); ok { // a number may be of both
 		n.of, n.everywhere = nil, true
 		if s, err := a.live.capture(ctx, n); err == nil {
-			for _, g := range s.all() {
+			for _, g := range s.nodes().all() {
 				if slices.Contains(g.files.Inodes, ino) {
 					return g.found(), nil
 				}

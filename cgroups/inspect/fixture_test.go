@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	update  = flag.Bool("update", false, "write the golden files anew")
+	update  = flag.Bool("update", false, "write the golden files")
 	capture = flag.String("capture", "", "directory to write a fresh capture of this machine to")
 )
 
@@ -151,7 +151,8 @@ func start(t *testing.T, h *cgroups.Hierarchy, path, script string) {
 	}
 }
 
-// TestLive reads the real machine; with -capture DIR it leaves the capture there, which is how those in testdata were made.
+// TestLive reads the real machine; with -capture DIR it leaves the capture there, which is how those in testdata were
+// made.
 func TestLive(t *testing.T) {
 	live, h, pods := node(t)
 	throttled := kube.PodPath(live.CgroupRoot, pods[1].UID, corev1.PodQOSBurstable)
@@ -169,14 +170,14 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]int{}
-	for _, p := range s.check(kube.Options{}) {
+	for _, p := range (audit{s, kube.Options{}}).problems() {
 		kinds[p.Kind]++
 		t.Log(p)
 	}
 	if kinds["orphan"] != 1 || kinds["drift"] != 1 || len(kinds) != 2 {
 		t.Errorf("problems = %v, want one orphan and one drift", kinds)
 	}
-	n, err := s.lookup("default/web/nginx")
+	n, err := s.nodes().lookup("default/web/nginx")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +189,13 @@ func TestLive(t *testing.T) {
 	if len(n.files.Pids) == 0 {
 		t.Fatal("no process seen")
 	}
-	if f, err := s.find(fmt.Sprint(n.files.Pids[0])); err != nil || f.Pod != "default/web" || f.Container != "nginx" {
+	if f, err := s.nodes().find(fmt.Sprint(n.files.Pids[0])); err != nil || f.Pod != "default/web" || f.Container != "nginx" {
 		t.Errorf("find = %+v, %v", f, err)
 	}
-	if f, err := s.find(fmt.Sprint(n.files.Inode)); err != nil || f.Path != n.Path {
+	if f, err := s.nodes().find(fmt.Sprint(n.files.Inode)); err != nil || f.Path != n.Path {
 		t.Errorf("find by inode = %+v, %v", f, err)
 	}
-	if f, err := s.find(h.MemoryDir(n.Path) + "/below"); err != nil || f.Path != n.Path {
+	if f, err := s.nodes().find(h.MemoryDir(n.Path) + "/below"); err != nil || f.Path != n.Path {
 		t.Errorf("find by path = %+v, %v", f, err)
 	}
 	if *capture != "" {

@@ -35,13 +35,13 @@ func FuzzCapture(f *testing.F) {
 		if cols, _, err := a.columns("", columns, ""); err == nil {
 			_ = printTree(io.Discard, s.nodes(), cols)
 		}
-		for _, n := range s.all() {
+		for _, n := range s.nodes().all() {
 			_ = printValues(io.Discard, n, n.values(s.Machine.Options))
-			_ = explain(n).print(io.Discard)
+			_ = explain(n, byUsage).print(io.Discard)
 		}
-		_ = printProblems(io.Discard, s, s.check(s.Machine.Options))
-		_, _ = s.find("7")
-		_, _ = s.find("/kubepods/pod")
-		_, _ = s.lookup("web/nginx")
+		_ = printProblems(io.Discard, s, audit{s, s.Machine.Options}.problems())
+		_, _ = s.nodes().find("7")
+		_, _ = s.nodes().find("/kubepods/pod")
+		_, _ = s.nodes().lookup("web/nginx")
 	})
 }

@@ -19,7 +19,7 @@ import (
 // execute runs `berth cgroups ARGS` and returns what it prints.
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	cmd := Command(func() string { return t.TempDir() })
+	cmd := Command(func() string { return t.TempDir() }, byUsage)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	var out bytes.Buffer
 	cmd.SetOut(&out)
@@ -95,7 +95,7 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (-update writes it anew); got\n%s", path, got)
+		t.Errorf("%s differs (-update writes it again); got\n%s", path, got)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestSystemdNames(t *testing.T) {
 			top + ".slice/" + in[1] + "kubepods-podbbb.slice": {}, top + ".slice/other.service": {},
 		}, Names: map[string]Identity{uid: {Namespace: "ns", Name: "web", Containers: map[string]string{"0123456789abcdef": "app"}}}}
 		var got []string
-		for _, n := range s.all() {
+		for _, n := range s.nodes().all() {
 			got = append(got, string(n.Kind)+" "+string(n.Class)+" "+n.UID+" "+n.Title)
 		}
 		want := []string{
@@ -248,8 +248,8 @@ func TestTopAndWatchLive(t *testing.T) {
 	}
 }
 
-// until collects events, acts at the first one (the busy container is throttled, so there is one), and cancels when all words
-// were seen.
+// until collects events, acts at the first one (the busy container is throttled, so there is one), and cancels when all
+// words were seen.
 type until struct {
 	text   strings.Builder
 	words  []string

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // kernelLog is where kills are read, unless somebody says otherwise.
-func (l Live) kernelLog() string { return cmp.Or(l.KernelLog, cgroups.KernelLogPath) }
+func (l Live) kernelLog() string { return cmp.Or(l.KernelLog, oom.LogPath) }
 
 // limitName names the group whose limit took a process of a container.
-func (s *Snapshot) limitName(victim string, k *cgroups.OOMKill, at func(string) *Node) string {
+func (s *Snapshot) limitName(victim string, k *oom.Kill, at func(string) *Node) string {
 	if k.LimitGroup == victim {
 		return "the container itself"
 	}
@@ -44,15 +45,16 @@ func below(group, in string) bool {
 	return group == in || strings.HasPrefix(group, strings.TrimSuffix(in, "/")+"/")
 }
 
-// killBook has each kill told once: the kernel's log tells of it, and the counts of the group it was in and of those above grow. The log is
-// the better witness, so what the counts say waits a moment for it.
+// killBook has each kill told once: the kernel's log tells of it, and the counts of the group it was in and of those
+// above grow. The log is the better witness, so what the counts say waits a moment for it.
 type killBook struct {
-	log      chan cgroups.OOMKill // nil: the log cannot be read
-	seen     map[string]int64     // kills of a group alone that the counts have told of
-	gone     map[string]int64     // those of groups in it that are no more
-	ahead    map[string]int64     // told by the log, and not counted yet
-	owed     map[string]debt      // counted, and not told yet
-	homeless []loggedKill         // of which the log does not say the group
+	log      chan oom.Kill    // nil: the log cannot be read
+	ended    chan error       // has why it cannot be read any more
+	seen     map[string]int64 // kills of a group alone that the counts have told of
+	gone     map[string]int64 // those of groups in it that are no more
+	ahead    map[string]int64 // told by the log, and not counted yet
+	owed     map[string]debt  // counted, and not told yet
+	homeless []loggedKill     // of which the log does not say the group
 }
 
 type debt struct {
@@ -62,7 +64,7 @@ type debt struct {
 }
 
 type loggedKill struct {
-	cgroups.OOMKill
+	oom.Kill
 	until time.Time
 }
 
@@ -75,16 +77,17 @@ func newKillBook() *killBook {
 
 // followLog hands on what the log tells until ctx ends; the error says why it cannot be read.
 func (b *killBook) followLog(ctx context.Context, file string, wait func(func())) error {
-	l, err := cgroups.OpenKernelLog(file, true)
+	l, err := oom.OpenLog(file, true)
 	if err != nil {
 		return err
 	}
-	b.log = make(chan cgroups.OOMKill)
+	kills := make(chan oom.Kill)
+	b.log, b.ended = kills, make(chan error, 1)
 	wait(func() {
 		defer l.Close()
-		_ = l.Follow(ctx, func(k cgroups.OOMKill) {
+		b.ended <- l.Follow(ctx, func(k oom.Kill) {
 			select {
-			case b.log <- k:
+			case kills <- k:
 			case <-ctx.Done():
 			}
 		})
@@ -92,20 +95,57 @@ func (b *killBook) followLog(ctx context.Context, file string, wait func(func())
 	return nil
 }
 
-// own counts the kills of each group without those of the groups in it. Groups are counted before those in them, so that a kill that
-// happens meanwhile is never one of the group above.
+// logEnded has the counts alone tell of kills from now on.
+func (b *killBook) logEnded(err error) Event {
+	b.log = nil
+	return logNote(err)
+}
+
+// logNote says why kills are told without what only the log has.
+func logNote(err error) Event {
+	return Event{
+		Time: time.Now(), What: "note",
+		Text: "the kernel's log cannot be read, so kills are told by the groups' counts, without whose limit it was: " + err.Error(),
+	}
+}
+
+// countKills reads the count of a group with those in it.
+func (g *watched) countKills() int64 {
+	u := g.cur
+	g.sampler.Refresh() // on v2 a count whose group uses what it did before is not read again else
+	if g.sampler.Sample(&u) == nil {
+		g.kills = int64(u.Memory.OOMKills)
+	} else { // it is going; either may have been read last
+		g.kills = max(g.kills, int64(g.cur.Memory.OOMKills))
+	}
+	return g.kills
+}
+
+// regain takes back what was counted of a group that is gone and never was of the one above: on v1 that one counts what
+// it has seen of the group, which may have been before the last kill. Else that much would be missing when it has kills
+// of its own. Groups in it are counted before it, so that what is missing is missing for good.
+func (w *watcher) regain(above string) {
+	g := w.groups[above]
+	if g == nil {
+		return
+	}
+	var within int64
+	for p, kid := range w.groups {
+		if path.Dir(p) == above && p != above {
+			within += kid.countKills()
+		}
+	}
+	if missing := w.book.seen[above] - (g.countKills() - within - w.book.gone[above]); missing > 0 {
+		w.book.gone[above] -= missing
+	}
+}
+
+// own counts the kills of each group without those of the groups in it. Groups are counted before those in them, so
+// that a kill that happens meanwhile is never one of the group above.
 func (w *watcher) own() map[string]int64 {
 	count := map[string]int64{}
 	for _, p := range slices.Sorted(maps.Keys(w.groups)) {
-		g := w.groups[p]
-		u := g.cur
-		g.sampler.Refresh() // on v2 a count whose group uses what it did before is not read again else
-		if g.sampler.Sample(&u) == nil {
-			g.kills = int64(u.Memory.OOMKills)
-		} else { // it is going; either may have been read last
-			g.kills = max(g.kills, int64(g.cur.Memory.OOMKills))
-		}
-		count[p] = g.kills
+		count[p] = w.groups[p].countKills()
 	}
 	out := maps.Clone(count)
 	for p, n := range count {
@@ -158,7 +198,7 @@ func (w *watcher) settle(now time.Time) []Event {
 			k := b.homeless[0]
 			b.homeless = b.homeless[1:]
 			d.n--
-			out = append(out, w.killEvent(k.OOMKill, p))
+			out = append(out, w.killEvent(k.Kill, p))
 		}
 		b.owed[p] = d
 		g := w.groups[p]
@@ -190,7 +230,7 @@ func (w *watcher) countedEvent(g *watched, d debt) Event {
 }
 
 // logged tells of a kill that the kernel's log has told of; of those of others nothing.
-func (w *watcher) logged(k cgroups.OOMKill) []Event {
+func (w *watcher) logged(k oom.Kill) []Event {
 	b := w.book
 	if k.Group == "" {
 		b.homeless = append(b.homeless[max(0, len(b.homeless)-maxHomeless):], loggedKill{k, time.Now().Add(killTime)})
@@ -216,7 +256,7 @@ func (w *watcher) logged(k cgroups.OOMKill) []Event {
 const maxHomeless = 256
 
 // killEvent is the one line of a kill: of the container it was in, with the group whose limit it was.
-func (w *watcher) killEvent(k cgroups.OOMKill, group string) Event {
+func (w *watcher) killEvent(k oom.Kill, group string) Event {
 	at := func(p string) *Node {
 		if g := w.groups[p]; g != nil {
 			return g.node
@@ -240,6 +280,9 @@ func (w *watcher) left(g *watched) []Event {
 	b, p := w.book, g.node.Path
 	above := path.Dir(p)
 	b.gone[above] += g.kills
+	if g.kills > 0 {
+		w.regain(above)
+	}
 	if n := b.ahead[p]; n > 0 {
 		b.ahead[above] += n // counted there, and told
 	}
@@ -262,7 +305,7 @@ func (w *watcher) left(g *watched) []Event {
 
 // kills reads what the kernel's log has of the pods' groups.
 func (l Live) kills(ctx context.Context, s *Snapshot) {
-	log, err := cgroups.OpenKernelLog(l.kernelLog(), false)
+	log, err := oom.OpenLog(l.kernelLog(), false)
 	if err != nil {
 		s.KillsNote = "the kernel's log cannot be read: " + err.Error()
 		return
@@ -286,19 +329,20 @@ func (l Live) keptKills(s *Snapshot) {
 	if l.KillsFile == "" {
 		return
 	}
-	kept, err := cgroups.LoadKills(l.KillsFile)
+	kept, err := oom.Load(l.KillsFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.KillsNote = cmp.Or(s.KillsNote, err.Error())
 	}
-	for _, k := range kept {
-		same := func(o cgroups.OOMKill) bool {
-			return o.Pid == k.Pid && o.Group == k.Group && o.Time.Sub(k.Time).Abs() < 2*time.Second // the clock may have been set
+	for _, k := range oom.Kills(kept) {
+		same := func(o oom.Kill) bool {
+			// The clock may have been set.
+			return o.Pid == k.Pid && o.Group == k.Group && o.Time.Sub(k.Time).Abs() < 2*time.Second
 		}
 		if !slices.ContainsFunc(s.Kills, same) {
 			s.Kills = append(s.Kills, k)
 		}
 	}
-	slices.SortStableFunc(s.Kills, func(a, b cgroups.OOMKill) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(s.Kills, func(a, b oom.Kill) int { return a.Time.Compare(b.Time) })
 }
 
 // maxKilled is how many kills of a pod are told.
@@ -315,12 +359,12 @@ func (s *Snapshot) killed(uid string) []Killed {
 		}
 		if at == nil {
 			all := map[string]*Node{}
-			for _, n := range s.all() {
+			for _, n := range s.nodes().all() {
 				all[n.Path] = n
 			}
 			at = func(p string) *Node { return all[p] }
 		}
-		one := Killed{OOMKill: k, Container: cmp.Or(s.Names[uid].Containers[id], shorten(id))}
+		one := Killed{Kill: k, Container: cmp.Or(s.Names[uid].Containers[id], shorten(id))}
 		victim := k.Group
 		for id != "" && path.Dir(victim) != "/" && containerID(path.Base(victim)) != id {
 			victim = path.Dir(victim)

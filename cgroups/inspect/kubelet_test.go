@@ -15,7 +15,8 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// The groups of a kubelet's node with the systemd driver: a static pod, whose uid is the hash of its manifest, and two others.
+// The groups of a kubelet's node with the systemd driver: a static pod, whose uid is the hash of its manifest, and two
+// others.
 const (
 	staticUID = "0123456789abcdef0123456789abcdef"
 	pinnedUID = "aaa11111-1111-4111-8111-111111111111"
@@ -74,10 +75,11 @@ func TestPodsOfTheCluster(t *testing.T) {
 		t.Errorf("got %s", strings.Join(got, ", "))
 	}
 	var kinds []string
-	for _, p := range s.check(kube.Options{}) {
+	for _, p := range (audit{s, kube.Options{}}).problems() {
 		kinds = append(kinds, p.Kind+" "+p.Pod)
 	}
-	// The pod of the group that nobody told of is an orphan, and the running ones without a group are missing: of this node's alone.
+	// The pod of the group that nobody told of is an orphan, and the running ones without a group are missing: of this
+	// node's alone.
 	for _, want := range []string{"orphan default/busy-x7f2q", "missing kube-system/gone"} {
 		if !strings.Contains(strings.Join(kinds, "\n"), want) {
 			t.Errorf("no %s in %q", want, kinds)
@@ -91,11 +93,12 @@ func TestPodsOfTheCluster(t *testing.T) {
 func TestStaticManifests(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"etcd.yaml":    "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\nspec: {containers: [{name: etcd, resources: {requests: {cpu: 100m}}}]}\n",
-		".etcd.swp":    "apiVersion: v1\nkind: Pod\nmetadata: {name: db, namespace: default}\n",
-		"other.yaml":   "apiVersion: v1\nkind: Pod\nmetadata: {name: proxy, namespace: kube-system}\n",
-		"notes.txt":    "a: [",
-		"db.conf.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: db}\n", // db-0 is a StatefulSet's, not of this node's name
+		"etcd.yaml":  "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\nspec: {containers: [{name: etcd, resources: {requests: {cpu: 100m}}}]}\n",
+		".etcd.swp":  "apiVersion: v1\nkind: Pod\nmetadata: {name: db, namespace: default}\n",
+		"other.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: proxy, namespace: kube-system}\n",
+		"notes.txt":  "a: [",
+		// db-0 is a StatefulSet's, not of this node's name.
+		"db.conf.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: db}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -106,7 +109,7 @@ func TestStaticManifests(t *testing.T) {
 	if len(s.Pods) != 1 || string(s.Pods[0].UID) != staticUID || s.Pods[0].Name != "etcd-worker-1" || !s.Partial {
 		t.Fatalf("pods: %+v, partial %t", s.Pods, s.Partial)
 	}
-	n, err := s.lookup("etcd/etcd")
+	n, err := s.nodes().lookup("etcd/etcd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +117,7 @@ func TestStaticManifests(t *testing.T) {
 	if v.File != "cpu.weight" || v.Field != "requests.cpu=100m" {
 		t.Errorf("%+v", v)
 	}
-	for _, p := range s.check(kube.Options{}) {
+	for _, p := range (audit{s, kube.Options{}}).problems() {
 		if p.Kind == "orphan" {
 			t.Errorf("a pod nobody could tell of is an orphan: %+v", p)
 		}
@@ -126,7 +129,7 @@ func TestStaticManifests(t *testing.T) {
 		s.Names[uid] = id
 	}
 	var orphans []string
-	for _, p := range s.check(kube.Options{}) {
+	for _, p := range (audit{s, kube.Options{}}).problems() {
 		if p.Kind == "orphan" {
 			orphans = append(orphans, p.Pod)
 		}
@@ -163,7 +166,7 @@ func TestKubeletPins(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0", UID: pinnedUID},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres", Resources: resources}}},
 	}}, "file")
-	n, err := s.lookup("db-0/postgres")
+	n, err := s.nodes().lookup("db-0/postgres")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +183,7 @@ func TestKubeletPins(t *testing.T) {
 	if v := got["cpuset.mems"]; v.Want != "0" || !v.Differs {
 		t.Errorf("memory nodes: %+v", v)
 	}
-	over := s.trespassers()
+	over := audit{s, kube.Options{}}.overlaps()
 	if len(over) != 1 || over[0].Pod != "default/busy-x7f2q/work" || !strings.Contains(over[0].Text, "CPUs 2-3, which default/db-0/postgres has") {
 		t.Errorf("overlap: %+v", over)
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/berth-node/berth/cgroups"
-	"github.com/berth-node/berth/cgroups/kube"
 )
 
 // limitKind is a resource that groups limit, and each the groups in it: what holds is the least on the way to the root.
@@ -114,11 +113,11 @@ func readAbove(h *cgroups.Hierarchy, s *Snapshot) {
 }
 
 // explainLimits says whose limits hold where they are not the pod's own.
-func (n *Node) explainLimits() []string {
+func explainLimits(n *Node) []string {
 	var out []string
 	for _, t := range n.tightest() {
 		if !t.Own && !below(t.Path, n.podPath()) {
-			out = append(out, fmt.Sprintf("%s may have no more %s than %s, the limit of group %s that it is in.", n.who(), t.Resource, format(t.Value, t.Unit), t.Path))
+			out = append(out, fmt.Sprintf("%s may have no more %s than %s, the limit of group %s that it is in.", who(n), t.Resource, format(t.Value, t.Unit), t.Path))
 		}
 	}
 	return out
@@ -132,12 +131,12 @@ func (n *Node) podPath() string {
 	return n.Path
 }
 
-// overruled are pods whose own limit says more than a group has that they are in. What berth and kubelet give the class and all pods by the
-// node's settings is as it should be.
-func (s *Snapshot) overruled(n *Node, o kube.Options) []Problem {
+// overruled are pods whose own limit says more than a group has that they are in. What berth and kubelet give the class
+// and all pods by the node's settings is as it should be.
+func (a audit) overruled(n *Node) []Problem {
 	var out []Problem
 	for _, k := range limitKinds() {
-		own, ok := n.files.limit(k, s.Machine.Mode)
+		own, ok := n.files.limit(k, a.snap.Machine.Mode)
 		if !ok {
 			continue
 		}
@@ -145,7 +144,8 @@ func (s *Snapshot) overruled(n *Node, o kube.Options) []Problem {
 			if t.Resource != k.name || t.Own || t.Value >= own {
 				continue
 			}
-			if _, class := s.Groups[t.Path]; s.isTop(t.Path) || class && o.QoSReserved > 0 {
+			_, class := a.snap.Groups[t.Path]
+			if slices.Contains(tops(a.snap.Machine.Root), t.Path) || class && a.options.QoSReserved > 0 {
 				continue
 			}
 			out = append(out, Problem{"limited", n.Path, n.Title, fmt.Sprintf("its limit of %s is %s, but group %s that it is in has no more than %s", k.name, format(own, k.unit), t.Path, format(t.Value, t.Unit))})
@@ -153,5 +153,3 @@ func (s *Snapshot) overruled(n *Node, o kube.Options) []Problem {
 	}
 	return out
 }
-
-func (s *Snapshot) isTop(p string) bool { return slices.Contains(tops(s.Machine.Root), p) }

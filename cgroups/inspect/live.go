@@ -32,6 +32,7 @@ type Live struct {
 	KubeletDir  string // kubelet's root directory, with the states of its CPU and memory managers
 	PinsFile    string // where the agent keeps which CPUs and memory nodes it gave to whom
 	Options     kube.Options
+	Evicts      *kube.Evicts
 	NodeName    string // suffix of static pods' names
 	KernelLog   string // "": /dev/kmsg
 	KillsFile   string // where the agent keeps the last kill of each container
@@ -50,7 +51,7 @@ func (l Live) capture(ctx context.Context, n need) (*Snapshot, error) {
 	}
 	s := &Snapshot{
 		Version: snapshotVersion, Time: time.Now(), Groups: map[string]Group{}, Processes: map[int]Process{},
-		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root(), Options: l.Options, Node: l.NodeName},
+		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root(), Options: l.Options, Node: l.NodeName, Evicts: l.Evicts},
 	}
 	s.Machine.Host, _ = os.Hostname()
 	var u unix.Utsname
@@ -89,7 +90,7 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 		}
 		walkNames(h.MemoryDir("/"), top, s.Groups)
 		if n.partial {
-			l.walkOthers(h, top, s.Groups)
+			walkOthers(h, top, s.Groups)
 		}
 		layouts[top] = layoutOf(h, top, n.files)
 		if n.others != nil {
@@ -110,34 +111,14 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 			s.Groups = all
 		}
 	}
+	d := newReading(h, s, n, read)
+	if n.each != nil {
+		d.only = n.each(s)
+	}
 	s.built = nil
-	var r kernfs.Reader
-	for path := range s.Groups {
-		if err := ctx.Err(); err != nil {
+	for top, l := range layouts {
+		if err := d.top(ctx, top, l, brief[top]); err != nil {
 			return err
-		}
-		_, whole := read[path]
-		if !whole && n.others == nil {
-			continue
-		}
-		for top, names := range layouts {
-			if !below(path, top) {
-				continue
-			}
-			if !whole {
-				if names = brief[top]; !isPod(path) {
-					names = nil
-				}
-			}
-			g, ok := readSome(&r, h, path, names, n)
-			if !ok {
-				delete(s.Groups, path)
-				continue
-			}
-			s.Groups[path] = g
-			if n.processes {
-				readProcesses(&r, s, g.Pids, whole)
-			}
 		}
 	}
 	return nil
@@ -157,13 +138,48 @@ func readProcesses(r *kernfs.Reader, s *Snapshot, pids []int, whole bool) {
 	}
 }
 
-// walkOthers finds groups that are in another hierarchy than that of memory alone.
-func (l Live) walkOthers(h *cgroups.Hierarchy, top string, into map[string]Group) {
+// walkOthers finds groups that are in another hierarchy than that of memory alone: where there are more in a group than
+// are known.
+func walkOthers(h *cgroups.Hierarchy, top string, into map[string]Group) {
+	kids := map[string][]string{}
+	for p := range into {
+		kids[filepath.Dir(p)] = append(kids[filepath.Dir(p)], filepath.Base(p))
+	}
 	for _, dir := range h.Dirs("/") {
-		if dir = strings.TrimSuffix(dir, "/"); dir != strings.TrimSuffix(h.MemoryDir("/"), "/") {
-			if _, ok := inode(dir + top); ok {
-				walkNames(dir, top, into)
-			}
+		if dir = strings.TrimSuffix(dir, "/"); dir == strings.TrimSuffix(h.MemoryDir("/"), "/") {
+			continue
+		}
+		parent := kernfs.OpenDir(dir + filepath.Dir(top))
+		if _, n, ok := parent.Stat(filepath.Base(top)); ok {
+			walkMore(dir, top, parent, n, kids, into)
+		}
+		parent.Close()
+	}
+}
+
+// walkMore looks at a group that has n groups in it.
+func walkMore(mount, path string, parent kernfs.Dir, n int, kids map[string][]string, into map[string]Group) {
+	if n == 0 {
+		return
+	}
+	own := parent.Sub(filepath.Base(path))
+	defer own.Close()
+	for _, kid := range kids[path] {
+		if _, below, ok := own.Stat(kid); ok {
+			n--
+			walkMore(mount, path+"/"+kid, own, below, kids, into)
+		}
+	}
+	if n == 0 {
+		return
+	}
+	entries, err := os.ReadDir(mount + path)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if kid := path + "/" + e.Name(); e.IsDir() && !slices.Contains(kids[path], e.Name()) {
+			walkNames(mount, kid, into)
 		}
 	}
 }
@@ -280,7 +296,8 @@ func readFiles(dir, prefix string, g *Group) {
 
 func readProcess(pid int) (Process, bool) { return processOf(&kernfs.Reader{}, pid, true) }
 
-// processOf reads of a process its place in the order of the OOM killer, and its name and what it was adjusted by if it is wanted as a whole.
+// processOf reads of a process its place in the order of the OOM killer, and its name and what it was adjusted by if it
+// is wanted as a whole.
 func processOf(r *kernfs.Reader, pid int, whole bool) (p Process, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/"
 	if whole {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // monitor measures every group again and again with files kept open.
@@ -114,7 +115,7 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 			went = append(went, w)
 		}
 	}
-	for _, n := range s.all() {
+	for _, n := range s.nodes().all() {
 		w, ok := m.groups[n.Path]
 		if !ok {
 			sampler, err := m.h.OpenSampler(n.Path)
@@ -134,16 +135,26 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 	return came, went, nil
 }
 
+// walkNames finds the groups below one. A directory that has none in it, as most have, is not listed: it has forty
+// files.
 func walkNames(mount, path string, into map[string]Group) {
 	into[path] = Group{}
 	entries, err := os.ReadDir(mount + path)
 	if err != nil {
 		return
 	}
+	d := kernfs.OpenDir(mount + path)
+	defer d.Close()
 	for _, e := range entries {
-		if e.IsDir() {
-			walkNames(mount, path+"/"+e.Name(), into)
+		if !e.IsDir() {
+			continue
 		}
+		kid := path + "/" + e.Name()
+		if _, below, ok := d.Stat(e.Name()); ok && below == 0 {
+			into[kid] = Group{}
+			continue
+		}
+		walkNames(mount, kid, into)
 	}
 }
 
@@ -166,7 +177,10 @@ type Row struct {
 }
 
 func (w *watched) row() Row {
-	r := Row{Name: w.node.topName(), Path: w.node.Path, Kind: w.node.Kind, Memory: w.cur.Memory.WorkingSet, Limit: limited(w.cur.Memory.Limit), Pids: w.cur.Pids.Current}
+	r := Row{
+		Name: w.node.topName(), Path: w.node.Path, Kind: w.node.Kind, Memory: w.cur.Memory.WorkingSet,
+		Limit: limited(w.cur.Memory.Limit), Pids: w.cur.Pids.Current,
+	}
 	if q, limited := w.node.quota(); limited {
 		r.Quota = &q
 	}
@@ -178,7 +192,8 @@ func (w *watched) row() Row {
 		return r
 	}
 	r.Cores = rate(w.prev.CPU.UsageNs, w.cur.CPU.UsageNs, dt) / 1e9
-	r.Read, r.Write = rate(w.prev.IO.ReadBytes, w.cur.IO.ReadBytes, dt), rate(w.prev.IO.WriteBytes, w.cur.IO.WriteBytes, dt)
+	r.Read = rate(w.prev.IO.ReadBytes, w.cur.IO.ReadBytes, dt)
+	r.Write = rate(w.prev.IO.WriteBytes, w.cur.IO.WriteBytes, dt)
 	if periods := w.cur.CPU.Periods - w.prev.CPU.Periods; periods > 0 && w.cur.CPU.Periods > w.prev.CPU.Periods {
 		r.Throttled = 100 * float64(w.cur.CPU.ThrottledPeriods-w.prev.CPU.ThrottledPeriods) / float64(periods)
 	}
@@ -196,7 +211,7 @@ func (n *Node) topName() string {
 	return pod + "/" + n.Title
 }
 
-// rate is 0 when a counter went back, as after a group was made anew.
+// rate is 0 when a counter went back, as after a group was made again.
 func rate(prev, cur uint64, dt float64) float64 {
 	if cur < prev {
 		return 0

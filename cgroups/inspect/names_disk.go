@@ -84,8 +84,8 @@ func (l Live) fromSandboxes(s *Snapshot) {
 	}
 }
 
-// fromManifests reads the manifests of a kubelet's static pods. What runs of them is known by name: a static pod is called after
-// its node, too. They are not all pods of the node, so that nothing follows from what is not among them.
+// fromManifests reads the manifests of a kubelet's static pods. What runs of them is known by name: a static pod is
+// called after its node, too. They are not all pods of the node, so that nothing follows from what is not among them.
 func (l Live) fromManifests(s *Snapshot) {
 	files, _ := filepath.Glob(filepath.Join(l.Manifests, "*"))
 	var pods []corev1.Pod

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,11 +47,11 @@ func TestLookupWithoutNode(t *testing.T) {
 	}
 	s.use([]corev1.Pod{pod}, "test")
 	for _, name := range []string{"web", "web-node1", "default/web-node1", uid} {
-		if n, err := s.lookup(name); err != nil || n.UID != uid {
+		if n, err := s.nodes().lookup(name); err != nil || n.UID != uid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.lookup("we"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.nodes().lookup("we"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -67,5 +68,14 @@ func TestSite(t *testing.T) {
 	got, err := kube.LoadLayout(dir)
 	if err != nil || got.Root != "/x" || got.Options.PodPids != 7 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestPodsOfCostlyQuantitiesAreRefused(t *testing.T) {
+	const pod = `{"kind":"Pod","spec":{"overhead":{"cpu":"1e-999999999"}}}`
+	for _, text := range []string{pod, `{"kind":"PodList","items":[` + pod + `]}`, "kind: Pod\nspec: {overhead: {cpu: '1e-999999999'}}\n"} {
+		if pods, err := parsePods([]byte(text)); err == nil || !strings.Contains(err.Error(), "spec.overhead[cpu]: Invalid value") {
+			t.Errorf("%s: %v, %v", text, pods, err)
+		}
 	}
 }

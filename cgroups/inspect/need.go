@@ -8,16 +8,16 @@ import (
 	"sync"
 
 	"github.com/berth-node/berth/cgroups"
-	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
 // need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them cost the kernel a
 // walk over CPUs or groups.
 type need struct {
-	whole      bool                            // every file, as a capture has them
-	files      map[string]bool                 // by name; those of the v2 side of a hybrid machine too, if v1 has none or with "unified/" before it
-	of         func(s *Snapshot) (bool, error) // narrows s.Groups, once they have names, to those that are read; true: they are all that is asked for
-	others     map[string]bool                 // files of pods' groups that of has left out, of which and whose containers the processes are read too
+	whole      bool                                         // every file, as a capture has them
+	files      map[string]bool                              // by name; those of the v2 side of a hybrid machine too, if v1 has none or with "unified/" before it
+	of         func(s *Snapshot) (bool, error)              // narrows s.Groups, once they have names, to those that are read; true: they are all that is asked for
+	each       func(s *Snapshot) map[string]map[string]bool // the files of each group, of those in files, once they have names; nil: all
+	others     map[string]bool                              // files of pods' groups that of has left out, of which and whose containers the processes are read too
 	pids       bool
 	processes  bool // and what the kernel says of each
 	everywhere bool // each hierarchy is looked at, for groups that are not in all, and their inodes
@@ -72,6 +72,8 @@ func filesOf(figure string) []string {
 		return []string{"memory.stat"}
 	case "workingset":
 		return []string{"memory.usage_in_bytes", "memory.current", "memory.stat"}
+	case "swap":
+		return []string{"memory.stat", "memory.swap.current"}
 	case "pids":
 		return []string{"pids.current"}
 	case "read", "write":
@@ -148,43 +150,10 @@ func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {
 	return out
 }
 
-// readSome reads some files of a group; false when it went meanwhile.
-func readSome(r *kernfs.Reader, h *cgroups.Hierarchy, path string, l layout, n need) (Group, bool) {
-	g := Group{Files: map[string]string{}}
-	memory := h.MemoryDir(path)
-	before, ok := inode(memory)
-	if !ok {
-		return g, false
+// at are the files of a hierarchy; of no layout there are none.
+func (l layout) at(i int) []string {
+	if l == nil {
+		return nil
 	}
-	g.Inode = before
-	for i, dir := range h.Dirs(path) {
-		if n.everywhere {
-			ino, ok := inode(dir)
-			if !ok {
-				g.Missing = append(g.Missing, strings.TrimSuffix(dir, path))
-				continue
-			}
-			g.Inodes = append(g.Inodes, ino)
-		}
-		prefix := ""
-		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", path) {
-			prefix = "unified/"
-		}
-		if l == nil {
-			continue
-		}
-		for _, name := range l[i] {
-			if text, err := r.Read(dir + "/" + name); err == nil {
-				g.Files[prefix+name] = text
-			}
-		}
-	}
-	if n.pids {
-		if data, err := os.ReadFile(memory + "/cgroup.procs"); err == nil {
-			g.Pids = cgroups.ParsePids(data)
-			slices.Sort(g.Pids)
-		}
-	}
-	after, ok := inode(memory)
-	return g, ok && after == before
+	return l[i]
 }

@@ -39,8 +39,11 @@ type Node struct {
 	snap  *Snapshot
 }
 
+// forest are the trees of a snapshot.
+type forest []*Node
+
 // nodes builds the trees of a snapshot, one for each driver's top that is there.
-func (s *Snapshot) nodes() []*Node {
+func (s *Snapshot) nodes() forest {
 	if s.built != nil {
 		return s.built
 	}
@@ -48,7 +51,7 @@ func (s *Snapshot) nodes() []*Node {
 	for p := range s.Groups {
 		kids[path.Dir(p)] = append(kids[path.Dir(p)], p)
 	}
-	var out []*Node
+	var out forest
 	for _, top := range tops(s.Machine.Root) {
 		if _, ok := s.Groups[top]; ok {
 			out = append(out, s.node(top, nil, kids))
@@ -73,7 +76,8 @@ func (s *Snapshot) node(p string, parent *Node, kids map[string][]string) *Node 
 	return n
 }
 
-// classify reads the group's name. The systemd driver repeats the parents in it: kubepods-burstable-pod<uid with _>.slice.
+// classify reads the group's name. The systemd driver repeats the parents in it: kubepods-burstable-pod<uid with
+// _>.slice.
 func (n *Node) classify(parent *Node) {
 	base := strings.TrimSuffix(path.Base(n.Path), ".slice")
 	n.Title = path.Base(n.Path)
@@ -155,10 +159,10 @@ func (n *Node) visit(depth int, fn func(*Node, int)) {
 	}
 }
 
-// all lists every node of the snapshot.
-func (s *Snapshot) all() []*Node {
+// all lists every node of the trees.
+func (f forest) all() []*Node {
 	var out []*Node
-	for _, top := range s.nodes() {
+	for _, top := range f {
 		top.each(func(n *Node, _ int) { out = append(out, n) })
 	}
 	return out

@@ -34,8 +34,8 @@ type notice struct {
 	times uint64 // of outOfMem
 }
 
-// notices are the kernel's own word: inotify for groups that come and go, for writes to settings and v2's event counters; an eventfd
-// for v1's OOM; pressure triggers. Of throttling alone the kernel tells nobody.
+// notices are the kernel's own word: inotify for groups that come and go, for writes to settings and v2's event
+// counters; an eventfd for v1's OOM; pressure triggers. Of throttling alone the kernel tells nobody.
 type notices struct {
 	h      *cgroups.Hierarchy
 	fs     *fsnotify.Watcher
@@ -111,8 +111,8 @@ func (n *notices) close() {
 	}
 }
 
-// follow watches a group from now on. On v1 it may be half made still: asked again when the rest has been told of, the rest is
-// watched. The kernel forgets a group when it is removed.
+// follow watches a group from now on. On v1 it may be half made still: asked again when the rest has been told of, the
+// rest is watched. The kernel forgets a group when it is removed.
 func (n *notices) follow(group string, kind Kind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,8 +166,9 @@ func (n *notices) followOOM(group string) {
 // pressureTrigger is a fifth of 2 seconds: the shortest window that the kernel gives to those without CAP_SYS_RESOURCE.
 const pressureTrigger = "some 400000 2000000"
 
-// followPressure sets triggers, on pods alone: for those with CAP_SYS_RESOURCE the kernel starts a thread for each group. Before Linux
-// 6.5 nobody else is given any, and polling them is not safe against the group's removal; pressure is looked at there.
+// followPressure sets triggers, on pods alone: for those with CAP_SYS_RESOURCE the kernel starts a thread for each
+// group. Before Linux 6.5 nobody else is given any, and polling them is not safe against the group's removal; pressure
+// is looked at there.
 func (n *notices) followPressure(group string) {
 	if !n.triggers {
 		return

@@ -29,7 +29,8 @@ func (a *app) checkOutput() error {
 	return nil
 }
 
-// schemaVersion changes when a field of the commands' JSON goes or means something else; that there are more changes nothing.
+// schemaVersion changes when a field of the commands' JSON goes or means something else; that there are more changes
+// nothing.
 const schemaVersion = 1
 
 // schema is in the JSON of every command.
@@ -114,7 +115,7 @@ type Figures struct {
 	IOPressurePercent  *float64 `json:"ioPressurePercent"`
 }
 
-func (n *Node) figures() Figures {
+func figuresOf(n *Node) Figures {
 	u := n.Usage
 	f := Figures{
 		CPUUsageNs: u.CPU.UsageNs, CPUUserNs: u.CPU.UserNs, CPUSystemNs: u.CPU.SystemNs,
@@ -146,11 +147,11 @@ type groupJSON struct {
 	Children []groupJSON `json:"children"`
 }
 
-func (n *Node) json(deep bool) groupJSON {
-	g := groupJSON{n.Title, n.Path, n.Kind, string(n.Class), n.UID, n.ID, n.figures(), []groupJSON{}}
+func groupOf(n *Node, deep bool) groupJSON {
+	g := groupJSON{n.Title, n.Path, n.Kind, string(n.Class), n.UID, n.ID, figuresOf(n), []groupJSON{}}
 	if deep {
 		for _, c := range n.Children {
-			g.Children = append(g.Children, c.json(true))
+			g.Children = append(g.Children, groupOf(c, true))
 		}
 	}
 	return g
@@ -164,7 +165,7 @@ type treeJSON struct {
 func treeOf(tops []*Node) treeJSON {
 	t := treeJSON{thisSchema, []groupJSON{}}
 	for _, n := range tops {
-		t.Groups = append(t.Groups, n.json(true))
+		t.Groups = append(t.Groups, groupOf(n, true))
 	}
 	return t
 }
@@ -183,9 +184,10 @@ type ranked struct {
 
 // evictionJSON is the pod's place in the order of eviction.
 type evictionJSON struct {
-	Rank            int    `json:"rank"`
+	Rank            int    `json:"rank"` // 0: it is never evicted
 	Of              int    `json:"of"`
 	WorkingSetBytes uint64 `json:"workingSetBytes"`
+	UsageBytes      int64  `json:"usageBytes"` // by which it is ranked: as memory.available is counted
 	RequestBytes    int64  `json:"requestBytes"`
 	Priority        int32  `json:"priority"`
 }

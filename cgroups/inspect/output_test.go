@@ -40,7 +40,8 @@ func TestOutputsForMachines(t *testing.T) {
 				t.Errorf("%s has no %s:\n%s", what, p, text)
 			}
 		}
-		if what != "show web" && strings.Contains(text, "9223372036854771712") || what != "show web" && strings.Contains(text, "18446744073709551615") { // show has what is in the files
+		if what != "show web" && strings.Contains(text, "9223372036854771712") || what != "show web" && strings.Contains(text, "18446744073709551615") {
+			// The command show has what is in the files.
 			t.Errorf("%s has a number for no limit", what)
 		}
 		eachNull(a, "", func(p string) {

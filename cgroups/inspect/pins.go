@@ -72,7 +72,8 @@ func (p *Pin) join(blocks []block) {
 	p.Mems = nodes.String()
 }
 
-// ownPins reads the agent's file. Containers of the start only, whose CPUs the others of the pod have after them, are in it too.
+// ownPins reads the agent's file. Containers of the start only, whose CPUs the others of the pod have after them, are
+// in it too.
 func ownPins(data []byte, s *Snapshot) error {
 	var file struct {
 		Pods []struct {
@@ -163,11 +164,11 @@ func (n *Node) pinned(want []kube.Setting) []kube.Setting {
 	return want
 }
 
-// trespassers are containers that may run on CPUs that another has for itself.
-func (s *Snapshot) trespassers() []Problem {
+// overlaps are containers that may run on CPUs that another has for itself.
+func (a audit) overlaps() []Problem {
 	owners := map[string]cpuset.CPUSet{}
 	var containers []*Node
-	for _, n := range s.all() {
+	for _, n := range a.snap.nodes().all() {
 		if n.Kind != kindContainer {
 			continue
 		}
@@ -196,8 +197,13 @@ func (s *Snapshot) trespassers() []Problem {
 	return out
 }
 
+// cpusetFiles say which CPUs a group may run on, the first that there is.
+func cpusetFiles() []string {
+	return []string{"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"}
+}
+
 func (n *Node) effectiveCPUs() string {
-	for _, f := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"} {
+	for _, f := range cpusetFiles() {
 		if v := n.files.file(f); v != "" {
 			return v
 		}

@@ -31,7 +31,8 @@ type looked struct{ err error }
 
 func runScreen(ctx context.Context, m *monitor, o topOptions) error {
 	s := &screen{ctx: ctx, m: m, o: o, width: 80, height: 24, plain: os.Getenv("NO_COLOR") != ""}
-	// Signals end the context. If the library heard them too, its handler would wait for a loop that has ended with the context.
+	// Signals end the context. If the library heard them too, its handler would wait for a loop that has ended with the
+	// context.
 	if _, err := tea.NewProgram(s, tea.WithContext(ctx), tea.WithoutSignalHandler()).Run(); err != nil && !errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("run terminal view: %w", err)
 	}
@@ -41,7 +42,8 @@ func runScreen(ctx context.Context, m *monitor, o topOptions) error {
 // Init implements tea.Model.
 func (s *screen) Init() tea.Cmd { return s.look }
 
-// look measures; bubbletea runs it beside the drawing, and never two at a time since the next is only asked for afterwards.
+// look measures; bubbletea runs it beside the drawing, and never two at a time since the next is only asked for
+// afterwards.
 func (s *screen) look() tea.Msg {
 	return looked{s.m.look(s.ctx)}
 }
@@ -206,7 +208,8 @@ func (s *screen) draw() string {
 // leastName is how much of a name is shown before figures are put together.
 const leastName = 20
 
-// table has the figures whole at any width that a terminal has: names are cut, and where little is left for them pressure is one figure.
+// table has the figures whole at any width that a terminal has: names are cut, and where little is left for them
+// pressure is one figure.
 func (s *screen) table(rows []Row) []string {
 	table := topTable(rows)
 	if widthOf(table)+leastName > s.width {

@@ -33,18 +33,17 @@ type Value struct {
 }
 
 // lookup finds a pod by name, namespace/name or uid (or the beginning of one), and in it a container.
-func (s *Snapshot) lookup(what string) (*Node, error) {
+func (f forest) lookup(what string) (*Node, error) {
 	name, container := what, ""
 	var pods []*Node
-	node := cmp.Or(s.Machine.Node, strings.ToLower(s.Machine.Host)) // where the pod itself does not say
 	match := func(name string) {
-		for _, n := range s.all() {
+		for _, n := range f.all() {
 			if n.Kind != kindPod {
 				continue
 			}
 			namespace, short, _ := strings.Cut(n.Title, "/")
 			// A static pod's name ends in that of its node, which people leave out.
-			nick := strings.TrimSuffix(short, "-"+node)
+			nick := strings.TrimSuffix(short, "-"+n.snap.nodeName()) // where the pod itself does not say
 			if n.pod != nil && n.pod.Spec.NodeName != "" {
 				nick = strings.TrimSuffix(short, "-"+n.pod.Spec.NodeName)
 			}
@@ -58,7 +57,7 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 		name, container = what[:i], what[i+1:]
 		match(name)
 	}
-	if class := s.class(what); len(pods) == 0 && class != nil {
+	if class := f.class(what); len(pods) == 0 && class != nil {
 		return class, nil
 	}
 	switch {
@@ -81,9 +80,19 @@ func (s *Snapshot) lookup(what string) (*Node, error) {
 	return nil, fmt.Errorf("container %s in pod %s: %w", container, visible(pods[0].Title), ErrNotFound)
 }
 
+// class is the group of a QoS class, or of all pods, by the name that the tree has for it.
+func (f forest) class(name string) *Node {
+	for _, n := range f.all() {
+		if (n.Kind == kindClass || n.Kind == kindRoot) && n.Title == name {
+			return n
+		}
+	}
+	return nil
+}
+
 // narrow leaves the groups of what was asked for, and what they are in.
 func (s *Snapshot) narrow(what string) error {
-	n, err := s.lookup(what)
+	n, err := s.nodes().lookup(what)
 	if err != nil {
 		return err
 	}
@@ -97,32 +106,13 @@ func (s *Snapshot) narrow(what string) error {
 	return nil
 }
 
-// class is the group of a QoS class, or of all pods, by the name that the tree has for it.
-func (s *Snapshot) class(name string) *Node {
-	for _, n := range s.all() {
-		if (n.Kind == kindClass || n.Kind == kindRoot) && n.Title == name {
-			return n
-		}
-	}
-	return nil
-}
-
 // values are the settings of a group and, for a pod, of its containers.
 func (n *Node) values(o kube.Options) []Value {
-	var want []kube.Setting
 	m := n.snap.Machine.Mode
 	o.NoCPUQuota = o.NoCPUQuota || n.exclusive()
-	switch {
-	case n.Kind == kindPod && n.pod != nil:
-		want = n.pinned(kube.PodSettings(m, n.pod, o))
-	case n.Kind == kindContainer && n.spec != nil:
-		want = n.pinned(kube.ContainerSettings(m, n.pod, n.spec, o))
-	case n.Kind == kindClass && n.snap.PodsFrom != "" && !n.snap.Partial:
-		want = kube.ClassSettings(m, n.Class, n.snap.taken(), o)
-	}
 	var out []Value
 	told := map[string]bool{}
-	for _, s := range want {
+	for _, s := range n.wanted(o) {
 		s = s.Under(func(file string) bool { return n.files.setting(file) != "" })
 		found := n.files.setting(s.File)
 		told[s.File] = true
@@ -144,10 +134,26 @@ func (n *Node) values(o kube.Options) []Value {
 	return out
 }
 
-// oomFile is where the kernel keeps of each process how much likelier it is to be killed, in thousandths of the machine's memory.
+// wanted is what should be in the group's files.
+func (n *Node) wanted(o kube.Options) []kube.Setting {
+	m := n.snap.Machine.Mode
+	switch {
+	case n.Kind == kindPod && n.pod != nil:
+		return n.pinned(kube.PodSettings(m, n.pod, o))
+	case n.Kind == kindContainer && n.spec != nil:
+		return n.pinned(kube.ContainerSettings(m, n.pod, n.spec, o))
+	case n.Kind == kindClass && n.snap.PodsFrom != "" && !n.snap.Partial:
+		return kube.ClassSettings(m, n.Class, n.snap.taken(), o)
+	}
+	return nil
+}
+
+// oomFile is where the kernel keeps of each process how much likelier it is to be killed, in thousandths of the
+// machine's memory.
 const oomFile = "oom_score_adj"
 
-// oomValue is what the processes of a container have, from the one that most have down. Without processes there is none.
+// oomValue is what the processes of a container have, from the one that most have down. Without processes there is
+// none.
 func (n *Node) oomValue() (Value, bool) {
 	count := map[int]int{}
 	for _, pid := range n.pids() {
@@ -165,7 +171,8 @@ func (n *Node) oomValue() (Value, bool) {
 	}
 	want := kube.OOMScoreAdj(n.pod, n.spec, n.snap.hostMemory())
 	v.Field, v.Computed, v.Want = oomOrigin(n, want)
-	// A process may make itself likelier to be killed, and what may make itself less likely is privileged: one that has it is enough.
+	// A process may make itself likelier to be killed, and what may make itself less likely is privileged: one that has
+	// it is enough.
 	v.Differs = count[want] == 0
 	return v, true
 }

@@ -1,6 +1,6 @@
-// Package inspect shows and explains the control groups of a node's pods: on the live machine with or without an agent, on a
-// node that a kubelet runs, and from a file captured elsewhere. Everything it prints is computed from a Snapshot, so that what
-// is shown of a captured machine is what was shown on it.
+// Package inspect shows and explains the control groups of a node's pods: on the live machine with or without an agent,
+// on a node that a kubelet runs, and from a file captured elsewhere. Everything it prints is computed from a Snapshot,
+// so that what is shown of a captured machine is what was shown on it.
 package inspect
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // Snapshot is a machine at one instant, as raw as possible: the bytes of kernel files, not what we make of them.
@@ -32,11 +33,11 @@ type Snapshot struct {
 	Partial   bool                `json:"partial,omitempty"`   // there are pods that are not in Pods
 	Runtimes  []string            `json:"runtimes,omitempty"`  // that have told of all they know
 	Pins      map[string]Pins     `json:"pins,omitempty"`      // by pod uid
-	Kills     []cgroups.OOMKill   `json:"kills,omitempty"`     // for want of memory, in the pods' groups
+	Kills     []oom.Kill          `json:"kills,omitempty"`     // for want of memory, in the pods' groups
 	Above     map[string]Group    `json:"above,omitempty"`     // limits of the groups that those of all pods are in
 	KillsNote string              `json:"killsNote,omitempty"` // why there may have been more
 
-	built  []*Node         // the trees, once they were asked for
+	built  forest          // the trees, once they were asked for
 	uids   map[string]bool // of pods that have a group, as of so many groups
 	uidsOf int
 }
@@ -49,7 +50,8 @@ type Machine struct {
 	Memory       int64
 	Root         string // the --cgroup-root
 	Options      kube.Options
-	Node         string // suffix of static pods' names, "": the host's name
+	Node         string       // suffix of static pods' names, "": the host's name
+	Evicts       *kube.Evicts `json:",omitempty"` // by which rules pods are evicted; nil: that is not known
 }
 
 // Group is one control group.
@@ -82,7 +84,8 @@ const snapshotVersion = 1
 
 // Save writes the snapshot, compressed when the name ends in .gz.
 func (s *Snapshot) Save(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // names and specs of pods are not everybody's
+	// Names and specs of pods are not everybody's.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("save capture: %w", err)
 	}
@@ -179,8 +182,8 @@ func (s *Snapshot) pod(uid string) *corev1.Pod {
 	return nil
 }
 
-// taken are the specifications of the pods that the node has taken in: those have groups. One that it refused counts for nothing, whoever
-// asks for it.
+// taken are the specifications of the pods that the node has taken in: those have groups. One that it refused counts
+// for nothing, whoever asks for it.
 func (s *Snapshot) taken() []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(s.Pods))
 	for i := range s.Pods {

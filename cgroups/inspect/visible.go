@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// visible shows as people write them (^[ for escape) the characters of a line that would steer a terminal or make another line: processes
-// are called what their container likes, groups below a container's too, and a capture may come from anybody.
+// visible shows as people write them (^[ for escape) the characters of a line that would steer a terminal or make
+// another line: processes are called what their container likes, groups below a container's too, and a capture may come
+// from anybody.
 func visible(s string) string {
 	if !strings.ContainsFunc(s, steers) && utf8.ValidString(s) {
 		return s
@@ -37,8 +38,8 @@ func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// machineReadable writes JSON and YAML, in which a reader's terminal would still obey what these allow unescaped: both take \u in strings,
-// and neither has such characters elsewhere.
+// machineReadable writes JSON and YAML, in which a reader's terminal would still obey what these allow unescaped: both
+// take \u in strings, and neither has such characters elsewhere.
 type machineReadable struct{ w io.Writer }
 
 func (m machineReadable) Write(p []byte) (int, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// Whatever a container calls its processes and groups, and whatever a capture calls anything, no command writes a control character, and
-// nobody forges a line.
+// Whatever a container calls its processes and groups, and whatever a capture calls anything, no command writes a
+// control character, and nobody forges a line.
 func TestNamesAreVisible(t *testing.T) {
 	const evil = "a\x1b[2J\nkubepods 0\r\u009b31m\u202eb\x7f\xff"
 	const pod, id = "/kubepods/burstable/podbbb22222-2222-4222-8222-222222222222", "bbb0bbb0bbb0bbb0bbb0bbb0bbb0bbb0"

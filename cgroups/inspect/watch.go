@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // Event is a line of watch.
@@ -22,7 +23,7 @@ type Event struct {
 	Path string    `json:"path"`
 	Text string    `json:"text"`
 
-	Kill *cgroups.OOMKill `json:"kill,omitempty"` // of oom, where the kernel's log has told of it
+	Kill *oom.Kill `json:"kill,omitempty"` // of oom, where the kernel's log has told of it
 }
 
 const (
@@ -44,8 +45,8 @@ type watcher struct {
 	slowed map[string]throttle
 }
 
-// watch prints what happens until the context ends. What the kernel tells of is told at once; throttling, of which it does not
-// tell, and what its notices have missed, is looked for as often as asked.
+// watch prints what happens until the context ends. What the kernel tells of is told at once; throttling, of which it
+// does not tell, and what its notices have missed, is looked for as often as asked.
 func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) error {
 	m, err := newMonitor(a.live)
 	if err != nil {
@@ -63,7 +64,7 @@ func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) err
 	defer wait.Wait()
 	defer cancel()
 	if err := w.book.followLog(ctx, a.live.kernelLog(), wait.Go); err != nil {
-		if err := a.printEvent(out, Event{Time: time.Now(), What: "note", Text: "the kernel's log cannot be read, so kills are told by the groups' counts, without whose limit it was: " + err.Error()}); err != nil {
+		if err := a.printEvent(out, logNote(err)); err != nil {
 			return err
 		}
 	}
@@ -86,6 +87,10 @@ func (a *app) watch(ctx context.Context, out io.Writer, every time.Duration) err
 			events = w.killed()
 		case k := <-w.book.log:
 			events = w.logged(k)
+		case err := <-w.book.ended:
+			if ctx.Err() == nil {
+				events = []Event{w.book.logEnded(err)}
+			}
 		case first := <-n.C:
 			events, err = w.told(ctx, w.gather(ctx, first))
 		case <-tick.C:
@@ -221,8 +226,8 @@ func (w *watcher) throttling() []Event {
 // resyncEvery is how often it is looked whether groups came or went that the kernel did not tell of.
 const resyncEvery = 30 * time.Second
 
-// shape finds the groups that came and went, and follows the new ones. What was made in them before they were followed is found by
-// another look, which comes after what this one has found is told.
+// shape finds the groups that came and went, and follows the new ones. What was made in them before they were followed
+// is found by another look, which comes after what this one has found is told.
 func (w *watcher) shape(ctx context.Context) ([]Event, error) {
 	for _, top := range tops(w.live.root()) {
 		w.n.above(top)

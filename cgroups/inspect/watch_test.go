@@ -3,6 +3,8 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // lines collects what is written and lets a test wait for a line.
@@ -117,14 +120,18 @@ func TestWatchIsTold(t *testing.T) {
 	out.wait(t, "removed", "default/web ", "pod")
 }
 
-// A kill by the limit of a pod is one line, of the container it was in, and names the pod: by the kernel's log, and without it by the
-// counts.
+// A kill by the limit of a pod is one line, of the container it was in, and names the pod: by the kernel's log, and
+// without it by the counts.
 func TestKillIsToldOnce(t *testing.T) {
-	for name, log := range map[string]string{"log": "", "counts": "/nonexistent/kmsg"} {
+	ends := filepath.Join(t.TempDir(), "kmsg") // a file of this kind is none that one could wait for
+	if err := os.WriteFile(ends, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, log := range map[string]string{"log": "", "counts": "/nonexistent/kmsg", "log that ends": ends} {
 		t.Run(name, func(t *testing.T) {
 			live, h, pods := node(t)
 			if live.KernelLog = log; log == "" {
-				l, err := cgroups.OpenKernelLog(cgroups.KernelLogPath, true)
+				l, err := oom.OpenLog(oom.LogPath, true)
 				if err != nil {
 					t.Skipf("the kernel's log cannot be read here: %v", err)
 				}
@@ -153,7 +160,7 @@ func TestKillIsToldOnce(t *testing.T) {
 			if log == "" {
 				out.wait(t, "oom", "default/web/victim ", "(tail)", "anonymous", "the pod default/web used ", "of its limit of 128Mi")
 			} else {
-				out.wait(t, "note", "the kernel's log cannot be read", "no such file")
+				out.wait(t, "note", "the kernel's log cannot be read")
 				out.wait(t, "oom", "default/web/victim ", "1 process killed", "a group above it")
 			}
 			// What comes later is told later.
@@ -176,11 +183,12 @@ func TestKillIsToldOnce(t *testing.T) {
 	}
 }
 
-// A kill that is counted in a group is not counted in the one above when the group goes.
-func TestKillsOfAGroupThatGoes(t *testing.T) {
+// aboutToDie is a watcher of a node where a group of a pod is about to run out of memory.
+func aboutToDie(t *testing.T) (w *watcher, h *cgroups.Hierarchy, web, victim string) {
+	t.Helper()
 	live, h, pods := node(t)
-	web := kube.NewTree(h, live.CgroupRoot).PodPath(&pods[1])
-	victim := web + "/victim"
+	web = kube.NewTree(h, live.CgroupRoot).PodPath(&pods[1])
+	victim = web + "/victim"
 	if err := h.Create(victim, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -188,14 +196,25 @@ func TestKillsOfAGroupThatGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.close()
+	t.Cleanup(m.close)
 	if _, _, err := m.discover(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{monitor: m, book: newKillBook()}
+	w = &watcher{monitor: m, book: newKillBook()}
 	w.begin()
 	start(t, h, victim, "tail /dev/zero")
-	for deadline := time.Now().Add(time.Minute); w.own()[victim] == 0; time.Sleep(time.Millisecond) {
+	return w, h, web, victim
+}
+
+// A kill that is counted in a group is not counted in the one above when the group goes.
+func TestKillsOfAGroupThatGoes(t *testing.T) {
+	w, h, web, victim := aboutToDie(t)
+	// A kill between the two looks is known of the victim alone, until the next one.
+	counted := func() bool {
+		got := w.own()
+		return got[victim] == 1 && got[web] == 0
+	}
+	for deadline := time.Now().Add(time.Minute); !counted(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no kill is counted")
 		}
@@ -205,6 +224,28 @@ func TestKillsOfAGroupThatGoes(t *testing.T) {
 	}
 	if got := w.own(); got[victim] != 1 || got[web] != 0 {
 		t.Errorf("%d kills in the group, %d in the one above, want 1 and 0", got[victim], got[web])
+	}
+}
+
+// TestKillSeenOfTheGroupAlone has a kill counted in a group that then goes, before the group above has seen it: that
+// one's own kills are counted as before.
+func TestKillSeenOfTheGroupAlone(t *testing.T) {
+	w, h, web, victim := aboutToDie(t)
+	for deadline := time.Now().Add(time.Minute); w.groups[victim].countKills() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no kill is counted")
+		}
+	}
+	if err := h.Remove(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	_, went, err := w.monitor.discover(t.Context(), time.Now())
+	if err != nil || len(went) != 1 {
+		t.Fatalf("%d groups went, %v", len(went), err)
+	}
+	w.left(went[0])
+	if got := w.own()[web]; got != w.book.seen[web] {
+		t.Errorf("%d kills are the group's own, want %d", got, w.book.seen[web])
 	}
 }
 

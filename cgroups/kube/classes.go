@@ -47,8 +47,8 @@ func (l NodeLimits) resources(unified bool) *specs.LinuxResources {
 	return r
 }
 
-// Reserve gives a group beside the pods, the system's or kubelet-like daemons', what is reserved for it, and no more. It must be
-// there: whoever runs these daemons has made it.
+// Reserve gives a group beside the pods, the system's or kubelet-like daemons', what is reserved for it, and no more.
+// It must be there: whoever runs these daemons has made it.
 func Reserve(t *Tree, group string, l NodeLimits) error {
 	d := t.d
 	if d.Driver() == cgroups.DriverSystemd {
@@ -67,9 +67,9 @@ func isUnit(group string) bool {
 	return strings.HasSuffix(group, ".slice") || strings.HasSuffix(group, ".scope")
 }
 
-// SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its share
-// against the Guaranteed pods beside it, and memory is protected and reserved as the options say. It returns what the groups of the
-// node's pods together and of the classes have then.
+// SyncQoS makes the classes as large as their pods: the Burstable class has the sum of its pods' CPU requests as its
+// share against the Guaranteed pods beside it, and memory is protected and reserved as the options say. It returns what
+// the groups of the node's pods together and of the classes have then.
 func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
 	sets, how := sizes{t.opts, t.limit}.of(pods)
 	var out []Wanted
@@ -88,8 +88,8 @@ func (t *Tree) SyncQoS(pods []*corev1.Pod) ([]Wanted, error) {
 	return out, errors.Join(errs...)
 }
 
-// Unreserve takes from the classes the limits of memory that [Options.QoSReserved] has given them. They are not told from those of somebody
-// else, so that whoever sets limits by that option has to remember it.
+// Unreserve takes from the classes the limits of memory that [Options.QoSReserved] has given them. They are not told
+// from those of somebody else, so that whoever sets limits by that option has to remember it.
 func (t *Tree) Unreserve() error {
 	var errs []error
 	for _, class := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
@@ -108,8 +108,8 @@ type sizes struct {
 	limit NodeLimits
 }
 
-// of is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are directly in the
-// group of all pods, which has what is the node's.
+// of is what the groups of the classes should have with these pods, and where it comes from. Guaranteed pods are
+// directly in the group of all pods, which has what is the node's.
 func (s sizes) of(pods []*corev1.Pod) (map[corev1.PodQOSClass]*specs.LinuxResources, map[corev1.PodQOSClass]origin) {
 	var milli int64
 	requested := map[corev1.PodQOSClass]int64{}

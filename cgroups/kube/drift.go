@@ -77,8 +77,8 @@ type Pin struct {
 	Exclusive  bool // nobody else runs on the CPUs
 }
 
-// Apply puts the pin into a container's resources. Who has CPUs of its own cannot take more than they have, and a quota would stop
-// it for moments at which it was over by the clock only.
+// Apply puts the pin into a container's resources. Who has CPUs of its own cannot take more than they have, and a quota
+// would stop it for moments at which it was over by the clock only.
 func (p Pin) Apply(r *specs.LinuxResources) {
 	r.CPU.Cpus, r.CPU.Mems = p.CPUs, p.Mems
 	if p.Exclusive {
@@ -101,7 +101,8 @@ func (t *Tree) WantedOfContainer(path string, pod *corev1.Pod, c *corev1.Contain
 // Drift compares a group with what it should have.
 func (t *Tree) Drift(w Wanted) ([]Difference, error) { return Drift(t.h, w.Path, w.Settings) }
 
-// Correct gives the group what it should have. Where systemd makes the groups it is told: it may be from there that another value came.
+// Correct gives the group what it should have. Where systemd makes the groups it is told: it may be from there that
+// another value came.
 func (t *Tree) Correct(w Wanted) error {
 	if w.partial {
 		return t.d.Update(w.Path, w.Resources)
@@ -131,8 +132,8 @@ func containerOf(name string) string {
 	return name
 }
 
-// Owner is whose a group is, by the names of the groups it is in, so that it need not be there any more: the pod's, and the container's in
-// it, "" for the pod's own group. What a container has made below its group is its own.
+// Owner is whose a group is, by the names of the groups it is in, so that it need not be there any more: the pod's, and
+// the container's in it, "" for the pod's own group. What a container has made below its group is its own.
 func (t *Tree) Owner(group string) (uid types.UID, container string, ok bool) {
 	for _, q := range []corev1.PodQOSClass{corev1.PodQOSBurstable, corev1.PodQOSBestEffort, corev1.PodQOSGuaranteed} {
 		rest, in := strings.CutPrefix(group, t.ClassPath(q)+"/")

@@ -17,7 +17,8 @@ func (g oneGroup) Exists(string) bool { return true }
 
 func (g oneGroup) Dir(_, _ string) string { return g.dir }
 
-// A hybrid machine has huge pages where whoever booted it has put them: systemd leaves them on v1, others have only v2's.
+// A hybrid machine has huge pages where whoever booted it has put them: systemd leaves them on v1, others have only
+// v2's.
 func TestDriftOfHugePages(t *testing.T) {
 	for _, file := range []string{"hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes"} {
 		g := oneGroup{t.TempDir()}

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// Driver makes groups and takes them away, and knows how they are called: [Cgroupfs] does it with the kernel's files alone,
-// cgroups/systemd through the service manager, which then knows of them. All methods are idempotent.
+// Driver makes groups and takes them away, and knows how they are called: [Cgroupfs] does it with the kernel's files
+// alone, cgroups/systemd through the service manager, which then knows of them. All methods are idempotent.
 type Driver interface {
 	// Driver is [cgroups.DriverCgroupfs] or [cgroups.DriverSystemd].
 	Driver() string
@@ -21,7 +21,8 @@ type Driver interface {
 	Create(path string, r *specs.LinuxResources) error
 	Update(path string, r *specs.LinuxResources) error
 	Remove(ctx context.Context, path string) error
-	// Announce says what was written to the group's files beside the driver, for whoever would write its own values over them.
+	// Announce says what was written to the group's files beside the driver, for whoever would write its own values
+	// over them.
 	Announce(path string, r *specs.LinuxResources) error
 }
 
@@ -48,7 +49,8 @@ func plainPath(root string, names ...string) string {
 // Announce has nobody to tell.
 func (c cgroupfs) Announce(string, *specs.LinuxResources) error { return nil }
 
-// podUID is the reverse of a pod's name in either driver's layout; ok is false for the class directories and what is not ours.
+// podUID is the reverse of a pod's name in either driver's layout; ok is false for the class directories and what is
+// not ours.
 func podUID(name string) (types.UID, bool) {
 	stem, slice := strings.CutSuffix(name, ".slice")
 	if slice {

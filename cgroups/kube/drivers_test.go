@@ -192,8 +192,8 @@ func TestValuesLastOverReload(t *testing.T) {
 	})
 }
 
-// What is changed of the groups of all pods and of the classes is seen and corrected, and only what they were given: an administrator
-// may limit a class.
+// What is changed of the groups of all pods and of the classes is seen and corrected, and only what they were given: an
+// administrator may limit a class.
 func TestDriftOfClasses(t *testing.T) {
 	testDrivers(t, func(t *testing.T, tree *Tree, h *cgroups.Hierarchy) {
 		o := tree.Options()
@@ -229,7 +229,8 @@ func TestDriftOfClasses(t *testing.T) {
 				t.Errorf("%s corrected: %v, %v", of.Path, d, err)
 			}
 			switch {
-			case tree.d.Driver() == cgroups.DriverSystemd: // an administrator would tell systemd, which writes what it knows
+			case tree.d.Driver() == cgroups.DriverSystemd:
+				// An administrator would tell systemd, which writes what it knows.
 			case h.Mode() == cgroups.Unified:
 				cgroupstest.Expect(t, h, of.Path, "cpu", "cpu.max", "50000 100000")
 			default:

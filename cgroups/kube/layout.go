@@ -14,7 +14,15 @@ type Layout struct {
 	NodeName string  `json:"nodeName"` // the suffix of static pods' names
 	Options  Options `json:"options"`
 	Pins     string  `json:"pins,omitempty"`  // file with the CPUs and memory nodes that containers have for themselves
-	Kills    string  `json:"kills,omitempty"` // file with the last kill of each container for want of memory
+	Kills    string  `json:"kills,omitempty"` // file with the latest kills in containers for want of memory
+	Evicts   *Evicts `json:"evicts,omitempty"`
+}
+
+// Evicts is by which rules the agent ranks pods when memory is short.
+type Evicts struct {
+	WorkingSet   bool `json:"workingSet"`   // it counts the working set, else what the kernel cannot drop
+	Swap         bool `json:"swap"`         // and what is in swap
+	SparesStatic bool `json:"sparesStatic"` // static pods stay
 }
 
 // LayoutFile is the file's name in the run directory.

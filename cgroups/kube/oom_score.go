@@ -5,9 +5,9 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// The oom_score_adj of a container decides whom the kernel kills when the node runs out. The kernel adds it, as thousandths
-// of the node's memory, to what the process uses, so a Burstable container that stays within its request is safer than
-// any that exceeds its own.
+// The oom_score_adj of a container decides whom the kernel kills when the node runs out. The kernel adds it, as
+// thousandths of the node's memory, to what the process uses, so a Burstable container that stays within its request is
+// safer than any that exceeds its own.
 const (
 	guaranteedOOM = -997 // -999 is the agent's, -998 is left to the runtime
 	bestEffortOOM = 1000
@@ -16,8 +16,9 @@ const (
 	systemNodeCriticalName = "system-node-critical"
 )
 
-// OOMScoreAdj is kubelet's: -997 for Guaranteed and node-critical pods, 1000 for BestEffort, and for Burstable 1000 less the
-// share of the node's memory the container requests, kept between 3 and 999 so that it stays between the other two.
+// OOMScoreAdj is kubelet's: -997 for Guaranteed and node-critical pods, 1000 for BestEffort, and for Burstable 1000
+// less the share of the node's memory the container requests, kept between 3 and 999 so that it stays between the other
+// two.
 func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, nodeMemory int64) int {
 	if nodeCritical(pod) {
 		return guaranteedOOM
@@ -32,8 +33,8 @@ func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, nodeMemory int64) int {
 	if !isSidecar(pod, c) {
 		return adj
 	}
-	// A sidecar counts as if it asked for no less than the smallest of the containers it serves: it is no likelier to be killed than that
-	// one, and no safer for another that asks for more.
+	// A sidecar counts as if it asked for no less than the smallest of the containers it serves: it is no likelier to
+	// be killed than that one, and no safer for another that asks for more.
 	least := 0
 	for i := range pod.Spec.Containers {
 		least = max(least, burstableOOM(pod, &pod.Spec.Containers[i], nodeMemory))

@@ -17,8 +17,8 @@ import (
 type Options struct {
 	NoCPUQuota bool   // do not enforce cpu limits
 	PeriodUs   uint64 // CFS period, 0 = 100 ms
-	// WholePercent rounds quotas up to hundredths of a CPU, which is all that systemd can say, and what runtimes with its driver do:
-	// v1 refuses a container more than its pod has.
+	// WholePercent rounds quotas up to hundredths of a CPU, which is all that systemd can say, and what runtimes with
+	// its driver do: v1 refuses a container more than its pod has.
 	WholePercent bool
 	PodPids      int64 // tasks a pod may have, 0 = no limit
 	PageSizes    []string
@@ -138,8 +138,8 @@ func ioWeight(pod *corev1.Pod, r *specs.LinuxResources, unified bool) {
 	r.BlockIO = &specs.LinuxBlockIO{Weight: &w}
 }
 
-// memoryQoS protects what is requested, and slows a container down before its limit kills it. Where request and limit are the
-// same there is nothing between them.
+// memoryQoS protects what is requested, and slows a container down before its limit kills it. Where request and limit
+// are the same there is nothing between them.
 func (o Options) memoryQoS(r *specs.LinuxResources, request, limit resource.Quantity) {
 	if !o.MemoryQoS || !o.Unified {
 		return

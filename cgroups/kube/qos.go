@@ -73,8 +73,8 @@ const (
 	podPrefix = "pod"
 )
 
-// QoSPath is the group of a whole class below the cgroup root, as the cgroupfs driver names it: Guaranteed pods sit directly
-// under kubepods.
+// QoSPath is the group of a whole class below the cgroup root, as the cgroupfs driver names it: Guaranteed pods sit
+// directly under kubepods.
 func QoSPath(root string, q corev1.PodQOSClass) string {
 	return plainPath(root, qosNames(q)...)
 }

@@ -18,12 +18,12 @@ type Target struct {
 	Resources *specs.LinuxResources
 }
 
-// Resize changes a running pod and its containers together. write changes one of the containers, as the runtime has its own record
-// of them; nil writes their groups.
+// Resize changes a running pod and its containers together. write changes one of the containers, as the runtime has its
+// own record of them; nil writes their groups.
 //
-// The order matters: in v1 no group may have a quota above its parent's at any moment, so what the pod gets more of is written
-// before its containers and what it gets less of after them, for CPU and memory apart. Memory is refused before anything is
-// written when somebody uses more than the new limit. All of it can be done again.
+// The order matters: in v1 no group may have a quota above its parent's at any moment, so what the pod gets more of is
+// written before its containers and what it gets less of after them, for CPU and memory apart. Memory is refused before
+// anything is written when somebody uses more than the new limit. All of it can be done again.
 func Resize(h *cgroups.Hierarchy, pod Target, containers []Target, write func(Target) error) error {
 	for _, t := range append([]Target{pod}, containers...) {
 		if err := cgroups.Fits(h, t.Path, t.Resources); err != nil {

@@ -36,8 +36,8 @@ func Quota(milliCPU int64, periodUs uint64) int64 {
 // PodResources are the settings of the pod's own group with the node's defaults.
 func PodResources(pod *corev1.Pod) *specs.LinuxResources { return PodResourcesWith(pod, Options{}) }
 
-// PodResourcesWith are the settings of the pod's own group: requests and limits of all containers by the API's rules for
-// init containers and sidecars, pod-level resources over them, overhead on top. A limit is only written when every
+// PodResourcesWith are the settings of the pod's own group: requests and limits of all containers by the API's rules
+// for init containers and sidecars, pod-level resources over them, overhead on top. A limit is only written when every
 // container has one, because a single unlimited container makes the pod unlimited.
 func PodResourcesWith(pod *corev1.Pod, o Options) *specs.LinuxResources {
 	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{}}
@@ -94,8 +94,9 @@ func wholePercent(quota int64, period uint64) int64 {
 	return int64((perSecond + step - 1) / step * step * period / 1_000_000)
 }
 
-// everyLimit says whether the pod as a whole is limited: by a pod-level limit, or because each container that runs at the
-// same time has one. Init containers count too: while one of them runs it must not exceed what the pod's limit says.
+// everyLimit says whether the pod as a whole is limited: by a pod-level limit, or because each container that runs at
+// the same time has one. Init containers count too: while one of them runs it must not exceed what the pod's limit
+// says.
 func everyLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
 	if pod.Spec.Resources != nil && positive(pod.Spec.Resources.Limits, name) {
 		return true
@@ -145,8 +146,8 @@ func ContainerResourcesWith(pod *corev1.Pod, c *corev1.Container, o Options) *sp
 	return out
 }
 
-// ownOrPodLimit: without a limit of its own a container may take what its pod may. Saying so in its own group makes throttling
-// and OOM kills speak of this container.
+// ownOrPodLimit: without a limit of its own a container may take what its pod may. Saying so in its own group makes
+// throttling and OOM kills speak of this container.
 func ownOrPodLimit(pod *corev1.Pod, own corev1.ResourceList, name corev1.ResourceName) (resource.Quantity, bool) {
 	if q, ok := quantity(own, name); ok || pod.Spec.Resources == nil {
 		return q, ok
@@ -154,8 +155,8 @@ func ownOrPodLimit(pod *corev1.Pod, own corev1.ResourceList, name corev1.Resourc
 	return quantity(pod.Spec.Resources.Limits, name)
 }
 
-// hugepages turns limits of "hugepages-2Mi" into the kernel's "2MB". Sizes of the machine that nobody asked for are set to
-// none, else such a pod could drain the node's pool.
+// hugepages turns limits of "hugepages-2Mi" into the kernel's "2MB". Sizes of the machine that nobody asked for are set
+// to none, else such a pod could drain the node's pool.
 func hugepages(limits corev1.ResourceList, sizes []string) []specs.LinuxHugepageLimit {
 	asked := map[string]uint64{}
 	for name, q := range limits {
@@ -201,12 +202,13 @@ func PageSize(s string) (string, bool) {
 	return "", false
 }
 
-// minLimit is the least memory that a container can be started in. Before it is the container's program, its first process is what
-// sets it up, and so is each command that is run in it: of that 2 MiB and more cannot be reclaimed, by the kernel's version and
-// without huge pages, and what has less is killed before the program is there.
+// minLimit is the least memory that a container can be started in. Before it is the container's program, its first
+// process is what sets it up, and so is each command that is run in it: of that 2 MiB and more cannot be reclaimed, by
+// the kernel's version and without huge pages, and what has less is killed before the program is there.
 const minLimit = 3 << 20
 
-// CheckLimits says which limit of a pod the kernel cannot keep a container in. CPU limits have no such minimum: [Quota] rounds up.
+// CheckLimits says which limit of a pod the kernel cannot keep a container in. CPU limits have no such minimum: [Quota]
+// rounds up.
 func CheckLimits(pod *corev1.Pod) error {
 	var errs []error
 	check := func(of string, l corev1.ResourceList) {

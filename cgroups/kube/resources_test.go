@@ -154,8 +154,8 @@ func TestContainerResources(t *testing.T) {
 	}
 }
 
-// A sidecar is as safe from the OOM killer as the container it serves that asks for least, or safer if it asks for more itself: kubelet's
-// max(own request, least request of the containers).
+// A sidecar is as safe from the OOM killer as the container it serves that asks for least, or safer if it asks for more
+// itself: kubelet's max(own request, least request of the containers).
 func TestSidecarOOM(t *testing.T) {
 	p := podOf(container("a", list("memory", "2Gi"), nil), container("b", list("memory", "1Gi"), nil))
 	p.Spec.InitContainers = []corev1.Container{sidecar("s", nil, nil), container("i", list("memory", "1Gi"), nil)}

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// Setting is one value a pod's spec leads to, and the way it came: the field of the spec, what was computed from it, the kernel
-// file it is in.
+// Setting is one value a pod's spec leads to, and the way it came: the field of the spec, what was computed from it,
+// the kernel file it is in.
 type Setting struct {
 	Field    string `json:"field"`    // "requests.cpu=250m"; where several add up, how
 	Computed string `json:"computed"` // "250m * 1024 / 1000 = 256 shares"
@@ -27,6 +27,14 @@ type Setting struct {
 	v1File string   // its name where a hybrid machine has the controller on v1, if File is that of v2
 }
 
+// Files are the names that the file may have.
+func (s Setting) Files() []string {
+	if s.v1File == "" {
+		return []string{s.File}
+	}
+	return []string{s.File, s.v1File}
+}
+
 // Under returns the setting by the name that its file has in a group, there being one that has says is there.
 func (s Setting) Under(has func(file string) bool) Setting {
 	if s.v1File != "" && !has(s.File) && has(s.v1File) {
@@ -35,8 +43,8 @@ func (s Setting) Under(has func(file string) bool) Setting {
 	return s
 }
 
-// Matches compares a value found in the file with what is wanted. The kernel rounds memory limits down to whole pages and
-// spells "no limit" in v1 as a large number.
+// Matches compares a value found in the file with what is wanted. The kernel rounds memory limits down to whole pages
+// and spells "no limit" in v1 as a large number.
 func (s Setting) Matches(found string) bool {
 	if slices.Contains(s.also, strings.TrimSpace(found)) {
 		return true
@@ -136,7 +144,8 @@ func settings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	return append(append(cpuSettings(m, r, o), memorySettings(m, r, o)...), otherSettings(m, r)...)
 }
 
-// givenSettings are those of a group of which what is not said is not ours to say: an administrator may limit a whole class.
+// givenSettings are those of a group of which what is not said is not ours to say: an administrator may limit a whole
+// class.
 func givenSettings(m cgroups.Mode, r *specs.LinuxResources, o origin) []Setting {
 	var out []Setting
 	if r.CPU != nil {
@@ -283,8 +292,8 @@ func one(field, computed, file, want string) Setting {
 	return Setting{Field: field, Computed: computed, File: file, Want: want}
 }
 
-// otherWeights are what runtimes make of a container's shares: the straight line that runc drew first, and the curve that it and
-// crun draw now.
+// otherWeights are what runtimes make of a container's shares: the straight line that runc drew first, and the curve
+// that it and crun draw now.
 func otherWeights(shares uint64) []string {
 	line := 1 + (max(shares, minShares)-minShares)*9999/(maxShares-minShares)
 	return []string{strconv.FormatUint(line, 10), strconv.FormatUint(cgroup2.ConvertCPUSharesToCgroupV2Value(shares), 10)}

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// ClassSettings are the settings of the group of a QoS class that follow from its pods, as [Tree.SyncQoS] makes them. The Guaranteed
-// class has no group but that of all pods, whose settings are the node's.
+// ClassSettings are the settings of the group of a QoS class that follow from its pods, as [Tree.SyncQoS] makes them.
+// The Guaranteed class has no group but that of all pods, whose settings are the node's.
 func ClassSettings(m cgroups.Mode, class corev1.PodQOSClass, pods []*corev1.Pod, o Options) []Setting {
 	if class == corev1.PodQOSGuaranteed {
 		return nil

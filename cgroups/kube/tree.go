@@ -1,5 +1,6 @@
-// Package kube is Kubernetes' policy for control groups: the QoS classes and the tree of groups that they make, what requests, limits
-// and the node's choices come to in a group's files, and OOM scores. Below it is package cgroups, which knows nothing of pods.
+// Package kube is Kubernetes' policy for control groups: the QoS classes and the tree of groups that they make, what
+// requests, limits and the node's choices come to in a group's files, and OOM scores. Below it is package cgroups,
+// which knows nothing of pods.
 package kube
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// Tree is the part of the hierarchy the agent owns: kubepods below the root, with the QoS classes and the pods' groups. It holds
-// no state; what is there is the truth.
+// Tree is the part of the hierarchy the agent owns: kubepods below the root, with the QoS classes and the pods' groups.
+// It holds no state; what is there is the truth.
 type Tree struct {
 	d     Driver
 	h     *cgroups.Hierarchy
@@ -96,8 +97,8 @@ func pathOf(t *Tree, uid types.UID, q corev1.PodQOSClass) string {
 	return t.d.Path(t.root, append(qosNames(q), podPrefix+string(uid))...)
 }
 
-// RemovePod kills what is left in the pod's groups and removes them. path is a hint: the uid is looked for in every class,
-// because a pod's class may have been another when its group was made.
+// RemovePod kills what is left in the pod's groups and removes them. path is a hint: the uid is looked for in every
+// class, because a pod's class may have been another when its group was made.
 func (t *Tree) RemovePod(ctx context.Context, uid types.UID, path string) error {
 	paths := []string{path}
 	for _, q := range classes() {
@@ -163,8 +164,8 @@ func groupsOfPods(t *Tree) (map[types.UID][]string, error) {
 // maxRemovals is how many groups are removed at a time: what each waits for is processes that die, and systemd.
 const maxRemovals = 8
 
-// RemoveOrphans removes the groups that carry a pod's name of our making, and none of the pods for which known is true: what a
-// crash has left. It returns those it has removed.
+// RemoveOrphans removes the groups that carry a pod's name of our making, and none of the pods for which known is true:
+// what a crash has left. It returns those it has removed.
 func (t *Tree) RemoveOrphans(ctx context.Context, known func(types.UID) bool) ([]string, error) {
 	groups, err := groupsOfPods(t)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // ResizePod changes the limits of a pod that runs to what its specification says now, and has write change those of its
-// containers at the right moment; ids are those that change, by name. A pod without a group has none to change. It is [cgroups.ErrInUse],
-// and nothing has changed, when memory would be limited to less than is in use.
+// containers at the right moment; ids are those that change, by name. A pod without a group has none to change. It is
+// [cgroups.ErrInUse], and nothing has changed, when memory would be limited to less than is in use.
 func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(container string) error) error {
 	path := t.PodPath(pod)
 	if !t.h.Exists(path) {
@@ -43,9 +43,9 @@ func (t *Tree) ResizePod(pod *corev1.Pod, ids map[string]string, write func(cont
 	return t.d.Announce(path, Explicit(want)) // the runtime does it for the containers
 }
 
-// SettleQuota gives the pod's own group the CPU quota of its specification, or takes away the one it has: whichever it lacks since
-// its containers were given CPUs of their own, or have them no more. One that has a quota and should is left as it is, and so is
-// a pod without a group.
+// SettleQuota gives the pod's own group the CPU quota of its specification, or takes away the one it has: whichever it
+// lacks since its containers were given CPUs of their own, or have them no more. One that has a quota and should is
+// left as it is, and so is a pod without a group.
 func (t *Tree) SettleQuota(pod *corev1.Pod) error {
 	path, want := t.PodPath(pod), pickCPU(PodResourcesWith(pod, t.opts))
 	if !t.h.Exists(path) || math.IsInf(cores(want), 1) == math.IsInf(coresOf(t.h, path), 1) {

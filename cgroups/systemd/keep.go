@@ -9,13 +9,14 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// oomGroup is the one setting of pods that systemd writes and has no property for: whenever it applies a unit's settings, whichever
-// of them has changed, it writes what it makes of OOMPolicy=, which slices do not have and which for a delegated scope is 0. At a
-// daemon-reload, of which nobody is asked, it does so too; who watches the groups writes the value again then.
+// oomGroup is the one setting of pods that systemd writes and has no property for: whenever it applies a unit's
+// settings, whichever of them has changed, it writes what it makes of OOMPolicy=, which slices do not have and which
+// for a delegated scope is 0. At a daemon-reload, of which nobody is asked, it does so too; who watches the groups
+// writes the value again then.
 const oomGroup = "memory.oom.group"
 
-// keepers are locks of groups by the hash of their paths. Without one, of two that change a group the second would read what systemd
-// has just written for the first, and keep that.
+// keepers are locks of groups by the hash of their paths. Without one, of two that change a group the second would read
+// what systemd has just written for the first, and keep that.
 type keepers [16]sync.Mutex
 
 func (k *keepers) of(group string) *sync.Mutex {

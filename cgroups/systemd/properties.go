@@ -39,7 +39,8 @@ func unitFiles(m cgroups.Mode) []string {
 	return []string{"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "pids.max"}
 }
 
-// unitProperties are the settings in systemd's words. Those it has no words for (hugetlb, bursts, OOM groups) it leaves alone.
+// unitProperties are the settings in systemd's words. Those it has no words for (hugetlb, bursts, OOM groups) it leaves
+// alone.
 func unitProperties(m cgroups.Mode, r *specs.LinuxResources) []dbus.Property {
 	if r == nil {
 		return nil
@@ -114,9 +115,10 @@ func cpuProperties(m cgroups.Mode, c *specs.LinuxCPU) []dbus.Property {
 	return out
 }
 
-// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first. A list may come from any CRI client, and "0-4000000000" is a
-// valid one that takes gigabytes to write out: numbers that do not fit into 16 bits, of which no kernel has that many CPUs, are
-// refused before anything is made of the range. k8s.io/utils/cpuset would make an entry for each number first.
+// cpuMask turns "0-2,5" into the bytes of a bit mask, the lowest first. A list may come from any CRI client, and
+// "0-4000000000" is a valid one that takes gigabytes to write out: numbers that do not fit into 16 bits, of which no
+// kernel has that many CPUs, are refused before anything is made of the range. k8s.io/utils/cpuset would make an entry
+// for each number first.
 func cpuMask(list string) ([]byte, bool) {
 	if list == "" {
 		return nil, false

@@ -1,4 +1,5 @@
-// Package systemd is the cgroup driver that makes groups as units of the service manager, slices and scopes, so that it knows of them.
+// Package systemd is the cgroup driver that makes groups as units of the service manager, slices and scopes, so that it
+// knows of them.
 package systemd
 
 import (
@@ -20,9 +21,9 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// Driver makes groups as units of systemd: slices for pods, scopes for what holds processes. It speaks to systemd where a unit
-// begins or ends and where a value changes that systemd would write back at its next reload; everything else, and every
-// value as well, goes to the kernel's files directly, as in the other driver.
+// Driver makes groups as units of systemd: slices for pods, scopes for what holds processes. It speaks to systemd where
+// a unit begins or ends and where a value changes that systemd would write back at its next reload; everything else,
+// and every value as well, goes to the kernel's files directly, as in the other driver.
 type Driver struct {
 	h    *cgroups.Hierarchy
 	dir  string // the hierarchy that systemd has its units in
@@ -48,7 +49,8 @@ func Open(h *cgroups.Hierarchy) (*Driver, error) {
 		s.dir = h.Dir("", "/")
 	}
 	if s.dir == "" {
-		return nil, fmt.Errorf("use the systemd cgroup driver: %w: it has no hierarchy below %s", ErrNotRunning, h.Mountpoint())
+		return nil, fmt.Errorf("use the systemd cgroup driver: %w: it has no hierarchy below %s", ErrNotRunning,
+			h.Mountpoint())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -86,7 +88,7 @@ func (s *Driver) connect(ctx context.Context, broken *dbus.Conn) (*dbus.Conn, er
 	return c, nil
 }
 
-// do makes one call, again when the connection broke: systemd drops it when it executes itself anew.
+// do makes one call, again when the connection broke: systemd drops it when it re-executes itself.
 func (s *Driver) do(ctx context.Context, call func(context.Context, *dbus.Conn) error) error {
 	select {
 	case s.calls <- struct{}{}:
@@ -115,8 +117,8 @@ func (s *Driver) Driver() string { return cgroups.DriverSystemd }
 // Path is [SlicePath].
 func (s *Driver) Path(root string, names ...string) string { return SlicePath(root, names...) }
 
-// Create makes a slice with its settings. A scope comes into being with its first process, see [Driver.StartScope], so for one
-// there is nothing to do.
+// Create makes a slice with its settings. A scope comes into being with its first process, see [Driver.StartScope], so
+// for one there is nothing to do.
 func (s *Driver) Create(path string, r *specs.LinuxResources) error {
 	path, err := cgroups.GroupPath(path)
 	if err != nil {
@@ -142,8 +144,9 @@ func (s *Driver) Create(path string, r *specs.LinuxResources) error {
 	return s.h.Update(path, r)
 }
 
-// complete makes of a unit's group what systemd does not: on v1 the directories in the controllers that it was not asked for, on
-// v2 the controllers that it does not know. Those that it knows are its own to switch, by what the units of a slice need.
+// complete makes of a unit's group what systemd does not: on v1 the directories in the controllers that it was not
+// asked for, on v2 the controllers that it does not know. Those that it knows are its own to switch, by what the units
+// of a slice need.
 func (s *Driver) complete(path string) error {
 	if s.h.Mode() != cgroups.Unified {
 		return s.h.Create(path, nil)
@@ -162,8 +165,8 @@ func (s *Driver) sliceProperties(group string, r *specs.LinuxResources) []dbus.P
 	return append(append(props, accounting(s.h.Mode())...), unitProperties(s.h.Mode(), r)...)
 }
 
-// StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is there, the
-// process joins it by the kernel's files.
+// StartScope makes a scope around a process, delegated, so that what is below it is ours alone. Where the scope is
+// there, the process joins it by the kernel's files.
 func (s *Driver) StartScope(group string, pid int) error {
 	group, err := cgroups.GroupPath(group)
 	if err != nil {
@@ -187,7 +190,7 @@ func (s *Driver) StartScope(group string, pid int) error {
 		if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
 			props = append(props, dbus.PropSlice(slice))
 		}
-		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings anew.
+		// With the first scope in a slice systemd switches more controllers on in it, and applies its settings again.
 		err := s.keep(parent, func() error { return s.start(unit, append(props, accounting(s.h.Mode())...)) })
 		if err != nil {
 			return fmt.Errorf("create group %s: %w", group, err)
@@ -208,8 +211,8 @@ func (s *Driver) StartScope(group string, pid int) error {
 	return nil
 }
 
-// start starts a transient unit and waits until it has started. A slice that systemd has made by itself, as the parent of
-// something, only gets the properties.
+// start starts a transient unit and waits until it has started. A slice that systemd has made by itself, as the parent
+// of something, only gets the properties.
 func (s *Driver) start(unit string, props []dbus.Property) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -304,14 +307,15 @@ func isBusError(err error, name string) bool {
 	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1."+name
 }
 
-// Update writes the kernel's files. Only when that has changed one of those that systemd writes too is it told, since it
-// would put its own value back at its next reload.
+// Update writes the kernel's files. Only when that has changed one of those that systemd writes too is it told, since
+// it would put its own value back at its next reload.
 func (s *Driver) Update(path string, r *specs.LinuxResources) error {
 	path, err := cgroups.GroupPath(path)
 	if err != nil {
 		return err
 	}
-	if c := r.CPU; s.h.Mode() == cgroups.Unified && c != nil && c.Cpus+c.Mems != "" && !kernfs.Exists(s.h.Dir("", path)+"/cpuset.cpus") {
+	if c := r.CPU; s.h.Mode() == cgroups.Unified && c != nil && c.Cpus+c.Mems != "" &&
+		!kernfs.Exists(s.h.Dir("", path)+"/cpuset.cpus") {
 		// systemd has the controller on only where a unit needs it, and takes it away from where none does.
 		if err := s.Announce(path, r); err != nil {
 			return err
@@ -354,8 +358,8 @@ func (s *Driver) fingerprint(path string) string {
 	return b.String()
 }
 
-// Remove kills what is left in the group, ends its unit and removes it in every hierarchy. A scope that is empty is ended by
-// systemd itself.
+// Remove kills what is left in the group, ends its unit and removes it in every hierarchy. A scope that is empty is
+// ended by systemd itself.
 func (s *Driver) Remove(ctx context.Context, path string) error {
 	path, err := cgroups.GroupPath(path)
 	if err != nil {

@@ -17,9 +17,9 @@ func Running() bool {
 	return err == nil && st.IsDir()
 }
 
-// SlicePath is the group of the slice with these names one inside the other. systemd repeats the parents in a slice's name:
-// "/a" and "b" are /a.slice/a-b.slice. A dash in a name would be one more level and becomes an underscore, as kubelet does. A
-// root that is a slice already may be given as one.
+// SlicePath is the group of the slice with these names one inside the other. systemd repeats the parents in a slice's
+// name: "/a" and "b" are /a.slice/a-b.slice. A dash in a name would be one more level and becomes an underscore, as
+// kubelet does. A root that is a slice already may be given as one.
 func SlicePath(root string, names ...string) string {
 	var parts []string
 	for p := range strings.SplitSeq(path.Clean("/"+root), "/") {

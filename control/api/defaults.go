@@ -1,6 +1,6 @@
-// Package api is what an API server knows of a Pod before it stores it: the defaults it fills in and the rules it holds a new
-// Pod to. It is pure: no I/O, no clock. Fields behind feature gates count as enabled, since whoever uses the package says
-// for itself what it does not support.
+// Package api is what an API server knows of a Pod before it stores it: the defaults it fills in and the rules it holds
+// a new Pod to. It is pure: no I/O, no clock. Fields behind feature gates count as enabled, since whoever uses the
+// package says for itself what it does not support.
 package api
 
 import (
@@ -218,8 +218,8 @@ func defaultFieldRefs(items []corev1.DownwardAPIVolumeFile) {
 	}
 }
 
-// defaultPodResources fills in the requests of the whole pod where it has limits: the sum of its containers' requests where
-// those exist, else the limits.
+// defaultPodResources fills in the requests of the whole pod where it has limits: the sum of its containers' requests
+// where those exist, else the limits.
 func defaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil {

@@ -204,6 +204,10 @@ restartPolicy: Never
 		`spec.containers[0].resources.requests[example.com/y]: Required value`,
 	}},
 	{`    resources: {limits: {hugepages-2Mi: 2Mi}}`, []string{`spec.containers[0].resources: Forbidden: HugePages require cpu or memory`}},
+	{`    resources: {limits: {cpu: 1, hugepages-1e-999999999: 1}}`, []string{
+		`spec.containers[0].resources.limits[hugepages-1e-999999999]: Invalid value: "hugepages-1e-999999999": must end in a page size`,
+		`spec.containers[0].resources.requests[hugepages-1e-999999999]: Invalid value: "hugepages-1e-999999999": must end in a page size`,
+	}},
 	{`    resources: {limits: {cpu: 1, hugepages-2Mi: 3Mi, hugepages-x: 1}}`, []string{
 		`spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: "3Mi"`, `spec.containers[0].resources.limits[hugepages-x]: Invalid value`,
 		`spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: "3Mi"`, `spec.containers[0].resources.requests[hugepages-x]: Invalid value`,

@@ -21,8 +21,8 @@ func needs(path *field.Path, fields ...need) field.ErrorList {
 	return errs
 }
 
-// validateNetworkSource validates volumes whose data is elsewhere. Most of their kinds have gone from the nodes, yet not from
-// the API.
+// validateNetworkSource validates volumes whose data is elsewhere. Most of their kinds have gone from the nodes, yet
+// not from the API.
 func validateNetworkSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
 	switch {
 	case s.NFS != nil:

@@ -11,6 +11,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -53,14 +54,23 @@ func SetObjectDefaults(object metav1.Object) {
 		setDeviceDefaults(&o.Spec.Spec)
 	case *schedulingv1.PriorityClass:
 		orNew(&o.PreemptionPolicy, corev1.PreemptLowerPriority)
+	case *storagev1.CSIDriver:
+		setDriverDefaults(&o.Spec)
+	case *storagev1.StorageClass:
+		setStorageClassDefaults(o)
 	}
 }
 
-// ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, ResourceClaim or template of one, RuntimeClass or
-// PriorityClass to the rules of the API server for a create, a ResourceClaim's allocation to those for its status. Its errors tell no value of a Secret.
+// ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, ResourceClaim or template of one,
+// RuntimeClass, PriorityClass, CSIDriver, StorageClass or one of snapshots to the rules of the API server for a create,
+// a ResourceClaim's allocation to those for its status. Its errors tell no value of a Secret.
 func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 	meta := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessor(object, namespaced, apivalidation.NameIsDNSSubdomain, meta)
+	nameRule := apivalidation.NameIsDNSSubdomain
+	if _, ok := object.(*storagev1.CSIDriver); ok {
+		nameRule = driverNameRule
+	}
+	errs := apivalidation.ValidateObjectMetaAccessor(object, namespaced, nameRule, meta)
 	switch o := object.(type) {
 	case *corev1.ConfigMap:
 		errs = append(errs, validateConfigMap(o)...)
@@ -84,6 +94,10 @@ func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 		errs = append(errs, validateRuntimeClass(o)...)
 	case *schedulingv1.PriorityClass:
 		errs = append(errs, validatePriorityClass(o)...)
+	case *storagev1.CSIDriver:
+		errs = append(errs, validateDriver(o)...)
+	default:
+		errs = append(errs, validateProvisioning(object)...)
 	}
 	return errs
 }
@@ -178,6 +192,8 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 		errs = append(errs, validateNetworkSource(&corev1.VolumeSource{NFS: s.NFS}, path)...)
 	case s.ISCSI != nil:
 		errs = append(errs, validatePersistentISCSI(s.ISCSI, path.Child("iscsi"))...)
+	case s.CSI != nil:
+		errs = append(errs, validatePersistentCSI(s.CSI, path.Child("csi"))...)
 	}
 	return errs
 }
@@ -199,6 +215,9 @@ func accessModes(modes []corev1.PersistentVolumeAccessMode, path *field.Path) fi
 	var errs field.ErrorList
 	for i, m := range modes {
 		errs = append(errs, oneOf(path.Index(i), m, corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
+	}
+	if len(modes) > 1 && slices.Contains(modes, corev1.ReadWriteOncePod) {
+		errs = append(errs, field.Forbidden(path, "ReadWriteOncePod cannot be combined with other access modes"))
 	}
 	return errs
 }

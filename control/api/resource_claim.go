@@ -213,7 +213,8 @@ func validateAllocation(a *resourcev1.AllocationResult, all asked, path *field.P
 	return errs
 }
 
-// complete wants devices for every request, as many as it asks for, and for one of the alternatives of those that have some.
+// complete wants devices for every request, as many as it asks for, and for one of the alternatives of those that have
+// some.
 func (a asked) complete(got map[string]int64, results *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	chosen := map[string]int{}

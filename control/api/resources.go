@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	podresource "k8s.io/component-helpers/resource"
+
+	bounded "github.com/berth-node/berth/internal/quantity"
 )
 
 var containerResourceNames = sets.New(corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
@@ -31,7 +33,7 @@ func isNative(name corev1.ResourceName) bool {
 func overcommits(name corev1.ResourceName) bool { return isNative(name) && !isHugePages(name) }
 
 func pageSize(text string) (resource.Quantity, error) {
-	q, err := resource.ParseQuantity(text)
+	q, err := bounded.Parse(text)
 	if err != nil {
 		return q, fmt.Errorf("must end in a page size: %w", err)
 	}

@@ -30,7 +30,8 @@ func validateVolumes(volumes []corev1.Volume, path *field.Path) (map[string]*cor
 	return byName, errs
 }
 
-// oneSource wants exactly one of the many kinds of volumes: source is a struct of pointers, of a pod's or of a PersistentVolume.
+// oneSource wants exactly one of the many kinds of volumes: source is a struct of pointers, of a pod's or of a
+// PersistentVolume.
 func oneSource(source any, path *field.Path) field.ErrorList {
 	var set []string
 	s := reflect.ValueOf(source)
@@ -167,21 +168,6 @@ func downwardFiles(items []corev1.DownwardAPIVolumeFile, path *field.Path) field
 		}
 		errs = append(errs, fileMode(at.Child("mode"), f.Mode, false)...)
 		errs = append(errs, fileUser(at.Child("user"), f.User)...)
-	}
-	return errs
-}
-
-func validateCSI(c *corev1.CSIVolumeSource, path *field.Path) field.ErrorList {
-	if c.Driver == "" {
-		return field.ErrorList{field.Required(path.Child("driver"), "")}
-	}
-	var errs field.ErrorList
-	if len(c.Driver) > 63 {
-		errs = append(errs, field.TooLong(path.Child("driver"), c.Driver, 63))
-	}
-	errs = append(errs, invalid(path.Child("driver"), c.Driver, validation.IsDNS1123Subdomain(strings.ToLower(c.Driver)))...)
-	if r := c.NodePublishSecretRef; r != nil {
-		errs = append(errs, objectName(path.Child("nodePublishSecretRef", "name"), r.Name)...)
 	}
 	return errs
 }

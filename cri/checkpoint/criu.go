@@ -1,5 +1,5 @@
-// Package checkpoint makes archives of running containers: CRIU dumps the processes, and what else a checkpoint has goes beside
-// the dump, in the layout that checkpointctl and runtimes that restore containers know.
+// Package checkpoint makes archives of running containers: CRIU dumps the processes, and what else a checkpoint has
+// goes beside the dump, in the layout that checkpointctl and runtimes that restore containers know.
 package checkpoint
 
 import (
@@ -53,7 +53,8 @@ type Container struct {
 	Spec   *specs.Spec
 }
 
-// Dump has the processes dumped into a [Dir] and goes on with them. When ctx ends it stops the dump, and the processes go on.
+// Dump has the processes dumped into a [Dir] and goes on with them. When ctx ends it stops the dump, and the processes
+// go on.
 //
 // They are stopped by ptrace(2) and not by the freezer, which the death of criu would leave frozen.
 func (c CRIU) Dump(ctx context.Context, ctr Container, d Dir) error {
@@ -88,8 +89,8 @@ func (c CRIU) Dump(ctx context.Context, ctr Container, d Dir) error {
 	return errors.Join(fmt.Errorf("criu dump: %w", err), UnlockNetwork(ctr.Pid))
 }
 
-// external is what belongs to the machine or the pod, and is put there again by whoever restores. Its names are those that runc
-// gives it, who looks for them then.
+// external is what belongs to the machine or the pod, and is put there again by whoever restores. Its names are those
+// that runc gives it, who looks for them then.
 func (ctr Container) external() ([]string, error) {
 	var out []string
 	for _, ns := range ctr.Spec.Linux.Namespaces {
@@ -128,7 +129,8 @@ func (ctr Container) external() ([]string, error) {
 	}
 	for _, m := range mounts {
 		switch {
-		case masked[m.Mountpoint] && m.FSType != "tmpfs": // a directory is covered by an empty file system, which is dumped as such
+		case masked[m.Mountpoint] && m.FSType != "tmpfs":
+			// A directory is covered by an empty file system, which is dumped as such.
 			out = append(out, fmt.Sprintf("mnt[%s]:/dev/null", m.Mountpoint))
 		case bound[m.Mountpoint], m.FSType == "cgroup", below(m.Mountpoint, bound):
 			out = append(out, fmt.Sprintf("mnt[%s]:%s", m.Mountpoint, m.Mountpoint))
@@ -161,7 +163,7 @@ func (ctr Container) mounts() ([]*mountinfo.Info, error) {
 	return m, nil
 }
 
-// describeStdio writes what the standard streams are, in the file in which runc looks for what it shall connect anew.
+// describeStdio writes what the standard streams are, in the file in which runc looks for what it shall connect again.
 func (ctr Container) describeStdio(d Dir) error {
 	names := make([]string, 3)
 	for fd := range names {
@@ -178,8 +180,8 @@ func (ctr Container) describeStdio(d Dir) error {
 	return os.WriteFile(filepath.Join(d.Images(), "descriptors.json"), b, 0o600)
 }
 
-// UnlockNetwork lets packets of a process's network through again, which criu keeps away while it dumps connections. It does so
-// itself, unless it was killed.
+// UnlockNetwork lets packets of a process's network through again, which criu keeps away while it dumps connections. It
+// does so itself, unless it was killed.
 func UnlockNetwork(pid int) error {
 	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/net")
 	if err != nil {

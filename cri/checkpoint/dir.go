@@ -89,8 +89,8 @@ func (d Dir) reason() string {
 	return ""
 }
 
-// Pack writes all of the directory as a tar archive to location. The archive gets its name when all of it is on the disk, so that a
-// crash leaves nothing there. There must be no file of that name.
+// Pack writes all of the directory as a tar archive to location. The archive gets its name when all of it is on the
+// disk, so that a crash leaves nothing there. There must be no file of that name.
 func (d Dir) Pack(ctx context.Context, location string) error {
 	f, err := os.OpenFile(filepath.Dir(location), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {

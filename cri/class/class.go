@@ -1,8 +1,8 @@
-// Package class knows the classes of block I/O and of cache and memory bandwidth (RDT), by whose names pods and plugins ask for settings
-// that are the administrator's.
+// Package class knows the classes of block I/O and of cache and memory bandwidth (RDT), by whose names pods and plugins
+// ask for settings that are the administrator's.
 //
-// The classes of block I/O are those of a file in the format that containerd and CRI-O take. Those of RDT are the groups that
-// the administrator has made in resctrl, the kernel's file system for them.
+// The classes of block I/O are those of a file in the format that containerd and CRI-O take. Those of RDT are the
+// groups that the administrator has made in resctrl, the kernel's file system for them.
 package class
 
 import (
@@ -130,8 +130,8 @@ func (c *Classes) Apply(s *specs.Spec, container string, own, pod map[string]str
 	return nil
 }
 
-// named finds the name of a class where other runtimes look for it. What is said of the container itself counts before what its
-// pod says of it, and that before what the pod says of all. An empty name is none.
+// named finds the name of a class where other runtimes look for it. What is said of the container itself counts before
+// what its pod says of it, and that before what the pod says of all. An empty name is none.
 func named(kind, container string, own, pod map[string]string) string {
 	if name, ok := own["io.kubernetes.cri."+kind+"-class"]; ok {
 		return name

@@ -85,6 +85,7 @@ func TestErrorsNameTheField(t *testing.T) {
 		"Classes: {a: [{Weight: 50}, {Devices: [/dev/x], ThrottleWriteBps: -1}]}": "Classes.a[1].ThrottleWriteBps: -1",
 		"Classes: {a: [{Speed: 5}]}":                                              "Speed",
 		"classes: {}":                                                             "classes",
+		"Classes: {a: [{Weight: '1e-999999999'}]}":                                "Classes[a][0].Weight: Invalid value",
 		"Classes: {a: [{Weight: heavy}]}":                                         "quantities",
 		"{{":                                                                      "yaml",
 	} {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // file is the classes of block I/O as people write them:
@@ -47,6 +49,9 @@ func parse(b []byte) (map[string][]devices, error) {
 	doc, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
 		return nil, err
+	}
+	if errs := quantity.CheckJSON(doc, f); len(errs) > 0 {
+		return nil, errs.ToAggregate()
 	}
 	// Unlike the YAML library's own, these errors say where the field is.
 	strict, err := json.UnmarshalStrict(doc, f)

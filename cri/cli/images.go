@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/imageapi"
 )
 
 // Error is an answer of the agent that is a failure.
@@ -33,8 +33,8 @@ func (e *Error) Error() string { return e.Message }
 // NotFound says whether the image is not there.
 func (e *Error) NotFound() bool { return e.Status == http.StatusNotFound }
 
-// Commands returns the commands. client returns one that reaches the agent whatever the host, once flags have been read. Names of images
-// are printed through what visible makes of a writer: who has made an archive has chosen them.
+// Commands returns the commands. client returns one that reaches the agent whatever the host, once flags have been
+// read. Names of images are printed through what visible makes of a writer: who has made an archive has chosen them.
 func Commands(client func() *http.Client, visible func(io.Writer) io.Writer) []*cobra.Command {
 	c := &commands{client: client, visible: visible}
 	list := c.list()
@@ -82,13 +82,13 @@ func (c *commands) do(ctx context.Context, method, path string, q url.Values, bo
 	return nil, &Error{Status: resp.StatusCode, Message: msg}
 }
 
-func (c *commands) all(ctx context.Context) ([]cri.ImageInfo, error) {
+func (c *commands) all(ctx context.Context) ([]imageapi.Image, error) {
 	resp, err := c.do(ctx, http.MethodGet, "", nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	var images []cri.ImageInfo
+	var images []imageapi.Image
 	if err := json.NewDecoder(resp.Body).Decode(&images); err != nil {
 		return nil, fmt.Errorf("decode answer: %w", err)
 	}
@@ -130,7 +130,7 @@ func (c *commands) list() *cobra.Command {
 }
 
 // table prints one line for each name of each image.
-func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) error {
+func table(out io.Writer, images []imageapi.Image, digests bool, now time.Time) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	head := "IMAGE\tTAG\tIMAGE ID\tSIZE\tPULLED"
 	if digests {
@@ -164,7 +164,7 @@ func table(out io.Writer, images []cri.ImageInfo, digests bool, now time.Time) e
 }
 
 // pulled is when an image came. Runtimes behind a socket do not tell.
-func pulled(i cri.ImageInfo, now time.Time) string {
+func pulled(i imageapi.Image, now time.Time) string {
 	if i.PulledAt.IsZero() {
 		return "<unknown>"
 	}
@@ -180,7 +180,7 @@ func split(name string) (repo, tag string) {
 	return name[:i], name[i+1:]
 }
 
-func digestOf(i cri.ImageInfo, repo string) string {
+func digestOf(i imageapi.Image, repo string) string {
 	for _, d := range i.Digests {
 		if r, digest, _ := strings.Cut(d, "@"); r == repo {
 			return short(digest)
@@ -276,7 +276,7 @@ func (c *commands) report(cmd *cobra.Command, resp *http.Response, done string) 
 	p := newProgress(cmd.ErrOrStderr(), c.visible)
 	defer p.end()
 	for dec := json.NewDecoder(resp.Body); ; {
-		var line cri.ImageLine
+		var line imageapi.Line
 		switch err := dec.Decode(&line); {
 		case errors.Is(err, io.EOF):
 			return errors.New("the agent has ended the connection")
@@ -296,7 +296,7 @@ func (c *commands) report(cmd *cobra.Command, resp *http.Response, done string) 
 	}
 }
 
-func names(i cri.ImageInfo) []string {
+func names(i imageapi.Image) []string {
 	switch {
 	case len(i.Tags) > 0:
 		return i.Tags

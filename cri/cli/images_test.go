@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/imageapi"
 )
 
 // run runs "images args..." against handler.
@@ -45,9 +45,9 @@ func (e escaped) Write(p []byte) (int, error) {
 func TestHostileNames(t *testing.T) {
 	const evil = "evil\x1b[31m\nlocalhost/fake"
 	list := func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode([]cri.ImageInfo{{ID: "sha256:" + evil, Tags: []string{evil + ":1"}, Digests: []string{evil + "@sha256:1"}}})
+		json.NewEncoder(w).Encode([]imageapi.Image{{ID: "sha256:" + evil, Tags: []string{evil + ":1"}, Digests: []string{evil + "@sha256:1"}}})
 	}
-	pulled := lines(cri.ImageLine{Progress: &cri.ImageProgress{Ref: evil, Phase: evil}}, cri.ImageLine{Images: []cri.ImageInfo{{ID: evil, Tags: []string{evil}}}})
+	pulled := lines(imageapi.Line{Progress: &imageapi.Progress{Ref: evil, Phase: evil}}, imageapi.Line{Images: []imageapi.Image{{ID: evil, Tags: []string{evil}}}})
 	for _, c := range []struct {
 		h    http.HandlerFunc
 		args []string
@@ -74,7 +74,7 @@ func (r redirect) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-var images = []cri.ImageInfo{
+var images = []imageapi.Image{
 	{ID: "sha256:0123456789abcdef", Tags: []string{"localhost:5000/a/b:1", "docker.io/library/x:latest"}, Digests: []string{"localhost:5000/a/b@sha256:fedcba9876543210"}, Size: 4300000, PulledAt: time.Now().Add(-time.Hour)},
 	{ID: "sha256:aaaa", Digests: []string{"quay.io/y@sha256:bb"}, PulledAt: time.Now()},
 }
@@ -103,7 +103,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-func lines(ls ...cri.ImageLine) http.HandlerFunc {
+func lines(ls ...imageapi.Line) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		for _, l := range ls {
@@ -113,17 +113,17 @@ func lines(ls ...cri.ImageLine) http.HandlerFunc {
 }
 
 func TestPull(t *testing.T) {
-	layer := func(phase string, done int64) cri.ImageLine {
-		return cri.ImageLine{Progress: &cri.ImageProgress{Layer: "sha256:11112222333344445555", Phase: phase, Done: done, Total: 2000000}}
+	layer := func(phase string, done int64) imageapi.Line {
+		return imageapi.Line{Progress: &imageapi.Progress{Layer: "sha256:11112222333344445555", Phase: phase, Done: done, Total: 2000000}}
 	}
-	out, errs, err := run(t, lines(layer("downloading", 0), layer("downloading", 1000000), layer("unpacking", 0), cri.ImageLine{Images: images[:1]}), "pull", "a/b:1")
+	out, errs, err := run(t, lines(layer("downloading", 0), layer("downloading", 1000000), layer("unpacking", 0), imageapi.Line{Images: images[:1]}), "pull", "a/b:1")
 	if err != nil || !strings.HasPrefix(out, "pulled localhost:5000/a/b:1") {
 		t.Errorf("%q, %v", out, err)
 	}
 	if errs != "1111222233334: downloading (2MB)\n1111222233334: unpacking (2MB)\n" {
 		t.Errorf("plain progress: %q", errs)
 	}
-	if _, _, err := run(t, lines(layer("downloading", 0), cri.ImageLine{Error: "digest does not match"}), "pull", "x"); err == nil || err.Error() != "digest does not match" {
+	if _, _, err := run(t, lines(layer("downloading", 0), imageapi.Line{Error: "digest does not match"}), "pull", "x"); err == nil || err.Error() != "digest does not match" {
 		t.Errorf("failed pull: %v", err)
 	}
 	if _, _, err := run(t, lines(layer("downloading", 0)), "pull", "x"); err == nil {
@@ -140,7 +140,7 @@ func TestImportAndRemove(t *testing.T) {
 		if b, _ := io.ReadAll(r.Body); string(b) != "archive" || r.URL.Path != "/images/import" {
 			t.Errorf("%s %q", r.URL, b)
 		}
-		json.NewEncoder(w).Encode(cri.ImageLine{Images: images})
+		json.NewEncoder(w).Encode(imageapi.Line{Images: images})
 	}, "import", file)
 	if err != nil || strings.Count(out, "imported") != 2 {
 		t.Errorf("%q, %v", out, err)
@@ -157,11 +157,11 @@ func TestImportAndRemove(t *testing.T) {
 func TestBars(t *testing.T) {
 	var b bytes.Buffer
 	now := time.Unix(0, 0)
-	p := &progress{out: &b, visible: func(w io.Writer) io.Writer { return w }, width: 60, last: map[string]cri.ImageProgress{}, now: func() time.Time { return now }}
-	p.show(cri.ImageProgress{Phase: "resolving"})
+	p := &progress{out: &b, visible: func(w io.Writer) io.Writer { return w }, width: 60, last: map[string]imageapi.Progress{}, now: func() time.Time { return now }}
+	p.show(imageapi.Progress{Phase: "resolving"})
 	for _, done := range []int64{0, 50, 100} {
 		now = now.Add(time.Second)
-		p.show(cri.ImageProgress{Layer: "sha256:one", Phase: "downloading", Done: done, Total: 100})
+		p.show(imageapi.Progress{Layer: "sha256:one", Phase: "downloading", Done: done, Total: 100})
 	}
 	p.end()
 	got := b.String()

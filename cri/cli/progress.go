@@ -11,7 +11,7 @@ import (
 	"github.com/docker/go-units"
 	"golang.org/x/term"
 
-	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/imageapi"
 )
 
 // redraw is how often the bars are drawn at most; more is not seen.
@@ -23,14 +23,14 @@ type progress struct {
 	visible func(io.Writer) io.Writer // keeps names from steering out
 	width   int                       // of the terminal; 0: none
 	order   []string
-	last    map[string]cri.ImageProgress
+	last    map[string]imageapi.Progress
 	drawn   int // lines of the last drawing
 	at      time.Time
 	now     func() time.Time
 }
 
 func newProgress(out io.Writer, visible func(io.Writer) io.Writer) *progress {
-	p := &progress{out: out, visible: visible, last: map[string]cri.ImageProgress{}, now: time.Now}
+	p := &progress{out: out, visible: visible, last: map[string]imageapi.Progress{}, now: time.Now}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.width = 80
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
@@ -41,7 +41,7 @@ func newProgress(out io.Writer, visible func(io.Writer) io.Writer) *progress {
 }
 
 // show takes one step of one layer.
-func (p *progress) show(s cri.ImageProgress) {
+func (p *progress) show(s imageapi.Progress) {
 	before, known := p.last[s.Layer]
 	if !known {
 		p.order = append(p.order, s.Layer)
@@ -59,7 +59,7 @@ func (p *progress) show(s cri.ImageProgress) {
 	}
 }
 
-func plainLine(s cri.ImageProgress) string {
+func plainLine(s imageapi.Progress) string {
 	line := s.Phase
 	if s.Layer != "" {
 		line = short(s.Layer) + ": " + line
@@ -100,7 +100,7 @@ func (p *progress) end() {
 }
 
 // barLine is "layer  phase  [=====>    ]  12MB/40MB" in width columns at most.
-func barLine(s cri.ImageProgress, width int) string {
+func barLine(s imageapi.Progress, width int) string {
 	head := fmt.Sprintf("%-13s %-11s ", cmp.Or(short(s.Layer), "image"), s.Phase)
 	tail := ""
 	switch {

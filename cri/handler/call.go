@@ -22,7 +22,8 @@ import (
 // commandTimeout is how long a command may take. Deleting waits for a killed process to end.
 const commandTimeout = time.Minute
 
-// Caller runs commands of external runtimes that no process of a container comes from. Those that start one are the keeper's.
+// Caller runs commands of external runtimes that no process of a container comes from. Those that start one are the
+// keeper's.
 type Caller struct {
 	// Veil is the path of the helper, which hides the v2 side of a hybrid cgroup layout from what it executes.
 	Veil string
@@ -34,7 +35,8 @@ func (c Caller) Kill(ctx context.Context, r *OCI, id string, sig unix.Signal) er
 	return err
 }
 
-// Delete ends a container and removes what the runtime has of it. Of one it does not know there is nothing to be removed.
+// Delete ends a container and removes what the runtime has of it. Of one it does not know there is nothing to be
+// removed.
 func (c Caller) Delete(ctx context.Context, r *OCI, id string) error {
 	_, err := c.run(ctx, r, nil, "delete", "--force", id)
 	if err != nil && !Has(r, id) {
@@ -50,8 +52,8 @@ func Has(r *OCI, id string) bool {
 	return err != nil || len(found) > 0
 }
 
-// Checkpoint has CRIU dump a container's processes into the directory images, which go on running. Its log is in the directory work.
-// It may take as long as ctx.
+// Checkpoint has CRIU dump a container's processes into the directory images, which go on running. Its log is in the
+// directory work. It may take as long as ctx.
 func (c Caller) Checkpoint(ctx context.Context, r *OCI, id, images, work string) error {
 	_, err := c.exec(ctx, r, nil, "checkpoint", "--leave-running", "--tcp-established", "--file-locks", "--image-path", images, "--work-path", work, id)
 	return err
@@ -90,25 +92,40 @@ func (c Caller) exec(ctx context.Context, r *OCI, stdin []byte, args ...string) 
 	cmd.Stdin = bytes.NewReader(stdin)
 	// In case it leaves something behind that holds its output.
 	cmd.WaitDelay = time.Second
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	var stdout, stderr last
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
-		return out, nil
+		return stdout.text, nil
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	what := filepath.Base(r.Path) + " " + args[0]
-	if text := lastLine(stderr.String()); text != "" {
+	if text := lastLine(string(stderr.text)); text != "" {
 		return nil, fmt.Errorf("%s: %s (%w)", what, text, err)
 	}
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
+// maxSaid is how much of what a command writes is kept: the features of a runtime are some ten kilobytes.
+const maxSaid = 1 << 20
+
+// last takes all that is written and keeps the last of it, where a command says why it has failed.
+type last struct{ text []byte }
+
+func (l *last) Write(p []byte) (int, error) {
+	l.text = append(l.text, p[max(0, len(p)-maxSaid):]...)
+	if over := len(l.text) - maxSaid; over > 0 {
+		l.text = l.text[:copy(l.text, l.text[over:])]
+	}
+	return len(p), nil
+}
+
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	s = s[strings.LastIndexByte(s, '\n')+1:]
+	s = s[:min(len(s), 4<<10)] // the error of a call is no place for more
 	// runc's words without its way of logging them.
 	if _, msg, ok := strings.Cut(s, "msg="); ok {
 		if text, err := strconv.Unquote(msg); err == nil {
@@ -118,28 +135,34 @@ func lastLine(s string) string {
 	return s
 }
 
+// askTimeout is how long a runtime may take to say what it is.
+const askTimeout = 5 * time.Second
+
 // Features is what of the optional parts of the CRI a handler can do.
 type Features struct {
 	RecursiveReadOnly bool // mount option rro
 	UserNamespaces    bool // with idmapped mounts
 }
 
-// Features asks a runtime what it can do, once. Those before runc 1.1 and crun 1.8.6 do not know the question, and nothing is
-// supposed of them.
+// Features asks a runtime what it can do, once. Those before runc 1.1 and crun 1.8.6 do not know the question, and
+// nothing is supposed of them.
 func (s *Set) Features(ctx context.Context, c Caller, r *OCI) Features {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f, ok := s.features[r.Path]
-	if ok {
-		return f
+	a, err := s.answersOf(ctx, r.Path)
+	if err != nil {
+		return Features{}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer a.lock.Unlock()
+	if a.features != nil {
+		return *a.features
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	var f Features
 	if out, err := c.run(ctx, r, nil, "features"); err == nil {
 		f = readFeatures(out)
 	}
 	if ctx.Err() == nil {
-		s.features[r.Path] = f
+		a.features = &f
 	}
 	return f
 }
@@ -156,22 +179,27 @@ func readFeatures(b []byte) Features {
 	return f
 }
 
-// NeedsCgroupV1 says whether a runtime cannot do with a hybrid cgroup layout whose v2 side has controllers. That is crun, by
-// whatever name it is called.
+// NeedsCgroupV1 says whether a runtime cannot do with a hybrid cgroup layout whose v2 side has controllers. That is
+// crun, by whatever name it is called.
 func (s *Set) NeedsCgroupV1(ctx context.Context, r *OCI) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, ok := s.versions[r.Path]
-	if !ok {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, r.Path, "--version").Output()
-		if err == nil {
-			v = string(out)
-			s.versions[r.Path] = v
-		}
+	a, err := s.answersOf(ctx, r.Path)
+	if err != nil {
+		return false
 	}
-	return strings.HasPrefix(v, "crun ")
+	defer a.lock.Unlock()
+	if a.version == nil {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		var out last
+		cmd := exec.CommandContext(ctx, r.Path, "--version")
+		cmd.WaitDelay, cmd.Stdout = time.Second, &out
+		if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+			return false
+		}
+		v := string(out.text)
+		a.version = &v
+	}
+	return strings.HasPrefix(*a.version, "crun ")
 }
 
 // MakeRoot makes the directory in which a runtime keeps its state.

@@ -1,8 +1,9 @@
-// Package handler says what runs the containers of a pod: the runtime handlers that RuntimeClasses name, and the executables
-// behind those that are another OCI runtime.
+// Package handler says what runs the containers of a pod: the runtime handlers that RuntimeClasses name, and the
+// executables behind those that are another OCI runtime.
 package handler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/berth-node/berth/cri/oplock"
 )
 
 // Kind is what a handler makes of a container.
@@ -21,7 +24,8 @@ const (
 	Wasm     Kind = "wasm"     // libcontainer with an interpreter of WebAssembly as the process
 )
 
-// Handler is one of the ways to run a pod. A pod keeps the one it was started with, whatever becomes of the configuration.
+// Handler is one of the ways to run a pod. A pod keeps the one it was started with, whatever becomes of the
+// configuration.
 type Handler struct {
 	Name string // "" is the one of pods that name none
 	Kind Kind
@@ -64,13 +68,33 @@ type Config struct {
 type Set struct {
 	byName map[string]Handler
 
-	mu       sync.Mutex
-	features map[string]Features
-	versions map[string]string
+	mu    sync.Mutex
+	asked map[string]*answers // by the path of the runtime
 }
 
-// Open reads the configuration. Without one, and with one that does not say otherwise, crun and runc are handlers where they
-// are found in the PATH, and wasm where its interpreter is installed: the names that RuntimeClasses have elsewhere, too.
+// answers are what a runtime has said of itself, nil: not yet. Who has the lock asks, and the others wait for as long
+// as they want to.
+type answers struct {
+	lock     oplock.Lock
+	features *Features
+	version  *string
+}
+
+// answersOf locks what the runtime at a path has said.
+func (s *Set) answersOf(ctx context.Context, path string) (*answers, error) {
+	s.mu.Lock()
+	a := s.asked[path]
+	if a == nil {
+		a = &answers{lock: oplock.New()}
+		s.asked[path] = a
+	}
+	s.mu.Unlock()
+	return a, a.lock.Lock(ctx)
+}
+
+// Open reads the configuration. Without one, and with one that does not say otherwise, crun and runc are handlers where
+// they are found in the PATH, and wasm where its interpreter is installed: the names that RuntimeClasses have
+// elsewhere, too.
 func Open(c Config) (*Set, error) {
 	f := &file{}
 	if c.File != "" {
@@ -82,7 +106,7 @@ func Open(c Config) (*Set, error) {
 			return nil, fmt.Errorf("runtime handlers of %s: %w", c.File, err)
 		}
 	}
-	s := &Set{byName: map[string]Handler{}, features: map[string]Features{}, versions: map[string]string{}}
+	s := &Set{byName: map[string]Handler{}, asked: map[string]*answers{}}
 	if f.Automatic == nil || *f.Automatic {
 		for _, name := range []string{"crun", "runc"} {
 			if path, err := c.LookPath(name); err == nil && filepath.IsAbs(path) {

@@ -16,7 +16,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "kin.h"
+#include "program.h"
+#include "sanitizer.h"
+#include "wire.h"
 
 /* How the program's process says that it cannot execute. A container may write there, and only fools itself. */
 struct last {
@@ -83,7 +86,8 @@ static inline __attribute__((always_inline)) long raw(long nr, long a, long b, l
  * moment on, and may look into it and write to it: it has no power, no file and
  * no memory that the program is not to have.
  */
-static void __attribute__((noreturn, noinline)) program_execute(struct program *p, const struct sock_fprog *load, long flags)
+static void __attribute__((noreturn, noinline))
+program_execute(struct program *p, const struct sock_fprog *load, long flags)
 {
 	const uint64_t none = 0;
 	int step = LAST_SESSION;
@@ -129,11 +133,13 @@ int program_start(struct program *p)
 		return -1;
 	if (kin_given_up(p->e->kin))
 		return program_bad(p, "it is given up");
-	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0, &p->e->kin->program, 0, 0);
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0,
+				   &p->e->kin->program, 0, 0);
 	if (pid == 0)
 		program_execute(p, &load, flags);
 	if (pid < 0)
-		return program_bad(p, "fork: %s%s", strerror(errno), p->filtered ? ", perhaps by the container's seccomp profile" : "");
+		return program_bad(p, "fork: %s%s", strerror(errno),
+				   p->filtered ? ", perhaps by the container's seccomp profile" : "");
 	return 0;
 }
 

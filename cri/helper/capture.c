@@ -18,7 +18,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "entry.h"
+#include "kin.h"
+#include "proto.h"
+#include "sys.h"
 
 #define CHUNK (16 * 1024) /* both in one packet are far below PROTO_INLINE */
 #define DRAIN 1000	  /* ms that what was left behind may hold the output open */
@@ -68,7 +71,10 @@ static void tell_end(int status)
 	tell(v, n);
 }
 
-/* take reads what there is of a stream, and says how much. Without a reader of its own, the agent, the program is to lose its. */
+/*
+ * take reads what there is of a stream, and says how much. Without a reader of its
+ * own, the agent, the program is to lose its.
+ */
 static ssize_t take(struct pollfd w[2], int i)
 {
 	/* At the end of a pipe that is empty there is no POLLIN. */
@@ -112,7 +118,8 @@ static int has_ended(int sfd, pid_t program, int *status)
 	read(sfd, &info, sizeof info); /* there is one at most */
 	if (waitid(P_PID, (id_t)program, &how, WEXITED | WNOHANG | WNOWAIT) < 0 || how.si_pid != program)
 		return 0;
-	*status = how.si_code == CLD_EXITED ? (how.si_status & 0xff) << 8 : how.si_status | (how.si_code == CLD_DUMPED ? 0x80 : 0);
+	*status = how.si_code == CLD_EXITED ? (how.si_status & 0xff) << 8 :
+					      how.si_status | (how.si_code == CLD_DUMPED ? 0x80 : 0);
 	return 1;
 }
 
@@ -131,7 +138,10 @@ void capture_pipes(struct entry *e)
 /* leave ends the entry process, and reaps the program. What that left behind is the container's. */
 static void __attribute__((noreturn)) leave(struct entry *e)
 {
-	/* Of one that was given up all have been killed: they are here where the host's PID namespace is the container's. */
+	/*
+	 * Of one that was given up all have been killed: they are here where the host's
+	 * PID namespace is the container's.
+	 */
 	int killed = kin_given_up(e->kin);
 	while (waitpid(-1, NULL, killed ? 0 : WNOHANG) > 0) {
 	}

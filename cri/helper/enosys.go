@@ -15,12 +15,23 @@ import (
 const x32Bit = 0x40000000
 
 var auditArchs = map[libseccomp.ScmpArch]uint32{
-	libseccomp.ArchX86: unix.AUDIT_ARCH_I386, libseccomp.ArchAMD64: unix.AUDIT_ARCH_X86_64, libseccomp.ArchX32: unix.AUDIT_ARCH_X86_64,
-	libseccomp.ArchARM: unix.AUDIT_ARCH_ARM, libseccomp.ArchARM64: unix.AUDIT_ARCH_AARCH64,
-	libseccomp.ArchMIPS: unix.AUDIT_ARCH_MIPS, libseccomp.ArchMIPS64: unix.AUDIT_ARCH_MIPS64, libseccomp.ArchMIPS64N32: unix.AUDIT_ARCH_MIPS64N32,
-	libseccomp.ArchMIPSEL: unix.AUDIT_ARCH_MIPSEL, libseccomp.ArchMIPSEL64: unix.AUDIT_ARCH_MIPSEL64, libseccomp.ArchMIPSEL64N32: unix.AUDIT_ARCH_MIPSEL64N32,
-	libseccomp.ArchPPC: unix.AUDIT_ARCH_PPC, libseccomp.ArchPPC64: unix.AUDIT_ARCH_PPC64, libseccomp.ArchPPC64LE: unix.AUDIT_ARCH_PPC64LE,
-	libseccomp.ArchS390: unix.AUDIT_ARCH_S390, libseccomp.ArchS390X: unix.AUDIT_ARCH_S390X, libseccomp.ArchRISCV64: unix.AUDIT_ARCH_RISCV64,
+	libseccomp.ArchX86:         unix.AUDIT_ARCH_I386,
+	libseccomp.ArchAMD64:       unix.AUDIT_ARCH_X86_64,
+	libseccomp.ArchX32:         unix.AUDIT_ARCH_X86_64,
+	libseccomp.ArchARM:         unix.AUDIT_ARCH_ARM,
+	libseccomp.ArchARM64:       unix.AUDIT_ARCH_AARCH64,
+	libseccomp.ArchMIPS:        unix.AUDIT_ARCH_MIPS,
+	libseccomp.ArchMIPS64:      unix.AUDIT_ARCH_MIPS64,
+	libseccomp.ArchMIPS64N32:   unix.AUDIT_ARCH_MIPS64N32,
+	libseccomp.ArchMIPSEL:      unix.AUDIT_ARCH_MIPSEL,
+	libseccomp.ArchMIPSEL64:    unix.AUDIT_ARCH_MIPSEL64,
+	libseccomp.ArchMIPSEL64N32: unix.AUDIT_ARCH_MIPSEL64N32,
+	libseccomp.ArchPPC:         unix.AUDIT_ARCH_PPC,
+	libseccomp.ArchPPC64:       unix.AUDIT_ARCH_PPC64,
+	libseccomp.ArchPPC64LE:     unix.AUDIT_ARCH_PPC64LE,
+	libseccomp.ArchS390:        unix.AUDIT_ARCH_S390,
+	libseccomp.ArchS390X:       unix.AUDIT_ARCH_S390X,
+	libseccomp.ArchRISCV64:     unix.AUDIT_ARCH_RISCV64,
 }
 
 // unknownSyscalls is put before a filter that refuses by default. A syscall

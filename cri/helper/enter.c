@@ -23,7 +23,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "entry.h"
+#include "kin.h"
+#include "loop.h"
+#include "program.h"
+#include "sandbox.h"
+#include "sanitizer.h"
+#include "sys.h"
+#include "wire.h"
 
 /* The descriptors an entry process keeps, after 0, 1 and 2. */
 enum { FD_SOCK = ENTRY_SOCK, FD_CONN = ENTRY_CONN, FD_OUT = ENTRY_OUT, FD_ERR, FD_LAST };
@@ -173,7 +180,8 @@ static void hide_memory(struct entry *e)
 	if ((bss > data && madvise((void *)data, bss - data, MADV_DONTFORK) < 0) ||
 	    (heap > heap_start && madvise((void *)heap_start, heap - heap_start, MADV_DONTFORK) < 0) ||
 	    (madvise((void *)(top - STACKMAX), STACKMAX, MADV_DONTFORK) < 0 && errno != ENOMEM) ||
-	    madvise(scratch_in(), 2 * SCRATCH, MADV_DONTFORK) < 0 || kin_hide() < 0 || (m->map && madvise(m->map, m->n, MADV_DONTFORK) < 0))
+	    madvise(scratch_in(), 2 * SCRATCH, MADV_DONTFORK) < 0 || kin_hide() < 0 ||
+	    (m->map && madvise(m->map, m->n, MADV_DONTFORK) < 0))
 		entry_die(e, "hide memory: %s", strerror(errno));
 }
 

@@ -25,7 +25,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "entry.h"
+#include "exec.h"
+#include "groups.h"
+#include "kin.h"
+#include "loop.h"
+#include "proto.h"
+#include "runtime.h"
+#include "state.h"
+#include "sys.h"
+#include "wire.h"
 
 struct exec {
 	struct source s; /* from the entry process */
@@ -258,7 +267,10 @@ void exec_gone(struct conn *c)
 		give_up(x);
 }
 
-/* exec_message is the agent's word on a program that runs, a signal for it, or the next request after a captured one. */
+/*
+ * exec_message is the agent's word on a program that runs, a signal for it, or the
+ * next request after a captured one.
+ */
 void exec_message(struct conn *c, struct msg *m)
 {
 	struct exec *x = c->exec;

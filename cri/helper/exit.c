@@ -3,20 +3,28 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "exit.h"
+#include "groups.h"
+#include "proto.h"
+#include "run.h"
+#include "state.h"
+#include "streams.h"
+#include "sys.h"
+#include "wire.h"
 
 static struct conn *watchers;
 
 /*
  * oom_kills reads the counter of a memory cgroup: in memory.events of cgroup v2
  * or memory.oom_control of v1, both "oom_kill <n>" on a line of its own. The
- * kernel counts before the victim dies.
+ * kernel counts before the victim dies. A group that is gone has -1.
  */
 static long oom_kills(const char *dir)
 {
@@ -24,7 +32,7 @@ static long oom_kills(const char *dir)
 	char path[PATH_MAX], buf[1024];
 	for (int i = 0; i < 2; i++) {
 		if (snprintf(path, sizeof path, "%s/%s", dir, names[i]) >= (int)sizeof path)
-			return 0;
+			return -1;
 		if (read_path(AT_FDCWD, path, buf, sizeof buf) < 0)
 			continue;
 		for (char *line = buf; line; line = strchr(line, '\n')) {
@@ -32,8 +40,44 @@ static long oom_kills(const char *dir)
 			if (strncmp(line, "oom_kill ", 9) == 0)
 				return strtol(line + 9, NULL, 10);
 		}
+		return 0;
 	}
-	return 0;
+	return -1;
+}
+
+/* oom_above is the counter of the group that a memory cgroup is in: on v2 it has those below, too. */
+static long oom_above(const char *dir)
+{
+	char above[PATH_MAX];
+	const char *end = strrchr(dir, '/');
+	if (!end || end - dir >= (int)sizeof above)
+		return -1;
+	memcpy(above, dir, end - dir);
+	above[end - dir] = 0;
+	return oom_kills(above);
+}
+
+/* oom_begin is called before there is a process in the container's group. */
+void oom_begin(struct ctr *k)
+{
+	k->oom_before = k->memcg ? oom_above(k->memcg) : -1;
+}
+
+/*
+ * oom_killed: a clean end is no OOM kill, even when a child of it met one.
+ * systemd removes the group of a scope as soon as its last process has ended,
+ * and its counter with it, perhaps before it is read here. Then a SIGKILL with
+ * a kill in the pod's group since the container was made is taken for one.
+ */
+static int oom_killed(struct ctr *k, int status)
+{
+	if (status == 0 || !k->memcg)
+		return 0;
+	long n = oom_kills(k->memcg);
+	if (n >= 0)
+		return n > 0;
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && k->oom_before >= 0 &&
+	       oom_above(k->memcg) > k->oom_before;
 }
 
 /* record_state writes c/<id>; see parseState of cri/keeper for its format. */
@@ -80,8 +124,7 @@ void ctr_exited(struct ctr *k, int status)
 	k->phase = EXITED;
 	k->status = status;
 	k->finished_at = now_ns();
-	/* A clean end is no OOM kill, even when a child of it met one. */
-	k->oom = status != 0 && k->memcg && oom_kills(k->memcg) > 0;
+	k->oom = oom_killed(k, status);
 	stdio_drain(k);
 	groups_close(k->groups);
 	k->groups = NULL;

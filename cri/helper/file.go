@@ -44,7 +44,9 @@ func takeFiles(mounts []specs.Mount, root string) (files []fileBind, rest []spec
 			rest = append(rest, m)
 			continue
 		}
-		files = append(files, fileBind{m.Source, filepath.Join(root, filepath.Clean("/"+m.Destination)), slices.Contains(m.Options, "ro")})
+		files = append(files, fileBind{
+			m.Source, filepath.Join(root, filepath.Clean("/"+m.Destination)), slices.Contains(m.Options, "ro"),
+		})
 	}
 	return files, rest
 }
@@ -92,7 +94,8 @@ func place(dir int, path string) bool {
 }
 
 func (f fileBind) set() error {
-	if err := mountAt(specs.Mount{Type: "bind", Source: f.Source, Options: []string{"rbind", "rprivate"}}, f.Target); err != nil {
+	m := specs.Mount{Type: "bind", Source: f.Source, Options: []string{"rbind", "rprivate"}}
+	if err := mountAt(m, f.Target); err != nil {
 		return err
 	}
 	var flags uintptr

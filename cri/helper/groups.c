@@ -12,7 +12,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "groups.h"
+#include "proto.h"
+#include "state.h"
+#include "sys.h"
+#include "wire.h"
 
 #define CGROUP2_MAGIC 0x63677270
 
@@ -95,8 +99,9 @@ static struct groups *groups_open(const struct msg *m)
 /* groups_of returns the groups of a container as a request names them; NULL when they cannot be kept. */
 const struct groups *groups_of(struct ctr *k, const struct msg *m)
 {
-	/* A directory of v2 that was removed, and may have been made anew, has no files. */
-	if (k->groups && same(k->groups, m) && (k->groups->dir < 0 || faccessat(k->groups->dir, "cgroup.procs", F_OK, 0) == 0))
+	/* A directory of v2 that was removed, and may have been made again, has no files. */
+	if (k->groups && same(k->groups, m) &&
+	    (k->groups->dir < 0 || faccessat(k->groups->dir, "cgroup.procs", F_OK, 0) == 0))
 		return k->groups;
 	groups_close(k->groups);
 	k->groups = groups_open(m);
@@ -114,7 +119,7 @@ void groups_close(struct groups *g)
 	free(g);
 }
 
-/* groups_join makes this process a member. 0 if it could not be one everywhere: the groups may have been made anew. */
+/* groups_join makes this process a member. 0 if it could not be one everywhere: the groups may have been made again. */
 int groups_join(const struct groups *g)
 {
 	for (int i = 0; i < g->n; i++)

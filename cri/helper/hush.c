@@ -29,7 +29,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "exec.h"
+#include "hush.h"
+#include "launch.h"
+#include "loop.h"
+#include "proto.h"
+#include "run.h"
+#include "sandbox.h"
+#include "state.h"
+#include "sys.h"
+#include "wire.h"
 
 #define TICK_NS 500000
 #define SECOND_NS 1000000000ll
@@ -58,6 +67,12 @@ void hush_limits(const struct msg *m)
 	launch_ns = tag_u32(m, TAG_LAUNCHLIM) * (SECOND_NS / 1000);
 }
 
+/* hush_launch_ns is how long a start may take that holds up others. */
+int64_t hush_launch_ns(void)
+{
+	return launch_ns;
+}
+
 static ino_t inode(const char *path)
 {
 	struct stat st;
@@ -75,7 +90,10 @@ void hush_take(struct ctr *k, const struct msg *m)
 	k->freezer = span_dup(tag_str(m, TAG_FREEZER));
 }
 
-/* sees says whether a container's processes could look into those of a PID namespace. Some may be left of one that has ended. */
+/*
+ * sees says whether a container's processes could look into those of a PID
+ * namespace. Some may be left of one that has ended.
+ */
 static int sees(const struct ctr *k, ino_t pidns)
 {
 	return k->looks && (k->pidns == pidns || k->joins == pidns);
@@ -234,8 +252,8 @@ static int held_up(void)
 	return 0;
 }
 
-/* stray says whether a child of the keeper may be what a launcher has left. */
-static int stray(pid_t pid)
+/* left_by_launcher says whether a child of the keeper may be what a launcher has left. */
+static int left_by_launcher(pid_t pid)
 {
 	for (struct ctr *k = ctrs; k; k = k->next)
 		if (k->launcher == pid || (k->pid == pid && k->phase != EXITED))
@@ -261,8 +279,10 @@ static void step(void)
 	case ENDING:
 		run_reports(); /* by which who has just been started is known */
 		/* Of what is killed the children are the keeper's next. */
-		if (kill_children(stray) == 0)
+		if (kill_children(left_by_launcher) == 0)
 			over();
+		else if (mono_ns() >= hush.deadline)
+			arm(SECOND_NS / 10); /* it waits for a file system which does not answer */
 		break;
 	}
 }
@@ -327,6 +347,7 @@ void hush_gone(struct ctr *k)
 			over();
 		} else {
 			hush.step = ENDING;
+			hush.deadline = mono_ns() + freeze_ns;
 			arm(TICK_NS);
 		}
 	} else if (k->joins) {

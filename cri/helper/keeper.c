@@ -1,4 +1,9 @@
-/* The loop of the keeper: its descriptors, its connections, its children. */
+/*
+ * The keeper: one thread that waits for requests and for its children, and hands
+ * them on to the parts that they concern. It never starts the Go runtime of the
+ * binary it is in. See docs/architecture.md for its place, proto.h for how it is
+ * spoken to.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,80 +20,23 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "exec.h"
+#include "exit.h"
+#include "hush.h"
 #include "keeper.h"
+#include "launch.h"
+#include "log.h"
+#include "loop.h"
+#include "proto.h"
+#include "run.h"
+#include "sandbox.h"
+#include "state.h"
+#include "streams.h"
+#include "sys.h"
+#include "wire.h"
 
-int dirfd_ = -1;
 struct ctr *ctrs;
-static int epfd = -1;
-static char *scratch;
 static int stopping;
-
-void source_add(struct source *s, int fd, uint32_t events, void (*ready)(struct source *, uint32_t))
-{
-	struct epoll_event ev = { .events = events, .data.ptr = s };
-	s->fd = fd;
-	s->events = events;
-	s->ready = ready;
-	epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev);
-}
-
-/* source_pause keeps the descriptor, out of the loop, until source_resume. */
-void source_pause(struct source *s)
-{
-	if (s->events && s->fd >= 0)
-		epoll_ctl(epfd, EPOLL_CTL_DEL, s->fd, NULL);
-	s->events = 0;
-}
-
-void source_resume(struct source *s, uint32_t events)
-{
-	if (s->events == 0 && s->fd >= 0)
-		source_add(s, s->fd, events, s->ready);
-}
-
-/*
- * source_del takes a descriptor out of the loop before it closes it: a child
- * that was just forked may still hold a copy, and epoll would go on telling of
- * it, with a pointer to what is freed.
- */
-void source_del(struct source *s)
-{
-	if (s->fd < 0)
-		return;
-	source_pause(s);
-	close(s->fd);
-	s->fd = -1;
-}
-
-/* The buffers for input and output. An idle keeper gives their pages back. */
-static void scratch_get(void)
-{
-	if (scratch)
-		return;
-	void *p = mmap(NULL, 2 * SCRATCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
-		_exit(1);
-	scratch = p;
-}
-
-char *scratch_in(void)
-{
-	scratch_get();
-	return scratch;
-}
-
-char *scratch_out(void)
-{
-	scratch_get();
-	return scratch + SCRATCH;
-}
-
-void scratch_free(void)
-{
-	if (scratch)
-		munmap(scratch, 2 * SCRATCH);
-	scratch = NULL;
-}
 
 struct ctr *ctr_find(struct span id)
 {
@@ -96,14 +44,6 @@ struct ctr *ctr_find(struct span id)
 		if (strlen(k->id) == id.n && memcmp(k->id, id.p, id.n) == 0)
 			return k;
 	return NULL;
-}
-
-/* child_reset gives a forked child the signals a program expects. */
-void child_reset(void)
-{
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 static void unlist(struct conn **list, struct conn *c)
@@ -396,44 +336,37 @@ static int stop_all(void)
 	return 0;
 }
 
-int loop_init(int sock)
+int keeper_init(int sock)
 {
 	static struct source signals;
 	sigset_t set;
 
-	epfd = epoll_create1(EPOLL_CLOEXEC);
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGHUP);
 	int sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (epfd < 0 || sfd < 0)
+	if (sfd < 0 || loop_open() < 0)
 		return -1;
 	source_add(&listener, sock, EPOLLIN, accept_ready);
 	source_add(&signals, sfd, EPOLLIN, signal_ready);
 	return 0;
 }
 
-void loop(void)
+void keeper_run(void)
 {
 	int idle = 250;
 	while (!stopping) {
-		struct epoll_event ev;
-		/* One event at a time: a handler may free any other source. */
-		int n = epoll_wait(epfd, &ev, 1, idle);
-		if (n < 0 && errno != EINTR)
+		int n = loop_turn(idle);
+		if (n < 0)
 			break;
 		if (n == 0 && idle != 250)
 			scratch_free();
-		if (n > 0) {
-			struct source *s = ev.data.ptr;
-			s->ready(s, ev.events);
-		}
 		/*
 		 * Not idle yet as long as there is something to be given back. The
 		 * buffers are kept from one probe to the next.
 		 */
-		idle = spare_check() ? 250 : scratch ? 2500 : -1;
+		idle = spare_check() ? 250 : scratch_held() ? 2500 : -1;
 	}
 	/* That it is gone is how a keeper says that it has left nobody. */
 	if (stop_all())

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "keeper.h"
+#include "kin.h"
 
 #define KINSIZE (64 * 1024) /* of which there is what was written to */
 #define KINMAX (KINSIZE / sizeof(struct kin))

@@ -14,7 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "launch.h"
+#include "sandbox.h"
+#include "sys.h"
+#include "wire.h"
 
 #define SPARE_NS 1000000000 /* how long one waits: it has some megabytes */
 

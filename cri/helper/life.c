@@ -19,8 +19,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "entry.h"
+#include "hush.h"
 #include "keeper.h"
+#include "launch.h"
 #include "link.h"
+#include "proto.h"
+#include "runtime.h"
+#include "sandbox.h"
+#include "sanitizer.h"
+#include "sys.h"
+#include "wire.h"
 
 /* Descriptors that cri/keeper passes. */
 enum { FD_CONFIG = 3, FD_DIR, FD_LOCK, FD_READY, FD_END };
@@ -116,7 +125,7 @@ static void __attribute__((noreturn)) keeper(void)
 	 */
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	int sock = sandbox_listen();
-	if (sock < 0 || loop_init(sock) < 0) {
+	if (sock < 0 || keeper_init(sock) < 0) {
 		snprintf(err, sizeof err, "listen: %s", strerror(errno));
 		if (pid1 > 0)
 			kill(pid1, SIGKILL);
@@ -128,7 +137,7 @@ static void __attribute__((noreturn)) keeper(void)
 	dprintf(FD_READY, "+%d", pid1);
 	close(FD_READY);
 	spare_move();
-	loop();
+	keeper_run();
 	_exit(0);
 }
 

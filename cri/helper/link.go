@@ -76,10 +76,10 @@ func (l *link) awaitExec(pid int) {
 			break
 		}
 	}
-	// The other threads are gone, so execve(2) cannot fail any more, but it may still be at work for some microseconds. Nothing
-	// tells of its end. When it is not the first thread that executes, that one is a zombie for a moment, before the other becomes
-	// it: the process has no program then, and nobody can enter it, but it has not ended. A pidfd tells these apart, since it is
-	// readable only once the process is without threads.
+	// The other threads are gone, so execve(2) cannot fail any more, but it may still be at work for some microseconds.
+	// Nothing tells of its end. When it is not the first thread that executes, that one is a zombie for a moment,
+	// before the other becomes it: the process has no program then, and nobody can enter it, but it has not ended. A
+	// pidfd tells these apart, since it is readable only once the process is without threads.
 	ours, _ := os.Readlink("/proc/self/exe")
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -15,7 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "log.h"
+#include "loop.h"
+#include "proto.h"
+#include "state.h"
+#include "sys.h"
 
 #define STAMP 30 /* 2006-01-02T15:04:05.000000000Z */
 

@@ -26,7 +26,10 @@ int is_null(int fd)
 	return fstat(fd, &st) == 0 && stat_is_null(&st);
 }
 
-/* null_fresh makes a device in a file system that is mounted nowhere. It needs CAP_SYS_ADMIN and CAP_MKNOD of the host. */
+/*
+ * null_fresh makes a device in a file system that is mounted nowhere. It needs
+ * CAP_SYS_ADMIN and CAP_MKNOD of the host.
+ */
 int null_fresh(void)
 {
 	int fd = -1, fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);

@@ -1,3 +1,4 @@
+/* /dev/null for the processes of containers. See null.c. */
 #ifndef BERTH_NULL_H
 #define BERTH_NULL_H
 int is_null(int fd);

@@ -68,5 +68,5 @@ func warmUp() {
 
 // everyPart is a config with those parts in it that nearly all configs have.
 const everyPart = `{"process":{"user":{},"capabilities":{},"rlimits":[{}]},"root":{},"mounts":[{}],` +
-	`"linux":{"namespaces":[{}],"uidMappings":[{}],"devices":[{}],"resources":{"devices":[{}],"memory":{},"cpu":{},"pids":{}},` +
-	`"seccomp":{"syscalls":[{"args":[{}]}]}}}`
+	`"linux":{"namespaces":[{}],"uidMappings":[{}],"devices":[{}],` +
+	`"resources":{"devices":[{}],"memory":{},"cpu":{},"pids":{}},"seccomp":{"syscalls":[{"args":[{}]}]}}}`

@@ -21,7 +21,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "podinit.h"
+#include "proto.h"
+#include "sandbox.h"
+#include "sys.h"
+#include "wire.h"
 
 #if defined(__x86_64__)
 #define OUR_ARCH AUDIT_ARCH_X86_64

@@ -20,7 +20,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "program.h"
+#include "proto.h"
+#include "sys.h"
+#include "wire.h"
 
 int program_bad(struct program *p, const char *fmt, ...)
 {
@@ -124,7 +127,8 @@ int program_parse(struct program *p, const struct msg *m)
 	if (p->has_caps)
 		memcpy(p->caps, v.p, sizeof p->caps);
 	v = tag_str(m, TAG_SECCOMP);
-	if (v.n && (v.n < 16 || (v.n - 8) % sizeof(struct sock_filter) || (v.n - 8) / sizeof(struct sock_filter) > BPF_MAXINSNS))
+	if (v.n && (v.n < 16 || (v.n - 8) % sizeof(struct sock_filter) ||
+		    (v.n - 8) / sizeof(struct sock_filter) > BPF_MAXINSNS))
 		return program_bad(p, "seccomp filter is not valid");
 	p->nseccomp = v.n;
 	p->seccomp = v.p;

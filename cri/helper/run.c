@@ -17,7 +17,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "exit.h"
+#include "groups.h"
+#include "hush.h"
+#include "launch.h"
+#include "log.h"
+#include "loop.h"
+#include "proto.h"
+#include "run.h"
+#include "runtime.h"
+#include "state.h"
+#include "streams.h"
+#include "sys.h"
+#include "wire.h"
 
 static void console_ready(struct source *s, uint32_t events);
 
@@ -53,6 +65,7 @@ static struct ctr *ctr_new(struct msg *m)
 	memcpy(k->id, id.p, id.n);
 	k->flags = tag_u32(m, TAG_FLAGS);
 	k->memcg = span_dup(tag_str(m, TAG_MEMCG));
+	oom_begin(k);
 	k->log.path = span_dup(tag_str(m, TAG_LOGPATH));
 	k->log.max = (int64_t)tag_u64(m, TAG_LOGMAX);
 	k->log.files = tag_u32(m, TAG_LOGFILES);

@@ -25,8 +25,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "entry.h"
+#include "hush.h"
+#include "kin.h"
+#include "launch.h"
 #include "null.h"
+#include "program.h"
+#include "proto.h"
+#include "runtime.h"
+#include "sandbox.h"
+#include "sys.h"
+#include "wire.h"
 
 #define MOREARGS 16
 
@@ -82,7 +91,10 @@ static void prepare(struct call *c, const struct msg *m, int tty)
 	memset(c, 0, sizeof *c);
 	c->m = m;
 	c->listener = -1;
-	/* The keeper is not dumpable, and so are its copies: their /proc would be closed to a runtime without CAP_SYS_PTRACE. */
+	/*
+	 * The keeper is not dumpable, and so are its copies: their /proc would be closed
+	 * to a runtime without CAP_SYS_PTRACE.
+	 */
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
 		entry_fail("become a subreaper: %s", strerror(errno));
@@ -307,21 +319,61 @@ static void pass_terminal(int sock, int fd)
 		entry_fail("hand over the terminal: %s", strerror(errno));
 }
 
-/*
- * await_exec returns when a process executes another file than it did, which is
- * the program: "start" ends when that is about to happen. A program that is the
- * runtime itself is not waited for.
- */
-static void await_exec(pid_t pid, const struct stat *before)
+/* What tells one program of a process from the next: its file, and where the kernel put what it was told of itself. */
+struct image {
+	dev_t dev;
+	ino_t ino;
+	char auxv[1024];
+};
+
+/* image_of says what a process executes: 0, or a negative errno. */
+static int image_of(pid_t pid, struct image *im)
 {
 	char path[64];
 	struct stat st;
+	memset(im, 0, sizeof *im);
 	snprintf(path, sizeof path, "/proc/%d/exe", pid);
-	for (int i = 0; i < 5000; i++) {
-		if (stat(path, &st) < 0 || st.st_ino != before->st_ino || st.st_dev != before->st_dev)
+	if (stat(path, &st) < 0)
+		return -errno;
+	im->dev = st.st_dev;
+	im->ino = st.st_ino;
+	snprintf(path, sizeof path, "/proc/%d/auxv", pid);
+	read_path(AT_FDCWD, path, im->auxv, sizeof im->auxv);
+	return 0;
+}
+
+/*
+ * born_among says whether a process is in the PID namespace that the container
+ * joins. What a runtime with a kernel of its own makes is not: nobody in there
+ * sees it, and it never executes the program.
+ */
+static int born_among(pid_t pid, struct span pidns)
+{
+	char path[64], *joined = span_dup(pidns);
+	struct stat a, b;
+	snprintf(path, sizeof path, "/proc/%d/ns/pid", pid);
+	int apart = joined && stat(path, &a) == 0 && stat(joined, &b) == 0 && a.st_ino != b.st_ino;
+	free(joined);
+	return !apart;
+}
+
+/*
+ * await_exec returns when a process executes another program than it did:
+ * "start" ends when that is about to happen. Others are thawed by the word of
+ * it, so one that cannot be told has failed to start.
+ */
+static void await_exec(struct call *c, pid_t pid, const struct image *before)
+{
+	struct image now;
+	for (int64_t deadline = mono_ns() + hush_launch_ns(); mono_ns() < deadline;) {
+		int err = image_of(pid, &now);
+		if (err == -ENOENT || err == -ESRCH) /* it has ended */
+			return;
+		if (err == 0 && memcmp(&now, before, sizeof now) != 0)
 			return;
 		nanosleep(&(struct timespec){ 0, 200000 }, NULL);
 	}
+	entry_fail("%s has not executed the program in time", c->argv[0]);
 }
 
 /* create is what a launcher does. */
@@ -345,7 +397,8 @@ static void __attribute__((noreturn)) create(const struct launch *l, int sock, p
 	prctl(PR_SET_NAME, "berth-launch", 0, 0, 0);
 	prepare(&c, l->m, stdio[3] >= 0);
 	if (c.listener >= 0)
-		runtime(&c, stdio, "create", "--bundle", l->bundle, "--pid-file", c.pidpath, "--console-socket", c.sockpath, l->id, NULL);
+		runtime(&c, stdio, "create", "--bundle", l->bundle, "--pid-file", c.pidpath,
+			"--console-socket", c.sockpath, l->id, NULL);
 	else
 		runtime(&c, stdio, "create", "--bundle", l->bundle, "--pid-file", c.pidpath, l->id, NULL);
 	pid_t pid = pid_made(&c);
@@ -356,14 +409,15 @@ static void __attribute__((noreturn)) create(const struct launch *l, int sock, p
 	int n = snprintf(said, sizeof said, "P%d", pid);
 	if (send(ENTRY_SOCK, said, (size_t)n, MSG_NOSIGNAL) < 0)
 		_exit(1);
-	struct stat before;
-	char exe[64];
-	snprintf(exe, sizeof exe, "/proc/%d/exe", pid);
+	struct image before;
 	/* Others are frozen until the program is executed (hush.c). */
-	int wait = tag_has(l->m, TAG_PIDNS) && stat(exe, &before) == 0;
+	int wait = tag_has(l->m, TAG_PIDNS) && born_among(pid, tag_str(l->m, TAG_PIDNS));
+	int err = wait ? image_of(pid, &before) : 0;
+	if (err < 0)
+		entry_fail("look at process %d, which %s has made: %s", pid, c.argv[0], strerror(-err));
 	runtime(&c, NULL, "start", l->id, NULL);
 	if (wait)
-		await_exec(pid, &before);
+		await_exec(&c, pid, &before);
 	send(ENTRY_SOCK, "S", 1, MSG_NOSIGNAL);
 	_exit(0);
 }
@@ -410,7 +464,8 @@ void runtime_enter(struct entry *e)
 		entry_fail("hand over the process: %s", strerror(errno));
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), fd);
 	if (tty)
-		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath, "--console-socket", c.sockpath, id, NULL);
+		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath,
+			"--console-socket", c.sockpath, id, NULL);
 	else
 		runtime(&c, NULL, "exec", "--detach", "--process", path, "--pid-file", c.pidpath, id, NULL);
 	pid_t pid = pid_made(&c);

@@ -18,7 +18,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "podinit.h"
+#include "proto.h"
+#include "sandbox.h"
+#include "sys.h"
+#include "wire.h"
 
 pid_t pid1;
 const char *launchcg = "";

@@ -21,7 +21,9 @@ var strict = []string{
 	"-Wconversion", "-Wno-sign-conversion",
 }
 
-var sanitizers = []string{"-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
+var sanitizers = []string{
+	"-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+}
 
 func cc(args ...string) error {
 	compiler := cmp.Or(os.Getenv("CC"), "gcc")
@@ -46,7 +48,8 @@ func TestNoWarnings(t *testing.T) {
 		t.Run(src, func(t *testing.T) {
 			t.Parallel()
 			// With optimization the compiler sees more.
-			if err := cc(slices.Concat(strict, []string{"-O2", "-c", src, "-o", filepath.Join(t.TempDir(), "o")})...); err != nil {
+			if err := cc(slices.Concat(strict,
+				[]string{"-O2", "-c", src, "-o", filepath.Join(t.TempDir(), "o")})...); err != nil {
 				t.Error(err)
 			}
 		})

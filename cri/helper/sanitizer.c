@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "sanitizer.h"
 
 #if SANITIZED
 
@@ -15,7 +15,10 @@ void __sanitizer_set_report_path(const char *path);
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 
-/* What is still allocated at the end says nothing: a copy of a keeper ends by _exit(2) or execve(2), with all that had. */
+/*
+ * What is still allocated at the end says nothing: a copy of a keeper ends by
+ * _exit(2) or execve(2), with all that had.
+ */
 const char *__asan_default_options(void)
 {
 	return "detect_leaks=0:abort_on_error=1";

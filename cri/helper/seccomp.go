@@ -88,12 +88,23 @@ func native(p *specs.LinuxSeccomp) bool {
 }
 
 var seccompArchs = map[specs.Arch]libseccomp.ScmpArch{
-	specs.ArchX86: libseccomp.ArchX86, specs.ArchX86_64: libseccomp.ArchAMD64, specs.ArchX32: libseccomp.ArchX32,
-	specs.ArchARM: libseccomp.ArchARM, specs.ArchAARCH64: libseccomp.ArchARM64,
-	specs.ArchMIPS: libseccomp.ArchMIPS, specs.ArchMIPS64: libseccomp.ArchMIPS64, specs.ArchMIPS64N32: libseccomp.ArchMIPS64N32,
-	specs.ArchMIPSEL: libseccomp.ArchMIPSEL, specs.ArchMIPSEL64: libseccomp.ArchMIPSEL64, specs.ArchMIPSEL64N32: libseccomp.ArchMIPSEL64N32,
-	specs.ArchPPC: libseccomp.ArchPPC, specs.ArchPPC64: libseccomp.ArchPPC64, specs.ArchPPC64LE: libseccomp.ArchPPC64LE,
-	specs.ArchS390: libseccomp.ArchS390, specs.ArchS390X: libseccomp.ArchS390X, specs.ArchRISCV64: libseccomp.ArchRISCV64,
+	specs.ArchX86:         libseccomp.ArchX86,
+	specs.ArchX86_64:      libseccomp.ArchAMD64,
+	specs.ArchX32:         libseccomp.ArchX32,
+	specs.ArchARM:         libseccomp.ArchARM,
+	specs.ArchAARCH64:     libseccomp.ArchARM64,
+	specs.ArchMIPS:        libseccomp.ArchMIPS,
+	specs.ArchMIPS64:      libseccomp.ArchMIPS64,
+	specs.ArchMIPS64N32:   libseccomp.ArchMIPS64N32,
+	specs.ArchMIPSEL:      libseccomp.ArchMIPSEL,
+	specs.ArchMIPSEL64:    libseccomp.ArchMIPSEL64,
+	specs.ArchMIPSEL64N32: libseccomp.ArchMIPSEL64N32,
+	specs.ArchPPC:         libseccomp.ArchPPC,
+	specs.ArchPPC64:       libseccomp.ArchPPC64,
+	specs.ArchPPC64LE:     libseccomp.ArchPPC64LE,
+	specs.ArchS390:        libseccomp.ArchS390,
+	specs.ArchS390X:       libseccomp.ArchS390X,
+	specs.ArchRISCV64:     libseccomp.ArchRISCV64,
 }
 
 var seccompOps = map[specs.LinuxSeccompOperator]libseccomp.ScmpCompareOp{
@@ -245,7 +256,9 @@ func addRules(f *libseccomp.ScmpFilter, p *specs.LinuxSeccomp, def libseccomp.Sc
 	return nil
 }
 
-func addRule(f *libseccomp.ScmpFilter, nr libseccomp.ScmpSyscall, act libseccomp.ScmpAction, sets [][]libseccomp.ScmpCondition) error {
+func addRule(
+	f *libseccomp.ScmpFilter, nr libseccomp.ScmpSyscall, act libseccomp.ScmpAction, sets [][]libseccomp.ScmpCondition,
+) error {
 	if len(sets) == 0 {
 		return f.AddRule(nr, act)
 	}

@@ -17,7 +17,9 @@ func verdict(t *testing.T, filter []byte, arch, nr uint32) uint32 {
 	t.Helper()
 	var prog []unix.SockFilter
 	for b := filter[8:]; len(b) >= 8; b = b[8:] {
-		prog = append(prog, unix.SockFilter{Code: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])})
+		prog = append(prog, unix.SockFilter{
+			Code: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:]),
+		})
 	}
 	var a uint32
 	for pc := 0; pc < len(prog); pc++ {
@@ -55,7 +57,9 @@ func verdict(t *testing.T, filter []byte, arch, nr uint32) uint32 {
 }
 
 func TestFilterKnowsYoungSyscalls(t *testing.T) {
-	p, err := seccomp.GetDefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}, Linux: &specs.Linux{}})
+	p, err := seccomp.GetDefaultProfile(&specs.Spec{
+		Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}, Linux: &specs.Linux{},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

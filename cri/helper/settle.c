@@ -31,8 +31,15 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "entry.h"
+#include "groups.h"
+#include "kin.h"
 #include "null.h"
+#include "program.h"
+#include "proto.h"
+#include "sanitizer.h"
+#include "sys.h"
+#include "wire.h"
 
 /* The descriptors it has, after 0, 1 and 2. */
 enum { FD_SOCK = 3, FD_PIDFD, FD_PROC, FD_LAST };
@@ -295,8 +302,12 @@ pid_t settler_start(struct program *p)
 {
 	int cgroup = p->e->groups ? p->e->groups->dir : -1;
 	if (SANITIZED) {
-		/* AddressSanitizer takes a stack that it has not seen for a mistake. What is to be known of the settler is shared. */
-		pid_t pid = (pid_t)syscall(SYS_clone, CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0, &p->e->kin->settler, 0, 0);
+		/*
+		 * AddressSanitizer takes a stack that it has not seen for a mistake. What is to be
+		 * known of the settler is shared.
+		 */
+		pid_t pid = (pid_t)syscall(SYS_clone, CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0,
+					   &p->e->kin->settler, 0, 0);
 		if (pid == 0)
 			settle(p);
 		return pid;
@@ -304,12 +315,15 @@ pid_t settler_start(struct program *p)
 	if (cgroup >= 0) {
 		p->born = 1;
 		pid_t pid = clone_into(p, cgroup);
-		/* A container that manages cgroups of its own has left the one it was given, and that one then takes no process. */
+		/*
+		 * A container that manages cgroups of its own has left the one it was given, and
+		 * that one then takes no process.
+		 */
 		if (pid < 0 && errno == EBUSY && (cgroup = cgroup2_of(p->e->pid)) >= 0) {
 			pid = clone_into(p, cgroup);
 			close(cgroup);
 		}
-		/* Else it was removed, and may have been made anew. */
+		/* Else it was removed, and may have been made again. */
 		if (pid >= 0 || (errno != ENOENT && errno != ENODEV))
 			return pid;
 		p->born = 0;

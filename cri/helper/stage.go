@@ -40,7 +40,8 @@ func stageOf(spec *specs.Spec, dir, root string) stage {
 	has := func(kind specs.LinuxNamespaceType) bool {
 		return slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
 	}
-	if l == nil || l.MountLabel != "" || strings.Contains(l.RootfsPropagation, "shared") || has(specs.UserNamespace) || !has(specs.MountNamespace) {
+	if l == nil || l.MountLabel != "" || strings.Contains(l.RootfsPropagation, "shared") || has(specs.UserNamespace) ||
+		!has(specs.MountNamespace) {
 		return st
 	}
 	var rest []specs.Mount
@@ -186,7 +187,8 @@ var devNodes = []struct {
 }{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
 
 var devLinks = map[string]string{
-	"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+	"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+	"stderr": "/proc/self/fd/2",
 }
 
 func (st *stage) setDev(dir string) error {
@@ -228,7 +230,8 @@ func (st *stage) setCgroup(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := mkdirAndMount(specs.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=755"}}, dir); err != nil {
+	top := specs.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=755"}}
+	if err := mkdirAndMount(top, dir); err != nil {
 		return err
 	}
 	for _, t := range st.Trees {
@@ -242,7 +245,9 @@ func (st *stage) setCgroup(dir string) error {
 		}
 		name := filepath.Base(t.Mountpoint)
 		at := filepath.Join(dir, name)
-		if err := mkdirAndMount(specs.Mount{Type: "bind", Source: filepath.Join(t.Mountpoint, below), Options: []string{"rbind", "rprivate"}}, at); err != nil {
+		source := filepath.Join(t.Mountpoint, below)
+		m := specs.Mount{Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}
+		if err := mkdirAndMount(m, at); err != nil {
 			return err
 		}
 		if err := unix.Mount("", at, "", flags|unix.MS_BIND|unix.MS_REMOUNT, ""); err != nil {
@@ -282,7 +287,8 @@ func mountAt(m specs.Mount, dir string) error {
 // mountFlags are the options of what is staged; others are for the file system.
 var mountFlags = map[string]uintptr{
 	"ro": unix.MS_RDONLY, "rw": 0, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
-	"strictatime": unix.MS_STRICTATIME, "relatime": unix.MS_RELATIME, "rbind": unix.MS_BIND | unix.MS_REC, "rprivate": unix.MS_PRIVATE,
+	"strictatime": unix.MS_STRICTATIME, "relatime": unix.MS_RELATIME, "rbind": unix.MS_BIND | unix.MS_REC,
+	"rprivate": unix.MS_PRIVATE,
 }
 
 func mountOptions(options []string) (flags uintptr, data string) {

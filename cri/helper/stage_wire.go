@@ -10,7 +10,7 @@ import (
 )
 
 // A stage goes to init as strings, each with a NUL behind it, five for each of
-// its parts. encoding/json would look at all types first, in every init anew,
+// its parts. encoding/json would look at all types first, in every init again,
 // for longer than the strings take.
 const stagePart = 5
 
@@ -73,7 +73,9 @@ func decodeStage(b []byte) (stage, error) {
 		case "cgroup":
 			st.Cgroup = &m
 		case "tree":
-			st.Trees = append(st.Trees, cgroups.Mount{Mountpoint: s[1], Root: s[2], Subsystems: strings.Split(s[3], ",")})
+			st.Trees = append(st.Trees, cgroups.Mount{
+				Mountpoint: s[1], Root: s[2], Subsystems: strings.Split(s[3], ","),
+			})
 		case "file":
 			st.Files = append(st.Files, fileBind{Source: s[1], Target: s[2], ReadOnly: s[3] == "ro"})
 		default:

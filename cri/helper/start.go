@@ -57,6 +57,7 @@ func (l launch) run(report *os.File) (err error) {
 	if !filepath.IsAbs(root) {
 		root = filepath.Join(l.bundle, root)
 	}
+	setHome(spec, root)
 	link, err := l.link(spec, stageOf(spec, filepath.Join(l.state, l.id), root))
 	if err != nil {
 		return err
@@ -71,16 +72,11 @@ func (l launch) run(report *os.File) (err error) {
 		}
 	}()
 	process, err := newProcess(spec.Process)
+	if err == nil {
+		err = l.connect(process, container.Config())
+	}
 	if err != nil {
 		return err
-	}
-	if l.console != nil {
-		process.ConsoleSocket = l.console
-	} else {
-		if err := giveStdio(container.Config()); err != nil {
-			return err
-		}
-		process.Stdin, process.Stdout, process.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
 	process.PidfdSocket = link.theirs
 	// libcontainer hands it on, and its init would begin with a change from what we have to one.
@@ -109,6 +105,16 @@ func (l launch) run(report *os.File) (err error) {
 		return kill(process, fmt.Errorf("tell keeper of the start: %w", err))
 	}
 	return nil
+}
+
+// connect gives a process its terminal or its stdio.
+func (l launch) connect(p *libcontainer.Process, c configs.Config) error {
+	if l.console != nil {
+		p.ConsoleSocket = l.console
+		return nil
+	}
+	p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return giveStdio(c)
 }
 
 // giveStdio makes the pipes those of the container's root where it has a user

@@ -9,7 +9,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "log.h"
+#include "loop.h"
+#include "proto.h"
+#include "state.h"
+#include "streams.h"
+#include "wire.h"
 
 #define PACKET (32 * 1024)
 #define BACKLOG (4 * 1024 * 1024) /* what an attacher may be behind */

@@ -13,7 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "sys.h"
+#include "wire.h"
+
+int dirfd_ = -1;
 
 int64_t now_ns(void)
 {
@@ -295,7 +298,10 @@ int kill_tree(pid_t root, int self)
 	return kill_pids(&l);
 }
 
-/* kill_children kills those of the keeper's children that are asked for, and says how many there were, zombies among them. */
+/*
+ * kill_children kills those of the keeper's children that are asked for, and says
+ * how many there were, zombies among them.
+ */
 int kill_children(int (*which)(pid_t))
 {
 	struct pids l = { 0 };
@@ -350,7 +356,10 @@ int is_child(pid_t pid)
 	return stat_field(pid, STAT_PARENT) == getpid();
 }
 
-/* stop_child adds a process if it is a child of one of two: the number of one that was reaped may be anybody's by now. */
+/*
+ * stop_child adds a process if it is a child of one of two: the number of one that
+ * was reaped may be anybody's by now.
+ */
 static void stop_child(pid_t pid, pid_t keeper, pid_t entry, struct pids *l)
 {
 	pid_t parent = pid ? stat_field(pid, STAT_PARENT) : 0;
@@ -387,4 +396,12 @@ int kill_exec(pid_t keeper, pid_t entry, pid_t settler, pid_t program)
 	} while (l.n != before);
 	free(leaders.p);
 	return kill_pids(&l);
+}
+
+/* child_reset gives a forked child the signals a program expects. */
+void child_reset(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
 }

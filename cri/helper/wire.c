@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "keeper.h"
+#include "loop.h"
+#include "proto.h"
+#include "wire.h"
 
 static void take_files(struct msg *m, struct msghdr *h)
 {

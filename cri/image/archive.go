@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -52,8 +53,8 @@ func openArchive(file io.ReaderAt, size int64) (*archive, error) {
 		name := path.Clean("/" + h.Name)
 		switch h.Typeflag {
 		case tar.TypeReg:
-			// The reader takes no more than the header, so the content begins where it stands. A file that would not fit
-			// is cut off, which the next header would find out too late.
+			// The reader takes no more than the header, so the content begins where it stands. A file that would not
+			// fit is cut off, which the next header would find out too late.
 			at, err := r.Seek(0, io.SeekCurrent)
 			if err != nil {
 				return nil, err
@@ -197,18 +198,18 @@ type archived struct {
 	sections []section
 }
 
-// archived lists what is in the archive for this machine. An archive of newer Dockers has both tables of contents: then the
-// names come from the one, and the manifests from the other.
-func (s *Store) archived(a *archive) ([]archived, error) {
+// images lists what is in the archive for this machine. An archive of newer Dockers has both tables of contents: then
+// the names come from the one, and the manifests from the other.
+func (a *archive) images(machine platforms.MatchComparer) ([]archived, error) {
 	var all []archived
 	var err error
 	if a.has("index.json") {
-		if all, err = s.ociImages(a); err != nil {
+		if all, err = a.ociImages(machine); err != nil {
 			return nil, err
 		}
 	}
 	if a.has("manifest.json") {
-		docker, err := dockerImages(a)
+		docker, err := a.dockerImages()
 		if err != nil {
 			return nil, err
 		}
@@ -237,7 +238,7 @@ func merge(all, docker []archived) []archived {
 }
 
 // dockerImages reads the table of contents of docker save.
-func dockerImages(a *archive) ([]archived, error) {
+func (a *archive) dockerImages() ([]archived, error) {
 	body, err := a.read("manifest.json", registry.MaxManifest)
 	if err != nil {
 		return nil, err
@@ -281,7 +282,7 @@ func dockerImages(a *archive) ([]archived, error) {
 
 // ociImages reads the index of an OCI layout. Of manifests with the same name, the one for this machine is meant; those
 // without a name are images of their own.
-func (s *Store) ociImages(a *archive) ([]archived, error) {
+func (a *archive) ociImages(machine platforms.MatchComparer) ([]archived, error) {
 	body, err := a.read("index.json", registry.MaxManifest)
 	if err != nil {
 		return nil, err
@@ -309,7 +310,7 @@ func (s *Store) ociImages(a *archive) ([]archived, error) {
 	var all []archived
 	var other error
 	for _, key := range order {
-		img, err := s.ociImage(a, named[key])
+		img, err := a.ociImage(named[key], machine)
 		if errors.Is(err, errPlatform) {
 			other = err
 			continue
@@ -325,12 +326,12 @@ func (s *Store) ociImages(a *archive) ([]archived, error) {
 	return all, nil
 }
 
-func (s *Store) ociImage(a *archive, same []ocispec.Descriptor) (archived, error) {
+func (a *archive) ociImage(same []ocispec.Descriptor, machine platforms.MatchComparer) (archived, error) {
 	img := archived{keep: map[digest.Digest][]byte{}}
 	d := same[0]
 	if len(same) > 1 || d.Platform != nil {
 		var err error
-		if d, err = choose(same, s.platform); err != nil {
+		if d, err = choose(same, machine); err != nil {
 			return img, err
 		}
 	}
@@ -349,7 +350,7 @@ func (s *Store) ociImage(a *archive, same []ocispec.Descriptor) (archived, error
 			return img, err
 		}
 		if doc.isIndex() {
-			if d, err = choose(*doc.Manifests, s.platform); err != nil {
+			if d, err = choose(*doc.Manifests, machine); err != nil {
 				return img, err
 			}
 			continue
@@ -365,7 +366,8 @@ func (s *Store) ociImage(a *archive, same []ocispec.Descriptor) (archived, error
 				return img, err
 			}
 			if sec.size != l.Size {
-				return img, invalid("content %s of the archive has %d bytes, its descriptor says %d", l.Digest, sec.size, l.Size)
+				return img, invalid("content %s of the archive has %d bytes, its descriptor says %d", l.Digest,
+					sec.size, l.Size)
 			}
 			img.sections = append(img.sections, sec)
 		}

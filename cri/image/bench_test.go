@@ -19,8 +19,8 @@ import (
 	"github.com/berth-node/berth/cri/image/imagetest"
 )
 
-// BenchmarkPull pulls five layers from a registry on loopback, and unpacks the same with tar -xzf, all layers at once, in
-// the same run: the ratio is what counts. The layers are made of the Go installation.
+// BenchmarkPull pulls five layers from a registry on loopback, and unpacks the same with tar -xzf, all layers at once,
+// in the same run: the ratio is what counts. The layers are made of the Go installation.
 func BenchmarkPull(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root: owners of files")
@@ -95,7 +95,8 @@ func untar(b *testing.B, dir string) time.Duration {
 			if err := os.Mkdir(d, 0o755); err != nil {
 				b.Error(err)
 			}
-			if out, err := exec.Command("tar", "-xzf", filepath.Join(dir, fmt.Sprint(i)), "-C", d).CombinedOutput(); err != nil {
+			if out, err := exec.Command("tar", "-xzf", filepath.Join(dir, fmt.Sprint(i)), "-C",
+				d).CombinedOutput(); err != nil {
 				b.Errorf("%v: %s", err, out)
 			}
 		})
@@ -165,8 +166,8 @@ func goEnv(b *testing.B, name string) string {
 	return string(out)
 }
 
-// benchRegistry is Debian's docker-registry where it is installed, because the one in the test's process would be measured
-// too; else that one.
+// benchRegistry is Debian's docker-registry where it is installed, because the one in the test's process would be
+// measured too; else that one.
 func benchRegistry(t testing.TB) string {
 	if host, ok := dockerRegistry(t); ok {
 		return host

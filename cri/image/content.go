@@ -17,11 +17,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// content is files by digest: blobs/<algorithm>/<hex> that are whole, and ingest/<algorithm>-<hex> that are beginnings of
-// such. A rename makes one of the other, so there is nothing to record.
+// content is files by digest: blobs/<algorithm>/<hex> that are whole, and ingest/<algorithm>-<hex> that are beginnings
+// of such. A rename makes one of the other, so there is nothing to record.
 //
-// Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and it
-// would add a third to what an image takes of the disk.
+// Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and
+// it would add a third to what an image takes of the disk.
 type content struct {
 	dir string
 
@@ -64,10 +64,12 @@ func (c *content) unnamed() (*os.File, error) {
 
 // begun makes a file that may become content.
 func (c *content) begun() (*os.File, error) {
-	return within(filepath.Join(c.dir, "ingest"), func(dir string) (*os.File, error) { return os.CreateTemp(dir, temporary) })
+	return within(filepath.Join(c.dir, "ingest"),
+		func(dir string) (*os.File, error) { return os.CreateTemp(dir, temporary) })
 }
 
-// within makes a file in a directory, which is made when it is missing: at the start the disk may be one that cannot be written.
+// within makes a file in a directory, which is made when it is missing: at the start the disk may be one that cannot be
+// written.
 func within(dir string, make func(dir string) (*os.File, error)) (*os.File, error) {
 	f, err := make(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -215,7 +217,8 @@ type source struct {
 	other func() bool // turns to another place, if there is one
 }
 
-// stream reads content that is partly or wholly here and partly still elsewhere, keeps what arrives, and hashes all of it.
+// stream reads content that is partly or wholly here and partly still elsewhere, keeps what arrives, and hashes all of
+// it.
 type stream struct {
 	desc    ocispec.Descriptor
 	have    int64 // bytes of file that were here before
@@ -237,7 +240,10 @@ func (c *content) open(ctx context.Context, desc ocispec.Descriptor, from source
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count, whole: true}
+	s := &stream{
+		desc: desc, from: from, hash: desc.Digest.Algorithm().Hash(), content: c, unlock: unlock, count: count,
+		whole: true,
+	}
 	s.file, err = os.Open(c.blob(desc.Digest))
 	if errors.Is(err, os.ErrNotExist) {
 		s.whole = false
@@ -290,7 +296,8 @@ func (s *stream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// again says that another try may read other bytes: some of these were here before, maybe damaged, or another host has it.
+// again says that another try may read other bytes: some of these were here before, maybe damaged, or another host has
+// it.
 func (s *stream) again() bool { return s.have > 0 || s.from.other() }
 
 // trouble is what went wrong with reading or keeping, as opposed to with what was read.

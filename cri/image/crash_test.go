@@ -78,6 +78,9 @@ func TestKilled(t *testing.T) {
 	if testing.Short() {
 		rounds = 3
 	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range rounds {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "BERTH_TEST_PULLER="+dir, "BERTH_TEST_IMAGES="+strings.Join(names, " "))
@@ -92,7 +95,7 @@ func TestKilled(t *testing.T) {
 		if _, err := out.Read(make([]byte, 4)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+		time.Sleep(time.Duration(rnd.IntN(150)) * time.Millisecond)
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +120,7 @@ func TestKilled(t *testing.T) {
 		}
 		want := map[string]bool{}
 		for _, img := range w.List() {
-			r, _ := w.images.Get(img.ID)
+			r, _ := w.images.images.Get(img.ID)
 			for _, l := range r.Layers {
 				want[l] = true
 			}
@@ -325,10 +328,10 @@ func TestPinned(t *testing.T) {
 		}
 		return list
 	}
-	if err := w.ImportArchives(t.Context()); err != nil || !slices.Equal(pinned(), []bool{true}) {
+	if err := w.ImportArchives(t.Context(), map[string]bool{}); err != nil || !slices.Equal(pinned(), []bool{true}) {
 		t.Errorf("of an archive: pinned is %v, %v", pinned(), err)
 	}
-	if err := errors.Join(os.Remove(archive), w.ImportArchives(t.Context())); err != nil || !slices.Equal(pinned(), []bool{false}) {
+	if err := errors.Join(os.Remove(archive), w.ImportArchives(t.Context(), map[string]bool{})); err != nil || !slices.Equal(pinned(), []bool{false}) {
 		t.Errorf("without its archive: pinned is %v, %v", pinned(), err)
 	}
 	c := newWorld(t).cfg

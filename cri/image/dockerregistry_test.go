@@ -27,7 +27,8 @@ func dockerRegistry(t testing.TB) (host string, ok bool) {
 	l.Close()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yml")
-	content := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %s}\n", dir, host)
+	content := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: "+
+		"{rootdirectory: %s}}\nhttp: {addr: %s}\n", dir, host)
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

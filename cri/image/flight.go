@@ -8,8 +8,8 @@ import (
 
 var errAbandoned = errors.New("nobody waits for it any more")
 
-// flights makes one of all operations with the same key at the same time. An operation goes on while anybody waits for it.
-// One that was given up but comes to its end nevertheless is handed to who asks next.
+// flights makes one of all operations with the same key at the same time. An operation goes on while anybody waits for
+// it. One that was given up but comes to its end nevertheless is handed to who asks next.
 type flights[T any] struct {
 	mu   sync.Mutex
 	wait sync.WaitGroup
@@ -28,7 +28,10 @@ type flight[T any] struct {
 }
 
 // do runs fn, or waits for the one that runs. fn reports through tell, and so to all who wait.
-func (g *flights[T]) do(ctx context.Context, key string, progress func(Progress), fn func(ctx context.Context, tell func(Progress)) (T, error)) (T, error) {
+func (g *flights[T]) do(
+	ctx context.Context, key string, progress func(Progress),
+	fn func(ctx context.Context, tell func(Progress)) (T, error),
+) (T, error) {
 	for {
 		g.mu.Lock()
 		f := g.of[key]
@@ -60,7 +63,9 @@ func (g *flights[T]) do(ctx context.Context, key string, progress func(Progress)
 }
 
 // start begins an operation; the caller holds mu.
-func (g *flights[T]) start(ctx context.Context, key string, fn func(context.Context, func(Progress)) (T, error)) *flight[T] {
+func (g *flights[T]) start(
+	ctx context.Context, key string, fn func(context.Context, func(Progress)) (T, error),
+) *flight[T] {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[T]{cancel: cancel, done: make(chan struct{}), waiters: map[*func(Progress)]struct{}{}}
 	if g.of == nil {

@@ -1,8 +1,8 @@
 // Package image pulls, imports, unpacks, lists and removes container images.
 //
-// The order of things makes a kill -9 harmless at any line: a layer is a snapshot once it is unpacked and verified, an image
-// is a record once all its layers are, and a name is a record of its own that points to an image. What was begun and never
-// got a record is either continued by the next pull of the same content or removed by [Store.Collect].
+// The order of things makes a kill -9 harmless at any line: a layer is a snapshot once it is unpacked and verified, an
+// image is a record once all its layers are, and a name is a record of its own that points to an image. What was begun
+// and never got a record is either continued by the next pull of the same content or removed by [Store.Collect].
 package image
 
 import (
@@ -35,9 +35,9 @@ type Config struct {
 	MaxPerRegistry    int                  // and from one registry; 0 = MaxParallel
 	StallTimeout      time.Duration        // a connection without a byte for so long is given up; 0 = 1 minute
 	MaxFill           float64              // share of the free space (and inodes) one pull or import may fill; 0 = 0.9
-	KeepPartial       time.Duration        // how long Collect leaves what a failed pull got, for its retry; 0 = 10 minutes
+	KeepPartial       time.Duration        // what a failed pull got is left so long, for a retry; 0 = 10 minutes
 	Platform          *ocispec.Platform    // nil = this machine's
-	Named             func(names []string) // told of names that have an image now; returns quickly, and asks nothing of the store
+	Named             func(names []string) // of names that have an image now; returns quickly and asks nothing of it
 	Log               *slog.Logger
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,25 +14,38 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/image/layer"
+	"github.com/berth-node/berth/cri/store"
 )
 
-// Import reads an archive of docker save or in the OCI layout, packed with gzip, zstd or nothing, and returns the images
-// in it that are for this machine. An unpacked archive in a file is read in place; anything else goes through a file
-// without a name first, because its table of contents may be its last entry. progress is as for [Store.Pull].
-func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)) ([]Image, error) {
-	images, err := s.importFrom(ctx, r, progress)
+// importer makes images of archives.
+type importer struct {
+	images   *catalog
+	content  *content
+	leases   *leases
+	unpacker *unpacker
+	machine  platforms.MatchComparer
+	archives *store.Table[archiveRecord] // of dir, by path
+	dir      string                      // whose archives are imported; "" = none
+	maxFill  float64
+	log      *slog.Logger
+}
+
+// read imports an archive.
+func (im *importer) read(ctx context.Context, r io.Reader, progress func(Progress)) ([]Image, error) {
+	images, err := im.readAll(ctx, r, progress)
 	if err != nil {
 		return nil, fmt.Errorf("import: %w", err)
 	}
 	return images, nil
 }
 
-func (s *Store) importFrom(ctx context.Context, r io.Reader, progress func(Progress)) ([]Image, error) {
+func (im *importer) readAll(ctx context.Context, r io.Reader, progress func(Progress)) ([]Image, error) {
 	var mu sync.Mutex
 	tell := func(p Progress) {
 		mu.Lock()
@@ -41,7 +55,7 @@ func (s *Store) importFrom(ctx context.Context, r io.Reader, progress func(Progr
 		}
 	}
 	tell(Progress{Phase: Resolving})
-	file, size, done, err := s.seekable(ctx, r)
+	file, size, done, err := im.seekable(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -50,13 +64,13 @@ func (s *Store) importFrom(ctx context.Context, r io.Reader, progress func(Progr
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.archived(a)
+	found, err := a.images(im.machine)
 	if err != nil {
 		return nil, err
 	}
 	var images []Image
 	for _, f := range found {
-		img, err := s.take(ctx, a, f, tell)
+		img, err := im.take(ctx, a, f, tell)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +88,7 @@ func label(f archived) string {
 }
 
 // take makes an image of one in an archive.
-func (s *Store) take(ctx context.Context, a *archive, f archived, tell func(Progress)) (Image, error) {
+func (im *importer) take(ctx context.Context, a *archive, f archived, tell func(Progress)) (Image, error) {
 	config, chain, err := parseConfig(f.config, len(f.layers))
 	if err != nil {
 		return Image{}, err
@@ -83,15 +97,15 @@ func (s *Store) take(ctx context.Context, a *archive, f archived, tell func(Prog
 	if err != nil {
 		return Image{}, err
 	}
-	s.warnPlatform(label(f), config)
-	defer s.lease(layerKeys(chain)...)()
+	warnPlatform(im.log, im.machine, label(f), config)
+	defer im.leases.take(layerKeys(chain)...)()
 	for d, body := range f.keep {
-		defer s.lease(d.String())()
-		if err := s.content.write(d, body); err != nil {
+		defer im.leases.take(d.String())()
+		if err := im.content.write(d, body); err != nil {
 			return Image{}, err
 		}
 	}
-	u := &unpacker{store: s, ref: label(f), tell: tell}
+	u := &unpacking{unpacker: im.unpacker, ref: label(f), tell: tell}
 	for i, desc := range f.layers {
 		diffID := config.RootFS.DiffIDs[i]
 		if desc.Digest == "" {
@@ -104,8 +118,9 @@ func (s *Store) take(ctx context.Context, a *archive, f archived, tell func(Prog
 	if err := u.run(ctx); err != nil {
 		return Image{}, err
 	}
-	return s.record(f.id.String(), imageRecord{
-		Manifest: f.manifest, Content: slices.Sorted(maps.Keys(f.keep)), Layers: chain, Config: config, PulledAt: time.Now(),
+	return im.images.put(f.id.String(), imageRecord{
+		Manifest: f.manifest, Content: slices.Sorted(maps.Keys(f.keep)), Layers: chain, Config: config,
+		PulledAt: time.Now(),
 	}, names)
 }
 
@@ -128,13 +143,13 @@ func archivedNames(f archived) (map[string]digest.Digest, error) {
 }
 
 // seekable returns r as something that can be read anywhere, unpacked.
-func (s *Store) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, size int64, done func(), err error) {
+func (im *importer) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, size int64, done func(), err error) {
 	if f, ok := r.(*os.File); ok {
 		if at, size, ok := plainFile(f); ok {
 			return io.NewSectionReader(f, at, size), size, func() {}, nil
 		}
 	}
-	f, err := s.content.unnamed()
+	f, err := im.content.unnamed()
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("make room for the archive: %w", err)
 	}
@@ -143,7 +158,7 @@ func (s *Store) seekable(ctx context.Context, r io.Reader) (file io.ReaderAt, si
 			f.Close()
 		}
 	}()
-	budget, err := layer.BudgetOf(s.content.dir, s.cfg.MaxFill)
+	budget, err := layer.BudgetOf(im.content.dir, im.maxFill)
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -197,35 +212,38 @@ type archiveRecord struct {
 	IDs   []string
 }
 
-// ImportArchives imports every archive in the directory for them that has not been imported yet, has changed since, or whose images
-// were removed. One that cannot be read does not keep the others back.
-func (s *Store) ImportArchives(ctx context.Context) error {
-	dir := s.cfg.Archives
-	if dir == "" {
+// readDir imports the archives of the directory that it has to; none of those done, to which it adds.
+func (im *importer) readDir(ctx context.Context, done map[string]bool) error {
+	if im.dir == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(im.dir)
 	if err != nil {
 		return fmt.Errorf("import archives: %w", err)
 	}
 	var errs []error
 	seen := map[string]struct{}{}
 	for _, e := range entries {
-		file := filepath.Join(dir, e.Name())
+		file := filepath.Join(im.dir, e.Name())
 		if !isArchive(e.Name()) {
 			continue
 		}
 		seen[file] = struct{}{}
-		if err := s.importFile(ctx, file); err != nil {
+		if done[file] {
+			continue
+		}
+		if err := im.readFile(ctx, file); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+		} else {
+			done[file] = true
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 	}
-	for file := range s.archives.All() {
-		if _, ok := seen[file]; !ok && filepath.Dir(file) == filepath.Clean(dir) {
-			errs = append(errs, s.archives.Delete(file))
+	for file := range im.archives.All() {
+		if _, ok := seen[file]; !ok && filepath.Dir(file) == filepath.Clean(im.dir) {
+			errs = append(errs, im.archives.Delete(file))
 		}
 	}
 	return errors.Join(errs...)
@@ -244,7 +262,7 @@ func isArchive(name string) bool {
 	return false
 }
 
-func (s *Store) importFile(ctx context.Context, file string) error {
+func (im *importer) readFile(ctx context.Context, file string) error {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not keep us
 	if err != nil {
 		return err
@@ -257,26 +275,18 @@ func (s *Store) importFile(ctx context.Context, file string) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("not a regular file")
 	}
-	if r, err := s.archives.Get(file); err == nil && r.Size == info.Size() && r.MTime.Equal(info.ModTime()) && s.haveAll(r.IDs) {
+	if r, err := im.archives.Get(file); err == nil && r.Size == info.Size() && r.MTime.Equal(info.ModTime()) &&
+		im.images.haveAll(r.IDs) {
 		return nil
 	}
-	images, err := s.Import(ctx, f, nil)
+	images, err := im.read(ctx, f, nil)
 	if err != nil {
 		return err
 	}
 	r := archiveRecord{Size: info.Size(), MTime: info.ModTime()}
 	for _, i := range images {
 		r.IDs = append(r.IDs, i.ID)
-		s.log.Info("image imported", "image", i.ID, "names", i.Names(), "archive", file)
+		im.log.Info("image imported", "image", i.ID, "names", i.Names(), "archive", file)
 	}
-	return s.archives.Put(file, r)
-}
-
-func (s *Store) haveAll(ids []string) bool {
-	for _, id := range ids {
-		if _, err := s.images.Get(id); err != nil {
-			return false
-		}
-	}
-	return true
+	return im.archives.Put(file, r)
 }

@@ -231,7 +231,7 @@ func TestImportArchives(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	if err := w.ImportArchives(t.Context()); err != nil {
+	if err := w.ImportArchives(t.Context(), map[string]bool{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(imported()); got != "[docker.io/library/hello:v1 docker.io/library/other:v1]" {
@@ -244,7 +244,7 @@ func TestImportArchives(t *testing.T) {
 	}
 	// Once more nothing happens, unless it is gone or has changed.
 	at := w.List()[0].PulledAt
-	if err := w.ImportArchives(t.Context()); err != nil || !w.List()[0].PulledAt.Equal(at) {
+	if err := w.ImportArchives(t.Context(), map[string]bool{}); err != nil || !w.List()[0].PulledAt.Equal(at) {
 		t.Errorf("imported again: %v", err)
 	}
 	if err := w.Remove(t.Context(), "hello:v1"); err != nil {
@@ -253,14 +253,14 @@ func TestImportArchives(t *testing.T) {
 	spec.Layers = append(spec.Layers, top)
 	write("b.tar.gz", imagetest.Build(spec).DockerArchive())
 	write("c.tar", []byte("broken"))
-	if err := w.ImportArchives(t.Context()); err == nil || !strings.Contains(err.Error(), "c.tar") || strings.Contains(err.Error(), "a.tar") {
+	if err := w.ImportArchives(t.Context(), map[string]bool{}); err == nil || !strings.Contains(err.Error(), "c.tar") || strings.Contains(err.Error(), "a.tar") {
 		t.Errorf("error is %v", err)
 	}
 	if got := fmt.Sprint(imported()); got != "[docker.io/library/hello:v1 docker.io/library/other:v1]" {
 		t.Errorf("imported %s", got)
 	}
 	w = newWorld(t, func(c *Config) { c.Archives = filepath.Join(dir, "absent") })
-	if err := w.ImportArchives(t.Context()); !errors.Is(err, os.ErrNotExist) {
+	if err := w.ImportArchives(t.Context(), map[string]bool{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -294,12 +294,11 @@ func FuzzImport(f *testing.F) {
 	f.Add(one.DockerArchive())
 	f.Add(one.OCIArchive())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := &Store{platform: platforms.Default()}
 		a, err := openArchive(bytes.NewReader(data), int64(len(data)))
 		if err != nil {
 			return
 		}
-		found, err := s.archived(a)
+		found, err := a.images(platforms.Default())
 		if err != nil {
 			return
 		}

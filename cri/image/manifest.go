@@ -140,11 +140,11 @@ var moduleSystems = []string{"wasip1", "wasi"}
 func isModule(c ocispec.Image) bool { return slices.Contains(moduleSystems, c.OS) }
 
 // platformFor is what is taken of an index, the best first.
-func (s *Store) platformFor(as kind) platforms.MatchComparer {
+func platformFor(machine platforms.MatchComparer, as kind) platforms.MatchComparer {
 	if as != module {
-		return s.platform
+		return machine
 	}
-	return modulesFirst{s.platform}
+	return modulesFirst{machine}
 }
 
 // modulesFirst prefers modules to what the machine runs itself.
@@ -167,14 +167,21 @@ func (m modulesFirst) Less(a, b ocispec.Platform) bool {
 	return m.machine.Less(a, b)
 }
 
-// offered is the manifest that is taken of an index, as far as its documents are here. Nothing is where there is no choice.
-func (s *Store) offered(index digest.Digest, as kind) (digest.Digest, bool) {
+// indexes are those that are here.
+type indexes struct {
+	content *content
+	machine platforms.MatchComparer
+}
+
+// offered is the manifest that is taken of an index, as far as its documents are here. Nothing is where there is no
+// choice.
+func (x indexes) offered(index digest.Digest, as kind) (digest.Digest, bool) {
 	d := index
 	for range maxNested {
 		if d == "" {
 			return "", false
 		}
-		body, err := s.content.read(d)
+		body, err := x.content.read(d)
 		if err != nil {
 			return d, d != index // a manifest that was not taken was not fetched either
 		}
@@ -185,7 +192,7 @@ func (s *Store) offered(index digest.Digest, as kind) (digest.Digest, bool) {
 		if !doc.isIndex() {
 			return d, true
 		}
-		next, err := choose(*doc.Manifests, s.platformFor(as))
+		next, err := choose(*doc.Manifests, platformFor(x.machine, as))
 		if err != nil {
 			return "", false
 		}
@@ -194,8 +201,8 @@ func (s *Store) offered(index digest.Digest, as kind) (digest.Digest, bool) {
 	return "", false
 }
 
-// parseConfig reads the configuration of an image with so many layers, and returns the keys of its snapshots, the lowest
-// first.
+// parseConfig reads the configuration of an image with so many layers, and returns the keys of its snapshots, the
+// lowest first.
 func parseConfig(body []byte, layers int) (ocispec.Image, []string, error) {
 	var c ocispec.Image
 	if err := json.Unmarshal(body, &c); err != nil {

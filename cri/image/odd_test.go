@@ -56,17 +56,20 @@ func TestSchema1(t *testing.T) {
 	r, names := served(t, twoLayers)
 	r.Fault(func(rw http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		rw.Header().Set("Content-Type", "application/vnd.docker.distribution.manifest.v1+prettyjws")
-		_, _ = rw.Write([]byte(`{"schemaVersion": 1, "name": "hello", "fsLayers": [{"blobSum": "sha256:00"}], "history": []}`))
+		_, _ = rw.Write([]byte(`{"schemaVersion": 1, "name": "hello", "fsLayers": [{"blobSum": "sha256:00"}],
+			"history": []}`))
 	})
 	if _, err := w.Pull(t.Context(), names[0], nil, nil); err == nil || !strings.Contains(err.Error(), "schema 1") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestNotDistributable: layers of that kind are like any other where the registry has them, and are not fetched from anywhere else.
+// TestNotDistributable: layers of that kind are like any other where the registry has them, and are not fetched from
+// anywhere else.
 func TestNotDistributable(t *testing.T) {
 	for _, kind := range []string{
-		"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+		"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+		"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
 	} {
 		for _, there := range []bool{true, false} {
 			w := newWorld(t)
@@ -92,7 +95,8 @@ func TestNotDistributable(t *testing.T) {
 				}
 			})
 			_, err := w.Pull(t.Context(), names[0], nil, nil)
-			if there && err != nil || !there && (err == nil || !strings.Contains(err.Error(), "/secret: push the image with all of its layers")) {
+			if there && err != nil || !there &&
+				(err == nil || !strings.Contains(err.Error(), "/secret: push the image with all of its layers")) {
 				t.Errorf("%s, %v: got %v", kind, there, err)
 			}
 		}
@@ -103,8 +107,14 @@ func TestNotDistributable(t *testing.T) {
 func TestModules(t *testing.T) {
 	r := imagetest.NewRegistry(t)
 	var images []*imagetest.Image
-	for _, p := range []ocispec.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "wasi", Architecture: "wasm"}, {OS: "wasip1", Architecture: "wasm"}} {
-		images = append(images, imagetest.Build(imagetest.Spec{Platform: &p, Layers: []files{{{Name: "p", Body: p.OS}}}}))
+	for _, p := range []ocispec.Platform{
+		{OS: "linux", Architecture: "amd64"},
+		{OS: "wasi", Architecture: "wasm"},
+		{OS: "wasip1", Architecture: "wasm"},
+	} {
+		images = append(images, imagetest.Build(imagetest.Spec{
+			Platform: &p, Layers: []files{{{Name: "p", Body: p.OS}}},
+		}))
 	}
 	both, _, err := imagetest.PushIndex(r.Host, "both:v1", images...)
 	if err != nil {
@@ -122,7 +132,13 @@ func TestModules(t *testing.T) {
 	for _, tt := range []struct {
 		name, want string
 		module     bool
-	}{{both, "linux", false}, {both, "wasip1", true}, {both, "wasip1", true}, {both, "linux", false}, {plain, "linux", true}} {
+	}{
+		{both, "linux", false},
+		{both, "wasip1", true},
+		{both, "wasip1", true},
+		{both, "linux", false},
+		{plain, "linux", true},
+	} {
 		pull, get, other := w.Pull, w.Get, w.GetModule
 		if tt.module {
 			pull, get, other = w.PullModule, w.GetModule, w.Get
@@ -156,13 +172,19 @@ func TestModules(t *testing.T) {
 func TestAttestations(t *testing.T) {
 	r := imagetest.NewRegistry(t)
 	real := imagetest.Build(imagetest.Spec{Layers: []files{base}})
-	attested := imagetest.Build(imagetest.Spec{Platform: &ocispec.Platform{OS: "unknown", Architecture: "unknown"}, Layers: []files{{{Name: "statement", Body: "{}"}}}})
+	attested := imagetest.Build(imagetest.Spec{
+		Platform: &ocispec.Platform{OS: "unknown", Architecture: "unknown"},
+		Layers:   []files{{{Name: "statement", Body: "{}"}}},
+	})
 	name, index, err := imagetest.PushIndex(r.Host, "attested:v1", attested, real)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld(t)
-	for _, ref := range []string{name, r.Host + "/attested@" + index.String(), r.Host + "/attested:v1@" + index.String()} {
+	for _, ref := range []string{
+		name, r.Host + "/attested@" + index.String(),
+		r.Host + "/attested:v1@" + index.String(),
+	} {
 		if img := mustPull(t, w, ref); img.ID != real.ID {
 			t.Errorf("%s is %s", ref, img.ID)
 		}

@@ -7,12 +7,23 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/berth-node/berth/cri/store"
 )
 
-// readPins makes patterns of the names of pinned images. A name without * is completed as people are used to.
-func (s *Store) readPins() error {
+// pins say which images garbage collection has to leave. It is not kept with the images: the configuration may be
+// another one after the next start.
+type pins struct {
+	names    []*regexp.Regexp
+	archives *store.Table[archiveRecord]
+	dir      string // of the archives that are imported at the start; "" = none
+}
+
+// parsePins makes patterns of the names of pinned images. A name without * is completed as people are used to.
+func parsePins(names []string) ([]*regexp.Regexp, error) {
+	var patterns []*regexp.Regexp
 	var errs []error
-	for _, name := range s.cfg.Pinned {
+	for _, name := range names {
 		if !strings.Contains(name, "*") {
 			named, err := ParseName(name)
 			if err != nil {
@@ -21,23 +32,19 @@ func (s *Store) readPins() error {
 			}
 			name = named.String()
 		}
-		s.pins = append(s.pins, regexp.MustCompile("^"+strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, ".*")+"$"))
+		patterns = append(patterns, regexp.MustCompile("^"+strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, ".*")+"$"))
 	}
-	return errors.Join(errs...)
+	return patterns, errors.Join(errs...)
 }
 
-// pinned says whether garbage collection has to leave an image with these names. It is not kept with the image: the configuration may be
-// another one after the next start. What came with an archive may be in no registry that the machine can reach.
-func (s *Store) pinned(id string, names []string) bool {
-	for file, r := range s.archives.All() {
-		if s.cfg.Archives != "" && filepath.Dir(file) == filepath.Clean(s.cfg.Archives) && slices.Contains(r.IDs, id) {
+// has says whether an image with these names is pinned. What came with an archive may be in no registry that the
+// machine can reach.
+func (p pins) has(id string, names []string) bool {
+	for file, r := range p.archives.All() {
+		if p.dir != "" && filepath.Dir(file) == filepath.Clean(p.dir) && slices.Contains(r.IDs, id) {
 			return true
 		}
 	}
-	for _, p := range s.pins {
-		if slices.ContainsFunc(names, p.MatchString) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.names,
+		func(n *regexp.Regexp) bool { return slices.ContainsFunc(names, n.MatchString) })
 }

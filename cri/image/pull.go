@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -17,39 +19,35 @@ import (
 	"github.com/berth-node/berth/cri/image/registry"
 )
 
-// Pull brings the image ref here. Pulls of one name with the same credentials are one; it goes on as long as one of its
-// callers waits. progress may be nil; it is called a few times a second at most, never twice at once, and must not block.
-func (s *Store) Pull(ctx context.Context, ref string, auth *Auth, progress func(Progress)) (Image, error) {
-	return s.pullAs(ctx, ref, program, auth, progress)
+// pulls bring images here from registries.
+type pulls struct {
+	registry  *registry.Client
+	images    *catalog
+	content   *content
+	leases    *leases
+	unpacker  *unpacker
+	collector *collector
+	machine   platforms.MatchComparer
+	log       *slog.Logger
+
+	flights flights[Image]
 }
 
-// PullModule is Pull for who runs WebAssembly: where a name stands for several images, one that is a module comes first, then what
-// this machine runs itself.
-func (s *Store) PullModule(ctx context.Context, ref string, auth *Auth, progress func(Progress)) (Image, error) {
-	return s.pullAs(ctx, ref, module, auth, progress)
-}
-
-// kind is what an image is wanted for.
-type kind string
-
-const (
-	program kind = "program"
-	module  kind = "module"
-)
-
-func (s *Store) pullAs(ctx context.Context, ref string, as kind, auth *Auth, progress func(Progress)) (Image, error) {
+func (ps *pulls) pull(ctx context.Context, ref string, as kind, auth *Auth, progress func(Progress)) (Image, error) {
 	named, err := ParseName(ref)
 	if err != nil {
 		return Image{}, err
 	}
 	key := string(as) + " " + named.String()
 	if auth != nil {
-		key = strings.Join([]string{key, auth.ServerAddress, auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken}, "\x00")
+		key = strings.Join([]string{
+			key, auth.ServerAddress, auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken,
+		}, "\x00")
 	}
-	return s.pulls.do(ctx, key, progress, func(ctx context.Context, tell func(Progress)) (Image, error) {
+	return ps.flights.do(ctx, key, progress, func(ctx context.Context, tell func(Progress)) (Image, error) {
 		ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "pull image")
 		defer span.End()
-		img, err := s.pull(ctx, named, as, auth, tell)
+		img, err := ps.from(ctx, named, as, auth, tell)
 		if err != nil {
 			return img, fmt.Errorf("pull %s: %w", reference.FamiliarString(named), err)
 		}
@@ -58,51 +56,37 @@ func (s *Store) pullAs(ctx context.Context, ref string, as kind, auth *Auth, pro
 	})
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, as kind, auth *Auth, tell func(Progress)) (Image, error) {
+// from pulls from the registry that the name names, unless it still has under that name what is here already.
+func (ps *pulls) from(
+	ctx context.Context, named reference.Named, as kind, auth *Auth, tell func(Progress),
+) (Image, error) {
 	tell(Progress{Ref: named.String(), Phase: Resolving})
-	repo, err := s.registry.Repository(ctx, named, auth)
+	repo, err := ps.registry.Repository(ctx, named, auth)
 	if err != nil {
 		return Image{}, err
 	}
 	defer repo.Close()
-	if img, ok, err := s.unchanged(ctx, repo, named, as); err != nil || ok {
-		return img, err
+	if have, ok := ps.images.target(named); ok {
+		object := have.String()
+		if tagged, ok := named.(reference.Tagged); ok {
+			object = tagged.Tag()
+		}
+		target, err := repo.Head(ctx, object)
+		if err != nil {
+			return Image{}, err
+		}
+		if img, ok := ps.images.at(named, target, as); ok {
+			return img, nil
+		}
 	}
-	p := &puller{store: s, repo: repo, named: named, as: as, tell: tell}
+	p := &puller{pulls: ps, repo: repo, named: named, as: as, tell: tell}
 	defer p.release()
 	return p.run(ctx)
 }
 
-// unchanged looks whether the registry still has under that name what is here already.
-func (s *Store) unchanged(ctx context.Context, repo *registry.Repository, named reference.Named, as kind) (Image, bool, error) {
-	n, err := s.names.Get(named.String())
-	if err != nil || n.Target == "" {
-		return Image{}, false, nil // not here
-	}
-	object := n.Target.String()
-	if tagged, ok := named.(reference.Tagged); ok {
-		object = tagged.Tag()
-	}
-	target, err := repo.Head(ctx, object)
-	if err != nil || target != n.Target {
-		return Image{}, false, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	id, ok := s.behind(n, as)
-	if !ok {
-		return Image{}, false, nil // there is another under the same name
-	}
-	r, err := s.images.Get(id)
-	if err != nil || topLayer(r) != "" && !s.cfg.Snapshots.Exists(topLayer(r)) {
-		return Image{}, false, nil // removed meanwhile
-	}
-	return s.image(id, r, s.namesOf(id)), true, nil
-}
-
 // puller is one pull.
 type puller struct {
-	store *Store
+	pulls *pulls
 	repo  *registry.Repository
 	named reference.Named
 	as    kind
@@ -118,7 +102,7 @@ func (p *puller) release() {
 	}
 }
 
-func (p *puller) lease(keys ...string) { p.releases = append(p.releases, p.store.lease(keys...)) }
+func (p *puller) lease(keys ...string) { p.releases = append(p.releases, p.pulls.leases.take(keys...)) }
 
 func (p *puller) run(ctx context.Context) (Image, error) {
 	m, err := p.top(ctx)
@@ -138,12 +122,15 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	p.store.warnPlatform(p.named.String(), config)
-	u := &unpacker{store: p.store, ref: p.named.String(), registry: reference.Domain(p.named), tell: p.tell}
+	warnPlatform(p.pulls.log, p.pulls.machine, p.named.String(), config)
+	u := &unpacking{
+		unpacker: p.pulls.unpacker, ref: p.named.String(), registry: reference.Domain(p.named),
+		tell: p.tell,
+	}
 	p.lease(layerKeys(chain)...)
 	for i, l := range doc.Layers {
 		u.add(chain[:i+1], config.RootFS.DiffIDs[i], l, func(ctx context.Context, count func(int)) (packed, error) {
-			return p.store.content.open(ctx, l, p.blob(ctx, l), count)
+			return p.pulls.content.open(ctx, l, p.blob(ctx, l), count)
 		})
 	}
 	if err := u.run(ctx); err != nil {
@@ -153,45 +140,32 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 	if _, ok := p.named.(reference.Tagged); ok {
 		names[p.named.String()] = target
 	}
-	img, err := p.store.record(doc.Config.Digest.String(), imageRecord{
+	img, err := p.pulls.images.put(doc.Config.Digest.String(), imageRecord{
 		Manifest: m.Digest, Content: p.kept, Layers: chain, Config: config, PulledAt: time.Now(),
 	}, names)
 	if err != nil {
 		return img, err
 	}
-	return img, p.store.finish(doc.Layers)
+	return img, p.pulls.collector.unpacked(doc.Layers)
 }
 
-// elsewhere tells of a layer that the registry does not have because it may not: such layers are fetched only from registries, never from
-// the addresses that an image names.
+// elsewhere tells of a layer that the registry does not have because it may not: such layers are fetched only from
+// registries, never from the addresses that an image names.
 func elsewhere(err error, layers []ocispec.Descriptor) error {
 	if !errors.Is(err, registry.ErrNotFound) {
 		return err
 	}
 	for _, l := range layers {
 		if len(l.URLs) > 0 {
-			return fmt.Errorf("%w (layer %s is meant to come from %s: push the image with all of its layers)", err, l.Digest, l.URLs[0])
+			return fmt.Errorf("%w (layer %s is meant to come from %s: push the image with all of its layers)", err,
+				l.Digest, l.URLs[0])
 		}
 	}
 	return err
 }
 
-// finish drops packed layers that were needed only to unpack them.
-func (s *Store) finish(layers []ocispec.Descriptor) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kept := s.kept()
-	var errs []error
-	for _, l := range layers {
-		if _, ok := kept[l.Digest.String()]; !ok {
-			errs = append(errs, s.content.remove(l.Digest))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// top fetches what the name names: a manifest or an index. The registry is asked for it even when it is here, by another name: whether
-// who asks may have the image is the registry's to say.
+// top fetches what the name names: a manifest or an index. The registry is asked for it even when it is here, by
+// another name: whether who asks may have the image is the registry's to say.
 func (p *puller) top(ctx context.Context) (registry.Manifest, error) {
 	if tagged, ok := p.named.(reference.Tagged); ok {
 		return p.repo.Tag(ctx, tagged.Tag())
@@ -201,7 +175,7 @@ func (p *puller) top(ctx context.Context) (registry.Manifest, error) {
 
 // manifest fetches by digest, or finds it here.
 func (p *puller) manifest(ctx context.Context, d ocispec.Descriptor) (registry.Manifest, error) {
-	if body, err := p.store.content.read(d.Digest); err == nil {
+	if body, err := p.pulls.content.read(d.Digest); err == nil {
 		return registry.Manifest{MediaType: d.MediaType, Digest: d.Digest, Body: body}, nil
 	}
 	m, err := p.repo.Digest(ctx, d.Digest)
@@ -221,7 +195,7 @@ func (p *puller) descend(ctx context.Context, m registry.Manifest) (registry.Man
 		if err != nil || !doc.isIndex() {
 			return m, doc, err
 		}
-		d, err := choose(*doc.Manifests, p.store.platformFor(p.as))
+		d, err := choose(*doc.Manifests, platformFor(p.pulls.machine, p.as))
 		if err != nil {
 			return m, doc, err
 		}
@@ -235,7 +209,7 @@ func (p *puller) descend(ctx context.Context, m registry.Manifest) (registry.Man
 func (p *puller) keep(d digest.Digest, body []byte) error {
 	p.lease(d.String())
 	p.kept = append(p.kept, d)
-	return p.store.content.write(d, body)
+	return p.pulls.content.write(d, body)
 }
 
 func (p *puller) blob(ctx context.Context, d ocispec.Descriptor) source {
@@ -249,13 +223,13 @@ func (p *puller) blob(ctx context.Context, d ocispec.Descriptor) source {
 func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
 	p.lease(d.Digest.String())
 	p.kept = append(p.kept, d.Digest)
-	if body, err := p.store.content.read(d.Digest); err == nil {
+	if body, err := p.pulls.content.read(d.Digest); err == nil {
 		return body, nil
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	for {
-		r, err := p.store.content.open(ctx, d, p.blob(ctx, d), func(int) {})
+		r, err := p.pulls.content.open(ctx, d, p.blob(ctx, d), func(int) {})
 		if err != nil {
 			return nil, err
 		}
@@ -270,10 +244,11 @@ func (p *puller) config(ctx context.Context, d ocispec.Descriptor) ([]byte, erro
 	}
 }
 
-// warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in their
-// configuration, and some machines run others' programs.
-func (s *Store) warnPlatform(ref string, c ocispec.Image) {
-	if c.Architecture != "" && !isModule(c) && !s.platform.Match(c.Platform) {
-		s.log.Warn("image is made for another kind of machine", "image", ref, "architecture", c.Architecture, "variant", c.Variant)
+// warnPlatform tells of an image for another machine. It is not refused: some are made with a wrong architecture in
+// their configuration, and some machines run others' programs.
+func warnPlatform(log *slog.Logger, machine platforms.MatchComparer, ref string, c ocispec.Image) {
+	if c.Architecture != "" && !isModule(c) && !machine.Match(c.Platform) {
+		log.Warn("image is made for another kind of machine", "image", ref, "architecture", c.Architecture,
+			"variant", c.Variant)
 	}
 }

@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	*Store
 	dir   string
+	cfg   Config
 	snaps snapshot.Snapshotter
 	close func() error
 }
@@ -76,8 +77,9 @@ func openWorld(dir string, change ...func(*Config)) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &world{Store: s, dir: dir, snaps: c.Snapshots, close: func() error {
-		return errors.Join(s.Close(), c.Snapshots.Clean(context.Background()), c.Snapshots.Swept(context.Background()), db.Close())
+	return &world{Store: s, dir: dir, cfg: c, snaps: c.Snapshots, close: func() error {
+		return errors.Join(s.Close(), c.Snapshots.Clean(context.Background()), c.Snapshots.Swept(context.Background()),
+			db.Close())
 	}}, nil
 }
 
@@ -97,7 +99,7 @@ func (w *world) left(t testing.TB) string {
 			all = append(all, strings.TrimPrefix(f, filepath.Join(w.dir, "content")+"/"))
 		}
 	}
-	for k := range w.layers.All() {
+	for k := range w.layers.records.All() {
 		if !w.snaps.Exists(k) {
 			all = append(all, "record of layer "+k[:12])
 		}
@@ -134,11 +136,17 @@ func (w *world) show(t testing.TB, img Image, name string) string {
 type files = []imagetest.File
 
 var (
-	base      = files{{Name: "etc/"}, {Name: "etc/a", Body: "one"}, {Name: "etc/b", Body: "one"}, {Name: "tmp/", Mode: 0o1777}}
+	base = files{
+		{Name: "etc/"},
+		{Name: "etc/a", Body: "one"},
+		{Name: "etc/b", Body: "one"},
+		{Name: "tmp/", Mode: 0o1777},
+	}
 	top       = files{{Name: "etc/.wh.b"}, {Name: "etc/a", Body: "two"}, {Name: "tmp/x", Body: "x"}}
 	twoLayers = imagetest.Spec{Name: "hello:v1", Layers: []files{base, top}, Config: ocispec.ImageConfig{
-		User: "1000:users", Entrypoint: []string{"/sh"}, Cmd: []string{"-c"}, Env: []string{"A=b"}, WorkingDir: "/etc", StopSignal: "SIGINT",
-		Labels: map[string]string{"l": "m"}, Volumes: map[string]struct{}{"/b": {}, "/a": {}},
+		User: "1000:users", Entrypoint: []string{"/sh"}, Cmd: []string{"-c"}, Env: []string{"A=b"}, WorkingDir: "/etc",
+		StopSignal: "SIGINT",
+		Labels:     map[string]string{"l": "m"}, Volumes: map[string]struct{}{"/b": {}, "/a": {}},
 	}}
 )
 
@@ -182,7 +190,8 @@ func TestPull(t *testing.T) {
 					w := newWorld(t, func(c *Config) {
 						if !independent {
 							var err error
-							if c.Snapshots, err = snapshot.NewNative(filepath.Join(t.TempDir(), "native"), c.DB, nil); err != nil {
+							if c.Snapshots, err = snapshot.NewNative(filepath.Join(t.TempDir(), "native"), c.DB,
+								nil); err != nil {
 								t.Fatal(err)
 							}
 						}
@@ -192,13 +201,17 @@ func TestPull(t *testing.T) {
 					built := imagetest.Build(spec)
 					_, names := served(t, spec)
 					img := mustPull(t, w, names[0])
-					if img.ID != built.ID || img.ManifestDigest != built.Digest.String() || len(img.Tags) != 1 || img.Tags[0] != names[0] ||
-						len(img.Digests) != 1 || img.Digests[0] != strings.TrimSuffix(names[0], ":v1")+"@"+built.Digest.String() {
+					if img.ID != built.ID || img.ManifestDigest != built.Digest.String() || len(img.Tags) != 1 ||
+						img.Tags[0] != names[0] ||
+						len(img.Digests) != 1 || img.Digests[0] != strings.TrimSuffix(names[0],
+						":v1")+"@"+built.Digest.String() {
 						t.Errorf("%+v", img)
 					}
 					user, group := img.User()
-					if user != "1000" || group != "users" || img.StopSignal() != "SIGINT" || img.WorkingDir() != "/etc" || fmt.Sprint(
-						img.Entrypoint(), img.Cmd(), img.Env(), img.Labels(), img.Volumes()) != "[/sh] [-c] [A=b] map[l:m] [/a /b]" {
+					if user != "1000" || group != "users" || img.StopSignal() != "SIGINT" ||
+						img.WorkingDir() != "/etc" || fmt.Sprint(
+						img.Entrypoint(), img.Cmd(), img.Env(), img.Labels(),
+						img.Volumes()) != "[/sh] [-c] [A=b] map[l:m] [/a /b]" {
 						t.Errorf("%+v", img.Config)
 					}
 					if got := w.show(t, img, "etc/a"); got != "two" {
@@ -225,13 +238,22 @@ func TestImplied(t *testing.T) {
 	}
 }
 
-// TestThroughLinks: a layer with names that go through a symbolic link of a layer below, as some builders make them, and with
-// a hard link to a file that only a layer below has.
+// TestThroughLinks: a layer with names that go through a symbolic link of a layer below, as some builders make them,
+// and with a hard link to a file that only a layer below has.
 func TestThroughLinks(t *testing.T) {
 	w := newWorld(t)
 	spec := twoLayers
 	spec.Layers = []files{
-		{{Name: "usr/", Mode: 0o711}, {Name: "usr/lib/", Mode: 0o751}, {Name: "usr/lib/old", Body: "old"}, {Name: "usr/lib/gone", Body: "x"}, {Name: "lib", Type: tar.TypeSymlink, Link: "usr/lib"}, {Name: "etc/a", Body: "a", Mode: 0o640}},
+		{
+			{Name: "usr/", Mode: 0o711},
+			{Name: "usr/lib/", Mode: 0o751},
+			{Name: "usr/lib/old", Body: "old"},
+			{Name: "usr/lib/gone", Body: "x"},
+			{Name: "lib", Type: tar.TypeSymlink, Link: "usr/lib"},
+			{
+				Name: "etc/a", Body: "a", Mode: 0o640,
+			},
+		},
 		{{Name: "lib/new/file", Body: "new"}, {Name: "lib/.wh.gone"}},
 		{{Name: "etc/b", Type: tar.TypeLink, Link: "etc/a"}, {Name: "top", Body: "t"}},
 		{{Name: "lib/last", Body: "last"}},
@@ -239,7 +261,10 @@ func TestThroughLinks(t *testing.T) {
 	_, names := served(t, spec)
 	img := mustPull(t, w, names[0])
 	dir := view(t, w, img)
-	for name, want := range map[string]string{"usr/lib/old": "old", "usr/lib/new/file": "new", "lib/last": "last", "etc/a": "a", "etc/b": "a", "top": "t"} {
+	for name, want := range map[string]string{
+		"usr/lib/old": "old", "usr/lib/new/file": "new", "lib/last": "last",
+		"etc/a": "a", "etc/b": "a", "top": "t",
+	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -272,8 +297,8 @@ func view(t *testing.T, w *world, img Image) string {
 	return dir
 }
 
-// TestPullByDigest wants what is here already by the name of a repository that does not have it: it must not be given out by that name,
-// as if the registry had let whoever asks have it.
+// TestPullByDigest wants what is here already by the name of a repository that does not have it: it must not be given
+// out by that name, as if the registry had let whoever asks have it.
 func TestPullByDigest(t *testing.T) {
 	w := newWorld(t)
 	r, names := served(t, twoLayers)
@@ -336,14 +361,18 @@ func TestPlatforms(t *testing.T) {
 		{OS: "linux", Architecture: "amd64"},
 		{OS: "unknown", Architecture: "unknown"},
 	} {
-		images = append(images, imagetest.Build(imagetest.Spec{Platform: &p, Layers: []files{{{Name: "p", Body: p.Architecture + p.Variant}}}}))
+		images = append(images, imagetest.Build(imagetest.Spec{
+			Platform: &p, Layers: []files{{{Name: "p", Body: p.Architecture + p.Variant}}},
+		}))
 	}
 	name, index, err := imagetest.PushIndex(r.Host, "multi:v1", images...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for want, p := range map[string]ocispec.Platform{
-		"armv7": {OS: "linux", Architecture: "arm", Variant: "v7"}, "armv6": {OS: "linux", Architecture: "arm", Variant: "v6"},
+		"armv7": {OS: "linux", Architecture: "arm", Variant: "v7"}, "armv6": {
+			OS: "linux", Architecture: "arm", Variant: "v6",
+		},
 		"arm64v8": {OS: "linux", Architecture: "arm64"}, "amd64": {OS: "linux", Architecture: "amd64"},
 	} {
 		w := newWorld(t, func(c *Config) { c.Platform = &p })
@@ -353,7 +382,8 @@ func TestPlatforms(t *testing.T) {
 		}
 	}
 	w := newWorld(t, func(c *Config) { c.Platform = &ocispec.Platform{OS: "linux", Architecture: "riscv64"} })
-	if _, err := w.Pull(t.Context(), name, nil, nil); err == nil || !strings.Contains(err.Error(), "not made for this machine, but for linux/arm/v6, linux/arm/v7") {
+	if _, err := w.Pull(t.Context(), name, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "not made for this machine, but for linux/arm/v6, linux/arm/v7") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -383,9 +413,9 @@ func TestOne(t *testing.T) {
 		})
 	}
 	waitFor(t, func() bool {
-		w.pulls.mu.Lock()
-		defer w.pulls.mu.Unlock()
-		f := w.pulls.of["program "+names[0]]
+		w.pulls.flights.mu.Lock()
+		defer w.pulls.flights.mu.Unlock()
+		f := w.pulls.flights.of["program "+names[0]]
 		if f == nil {
 			return false
 		}
@@ -414,7 +444,11 @@ func waitFor(t testing.TB, ok func() bool) {
 	}
 }
 
-var heavy = imagetest.Spec{Name: "heavy:v1", Packing: imagetest.Plain, Layers: []files{base, {{Name: "f", Body: strings.Repeat("0123456789abcdef", 100_000)}}}}
+var heavy = imagetest.Spec{
+	Name: "heavy:v1", Packing: imagetest.Plain, Layers: []files{
+		base, {{Name: "f", Body: strings.Repeat("0123456789abcdef", 100_000)}},
+	},
+}
 
 // stopAfter lets n bytes of the big layer through and then waits until the client has gone.
 func stopAfter(n int, reached func()) func(http.ResponseWriter, *http.Request, http.Handler) {
@@ -454,7 +488,7 @@ func TestGivenUp(t *testing.T) {
 	big := imagetest.Build(heavy).Layers[1].Desc
 	r.Fault(stopAfter(1_000_000, func() {
 		waitFor(t, func() bool {
-			info, err := os.Stat(w.content.partial(big.Digest))
+			info, err := os.Stat(w.pulls.content.partial(big.Digest))
 			return err == nil && info.Size() >= 900_000
 		})
 		cancel()
@@ -467,7 +501,8 @@ func TestGivenUp(t *testing.T) {
 	mustPull(t, w, names[0])
 	resumed := false
 	for _, q := range r.Requests() {
-		resumed = resumed || strings.HasPrefix(q.Header.Get("Range"), "bytes=9") || strings.HasPrefix(q.Header.Get("Range"), "bytes=1000000-")
+		resumed = resumed || strings.HasPrefix(q.Header.Get("Range"), "bytes=9") ||
+			strings.HasPrefix(q.Header.Get("Range"), "bytes=1000000-")
 	}
 	if !resumed {
 		t.Error("the layer was fetched from its beginning")
@@ -482,11 +517,14 @@ func TestDamaged(t *testing.T) {
 	w := newWorld(t)
 	_, names := served(t, heavy)
 	big := imagetest.Build(heavy).Layers[1]
-	if err := os.MkdirAll(filepath.Dir(w.content.partial(big.Desc.Digest)), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(w.pulls.content.partial(big.Desc.Digest)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, data := range [][]byte{make([]byte, 1_000_000), make([]byte, len(big.Data)), make([]byte, len(big.Data)+1), append(big.Data[:500_000:500_000], make([]byte, 1000)...)} {
-		if err := os.WriteFile(w.content.partial(big.Desc.Digest), data, 0o600); err != nil {
+	for _, data := range [][]byte{
+		make([]byte, 1_000_000), make([]byte, len(big.Data)), make([]byte, len(big.Data)+1),
+		append(big.Data[:500_000:500_000], make([]byte, 1000)...),
+	} {
+		if err := os.WriteFile(w.pulls.content.partial(big.Desc.Digest), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		img := mustPull(t, w, names[0])

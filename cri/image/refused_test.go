@@ -47,20 +47,36 @@ func TestRefused(t *testing.T) {
 			img.Layers = append(img.Layers, other.Layers[0])
 			m.Layers[1] = other.Layers[0].Desc
 		}, nil, "unpacked it has the digest"},
-		"size too small":   {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size-- }, nil, "its descriptor says"},
-		"size too big":     {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size++ }, nil, "its descriptor says"},
-		"size negative":    {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size = -1 }, nil, "has -1 bytes"},
-		"size huge":        {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Config.Size = 1 << 40 }, nil, "at most"},
-		"digest malformed": {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Digest = "sha256:../../x" }, nil, "digest"},
+		"size too small": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size-- }, nil, "its descriptor says",
+		},
+		"size too big": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size++ }, nil, "its descriptor says",
+		},
+		"size negative": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Size = -1 }, nil, "has -1 bytes",
+		},
+		"size huge": {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Config.Size = 1 << 40 }, nil, "at most"},
+		"digest malformed": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Digest = "sha256:../../x" }, nil, "digest",
+		},
 		"digest unknown": {func(_ *imagetest.Image, m *ocispec.Manifest) {
 			m.Layers[1].Digest = "md5:d41d8cd98f00b204e9800998ecf8427e"
 		}, nil, "digest"},
-		"layer missing": {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Digest = digest.FromString("x") }, nil, "404 Not Found"},
-		"a layer fewer": {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers = m.Layers[:1] }, nil, "1 layers, but 2 in the configuration"},
+		"layer missing": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[1].Digest = digest.FromString("x") }, nil,
+			"404 Not Found",
+		},
+		"a layer fewer": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers = m.Layers[:1] }, nil,
+			"1 layers, but 2 in the configuration",
+		},
 		"not a container": {func(_ *imagetest.Image, m *ocispec.Manifest) {
 			m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json"
 		}, nil, "not of a container"},
-		"encrypted": {func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[0].MediaType += "+encrypted" }, nil, "encrypted"},
+		"encrypted": {
+			func(_ *imagetest.Image, m *ocispec.Manifest) { m.Layers[0].MediaType += "+encrypted" }, nil, "encrypted",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *Config) { c.KeepPartial = time.Nanosecond })
@@ -69,7 +85,10 @@ func TestRefused(t *testing.T) {
 			if c.change != nil {
 				m := ocispec.Manifest{
 					Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type,
-					Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(img.ID), Size: int64(len(img.Config))},
+					Config: ocispec.Descriptor{
+						MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(img.ID),
+						Size: int64(len(img.Config)),
+					},
 				}
 				for _, l := range img.Layers {
 					m.Layers = append(m.Layers, l.Desc)
@@ -117,7 +136,8 @@ func TestBadMirror(t *testing.T) {
 	bad, names := served(t, twoLayers)
 	good, _ := served(t, twoLayers)
 	bad.Fault(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
-		for _, l := range append(imagetest.Build(twoLayers).Layers, imagetest.Layer{Data: imagetest.Build(twoLayers).Config}) {
+		for _, l := range append(imagetest.Build(twoLayers).Layers,
+			imagetest.Layer{Data: imagetest.Build(twoLayers).Config}) {
 			if strings.HasSuffix(r.URL.Path, digest.FromBytes(l.Data).Encoded()) {
 				_, _ = rw.Write(make([]byte, len(l.Data)))
 				return
@@ -126,7 +146,8 @@ func TestBadMirror(t *testing.T) {
 		next.ServeHTTP(rw, r)
 	})
 	hosts := fmt.Sprintf("server = 'http://%s'\n[host.'http://%s']\n", good.Host, bad.Host)
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "registry.test"), 0o755), os.WriteFile(filepath.Join(dir, "registry.test", "hosts.toml"), []byte(hosts), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "registry.test"), 0o755),
+		os.WriteFile(filepath.Join(dir, "registry.test", "hosts.toml"), []byte(hosts), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	img := mustPull(t, w, "registry.test"+strings.TrimPrefix(names[0], bad.Host))
@@ -139,7 +160,8 @@ func TestNames(t *testing.T) {
 	w := newWorld(t)
 	r := imagetest.NewRegistry(t)
 	for _, bad := range []string{"", "UPPER", "a b", "x:y:z", r.Host + "/x@sha256:abc", "-", "http://x/y"} {
-		if _, err := w.Pull(t.Context(), bad, nil, nil); err == nil || !strings.Contains(err.Error(), "read image name") {
+		if _, err := w.Pull(t.Context(), bad, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "read image name") {
 			t.Errorf("%q: error is %v", bad, err)
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -44,10 +44,21 @@ func (t *task) parent() string {
 	return t.below[0]
 }
 
-// unpacker makes the layers of one image: all at once where the snapshotter lets it, because nothing of a layer depends on
-// those below it but the metadata of directories it does not describe.
+// unpacker makes layers of archives. One that several images ask for at the same time is made once.
 type unpacker struct {
-	store    *Store
+	layers  *layers
+	leases  *leases
+	slots   *slots
+	maxFill float64
+	log     *slog.Logger
+
+	flights flights[struct{}]
+}
+
+// unpacking makes the layers of one image: all at once where the snapshotter lets it, because nothing of a layer
+// depends on those below it but the metadata of directories it does not describe.
+type unpacking struct {
+	unpacker *unpacker
 	ref      string
 	registry string
 	tell     func(Progress)
@@ -59,7 +70,10 @@ type unpacker struct {
 }
 
 // add the next layer; chain are the chain IDs of the layers so far and its own.
-func (u *unpacker) add(chain []string, diffID digest.Digest, desc ocispec.Descriptor, open func(context.Context, func(int)) (packed, error)) {
+func (u *unpacking) add(
+	chain []string, diffID digest.Digest, desc ocispec.Descriptor,
+	open func(context.Context, func(int)) (packed, error),
+) {
 	n := len(chain) - 1
 	t := &task{chain: chain[n], diffID: diffID, desc: desc, open: open}
 	t.below = slices.Clone(chain[:n])
@@ -67,18 +81,19 @@ func (u *unpacker) add(chain []string, diffID digest.Digest, desc ocispec.Descri
 	u.tasks = append(u.tasks, t)
 }
 
-func (u *unpacker) run(ctx context.Context) error {
+func (u *unpacking) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, t := range u.tasks {
 		g.Go(func() error {
-			_, err := u.store.unpacks.do(ctx, t.chain, u.tell, func(ctx context.Context, tell func(Progress)) (struct{}, error) {
+			unpack := func(ctx context.Context, tell func(Progress)) (struct{}, error) {
 				m := newMeter(tell, u.ref, t.desc.Digest.String(), t.desc.Size)
 				err := u.layer(ctx, t, m)
 				if err == nil {
 					m.done()
 				}
 				return struct{}{}, err
-			})
+			}
+			_, err := u.unpacker.flights.do(ctx, t.chain, u.tell, unpack)
 			if err != nil {
 				return fmt.Errorf("layer %s: %w", t.desc.Digest, err)
 			}
@@ -89,24 +104,24 @@ func (u *unpacker) run(ctx context.Context) error {
 }
 
 // layer makes one layer, unless it is there.
-func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
-	s := u.store
-	defer s.lease(layerKey(t.chain), t.desc.Digest.String())()
-	if s.cfg.Snapshots.Exists(t.chain) {
+func (u *unpacking) layer(ctx context.Context, t *task, m *meter) error {
+	layers := u.unpacker.layers
+	defer u.unpacker.leases.take(layerKey(t.chain), t.desc.Digest.String())()
+	if layers.snaps.Exists(t.chain) {
 		return nil
 	}
-	if !s.cfg.Snapshots.Independent() {
-		if err := s.awaitLayer(ctx, t.parent()); err != nil {
+	if !layers.snaps.Independent() {
+		if err := layers.await(ctx, t.parent()); err != nil {
 			return err
 		}
 	}
-	release, err := s.slots.take(ctx, u.registry)
+	release, err := u.unpacker.slots.take(ctx, u.registry)
 	if err != nil {
 		return err
 	}
 	release = sync.OnceFunc(release)
 	defer release()
-	into, err := s.cfg.Snapshots.Begin(ctx, t.chain, t.parent())
+	into, err := layers.snaps.Begin(ctx, t.chain, t.parent())
 	if errors.Is(err, snapshot.ErrExists) {
 		return nil
 	}
@@ -120,11 +135,11 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	}
 	release()
 	// In order, so that a layer is there only with all it stands on.
-	if err := s.awaitLayer(ctx, t.parent()); err != nil {
+	if err := layers.await(ctx, t.parent()); err != nil {
 		return err
 	}
-	if err == nil && s.cfg.Snapshots.Independent() {
-		err = layer.Adopt(into.Dir(), res.Result, s.dirs(t.below))
+	if err == nil && layers.snaps.Independent() {
+		err = layer.Adopt(into.Dir(), res.Result, layers.dirs(t.below))
 	}
 	if errors.Is(err, layer.ErrBelow) {
 		res, err = u.refill(ctx, t, into, m)
@@ -135,18 +150,18 @@ func (u *unpacker) layer(ctx context.Context, t *task, m *meter) error {
 	if err := into.Commit(ctx); err != nil {
 		return err
 	}
-	return s.layerMade(ctx, t.chain, res.Usage)
+	return layers.made(ctx, t.chain, res.Usage)
 }
 
-// fill unpacks a layer into its directory. What was here of it before may have been damaged by a power cut, and a mirror may
-// have something else under its name, so then it gets another chance.
-func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (layer.Unpacked, error) {
+// fill unpacks a layer into its directory. What was here of it before may have been damaged by a power cut, and a
+// mirror may have something else under its name, so then it gets another chance.
+func (u *unpacking) fill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (layer.Unpacked, error) {
 	for {
 		res, again, err := u.try(ctx, t, into.Dir(), into.Whiteouts(), m)
 		if err == nil || !again {
 			return res, err
 		}
-		u.store.log.Warn("layer was damaged and is fetched again", "layer", t.desc.Digest, "error", err)
+		u.unpacker.log.Warn("layer was damaged and is fetched again", "layer", t.desc.Digest, "error", err)
 		if err := layer.Empty(ctx, into.Dir()); err != nil {
 			return res, err
 		}
@@ -154,8 +169,10 @@ func (u *unpacker) fill(ctx context.Context, t *task, into snapshot.Layer, m *me
 	}
 }
 
-// refill unpacks a layer anew on top of those below it, which are there by now.
-func (u *unpacker) refill(ctx context.Context, t *task, into snapshot.Layer, m *meter) (res layer.Unpacked, err error) {
+// refill unpacks a layer again on top of those below it, which are there by now.
+func (u *unpacking) refill(
+	ctx context.Context, t *task, into snapshot.Layer, m *meter,
+) (res layer.Unpacked, err error) {
 	if err := layer.Empty(ctx, into.Dir()); err != nil {
 		return res, err
 	}
@@ -169,14 +186,16 @@ func (u *unpacker) refill(ctx context.Context, t *task, into snapshot.Layer, m *
 	if err != nil || !slices.Contains(res.Implied, "") {
 		return res, err
 	}
-	return res, layer.Adopt(into.Dir(), layer.Result{Implied: []string{""}}, u.store.dirs(t.below))
+	return res, layer.Adopt(into.Dir(), layer.Result{Implied: []string{""}}, u.unpacker.layers.dirs(t.below))
 }
 
 // try unpacks once; again says that another try would read other bytes.
-func (u *unpacker) try(ctx context.Context, t *task, dir string, w snapshot.Whiteouts, m *meter) (res layer.Unpacked, again bool, err error) {
+func (u *unpacking) try(
+	ctx context.Context, t *task, dir string, w snapshot.Whiteouts, m *meter,
+) (res layer.Unpacked, again bool, err error) {
 	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("berth/cri").Start(ctx, "unpack layer")
 	defer span.End()
-	u.once.Do(func() { u.budget, u.broke = layer.BudgetOf(dir, u.store.cfg.MaxFill) })
+	u.once.Do(func() { u.budget, u.broke = layer.BudgetOf(dir, u.unpacker.maxFill) })
 	if u.broke != nil {
 		return res, false, u.broke
 	}
@@ -185,7 +204,7 @@ func (u *unpacker) try(ctx context.Context, t *task, dir string, w snapshot.Whit
 		return res, false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Log: u.store.log})
+	res, err = layer.Unpack(ctx, r, dir, layer.Options{Whiteouts: w, Budget: u.budget, Log: u.unpacker.log})
 	switch {
 	case err == nil:
 		err = r.verify()
@@ -221,59 +240,8 @@ func (u *unpacker) try(ctx context.Context, t *task, dir string, w snapshot.Whit
 
 // blameless says that an error is not that of a damaged archive.
 func blameless(err error) bool {
-	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, layer.ErrBelow) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
-}
-
-// dirs are the directories of layers that are there.
-func (s *Store) dirs(chain []string) []string {
-	if len(chain) == 0 {
-		return nil
-	}
-	all := map[string]string{}
-	for _, i := range s.cfg.Snapshots.List() {
-		all[i.Key] = i.Dir
-	}
-	var dirs []string
-	for _, c := range chain {
-		dirs = append(dirs, all[c])
-	}
-	return dirs
-}
-
-// awaitLayer waits until somebody has made a layer.
-func (s *Store) awaitLayer(ctx context.Context, chain string) error {
-	if chain == "" {
-		return nil
-	}
-	for {
-		s.mu.Lock()
-		news := s.news
-		s.mu.Unlock()
-		if s.cfg.Snapshots.Exists(chain) {
-			return nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// layerMade records what a layer takes and tells those who wait for it.
-func (s *Store) layerMade(ctx context.Context, chain string, u layer.Usage) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.news)
-	s.news = make(chan struct{})
-	if !s.cfg.Snapshots.Independent() {
-		all, err := s.cfg.Snapshots.Usage(ctx, chain) // each layer holds a copy of what is below
-		if err != nil {
-			return err
-		}
-		u = layer.Usage(all)
-	}
-	return s.layers.Put(chain, layerRecord{Bytes: u.Bytes, Inodes: u.Inodes, Made: time.Now()})
+	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, layer.ErrNeverFits) || errors.Is(err, layer.ErrBelow) || errors.Is(err, unix.ENOSPC) ||
+		errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
 }
 
 // readAll reads small content.

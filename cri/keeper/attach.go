@@ -26,7 +26,7 @@ type Stream struct {
 func (k *Keeper) Attach(ctx context.Context, containerID string) (*Stream, error) {
 	var f fields
 	f.str(tagID, containerID)
-	c, _, files, err := k.request(ctx, opAttach, f)
+	c, _, files, err := k.peer.request(ctx, opAttach, f)
 	if err != nil {
 		return nil, fmt.Errorf("attach to container %s: %w", containerID, err)
 	}

@@ -116,7 +116,8 @@ func BenchmarkFirstRun(b *testing.B) {
 	}
 }
 
-// command is what is executed again and again. What it took of the CPU, with the keeper's part, is to be reported in the end.
+// command is what is executed again and again. What it took of the CPU, with the keeper's part, is to be reported in
+// the end.
 func command(b *testing.B) (p *pod, e keeper.Exec, report func()) {
 	b.Helper()
 	p = newPod(b)

@@ -18,19 +18,20 @@ const maxCapture = 34 << 10
 // packets are what requests are made in, and captured output is received into.
 var packets = sync.Pool{New: func() any { return new([maxCapture]byte) }}
 
-// killed is how long the end of a command that was killed is waited for: one that the kernel cannot end now, as it waits for a
-// disk that is gone, must not hold up who has given it up.
+// killed is how long the end of a command that was killed is waited for: one that the kernel cannot end now, as it
+// waits for a disk that is gone, must not hold up who has given it up.
 var killed = 10 * time.Second // a variable for tests
 
-// Captures says whether the keeper knows [Keeper.Capture]: one that was started by an older version does not, nor can the
-// processes of other runtimes be captured.
+// Captures says whether the keeper knows [Keeper.Capture]: one that was started by an older version does not, nor can
+// the processes of other runtimes be captured.
 func (k *Keeper) Captures(e Exec) bool {
-	return k.version >= 2 && e.Runtime == nil && !e.Process.Terminal
+	return k.greeting.version >= 2 && e.Runtime == nil && !e.Process.Terminal
 }
 
-// Capture runs a process as [Keeper.Exec] does, without input, and writes its output to stdout and stderr until it has ended; output
-// that somebody it left behind holds open is waited for a second more. When ctx ends, the process and all that it has started are
-// killed, and the cause is returned. An error of a writer is returned too, after the process is killed.
+// Capture runs a process as [Keeper.Exec] does, without input, and writes its output to stdout and stderr until it has
+// ended; output that somebody it left behind holds open is waited for a second more. When ctx ends, the process and all
+// that it has started are killed, and the cause is returned. An error of a writer is returned too, after the process is
+// killed.
 func (k *Keeper) Capture(ctx context.Context, e Exec, stdout, stderr io.Writer) (Exit, error) {
 	x, err := k.capture(ctx, e, stdout, stderr)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrSilent) {
@@ -49,7 +50,7 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 	if err != nil {
 		return Exit{}, err
 	}
-	l, err := k.line(ctx)
+	l, err := k.lines.take(ctx, &k.peer)
 	if err != nil {
 		return Exit{}, err
 	}
@@ -58,7 +59,7 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 		return Exit{}, gone(err)
 	}
 	stop := context.AfterFunc(ctx, func() { l.killSoon(killed) })
-	watched := k.watchdog(func() { _ = l.answers.SetReadDeadline(time.Unix(1, 0)) })
+	watched := k.peer.watchdog(func() { _ = l.answers.SetReadDeadline(time.Unix(1, 0)) })
 	x, err := captured(l, buf[:], e.ContainerID, stdout, stderr)
 	if watched() {
 		_ = l.kill() // for when it goes on
@@ -66,7 +67,7 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 	}
 	if !stop() {
 		l.Close()
-		if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(k.hello(context.WithoutCancel(ctx)), ErrSilent) {
+		if errors.Is(err, os.ErrDeadlineExceeded) && k.mute(context.WithoutCancel(ctx)) {
 			return Exit{}, ErrSilent // the command is not to blame for that it has not ended
 		}
 		return Exit{}, ctx.Err() // it ended because it was killed, or would have been
@@ -75,33 +76,21 @@ func (k *Keeper) capture(ctx context.Context, e Exec, stdout, stderr io.Writer) 
 		l.Close()
 		return Exit{}, err
 	}
-	if x.Signal == int(unix.SIGKILL) {
+	switch {
+	case x.Signal == int(unix.SIGKILL):
 		l.Close() // the keeper may have said so for an entry process that was killed, and hangs up
-	} else {
-		k.keep(l)
+	case k.greeting.version < 3:
+		l.Close() // it takes one command a connection
+	default:
+		k.lines.keep(l)
 	}
 	return x, nil
 }
 
-// line returns the connection the last captured command has left, or a new one.
-func (k *Keeper) line(ctx context.Context) (*line, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if l := k.idle.Swap(nil); l != nil {
-		if l.silent() {
-			return l, nil
-		}
-		l.Close()
-	}
-	return k.openLine(ctx)
-}
-
-// keep leaves a connection for the next command. One is enough: the probes of a pod are rarely asked at the same time.
-func (k *Keeper) keep(l *line) {
-	if k.version < 3 || !k.idle.CompareAndSwap(nil, l) {
-		l.Close()
-	}
+// mute says whether the keeper does not answer now.
+func (k *Keeper) mute(ctx context.Context) bool {
+	_, err := k.peer.hello(ctx)
+	return errors.Is(err, ErrSilent)
 }
 
 func captured(l *line, buf []byte, id string, stdout, stderr io.Writer) (Exit, error) {

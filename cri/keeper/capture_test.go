@@ -36,7 +36,8 @@ func TestCapture(t *testing.T) {
 		"head -c 1000000 /dev/zero | tr '\\0' x; head -c 16384 /dev/zero | tr '\\0' y >&2": {strings.Repeat("x", 1000000), strings.Repeat("y", 16384), 0},
 		"exec >&-; sleep 0.1; echo late >&2":                                               {"", "late\n", 0},
 		"exec >&- 2>&-; sleep 0.1; exit 3":                                                 {"", "", 3},
-		"(sleep 0.2; echo after) & exit 0":                                                 {"after\n", "", 0}, // what is left behind may say a last word
+		// What is left behind may say a last word.
+		"(sleep 0.2; echo after) & exit 0": {"after\n", "", 0},
 	} {
 		var out, err bytes.Buffer
 		e, failed := p.Capture(t.Context(), p.script(id, pid, script), &out, &err)
@@ -142,7 +143,8 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, unix.ENOSPC }
 
-// What a command is asked over may be left by one that was killed, or by an entry process that was, and be wanted by many at once.
+// What a command is asked over may be left by one that was killed, or by an entry process that was, and be wanted by
+// many at once.
 func TestCapturesOneAfterTheOther(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")

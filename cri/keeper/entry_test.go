@@ -107,7 +107,8 @@ func TestEntryProcessEndsWithItsKeeper(t *testing.T) {
 	eventually(t, func() bool { return unix.Kill(proc.Pid, 0) != nil })
 }
 
-// TestExecUnderAProfileWithoutFork has a filter that forbids what the settler needs. With no_new_privs the program loads it itself.
+// TestExecUnderAProfileWithoutFork has a filter that forbids what the settler needs. With no_new_privs the program
+// loads it itself.
 func TestExecUnderAProfileWithoutFork(t *testing.T) {
 	p := newPod(t)
 	profile := func(a specs.LinuxSeccompAction) *specs.LinuxSeccomp {

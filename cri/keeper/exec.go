@@ -73,7 +73,7 @@ func (k *Keeper) exec(ctx context.Context, e Exec) (*Process, error) {
 		}
 	}
 	f.u32(tagFiles, mask)
-	c, m, got, err := k.request(ctx, opExec, f, files...)
+	c, m, got, err := k.peer.request(ctx, opExec, f, files...)
 	if err != nil {
 		return nil, err
 	}

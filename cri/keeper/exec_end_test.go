@@ -208,8 +208,8 @@ func TestExecEndsWithItsContainer(t *testing.T) {
 	p.exit(id)
 }
 
-// TestKeeperOutlivesForgottenExecs ends many programs at once whose agent has hung up: the keeper reaps entry processes of which it has not
-// heard yet what they said last.
+// TestKeeperOutlivesForgottenExecs ends many programs at once whose agent has hung up: the keeper reaps entry processes
+// of which it has not heard yet what they said last.
 func TestKeeperOutlivesForgottenExecs(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")

@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -226,10 +227,10 @@ func TestExecTerminalCanBeResized(t *testing.T) {
 	}
 }
 
-// TestExecOpensNoPasswdThatIsNoFile has a pipe in the place of the file that tells the home directory.
-func TestExecOpensNoPasswdThatIsNoFile(t *testing.T) {
-	p := newPod(t)
-	id, pid := p.sh("sleep 1000")
+// noPasswd has a FIFO in the place of the file that tells the home directory, and returns a check that nobody has
+// opened it.
+func (p *pod) noPasswd(t *testing.T) (check func()) {
+	t.Helper()
 	path := filepath.Join(p.rootfs, "etc/passwd")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -241,16 +242,41 @@ func TestExecOpensNoPasswdThatIsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(watch)
+	t.Cleanup(func() { unix.Close(watch) })
 	if _, err := unix.InotifyAddWatch(watch, path, unix.IN_OPEN); err != nil {
 		t.Fatal(err)
 	}
+	return func() {
+		if n, err := unix.Read(watch, make([]byte, 1024)); err != unix.EAGAIN {
+			t.Errorf("it was opened: %d, %v", n, err)
+		}
+	}
+}
+
+func TestExecOpensNoPasswdThatIsNoFile(t *testing.T) {
+	p := newPod(t)
+	id, pid := p.sh("sleep 1000")
+	unopened := p.noPasswd(t)
 	if out, _, err := p.execIn(id, pid, nil, "/bin/sh", "-c", "echo $HOME"); err != nil || out != "/\n" {
 		t.Errorf("home is %q, %v", out, err)
 	}
-	if n, err := unix.Read(watch, make([]byte, 1024)); err != unix.EAGAIN {
-		t.Errorf("it was opened: %d, %v", n, err)
+	unopened()
+}
+
+func TestStartOpensNoPasswdThatIsNoFile(t *testing.T) {
+	p := newPod(t)
+	unopened := p.noPasswd(t)
+	c := p.container(p.spec("c", "/bin/sh", "-c", "echo home is $HOME"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // else who opens it waits for ever
+	defer cancel()
+	if _, err := p.Run(ctx, c); err != nil {
+		t.Fatal(err)
 	}
+	p.exit(c.ID)
+	if lines := p.log(c.ID); len(lines) != 1 || !strings.HasSuffix(lines[0], "home is /") {
+		t.Errorf("log: %q", lines)
+	}
+	unopened()
 }
 
 // processes finds processes by a part of their command line.

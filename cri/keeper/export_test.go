@@ -24,7 +24,7 @@ func (k *Keeper) GiveUp(ctx context.Context, e Exec) error {
 	if err != nil {
 		return err
 	}
-	c, err := k.dial(ctx)
+	c, err := k.peer.dial(ctx)
 	if err != nil {
 		return err
 	}

@@ -25,8 +25,9 @@ const (
 	programIsExecuted
 )
 
-// TestExecThatEndsEarlyLeavesNothing holds an exec at each moment of its start, and gives it up or kills its entry process there. The
-// program has a file of root's with the setuid bit, before which the kernel forgets what was to be signalled when a parent ends.
+// TestExecThatEndsEarlyLeavesNothing holds an exec at each moment of its start, and gives it up or kills its entry
+// process there. The program has a file of root's with the setuid bit, before which the kernel forgets what was to be
+// signalled when a parent ends.
 func TestExecThatEndsEarlyLeavesNothing(t *testing.T) {
 	p := newPod(t)
 	id, pid := p.sh("sleep 1000")

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 )
 
-// slow is a container of the shared PID namespace that may trace others, and whose processes freeze when the test says so: its freezer
-// is files of the test's.
+// slow is a container of the shared PID namespace that may trace others, and whose processes freeze when the test says
+// so: its freezer is files of the test's.
 func (p *pod) slow() (looker keeper.Container, freezes func()) {
 	p.t.Helper()
 	s := p.spec("c", "/bin/sleep", "1000")
@@ -100,4 +100,38 @@ func TestLaunchLimit(t *testing.T) {
 	}, "true"); err != nil {
 		t.Errorf("exec in the container that was frozen: %v", err)
 	}
+}
+
+// TestStartWithoutProgram has a runtime end its start when the init that it has made in the shared PID namespace still
+// is what it was.
+func TestStartWithoutProgram(t *testing.T) {
+	needFreezer(t)
+	p := newPod(t, func(c *keeper.Config) {
+		c.PID = true
+		c.HoldUp(time.Hour, 3*time.Second) // much longer than the other runtimes' starts take
+	})
+	looker, _ := p.sleeper()
+	// Its init is a shell, which would not say that the program is executed before somebody writes to the gate.
+	script := filepath.Join(p.dir, "runtime")
+	write(t, script, `#!/bin/sh
+for a; do
+	test "$last" = --pid-file && file=$a
+	last=$a
+done
+case " $* " in *" create "*) ;; *) exit 0 ;; esac
+exec </dev/null >/dev/null 2>&1
+nsenter --pid=`+p.NSPath("pid")+` /bin/sh -c 'read x < `+p.gate()+`; exec sleep 1000' &
+children=/proc/$!/task/$!/children
+while ! pid=$(tr -d ' ' < $children) || test -z "$pid" || test "$(readlink /proc/$pid/exe)" = "$(readlink /proc/$!/exe)"; do :; done
+echo $pid > $file
+kill -9 $!
+`, 0o700)
+	s := p.spec("c", "/bin/true")
+	within(s, p.NSPath("pid"))
+	c := p.container(s)
+	c.Runtime = &keeper.Runtime{Command: []string{script}}
+	if pid, err := p.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("started as %d: %v", pid, err)
+	}
+	until(t, "thawed", func() bool { return !frozen(t, looker.ID) })
 }

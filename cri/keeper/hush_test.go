@@ -72,8 +72,8 @@ func until(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// TestContainerSeesNoInit starts containers in a PID namespace in which one looks into all it can see. Their init is born there with the
-// host's root, mounts and capabilities.
+// TestContainerSeesNoInit starts containers in a PID namespace in which one looks into all it can see. Their init is
+// born there with the host's root, mounts and capabilities.
 func TestContainerSeesNoInit(t *testing.T) {
 	needFreezer(t)
 	for name, tc := range map[string]struct {
@@ -206,7 +206,8 @@ func (p *pod) sleeper() (keeper.Container, int) {
 	return c, pid
 }
 
-// allowTwoMore has a container that is at its limit of processes take an exec's two. On v1 an exec of these tests joins the freezer alone.
+// allowTwoMore has a container that is at its limit of processes take an exec's two. On v1 an exec of these tests joins
+// the freezer alone.
 func allowTwoMore(t *testing.T, id string) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(freezer(id), "pids.max"), os.O_WRONLY, 0)
@@ -299,7 +300,8 @@ func TestFrozenIsThawed(t *testing.T) {
 	}
 }
 
-// TestFrozenByOthersStays freezes a container before one is started beside it, and ends the keeper while another is frozen.
+// TestFrozenByOthersStays freezes a container before one is started beside it, and ends the keeper while another is
+// frozen.
 func TestFrozenByOthersStays(t *testing.T) {
 	needFreezer(t)
 	p := newPod(t, func(c *keeper.Config) { c.PID = true })

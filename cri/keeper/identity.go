@@ -16,7 +16,7 @@ import (
 )
 
 // identity names a process for good: a pid alone is reused, and start times
-// begin anew with each boot.
+// begin again with each boot.
 type identity struct {
 	pid   int
 	start uint64

@@ -16,14 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,14 +37,11 @@ var ErrNotFound = errors.New("container does not run")
 // the time. It closes itself with the handle, which so needs no care when either
 // side dies.
 type Keeper struct {
-	id    string
-	dir   string
-	ident identity
-	pid1  int
-	// version is that of the wire format the keeper knows.
-	version uint32
-	idle    atomic.Pointer[line]
-	quiet   atomic.Bool
+	id       string
+	peer     peer
+	greeting greeting
+	lines    lines
+	quiet    atomic.Bool
 }
 
 // Open finds the live keeper of a directory, after the agent was restarted.
@@ -60,41 +54,33 @@ func Open(ctx context.Context, id, dir string) (*Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
 	}
-	k := &Keeper{id: id, dir: dir, ident: ident}
-	if err := k.hello(ctx); err != nil {
+	k := &Keeper{id: id, peer: peer{dir, ident}}
+	if k.greeting, err = k.peer.hello(ctx); err != nil {
 		return nil, fmt.Errorf("open keeper %s: %w", id, err)
 	}
 	return k, nil
-}
-
-func (k *Keeper) hello(ctx context.Context) error {
-	m, err := k.call(ctx, opHello, nil)
-	if err == nil {
-		k.pid1, k.version = int(m.u32(tagPid1)), m.u32(tagVersion)
-	}
-	return err
 }
 
 // ID returns the sandbox id the keeper was started or opened with.
 func (k *Keeper) ID() string { return k.id }
 
 // Dir returns the keeper's directory.
-func (k *Keeper) Dir() string { return k.dir }
+func (k *Keeper) Dir() string { return k.peer.dir }
 
 // Pid returns the process ID of the keeper.
-func (k *Keeper) Pid() int { return k.ident.pid }
+func (k *Keeper) Pid() int { return k.peer.ident.pid }
 
 // Pid1 returns the process ID of process 1 of the PID namespace that the pod's
 // containers share, 0 when they share none.
-func (k *Keeper) Pid1() int { return k.pid1 }
+func (k *Keeper) Pid1() int { return k.greeting.pid1 }
 
 // NSPath returns the path of a namespace of the pod: "ipc", "uts", "net" are
 // the keeper's own; "pid" is that of the pod's process 1, or the keeper's (the
 // host's) when the pod shares none. The path is good while the keeper lives.
 func (k *Keeper) NSPath(kind string) string {
-	pid := k.ident.pid
-	if kind == "pid" && k.pid1 != 0 {
-		pid = k.pid1
+	pid := k.peer.ident.pid
+	if kind == "pid" && k.greeting.pid1 != 0 {
+		pid = k.greeting.pid1
 	}
 	return "/proc/" + strconv.Itoa(pid) + "/ns/" + kind
 }
@@ -194,7 +180,7 @@ func (k *Keeper) Run(ctx context.Context, c Container) (int, error) {
 	if c.Traces {
 		f.str(tagFreezer, c.Freezer)
 	}
-	m, err := k.call(ctx, opRun, f)
+	m, err := k.peer.call(ctx, opRun, f)
 	if err != nil {
 		return 0, fmt.Errorf("run container %s: %w", c.ID, err)
 	}
@@ -208,7 +194,7 @@ func (k *Keeper) Signal(ctx context.Context, containerID string, sig unix.Signal
 	var f fields
 	f.str(tagID, containerID)
 	f.u32(tagSignal, uint32(sig))
-	if _, err := k.call(ctx, opSignal, f); err != nil {
+	if _, err := k.peer.call(ctx, opSignal, f); err != nil {
 		return fmt.Errorf("signal container %s: %w", containerID, err)
 	}
 	return nil
@@ -223,9 +209,9 @@ func (k *Keeper) Forget(containerID string) error {
 	}
 	var f fields
 	f.str(tagID, containerID)
-	err := k.callSoon(opForget, f)
+	err := k.peer.callSoon(opForget, f)
 	if errors.Is(err, ErrGone) || errors.Is(err, ErrSilent) {
-		err = Forget(k.dir, containerID)
+		err = Forget(k.peer.dir, containerID)
 	}
 	if err != nil {
 		return fmt.Errorf("forget container %s: %w", containerID, err)
@@ -233,12 +219,12 @@ func (k *Keeper) Forget(containerID string) error {
 	return nil
 }
 
-// ReopenLog makes the keeper open the log's path anew, after somebody else
+// ReopenLog makes the keeper open the log's path again, after somebody else
 // renamed the file.
 func (k *Keeper) ReopenLog(containerID string) error {
 	var f fields
 	f.str(tagID, containerID)
-	if err := k.callSoon(opReopen, f); err != nil {
+	if err := k.peer.callSoon(opReopen, f); err != nil {
 		return fmt.Errorf("reopen log of %s: %w", containerID, err)
 	}
 	return nil
@@ -250,7 +236,7 @@ func (k *Keeper) Resize(containerID string, w, h uint16) error {
 	f.str(tagID, containerID)
 	f.u32(tagWidth, uint32(w))
 	f.u32(tagHeight, uint32(h))
-	if err := k.callSoon(opResize, f); err != nil {
+	if err := k.peer.callSoon(opResize, f); err != nil {
 		return fmt.Errorf("resize terminal of %s: %w", containerID, err)
 	}
 	return nil
@@ -259,24 +245,22 @@ func (k *Keeper) Resize(containerID string, w, h uint16) error {
 // Stop ends the keeper, and whatever process of the pod is left, and returns
 // when it has ended. It is idempotent.
 func (k *Keeper) Stop(ctx context.Context) error {
-	pidfd, err := k.ident.open()
+	pidfd, err := k.peer.ident.open()
 	if errors.Is(err, ErrGone) {
-		return Kill(k.dir) // what it left behind
+		return Kill(k.peer.dir) // what it left behind
 	}
 	if err != nil {
 		return fmt.Errorf("stop keeper %s: %w", k.id, err)
 	}
 	defer pidfd.Close()
-	if l := k.idle.Swap(nil); l != nil {
-		l.Close()
-	}
-	if _, err := k.call(ctx, opStop, nil); err != nil {
+	k.lines.close()
+	if _, err := k.peer.call(ctx, opStop, nil); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("stop keeper %s: %w", k.id, err)
 		}
 		// It hung up in the middle of the answer, or it is stuck: the outcome
 		// is the same, it has to go.
-		if err := Kill(k.dir); err != nil {
+		if err := Kill(k.peer.dir); err != nil {
 			return fmt.Errorf("stop keeper %s: %w", k.id, err)
 		}
 	}
@@ -287,7 +271,7 @@ func (k *Keeper) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop keeper %s: %w", k.id, err)
 	}
 	// It was listening a moment ago, and takes its socket away once it has no child any more.
-	_, err = os.Lstat(filepath.Join(k.dir, "keeper.sock"))
+	_, err = os.Lstat(filepath.Join(k.peer.dir, "keeper.sock"))
 	k.quiet.Store(errors.Is(err, fs.ErrNotExist))
 	return nil
 }
@@ -295,133 +279,6 @@ func (k *Keeper) Stop(ctx context.Context) error {
 // Quiet says that Stop has ended the keeper in order: everything that descended
 // from it had ended before. It is false after one that was killed.
 func (k *Keeper) Quiet() bool { return k.quiet.Load() }
-
-// dial connects to a keeper's socket. The directory may be longer than a
-// socket address (108 bytes), so the path goes through a descriptor.
-func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
-	path := filepath.Join(dir, "keeper.sock")
-	if len(path) >= 108 {
-		d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return nil, err
-		}
-		defer d.Close()
-		path = "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/keeper.sock"
-	}
-	connect := func() (*net.UnixConn, error) {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "unixpacket", path)
-		for wait, waited := time.Millisecond, time.Duration(0); errors.Is(err, unix.EAGAIN) && waited < answer; wait = min(2*wait, 100*time.Millisecond) {
-			// Its queue of connections is full: unlike TCP, the kernel says so.
-			waited += wait
-			select {
-			case <-ctx.Done():
-				return nil, err
-			case <-time.After(wait):
-			}
-			c, err = d.DialContext(ctx, "unixpacket", path)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return c.(*net.UnixConn), nil
-	}
-	c, err := connect()
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		return relisten(ctx, dir, connect)
-	}
-	return c, err
-}
-
-// call does one request on a connection of its own.
-func (k *Keeper) call(ctx context.Context, o op, f fields) (message, error) {
-	c, m, files, err := k.request(ctx, o, f)
-	if err != nil {
-		return message{}, err
-	}
-	closeAll(files)
-	c.Close()
-	return m, nil
-}
-
-// callSoon is for requests that a keeper answers at once, or never.
-func (k *Keeper) callSoon(o op, f fields) error {
-	_, err := k.call(context.Background(), o, f)
-	return err
-}
-
-// request sends a request and reads its first answer; the connection stays
-// open for what follows.
-func (k *Keeper) request(ctx context.Context, o op, f fields, files ...*os.File) (*net.UnixConn, message, []*os.File, error) {
-	c, err := k.dial(ctx)
-	if err != nil {
-		return nil, message{}, nil, err
-	}
-	// A deadline in the past wakes a blocked read; it is cleared after.
-	wake := func() { _ = c.SetDeadline(time.Unix(1, 0)) }
-	watched := k.guard(o, c, wake)
-	woken := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { wake(); close(woken) })
-	m, got, err := exchange(c, o, f, files)
-	silent := watched()
-	switch {
-	case err == nil:
-	case silent || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil:
-		err = ErrSilent
-	case errors.Is(err, ErrGone):
-		err = k.ended()
-	}
-	if !stop() {
-		<-woken // or it could end what is sent below
-		closeAll(got)
-		got, err = nil, ctx.Err()
-	}
-	if o == opExec && err != nil && (errors.Is(err, ErrSilent) || ctx.Err() != nil) {
-		// It may run, but the caller is told that it does not.
-		_ = c.SetDeadline(time.Now().Add(time.Second))
-		_ = sendSignal(c, unix.SIGKILL)
-	}
-	if err != nil {
-		c.Close()
-		return nil, message{}, nil, err
-	}
-	return c, m, got, nil
-}
-
-func exchange(c *net.UnixConn, o op, f fields, files []*os.File) (message, []*os.File, error) {
-	if err := send(c, o, f, files...); err != nil {
-		return message{}, nil, gone(err)
-	}
-	m, got, err := receive(c, make([]byte, 4096))
-	if err != nil {
-		return message{}, nil, gone(err)
-	}
-	switch m.op {
-	case opOK:
-		return m, got, nil
-	case opError:
-		closeAll(got)
-		return message{}, nil, m.failure()
-	}
-	closeAll(got)
-	return message{}, nil, fmt.Errorf("keeper answered with unexpected operation %d", m.op)
-}
-
-// failure is what an opError says.
-func (m message) failure() error {
-	if unix.Errno(m.u32(tagStatus)) == unix.ESRCH {
-		return fmt.Errorf("%w: %s", ErrNotFound, m.text(tagText))
-	}
-	return errors.New(m.text(tagText))
-}
-
-// gone turns the ways in which a socket says that its other end died into one.
-func gone(err error) error {
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) {
-		return ErrGone
-	}
-	return err
-}
 
 // checkID refuses what cannot be a file name in the keeper's directory.
 func checkID(id string) error {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dying is how long Kill waits for the end of what it has killed. Only a process that the kernel holds, in a file system that does not
-// answer for instance, takes longer than some milliseconds.
+// dying is how long Kill waits for the end of what it has killed. Only a process that the kernel holds, in a file
+// system that does not answer for instance, takes longer than some milliseconds.
 const dying = 10 * time.Second
 
 // Kill ends a keeper that cannot be talked to, and the processes of its pod:

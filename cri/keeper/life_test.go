@@ -75,7 +75,7 @@ func TestStartFindsALiveKeeper(t *testing.T) {
 	if _, err := keeper.Open(t.Context(), "pod", c.Dir); !errors.Is(err, keeper.ErrGone) {
 		t.Errorf("open after stop: %v", err)
 	}
-	// And it can be started anew in the same directory.
+	// And it can be started again in the same directory.
 	if k, err = keeper.Start(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}

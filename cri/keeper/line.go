@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -13,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// line is a connection that carries one captured command after the other. A probe is asked every second, so what the agent does for
-// one is made of as few wake-ups and system calls as there can be:
+// line is a connection that carries one captured command after the other. A probe is asked every second, so what the
+// agent does for one is made of as few wake-ups and system calls as there can be:
 //
-//   - The connection is not in the Go runtime's own poller, which would wake up when the keeper has taken a request, to see that
-//     another could be sent. What is there is an epoll that tells of answers alone.
+//   - The connection is not in the Go runtime's own poller, which would wake up when the keeper has taken a request, to
+//     see that another could be sent. What is there is an epoll that tells of answers alone.
 //   - Its calls do not block, so the scheduler is not told of them: it would wake its monitor to look after them.
 //
 // Both files close themselves when nobody has them any more.
@@ -26,8 +27,39 @@ type line struct {
 	io, wait      syscall.RawConn // of each
 }
 
-func (k *Keeper) openLine(ctx context.Context) (*line, error) {
-	c, err := k.dial(ctx)
+// lines keeps the connection of the last captured command for the next one.
+type lines struct{ idle atomic.Pointer[line] }
+
+// take returns the connection the last captured command has left, or a new one.
+func (s *lines) take(ctx context.Context, p *peer) (*line, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if l := s.idle.Swap(nil); l != nil {
+		if l.silent() {
+			return l, nil
+		}
+		l.Close()
+	}
+	return openLine(ctx, p)
+}
+
+// keep leaves a connection for the next command. One is enough: the probes of a pod are rarely asked at the same time.
+func (s *lines) keep(l *line) {
+	if !s.idle.CompareAndSwap(nil, l) {
+		l.Close()
+	}
+}
+
+// close hangs up what was kept.
+func (s *lines) close() {
+	if l := s.idle.Swap(nil); l != nil {
+		l.Close()
+	}
+}
+
+func openLine(ctx context.Context, p *peer) (*line, error) {
+	c, err := p.dial(ctx)
 	if err != nil {
 		return nil, err
 	}

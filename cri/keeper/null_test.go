@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 )
 
-// checkFiles looks at the first three files of a process in a container: those of them that want names as the null device are one, and
-// none is the host's. Who has that open can change its mode.
+// checkFiles looks at the first three files of a process in a container: those of them that want names as the null
+// device are one, and none is the host's. Who has that open can change its mode.
 func checkFiles(t *testing.T, pid int, want ...int) {
 	t.Helper()
 	var host, st unix.Stat_t
@@ -50,7 +50,8 @@ func hostNull(t *testing.T) string {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// TestNullIsTheContainersOwn looks at what execs have for files that are not asked for, whatever the container does to its /dev/null.
+// TestNullIsTheContainersOwn looks at what execs have for files that are not asked for, whatever the container does to
+// its /dev/null.
 func TestNullIsTheContainersOwn(t *testing.T) {
 	for name, script := range map[string]string{
 		"as it was":    "true",
@@ -90,7 +91,8 @@ func TestNullIsTheContainersOwn(t *testing.T) {
 			if _, err := proc.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// A probe has its input from there. It changes the mode only of what is not the host's: a test must not do the harm it is about.
+			// A probe has its input from there. It changes the mode only of what is not the host's: a test must not do
+			// the harm it is about.
 			var out strings.Builder
 			e, err := p.Capture(t.Context(), p.script(c.ID, pid, fmt.Sprintf(`[ "$(stat -L -c %%d:%%i /proc/self/fd/0)" = %s ] && exit 9
 				cat; echo x >&0 && echo written; chmod 0 /proc/self/fd/0; echo $?`, hostNull(t))), &out, &out)

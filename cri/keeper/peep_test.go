@@ -18,8 +18,8 @@ import (
 	"github.com/berth-node/berth/cri/keeper"
 )
 
-// peep runs a container in the pod that has CAP_SYS_PTRACE and nothing else, and looks for processes that have more. The secret is
-// what the keeper holds for another container.
+// peep runs a container in the pod that has CAP_SYS_PTRACE and nothing else, and looks for processes that have more.
+// The secret is what the keeper holds for another container.
 func (p *pod) peep(secret string, change func(*specs.Spec)) (keeper.Container, keeper.Exec) {
 	p.t.Helper()
 	p.install("peep")
@@ -51,8 +51,8 @@ func (p *pod) peep(secret string, change func(*specs.Spec)) (keeper.Container, k
 	return c, keeper.Exec{ContainerID: c.ID, Pid: pid, Process: pr, SeccompBPF: bpf}
 }
 
-// install puts a program of test/fixtures into the root directory. It is compiled, or where there is no compiler as make build-test has
-// made it.
+// install puts a program of test/fixtures into the root directory. It is compiled, or where there is no compiler as
+// make build-test has made it.
 func (p *pod) install(name string) {
 	p.t.Helper()
 	bin := filepath.Join(p.rootfs, "bin", name)
@@ -88,8 +88,9 @@ func (p *pod) saw(c keeper.Container) (found []string, held int) {
 	return found, held
 }
 
-// TestContainerSeesNoProcessWithMoreThanItself looks into every process of execs and exec probes on its way into the container. The
-// kernel does not protect those from CAP_SYS_PTRACE: /proc/N/root of one with the host's root is the host.
+// TestContainerSeesNoProcessWithMoreThanItself looks into every process of execs and exec probes on its way into the
+// container. The kernel does not protect those from CAP_SYS_PTRACE: /proc/N/root of one with the host's root is the
+// host.
 func TestContainerSeesNoProcessWithMoreThanItself(t *testing.T) {
 	for name, tc := range map[string]struct {
 		shared bool

@@ -157,8 +157,8 @@ func cancelAt(dir string, step int, cancel context.CancelFunc) {
 	}
 }
 
-// TestLauncherEndsWithItsKeeper has a keeper die while a launcher has the order to start a container and does not get on. Later
-// there would be nobody to look for what it makes.
+// TestLauncherEndsWithItsKeeper has a keeper die while a launcher has the order to start a container and does not get
+// on. Later there would be nobody to look for what it makes.
 func TestLauncherEndsWithItsKeeper(t *testing.T) {
 	p := newPod(t)
 	var launcher int

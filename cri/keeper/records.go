@@ -40,7 +40,7 @@ type State struct {
 }
 
 // Exits reads every exit record, also while the keeper is dead.
-func (k *Keeper) Exits() ([]Exit, error) { return ReadExits(k.dir) }
+func (k *Keeper) Exits() ([]Exit, error) { return ReadExits(k.peer.dir) }
 
 // ReadExits reads every exit record of a keeper's directory. One that is damaged
 // does not keep the others from being read: it is part of the error, and that its
@@ -134,8 +134,8 @@ func readRecord(path string) (string, error) {
 	return string(b), err
 }
 
-// lostExit is what is left to tell of a container whose exit record is damaged: that there is one. It is false where the container's
-// process still is there.
+// lostExit is what is left to tell of a container whose exit record is damaged: that there is one. It is false where
+// the container's process still is there.
 func lostExit(dir, id string) (Exit, bool) {
 	e := Exit{ContainerID: id, Code: lostCode}
 	info, err := os.Stat(filepath.Join(dir, "exit", id))
@@ -280,7 +280,7 @@ func (k *Keeper) Watch(ctx context.Context, fn func(Exit)) error {
 }
 
 func (k *Keeper) watch(ctx context.Context, tell func(Exit)) error {
-	c, _, files, err := k.request(ctx, opWatch, nil)
+	c, _, files, err := k.peer.request(ctx, opWatch, nil)
 	if err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (k *Keeper) watch(ctx context.Context, tell func(Exit)) error {
 	for {
 		m, files, err := receive(c, buf)
 		if err = gone(err); errors.Is(err, ErrGone) {
-			return k.ended()
+			return k.peer.ended()
 		}
 		if err != nil {
 			return err

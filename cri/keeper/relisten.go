@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relistens is how long a live keeper without its socket is waited for. One of an older version never listens again, and one that is
-// frozen not now.
+// relistens is how long a live keeper without its socket is waited for. One of an older version never listens again,
+// and one that is frozen not now.
 const relistens = 2 * time.Second
 
-// relisten has a keeper whose socket is gone, but which lives, listen anew, and connects. The keeper does so at SIGHUP; one of an older
-// version has that signal blocked, and stays as it is. ErrGone: it does not live.
+// relisten has a keeper whose socket is gone, but which lives, listen again, and connects. The keeper does so at
+// SIGHUP; one of an older version has that signal blocked, and stays as it is. ErrGone: it does not live.
 func relisten(ctx context.Context, dir string, connect func() (*net.UnixConn, error)) (*net.UnixConn, error) {
 	ident, err := findIdentity(ctx, dir)
 	if err != nil {
@@ -31,7 +31,8 @@ func relisten(ctx context.Context, dir string, connect func() (*net.UnixConn, er
 	if err != nil {
 		return nil, err
 	}
-	// The directory tells when the socket is there. It is listened to before the signal, and the socket is looked for after it.
+	// The directory tells when the socket is there. It is listened to before the signal, and the socket is looked for
+	// after it.
 	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("create inotify instance: %w", err)

@@ -56,8 +56,8 @@ func TestSignalEndsAContainer(t *testing.T) {
 	}
 }
 
-// TestRunReturnsWhenTheProgramRuns looks at the process at once: until it executes the program it is libcontainer's, which
-// reads as the helper and lets nobody look into it.
+// TestRunReturnsWhenTheProgramRuns looks at the process at once: until it executes the program it is libcontainer's,
+// which reads as the helper and lets nobody look into it.
 func TestRunReturnsWhenTheProgramRuns(t *testing.T) {
 	p := newPod(t)
 	for i := range 20 {
@@ -265,6 +265,42 @@ func TestOOMKillIsTold(t *testing.T) {
 	id, _ := p.sh("exit 1")
 	if e := p.exit(id); e.OOMKilled {
 		t.Errorf("ended with %+v", e)
+	}
+}
+
+// TestOOMKillOfGoneGroup: systemd removes the group of a container that has ended before the keeper reads its counter. The pod's counts it.
+func TestOOMKillOfGoneGroup(t *testing.T) {
+	p := newPod(t)
+	group := t.TempDir()
+	events := func(kills int) {
+		t.Helper()
+		text := fmt.Sprintf("low 0\nhigh 0\nmax 7\noom %d\noom_kill %d\noom_group_kill 0\n", kills, kills)
+		if err := os.WriteFile(filepath.Join(group, "memory.events"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		kills  int
+		signal unix.Signal
+		want   bool
+	}{
+		"killed": {3, unix.SIGKILL, true}, "by somebody": {2, unix.SIGKILL, false}, "itself": {3, unix.SIGTERM, false},
+	} {
+		events(2) // of a container before this one
+		one := p.container(p.spec(strings.ReplaceAll(name, " ", "-"), "/bin/sh", "-c", "trap 'exit 1' TERM; echo up; sleep 1000 & wait"))
+		one.MemoryCgroup = filepath.Join(group, "gone")
+		pid, err := p.Run(t.Context(), one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool { return len(p.log(one.ID)) > 0 }) // it has its trap
+		events(c.kills)
+		if err := unix.Kill(pid, c.signal); err != nil {
+			t.Fatal(err)
+		}
+		if e := p.exit(one.ID); e.OOMKilled != c.want {
+			t.Errorf("%s: ended with %+v", name, e)
+		}
 	}
 }
 

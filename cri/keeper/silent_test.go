@@ -26,10 +26,10 @@ func sendSignal(t testing.TB, pid int, sig unix.Signal) {
 
 // TestStoppedKeeper asks a stopped keeper everything there is to ask: each question ends, and none takes it for dead.
 func TestStoppedKeeper(t *testing.T) {
-	keeper.AnswerWithin(t, 200*time.Millisecond)
 	p := newPod(t)
 	id, pid := p.sh("sleep 5001")
 	stopped := p.Pid()
+	keeper.AnswerWithin(t, 200*time.Millisecond)
 	sendSignal(t, stopped, unix.SIGSTOP)
 	defer func() { _ = unix.Kill(stopped, unix.SIGCONT) }()
 	ctx := t.Context()
@@ -84,9 +84,9 @@ func TestStoppedKeeper(t *testing.T) {
 
 // TestStopOfAStoppedKeeper ends one that cannot be talked to.
 func TestStopOfAStoppedKeeper(t *testing.T) {
-	keeper.AnswerWithin(t, 200*time.Millisecond)
 	p := newPod(t)
 	p.sh("sleep 5002")
+	keeper.AnswerWithin(t, 200*time.Millisecond)
 	sendSignal(t, p.Pid(), unix.SIGSTOP)
 	if err := p.Stop(t.Context()); err != nil {
 		t.Error(err)
@@ -98,9 +98,9 @@ func TestStopOfAStoppedKeeper(t *testing.T) {
 
 // TestFullQueue fills the queue of connections of a keeper that takes none from it.
 func TestFullQueue(t *testing.T) {
-	keeper.AnswerWithin(t, 200*time.Millisecond)
 	p := newPod(t)
 	stopped := p.Pid()
+	keeper.AnswerWithin(t, 200*time.Millisecond)
 	sendSignal(t, stopped, unix.SIGSTOP)
 	defer func() { _ = unix.Kill(stopped, unix.SIGCONT) }()
 	d, err := os.Open(p.Dir())
@@ -133,9 +133,9 @@ func TestFullQueue(t *testing.T) {
 
 // TestDamagedKeeperFiles finds a live keeper whatever became of its files, and ends it.
 func TestDamagedKeeperFiles(t *testing.T) {
-	keeper.AnswerWithin(t, 200*time.Millisecond)
 	p := newPod(t)
 	p.sh("sleep 5003")
+	keeper.AnswerWithin(t, 200*time.Millisecond)
 	path := filepath.Join(p.Dir(), "keeper.pid")
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func TestDamagedKeeperFiles(t *testing.T) {
 		}
 	}
 	write(t, path, string(whole), 0o600)
-	// Without its socket it lives, and listens anew, also when its file is damaged, too.
+	// Without its socket it lives, and listens again, also when its file is damaged, too.
 	write(t, path, "", 0o600)
 	sock := filepath.Join(p.Dir(), "keeper.sock")
 	if err := os.Rename(sock, sock+".away"); err != nil {
@@ -239,7 +239,8 @@ func TestNoFilesLeft(t *testing.T) {
 	}
 }
 
-// TestHelperIsShared opens the helper again while a keeper executes it: it is the same memory, and starts keepers as before.
+// TestHelperIsShared opens the helper again while a keeper executes it: it is the same memory, and starts keepers as
+// before.
 func TestHelperIsShared(t *testing.T) {
 	p := newPod(t)
 	path, err := helperBinary()

@@ -48,8 +48,8 @@ type Config struct {
 	// NoSpare says that all containers will have a Runtime, so that no
 	// launcher of libcontainer need wait for the first.
 	NoSpare bool
-	// How long others may take to freeze before a container is started that they could look into, and for how long its start may
-	// keep them so; 0 is freezeLimit and launchLimit.
+	// How long others may take to freeze before a container is started that they could look into, and for how long its
+	// start may keep them so; 0 is freezeLimit and launchLimit.
 	freeze, launch time.Duration
 }
 
@@ -153,7 +153,7 @@ func start(ctx context.Context, c Config) (*Keeper, error) {
 	if err != nil {
 		return nil, errors.Join(err, giveUp(pidfd, ended))
 	}
-	return &Keeper{id: c.ID, dir: c.Dir, ident: ident, pid1: pid1, version: wireVersion}, nil
+	return &Keeper{id: c.ID, peer: peer{c.Dir, ident}, greeting: greeting{pid1, wireVersion}}, nil
 }
 
 // fork executes the helper as a keeper. Its files are numbered from 3 on, as

@@ -166,7 +166,8 @@ func begin(buf []byte) fields {
 	return append(buf[:0], make([]byte, headerSize)...)
 }
 
-// packet makes a message of what was begun with [begin]. What is too large for a packet is in the memfd that goes with it.
+// packet makes a message of what was begun with [begin]. What is too large for a packet is in the memfd that goes with
+// it.
 func (f fields) packet(o op) ([]byte, *os.File, error) {
 	n := len(f) - headerSize
 	if n <= maxInline {

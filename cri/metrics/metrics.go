@@ -1,5 +1,5 @@
-// Package metrics turns what pods and containers use into the metrics of the CRI, under the names and with the labels that
-// kubelet has from cAdvisor. It is pure: who measures hands the measures in.
+// Package metrics turns what pods and containers use into the metrics of the CRI, under the names and with the labels
+// that kubelet has from cAdvisor. It is pure: who measures hands the measures in.
 package metrics
 
 import (

@@ -21,8 +21,8 @@ type Limits struct {
 	RDTReady       func() error // says what is missing for RDT
 }
 
-// Adjust does to a container's specification what plugins ask for. What this runtime cannot do is an error, and the container is
-// not created: a plugin that asked for it counts on it.
+// Adjust does to a container's specification what plugins ask for. What this runtime cannot do is an error, and the
+// container is not created: a plugin that asked for it counts on it.
 func Adjust(s *specs.Spec, a *api.ContainerAdjustment, l Limits) error {
 	if a == nil {
 		return nil
@@ -50,8 +50,8 @@ func Adjust(s *specs.Spec, a *api.ContainerAdjustment, l Limits) error {
 	return nil
 }
 
-// Remove takes out of a specification the variables, mounts and devices that plugins have removed. The library does not say which,
-// but what it has asked the last plugin about does not have them any more.
+// Remove takes out of a specification the variables, mounts and devices that plugins have removed. The library does not
+// say which, but what it has asked the last plugin about does not have them any more.
 func Remove(s *specs.Spec, last *api.Container) {
 	env, mounts, devices := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, kv := range last.GetEnv() {

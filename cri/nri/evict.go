@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// evicting reads the evictions out of the plugins' answers. The protocol has them beside adjustments and updates, but the library
-// merges the answers of all plugins into one without them.
+// evicting reads the evictions out of the plugins' answers. The protocol has them beside adjustments and updates, but
+// the library merges the answers of all plugins into one without them.
 func evicting(rt Runtime, log *slog.Logger) ttrpc.ClientOpts {
 	return ttrpc.WithUnaryClientInterceptor(func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, info *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
 		if err := call(ctx, req, resp); err != nil {

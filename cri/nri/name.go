@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/internal/socket"
 )
 
-// name is where plugins look for the socket. The library listens once, and what it listens on has a second name beside it, so that the
-// first can be given again when somebody removes it.
+// name is where plugins look for the socket. The library listens once, and what it listens on has a second name beside
+// it, so that the first can be given again when somebody removes it.
 type name struct {
 	path, own string
 
@@ -24,9 +24,10 @@ type name struct {
 	wait   sync.WaitGroup
 }
 
-func newName(path string) *name {
-	return &name{path: path, own: filepath.Join(filepath.Dir(path), "."+filepath.Base(path))}
-}
+func newName(path string) *name { return &name{path: path, own: Own(path)} }
+
+// Own is the second name of the socket at path. A process that was killed leaves both.
+func Own(path string) string { return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)) }
 
 // keep gives the socket, which the library has made, its name, and has it keep that until end.
 func (n *name) keep(log *slog.Logger) error {

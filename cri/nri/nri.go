@@ -1,8 +1,8 @@
-// Package nri calls plugins of the Node Resource Interface at what happens to pods and containers, and does to a container's
-// specification what they ask for.
+// Package nri calls plugins of the Node Resource Interface at what happens to pods and containers, and does to a
+// container's specification what they ask for.
 //
-// The protocol, the order of plugins, conflicts between them and their end are the published adaptation library's. A plugin that
-// crashes or does not answer in time is let go, and what it was asked goes on without it.
+// The protocol, the order of plugins, conflicts between them and their end are the published adaptation library's. A
+// plugin that crashes or does not answer in time is let go, and what it was asked goes on without it.
 package nri
 
 import (
@@ -25,8 +25,8 @@ type Config struct {
 	PluginDir string // of plugins that are started with the runtime
 	ConfigDir string // of their configuration
 	Version   string // of the runtime
-	// How long a plugin may take to register once it is connected (0 = 5 s), to answer a call (0 = 2 s), and the first one, which tells
-	// it of all that there is (0 = 30 s, never less than for others).
+	// How long a plugin may take to register once it is connected (0 = 5 s), to answer a call (0 = 2 s), and the first
+	// one, which tells it of all that there is (0 = 30 s, never less than for others).
 	RegistrationTimeout, RequestTimeout, SynchronizeTimeout time.Duration
 	Log                                                     *slog.Logger
 }
@@ -55,8 +55,8 @@ func Start(c Config, rt Runtime) (*Plugins, error) {
 	request := cmp.Or(c.RequestTimeout, adaptation.DefaultPluginRequestTimeout)
 	sync := func(ctx context.Context, tell adaptation.SyncCB) error {
 		pods, containers := rt.PluginState(ctx)
-		// A plugin is told of all pods at once, and may look at each. The library knows one time for all that it asks, and takes it
-		// when it begins; no pod is made meanwhile.
+		// A plugin is told of all pods at once, and may look at each. The library knows one time for all that it asks,
+		// and takes it when it begins; no pod is made meanwhile.
 		adaptation.SetPluginRequestTimeout(max(cmp.Or(c.SynchronizeTimeout, 30*time.Second), request))
 		updates, err := tell(ctx, pods, containers)
 		adaptation.SetPluginRequestTimeout(request)
@@ -127,8 +127,8 @@ func (p *Plugins) Close() error {
 // Active says whether there is any plugin to be told.
 func (p *Plugins) Active() bool { return p != nil && p.count.Load() > 0 }
 
-// Hold keeps new plugins waiting until release is called, so that each learns of a thing either from what there is when it comes or
-// from an event, and never not at all. Who holds must not hold again.
+// Hold keeps new plugins waiting until release is called, so that each learns of a thing either from what there is when
+// it comes or from an event, and never not at all. Who holds must not hold again.
 func (p *Plugins) Hold() (release func()) {
 	if p == nil {
 		return func() {}
@@ -161,8 +161,8 @@ func (*Plugins) RecordPluginAdjustments(string, string, *adaptation.ContainerAdj
 
 type logger struct{ log *slog.Logger }
 
-// LogTo sends what the library logs to log. It is for the program to call, before anything else here, since the library has one
-// logger for the whole process.
+// LogTo sends what the library logs to log. It is for the program to call, before anything else here, since the library
+// has one logger for the whole process.
 func LogTo(log *slog.Logger) { nrilog.Set(logger{log.With("from", "nri")}) }
 
 func (l logger) Debugf(ctx context.Context, f string, args ...any) {

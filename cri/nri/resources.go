@@ -119,8 +119,8 @@ func Container(c *api.Container, s *specs.Spec, asked *runtimeapi.LinuxContainer
 	return nil
 }
 
-// shares tells those that were asked for where the specification has them as a weight, on cgroup v2: plugins that place containers
-// compute what CPU each has requested from its shares.
+// shares tells those that were asked for where the specification has them as a weight, on cgroup v2: plugins that place
+// containers compute what CPU each has requested from its shares.
 func shares(r *api.LinuxResources, asked *runtimeapi.LinuxContainerResources) {
 	v := uint64(asked.GetCpuShares())
 	if r == nil || v == 0 || r.GetCpu().GetShares() != nil {

@@ -12,30 +12,36 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/cri/oplock"
 )
 
 // AppArmorDefault is the name of the profile RuntimeDefault.
 const AppArmorDefault = "berth-default"
 
-// ErrNoProfile says that the profile RuntimeDefault cannot be loaded on this machine. Containers run without it, as other runtimes
-// have them.
+// ErrNoProfile says that the profile RuntimeDefault cannot be loaded on this machine. Containers run without it, as
+// other runtimes have them.
 var ErrNoProfile = errors.New("the AppArmor profile RuntimeDefault cannot be loaded")
 
 // AppArmor keeps the profile RuntimeDefault loaded. The zero value is ready to use.
 type AppArmor struct {
-	mu     sync.Mutex
-	loaded bool // by this process, so that it is the one of this version
+	once   sync.Once
+	lock   oplock.Lock // waiters may give up: the parser takes seconds, or its whole time
+	loaded bool        // by this process, so that it is the one of this version
 
 	// Places of tests; "" = the machine's.
 	profiles, parser, own string
 }
 
-// Ensure has the kernel know the profile. It is loaded anew by each process, whose version may have other rules, and again when somebody
-// has removed it: aa-remove-unknown takes away all that is not in a file of /etc/apparmor.d. The error is [ErrNoProfile] where that
-// cannot work here at all.
+// Ensure has the kernel know the profile. It is loaded by each process, whose version may have other rules, and again
+// when somebody has removed it: aa-remove-unknown takes away all that is not in a file of /etc/apparmor.d. The error is
+// [ErrNoProfile] where that cannot work here at all.
 func (a *AppArmor) Ensure(ctx context.Context) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.once.Do(func() { a.lock = oplock.New() })
+	if err := a.lock.Lock(ctx); err != nil {
+		return fmt.Errorf("load AppArmor profile %s: wait for another load: %w", AppArmorDefault, err)
+	}
+	defer a.lock.Unlock()
 	known, err := a.known()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoProfile, err)
@@ -106,8 +112,8 @@ func (a *AppArmor) load(ctx context.Context, parser string) error {
 	return nil
 }
 
-// profile is the text of the profile. It includes nothing of the machine's, but for the features that rules are meant for, without which
-// a parser of another version would take what is not mentioned for forbidden.
+// profile is the text of the profile. It includes nothing of the machine's, but for the features that rules are meant
+// for, without which a parser of another version would take what is not mentioned for forbidden.
 func (a *AppArmor) profile() []byte {
 	own := a.own
 	if own == "" {
@@ -126,8 +132,8 @@ func (a *AppArmor) profile() []byte {
 	return []byte(abi + strings.NewReplacer("NAME", AppArmorDefault, "  AGENT\n", agent).Replace(defaultProfile))
 }
 
-// defaultProfile allows what capabilities, namespaces and seccomp leave to a container, but for the doors to the machine that are files:
-// it holds where a masked path or a read-only mount is missing.
+// defaultProfile allows what capabilities, namespaces and seccomp leave to a container, but for the doors to the
+// machine that are files: it holds where a masked path or a read-only mount is missing.
 const defaultProfile = `profile NAME flags=(attach_disconnected,mediate_deleted) {
   capability,
   network,

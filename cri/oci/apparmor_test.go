@@ -1,13 +1,16 @@
 package oci
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -120,5 +123,31 @@ func TestWhoIsArmored(t *testing.T) {
 				t.Errorf("%s where it is not loaded: got %q", name, s.Process.ApparmorProfile)
 			}
 		}
+	}
+}
+
+// TestSlowParser has a parser that does not come to its end: who has given up waits for it no longer.
+func TestSlowParser(t *testing.T) {
+	a, _ := testArmor(t)
+	pipe := filepath.Join(t.TempDir(), "begun")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	must(t, os.WriteFile(a.parser, []byte("#!/bin/sh\necho > "+pipe+"; exec sleep 1000\n"), 0o700))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Ensure(ctx) }()
+	if _, err := os.ReadFile(pipe); err != nil { // the parser runs
+		t.Fatal(err)
+	}
+	gone, end := context.WithDeadline(t.Context(), time.Now())
+	defer end()
+	if err := a.Ensure(gone); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v", err)
+	}
+	if len(ended) > 0 {
+		t.Error("it has waited for the parser")
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a load that was given up has worked")
 	}
 }

@@ -29,8 +29,8 @@ func CgroupPath(parent, id string) string {
 	return path.Join(dir, leaf)
 }
 
-// UnitPath says a path of [CgroupPath] as the runtime specification names a unit of systemd: slice:prefix:name. ok is false for
-// what is not a scope of ours.
+// UnitPath says a path of [CgroupPath] as the runtime specification names a unit of systemd: slice:prefix:name. ok is
+// false for what is not a scope of ours.
 func UnitPath(cgroup string) (unit string, ok bool) {
 	id, isScope := strings.CutSuffix(path.Base(cgroup), ".scope")
 	id, ours := strings.CutPrefix(id, scopePrefix+"-")

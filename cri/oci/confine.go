@@ -31,8 +31,8 @@ func confinement(in *Input, s *specs.Spec) error {
 	return nil
 }
 
-// seLinux is the label that the options ask for, none where nothing is labelled: manifests that are for any node name one, and expect it
-// to be ignored there, as all runtimes do.
+// seLinux is the label that the options ask for, none where nothing is labelled: manifests that are for any node name
+// one, and expect it to be ignored there, as all runtimes do.
 func seLinux(o *runtimeapi.SELinuxOption, h Host) string {
 	if !h.SELinux || !asksForLabel(o) {
 		return ""
@@ -50,7 +50,8 @@ func asksForLabel(o *runtimeapi.SELinuxOption) bool {
 	return o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
 }
 
-// Unlabelled says that a container asks for a label of SELinux and has none, as this kernel has no SELinux or no policy.
+// Unlabelled says that a container asks for a label of SELinux and has none, as this kernel has no SELinux or no
+// policy.
 func Unlabelled(in *Input) bool {
 	sc := security(in.Container)
 	return !in.Host.SELinux && !sc.GetPrivileged() && asksForLabel(sc.GetSelinuxOptions())

@@ -55,7 +55,8 @@ func isYes(path string) bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// labels says whether SELinux runs, and has a policy: without one it takes no label, and every process has the kernel's own.
+// labels says whether SELinux runs, and has a policy: without one it takes no label, and every process has the kernel's
+// own.
 func labels() bool {
 	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil {
 		return false
@@ -76,7 +77,8 @@ func ReadFile(root, path string) ([]byte, error) {
 	}
 	defer unix.Close(dir)
 	how := unix.OpenHow{
-		// Only to look at it: the mere opening of a device does something to it, and of a FIFO to who waits at its other end.
+		// Only to look at it: the mere opening of a device does something to it, and of a FIFO to who waits at its
+		// other end.
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}

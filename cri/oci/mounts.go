@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// mounts puts the runtime's own mounts first, the pod's files and the container's mounts behind, parents before children.
-// What the container mounts itself replaces the runtime's at the same place.
+// mounts puts the runtime's own mounts first, the pod's files and the container's mounts behind, parents before
+// children. What the container mounts itself replaces the runtime's at the same place.
 func mounts(in *Input, s *specs.Spec) error {
 	own, rootPropagation, err := containerMounts(in)
 	if err != nil {
@@ -30,8 +30,9 @@ func mounts(in *Input, s *specs.Spec) error {
 			continue
 		}
 		s.Mounts = append(s.Mounts, m)
-		// There is one sysfs for all mounts of a network namespace. With "ro" the first container of a pod would make it read-only
-		// for all of them, privileged ones too, and libcontainer drops "rro" here; a read-only path is a mount of its own.
+		// There is one sysfs for all mounts of a network namespace. With "ro" the first container of a pod would make
+		// it read-only for all of them, privileged ones too, and libcontainer drops "rro" here; a read-only path is a
+		// mount of its own.
 		if m.Type == "sysfs" && !security(in.Container).GetPrivileged() {
 			s.Linux.ReadonlyPaths = append(s.Linux.ReadonlyPaths, m.Destination)
 		}
@@ -125,7 +126,8 @@ func containerMounts(in *Input) (out []specs.Mount, rootPropagation string, err 
 			}
 		}
 		one := specs.Mount{Destination: path.Clean("/" + m.GetContainerPath()), Type: "bind", Source: src, Options: opts}
-		if m.GetImage() == nil { // else its files have the pod's ids already, and the kernel cannot map a stack of layers
+		if m.GetImage() == nil {
+			// Else its files have the pod's ids already, and the kernel cannot map a stack of layers.
 			one.UIDMappings, one.GIDMappings = idMappings(m.GetUidMappings()), idMappings(m.GetGidMappings())
 		}
 		out = append(out, one)

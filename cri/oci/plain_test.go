@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadFileOpensNoDevice: an image may have a device for its /etc/passwd, and some do things when they are merely opened: a watchdog
-// starts to count, a tape is rewound, a modem dials.
+// TestReadFileOpensNoDevice: an image may have a device for its /etc/passwd, and some do things when they are merely
+// opened: a watchdog starts to count, a tape is rewound, a modem dials.
 func TestReadFileOpensNoDevice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it makes devices")

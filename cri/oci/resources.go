@@ -87,7 +87,8 @@ func Weigh(r *specs.LinuxResources) {
 	}
 }
 
-// weigh makes a weight of shares, so that it is the kernel's conversion everywhere: libraries have had two of their own.
+// weigh makes a weight of shares, so that it is the kernel's conversion everywhere: libraries have had two of their
+// own.
 func weigh(cpu *specs.LinuxCPU, unified map[string]string) map[string]string {
 	if unified == nil {
 		unified = map[string]string{}

@@ -26,9 +26,9 @@ type groupEntry struct {
 	members []string
 }
 
-// ResolveUser says who the container's process is: what the pod asks for, else what the image says, else root. passwd and
-// group are the image's files, nil where it has none. A number needs no entry there, a name does,
-// and digits are a number even where an entry has them for its name.
+// ResolveUser says who the container's process is: what the pod asks for, else what the image says, else root. passwd
+// and group are the image's files, nil where it has none. A number needs no entry there, a name does, and digits are a
+// number even where an entry has them for its name.
 func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string, passwd, group []byte) (specs.User, error) {
 	who, grp, err := wanted(sc, imageUser)
 	if err != nil {
@@ -45,8 +45,8 @@ func ResolveUser(sc *runtimeapi.LinuxContainerSecurityContext, imageUser string,
 			return specs.User{}, err
 		}
 	}
-	// The primary group is one of the supplemental ones too. Else a process could drop it and lose, by that, a denial that
-	// a file's mode puts on the group.
+	// The primary group is one of the supplemental ones too. Else a process could drop it and lose, by that, a denial
+	// that a file's mode puts on the group.
 	extra := []uint32{u.GID}
 	if sc.GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge && entry.name != "" {
 		for _, g := range groups {
@@ -129,9 +129,9 @@ func findGroup(name string, groups []groupEntry) (uint32, error) {
 	return 0, fmt.Errorf("group %q: no such group in the image's /etc/group", name)
 }
 
-// numeric reads a user or a group that is said by number. What looks like a number is one, whatever names the image's files have: else
-// an image with a user called "1000" that has the id 0 would be root where the pod says 1000, and where it was verified not to be root.
-// 0x3e8 is a name, as it is to all who read images.
+// numeric reads a user or a group that is said by number. What looks like a number is one, whatever names the image's
+// files have: else an image with a user called "1000" that has the id 0 would be root where the pod says 1000, and
+// where it was verified not to be root. 0x3e8 is a name, as it is to all who read images.
 func numeric(who string) (id uint32, is bool, err error) {
 	digits := strings.TrimLeft(who[:min(len(who), 1)], "+-") + who[min(len(who), 1):]
 	if digits == "" || strings.Trim(digits, "0123456789") != "" {
@@ -145,8 +145,8 @@ func numeric(who string) (id uint32, is bool, err error) {
 	return id, true, err
 }
 
-// ImageUser is who an image wants to be: a number, or else a name; both are empty when it does not say. A number that is none a
-// process can have is returned all the same, and refused where the process is made.
+// ImageUser is who an image wants to be: a number, or else a name; both are empty when it does not say. A number that
+// is none a process can have is returned all the same, and refused where the process is made.
 func ImageUser(user string) (uid *int64, name string) {
 	user, _, _ = strings.Cut(user, ":")
 	if n, err := strconv.ParseInt(user, 10, 64); err == nil {
@@ -168,7 +168,8 @@ func asID(n int64) (uint32, error) {
 	return uint32(n), nil
 }
 
-// parsePasswd skips lines it cannot read, as libc does, and such with an id that setresuid(2) would take for "stay who you are".
+// parsePasswd skips lines it cannot read, as libc does, and such with an id that setresuid(2) would take for "stay who
+// you are".
 func parsePasswd(b []byte) []passwdEntry {
 	var out []passwdEntry
 	for f := range colonFields(b, 4) {

@@ -25,7 +25,8 @@ func (i *IDs) Root() Owner {
 	return Owner{UID: i.UIDs.HostID - i.UIDs.ContainerID, GID: i.GIDs.HostID - i.GIDs.ContainerID}
 }
 
-// UserNamespace reads what the CRI says about the ids of a pod or container, and refuses what cannot be; nil is the host's.
+// UserNamespace reads what the CRI says about the ids of a pod or container, and refuses what cannot be; nil is the
+// host's.
 func UserNamespace(u *runtimeapi.UserNamespace) (*IDs, error) {
 	if u == nil {
 		return nil, nil

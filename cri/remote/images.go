@@ -1,39 +1,89 @@
 package remote
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/imageapi"
 )
 
-// ImageHandler serves the images to the CLI as [cri.Server.ImageHandler] does, as far as the CRI goes: it tells no progress of a
-// pull, and has no import.
-func (r *Runtime) ImageHandler() http.Handler {
+// imageCalls are the calls that the CLI's commands about images come to.
+type imageCalls interface {
+	ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error)
+	PullImage(context.Context, *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error)
+	ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error)
+	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error)
+}
+
+// imageHandler serves images over HTTP.
+type imageHandler struct {
+	runtime imageCalls
+	room    *room
+}
+
+// room is made for images that have none, once it is known by whom.
+type room struct {
+	make atomic.Pointer[func(ctx context.Context, since time.Time) (bool, error)]
+}
+
+// pullTries is how often an image is pulled that there is no room for, with room made in between.
+const pullTries = 3
+
+// pull pulls an image, again when there was no room for it and more of it can be made. A runtime behind a socket says
+// so in words only.
+func (r *room) pull(
+	ctx context.Context, runtime imageCalls, req *runtimeapi.PullImageRequest,
+) (*runtimeapi.PullImageResponse, error) {
+	for try := 1; ; try++ {
+		began := time.Now()
+		resp, err := runtime.PullImage(ctx, req)
+		fn := r.make.Load()
+		if err == nil || ctx.Err() != nil || fn == nil || try == pullTries || !lacksSpace(err) {
+			return resp, err
+		}
+		if more, roomErr := (*fn)(ctx, began); !more {
+			return resp, errors.Join(err, roomErr)
+		}
+	}
+}
+
+func lacksSpace(err error) bool {
+	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+}
+
+func newImageHandler(runtime imageCalls, socket string, r *room) http.Handler {
+	h := imageHandler{runtime, r}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /images/{$}", r.serveList)
-	mux.HandleFunc("DELETE /images/{$}", r.serveRemove)
-	mux.HandleFunc("POST /images/pull", r.servePull)
+	mux.HandleFunc("GET /images/{$}", h.list)
+	mux.HandleFunc("DELETE /images/{$}", h.remove)
+	mux.HandleFunc("POST /images/pull", h.pull)
 	mux.HandleFunc("POST /images/import", func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "import images: the CRI has no such call; use the tools of the runtime at "+r.path+
-			", with containerd: ctr --address "+r.path+" --namespace k8s.io images import FILE", http.StatusNotImplemented)
+		http.Error(w, "import images: the CRI has no such call; use the tools of the runtime at "+socket+
+			", with containerd: ctr --address "+socket+" --namespace k8s.io images import FILE", http.StatusNotImplemented)
 	})
 	return mux
 }
 
-func (r *Runtime) serveList(w http.ResponseWriter, req *http.Request) {
-	l, err := r.ListImages(req.Context(), &runtimeapi.ListImagesRequest{})
+func (h imageHandler) list(w http.ResponseWriter, req *http.Request) {
+	l, err := h.runtime.ListImages(req.Context(), &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		fail(w, err)
 		return
 	}
-	out := []cri.ImageInfo{}
+	out := []imageapi.Image{}
 	for _, img := range l.GetImages() {
 		out = append(out, imageInfo(img))
 	}
@@ -41,25 +91,26 @@ func (r *Runtime) serveList(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(out) // the client is gone, or not
 }
 
-func (r *Runtime) serveRemove(w http.ResponseWriter, req *http.Request) {
+func (h imageHandler) remove(w http.ResponseWriter, req *http.Request) {
 	spec := &runtimeapi.ImageSpec{Image: req.FormValue("ref")}
 	// The CRI is content when there is nothing to remove. Who has mistyped a name wants to know.
-	s, err := r.ImageStatus(req.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
+	s, err := h.runtime.ImageStatus(req.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
 	if err == nil && s.GetImage() == nil {
 		err = status.Errorf(codes.NotFound, "image %q: not found", spec.Image)
 	}
 	if err == nil && req.FormValue("force") != "true" {
 		img := s.GetImage()
 		var l *runtimeapi.ListContainersResponse
-		if l, err = r.ListContainers(req.Context(), &runtimeapi.ListContainersRequest{}); err == nil {
-			if used := cri.InUse(l.GetContainers(), img.GetId(), slices.Concat(img.GetRepoTags(), img.GetRepoDigests())...); used != nil {
+		if l, err = h.runtime.ListContainers(req.Context(), &runtimeapi.ListContainersRequest{}); err == nil {
+			names := slices.Concat(img.GetRepoTags(), img.GetRepoDigests())
+			if used := imageapi.InUse(l.GetContainers(), img.GetId(), names...); used != nil {
 				http.Error(w, fmt.Sprintf("image %q: %v", spec.Image, used), http.StatusConflict)
 				return
 			}
 		}
 	}
 	if err == nil {
-		_, err = r.RemoveImage(req.Context(), &runtimeapi.RemoveImageRequest{Image: spec})
+		_, err = h.runtime.RemoveImage(req.Context(), &runtimeapi.RemoveImageRequest{Image: spec})
 	}
 	if err != nil {
 		fail(w, err)
@@ -68,32 +119,35 @@ func (r *Runtime) serveRemove(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (r *Runtime) servePull(w http.ResponseWriter, req *http.Request) {
+func (h imageHandler) pull(w http.ResponseWriter, req *http.Request) {
 	ref := req.URL.Query().Get("ref")
 	if ref == "" {
 		http.Error(w, "pull image: no ref", http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
-	tell := func(l cri.ImageLine) {
+	tell := func(l imageapi.Line) {
 		_ = json.NewEncoder(w).Encode(l)
 		_ = http.NewResponseController(w).Flush()
 	}
-	tell(cri.ImageLine{Progress: &cri.ImageProgress{Ref: ref, Phase: "resolving"}})
-	p, err := r.PullImage(req.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	tell(imageapi.Line{Progress: &imageapi.Progress{Ref: ref, Phase: "resolving"}})
+	p, err := h.room.pull(req.Context(), h.runtime, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	if err != nil {
-		tell(cri.ImageLine{Error: status.Convert(err).Message()})
+		tell(imageapi.Line{Error: status.Convert(err).Message()})
 		return
 	}
-	info := cri.ImageInfo{ID: p.GetImageRef(), Tags: []string{ref}}
-	if s, err := r.ImageStatus(req.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err == nil && s.GetImage() != nil {
+	info := imageapi.Image{ID: p.GetImageRef(), Tags: []string{ref}}
+	s, err := h.runtime.ImageStatus(req.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	if err == nil && s.GetImage() != nil {
 		info = imageInfo(s.GetImage())
 	}
-	tell(cri.ImageLine{Images: []cri.ImageInfo{info}})
+	tell(imageapi.Line{Images: []imageapi.Image{info}})
 }
 
-func imageInfo(img *runtimeapi.Image) cri.ImageInfo {
-	return cri.ImageInfo{ID: img.GetId(), Tags: img.GetRepoTags(), Digests: img.GetRepoDigests(), Size: int64(img.GetSize()), Pinned: img.GetPinned()}
+func imageInfo(img *runtimeapi.Image) imageapi.Image {
+	return imageapi.Image{
+		ID: img.GetId(), Tags: img.GetRepoTags(), Digests: img.GetRepoDigests(), Size: int64(img.GetSize()), Pinned: img.GetPinned(),
+	}
 }
 
 // fail answers with an error of the runtime.

@@ -2,13 +2,11 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // processes are the first processes of what runs, whose end the kernel tells.
@@ -25,7 +23,8 @@ func newProcesses() *processes {
 func (p *processes) watch(ctx context.Context, id string, pid int) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err == nil && !inGroupOf(pid, id) {
-		// The number is another process's by now, or that of another PID namespace. Or the process is that of a virtual machine.
+		// The number is another process's by now, or that of another PID namespace. Or the process is that of a virtual
+		// machine.
 		unix.Close(fd)
 		err = fmt.Errorf("process %d is not of %s", pid, id)
 	}
@@ -75,28 +74,4 @@ func (p *processes) close() {
 	for id := range p.watched {
 		p.forget(id)
 	}
-}
-
-// pid asks for the number of the first process of a sandbox or container; 0 when the runtime does not tell it, -1 when it does not answer. It is not of the CRI
-// proper, but containerd and CRI-O tell it alike to who wants to know more.
-func (r *Runtime) pid(ctx context.Context, id string, sandbox bool) int {
-	var info map[string]string
-	if sandbox {
-		s, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
-		if err != nil {
-			return -1
-		}
-		info = s.GetInfo()
-	} else {
-		s, err := r.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-		if err != nil {
-			return -1
-		}
-		info = s.GetInfo()
-	}
-	var more struct{ PID int }
-	if json.Unmarshal([]byte(info["info"]), &more) != nil {
-		return 0
-	}
-	return more.PID
 }

@@ -2,8 +2,10 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -21,11 +23,20 @@ type thing struct {
 
 type things map[string]thing
 
-// follower tells what happens in a runtime that has no stream of events, by comparing its lists when there is reason to: a process
-// has ended, or somebody here has made a call that changes something. What others do to the runtime shows only when a process
-// ends by it, so it is asked for its lists now and then besides.
+// relister compares the lists of a runtime that has no stream of events, when there is reason to: a process has ended,
+// or somebody here has made a call that changes something. What others do to the runtime shows only when a process ends
+// by it, so it is asked for its lists now and then besides.
+type relister struct {
+	sandboxes     sandboxes
+	containers    containers
+	changed       <-chan struct{} // a call was made that changes what there is
+	relist, check time.Duration   // how often while something runs whose end the kernel does not tell, and otherwise
+	log           *slog.Logger
+}
+
+// follower is what the relister knows from one list to the next.
 type follower struct {
-	*Runtime
+	relister  relister
 	processes *processes
 	before    listing
 	expected  map[string]bool // ended as the kernel says, and not yet as the runtime does
@@ -39,12 +50,12 @@ const (
 	firstRetry = 5 * time.Millisecond
 )
 
-// compareLists tells what has changed between two lists as events. Two calls a round are the least there is: the lists have
-// neither exit codes nor addresses, which who hears the event asks for.
-func (r *Runtime) compareLists(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
+// events tells what has changed between two lists as events, until ctx ends. Two calls a round are the least there is:
+// the lists have neither exit codes nor addresses, which who hears the event asks for.
+func (r relister) events(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f := &follower{Runtime: r, processes: newProcesses(), expected: map[string]bool{}, bare: map[string]bool{}}
+	f := &follower{relister: r, processes: newProcesses(), expected: map[string]bool{}, bare: map[string]bool{}}
 	defer f.processes.close()
 	now, err := r.lists(ctx)
 	if err != nil {
@@ -101,12 +112,12 @@ func (f *follower) expect(id string) {
 func (f *follower) delay() time.Duration {
 	switch {
 	case len(f.expected) > 0:
-		f.retry = min(max(2*f.retry, firstRetry), f.relist)
+		f.retry = min(max(2*f.retry, firstRetry), f.relister.relist)
 		return f.retry
 	case f.blind:
-		return f.relist
+		return f.relister.relist
 	}
-	return f.check
+	return f.relister.check
 }
 
 // see takes a list for what is, and watches the processes of what runs.
@@ -128,10 +139,11 @@ func (f *follower) see(ctx context.Context, now listing) {
 		if _, ok := f.processes.watched[id]; ok || !runs(id) || f.expected[id] || f.bare[id] {
 			continue
 		}
-		pid := f.pid(ctx, id, t.sandbox == "")
+		pid := f.relister.pid(ctx, id, t.sandbox == "")
 		switch {
 		case pid == 0 && t.sandbox == "":
-			f.bare[id] = true // CRI-O's sandboxes need no process: they do not end by themselves then, and never get one
+			// CRI-O's sandboxes need no process: they do not end by themselves then, and never get one
+			f.bare[id] = true
 		case pid <= 0:
 			f.blind = true
 		default:
@@ -139,7 +151,7 @@ func (f *follower) see(ctx context.Context, now listing) {
 			if errors.Is(err, unix.ESRCH) {
 				f.expect(id)
 			} else if err != nil {
-				f.log.Debug("process is not watched", "id", id, "pid", pid, "error", err)
+				f.relister.log.Debug("process is not watched", "id", id, "pid", pid, "error", err)
 				f.blind = true
 			}
 		}
@@ -151,29 +163,59 @@ type listing struct {
 	sandboxes map[string]*runtimeapi.PodSandboxStatus
 }
 
-func (r *Runtime) lists(ctx context.Context) (listing, error) {
+func (r relister) lists(ctx context.Context) (listing, error) {
 	l := listing{things{}, map[string]*runtimeapi.PodSandboxStatus{}}
-	sandboxes, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	pods, err := r.sandboxes.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return l, fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	all, err := r.containers.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return l, fmt.Errorf("list containers: %w", err)
 	}
-	for _, s := range sandboxes.Items {
-		l.things[s.Id] = thing{created: s.CreatedAt, started: true, stopped: s.State == runtimeapi.PodSandboxState_SANDBOX_NOTREADY}
+	for _, s := range pods.Items {
+		stopped := s.State == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		l.things[s.Id] = thing{created: s.CreatedAt, started: true, stopped: stopped}
 		l.sandboxes[s.Id] = &runtimeapi.PodSandboxStatus{
-			Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels, Annotations: s.Annotations, RuntimeHandler: s.RuntimeHandler,
+			Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels,
+			Annotations:    s.Annotations,
+			RuntimeHandler: s.RuntimeHandler,
 		}
 	}
-	for _, c := range containers.Containers {
+	for _, c := range all.Containers {
 		l.things[c.Id] = thing{
 			sandbox: c.PodSandboxId, created: c.CreatedAt,
-			started: c.State != runtimeapi.ContainerState_CONTAINER_CREATED, stopped: c.State == runtimeapi.ContainerState_CONTAINER_EXITED,
+			started: c.State != runtimeapi.ContainerState_CONTAINER_CREATED,
+			stopped: c.State == runtimeapi.ContainerState_CONTAINER_EXITED,
 		}
 	}
 	return l, nil
+}
+
+// pid asks for the number of the first process of a sandbox or container; 0 when the runtime does not tell it, -1 when
+// it does not answer. It is not of the CRI proper, but containerd and CRI-O tell it alike to who wants to know more.
+func (r relister) pid(ctx context.Context, id string, sandbox bool) int {
+	var info map[string]string
+	if sandbox {
+		s, err := r.sandboxes.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{
+			PodSandboxId: id, Verbose: true,
+		})
+		if err != nil {
+			return -1
+		}
+		info = s.GetInfo()
+	} else {
+		s, err := r.containers.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+		if err != nil {
+			return -1
+		}
+		info = s.GetInfo()
+	}
+	var more struct{ PID int }
+	if json.Unmarshal([]byte(info["info"]), &more) != nil {
+		return 0
+	}
+	return more.PID
 }
 
 // changes are the events that lead from one list to the next. What came and went in between is not seen.

@@ -45,7 +45,8 @@ func TestChanges(t *testing.T) {
 	} {
 		var got []string
 		for _, e := range changes(listOf(c.before), listOf(c.now).things) {
-			got = append(got, e.ContainerId+":"+strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"), "_EVENT"))
+			got = append(got, e.ContainerId+":"+strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(),
+				"CONTAINER_"), "_EVENT"))
 			if e.PodSandboxStatus.Id != "s" {
 				t.Errorf("event of sandbox %q", e.PodSandboxStatus.Id)
 			}
@@ -72,18 +73,26 @@ func (o *old) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.
 	return &runtimeapi.VersionResponse{}, nil
 }
 
-func (o *old) GetContainerEvents(*runtimeapi.GetEventsRequest, grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (o *old) GetContainerEvents(
+	*runtimeapi.GetEventsRequest, grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse],
+) error {
 	if o.knows {
 		return nil
 	}
 	return status.Error(codes.Unimplemented, "unknown method")
 }
 
-func (o *old) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "s", Labels: map[string]string{"a": "b"}}}}, nil
+func (o *old) ListPodSandbox(
+	context.Context, *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{
+		Items: []*runtimeapi.PodSandbox{{Id: "s", Labels: map[string]string{"a": "b"}}},
+	}, nil
 }
 
-func (o *old) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (o *old) PodSandboxStatus(
+	context.Context, *runtimeapi.PodSandboxStatusRequest,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
 	o.statuses.Add(1)
 	return &runtimeapi.PodSandboxStatusResponse{}, nil
 }
@@ -91,7 +100,9 @@ func (o *old) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequ
 // anywhere is in the name of every cgroup, as the IDs of containers are in those of theirs.
 const anywhere = "/"
 
-func (o *old) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (o *old) ListContainers(
+	context.Context, *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
 	o.listings.Add(1)
 	if o.removed.Load() {
 		return &runtimeapi.ListContainersResponse{}, nil
@@ -100,15 +111,21 @@ func (o *old) ListContainers(context.Context, *runtimeapi.ListContainersRequest)
 	if o.exited.Load() {
 		state = runtimeapi.ContainerState_CONTAINER_EXITED
 	}
-	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: anywhere, PodSandboxId: "s", State: state}}}, nil
+	return &runtimeapi.ListContainersResponse{
+		Containers: []*runtimeapi.Container{{Id: anywhere, PodSandboxId: "s", State: state}},
+	}, nil
 }
 
-func (o *old) ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (o *old) ContainerStatus(
+	context.Context, *runtimeapi.ContainerStatusRequest,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	defer o.asked()
 	return &runtimeapi.ContainerStatusResponse{Info: map[string]string{"info": fmt.Sprintf(`{"pid": %d}`, o.pid)}}, nil
 }
 
-func (o *old) RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (o *old) RemoveContainer(
+	context.Context, *runtimeapi.RemoveContainerRequest,
+) (*runtimeapi.RemoveContainerResponse, error) {
 	o.removed.Store(true)
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
@@ -161,7 +178,8 @@ func eventsWithoutStream(t *testing.T, knows bool) {
 		got = append(got, e.ContainerEventType.String()+" "+e.PodSandboxStatus.Labels["a"])
 		switch e.ContainerEventType {
 		case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT: // a call of ours is seen, too
-			if _, err := r.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: e.ContainerId}); err != nil {
+			if _, err := r.RemoveContainer(ctx,
+				&runtimeapi.RemoveContainerRequest{ContainerId: e.ContainerId}); err != nil {
 				t.Error(err)
 			}
 		case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:

@@ -12,13 +12,13 @@ import (
 )
 
 // Clean moves what a crash left to the trash. What takes long, deleting it, nobody waits for.
-func (s *shelf) Clean(ctx context.Context) error {
+func (s *snapshotter) Clean(ctx context.Context) error {
 	orphans, err := s.orphans()
 	if err != nil {
 		return fmt.Errorf("clean snapshots: %w", err)
 	}
 	if len(orphans) > 0 {
-		if err := s.unmountOrphans(orphans); err != nil {
+		if err := unmountOrphans(s.dirs.root, orphans); err != nil {
 			return fmt.Errorf("clean snapshots: %w", err)
 		}
 	}
@@ -26,11 +26,11 @@ func (s *shelf) Clean(ctx context.Context) error {
 	var errs []error
 	for id, dir := range orphans {
 		if _, ok := s.pending[id]; !ok {
-			errs = append(errs, s.discard(dir))
+			errs = append(errs, s.trash.discard(dir))
 		}
 	}
-	s.startSweep() // of what the last run had no time for
 	s.mu.Unlock()
+	s.trash.empty() // of what the last run had no time for
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clean snapshots: %w", err)
 	}
@@ -38,7 +38,7 @@ func (s *shelf) Clean(ctx context.Context) error {
 }
 
 // orphans returns the directories that nothing explains, by their number.
-func (s *shelf) orphans() (map[uint64]string, error) {
+func (s *snapshotter) orphans() (map[uint64]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := map[uint64]struct{}{}
@@ -46,7 +46,7 @@ func (s *shelf) orphans() (map[uint64]string, error) {
 		known[r.ID] = struct{}{}
 	}
 	found := map[uint64]string{}
-	for _, d := range []string{s.root, filepath.Join(s.root, "new")} {
+	for _, d := range []string{s.dirs.root, s.dirs.unfinished()} {
 		entries, err := os.ReadDir(d)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
@@ -63,21 +63,21 @@ func (s *shelf) orphans() (map[uint64]string, error) {
 	return found, nil
 }
 
-// unmountOrphans unmounts what is still mounted from those directories. An overlay names its writable directory in its
-// options; a bind mount shows the path of its directory from the root of the filesystem.
-func (s *shelf) unmountOrphans(orphans map[uint64]string) error {
+// unmountOrphans unmounts what is still mounted from those directories below root. An overlay names its writable
+// directory in its options; a bind mount shows the path of its directory from the root of the filesystem.
+func unmountOrphans(root string, orphans map[uint64]string) error {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return err
 	}
-	var home *mountinfo.Info // the mount that our root is on: the longest mount point, and of equal ones the uppermost
+	var home *mountinfo.Info // the mount that root is on: the longest mount point, and of equal ones the uppermost
 	for _, m := range mounts {
-		if within(m.Mountpoint, s.root) && (home == nil || len(m.Mountpoint) >= len(home.Mountpoint)) {
+		if within(m.Mountpoint, root) && (home == nil || len(m.Mountpoint) >= len(home.Mountpoint)) {
 			home = m
 		}
 	}
 	if home == nil {
-		return fmt.Errorf("find the filesystem of %s: %w", s.root, os.ErrNotExist)
+		return fmt.Errorf("find the filesystem of %s: %w", root, os.ErrNotExist)
 	}
 	sources := map[string]struct{}{}
 	binds := map[string]struct{}{}

@@ -15,7 +15,8 @@ import (
 	"github.com/berth-node/berth/internal/filetree/filetreetest"
 )
 
-// A container can nest directories as deep as it likes, and have what nobody can delete. Neither keeps a start from anything.
+// A container can nest directories as deep as it likes, and have what nobody can delete. Neither keeps a start from
+// anything.
 func TestHostileTrees(t *testing.T) {
 	for name, open := range implementations {
 		t.Run(name, func(t *testing.T) { testHostileTrees(t, newNode(t, open)) })

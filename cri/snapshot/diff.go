@@ -9,7 +9,6 @@ import (
 	iofs "io/fs"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -18,8 +17,8 @@ import (
 	"github.com/berth-node/berth/internal/filetree"
 )
 
-// diff walks a writable snapshot beside what it stands on. Whoever runs in the container may change both names and files
-// meanwhile, so that all is opened below roots, which no symbolic link leads out of.
+// diff walks a writable snapshot beside what it stands on. Whoever runs in the container may change both names and
+// files meanwhile, so that all is opened below roots, which no symbolic link leads out of.
 type diff struct {
 	own, base *os.Root // base is nil when the snapshot stands on nothing
 	copied    bool     // own has the files of base, too
@@ -28,62 +27,16 @@ type diff struct {
 	deleted   []string
 }
 
-// Diff writes what differs in an overlay's upper directory, which has nothing else.
-func (o *overlay) Diff(ctx context.Context, key string, w io.Writer) ([]string, error) {
-	return o.diff(ctx, key, w, false, o.look)
-}
-
-// Diff writes what differs in a copy.
-func (n *native) Diff(ctx context.Context, key string, w io.Writer) ([]string, error) {
-	return n.diff(ctx, key, w, true, func(_ uint64, layers []uint64) (string, func() error, error) {
-		return n.files(layers[0]), func() error { return nil }, nil
-	})
-}
-
-// look shows the layers below a snapshot as one directory, until it is done or this process ends.
-func (o *overlay) look(id uint64, layers []uint64) (string, func() error, error) {
-	if len(layers) == 1 { // OverlayFS wants two
-		return o.files(layers[0]), func() error { return nil }, nil
-	}
-	at, err := os.MkdirTemp(o.dir(id), "look")
-	if err != nil {
-		return "", nil, err
-	}
-	f, err := o.mount(layers, "ro").detached(at)
-	if err != nil {
-		return "", nil, errors.Join(err, os.Remove(at))
-	}
-	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())), func() error { return errors.Join(f.Close(), os.Remove(at)) }, nil
-}
-
-type looker func(id uint64, layers []uint64) (dir string, done func() error, err error)
-
-func (s *shelf) diff(ctx context.Context, key string, w io.Writer, copied bool, look looker) (deleted []string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("compare snapshot %s: %w", key, err)
-		}
-	}()
-	r, err := s.table.Get(key)
-	if err != nil || r.Kind != KindActive {
-		return nil, ErrNotFound
-	}
-	layers, err := s.chain(r.Parent)
-	if err != nil {
-		return nil, err
-	}
+// writeDiff writes what the directory own has other than base, "" for nothing, as an archive. copied says that own has
+// the files of base, too.
+func writeDiff(ctx context.Context, own, base string, copied bool, w io.Writer) (deleted []string, err error) {
 	d := &diff{copied: copied, out: tar.NewWriter(w), links: map[[2]uint64]string{}}
-	if d.own, err = os.OpenRoot(s.files(r.ID)); err != nil {
+	if d.own, err = os.OpenRoot(own); err != nil {
 		return nil, err
 	}
 	defer d.own.Close()
-	if len(layers) > 0 {
-		dir, done, lerr := look(r.ID, layers)
-		if lerr != nil {
-			return nil, lerr
-		}
-		defer func() { err = errors.Join(err, done()) }()
-		if d.base, err = os.OpenRoot(dir); err != nil {
+	if base != "" {
+		if d.base, err = os.OpenRoot(base); err != nil {
 			return nil, err
 		}
 		defer d.base.Close()
@@ -94,8 +47,8 @@ func (s *shelf) diff(ctx context.Context, key string, w io.Writer, copied bool, 
 	return d.deleted, d.out.Close()
 }
 
-// walk compares one directory. beside says that the base's has names of its own to look for: not so below an upper directory of
-// an overlay, where what was deleted is a whiteout, unless the directory covers the other.
+// walk compares one directory. beside says that the base's has names of its own to look for: not so below an upper
+// directory of an overlay, where what was deleted is a whiteout, unless the directory covers the other.
 func (d *diff) walk(ctx context.Context, dir string, beside bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -173,7 +126,8 @@ func (d *diff) opaque(dir string) bool {
 	return err == nil && n == 1 && b[0] == 'y'
 }
 
-// same says that a file is still the copy of the one below. Contents are not compared: who writes changes the time, too.
+// same says that a file is still the copy of the one below. Contents are not compared: who writes changes the time,
+// too.
 func (d *diff) same(name string, info iofs.FileInfo) bool {
 	if d.base == nil {
 		return false
@@ -254,7 +208,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// addXattrs adds the attributes that belong to a file wherever it is: its capabilities, and those of its owner's making.
+// addXattrs adds the attributes that belong to a file wherever it is: its capabilities, and those of its owner's
+// making.
 func addXattrs(h *tar.Header, fd int) {
 	names := make([]byte, 64<<10) // the most the kernel gives
 	n, err := unix.Flistxattr(fd, names)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IDs are the ids that a pod has to itself: what belongs to root in a snapshot belongs to UID and GID where it is mounted, and so
-// on for all other ids.
+// IDs are the ids that a pod has to itself: what belongs to root in a snapshot belongs to UID and GID where it is
+// mounted, and so on for all other ids.
 type IDs struct {
 	UserNS   string // path of a user namespace with that mapping
 	UID, GID uint32
@@ -50,8 +50,8 @@ func (i *IDs) own(dir, as string) error {
 	return unix.Chmod(dir, st.Mode&0o7777) // the change of owner takes away some of it
 }
 
-// overlayMapped maps the layers one by one, since the kernel cannot map the stack. What is written is not mapped: it has the
-// pod's ids on the disk too, and so has the root directory, which is the upper one.
+// overlayMapped maps the layers one by one, since the kernel cannot map the stack. What is written is not mapped: it
+// has the pod's ids on the disk too, and so has the root directory, which is the upper one.
 func (m Mount) overlayMapped(target string) error {
 	lowers, rest, _ := m.split()
 	for _, o := range rest {
@@ -88,8 +88,9 @@ func (m Mount) overlayMapped(target string) error {
 	return nil
 }
 
-// overlayOf uses the layers as they are, attached nowhere, which kernels let one do from 6.15 on. They are given as what is open:
-// a path in /proc would stand in the container's table of mounts, where programs that look for mounts of /proc find it.
+// overlayOf uses the layers as they are, attached nowhere, which kernels let one do from 6.15 on. They are given as
+// what is open: a path in /proc would stand in the container's table of mounts, where programs that look for mounts of
+// /proc find it.
 func (m Mount) overlayOf(layers []*os.File, target string) error {
 	return m.overlayNew(target, layers...)
 }
@@ -148,8 +149,8 @@ func (m Mount) mountApart(layers []*os.File, target string) (int, error) {
 	return mnt, nil
 }
 
-// TryIDs shows whether layers below root can be mounted with other ids, as a pod with a user namespace needs it. Kernels can where
-// the filesystem can.
+// TryIDs shows whether layers below root can be mounted with other ids, as a pod with a user namespace needs it.
+// Kernels can where the filesystem can.
 func TryIDs(root string, ids IDs) error {
 	return inOwnMounts(func() error { return tryIDs(root, ids) })
 }

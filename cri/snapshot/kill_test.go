@@ -80,11 +80,14 @@ func TestKill(t *testing.T) {
 	for name, open := range implementations {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, open)
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			rnd := rand.New(rand.NewPCG(seed, 0))
 			for range 10 {
 				if err := n.db.Close(); err != nil {
 					t.Fatal(err)
 				}
-				killed(t, name, n.dir)
+				killed(t, name, n.dir, time.Duration(rnd.IntN(50_000))*time.Microsecond)
 				n.start()
 				if err := errors.Join(n.Clean(t.Context()), n.Swept(t.Context())); err != nil {
 					t.Fatal(err)
@@ -108,7 +111,7 @@ func TestKill(t *testing.T) {
 }
 
 // killed runs churn in a mount namespace of its own for a moment.
-func killed(t *testing.T, name, dir string) {
+func killed(t *testing.T, name, dir string, moment time.Duration) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "BERTH_TEST_CHURN="+name+":"+dir)
@@ -124,7 +127,7 @@ func killed(t *testing.T, name, dir string) {
 	if size, _ := out.Read(said[:6]); size != 6 {
 		t.Errorf("the agent said: %q", said[:size])
 	}
-	time.Sleep(time.Duration(rand.IntN(50_000)) * time.Microsecond)
+	time.Sleep(moment)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -37,9 +37,9 @@ func (m Mount) Mount(target string) error {
 	return nil
 }
 
-// Unmount unmounts everything mounted at target, and does nothing when nothing is. It never follows a symbolic link, which a
-// container may have put there. A mount that somebody still uses (a shell of the administrator, a process that is just
-// ending) is detached: it is gone from the tree at once, and from the kernel when its last user is.
+// Unmount unmounts everything mounted at target, and does nothing when nothing is. It never follows a symbolic link,
+// which a container may have put there. A mount that somebody still uses (a shell of the administrator, a process that
+// is just ending) is detached: it is gone from the tree at once, and from the kernel when its last user is.
 func Unmount(target string) error {
 	for {
 		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
@@ -155,8 +155,8 @@ func attach(mnt int, target string) error {
 	return nil
 }
 
-// overlayOld hands all options to mount(2) in one string, of which the kernel takes a page at most. Where the paths of many
-// layers do not fit, they are given relative to the directory all of them are in.
+// overlayOld hands all options to mount(2) in one string, of which the kernel takes a page at most. Where the paths of
+// many layers do not fit, they are given relative to the directory all of them are in.
 func (m Mount) overlayOld(target string) error {
 	lowers, rest, ro := m.split()
 	var flags uintptr
@@ -195,8 +195,9 @@ func inDir(dir string, f func() error) error {
 	})
 }
 
-// onThread calls f on a thread that ends afterwards, because what f does to it cannot be taken back. That is never the first
-// thread of the process: it cannot end, and /proc/self would show its mounts and its working directory as those of the process.
+// onThread calls f on a thread that ends afterwards, because what f does to it cannot be taken back. That is never the
+// first thread of the process: it cannot end, and /proc/self would show its mounts and its working directory as those
+// of the process.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -212,7 +213,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// inOwnMounts calls f in a mount namespace that ends with the call, and with this process: nobody else sees what f mounts.
+// inOwnMounts calls f in a mount namespace that ends with the call, and with this process: nobody else sees what f
+// mounts.
 func inOwnMounts(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
@@ -225,8 +227,9 @@ func inOwnMounts(f func() error) error {
 	})
 }
 
-// detached mounts m where nobody else sees it, and returns the mount, which goes when it is closed. The directory at is used for a
-// moment, in a mount namespace of one thread: not every kernel that has OverlayFS can mount it to a file descriptor.
+// detached mounts m where nobody else sees it, and returns the mount, which goes when it is closed. The directory at is
+// used for a moment, in a mount namespace of one thread: not every kernel that has OverlayFS can mount it to a file
+// descriptor.
 func (m Mount) detached(at string) (*os.File, error) {
 	var fd int
 	err := inOwnMounts(func() error {

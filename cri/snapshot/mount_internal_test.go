@@ -59,8 +59,8 @@ func TestMountSaysWhy(t *testing.T) {
 
 // TestTornLayers: what a boot left unsynced is not trusted by the next one.
 func TestTornLayers(t *testing.T) {
-	s := &shelf{boot: "now", root: t.TempDir()}
-	if err := os.MkdirAll(s.files(1), 0o755); err != nil {
+	s := &labels{boot: "now", dirs: directories{t.TempDir()}}
+	if err := os.MkdirAll(s.dirs.files(1), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

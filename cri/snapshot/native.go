@@ -9,89 +9,79 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/continuity/fs"
-
 	"github.com/berth-node/berth/cri/store"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
-type native struct{ *shelf }
+// native is the driver whose snapshots are whole copies.
+type native struct{ dirs directories }
 
 // NewNative opens the snapshots below root that are whole copies. It needs nothing of the filesystem, and is fast only
 // where that can share the blocks of copied files.
 func NewNative(root string, db *store.DB, log *slog.Logger) (Snapshotter, error) {
-	s, err := openShelf(root, "native", db, log)
+	s, err := open(root, db, log, func(d directories) driver { return &native{d} })
 	if err != nil {
 		return nil, err
 	}
-	return &native{s}, nil
+	return s, nil
 }
 
-func (n *native) Name() string      { return "native" }
-func (n *native) Independent() bool { return false }
+func (n *native) name() string         { return "native" }
+func (n *native) independent() bool    { return false }
+func (n *native) whiteouts() Whiteouts { return WhiteoutsApply }
 
-func (n *native) Begin(_ context.Context, key, parent string) (Layer, error) {
-	layers, err := n.chain(parent)
-	if err != nil {
-		return nil, fmt.Errorf("begin layer %s: %w", key, err)
+func (n *native) fill(ctx context.Context, dir string, layers []uint64) error {
+	if len(layers) == 0 {
+		return nil
 	}
-	l, err := n.begin(key, parent, WhiteoutsApply)
-	if err != nil || len(layers) == 0 {
-		return l, err
+	if err := copyAll(ctx, dir, n.dirs.files(layers[0])); err != nil {
+		return fmt.Errorf("copy its parent: %w", err)
 	}
-	if err := fs.CopyDir(l.Dir(), n.files(layers[0])); err != nil {
-		return nil, errors.Join(fmt.Errorf("begin layer %s: copy its parent: %w", key, err), l.Abort())
-	}
-	return l, nil
+	return nil
 }
 
-func (n *native) Prepare(ctx context.Context, key, parent string) ([]Mount, error) {
-	defer n.lock(key)()
-	r, err := n.add(key, parent, KindActive)
-	if err != nil {
-		return nil, fmt.Errorf("prepare snapshot %s: %w", key, err)
+func (n *native) writable(ctx context.Context, id uint64, layers []uint64) ([]Mount, error) {
+	if err := n.copyOf(ctx, id, layers); err != nil {
+		return nil, err
 	}
-	if err := n.copyOf(ctx, r.ID, parent); err != nil {
-		return nil, fmt.Errorf("prepare snapshot %s: %w", key, err)
-	}
-	return []Mount{{Type: "bind", Source: n.files(r.ID)}}, nil
+	return []Mount{{Type: "bind", Source: n.dirs.files(id)}}, nil
 }
 
-// copyOf makes the files of a writable snapshot. They get their name when all are there; what a crash left half copied is
-// begun anew.
-func (n *native) copyOf(ctx context.Context, id uint64, parent string) error {
-	if _, err := os.Lstat(n.files(id)); !errors.Is(err, iofs.ErrNotExist) {
+func (n *native) view(id uint64, layers []uint64) ([]Mount, error) {
+	return n.dirs.bindView(id, layers)
+}
+
+// base is the highest layer, which has the files of those below it.
+func (n *native) base(_ uint64, layers []uint64) (string, func() error, error) {
+	return n.dirs.files(layers[0]), func() error { return nil }, nil
+}
+
+// copyOf makes the files of a writable snapshot. They get their name when all are there; what a crash left half copied
+// is begun again.
+func (n *native) copyOf(ctx context.Context, id uint64, layers []uint64) error {
+	if _, err := os.Lstat(n.dirs.files(id)); !errors.Is(err, iofs.ErrNotExist) {
 		return err
 	}
-	layers, err := n.chain(parent)
-	if err != nil {
-		return err
-	}
-	part := filepath.Join(n.dir(id), "part")
+	part := filepath.Join(n.dirs.dir(id), "part")
 	if err := errors.Join(filetree.RemoveAll(ctx, part), os.MkdirAll(part, 0o755)); err != nil {
 		return err
 	}
 	if len(layers) > 0 {
-		if err := fs.CopyDir(part, n.files(layers[0])); err != nil {
+		if err := copyAll(ctx, part, n.dirs.files(layers[0])); err != nil {
 			return err
 		}
 	}
-	return os.Rename(part, n.files(id))
+	return os.Rename(part, n.dirs.files(id))
 }
 
-func (n *native) View(_ context.Context, key, parent string) ([]Mount, error) {
-	defer n.lock(key)()
-	r, err := n.add(key, parent, KindView)
+// copyShare is how much of what is free one copy may take.
+const copyShare = 0.9
+
+// copyAll copies a directory as long as ctx lasts and the disk has more than others need.
+func copyAll(ctx context.Context, dst, src string) error {
+	room, err := filetree.RoomOf(filepath.Dir(dst), copyShare)
 	if err != nil {
-		return nil, fmt.Errorf("view snapshot %s: %w", key, err)
+		return err
 	}
-	dir := n.files(r.ID)
-	if layers, err := n.chain(parent); err != nil {
-		return nil, fmt.Errorf("view snapshot %s: %w", key, err)
-	} else if len(layers) > 0 {
-		dir = n.files(layers[0])
-	} else if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("view snapshot %s: %w", key, err)
-	}
-	return []Mount{{Type: "bind", Source: dir, Options: []string{"ro"}}}, nil
+	return filetree.Copy(ctx, dst, src, room)
 }

@@ -1,9 +1,10 @@
-// Package snapshot keeps the file trees of images and containers: one snapshot a layer, shared by every image that has it,
-// and a writable one for each container. [NewOverlay] stacks them with OverlayFS; [NewNative] copies, for filesystems that cannot.
+// Package snapshot keeps the file trees of images and containers: one snapshot a layer, shared by every image that has
+// it, and a writable one for each container. [NewOverlay] stacks them with OverlayFS; [NewNative] copies, for
+// filesystems that cannot.
 //
 // The life of a layer: Begin gives an empty (or, natively, a copied) directory, the caller fills it, Commit makes it a
-// snapshot that never changes again. The life of a container's snapshot: Prepare, mount what it returns, unmount, Remove.
-// A crash between any two system calls leaves at most a directory that no record explains; Clean removes those.
+// snapshot that never changes again. The life of a container's snapshot: Prepare, mount what it returns, unmount,
+// Remove. A crash between any two system calls leaves at most a directory that no record explains; Clean removes those.
 package snapshot
 
 import (
@@ -66,8 +67,9 @@ const (
 type Layer interface {
 	Dir() string
 	Whiteouts() Whiteouts
-	// Merged is a directory that shows the layer on top of all below it, which are there; what is done in it is done to the layer, and
-	// deletions are made in place. It is there until done is called, and the crash of the process ends it too.
+	// Merged is a directory that shows the layer on top of all below it, which are there; what is done in it is done to
+	// the layer, and deletions are made in place. It is there until done is called, and the crash of the process ends
+	// it too.
 	Merged() (dir string, done func() error, err error)
 	// Commit makes the layer a snapshot. When another has committed the same key meanwhile, this one is dropped without
 	// an error: the key is a digest, so both are the same.
@@ -92,23 +94,24 @@ type Snapshotter interface {
 	Prepare(ctx context.Context, key, parent string) ([]Mount, error)
 	// View is Prepare, read-only.
 	View(ctx context.Context, key, parent string) ([]Mount, error)
-	// Remove drops a snapshot; the caller has unmounted it. It is fast, since the files are deleted in the background. No
-	// error when there is none; ErrInUse when another snapshot stands on it.
+	// Remove drops a snapshot; the caller has unmounted it. It is fast, since the files are deleted in the background.
+	// No error when there is none; ErrInUse when another snapshot stands on it.
 	Remove(ctx context.Context, key string) error
-	// Usage of a layer is counted once and remembered; of an active snapshot it is counted anew by each call.
+	// Usage of a layer is counted once and remembered; of an active snapshot it is counted again by each call.
 	Usage(ctx context.Context, key string) (Usage, error)
-	// Diff writes what was changed and added in an active snapshot as a tar archive without whiteouts, and returns what was deleted of
-	// the layers below, as absolute paths inside. The snapshot may be in use.
+	// Diff writes what was changed and added in an active snapshot as a tar archive without whiteouts, and returns what
+	// was deleted of the layers below, as absolute paths inside. The snapshot may be in use.
 	Diff(ctx context.Context, key string, w io.Writer) (deleted []string, err error)
 	// List returns all snapshots in the order of their keys.
 	List() []Info
 	// Sync makes all committed layers survive a power cut. It happens by itself soon after a Commit; a layer that was
 	// not synced before the machine stopped does not exist any more afterwards.
 	Sync(ctx context.Context) error
-	// Clean removes what a crash left: unfinished layers, directories without a record, mounts of those. To be called at start, before
-	// anything else. The files are deleted in the background, since there may be millions.
+	// Clean removes what a crash left: unfinished layers, directories without a record, mounts of those. To be called
+	// at start, before anything else. The files are deleted in the background, since there may be millions.
 	Clean(ctx context.Context) error
-	// Swept waits until the background has deleted what it can, and returns what it could not, which it tries again once in a while.
+	// Swept waits until the background has deleted what it can, and returns what it could not, which it tries again
+	// once in a while.
 	Swept(ctx context.Context) error
 }
 

@@ -193,7 +193,8 @@ func TestFallback(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts filesystems")
 	}
-	// Overlay options cannot carry a colon, and a colon is a simple stand-in for a filesystem that cannot carry overlays.
+	// Overlay options cannot carry a colon, and a colon is a simple stand-in for a filesystem that cannot carry
+	// overlays.
 	dir := filepath.Join(t.TempDir(), "a:b")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)

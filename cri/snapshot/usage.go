@@ -8,7 +8,7 @@ import (
 )
 
 // Usage counts what a snapshot takes by itself.
-func (s *shelf) Usage(ctx context.Context, key string) (Usage, error) {
+func (s *snapshotter) Usage(ctx context.Context, key string) (Usage, error) {
 	r, err := s.table.Get(key)
 	if err != nil {
 		return Usage{}, fmt.Errorf("usage of snapshot %s: %w", key, ErrNotFound)
@@ -19,7 +19,7 @@ func (s *shelf) Usage(ctx context.Context, key string) (Usage, error) {
 	case r.Usage != nil:
 		return *r.Usage, nil
 	}
-	c, err := filetree.Count(ctx, s.files(r.ID))
+	c, err := filetree.Count(ctx, s.dirs.files(r.ID))
 	if err != nil {
 		return Usage{}, fmt.Errorf("usage of snapshot %s: %w", key, err)
 	}

@@ -6,8 +6,8 @@ import (
 	"hash/fnv"
 )
 
-// Former versions kept the records in a bbolt file: pages of a B+tree. It is read here once, by bounds that each number in it is held
-// to, since such a file may be torn, too: whatever is wrong with a page costs what is in and below it.
+// Former versions kept the records in a bbolt file: pages of a B+tree. It is read here once, by bounds that each number
+// in it is held to, since such a file may be torn, too: whatever is wrong with a page costs what is in and below it.
 
 const (
 	boltMagic  = 0xED0CDAED
@@ -52,7 +52,7 @@ func boltRoot(data []byte) (page, root uint64, is bool) {
 	return page, root, is
 }
 
-// parseAny reads a file of whichever kind. rebuild says that it is to be written anew as one of ours.
+// parseAny reads a file of whichever kind. rebuild says that it is to be written again as one of ours.
 func parseAny(data []byte) (c content, rebuild bool, err error) {
 	page, root, is := boltRoot(data)
 	if !is {

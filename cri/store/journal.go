@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file is lines of text, so that whatever is torn costs the lines it is in and no others: what is between two line ends either has
-// its checksum or is passed over.
+// The file is lines of text, so that whatever is torn costs the lines it is in and no others: what is between two line
+// ends either has its checksum or is passed over.
 //
 //	berth-records 1 CRC
 //	CRC SEQ TABLE "KEY" JSON
 //	CRC SEQ TABLE "KEY"
 //
-// CRC is CRC-32C of what follows it up to the line's end, in hexadecimal. SEQ grows with each change, and of the lines of one key the
-// highest counts, wherever it stands; one without JSON says that the record was deleted.
+// CRC is CRC-32C of what follows it up to the line's end, in hexadecimal. SEQ grows with each change, and of the lines
+// of one key the highest counts, wherever it stands; one without JSON says that the record was deleted.
 const (
 	header  = "berth-records "
 	version = 1
@@ -33,8 +33,8 @@ const (
 // maxFile bounds what is read of a file: records are some hundreds of kilobytes.
 const maxFile = 1 << 29
 
-// reserve is how much of the disk the file holds beyond its end, so that on a full one can still be written that something has ended or
-// was deleted; new records may not touch the last lowReserve.
+// reserve is how much of the disk the file holds beyond its end, so that on a full one can still be written that
+// something has ended or was deleted; new records may not touch the last lowReserve.
 const (
 	reserve    = 256 << 10
 	lowReserve = 64 << 10
@@ -210,7 +210,8 @@ func (j *journal) hold(more int64) error {
 	return err
 }
 
-// cannotWrite says that there is no room, or that the file system does not take anything. Holding room may fail for other reasons.
+// cannotWrite says that there is no room, or that the file system does not take anything. Holding room may fail for
+// other reasons.
 func cannotWrite(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO)
 }
@@ -223,8 +224,8 @@ func bare(err error) error {
 	return err
 }
 
-// open opens the file at path and locks it, for writing if that can be: readonly is why it cannot. It returns [os.ErrNotExist] when
-// there is none and it cannot be made.
+// open opens the file at path and locks it, for writing if that can be: readonly is why it cannot. It returns
+// [os.ErrNotExist] when there is none and it cannot be made.
 func openFile(path string) (f *os.File, readonly, err error) {
 	for deadline := time.Now().Add(time.Second); ; {
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

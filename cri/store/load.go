@@ -14,7 +14,7 @@ func (d *DB) load() error {
 	if err != nil && !errors.Is(err, errUnread) {
 		return err
 	}
-	second, have := d.loadBeside()
+	second, have := d.copy.load()
 	if err != nil && !have {
 		return err // to go on without would take everything that runs for nobody's
 	}
@@ -25,8 +25,8 @@ func (d *DB) load() error {
 	missing := 0
 	for k, c := range second.latest {
 		mine, ok := own.latest[k]
-		if ok && mine.seq >= c.seq || !ok && c.value == nil {
-			continue
+		if ok && (mine.seq >= c.seq || bytes.Equal(mine.value, c.value)) || !ok && c.value == nil {
+			continue // a copy that was written again has what the file has, with later numbers
 		}
 		merged.latest[k] = c
 		missing++
@@ -48,7 +48,7 @@ func (d *DB) load() error {
 			d.inTrouble(err)
 		}
 	}
-	d.renewBeside()
+	d.renewCopy()
 	return nil
 }
 
@@ -79,6 +79,10 @@ func (d *DB) loadMain() (c content, err error) {
 		d.main.end = int64(bytes.LastIndexByte(b, '\n') + 1)
 		d.live = d.main.end
 		c, d.rebuild, err = parseAny(b)
+		if _, counts := parseLine(b[d.main.end:]); counts {
+			// It lacks the line's end alone, and is not to be written over.
+			d.rebuild = true
+		}
 	}
 	switch {
 	case errors.Is(err, errNewer):
@@ -96,7 +100,7 @@ func (d *DB) loadMain() (c content, err error) {
 	return c, nil
 }
 
-// setAside keeps a copy of a file that is damaged; what counts of it is written anew.
+// setAside keeps a copy of a file that is damaged; what counts of it is written again.
 func (d *DB) setAside(why error, left int) {
 	aside := d.cfg.Path + ".damaged"
 	d.lost = fmt.Sprintf("some records were lost (%v); %d could be read; the file as it was is %s", why, left, aside)
@@ -109,25 +113,4 @@ func (d *DB) setAside(why error, left int) {
 		d.log.Warn("damaged records are not kept", "error", err)
 	}
 	d.rebuild = true
-}
-
-// loadBeside reads the second file. It has all of this boot, or is not there.
-func (d *DB) loadBeside() (c content, have bool) {
-	if d.cfg.Beside == "" {
-		return c, false
-	}
-	f, err := os.Open(d.cfg.Beside)
-	if err != nil {
-		return c, false
-	}
-	defer f.Close()
-	b, err := readAll(f)
-	if err == nil {
-		c, err = parse(b)
-	}
-	if _, ok := c.latest[id{bootTable, d.boot}]; err != nil || !ok {
-		return content{}, false
-	}
-	delete(c.latest, id{bootTable, d.boot})
-	return c, true
 }

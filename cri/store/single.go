@@ -6,24 +6,22 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // maxSingle bounds what is read of a file with one record.
 const maxSingle = 16 << 20
 
-// WriteFile replaces the file at path by one with a single record, as a line of the records has it. It is for a second place of a record:
-// with what the record describes. Of one path there is one writer at a time.
+// WriteFile replaces the file at path by one with a single record, as a line of the records has it. It is for a second
+// place of a record: with what the record describes. Of one path there is one writer at a time.
 func WriteFile(path, table, key string, row any) error {
 	v, err := json.Marshal(row)
 	if err != nil {
 		return fmt.Errorf("encode record %q: %w", key, err)
 	}
-	part := path + ".new"
-	err = os.WriteFile(part, compose(func(yield func(change)) { yield(change{table: table, key: key, value: v}) }), 0o600)
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
+	line := compose(func(yield func(change)) { yield(change{table: table, key: key, value: v}) })
+	if err := atomicfile.Write(path, line, 0o600); err != nil {
 		return fmt.Errorf("write record %q: %w", key, err)
 	}
 	return nil

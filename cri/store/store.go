@@ -1,14 +1,16 @@
 // Package store keeps the runtime's records: typed tables in one file of lines, each with a copy in memory.
 //
-// A record is written before the act it describes. Writes reach the page cache at once, so a kill -9 of the process loses
-// nothing; they reach the disk shortly after, because an fsync on the path of
-// a pod's start would cost more than the start. A power cut can therefore tear the file. What is torn is passed over, and the rest
-// counts: after a boot nothing it described runs any more, and layers without a record are unpacked again.
+// A record is written before the act it describes. Writes reach the page cache at once, so a kill -9 of the process
+// loses nothing; they reach the disk shortly after, because an fsync on the path of a pod's start would cost more than
+// the start. A power cut can therefore tear the file. What is torn is passed over, and the rest counts: after a boot
+// nothing it described runs any more, and layers without a record are unpacked again.
 //
-// The records are few and small, and read only at start, so that a file to which changes are added is all they need. It is read by
-// plain reads: what is mapped into memory ends the process where a disk fails or the file is cut, and no content may do that.
+// The records are few and small, and read only at start, so that a file to which changes are added is all they need. It
+// is read by plain reads: what is mapped into memory ends the process where a disk fails or the file is cut, and no
+// content may do that.
 //
-// A second file, on a file system that ends with the boot, can have the same: it is there where the first is lost or cannot be written.
+// A second file, on a file system that ends with the boot, can have the same: it is there where the first is lost or
+// cannot be written.
 package store
 
 import (
@@ -23,11 +25,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDelay is how long a write may stay in the page cache only. It is as long as a journal's own interval: while a journal is written,
-// whoever makes a file or a directory on its file system may have to wait for it, and pods that start do little else.
+// syncDelay is how long a write may stay in the page cache only. It is as long as a journal's own interval: while a
+// journal is written, whoever makes a file or a directory on its file system may have to wait for it, and pods that
+// start do little else.
 const syncDelay = 5 * time.Second
 
-// rewriteSize is how large a file may be before what counts of it is written anew.
+// rewriteSize is how large a file may be before what counts of it is written again.
 const rewriteSize = 4 << 20
 
 var (
@@ -49,25 +52,25 @@ type Config struct {
 
 // DB is the open records. It is safe for concurrent use.
 type DB struct {
-	cfg  Config
-	log  *slog.Logger
-	boot string
+	cfg Config
+	log *slog.Logger
 
 	mu      sync.Mutex // taken after any table's
 	seq     uint64
 	tables  map[string]dumper
 	raw     map[id][]byte // records of tables that nobody has opened, and those that cannot be read
 	main    *journal      // nil: there is no file, and it cannot be made
-	next    *journal      // what is to replace main
-	beside  *journal
-	besides error         // why the second file is not written
-	live    int64         // size of main when it was written anew
+	live    int64         // size of main when it was written again
 	rebuild bool          // main is damaged: it is to be replaced, and nothing added to it
 	pending map[id]change // what main lacks
 	trouble error         // why main cannot be written
 	mending chan struct{} // closed at the end of the trouble; nil: there is none
 	lost    string
 	closed  bool
+
+	// mu is for these, too.
+	compaction compaction
+	copy       bootCopy
 
 	tender tender
 }
@@ -88,22 +91,24 @@ type dumper interface {
 // Open opens or creates the file at path.
 func Open(path string, log *slog.Logger) (*DB, error) { return OpenWith(Config{Path: path, Log: log}) }
 
-// OpenWith opens or creates the files. It fails with [ErrLocked] when another process has them. What cannot be read of their content is
-// left out, told, and kept as path + ".damaged". Where the file is there and cannot be read for another reason than its content, the
-// second one must have all of it, or opening fails. Where it cannot be written it opens nevertheless: see [DB.Trouble].
+// OpenWith opens or creates the files. It fails with [ErrLocked] when another process has them. What cannot be read of
+// their content is left out, told, and kept as path + ".damaged". Where the file is there and cannot be read for
+// another reason than its content, the second one must have all of it, or opening fails. Where it cannot be written it
+// opens nevertheless: see [DB.Trouble].
 func OpenWith(c Config) (*DB, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &DB{
-		cfg: c, log: c.Log, tables: map[string]dumper{}, raw: map[id][]byte{}, pending: map[id]change{},
+		cfg: c, log: c.Log, compaction: compaction{path: c.Path}, copy: bootCopy{path: c.Beside, log: c.Log},
+		tables: map[string]dumper{}, raw: map[id][]byte{}, pending: map[id]change{},
 		tender: tender{dirty: make(chan struct{}, 1), done: make(chan struct{})},
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fmt.Errorf("read boot ID: %w", err)
 	}
-	d.boot = strings.TrimSpace(string(boot))
+	d.copy.boot = strings.TrimSpace(string(boot))
 	if err := d.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", c.Path, err), d.closeFiles())
 	}
@@ -112,11 +117,8 @@ func OpenWith(c Config) (*DB, error) {
 	return d, nil
 }
 
-// bootTable has the boot that the second file is of.
-const bootTable = ".boot"
-
-// Trouble is why records cannot be written at the moment; nil when they can. Until then deletions and what has happened are remembered,
-// and new records are refused.
+// Trouble is why records cannot be written at the moment; nil when they can. Until then deletions and what has happened
+// are remembered, and new records are refused.
 func (d *DB) Trouble() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,17 +164,8 @@ func (d *DB) write(table, key string, value []byte, must bool) error {
 	} else {
 		delete(d.pending, id{table, key})
 	}
-	if d.next != nil {
-		if err := d.next.append(line, true); err != nil {
-			d.dropNext()
-		}
-	}
-	if d.beside != nil {
-		if err := d.beside.append(line, true); err != nil && d.besides == nil {
-			d.besides = err
-			d.log.Warn("the copy of the records is not complete", "file", d.cfg.Beside, "error", err)
-		}
-	}
+	d.compaction.append(line)
+	d.copy.append(line)
 	d.touched()
 	return nil
 }
@@ -261,7 +254,7 @@ func (d *DB) Close() error {
 
 func (d *DB) closeFiles() error {
 	var errs []error
-	for _, j := range []*journal{d.main, d.next, d.beside} {
+	for _, j := range []*journal{d.main, d.compaction.next, d.copy.file} {
 		if j != nil {
 			errs = append(errs, j.file.Close())
 		}
@@ -312,7 +305,7 @@ func (d *DB) tend() {
 		}
 	}
 	long := err == nil && d.main.end > rewriteSize && d.main.end > 4*d.live
-	copyLong := d.beside != nil && (d.besides != nil || d.beside.end > rewriteSize)
+	stale := d.copy.stale()
 	d.mu.Unlock()
 	if err != nil || long {
 		if err := d.rewrite(); err != nil {
@@ -323,8 +316,8 @@ func (d *DB) tend() {
 			d.mu.Unlock()
 		}
 	}
-	if copyLong {
-		d.renewBeside()
+	if stale {
+		d.renewCopy()
 	}
 	if d.Trouble() != nil {
 		d.touched()

@@ -15,8 +15,8 @@ var ErrNotFound = errors.New("not found")
 // Migration turns the JSON of a record of one version into that of the next.
 type Migration func(old []byte) ([]byte, error)
 
-// Table is one kind of record, by key. Reads come from memory. It is safe for concurrent use; the values it hands out are
-// shared, so T is treated as immutable (or is a value without pointers into shared state).
+// Table is one kind of record, by key. Reads come from memory. It is safe for concurrent use; the values it hands out
+// are shared, so T is treated as immutable (or is a value without pointers into shared state).
 type Table[T any] struct {
 	db      *DB
 	name    string
@@ -29,8 +29,9 @@ type Table[T any] struct {
 
 const versionKey = "\x00version"
 
-// NewTable opens the table name. Its version is the number of migrations; rows of an older version are migrated, and a newer version is
-// refused, because an older program must not rewrite it. A row that cannot be decoded is left as it is and told: see [Table.Damaged].
+// NewTable opens the table name. Its version is the number of migrations; rows of an older version are migrated, and a
+// newer version is refused, because an older program must not rewrite it. A row that cannot be decoded is left as it is
+// and told: see [Table.Damaged].
 func NewTable[T any](db *DB, name string, migrations ...Migration) (*Table[T], error) {
 	if !validTable(name) {
 		return nil, fmt.Errorf("open table %q: no name for one", name)
@@ -156,7 +157,8 @@ func (t *Table[T]) dump(yield func(key string, value []byte)) {
 	}
 }
 
-// Damaged are the records that cannot be decoded, by key, and why. [Table.Delete] removes one, and [Table.Put] replaces it.
+// Damaged are the records that cannot be decoded, by key, and why. [Table.Delete] removes one, and [Table.Put] replaces
+// it.
 func (t *Table[T]) Damaged() map[string]error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -166,8 +168,8 @@ func (t *Table[T]) Damaged() map[string]error {
 // Put writes the record of key. It fails with [ErrReadOnly] where records cannot be written.
 func (t *Table[T]) Put(key string, row T) error { return t.put(key, row, true) }
 
-// Note is Put of what has happened already, whether it can be written or not: where it cannot, it is remembered, and written as soon as
-// that works again.
+// Note is Put of what has happened already, whether it can be written or not: where it cannot, it is remembered, and
+// written as soon as that works again.
 func (t *Table[T]) Note(key string, row T) error { return t.put(key, row, false) }
 
 func (t *Table[T]) put(key string, row T, must bool) error {
@@ -207,8 +209,8 @@ func (t *Table[T]) Get(key string) (T, error) {
 	return row, nil
 }
 
-// Delete removes the record of key; it is no error when there is none. Where it cannot be written, that is remembered: who deletes a
-// record has ended what it describes.
+// Delete removes the record of key; it is no error when there is none. Where it cannot be written, that is remembered:
+// who deletes a record has ended what it describes.
 func (t *Table[T]) Delete(key string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 
 const page = 4096
 
-// states yields what a power cut can leave of a file, of which synced had reached the disk and written had not: each page that differs
-// is the old one, the new one, or torn at one of its sectors, and the file has the old or the new length. Of many pages, not all
-// combinations are tried.
+// states yields what a power cut can leave of a file, of which synced had reached the disk and written had not: each
+// page that differs is the old one, the new one, or torn at one of its sectors, and the file has the old or the new
+// length. Of many pages, not all combinations are tried.
 func states(synced, written []byte, yield func(state []byte)) {
 	var differ []int
 	at := func(b []byte, n int) []byte {
@@ -36,7 +36,8 @@ func states(synced, written []byte, yield func(state []byte)) {
 			differ = append(differ, n)
 		}
 	}
-	build := func(choose func(i int) int) { // of how many sectors the new content counts, from the front; negative: from the end
+	build := func(choose func(i int) int) {
+		// Of how many sectors the new content counts, from the front; negative: from the end.
 		for _, size := range []int{len(written), len(synced)} {
 			state := make([]byte, max(len(written), len(synced))+page)
 			copy(state, synced)
@@ -143,6 +144,20 @@ func TestTornFile(t *testing.T) {
 		}
 	})
 	t.Logf("%d states", n)
+}
+
+// What counts of a file after a power cut counts at the next start as well.
+func TestTornLastByte(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	last := &change{seq: 7, table: "rows", key: "last", value: []byte(`{"Name":"last","N":7}`)}
+	content := append([]byte(headerLine(version)), bytes.TrimSuffix(last.line(), []byte("\n"))...)
+	before := opened(t, path, content)
+	content, err := os.ReadFile(path)
+	must(t, err)
+	after := opened(t, path, content)
+	if _, ok := before["last"]; !ok || after["last"] != before["last"] {
+		t.Errorf("it was %v and is %v", before["last"], after["last"])
+	}
 }
 
 // Whatever a file has, opening it goes on with what can be read of it.
@@ -286,6 +301,16 @@ func TestCopyBeside(t *testing.T) {
 	changes(t, tab, 0, 20)
 	want := maps.Collect(tab.All())
 	must(t, db.Close())
+	var told bytes.Buffer
+	c.Log = slog.New(slog.NewTextHandler(&told, nil))
+	for range 3 { // a copy that was written again tells nothing new
+		db, _ = open()
+		must(t, db.Close())
+	}
+	if told.Len() > 0 {
+		t.Errorf("of a file that has lost nothing it is told: %s", &told)
+	}
+	c.Log = slog.New(slog.DiscardHandler)
 	for name, damage := range map[string]func() error{
 		"gone":      func() error { return os.Remove(c.Path) },
 		"emptied":   func() error { return os.Truncate(c.Path, 0) },
@@ -354,8 +379,8 @@ func TestUndecodableRecord(t *testing.T) {
 	}
 }
 
-// On a file system without room, or that is read-only, what has ended is remembered, new records are refused with the reason, and
-// nothing is lost when it can be written again.
+// On a file system without room, or that is read-only, what has ended is remembered, new records are refused with the
+// reason, and nothing is lost when it can be written again.
 func TestFullAndReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a tmpfs")
@@ -433,7 +458,8 @@ func TestFullAndReadOnly(t *testing.T) {
 	}
 }
 
-// A file system that is read-only may not even have the directory. It is made with the file when it can be, and who waits hears of it.
+// A file system that is read-only may not even have the directory. It is made with the file when it can be, and who
+// waits hears of it.
 func TestMissingAndReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a tmpfs")

@@ -44,8 +44,8 @@ func (c *client) cut() {
 	}
 }
 
-// end closes the connection when the client has closed its end. The kernel resets a connection that is closed with input unread, and
-// the client would lose what it has not read yet: the end of the output, and how the command ended.
+// end closes the connection when the client has closed its end. The kernel resets a connection that is closed with
+// input unread, and the client would lose what it has not read yet: the end of the output, and how the command ended.
 func (c *client) end() {
 	w := c.conn.Load()
 	if w == nil {
@@ -65,7 +65,8 @@ type watched struct {
 	closed atomic.Bool
 }
 
-// Read reads nothing more once Close was called: to the library, which logs every frame it has no use for, that is the client's end.
+// Read reads nothing more once Close was called: to the library, which logs every frame it has no use for, that is the
+// client's end.
 func (w *watched) Read(p []byte) (int, error) {
 	if w.closed.Load() {
 		return 0, io.EOF

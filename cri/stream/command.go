@@ -46,7 +46,8 @@ func (c command) AttachContainer(ctx context.Context, _, _, _ string, in io.Read
 	return told(c.run(ctx, in, out, errOut, resize))
 }
 
-// told is the error that a client is to be told. The library also logs it, and that a client has gone is no news to anybody.
+// told is the error that a client is to be told. The library also logs it, and that a client has gone is no news to
+// anybody.
 func told(err error) error {
 	if errors.Is(err, ErrGone) {
 		return nil
@@ -54,8 +55,8 @@ func told(err error) error {
 	return err
 }
 
-// serveV5 speaks v5.channel.k8s.io, which the library has no server of: version 4 with a word for the end of a stream. The connection
-// reads that word itself.
+// serveV5 speaks v5.channel.k8s.io, which the library has no server of: version 4 with a word for the end of a stream.
+// The connection reads that word itself.
 func (c command) serveV5(w http.ResponseWriter, r *http.Request) {
 	channels := make([]wsstream.ChannelType, 5)
 	channels[remotecommand.StreamErr] = wsstream.WriteChannel

@@ -33,7 +33,8 @@ func servePorts(w http.ResponseWriter, r *http.Request, opts portforward.V4Optio
 	portforward.ServePortForward(w, r, f, "", "", &opts, idle, creation, portforward.SupportedProtocols)
 }
 
-// serveTunnel serves SPDY that is the data of a WebSocket: to the library the WebSocket is the connection of a client that asks for SPDY.
+// serveTunnel serves SPDY that is the data of a WebSocket: to the library the WebSocket is the connection of a client
+// that asks for SPDY.
 func serveTunnel(w http.ResponseWriter, r *http.Request, opts portforward.V4Options, f forward) {
 	websocket.Server{
 		Handshake: func(c *websocket.Config, _ *http.Request) error {

@@ -97,7 +97,8 @@ func talk(t *testing.T, conn httpstream.Connection, id int, port, say string) (d
 	}
 	errs.Close()
 	h.Set(corev1.StreamType, corev1.StreamTypeData)
-	// One that fails is reset while it is made, or while this is written: the server need not have answered that it takes it.
+	// One that fails is reset while it is made, or while this is written: the server need not have answered that it
+	// takes it.
 	both, err := conn.CreateStream(h)
 	var b []byte
 	if err == nil {
@@ -148,7 +149,8 @@ func TestPortsClientGoes(t *testing.T) {
 	}
 }
 
-// A WebSocket without SPDY has two channels for each port that the request names; the first message of each is the port.
+// A WebSocket without SPDY has two channels for each port that the request names; the first message of each is the
+// port.
 func TestPortChannels(t *testing.T) {
 	s := serve(t, &fake{port: func(_ context.Context, port int32, client io.ReadWriter) error {
 		b := make([]byte, 5)

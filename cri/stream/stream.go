@@ -1,5 +1,6 @@
-// Package stream serves what exec, attach and port-forward hand out URLs of, in the protocols that clients speak: SPDY, WebSocket with the
-// channels of remote commands, up to version 5, which can end the input, and for port-forward also SPDY inside of a WebSocket.
+// Package stream serves what exec, attach and port-forward hand out URLs of, in the protocols that clients speak: SPDY,
+// WebSocket with the channels of remote commands, up to version 5, which can end the input, and for port-forward also
+// SPDY inside of a WebSocket.
 package stream
 
 import (
@@ -25,12 +26,12 @@ const (
 	creation = remotecommand.DefaultStreamCreationTimeout
 )
 
-// ErrGone is the cause of a context's end when the client's connection has ended before what it asked for. The server's own end is one
-// for its clients.
+// ErrGone is the cause of a context's end when the client's connection has ended before what it asked for. The server's
+// own end is one for its clients.
 var ErrGone = errors.New("the client has gone")
 
-// Runtime is where the streams lead to. Streams that a client did not ask for are nil, or have no data. The context ends when the client
-// goes, with the cause ErrGone.
+// Runtime is where the streams lead to. Streams that a client did not ask for are nil, or have no data. The context
+// ends when the client goes, with the cause ErrGone.
 type Runtime interface {
 	// Exec runs a command. An exit code that is not 0 is an ExitError of k8s.io/utils/exec.
 	Exec(ctx context.Context, container string, cmd []string, in io.Reader, out, errOut io.Writer, tty bool, resize <-chan remotecommand.TerminalSize) error
@@ -127,8 +128,8 @@ func (s *Server) offerCommand(kind string, opts remotecommand.Options, run run) 
 	return s.offer(kind, command{kind, opts, run}.serve)
 }
 
-// PortForward hands out a URL of a sandbox's ports. SPDY names the port of each connection; the channels of a WebSocket are those of
-// the ports in the request.
+// PortForward hands out a URL of a sandbox's ports. SPDY names the port of each connection; the channels of a WebSocket
+// are those of the ports in the request.
 func (s *Server) PortForward(r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	for _, p := range r.GetPort() {
 		if p < 1 || p > 65535 {

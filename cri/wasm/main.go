@@ -1,6 +1,6 @@
-// Command berth-wasm is the process of a container whose program is a WebAssembly module. It runs inside the container, where
-// it was put by the runtime handler wasm, and gives the module what a process there has: arguments, environment, stdio, the
-// container's files, the clocks, and an exit code. The interface is WASI preview 1.
+// Command berth-wasm is the process of a container whose program is a WebAssembly module. It runs inside the container,
+// where it was put by the runtime handler wasm, and gives the module what a process there has: arguments, environment,
+// stdio, the container's files, the clocks, and an exit code. The interface is WASI preview 1.
 //
 //	berth-wasm [-memory BYTES] MODULE [ARGUMENT...]
 package main
@@ -54,8 +54,8 @@ func main() {
 	os.Exit(code)
 }
 
-// endOnSignal makes the signals that end a program end this one. To a container's first process the kernel delivers only
-// signals that have a handler, and the module cannot have any.
+// endOnSignal makes the signals that end a program end this one. To a container's first process the kernel delivers
+// only signals that have a handler, and the module cannot have any.
 func endOnSignal() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)

@@ -19,6 +19,7 @@ type berth struct {
 	dir  string
 	cmd  *exec.Cmd
 	args []string
+	more []string // flags of the agent alone
 }
 
 func newBerth(b *bench) *berth { return &berth{b: b} }
@@ -32,7 +33,8 @@ func (p *berth) Up(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.Link(p.b.bin+"/test/busybox.tar", p.dir+"/images/busybox.tar"); err != nil {
+	err := os.Link(p.b.bin+"/test/busybox.tar", p.dir+"/images/busybox.tar")
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		// The temporary directory may be on another file system.
 		if err := exec.Command("cp", p.b.bin+"/test/busybox.tar", p.dir+"/images/").Run(); err != nil {
 			return err
@@ -42,7 +44,10 @@ func (p *berth) Up(ctx context.Context) error {
 		"--root-dir=" + p.dir + "/root", "--run-dir=" + p.dir + "/run", "--log-dir=" + p.dir + "/logs",
 		"--cgroup-root=/berth-bench", "--bridge-name=berthbench", "--pod-cidr=10.201.0.0/16",
 	}
-	args := append([]string{"agent", "--manifest-dir=" + p.dir + "/manifests", "--image-dir=" + p.dir + "/images", "--node-name=bench", "--cni-conf-dir=" + p.dir + "/cni"}, p.args...)
+	args := append([]string{
+		"agent", "--manifest-dir=" + p.dir + "/manifests", "--image-dir=" + p.dir + "/images",
+		"--node-name=bench", "--cni-conf-dir=" + p.dir + "/cni",
+	}, slices.Concat(p.args, p.more)...)
 	logf, err := os.Create(p.dir + "/log")
 	if err != nil {
 		return err
@@ -121,7 +126,8 @@ func (p *berth) Traces() int {
 // Processes are the agent and the keepers: whatever runs out of berth's two binaries and was started by this run.
 func (p *berth) Processes() []int {
 	return named(func(pid int, exe string, cmdline []string) bool {
-		return pid == p.cmd.Process.Pid || slices.ContainsFunc(cmdline, func(a string) bool { return strings.Contains(a, p.dir+"/run") })
+		return pid == p.cmd.Process.Pid ||
+			slices.ContainsFunc(cmdline, func(a string) bool { return strings.Contains(a, p.dir+"/run") })
 	})
 }
 

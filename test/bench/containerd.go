@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ctrd is Debian's containerd behind its CRI socket, asked by a client that does what a kubelet does and nothing else: so its
-// figures are what berth would take if an agent cost nothing.
+// ctrd is Debian's containerd behind its CRI socket, asked by a client that does what a kubelet does and nothing else:
+// so its figures are what berth would take if an agent cost nothing.
 type ctrd struct {
 	*criClient
 
@@ -66,7 +66,8 @@ state = "%[1]s/state"
   {"type": "bridge", "bridge": "%s", "isGateway": true, "ipMasq": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": "%s/ipam", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.202.0.0/16"}]]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}`, ctrdBridge, p.dir)
-	err := errors.Join(os.WriteFile(p.dir+"/config.toml", []byte(config), 0o644), os.WriteFile(p.dir+"/cni/10-bench.conflist", []byte(network), 0o644))
+	err := errors.Join(os.WriteFile(p.dir+"/config.toml", []byte(config), 0o644),
+		os.WriteFile(p.dir+"/cni/10-bench.conflist", []byte(network), 0o644))
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,8 @@ state = "%[1]s/state"
 		return err
 	}
 	for _, archive := range []string{"busybox.tar", "pause.tar"} {
-		out, err := exec.Command("ctr", "-a", p.dir+"/sock", "-n", "k8s.io", "images", "import", p.b.bin+"/test/"+archive).CombinedOutput()
+		out, err := exec.Command("ctr", "-a", p.dir+"/sock", "-n", "k8s.io", "images", "import",
+			p.b.bin+"/test/"+archive).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("import %s: %w: %s", archive, err, out)
 		}
@@ -188,7 +190,8 @@ func (p *ctrd) Traces() int { return linksOf(ctrdBridge) + groupsBelow(ctrdCgrou
 
 func (p *ctrd) Processes() []int {
 	return named(func(pid int, exe string, cmdline []string) bool {
-		return pid == p.cmd.Process.Pid || strings.HasSuffix(exe, "/containerd-shim-runc-v2") && strings.Contains(strings.Join(cmdline, " "), p.dir+"/sock") ||
+		return pid == p.cmd.Process.Pid || strings.HasSuffix(exe, "/containerd-shim-runc-v2") &&
+			strings.Contains(strings.Join(cmdline, " "), p.dir+"/sock") ||
 			strings.HasSuffix(exe, "/pause")
 	})
 }

@@ -63,8 +63,8 @@ type criRun struct {
 	calls        int // for each of them
 }
 
-// cri times the calls of the CRI one by one on a runtime that has nothing else to do, and those that only look also with many
-// pods there.
+// cri times the calls of the CRI one by one on a runtime that has nothing else to do, and those that only look also
+// with many pods there.
 func (b *bench) cri(ctx context.Context, p peer) error {
 	s, ok := p.(served)
 	if !ok {
@@ -76,7 +76,8 @@ func (b *bench) cri(ctx context.Context, p peer) error {
 	}
 	defer client.conn.Close()
 	// It answers when the archives given at start have been read.
-	if a, err := client.img.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil || a.GetImage() == nil {
+	if a, err := client.img.ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil || a.GetImage() == nil {
 		return fmt.Errorf("find image %s: %w", image, err)
 	}
 	logs, err := os.MkdirTemp(b.dir, "logs-")
@@ -143,8 +144,8 @@ type cost struct {
 	micros float64
 }
 
-// How often a call is made for its cost to be taken. The kernel adds a running thread's time up at each of its ticks only, some
-// milliseconds, so calls that take microseconds are made more often.
+// How often a call is made for its cost to be taken. The kernel adds a running thread's time up at each of its ticks
+// only, some milliseconds, so calls that take microseconds are made more often.
 const (
 	costCalls       = 500
 	costCallsInside = 20000
@@ -251,7 +252,10 @@ func (r *criRun) quick(ctx context.Context, x criPod) []criCall {
 // look makes the calls that change nothing, and runs a command.
 func (r *criRun) look(ctx context.Context, x criPod, when string) error {
 	exec := criCall{"ExecSync", func() error {
-		a, err := r.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: x.container, Cmd: []string{"true"}, Timeout: 30})
+		a, err := r.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+			ContainerId: x.container, Cmd: []string{"true"},
+			Timeout: 30,
+		})
 		if err == nil && a.GetExitCode() != 0 {
 			err = fmt.Errorf("exit code %d: %s", a.GetExitCode(), a.GetStderr())
 		}
@@ -265,7 +269,8 @@ func (r *criRun) look(ctx context.Context, x criPod, when string) error {
 	return nil
 }
 
-// down takes a pod away. The container is killed at once: how long it would take to answer its stop signal is its own affair.
+// down takes a pod away. The container is killed at once: how long it would take to answer its stop signal is its own
+// affair.
 func (r *criRun) down(ctx context.Context, x criPod) error {
 	var errs []error
 	if x.container != "" {

@@ -26,7 +26,8 @@ type inProcess interface {
 func (p *berth) Inside(ctx context.Context) (*cri.Server, string, error) {
 	dir := p.dir + "/inside"
 	s, err := cri.New(ctx, cri.Config{
-		RootDir: dir + "/root", RunDir: dir + "/run", LogDir: dir + "/logs", CgroupRoot: "/berth-bench-in", Helper: p.b.bin + "/berth-helper",
+		RootDir: dir + "/root", RunDir: dir + "/run", LogDir: dir + "/logs", CgroupRoot: "/berth-bench-in", Helper: p.b.bin +
+			"/berth-helper",
 		BridgeName: "berthbenchin", PodCIDR: netip.MustParsePrefix("10.203.0.0/16"), CNIConfDir: dir + "/cni",
 	})
 	if err != nil {
@@ -37,7 +38,7 @@ func (p *berth) Inside(ctx context.Context) (*cri.Server, string, error) {
 		return s, "", err
 	}
 	defer f.Close()
-	_, err = s.Images().Import(ctx, f, nil)
+	_, err = s.Local().Images().Import(ctx, f, nil)
 	return s, "/berth-bench-in/cri", err
 }
 
@@ -46,14 +47,17 @@ func (b *bench) criInside(ctx context.Context, p peer, in inProcess, logs string
 	s, parent, err := in.Inside(ctx)
 	if s != nil {
 		defer func() {
-			err = errors.Join(err, s.Purge(context.WithoutCancel(ctx)), s.Close())
+			err = errors.Join(err, s.Local().Purge(context.WithoutCancel(ctx)), s.Close())
 			removeGroups("/berth-bench-in")
 		}()
 	}
 	if err != nil {
 		return err
 	}
-	r := &criRun{criClient: &criClient{rt: runtimeapi.NewRuntimeServiceClient(direct{s})}, parent: parent, logs: logs, took: map[string][]time.Duration{}, calls: costCallsInside}
+	r := &criRun{
+		criClient: &criClient{rt: runtimeapi.NewRuntimeServiceClient(direct{s})}, parent: parent, logs: logs,
+		took: map[string][]time.Duration{}, calls: costCallsInside,
+	}
 	if err := r.crowd(ctx, b.many, func() []int { return []int{os.Getpid()} }); err != nil {
 		return err
 	}
@@ -63,14 +67,16 @@ func (b *bench) criInside(ctx context.Context, p peer, in inProcess, logs string
 	return nil
 }
 
-// direct has a client's calls answered by a server in the same process, by the method itself: nothing is encoded or copied.
+// direct has a client's calls answered by a server in the same process, by the method itself: nothing is encoded or
+// copied.
 type direct struct {
 	server runtimeapi.RuntimeServiceServer
 }
 
 func (d direct) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
 	desc := runtimeapi.RuntimeService_ServiceDesc
-	i := slices.IndexFunc(desc.Methods, func(m grpc.MethodDesc) bool { return "/"+desc.ServiceName+"/"+m.MethodName == method })
+	i := slices.IndexFunc(desc.Methods,
+		func(m grpc.MethodDesc) bool { return "/"+desc.ServiceName+"/"+m.MethodName == method })
 	if i < 0 {
 		return fmt.Errorf("%s is not a call of the CRI", method)
 	}

@@ -3,16 +3,17 @@
 //	go run ./test/bench            # everything (as root, with the binaries in ./bin)
 //	go run ./test/bench -only pod,hundred -peers berth,containerd
 //
-// Every peer runs with its own defaults on directories, a socket and a bridge of its own. The image is present before a pod is
-// timed, and nothing is warmed up that a user would not have: the first pods of each peer are discarded only so that page
-// cache and lazily loaded plugins are in the state they have on a node that has run a pod before.
+// Every peer runs with its own defaults on directories, a socket and a bridge of its own. The image is present before a
+// pod is timed, and nothing is warmed up that a user would not have: the first pods of each peer are discarded only so
+// that page cache and lazily loaded plugins are in the state they have on a node that has run a pod before.
 //
-// "CRI" figures are single calls over the socket, on a runtime that has nothing else to do and with many pods there; Version is
-// what a call costs that does nothing. Of the calls that only look, the CPU time of the runtime's processes is taken, too, and for berth
-// also what they take in-process, which is how its agent makes them.
+// "CRI" figures are single calls over the socket, on a runtime that has nothing else to do and with many pods there;
+// Version is what a call costs that does nothing. Of the calls that only look, the CPU time of the runtime's processes
+// is taken, too, and for berth also what they take in-process, which is how its agent makes them.
 //
-// "Running" is the moment at which the container's own process has made a file in a directory of the host, seen by inotify.
-// "Gone" is the moment at which the kernel has no interface on the peer's bridge and no cgroup of its pods any more.
+// "Running" is the moment at which the container's own process has made a file in a directory of the host, seen by
+// inotify. "Gone" is the moment at which the kernel has no interface on the peer's bridge and no cgroup of its pods any
+// more.
 package main
 
 import (
@@ -31,7 +32,8 @@ import (
 	"time"
 )
 
-// A peer is something that runs pods. Its methods are called from one goroutine, but for start and remove of several pods.
+// A peer is something that runs pods. Its methods are called from one goroutine, but for start and remove of several
+// pods.
 type peer interface {
 	Name() string
 	// Up starts it; Down stops it and removes everything that it made.
@@ -72,7 +74,11 @@ type bench struct {
 	peers []peer
 	runs  int
 	many  int
-	rows  []row
+
+	bombs, others int
+	busy          bool
+
+	rows []row
 }
 
 type row struct {
@@ -84,12 +90,15 @@ type row struct {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
-	only := flag.String("only", "memory,pod,hundred,cri,pull,probes", "measurements, separated by commas")
+	only := flag.String("only", "memory,pod,hundred,cri,pull,probes,volumes,eviction", "measurements, separated by commas")
 	peers := flag.String("peers", "berth,containerd,podman", "peers, separated by commas")
 	b := bench{}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
 	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
 	flag.IntVar(&b.many, "many", 100, "how many pods are started at once")
+	flag.IntVar(&b.bombs, "bombs", 50, "how many pods are evicted")
+	flag.IntVar(&b.others, "others", 3, "how many other pods are there then")
+	flag.BoolVar(&b.busy, "busy", false, "have all processors do something else meanwhile")
 	flag.Parse()
 	if os.Geteuid() != 0 {
 		log.Fatal("needs root")
@@ -144,7 +153,14 @@ func (b *bench) measure(ctx context.Context, p peer, only []string) (err error) 
 		name string
 		run  func(context.Context, peer) error
 	}{
-		{"memory", b.idleMemory}, {"pod", b.onePod}, {"hundred", b.hundred}, {"cri", b.cri}, {"pull", b.pull}, {"probes", b.probes},
+		{"memory", b.idleMemory},
+		{"pod", b.onePod},
+		{"hundred", b.hundred},
+		{"cri", b.cri},
+		{"pull", b.pull},
+		{"probes", b.probes},
+		{"volumes", b.volumes},
+		{"eviction", b.eviction}, // the last: its node has other flags
 	} {
 		if !slices.Contains(only, m.name) {
 			continue

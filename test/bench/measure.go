@@ -86,7 +86,8 @@ func (b *bench) onePod(ctx context.Context, p peer) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Second) // podman is still at work after the process runs, and a pod that was just started is not at rest
+		// podman is still at work after the process runs, and a pod that was just started is not at rest
+		time.Sleep(time.Second)
 		begin = time.Now()
 		if err := p.Remove(ctx, pods); err != nil {
 			return err
@@ -128,7 +129,8 @@ func (b *bench) hundred(ctx context.Context, p peer) error {
 	before, at := cpu(pids), time.Now()
 	time.Sleep(20 * time.Second)
 	after := cpu(p.Processes())
-	b.record(p, fmt.Sprintf("CPU at %d idle pods", b.many), "% of a core", float64(after-before)/float64(time.Since(at))*100)
+	b.record(p, fmt.Sprintf("CPU at %d idle pods", b.many), "% of a core",
+		float64(after-before)/float64(time.Since(at))*100)
 
 	begin = time.Now()
 	if err := p.Remove(ctx, pods); err != nil {
@@ -162,8 +164,8 @@ func pss(pids []int) float64 {
 	return float64(kib) / 1024
 }
 
-// cpu sums the CPU time of the processes so far. The scheduler's own account is exact, where the ticks of /proc/PID/stat miss
-// a process that sleeps again before a tick.
+// cpu sums the CPU time of the processes so far. The scheduler's own account is exact, where the ticks of
+// /proc/PID/stat miss a process that sleeps again before a tick.
 func cpu(pids []int) time.Duration {
 	var sum time.Duration
 	for _, pid := range pids {
@@ -207,7 +209,10 @@ func linksOf(bridge string) int {
 func groupsBelow(patterns ...string) int {
 	n := 0
 	for _, p := range patterns {
-		for _, mount := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		for _, mount := range []string{
+			"/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids",
+			"/sys/fs/cgroup",
+		} {
 			m, _ := filepath.Glob(mount + p)
 			n += len(m)
 		}

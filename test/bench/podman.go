@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// podman is `podman kube play`: no daemon, one command a pod. It is Debian's, with its defaults but for where things lie.
+// podman is `podman kube play`: no daemon, one command a pod. It is Debian's, with its defaults but for where things
+// lie.
 type podman struct {
 	b   *bench
 	dir string
@@ -27,7 +28,8 @@ func (*podman) Name() string { return "podman" }
 
 func (p *podman) run(ctx context.Context, args ...string) error {
 	base := []string{
-		"--root", p.dir + "/root", "--runroot", p.dir + "/run", "--tmpdir", p.dir + "/tmp", "--network-config-dir", p.dir + "/net",
+		"--root", p.dir + "/root", "--runroot", p.dir + "/run", "--tmpdir", p.dir + "/tmp", "--network-config-dir", p.dir +
+			"/net",
 		"--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--runtime", "runc",
 	}
 	cmd := exec.CommandContext(ctx, "podman", append(base, args...)...)
@@ -97,7 +99,8 @@ func (p *podman) Traces() int { return linksOf(podmanBridge) }
 func (p *podman) Processes() []int {
 	return named(func(_ int, exe string, cmdline []string) bool {
 		line := strings.Join(cmdline, " ")
-		return strings.HasSuffix(exe, "/conmon") && strings.Contains(line, p.dir) || strings.HasSuffix(exe, "/catatonit") && strings.Contains(line, "-P")
+		return strings.HasSuffix(exe, "/conmon") && strings.Contains(line, p.dir) || strings.HasSuffix(exe, "/catatonit") &&
+			strings.Contains(line, "-P")
 	})
 }
 

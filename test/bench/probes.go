@@ -10,9 +10,11 @@ import (
 	"time"
 )
 
-// prober is a peer that probes its pods itself. A bare runtime does not: there kubelet does, which is not part of the comparison.
+// prober is a peer that probes its pods itself. A bare runtime does not: there kubelet does, which is not part of the
+// comparison.
 type prober interface {
-	// ApplyProbed is Apply of pods that run a program and have a readiness probe, which is what the manifest's field holds.
+	// ApplyProbed is Apply of pods that run a program and have a readiness probe, which is what the manifest's field
+	// holds.
 	ApplyProbed(pods []pod, program, probe string) error
 	// Usage is the CPU time that the peer and all its pods have used.
 	Usage() (agent, pods time.Duration)
@@ -46,7 +48,9 @@ func (b *bench) probes(ctx context.Context, p peer) error {
 	return nil
 }
 
-func (b *bench) probed(ctx context.Context, p peer, pr prober, program, probe string) (agent, inPods float64, err error) {
+func (b *bench) probed(ctx context.Context, p peer, pr prober, program, probe string) (agent, inPods float64,
+	err error,
+) {
 	m, err := b.markers()
 	if err != nil {
 		return 0, 0, err

@@ -28,8 +28,8 @@ import (
 
 const pullRuns = 5
 
-// pull times pull and unpack of an image of five gzip layers from a registry on loopback, and as the floor `tar -xzf` of the
-// same layers, all at once.
+// pull times pull and unpack of an image of five gzip layers from a registry on loopback, and as the floor `tar -xzf`
+// of the same layers, all at once.
 func (b *bench) pull(ctx context.Context, p peer) error {
 	layers, err := b.layers()
 	if err != nil {
@@ -147,7 +147,10 @@ func (b *bench) layer(path string, rnd *rand.Rand, words [][]byte, size, n int) 
 		for body.Len() < length {
 			body.Write(words[rnd.IntN(len(words))])
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprintf("usr/share/l%d/d%d/f%d", n, i%37, i), Mode: 0o644, Size: int64(body.Len())}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: fmt.Sprintf("usr/share/l%d/d%d/f%d", n, i%37, i), Mode: 0o644,
+			Size: int64(body.Len()),
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package conformance holds every runtime to what the agent relies on: the methods of the CRI behind agent/pod.Runtime, on the
-// real kernel. A runtime passes when it does what the cases ask for, whoever made it and wherever it runs.
+// Package conformance holds every runtime to what the agent relies on: the methods of the CRI behind agent/pod.Runtime,
+// on the real kernel. A runtime passes when it does what the cases ask for, whoever made it and wherever it runs.
 package conformance
 
 import (
@@ -29,7 +29,8 @@ type Target struct {
 	LogDir     string
 	Image      string // the test image: busybox, the user app (1000) and the group extra (2000) that app is in
 	Handler    string // the runtime handler of all pods, "" being the runtime's own choice
-	Registry   string // host:port of a registry without TLS that has the test image as busybox:1, and as user:1 with the user app
+	// host:port of a registry without TLS that has the test image as busybox:1, and as user:1 with the user app
+	Registry string
 	// Lacks says of the cases that the runtime cannot pass why not.
 	Lacks map[string]string
 }
@@ -37,7 +38,8 @@ type Target struct {
 // Run runs every case on the runtime that the factory makes, which is made once.
 func Run(t *testing.T, factory func(*testing.T) *Target) {
 	s := &suite{Target: factory(t)}
-	all := slices.Concat(lifeCases, listCases, processCases, streamCases, imageCases, securityCases, networkCases, resourceCases)
+	all := slices.Concat(lifeCases, listCases, processCases, streamCases, imageCases, securityCases, networkCases,
+		resourceCases)
 	names := map[string]bool{}
 	t.Run("case", func(t *testing.T) {
 		for _, c := range all {
@@ -162,7 +164,10 @@ type change func(*runtimeapi.ContainerConfig)
 // container is the configuration of a container with this command.
 func (p *sandbox) container(name string, cmd ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: p.Image, UserSpecifiedImage: p.Image}, Command: cmd,
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{
+			Image:              p.Image,
+			UserSpecifiedImage: p.Image,
+		}, Command: cmd,
 		LogPath: name + ".log",
 		Labels:  map[string]string{"case": p.cfg.Labels["case"], "name": name},
 		Linux: &runtimeapi.LinuxContainerConfig{
@@ -175,7 +180,8 @@ func (p *sandbox) container(name string, cmd ...string) *runtimeapi.ContainerCon
 }
 
 func (p *sandbox) create(cfg *runtimeapi.ContainerConfig) (string, error) {
-	r, err := p.CreateContainer(p.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.cfg})
+	r, err := p.CreateContainer(p.t.Context(),
+		&runtimeapi.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.cfg})
 	return r.GetContainerId(), err
 }
 

@@ -56,11 +56,13 @@ func images(t *testing.T, s *suite) {
 	if again := s.pull(t, name); again != id {
 		t.Errorf("pulled again: %s, not %s", again, id)
 	}
-	if len(strings.TrimPrefix(img.GetId(), "sha256:")) != 64 || !slices.Contains(img.GetRepoTags(), name) || len(img.GetRepoDigests()) != 1 ||
+	if len(strings.TrimPrefix(img.GetId(), "sha256:")) != 64 || !slices.Contains(img.GetRepoTags(), name) ||
+		len(img.GetRepoDigests()) != 1 ||
 		!strings.HasPrefix(img.GetRepoDigests()[0], s.Registry+"/images@sha256:") || img.GetSize() == 0 {
 		t.Errorf("got %v", img)
 	}
-	if s.image(t, id).GetId() != img.GetId() || s.image(t, img.GetId()).GetId() != img.GetId() || s.image(t, img.GetRepoDigests()[0]).GetId() != img.GetId() {
+	if s.image(t, id).GetId() != img.GetId() || s.image(t, img.GetId()).GetId() != img.GetId() ||
+		s.image(t, img.GetRepoDigests()[0]).GetId() != img.GetId() {
 		t.Errorf("it is not found by the reference of the pull %s, its ID and its digest", id)
 	}
 	l, err := s.ListImages(t.Context(), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: ref(name)}})
@@ -125,7 +127,8 @@ func imageUser(t *testing.T, s *suite) {
 }
 
 func imageThatIsNot(t *testing.T, s *suite) {
-	for _, name := range []string{s.Registry + "/busybox:no-such-tag", s.Registry + "/no/such:1", s.Registry + "/busybox@sha256:" + strings.Repeat("0", 64), "Not:A:Name", ""} {
+	for _, name := range []string{s.Registry + "/busybox:no-such-tag", s.Registry + "/no/such:1", s.Registry +
+		"/busybox@sha256:" + strings.Repeat("0", 64), "Not:A:Name", ""} {
 		if _, err := s.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: ref(name)}); err == nil {
 			t.Errorf("%q was pulled", name)
 		}
@@ -134,7 +137,8 @@ func imageThatIsNot(t *testing.T, s *suite) {
 	if s.image(t, "berth.test/not-there:1") != nil {
 		t.Error("there is an image that is not")
 	}
-	l, err := s.ListImages(t.Context(), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: ref("berth.test/not-there:1")}})
+	l, err := s.ListImages(t.Context(),
+		&runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: ref("berth.test/not-there:1")}})
 	if err != nil || len(l.GetImages()) > 0 && !s.lacks(t, "Filter") {
 		t.Errorf("got %v, %v", l, err)
 	}

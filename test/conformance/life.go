@@ -44,17 +44,20 @@ func sandboxLife(t *testing.T, s *suite) {
 	r, err := s.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.id})
 	must(t)(err)
 	st := r.GetStatus()
-	if st.GetId() != p.id || st.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY || st.GetCreatedAt() == 0 || st.GetNetwork().GetIp() == "" {
+	if st.GetId() != p.id || st.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY || st.GetCreatedAt() == 0 ||
+		st.GetNetwork().GetIp() == "" {
 		t.Errorf("status: %v", st)
 	}
-	if m := st.GetMetadata(); m.GetName() != p.cfg.Metadata.Name || m.GetNamespace() != "conformance" || m.GetUid() != p.cfg.Metadata.Uid || m.GetAttempt() != 0 {
+	if m := st.GetMetadata(); m.GetName() != p.cfg.Metadata.Name || m.GetNamespace() != "conformance" ||
+		m.GetUid() != p.cfg.Metadata.Uid || m.GetAttempt() != 0 {
 		t.Errorf("metadata: %v", m)
 	}
 	if !has(st.GetLabels(), p.cfg.Labels) || !has(st.GetAnnotations(), p.cfg.Annotations) {
 		t.Errorf("labels %v, annotations %v", st.GetLabels(), st.GetAnnotations())
 	}
 	ns := st.GetLinux().GetNamespaces().GetOptions()
-	if ns.GetNetwork() != runtimeapi.NamespaceMode_POD || ns.GetPid() != runtimeapi.NamespaceMode_CONTAINER || ns.GetIpc() != runtimeapi.NamespaceMode_POD {
+	if ns.GetNetwork() != runtimeapi.NamespaceMode_POD || ns.GetPid() != runtimeapi.NamespaceMode_CONTAINER ||
+		ns.GetIpc() != runtimeapi.NamespaceMode_POD {
 		t.Errorf("namespaces: %v", ns)
 	}
 	for range 2 {
@@ -88,10 +91,12 @@ func containerLife(t *testing.T, s *suite) {
 	id, err := p.create(cfg)
 	must(t)(err)
 	st := p.status(id)
-	if st.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || st.GetCreatedAt() == 0 || st.GetStartedAt() != 0 || st.GetFinishedAt() != 0 {
+	if st.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || st.GetCreatedAt() == 0 || st.GetStartedAt() != 0 ||
+		st.GetFinishedAt() != 0 {
 		t.Errorf("created: %v", st)
 	}
-	if st.GetMetadata().GetName() != "main" || st.GetMetadata().GetAttempt() != 3 || st.GetLabels()["name"] != "main" || len(st.GetLabels()) != 2 ||
+	if st.GetMetadata().GetName() != "main" || st.GetMetadata().GetAttempt() != 3 || st.GetLabels()["name"] != "main" ||
+		len(st.GetLabels()) != 2 ||
 		st.GetAnnotations()["io.kubernetes.container.hash"] != "abc" || len(st.GetAnnotations()) != 1 {
 		t.Errorf("metadata %v, labels %v, annotations %v", st.GetMetadata(), st.GetLabels(), st.GetAnnotations())
 	}
@@ -100,7 +105,8 @@ func containerLife(t *testing.T, s *suite) {
 	}
 	must(t)(p.start(id))
 	st = p.status(id)
-	if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || st.GetStartedAt() < st.GetCreatedAt() || st.GetFinishedAt() != 0 {
+	if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || st.GetStartedAt() < st.GetCreatedAt() ||
+		st.GetFinishedAt() != 0 {
 		t.Errorf("running: %v", st)
 	}
 	if err := p.start(id); err == nil {
@@ -111,7 +117,8 @@ func containerLife(t *testing.T, s *suite) {
 		must(t)(err)
 	}
 	st = p.status(id)
-	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetFinishedAt() < st.GetStartedAt() || st.GetExitCode() != 137 {
+	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetFinishedAt() < st.GetStartedAt() ||
+		st.GetExitCode() != 137 {
 		t.Errorf("stopped: %v", st)
 	}
 	if err := p.start(id); err == nil {
@@ -201,7 +208,8 @@ func unknownIDs(t *testing.T, s *suite) {
 			return err
 		},
 		"UpdateContainerResources": func() error {
-			_, err := s.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{}})
+			_, err := s.UpdateContainerResources(ctx,
+				&runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{}})
 			return err
 		},
 		"ReopenContainerLog": func() error {
@@ -266,7 +274,9 @@ func unknownIDs(t *testing.T, s *suite) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if l, err := s.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}}); err != nil || len(l.GetContainers()) > 0 {
+	if l, err := s.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}}); err != nil ||
+		len(l.GetContainers()) > 0 {
 		t.Errorf("list of an unknown container: %v, %v", l, err)
 	}
 }
@@ -316,7 +326,8 @@ func manyAtOnce(t *testing.T, s *suite) {
 
 func aboutRuntime(t *testing.T, s *suite) {
 	v, err := s.Version(t.Context(), &runtimeapi.VersionRequest{})
-	if err != nil || v.GetRuntimeName() == "" || v.GetRuntimeVersion() == "" || v.GetRuntimeApiVersion() != "v1" || v.GetVersion() == "" {
+	if err != nil || v.GetRuntimeName() == "" || v.GetRuntimeVersion() == "" || v.GetRuntimeApiVersion() != "v1" ||
+		v.GetVersion() == "" {
 		t.Errorf("got %v, %v", v, err)
 	}
 	st, err := s.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
@@ -328,25 +339,29 @@ func aboutRuntime(t *testing.T, s *suite) {
 	if !ready[runtimeapi.RuntimeReady] || !ready[runtimeapi.NetworkReady] || len(st.GetInfo()) == 0 {
 		t.Errorf("got %v", st)
 	}
-	_, err = s.UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{}})
+	_, err = s.UpdateRuntimeConfig(t.Context(),
+		&runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{}})
 	must(t)(err)
 }
 
 func runtimeConfig(t *testing.T, s *suite) {
-	if r, err := s.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{}); err != nil || r.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
+	if r, err := s.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{}); err != nil ||
+		r.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
 		t.Errorf("got %v, %v", r, err)
 	}
 }
 
 func unknownHandler(t *testing.T, s *suite) {
-	r, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: s.config(t), RuntimeHandler: "no-such-handler"})
+	r, err := s.RunPodSandbox(t.Context(),
+		&runtimeapi.RunPodSandboxRequest{Config: s.config(t), RuntimeHandler: "no-such-handler"})
 	if err == nil {
 		s.end(t, r.PodSandboxId)
 		t.Error("it was taken")
 	}
 }
 
-// events asks for the next event only when the last has been seen, so that runtimes whose lists are compared tell the same.
+// events asks for the next event only when the last has been seen, so that runtimes whose lists are compared tell the
+// same.
 func events(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
 	seen := make(chan *runtimeapi.ContainerEventResponse, 1024)
@@ -362,7 +377,8 @@ func events(t *testing.T, s *suite) {
 				if e.GetContainerId() != id {
 					continue
 				}
-				if e.GetContainerEventType() != kind || e.GetPodSandboxStatus().GetId() != p.id || e.GetPodSandboxStatus().GetMetadata().GetUid() != p.cfg.Metadata.Uid || e.GetCreatedAt() == 0 {
+				if e.GetContainerEventType() != kind || e.GetPodSandboxStatus().GetId() != p.id ||
+					e.GetPodSandboxStatus().GetMetadata().GetUid() != p.cfg.Metadata.Uid || e.GetCreatedAt() == 0 {
 					t.Errorf("got %v, want %v", e, kind)
 				}
 				return

@@ -45,17 +45,29 @@ func filters(t *testing.T, s *suite) {
 	running := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
 	exited := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}
 	for what, x := range map[string]struct{ got, want []string }{
-		"sandbox by id":           {s.listed(t, &runtimeapi.PodSandboxFilter{Id: a.id}), []string{a.id}},
-		"by label":                {s.listed(t, &runtimeapi.PodSandboxFilter{LabelSelector: label(b)}), []string{b.id}},
-		"by label and state":      {s.listed(t, &runtimeapi.PodSandboxFilter{LabelSelector: label(b), State: ready}), []string{b.id}},
+		"sandbox by id": {s.listed(t, &runtimeapi.PodSandboxFilter{Id: a.id}), []string{a.id}},
+		"by label":      {s.listed(t, &runtimeapi.PodSandboxFilter{LabelSelector: label(b)}), []string{b.id}},
+		"by label and state": {
+			s.listed(t, &runtimeapi.PodSandboxFilter{LabelSelector: label(b), State: ready}),
+			[]string{b.id},
+		},
 		"by label, other state":   {s.listed(t, &runtimeapi.PodSandboxFilter{LabelSelector: label(b), State: notReady}), nil},
 		"id and label of another": {s.listed(t, &runtimeapi.PodSandboxFilter{Id: a.id, LabelSelector: label(b)}), nil},
 		"container by id":         {s.listedContainers(t, &runtimeapi.ContainerFilter{Id: ca}), []string{ca}},
 		"container by sandbox":    {s.listedContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: b.id}), []string{cb}},
-		"container by label":      {s.listedContainers(t, &runtimeapi.ContainerFilter{LabelSelector: label(a)}), []string{ca}},
-		"that runs":               {s.listedContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: b.id, State: running}), nil},
-		"that has exited":         {s.listedContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: b.id, State: exited}), []string{cb}},
-		"of another sandbox":      {s.listedContainers(t, &runtimeapi.ContainerFilter{Id: ca, PodSandboxId: b.id}), nil},
+		"container by label": {
+			s.listedContainers(t, &runtimeapi.ContainerFilter{LabelSelector: label(a)}),
+			[]string{ca},
+		},
+		"that runs": {
+			s.listedContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: b.id, State: running}),
+			nil,
+		},
+		"that has exited": {
+			s.listedContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: b.id, State: exited}),
+			[]string{cb},
+		},
+		"of another sandbox": {s.listedContainers(t, &runtimeapi.ContainerFilter{Id: ca, PodSandboxId: b.id}), nil},
 	} {
 		if !slices.Equal(x.got, x.want) {
 			t.Errorf("%s: got %q, want %q", what, x.got, x.want)
@@ -66,7 +78,8 @@ func filters(t *testing.T, s *suite) {
 	}
 	l, err := s.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: ca}})
 	must(t)(err)
-	if c := l.GetContainers()[0]; c.GetPodSandboxId() != a.id || c.GetMetadata().GetName() != "a" || c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING ||
+	if c := l.GetContainers()[0]; c.GetPodSandboxId() != a.id || c.GetMetadata().GetName() != "a" ||
+		c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING ||
 		c.GetCreatedAt() == 0 || c.GetImageRef() == "" || c.GetImage().GetImage() == "" || c.GetLabels()["name"] != "a" {
 		t.Errorf("got %v", c)
 	}
@@ -109,7 +122,8 @@ func shortIDs(t *testing.T, s *suite) {
 	if got := s.listed(t, &runtimeapi.PodSandboxFilter{Id: p.id[:13]}); !slices.Equal(got, []string{p.id}) {
 		t.Errorf("got %q", got)
 	}
-	if got := s.listedContainers(t, &runtimeapi.ContainerFilter{Id: id[:13], PodSandboxId: p.id[:13]}); !slices.Equal(got, []string{id}) {
+	if got := s.listedContainers(t, &runtimeapi.ContainerFilter{Id: id[:13], PodSandboxId: p.id[:13]}); !slices.Equal(got,
+		[]string{id}) {
 		t.Errorf("got %q", got)
 	}
 }

@@ -52,20 +52,27 @@ func network(t *testing.T, s *suite) {
 		return err == nil && string(r.GetStdout()) == "hello\n"
 	})
 	b.expect(client, map[string]string{
-		"ip -4 -o addr show eth0 | grep -c " + b.ip(): "1", "ip route | grep -c ^default": "1", "ip -o link show lo | grep -c LOOPBACK,UP": "1",
+		"ip -4 -o addr show eth0 | grep -c " +
+			b.ip(): "1", "ip route | grep -c ^default": "1", "ip -o link show lo | grep -c LOOPBACK,UP": "1",
 	})
 }
 
 func dns(t *testing.T, s *suite) {
 	p := s.pod(t, func(c *runtimeapi.PodSandboxConfig) {
-		c.DnsConfig = &runtimeapi.DNSConfig{Servers: []string{"10.10.10.10", "10.10.10.11"}, Searches: []string{"a.test", "b.test"}, Options: []string{"ndots:8"}}
+		c.DnsConfig = &runtimeapi.DNSConfig{
+			Servers:  []string{"10.10.10.10", "10.10.10.11"},
+			Searches: []string{"a.test", "b.test"}, Options: []string{"ndots:8"},
+		}
 	})
 	id := p.sleeper("main", nil)
 	lines := map[string]bool{}
 	for l := range strings.Lines(p.sh(id, "cat /etc/resolv.conf") + "\n") {
 		lines[strings.TrimSpace(l)] = true
 	}
-	for _, want := range []string{"search a.test b.test", "nameserver 10.10.10.10", "nameserver 10.10.10.11", "options ndots:8"} {
+	for _, want := range []string{
+		"search a.test b.test", "nameserver 10.10.10.10", "nameserver 10.10.10.11",
+		"options ndots:8",
+	} {
 		if !lines[want] {
 			t.Errorf("%q is not in %v", want, lines)
 		}
@@ -89,7 +96,10 @@ func hostPorts(t *testing.T, s *suite) {
 	port := l.Addr().(*net.TCPAddr).Port
 	must(t)(l.Close())
 	p := s.pod(t, func(c *runtimeapi.PodSandboxConfig) {
-		c.PortMappings = []*runtimeapi.PortMapping{{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: int32(port)}}
+		c.PortMappings = []*runtimeapi.PortMapping{{
+			Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080,
+			HostPort: int32(port),
+		}}
 	})
 	p.run("main", nil, "sh", "-c", hello)
 	other := s.pod(t, nil)
@@ -115,7 +125,10 @@ func hostPorts(t *testing.T, s *suite) {
 func hostname(t *testing.T, s *suite) {
 	p := s.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Hostname = "another-name" })
 	id := p.sleeper("main", nil)
-	p.expect(id, map[string]string{"hostname": "another-name", "cat /etc/hostname": "another-name", "echo $HOSTNAME": "another-name"})
+	p.expect(id, map[string]string{
+		"hostname": "another-name", "cat /etc/hostname": "another-name",
+		"echo $HOSTNAME": "another-name",
+	})
 }
 
 func sysctls(t *testing.T, s *suite) {
@@ -123,7 +136,10 @@ func sysctls(t *testing.T, s *suite) {
 		c.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "20000 30000", "kernel.shm_rmid_forced": "1"}
 	})
 	id := p.sleeper("main", nil)
-	p.expect(id, map[string]string{"cat /proc/sys/net/ipv4/ip_local_port_range": "20000\t30000", "cat /proc/sys/kernel/shm_rmid_forced": "1"})
+	p.expect(id, map[string]string{
+		"cat /proc/sys/net/ipv4/ip_local_port_range": "20000\t30000",
+		"cat /proc/sys/kernel/shm_rmid_forced":       "1",
+	})
 	if s.lacks(t, "WholeMachine") {
 		return
 	}

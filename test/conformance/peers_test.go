@@ -19,10 +19,12 @@ var containerd16 = map[string]string{
 	"ListOrder":            "containerd 1.6 lists in no order",
 	"ResourcesInStatus":    "containerd 1.6 does not tell resources in the status",
 
-	"ExecSyncTimeout":    "containerd 1.6 kills the command alone and then waits for the output of what it has left behind, for ever",
+	"ExecSyncTimeout": "containerd 1.6 kills the command alone and then waits for the output of what it has left " +
+		"behind, for ever",
 	"ExecSyncLeftBehind": "containerd 1.6 waits for the output of what a command has left behind, for ever",
 
-	"ExitCodes/Times":           "containerd 1.6 takes the time of a start when it has returned, by when the container may have ended",
+	"ExitCodes/Times": "containerd 1.6 takes the time of a start when it has returned, by when the container " +
+		"may have ended",
 	"SandboxLife/StopRemoved":   "containerd 1.6 does not find it",
 	"UnknownIDs/StopPodSandbox": "containerd 1.6 does not find it",
 	"UnknownIDs/StopContainer":  "containerd 1.6 does not find it",
@@ -37,7 +39,8 @@ var containerd16 = map[string]string{
 
 // what containerd 2 cannot pass, and why.
 var containerd2 = map[string]string{
-	"ExitCodes/Times": "containerd 2.2 takes the time of a start when it has returned, by when the container may have ended",
+	"ExitCodes/Times": "containerd 2.2 takes the time of a start when it has returned, by when the container may have " +
+		"ended",
 
 	"StopSignal":         "containerd 2.2 takes the stop signal from the image alone",
 	"ListOrder":          "containerd 2.2 lists in no order",
@@ -50,14 +53,17 @@ var containerd2 = map[string]string{
 	"ImageThatIsNot/Filter":     "containerd 2.2 lists all images whatever the filter",
 	"PortForwardSPDY/IPv6":      "containerd 2.2 does not reach ::1 alone",
 	"PortForwardWebSocket":      "containerd 2.2 does not know SPDY in a WebSocket",
-	"AttachWebSocket":           "containerd 2.2 speaks version 4 of the protocol, which has no word for the end of the input",
-	"ExecWebSocket/EndOfInput":  "containerd 2.2 speaks version 4 of the protocol, which has no word for it",
+	"AttachWebSocket": "containerd 2.2 speaks version 4 of the protocol, which has no word for the end of the " +
+		"input",
+	"ExecWebSocket/EndOfInput": "containerd 2.2 speaks version 4 of the protocol, which has no word for it",
 }
 
 // what CRI-O cannot pass, and why.
 var crio = map[string]string{
-	"MountPropagation":      "runc gives an exec in a privileged container all capabilities, which the machine may withhold",
-	"Privileged":            "runc gives an exec in a privileged container all capabilities, which the machine may withhold",
+	"MountPropagation": "runc gives an exec in a privileged container all capabilities, which the machine may " +
+		"withhold",
+	"Privileged": "runc gives an exec in a privileged container all capabilities, which the machine may " +
+		"withhold",
 	"ExecTerminalSPDY":      "CRI-O loses what a command on a terminal writes last",
 	"ExecTerminalWebSocket": "CRI-O loses what a command on a terminal writes last",
 	"HostPorts/Loopback":    "CRI-O's host ports do not answer at the loopback address",

@@ -23,11 +23,17 @@ const (
 func resources(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", func(c *runtimeapi.ContainerConfig) {
-		c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512, OomScoreAdj: 999}
+		c.Linux.Resources = &runtimeapi.LinuxContainerResources{
+			MemoryLimitInBytes: 64 << 20, CpuPeriod: 100000,
+			CpuQuota: 50000, CpuShares: 512, OomScoreAdj: 999,
+		}
 	})
 	p.expect(id, map[string]string{memoryLimit: itoa(64 << 20), cpuQuota: "50000", "cat /proc/1/oom_score_adj": "999"})
 	_, err := s.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
-		ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuPeriod: 100000, CpuQuota: 70000},
+		ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{
+			MemoryLimitInBytes: 128 << 20, CpuPeriod: 100000,
+			CpuQuota: 70000,
+		},
 	})
 	must(t)(err)
 	p.expect(id, map[string]string{memoryLimit: itoa(128 << 20), cpuQuota: "70000"})
@@ -64,23 +70,28 @@ func containerStats(t *testing.T, s *suite) {
 	r, err := s.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	must(t)(err)
 	st := r.GetStats()
-	if st.GetAttributes().GetId() != id || st.GetAttributes().GetMetadata().GetName() != "main" || st.GetAttributes().GetLabels()["name"] != "main" {
+	if st.GetAttributes().GetId() != id || st.GetAttributes().GetMetadata().GetName() != "main" ||
+		st.GetAttributes().GetLabels()["name"] != "main" {
 		t.Errorf("attributes: %v", st.GetAttributes())
 	}
-	if st.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || st.GetMemory().GetWorkingSetBytes().GetValue() == 0 || st.GetCpu().GetTimestamp() == 0 || st.GetMemory().GetTimestamp() == 0 {
+	if st.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || st.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
+		st.GetCpu().GetTimestamp() == 0 || st.GetMemory().GetTimestamp() == 0 {
 		t.Errorf("got %v", st)
 	}
 	// containerd measures in its own time.
 	p.eventually("the writable layer to have grown", func() bool {
 		r, err := s.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
 		must(t)(err)
-		return r.GetStats().GetWritableLayer().GetUsedBytes().GetValue() >= 3000000 && r.GetStats().GetWritableLayer().GetInodesUsed().GetValue() > 0
+		return r.GetStats().GetWritableLayer().GetUsedBytes().GetValue() >= 3000000 &&
+			r.GetStats().GetWritableLayer().GetInodesUsed().GetValue() > 0
 	})
-	l, err := s.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{PodSandboxId: p.id}})
+	l, err := s.ListContainerStats(t.Context(),
+		&runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{PodSandboxId: p.id}})
 	if err != nil || len(l.GetStats()) != 1 || l.GetStats()[0].GetAttributes().GetId() != id {
 		t.Errorf("list: got %v, %v", l, err)
 	}
-	l, err = s.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{"case": "none"}}})
+	l, err = s.ListContainerStats(t.Context(),
+		&runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{"case": "none"}}})
 	if err != nil || len(l.GetStats()) != 0 {
 		t.Errorf("list of none: got %v, %v", l, err)
 	}
@@ -96,14 +107,16 @@ func podStats(t *testing.T, s *suite) {
 		t.Errorf("attributes: %v", st.GetAttributes())
 	}
 	l := st.GetLinux()
-	if l.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || l.GetMemory().GetWorkingSetBytes().GetValue() == 0 || l.GetNetwork().GetDefaultInterface().GetName() != "eth0" ||
+	if l.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || l.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
+		l.GetNetwork().GetDefaultInterface().GetName() != "eth0" ||
 		len(l.GetContainers()) != 1 || l.GetContainers()[0].GetAttributes().GetId() != id {
 		t.Errorf("got %v", st)
 	}
 	if l.GetProcess().GetProcessCount().GetValue() == 0 && !s.lacks(t, "Processes") {
 		t.Errorf("processes: %v", l.GetProcess())
 	}
-	list, err := s.ListPodSandboxStats(t.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: &runtimeapi.PodSandboxStatsFilter{Id: p.id}})
+	list, err := s.ListPodSandboxStats(t.Context(),
+		&runtimeapi.ListPodSandboxStatsRequest{Filter: &runtimeapi.PodSandboxStatsFilter{Id: p.id}})
 	if err != nil || len(list.GetStats()) != 1 {
 		t.Errorf("list: got %v, %v", list, err)
 	}
@@ -112,7 +125,8 @@ func podStats(t *testing.T, s *suite) {
 func cgroupParents(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", nil)
-	if got := p.sh(id, "grep -c '"+p.cfg.Linux.CgroupParent+"/' /proc/1/cgroup || true"); got == "0" && p.sh(id, "readlink /proc/self/ns/cgroup") == "" {
+	if got := p.sh(id, "grep -c '"+p.cfg.Linux.CgroupParent+"/' /proc/1/cgroup || true"); got == "0" &&
+		p.sh(id, "readlink /proc/self/ns/cgroup") == "" {
 		t.Errorf("not below %s", p.cfg.Linux.CgroupParent)
 	}
 	// None at all is one that the runtime chooses.

@@ -38,9 +38,18 @@ func users(t *testing.T, s *suite) {
 		change contextChange
 		want   string
 	}{
-		{func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUser = number(1000) }, "uid=1000(app) gid=1000(app) groups=1000(app),2000(extra)"},
-		{func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUsername = "app" }, "uid=1000(app) gid=1000(app) groups=1000(app),2000(extra)"},
-		{func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUser, c.RunAsGroup = number(1000), number(5) }, "uid=1000(app) gid=5 groups=5,2000(extra)"},
+		{
+			func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUser = number(1000) },
+			"uid=1000(app) gid=1000(app) groups=1000(app),2000(extra)",
+		},
+		{
+			func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUsername = "app" },
+			"uid=1000(app) gid=1000(app) groups=1000(app),2000(extra)",
+		},
+		{
+			func(c *runtimeapi.LinuxContainerSecurityContext) { c.RunAsUser, c.RunAsGroup = number(1000), number(5) },
+			"uid=1000(app) gid=5 groups=5,2000(extra)",
+		},
 		{func(c *runtimeapi.LinuxContainerSecurityContext) {
 			c.RunAsUser, c.SupplementalGroups = number(77), []int64{8, 9}
 		}, "uid=77 gid=0(root) groups=0(root),8,9"},
@@ -106,7 +115,10 @@ func seccomp(t *testing.T, s *suite) {
 	}
 	const mode = "grep -w Seccomp: /proc/1/status | cut -f2"
 	id := p.sleeper("default", profile(runtimeapi.SecurityProfile_RuntimeDefault, ""))
-	p.expect(id, map[string]string{mode: "2", "mkdir /tmp/x && echo made": "made", "unshare -U true 2>/dev/null || echo denied": "denied"})
+	p.expect(id, map[string]string{
+		mode: "2", "mkdir /tmp/x && echo made": "made",
+		"unshare -U true 2>/dev/null || echo denied": "denied",
+	})
 	id = p.sleeper("unconfined", profile(runtimeapi.SecurityProfile_Unconfined, ""))
 	p.expect(id, map[string]string{mode: "0"})
 	id = p.sleeper("own", profile(runtimeapi.SecurityProfile_Localhost, file))
@@ -135,7 +147,8 @@ func confinement(t *testing.T, s *suite) {
 	})
 	id = p.sleeper("writable", nil)
 	p.expect(id, map[string]string{
-		"touch /x && echo rw": "rw", "grep NoNewPrivs /proc/1/status | cut -f2": "0", "test -e /dev/kmsg || echo none": "none", "stat -c %a /dev/shm": "1777",
+		"touch /x && echo rw": "rw", "grep NoNewPrivs /proc/1/status | cut -f2": "0", "test -e /dev/kmsg || echo " +
+			"none": "none", "stat -c %a /dev/shm": "1777",
 	})
 }
 
@@ -180,7 +193,8 @@ func hostNamespaces(t *testing.T, s *suite) {
 	}
 	name, err := os.Hostname()
 	must(t)(err)
-	p.expect(id, map[string]string{namespaces: strings.Join(want, "\n"), "hostname": name, "test -d /proc/" + itoa(os.Getpid()) + " && echo seen": "seen"})
+	p.expect(id, map[string]string{namespaces: strings.Join(want, "\n"), "hostname": name, "test -d /proc/" +
+		itoa(os.Getpid()) + " && echo seen": "seen"})
 }
 
 func sharedNamespaces(t *testing.T, s *suite) {
@@ -273,7 +287,8 @@ func mountPropagation(t *testing.T, s *suite) {
 	defer func() { must(t)(unix.Unmount(dir+"/host", unix.MNT_DETACH)) }()
 	must(t)(os.WriteFile(dir+"/host/f", nil, 0o644))
 	p.expect(id, map[string]string{
-		"test -e /private/host/f || echo no": "no", "test -e /slave/host/f && echo yes": "yes", "test -e /shared/host/f && echo yes": "yes",
+		"test -e /private/host/f || echo no": "no", "test -e /slave/host/f && echo yes": "yes", "test -e /shared/host/f && " +
+			"echo yes": "yes",
 		"mount -t tmpfs y /shared/ctr && touch /shared/ctr/f && echo mounted": "mounted",
 	})
 	if _, err := os.Stat(dir + "/ctr/f"); err != nil {
@@ -300,7 +315,10 @@ func recursiveReadOnly(t *testing.T, s *suite) {
 func devices(t *testing.T, s *suite) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", func(c *runtimeapi.ContainerConfig) {
-		c.Devices = []*runtimeapi.Device{{HostPath: "/dev/kmsg", ContainerPath: "/dev/messages", Permissions: "r"}, {HostPath: "/dev/zero", ContainerPath: "/dev/nothing", Permissions: "rwm"}}
+		c.Devices = []*runtimeapi.Device{
+			{HostPath: "/dev/kmsg", ContainerPath: "/dev/messages", Permissions: "r"},
+			{HostPath: "/dev/zero", ContainerPath: "/dev/nothing", Permissions: "rwm"},
+		}
 	})
 	p.expect(id, map[string]string{
 		"head -c3 /dev/nothing | od -An -tx1 | tr -d ' '":                                 "000000",

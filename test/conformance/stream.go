@@ -44,7 +44,8 @@ func spdyExecutor(raw string) (remotecommand.Executor, error) {
 
 // webSocketExecutor is that of kubectl and crictl, and speaks to older runtimes, too.
 func webSocketExecutor(raw string) (remotecommand.Executor, error) {
-	return remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, raw, "v5.channel.k8s.io", "v4.channel.k8s.io")
+	return remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, raw, "v5.channel.k8s.io",
+		"v4.channel.k8s.io")
 }
 
 func stream(t *testing.T, with executor, raw string, opts remotecommand.StreamOptions) error {
@@ -61,7 +62,10 @@ func exec(t *testing.T, s *suite, with executor) {
 	id := p.sleeper("main", nil)
 	run := func(stdin io.Reader, cmd ...string) (string, string, error) {
 		t.Helper()
-		r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: cmd, Stdin: stdin != nil, Stdout: true, Stderr: true})
+		r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{
+			ContainerId: id, Cmd: cmd, Stdin: stdin != nil, Stdout: true,
+			Stderr: true,
+		})
 		must(t)(err)
 		var out, errOut bytes.Buffer
 		err = stream(t, with, r.GetUrl(), remotecommand.StreamOptions{Stdin: stdin, Stdout: &out, Stderr: &errOut})
@@ -72,7 +76,8 @@ func exec(t *testing.T, s *suite, with executor) {
 	if !errors.As(err, &code) || code.ExitStatus() != 9 || out != "o\n" || errOut != "e\n" {
 		t.Errorf("got %q, %q, %v", out, errOut, err)
 	}
-	if out, _, err = run(strings.NewReader("a line\n"), "sh", "-c", "read x; echo got $x"); err != nil || out != "got a line\n" {
+	if out, _, err = run(strings.NewReader("a line\n"), "sh", "-c", "read x; echo got $x"); err != nil ||
+		out != "got a line\n" {
 		t.Errorf("input: got %q, %v", out, err)
 	}
 	if out, _, err = run(nil, "sh", "-c", "yes | head -c 2000000"); err != nil || len(out) != 2000000 {
@@ -80,12 +85,14 @@ func exec(t *testing.T, s *suite, with executor) {
 	}
 	// An exit code of 127, as of a shell, or a failure that names it.
 	_, errOut, err = run(nil, "no-such-thing")
-	if notThere := errors.As(err, &code) && code.ExitStatus() == 127 && strings.Contains(errOut, "no-such-thing"); !notThere &&
+	if notThere := errors.As(err, &code) && code.ExitStatus() == 127 &&
+		strings.Contains(errOut, "no-such-thing"); !notThere &&
 		(err == nil || !strings.Contains(err.Error(), "no-such-thing")) {
 		t.Errorf("a command that is not there: %q, %v", errOut, err)
 	}
 	if !s.lacks(t, "EndOfInput") {
-		if out, _, err = run(strings.NewReader("to and fro"), "sh", "-c", "cat; echo; echo end"); err != nil || out != "to and fro\nend\n" {
+		if out, _, err = run(strings.NewReader("to and fro"), "sh", "-c", "cat; echo; echo end"); err != nil ||
+			out != "to and fro\nend\n" {
 			t.Errorf("end of input: got %q, %v", out, err)
 		}
 	}
@@ -106,14 +113,18 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 func execTerminal(t *testing.T, s *suite, with executor) {
 	p := s.pod(t, nil)
 	id := p.sleeper("main", nil)
-	r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Tty: true, Stdin: true, Stdout: true, Cmd: []string{
-		"sh", "-c", `while [ "$(stty size)" != "17 91" ]; do sleep 0.02; done; echo term=$TERM; exit 4`,
-	}})
+	r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{
+		ContainerId: id, Tty: true, Stdin: true, Stdout: true,
+		Cmd: []string{
+			"sh", "-c", `while [ "$(stty size)" != "17 91" ]; do sleep 0.02; done; echo term=$TERM; exit 4`,
+		},
+	})
 	must(t)(err)
 	var out bytes.Buffer
 	in, keep := io.Pipe()
 	defer keep.Close()
-	err = stream(t, with, r.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes{{Width: 91, Height: 17}}})
+	err = stream(t, with, r.GetUrl(),
+		remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes{{Width: 91, Height: 17}}})
 	var code utilexec.ExitError
 	if !errors.As(err, &code) || code.ExitStatus() != 4 || !strings.Contains(out.String(), "term=xterm") {
 		t.Errorf("got %q, %v", out.String(), err)
@@ -122,11 +133,13 @@ func execTerminal(t *testing.T, s *suite, with executor) {
 
 func attach(t *testing.T, s *suite, with executor) {
 	p := s.pod(t, nil)
-	id := p.run("main", func(c *runtimeapi.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sh", "-c", "read x; echo got $x; read y; echo err $y >&2; cat")
+	id := p.run("main", func(c *runtimeapi.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sh", "-c",
+		"read x; echo got $x; read y; echo err $y >&2; cat")
 	r, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
 	must(t)(err)
 	var out, errOut bytes.Buffer
-	err = stream(t, with, r.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("one\ntwo\nthree\n"), Stdout: &out, Stderr: &errOut})
+	err = stream(t, with, r.GetUrl(),
+		remotecommand.StreamOptions{Stdin: strings.NewReader("one\ntwo\nthree\n"), Stdout: &out, Stderr: &errOut})
 	if err != nil || out.String() != "got one\nthree\n" || errOut.String() != "err two\n" {
 		t.Errorf("got %q, %q, %v", out.String(), errOut.String(), err)
 	}
@@ -146,7 +159,8 @@ func attach(t *testing.T, s *suite, with executor) {
 
 func portForward(t *testing.T, s *suite, with dialer) {
 	p := s.pod(t, nil)
-	p.run("main", nil, "sh", "-c", "while :; do echo four | nc -l -p 8080 127.0.0.1; done & while :; do echo six | nc -l -p 8081 ::1; done")
+	p.run("main", nil, "sh", "-c",
+		"while :; do echo four | nc -l -p 8080 127.0.0.1; done & while :; do echo six | nc -l -p 8081 ::1; done")
 	get := func(port string) string {
 		r, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: p.id, Port: []int32{8080, 8081}})
 		must(t)(err)
@@ -205,7 +219,8 @@ func streamRequests(t *testing.T, s *suite) {
 	r, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"true"}, Stdout: true})
 	must(t)(err)
 	for i := range 2 {
-		if err := stream(t, spdyExecutor, r.GetUrl(), remotecommand.StreamOptions{Stdout: io.Discard}); (err == nil) != (i == 0) {
+		if err := stream(t, spdyExecutor, r.GetUrl(),
+			remotecommand.StreamOptions{Stdout: io.Discard}); (err == nil) != (i == 0) {
 			t.Errorf("a URL used %d times: %v", i+1, err)
 		}
 	}
@@ -251,7 +266,8 @@ func streamsOfWhatHasEnded(t *testing.T, s *suite) {
 		}
 	}
 	for what, with := range map[string]executor{"Exec": spdyExecutor, "Attach": webSocketExecutor} {
-		if err := stream(t, with, urls[what], remotecommand.StreamOptions{Stdout: io.Discard}); err == nil || !strings.Contains(err.Error(), "CONTAINER_EXITED") {
+		if err := stream(t, with, urls[what], remotecommand.StreamOptions{Stdout: io.Discard}); err == nil ||
+			!strings.Contains(err.Error(), "CONTAINER_EXITED") {
 			t.Errorf("%s that was handed out in time: got %v", what, err)
 		}
 	}

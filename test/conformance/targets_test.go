@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -28,14 +31,29 @@ import (
 	"github.com/berth-node/berth/cri/remote"
 )
 
+// TestMain runs more cases at a time than the machine has CPUs, since they wait much of the time. The flag -parallel says otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.NumCPU())); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
 const testImage = "berth.test/busybox:1"
 
 func TestEmbedded(t *testing.T) {
 	Run(t, func(t *testing.T) *Target {
 		n := newNode(t)
 		s, err := cri.New(context.Background(), cri.Config{
-			RootDir: n.dir + "/root", RunDir: n.dir + "/run", LogDir: n.dir + "/logs", CgroupRoot: n.cgroup, Helper: n.bin + "/berth-helper",
-			BridgeName: n.bridge, PodCIDR: n.cidr, ImageDir: n.dir + "/images", LogMaxSize: 10 << 20, LogMaxFiles: 3, Log: n.logger(t),
+			RootDir: n.dir + "/root", RunDir: n.dir + "/run", LogDir: n.dir + "/logs", CgroupRoot: n.cgroup, Helper: n.bin +
+				"/berth-helper",
+			BridgeName: n.bridge, PodCIDR: n.cidr, Images: cri.ImagesConfig{Dir: n.dir +
+				"/images"}, LogMaxSize: 10 << 20, LogMaxFiles: 3, Log: n.logger(t),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +101,8 @@ func (n *node) served(t *testing.T) *Target {
 // serve is a command of berth that serves the CRI on the node's socket.
 func (n *node) serve(t *testing.T, command string, args ...string) *Target {
 	t.Helper()
-	cmd := n.start(t, n.bin+"/berth", append(append([]string{command, "--image-dir=" + n.dir + "/images", "--cni-conf-dir="}, args...), n.args()...)...)
+	cmd := n.start(t, n.bin+"/berth",
+		append(append([]string{command, "--image-dir=" + n.dir + "/images", "--cni-conf-dir="}, args...), n.args()...)...)
 	t.Cleanup(func() {
 		end(t, cmd)
 		n.purge(t)
@@ -118,7 +137,8 @@ func newNode(t *testing.T) *node {
 	}
 	i := nodes.Add(1)
 	n := &node{
-		dir: dir, bin: bin, cgroup: fmt.Sprintf("/berth-conf-%d-%d", os.Getpid(), i), bridge: fmt.Sprintf("bc%d", (os.Getpid()*8+int(i))%1_000_000_000),
+		dir: dir, bin: bin, cgroup: fmt.Sprintf("/berth-conf-%d-%d", os.Getpid(), i), bridge: fmt.Sprintf("bc%d",
+			(os.Getpid()*8+int(i))%1_000_000_000),
 		cidr: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 196, byte(os.Getpid()), 0}), 24),
 	}
 	if n.log, err = os.Create(dir + "/log"); err != nil {
@@ -228,7 +248,9 @@ func startRegistry(t *testing.T) string {
 	address := l.Addr().String()
 	must(t)(l.Close())
 	dir := t.TempDir()
-	must(t)(os.WriteFile(dir+"/config.yml", []byte("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+dir+"/data}}\nhttp: {addr: '"+address+"'}\n"), 0o644))
+	must(t)(os.WriteFile(dir+"/config.yml",
+		[]byte("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+dir+"/data}}\nhttp: {addr: "+
+			"'"+address+"'}\n"), 0o644))
 	cmd := osexec.Command(prog, "serve", dir+"/config.yml")
 	must(t)(cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
@@ -273,8 +295,8 @@ func startRegistry(t *testing.T) string {
 	return address
 }
 
-// removeGroups removes the pods' groups, which are those of who has asked for the pods. Those of containers must be gone. CRI-O leaves
-// those of their monitors, in which no process may be.
+// removeGroups removes the pods' groups, which are those of who has asked for the pods. Those of containers must be
+// gone. CRI-O leaves those of their monitors, in which no process may be.
 func (n *node) removeGroups(t *testing.T) {
 	for _, g := range n.groups() {
 		_ = filepath.WalkDir(g, func(path string, d os.DirEntry, err error) error {

@@ -1,10 +1,10 @@
-// Command mkimage makes an OCI image archive of one layer out of files of this machine: for the example and the tests, which
-// must not depend on a registry or a build tool.
+// Command mkimage makes an OCI image archive of one layer out of files of this machine: for the example and the tests,
+// which must not depend on a registry or a build tool.
 //
 //	mkimage -o busybox.tar -name berth.test/busybox:1 -cmd sh /bin/busybox=/bin/busybox /bin/sh@busybox /tmp/
 //
-// An entry PATH=SOURCE is a file with the source's mode, PATH@TARGET a symbolic link, PATH/ a directory (mode 0755; /tmp 1777),
-// PATH:TEXT a small file with that text. The archive is the same to the byte for the same input.
+// An entry PATH=SOURCE is a file with the source's mode, PATH@TARGET a symbolic link, PATH/ a directory (mode 0755;
+// /tmp 1777), PATH:TEXT a small file with that text. The archive is the same to the byte for the same input.
 package main
 
 import (
@@ -39,7 +39,8 @@ func main() {
 	flag.StringVar(&c.name, "name", "", "name of the image, with its tag")
 	flag.StringVar(&c.entrypoint, "entrypoint", "", "entrypoint, words separated by spaces")
 	flag.StringVar(&c.cmd, "cmd", "", "command, words separated by spaces")
-	flag.StringVar(&c.env, "env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "environment, NAME=VALUE separated by commas")
+	flag.StringVar(&c.env, "env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"environment, NAME=VALUE separated by commas")
 	flag.StringVar(&c.user, "user", "", "user")
 	flag.StringVar(&c.workdir, "workdir", "", "working directory")
 	flag.Parse()
@@ -95,7 +96,10 @@ func build(c config) error {
 		"config": addJSON("application/vnd.oci.image.config.v1+json", img),
 		"layers": []any{add("application/vnd.oci.image.layer.v1.tar+gzip", zipped.Bytes())},
 	})
-	manifest["annotations"] = map[string]string{"io.containerd.image.name": c.name, "org.opencontainers.image.ref.name": c.name}
+	manifest["annotations"] = map[string]string{
+		"io.containerd.image.name":          c.name,
+		"org.opencontainers.image.ref.name": c.name,
+	}
 	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []any{manifest}})
 	if err != nil {
 		return err
@@ -119,7 +123,10 @@ func layerOf(entries []string) ([]byte, error) {
 			if m == "tmp" {
 				mode = 0o1777
 			}
-			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: m + "/", Mode: mode, ModTime: time.Unix(0, 0)}); err != nil {
+			if err := w.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeDir, Name: m + "/", Mode: mode,
+				ModTime: time.Unix(0, 0),
+			}); err != nil {
 				return err
 			}
 		}
@@ -175,7 +182,10 @@ func writeLayout(out string, index []byte, blobs map[string][]byte) error {
 	w := tar.NewWriter(f)
 	write := func(name string, b []byte) {
 		if err == nil {
-			err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(b)), ModTime: time.Unix(0, 0)})
+			err = w.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(b)),
+				ModTime: time.Unix(0, 0),
+			})
 		}
 		if err == nil {
 			_, err = w.Write(b)

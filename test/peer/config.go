@@ -49,12 +49,13 @@ state = "%[1]s/state"
 `, r.registryAddress()),
 		},
 		args: []string{"--config", r.Dir + "/config.toml", "--log-level", "warn"},
-		env:  []string{"PATH=" + filepath.Dir(r.path) + ":" + os.Getenv("PATH")}, // the shim of the same version stands beside it
+		// the shim of the same version stands beside it
+		env: []string{"PATH=" + filepath.Dir(r.path) + ":" + os.Getenv("PATH")},
 	}
 }
 
-// CRI-O's has nothing in the places of the machine's CRI-O and podman. Its own defaults of security are switched off where this
-// kernel does not have them.
+// CRI-O's has nothing in the places of the machine's CRI-O and podman. Its own defaults of security are switched off
+// where this kernel does not have them.
 func crio(r *Runtime, events bool) settings {
 	program := "/usr/sbin/runc"
 	if !mayLowerOOMScore() {
@@ -102,19 +103,22 @@ enable_nri = false
 `, r.Dir, r.Socket, filepath.Dir(r.path), events, pauseImage, program, r.short)
 	return settings{
 		files: map[string]string{
-			"config.toml":     config,
-			"bin/runc":        unscored,
-			"policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
-			"registries.conf": fmt.Sprintf("[[registry]]\nprefix = %q\nlocation = %q\ninsecure = true\n", imageHost, r.registryAddress()),
-			"storage.conf":    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = \"%[1]s/root\"\nrunroot = \"%[1]s/runroot\"\n", r.Dir),
+			"config.toml": config,
+			"bin/runc":    unscored,
+			"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`,
+			"registries.conf": fmt.Sprintf("[[registry]]\nprefix = %q\nlocation = %q\ninsecure = true\n", imageHost,
+				r.registryAddress()),
+			"storage.conf": fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = \"%[1]s/root\"\nrunroot = "+
+				"\"%[1]s/runroot\"\n", r.Dir),
 		},
-		args: []string{"--config", r.Dir + "/config.toml", "--config-dir", "", "--registries-conf", r.Dir + "/registries.conf"},
-		env:  []string{"CONTAINERS_STORAGE_CONF=" + r.Dir + "/storage.conf"},
+		args: []string{"--config", r.Dir + "/config.toml", "--config-dir", "", "--registries-conf", r.Dir +
+			"/registries.conf"},
+		env: []string{"CONTAINERS_STORAGE_CONF=" + r.Dir + "/storage.conf"},
 	}
 }
 
-// unscored is runc for machines that withhold CAP_SYS_RESOURCE: CRI-O asks for a low OOM score in each of its sandboxes, and for all
-// capabilities in privileged containers.
+// unscored is runc for machines that withhold CAP_SYS_RESOURCE: CRI-O asks for a low OOM score in each of its
+// sandboxes, and for all capabilities in privileged containers.
 const unscored = `#!/bin/sh
 for a; do
   if [ "$last" = --bundle ]; then

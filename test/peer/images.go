@@ -41,7 +41,8 @@ func (r *Runtime) Import(t *testing.T, archive string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	image := r.offer(t, archive)
-	if _, err := r.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+	if _, err := r.client.PullImage(ctx,
+		&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
 		t.Fatalf("import %s into %s: %v", archive, r.Name, err)
 	}
 }

@@ -14,8 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// EndLost kills the shims that containerd has lost. When the client of a RunPodSandbox goes, containerd 1.6 cleans up "after shim
-// disconnected" and forgets the shim, but that lives on: whoever speaks the CRI to it can neither find it nor end it.
+// EndLost kills the shims that containerd has lost. When the client of a RunPodSandbox goes, containerd 1.6 cleans up
+// "after shim disconnected" and forgets the shim, but that lives on: whoever speaks the CRI to it can neither find it
+// nor end it.
 func (r *Runtime) EndLost(t *testing.T) {
 	t.Helper()
 	shims := r.shims()
@@ -44,7 +45,8 @@ func (r *Runtime) shims() map[string]int {
 		b, _ := os.ReadFile(f)
 		args := strings.Split(string(b), "\x00")
 		at := slices.Index(args, "-id")
-		if at < 0 || at+1 >= len(args) || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, r.Dir+"/") }) {
+		if at < 0 || at+1 >= len(args) || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") ||
+			!slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, r.Dir+"/") }) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// before is what the machine had when the first of this process's runtimes came. Runtimes and CNI plugins leave some things for
-// good, which several of them share: they are taken away with the last.
+// before is what the machine had when the first of this process's runtimes came. Runtimes and CNI plugins leave some
+// things for good, which several of them share: they are taken away with the last.
 var before struct {
 	sync.Mutex
 	runtimes           int
@@ -53,7 +53,8 @@ func cleanMachine(t *testing.T) {
 		must(t, os.WriteFile(forward, []byte(before.forwarding), 0o644))
 	}
 	for _, table := range tables(t) {
-		if !shared && !slices.Contains(before.tables, table) && strings.HasPrefix(table, "ip") && !strings.Contains(table, "berth") {
+		if !shared && !slices.Contains(before.tables, table) && strings.HasPrefix(table, "ip") &&
+			!strings.Contains(table, "berth") {
 			_ = exec.Command("nft", append([]string{"delete", "table"}, strings.Fields(table)...)...).Run()
 		}
 	}
@@ -73,7 +74,8 @@ var networkName = regexp.MustCompile(`name: \\"([^"\\]+)\\"`)
 // sharedMachine says whether pods of somebody else have rules of the plugins. What is not of one pod stays then.
 func sharedMachine() bool {
 	out, _ := exec.Command("iptables-save", "-t", "nat").Output()
-	return slices.ContainsFunc(networkName.FindAllSubmatch(out, -1), func(m [][]byte) bool { return !slices.Contains(before.networks, string(m[1])) })
+	return slices.ContainsFunc(networkName.FindAllSubmatch(out, -1),
+		func(m [][]byte) bool { return !slices.Contains(before.networks, string(m[1])) })
 }
 
 func isOurs(rule string) bool {
@@ -103,8 +105,8 @@ func tables(t *testing.T) []string {
 	return names
 }
 
-// removeChains removes the plugins' chains that were not there before, and what leads to them; of a machine that is shared, only those of
-// our pods.
+// removeChains removes the plugins' chains that were not there before, and what leads to them; of a machine that is
+// shared, only those of our pods.
 func removeChains(t *testing.T, shared bool) {
 	out, err := exec.Command("iptables-save", "-t", "nat").Output()
 	if err != nil {
@@ -120,12 +122,14 @@ func removeChains(t *testing.T, shared bool) {
 		if shared {
 			chain, made = f[len(f)-1], isOurs(l)
 		}
-		if made && strings.HasPrefix(chain, "CNI-") && !strings.Contains(before.chains, ":"+chain+" ") && !slices.Contains(chains, chain) {
+		if made && strings.HasPrefix(chain, "CNI-") && !strings.Contains(before.chains, ":"+chain+" ") &&
+			!slices.Contains(chains, chain) {
 			chains = append(chains, chain)
 		}
 	}
 	iptables := func(args ...string) {
-		if out, err := exec.Command("iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("iptables",
+			append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput(); err != nil {
 			t.Errorf("iptables %q: %v: %s", args, err, out)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package peer runs the container runtimes of others for tests: containerd and CRI-O, each on directories, a bridge and addresses
-// of its own, so that it meets neither the machine's nor another test's.
+// Package peer runs the container runtimes of others for tests: containerd and CRI-O, each on directories, a bridge and
+// addresses of its own, so that it meets neither the machine's nor another test's.
 //
 // Debian's containerd is taken from the PATH. Others are given by the environment, since Debian has none:
 //
@@ -62,14 +62,20 @@ func Containerd(t *testing.T) Program {
 // Containerd2 is the one that the environment names. The test is skipped when it names none.
 func Containerd2(t *testing.T) Program {
 	t.Helper()
-	return Program{Name: "containerd", Release: Containerd22, HasEvents: true, path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd}
+	return Program{
+		Name: "containerd", Release: Containerd22, HasEvents: true,
+		path: named(t, "BERTH_CONTAINERD2", "containerd", "containerd-shim-runc-v2"), configure: containerd,
+	}
 }
 
-// CRIO is the one that the environment names. The test is skipped when it names none. It has its stream of events when that is asked
-// for, which is not how it is installed.
+// CRIO is the one that the environment names. The test is skipped when it names none. It has its stream of events when
+// that is asked for, which is not how it is installed.
 func CRIO(t *testing.T, events bool) Program {
 	t.Helper()
-	return Program{Name: "cri-o", Release: CRIO134, HasEvents: events, GroupPrefix: "crio-", path: named(t, "BERTH_CRIO", "crio", "pinns"), configure: func(r *Runtime) settings { return crio(r, events) }}
+	return Program{
+		Name: "cri-o", Release: CRIO134, HasEvents: events, GroupPrefix: "crio-",
+		path: named(t, "BERTH_CRIO", "crio", "pinns"), configure: func(r *Runtime) settings { return crio(r, events) },
+	}
 }
 
 // named is the first of the programs in the directory that the environment names.
@@ -110,8 +116,8 @@ type Runtime struct {
 	client   *remote.Runtime
 }
 
-// New prepares a runtime. At the end of the test it is stopped, and what it has left on the machine is removed, whoever's fault
-// that was; its pods and their groups have been removed by then.
+// New prepares a runtime. At the end of the test it is stopped, and what it has left on the machine is removed,
+// whoever's fault that was; its pods and their groups have been removed by then.
 func New(t *testing.T, p Program, place Place) *Runtime {
 	t.Helper()
 	r := &Runtime{Program: p, Place: place, Socket: place.Dir + "/sock"}

@@ -1,8 +1,10 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -28,7 +30,8 @@ spec:
     ports: [{containerPort: 8080}]
 `
 
-// TestFirstPod is a person's first five minutes: a manifest, an address, logs, a shell, and nothing left after the file is gone.
+// TestFirstPod is a person's first five minutes: a manifest, an address, logs, a shell, and nothing left after the file
+// is gone.
 func TestFirstPod(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -168,18 +171,21 @@ func TestStopLeavesPodsRunning(t *testing.T) {
 func (n *Node) requireSame(before, after *corev1.Pod) {
 	n.t.Helper()
 	if before.UID != after.UID || before.Status.PodIP != after.Status.PodIP {
-		n.t.Errorf("the pod changed: uid %s to %s, address %s to %s", before.UID, after.UID, before.Status.PodIP, after.Status.PodIP)
+		n.t.Errorf("the pod changed: uid %s to %s, address %s to %s", before.UID, after.UID, before.Status.PodIP,
+			after.Status.PodIP)
 	}
 	for i, s := range before.Status.ContainerStatuses {
 		if a := after.Status.ContainerStatuses[i]; a.ContainerID != s.ContainerID || a.RestartCount != s.RestartCount {
-			n.t.Errorf("container %s was started anew: %s, %d restarts; before %s, %d", s.Name, a.ContainerID, a.RestartCount, s.ContainerID, s.RestartCount)
+			n.t.Errorf("container %s was started anew: %s, %d restarts; before %s, %d", s.Name, a.ContainerID, a.RestartCount,
+				s.ContainerID, s.RestartCount)
 		}
 	}
 }
 
 // pod makes a manifest of a name and the lines of its spec.
 func pod(name, spec string) string {
-	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n  terminationGracePeriodSeconds: 1" + spec + "\n"
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n  terminationGracePeriodSeconds: 1" + spec +
+		"\n"
 }
 
 // TestTwoAgents runs two agents side by side and purges one: the other's pod must not notice.
@@ -192,8 +198,20 @@ func TestTwoAgents(t *testing.T) {
 	before := b.waitReady("web")
 	a.kill()
 	a.cmd = nil
-	if out, err := exec.Command(bin("berth"), append([]string{"purge", "--yes"}, a.dirArgs()...)...).CombinedOutput(); err != nil {
+	// A process that is killed at a bad moment leaves what it was making.
+	run := filepath.Join(a.Dir, "run")
+	for _, name := range []string{"berth.sock.new", "cgroups.json.new", "cri.sock.new/s"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(run, name)), 0o700),
+			os.WriteFile(filepath.Join(run, name), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command(bin("berth"),
+		append([]string{"purge", "--yes"}, a.dirArgs()...)...).CombinedOutput(); err != nil {
 		t.Fatalf("purge: %v\n%s", err, out)
+	}
+	if left, err := os.ReadDir(run); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the run directory stays with %v, %v", left, err)
 	}
 	if left := a.leftovers(); len(left) > 0 {
 		t.Logf("still going away: %q", left)

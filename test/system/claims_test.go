@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +27,8 @@ import (
 
 const draDriver = "fuse.dra.test"
 
-// claimNode is a node with a directory of CDI files of its own, and a driver for it. Each claim has two devices, of the requests left and
-// right: the node's /dev/fuse at /dev/<claim>-<request>, and a variable of the same name.
+// claimNode is a node with a directory of CDI files of its own, and a driver for it. Each claim has two devices, of the
+// requests left and right: the node's /dev/fuse at /dev/<claim>-<request>, and a variable of the same name.
 func claimNode(t *testing.T) (*Node, *dratest.Driver) {
 	t.Helper()
 	n := newNode(t)
@@ -72,14 +71,18 @@ const claimDevices = `{devices: {requests: [{name: left, exactly: {deviceClassNa
 
 // resourceClaim is a manifest of a claim; a driver makes it an allocated one.
 func resourceClaim(name, driver string) string {
-	out := "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: " + name + "}\nspec: " + claimDevices + "\n"
+	out := "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: " + name + "}\nspec: " + claimDevices +
+		"\n"
 	if driver == "" {
 		return out
 	}
-	return out + fmt.Sprintf("status: {allocation: {devices: {results: [{request: left, driver: %[1]s, pool: node, device: %[2]s-left}, {request: right, driver: %[1]s, pool: node, device: %[2]s-right}]}, nodeSelector: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [node]}]}]}}}\n", driver, name)
+	return out + fmt.Sprintf("status: {allocation: {devices: {results: [{request: left, driver: %[1]s, pool: node, "+
+		"device: %[2]s-left}, {request: right, driver: %[1]s, pool: node, device: %[2]s-right}]}, nodeSelector: "+
+		"{nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [node]}]}]}}}\n", driver, name)
 }
 
-// claims is a pod with an entry gpu of its spec.resourceClaims, which container c names like that; container bare has nothing of it.
+// claims is a pod with an entry gpu of its spec.resourceClaims, which container c names like that; container bare has
+// nothing of it.
 func claims(name, entry, names string) string {
 	return pod(name, fmt.Sprintf(`
   resourceClaims: [{name: gpu, %s}]
@@ -92,10 +95,11 @@ func claims(name, entry, names string) string {
 func (n *Node) waitClaims(name, message string) {
 	n.t.Helper()
 	n.wait(name, "to wait because of "+message, func(p *corev1.Pod) bool {
-		return p != nil && slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
-			w := s.State.Waiting
-			return w != nil && w.Reason == "FailedPrepareDynamicResources" && strings.Contains(w.Message, message)
-		})
+		return p != nil && slices.ContainsFunc(slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses),
+			func(s corev1.ContainerStatus) bool {
+				w := s.State.Waiting
+				return w != nil && w.Reason == "FailedPrepareDynamicResources" && strings.Contains(w.Message, message)
+			})
 	})
 }
 
@@ -125,12 +129,15 @@ func (n *Node) noClaims() {
 // claimOpens says which devices a process in the container can open, one of them made by its number.
 const claimOpens = `mknod /tmp/y c 10 229 2>/dev/null; for f in /dev/gpu-* /tmp/y; do test -e $f && (exec 3<>$f) 2>/dev/null && echo $f; done; true`
 
-// TestResourceClaims follows a claim of two pods: what it lacks, into a container and no further, through kills of the agent and of the
-// driver, and back.
+// TestResourceClaims follows a claim of two pods: what it lacks, into a container and no further, through kills of the
+// agent and of the driver, and back.
 func TestResourceClaims(t *testing.T) {
 	t.Parallel()
 	n, d := claimNode(t)
-	d.SetHealth(&healthv1.DeviceHealth{Device: &healthv1.DeviceIdentifier{PoolName: "node", DeviceName: "gpu-left"}, Health: healthv1.HealthStatus_UNHEALTHY, Message: "hot", HealthCheckTimeoutSeconds: 3600})
+	d.SetHealth(&healthv1.DeviceHealth{
+		Device: &healthv1.DeviceIdentifier{PoolName: "node", DeviceName: "gpu-left"},
+		Health: healthv1.HealthStatus_UNHEALTHY, Message: "hot", HealthCheckTimeoutSeconds: 3600,
+	})
 
 	// One after the other it is said what is missing.
 	n.apply("one.yaml", claims("one", "resourceClaimName: gpu", "{name: gpu}"))
@@ -138,12 +145,14 @@ func TestResourceClaims(t *testing.T) {
 	n.apply("claim.yaml", resourceClaim("gpu", ""))
 	n.waitClaims("one", `resourceclaim "gpu" is not allocated: nothing on this node chooses devices, so its manifest has to name them in status.allocation.devices.results (request, driver, pool and device), for requests "left", "right"`)
 	n.apply("claim.yaml", resourceClaim("gpu", "typo.dra.test"))
-	n.waitClaims("one", "DRA driver typo.dra.test is not registered: no plugin of that name is in the plugin registration directory")
+	n.waitClaims("one", "DRA driver typo.dra.test is not registered: no plugin of that name is in the plugin "+
+		"registration directory")
 	n.apply("claim.yaml", resourceClaim("gpu", draDriver))
 	n.waitClaims("one", "DRA driver "+draDriver+" is not registered")
 	stop := n.drive(d)
 	n.waitReady("one")
-	if out := n.must("events"); !strings.Contains(out, "FailedPrepareDynamicResources") || !strings.Contains(out, "Failed to prepare dynamic resources: ") {
+	if out := n.must("events"); !strings.Contains(out, "FailedPrepareDynamicResources") ||
+		!strings.Contains(out, "Failed to prepare dynamic resources: ") {
 		t.Errorf("the events are\n%s", out)
 	}
 
@@ -166,7 +175,8 @@ func TestResourceClaims(t *testing.T) {
 	})
 	n.dynamicIs("one", draDriver+"/node/gpu-left", draDriver+"/node/gpu-right")
 	n.dynamicIs("two", draDriver+"/node/gpu-left")
-	if got := n.metrics("/metrics").get(t, "dra_resource_claims_in_use", map[string]string{"driver_name": draDriver}); got != 1 {
+	if got := n.metrics("/metrics").get(t, "dra_resource_claims_in_use",
+		map[string]string{"driver_name": draDriver}); got != 1 {
 		t.Errorf("the metrics tell of %v claims", got)
 	}
 
@@ -177,9 +187,11 @@ func TestResourceClaims(t *testing.T) {
 	n.start()
 	n.waitGone("one")
 	n.requireSame(two, n.waitReady("two"))
-	n.wait("two", "to say that nobody knows", func(p *corev1.Pod) bool { return p != nil && strings.HasSuffix(deviceHealth(p), "=Unknown") })
+	n.wait("two", "to say that nobody knows",
+		func(p *corev1.Pod) bool { return p != nil && strings.HasSuffix(deviceHealth(p), "=Unknown") })
 	n.berth("exec", "two", "--", "kill", "1")
-	n.wait("two", "to be restarted", func(p *corev1.Pod) bool { return isReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
+	n.wait("two", "to be restarted",
+		func(p *corev1.Pod) bool { return isReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
 	if got := n.sh("two", "echo $LEFT; "+claimOpens); got != "gpu\n/dev/gpu-left\n/tmp/y\n" {
 		t.Errorf("after its restart the container has %q", got)
 	}
@@ -188,7 +200,8 @@ func TestResourceClaims(t *testing.T) {
 	// The end waits for the driver, also that of the next agent.
 	n.remove("two.yaml")
 	n.eventually("the end to want the driver", func() error {
-		if out := n.must("events"); !strings.Contains(out, "error killing pod: claims: unprepare resourceclaim \"default/gpu\": DRA driver "+draDriver+" is not registered") {
+		if out := n.must("events"); !strings.Contains(out,
+			"error killing pod: claims: unprepare resourceclaim \"default/gpu\": DRA driver "+draDriver+" is not registered") {
 			return errors.New(out)
 		}
 		return nil
@@ -221,7 +234,8 @@ func (n *Node) claimUID(d *dratest.Driver) string {
 // dynamicIs requires that the pod-resources API tells of these devices of the pod's container c.
 func (n *Node) dynamicIs(name string, want ...string) {
 	n.t.Helper()
-	r, err := n.podResources().Get(n.t.Context(), &podsv1.GetPodResourcesRequest{PodName: name + "-node", PodNamespace: "default"}, grpc.WaitForReady(true))
+	r, err := n.podResources().Get(n.t.Context(),
+		&podsv1.GetPodResourcesRequest{PodName: name + "-node", PodNamespace: "default"}, grpc.WaitForReady(true))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -229,7 +243,8 @@ func (n *Node) dynamicIs(name string, want ...string) {
 	for _, c := range r.GetPodResources().GetContainers() {
 		for _, dyn := range c.GetDynamicResources() {
 			for _, x := range dyn.GetClaimResources() {
-				if got = append(got, x.GetDriverName()+"/"+x.GetPoolName()+"/"+x.GetDeviceName()); c.GetName() != "c" || len(x.GetCdiDevices()) != 1 {
+				if got = append(got, x.GetDriverName()+"/"+x.GetPoolName()+"/"+x.GetDeviceName()); c.GetName() != "c" ||
+					len(x.GetCdiDevices()) != 1 {
 					n.t.Errorf("the pod-resources API says %v of container %s", x, c.GetName())
 				}
 			}
@@ -240,8 +255,8 @@ func (n *Node) dynamicIs(name string, want ...string) {
 	}
 }
 
-// TestResourceClaimTemplates has a claim made for a pod that ends by itself, by a driver of the older API that is slow, and an agent that
-// is killed while it waits for it.
+// TestResourceClaimTemplates has a claim made for a pod that ends by itself, by a driver of the older API that is slow,
+// and an agent that is killed while it waits for it.
 func TestResourceClaimTemplates(t *testing.T) {
 	t.Parallel()
 	n, d := claimNode(t)
@@ -259,7 +274,8 @@ func TestResourceClaimTemplates(t *testing.T) {
 		return nil
 	}
 	n.drive(d)
-	n.apply("template.yaml", "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: fuses}\nspec: {spec: "+claimDevices+"}\n")
+	n.apply("template.yaml", "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: "+
+		"fuses}\nspec: {spec: "+claimDevices+"}\n")
 	n.apply("job.yaml", pod("job", `
   restartPolicy: Never
   resourceClaims: [{name: gpu, resourceClaimTemplateName: fuses}]
@@ -275,7 +291,8 @@ func TestResourceClaimTemplates(t *testing.T) {
 	<-began // by the next agent
 	close(goOn)
 	p := n.waitPhase("job", corev1.PodSucceeded)
-	if st := p.Status.ResourceClaimStatuses; len(st) != 1 || st[0].Name != "gpu" || st[0].ResourceClaimName == nil || *st[0].ResourceClaimName != "job-node-gpu" {
+	if st := p.Status.ResourceClaimStatuses; len(st) != 1 || st[0].Name != "gpu" || st[0].ResourceClaimName == nil ||
+		*st[0].ResourceClaimName != "job-node-gpu" {
 		t.Errorf("the status says of claims %v", st)
 	}
 	// What ends gives back, though its manifest is there.
@@ -285,9 +302,11 @@ func TestResourceClaimTemplates(t *testing.T) {
 	// A device that somebody has nobody else gets; a claim for another node nobody.
 	n.apply("first.yaml", claims("first", "resourceClaimName: gpu", "{name: gpu}")+"---\n"+resourceClaim("gpu", draDriver))
 	n.waitReady("first")
-	n.apply("second.yaml", claims("second", "resourceClaimName: again", "{name: gpu}")+"---\n"+strings.Replace(resourceClaim("gpu", draDriver), "{name: gpu}", "{name: again}", 1))
+	n.apply("second.yaml", claims("second", "resourceClaimName: again",
+		"{name: gpu}")+"---\n"+strings.Replace(resourceClaim("gpu", draDriver), "{name: gpu}", "{name: again}", 1))
 	n.waitClaims("second", `device `+draDriver+`/node/gpu-left is allocated to resourceclaim "default/gpu" too, which is in use by pods default/first-node`)
-	n.apply("third.yaml", claims("third", "resourceClaimName: far", "{name: gpu}")+"---\n"+strings.Replace(resourceClaim("far", draDriver), "values: [node]", "values: [other]", 1))
+	n.apply("third.yaml", claims("third", "resourceClaimName: far",
+		"{name: gpu}")+"---\n"+strings.Replace(resourceClaim("far", draDriver), "values: [node]", "values: [other]", 1))
 	n.waitClaims("third", "does not match node node or its labels")
 	n.remove("third.yaml")
 	n.waitGone("third")
@@ -312,11 +331,13 @@ func TestClaimsPurged(t *testing.T) {
   containers: [{name: c, image: %s, command: [sleep, "1000"], volumeMounts: [{name: a, mountPath: %[2]s/plugins_registry}, {name: b, mountPath: %[2]s/plugins/%[3]s}]}]
   volumes: [{name: a, hostPath: {path: %[2]s/plugins_registry}}, {name: b, hostPath: {path: %[2]s/plugins/%[3]s, type: DirectoryOrCreate}}]`, image, filepath.Join(n.Dir, "root"), draDriver)))
 	n.waitReady("driver")
-	if got := n.sh("driver", "cd "+n.Dir+"/root; ls plugins_registry; touch plugins/"+draDriver+"/x && rm plugins/"+draDriver+"/x"); got != draDriver+"-reg.sock\n" {
+	if got := n.sh("driver", "cd "+n.Dir+"/root; ls plugins_registry; touch plugins/"+draDriver+"/x && rm "+
+		"plugins/"+draDriver+"/x"); got != draDriver+"-reg.sock\n" {
 		t.Errorf("a driver's pod sees %q", got)
 	}
 	n.kill()
-	if out, err := exec.Command(bin("berth"), append([]string{"purge", "--yes"}, n.dirArgs()...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(bin("berth"),
+		append([]string{"purge", "--yes"}, n.dirArgs()...)...).CombinedOutput(); err != nil {
 		t.Fatalf("purge: %v\n%s", err, out)
 	}
 	n.asked(d, "prepare default/gpu", "unprepare default/gpu")
@@ -339,7 +360,8 @@ func TestClaimsHang(t *testing.T) {
 	hang := func(i int) string { return fmt.Sprintf("hang-%d", i) }
 	many := 2*runtime.NumCPU() + 1 // more than are started at a time
 	for i := range many {
-		n.apply(hang(i)+".yaml", claims(hang(i), "resourceClaimName: "+hang(i), "{name: gpu}")+"---\n"+resourceClaim(hang(i), draDriver))
+		n.apply(hang(i)+".yaml", claims(hang(i), "resourceClaimName: "+hang(i), "{name: gpu}")+"---\n"+resourceClaim(hang(i),
+			draDriver))
 	}
 	n.eventually("all of them to wait for the driver", func() error {
 		if got := d.Calls(); len(got) != many {
@@ -363,8 +385,8 @@ func TestClaimsHang(t *testing.T) {
 	n.waitGone("other")
 }
 
-// TestKillAgentWithClaims kills the agent at random moments while pods that share claims come and go. No claim is unprepared while a process
-// has it, whatever is wanted has its devices in the end, and nothing stays prepared.
+// TestKillAgentWithClaims kills the agent at random moments while pods that share claims come and go. No claim is
+// unprepared while a process has it, whatever is wanted has its devices in the end, and nothing stays prepared.
 func TestKillAgentWithClaims(t *testing.T) {
 	t.Parallel()
 	n, d := claimNode(t)
@@ -381,9 +403,7 @@ func TestKillAgentWithClaims(t *testing.T) {
 	for i := range 3 {
 		n.apply(claim(i)+"-claim.yaml", resourceClaim(claim(i), draDriver))
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := chances(t)
 	wanted := map[int]bool{}
 	name := func(i int) string { return fmt.Sprintf("p%d", i) }
 	for range n.kills() / 5 {

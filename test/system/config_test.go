@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestKubeletConfiguration starts a node with a kubelet's file, a drop-in and berth's own document, and has them read again.
+// TestKubeletConfiguration starts a node with a kubelet's file, a drop-in and berth's own document, and has them read
+// again.
 func TestKubeletConfiguration(t *testing.T) {
 	t.Parallel()
 	port, health := freePort(t), freePort(t)
@@ -22,7 +23,8 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 	const kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	const berth = "apiVersion: config.berth.node/v1alpha1\nkind: BerthConfiguration\n"
-	write(t, file, kubelet+fmt.Sprintf("address: 127.0.0.1\nport: %d\nhealthzPort: 1\nallowedUnsafeSysctls: [net.core.somaxconn]\nseccompDefault: true\nfailSwapOn: true\n", port))
+	write(t, file, kubelet+fmt.Sprintf("address: 127.0.0.1\nport: %d\nhealthzPort: 1\nallowedUnsafeSysctls: "+
+		"[net.core.somaxconn]\nseccompDefault: true\nfailSwapOn: true\n", port))
 	write(t, dropIn, kubelet+fmt.Sprintf("healthzPort: %d\n---\n", health)+berth+"backoffReset: 1m\n")
 	n.args = append(n.args, "--config="+file, "--config-dir="+filepath.Dir(dropIn))
 	n.launch()
@@ -36,7 +38,8 @@ func TestKubeletConfiguration(t *testing.T) {
 
 	n.apply("a.yaml", pod("a", "\n  securityContext: {sysctls: [{name: net.core.somaxconn, value: '512'}]}"+sleeping))
 	n.waitReady("a")
-	if out := n.sh("a", "cat /proc/sys/net/core/somaxconn; grep Seccomp: /proc/1/status"); !strings.HasPrefix(out, "512\n") || !strings.Contains(out, "Seccomp:\t2") {
+	if out := n.sh("a", "cat /proc/sys/net/core/somaxconn; grep Seccomp: /proc/1/status"); !strings.HasPrefix(out,
+		"512\n") || !strings.Contains(out, "Seccomp:\t2") {
 		t.Errorf("in the pod: %q", out)
 	}
 	configz := func() map[string]any {
@@ -61,7 +64,8 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 
 	// The file is read again: who may do what changes at once, the port at the next start.
-	write(t, dropIn, kubelet+"healthzPort: 1\nlogging: {verbosity: 4}\n---\n"+berth+"apiAllow: ['user:ann=pods', 'user:bob=pods']\n")
+	write(t, dropIn, kubelet+"healthzPort: 1\nlogging: {verbosity: 4}\n---\n"+berth+"apiAllow: ['user:ann=pods', "+
+		"'user:bob=pods']\n")
 	n.cmd.Process.Signal(syscall.SIGHUP)
 	n.logHas("configuration read again", "--api-allow")
 	n.logHas("WARN", "only at the next start", "--healthz-port")
@@ -74,7 +78,8 @@ func TestKubeletConfiguration(t *testing.T) {
 	if out, _, code := n.berth("config", "check", "--config="+file); code != 0 || !strings.Contains(out, "failSwapOn: ") {
 		t.Errorf("check: %d %s", code, out)
 	}
-	if out, _, code := n.berth("config", "show", "--config="+file, "--port=7"); code != 0 || !strings.Contains(out, "port: 7\n") || !strings.Contains(out, "seccompDefault: true\n") {
+	if out, _, code := n.berth("config", "show", "--config="+file, "--port=7"); code != 0 ||
+		!strings.Contains(out, "port: 7\n") || !strings.Contains(out, "seccompDefault: true\n") {
 		t.Errorf("show: %d %s", code, out)
 	}
 }

@@ -77,7 +77,8 @@ func TestPullSecrets(t *testing.T) {
 	t.Parallel()
 	addr := guarded(t, registry(t), "me", "secret")
 	n := startNode(t)
-	n.apply("private.yaml", pod("private", "\n  imagePullSecrets: [{name: pull}]"+strings.ReplaceAll(sleeping, image, addr+"/busybox:1")))
+	n.apply("private.yaml", pod("private",
+		"\n  imagePullSecrets: [{name: pull}]"+strings.ReplaceAll(sleeping, image, addr+"/busybox:1")))
 	n.wait("private", "refused by the registry", func(p *corev1.Pod) bool {
 		return waiting("main", "ErrImagePull")(p) || waiting("main", "ImagePullBackOff")(p)
 	})

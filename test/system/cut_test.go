@@ -43,7 +43,8 @@ func (h *heard) String() string {
 	return h.all.String()
 }
 
-// TestStreamsOfKilledAgent kills the agent while each of its commands that goes on is in the midst of it. None says that it is done.
+// TestStreamsOfKilledAgent kills the agent while each of its commands that goes on is in the midst of it. None says
+// that it is done.
 func TestStreamsOfKilledAgent(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -81,7 +82,10 @@ func TestStreamsOfKilledAgent(t *testing.T) {
 		case "port-forward":
 			text = "Forwarding from"
 		}
-		r := running{name, newHeard(text), newHeard("\x00"), exec.Command(bin("berth"), append([]string{"--run-dir=" + n.Dir + "/run"}, args...)...)}
+		r := running{
+			name, newHeard(text), newHeard("\x00"),
+			exec.Command(bin("berth"), append([]string{"--run-dir=" + n.Dir + "/run"}, args...)...),
+		}
 		r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 		if name == "exec -i" {
 			in, err := r.cmd.StdinPipe()
@@ -123,7 +127,11 @@ func cutWebSocket(t *testing.T, n *Node, port int, command string) <-chan error 
 	t.Helper()
 	prefix := filepath.Join(n.Dir, "ann")
 	n.must("cert", "ann", "--out", prefix)
-	c := &rest.Config{Host: fmt.Sprintf("https://localhost:%d", port), TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix + "-ca.crt"}}
+	c := &rest.Config{
+		Host: fmt.Sprintf("https://localhost:%d", port),
+		TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix +
+			"-ca.crt"},
+	}
 	q := url.Values{"command": {"sh", "-c", command}, "output": {"1"}}
 	ex, err := remotecommand.NewWebSocketExecutor(c, http.MethodGet, c.Host+"/exec/default/web-node/main?"+q.Encode())
 	if err != nil {

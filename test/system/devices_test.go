@@ -41,11 +41,16 @@ func (n *Node) plugin(resource string) *devicetest.Plugin {
 	return &devicetest.Plugin{Resource: resource, Dir: filepath.Join(n.Dir, "root/device-plugins")}
 }
 
-// fuse has every device be the node's /dev/fuse under a name of its own, to be read only. Containers cannot open it otherwise.
+// fuse has every device be the node's /dev/fuse under a name of its own, to be read only. Containers cannot open it
+// otherwise.
 func fuse(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
-	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"FUSES": strings.Join(ids, ","), "OWN": "the plugin's"}}
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{
+		"FUSES": strings.Join(ids, ","),
+		"OWN":   "the plugin's",
+	}}
 	for _, id := range ids {
-		out.Devices = append(out.Devices, &pluginapi.DeviceSpec{HostPath: "/dev/fuse", ContainerPath: "/dev/x-" + id, Permissions: "r"})
+		out.Devices = append(out.Devices,
+			&pluginapi.DeviceSpec{HostPath: "/dev/fuse", ContainerPath: "/dev/x-" + id, Permissions: "r"})
 	}
 	return out, nil
 }
@@ -85,8 +90,8 @@ func deviceHealth(p *corev1.Pod) string {
 	return strings.Join(out, " ")
 }
 
-// TestDevicePlugin follows two devices of a plugin from pod to pod: into the container, through restarts of the container, of the
-// plugin and of the agent, through illness and exhaustion.
+// TestDevicePlugin follows two devices of a plugin from pod to pod: into the container, through restarts of the
+// container, of the plugin and of the agent, through illness and exhaustion.
 func TestDevicePlugin(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -112,7 +117,8 @@ func TestDevicePlugin(t *testing.T) {
 	n.waitWaiting("one", "OutOf"+res, "requested: 1, used: 0, capacity: 0")
 	stop := n.runPlugin(p)
 	one := n.waitReady("one")
-	if got := n.sh("one", `echo "$FUSES $OWN"; cat /opt/lib; ls /dev | grep x-`); got != "b the pod's\nof the pluginx-b\n" {
+	if got := n.sh("one", `echo "$FUSES $OWN"; cat /opt/lib; ls /dev | grep x-`); got != "b the pod's\nof the "+
+		"pluginx-b\n" {
 		t.Errorf("in the container there is %q", got)
 	}
 	opens := `mknod /tmp/y c 10 229; for f in '</dev/x-b' '>/dev/x-b' '</tmp/y'; do sh -c "exec 3$f" 2>/dev/null && echo "yes $f" || echo "no $f"; done`
@@ -143,7 +149,8 @@ func TestDevicePlugin(t *testing.T) {
 	// A container that is started again has its device again, and the plugin is asked before.
 	n.berth("exec", "one", "--", "kill", "1")
 	n.wait("one", "to be restarted", func(p *corev1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 && p.Status.ContainerStatuses[0].Ready
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 &&
+			p.Status.ContainerStatuses[0].Ready
 	})
 	if got := n.sh("one", "echo $FUSES"); got != "b\n" || len(p.Started()) != 3 {
 		t.Errorf("after its restart the container has %q; the plugin was asked %v", got, p.Started())
@@ -151,12 +158,14 @@ func TestDevicePlugin(t *testing.T) {
 
 	// Illness shows, and touches nobody.
 	p.Set(&pluginapi.Device{ID: "a", Health: pluginapi.Healthy}, &pluginapi.Device{ID: "b", Health: pluginapi.Unhealthy})
-	n.wait("one", "to say that its device is not well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unhealthy" })
+	n.wait("one", "to say that its device is not well",
+		func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unhealthy" })
 
 	// The agent is killed: who has what stays, whether or not the plugin is back.
 	before := n.pod("one")
 	stop()
-	n.wait("one", "to say that nobody knows", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unknown" })
+	n.wait("one", "to say that nobody knows",
+		func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Unknown" })
 	n.kill()
 	n.start()
 	n.requireSame(before, n.waitReady("one"))
@@ -165,7 +174,8 @@ func TestDevicePlugin(t *testing.T) {
 	allocated := len(p.Allocated())
 	p.Set(devicetest.Healthy("a", "b")...)
 	n.runPlugin(p)
-	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
+	n.wait("one", "to say that its device is well",
+		func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
 
 	// What one gives back the next one gets.
 	n.remove("one.yaml")
@@ -180,11 +190,13 @@ func TestDevicePlugin(t *testing.T) {
 	// The agent is killed while the plugin lives: it hears of the new agent by its socket, and registers.
 	n.kill()
 	n.start()
-	n.wait("three", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
+	n.wait("three", "to say that its device is well",
+		func(p *corev1.Pod) bool { return p != nil && deviceHealth(p) == res+"/b=Healthy" })
 	if err := p.Refused(); err != nil {
 		t.Error(err)
 	}
-	if got := n.metrics("/metrics").get(t, "kubelet_device_plugin_registration_total", map[string]string{"resource_name": res}); got != 1 {
+	if got := n.metrics("/metrics").get(t, "kubelet_device_plugin_registration_total",
+		map[string]string{"resource_name": res}); got != 1 {
 		t.Errorf("the metrics tell of %v registrations", got)
 	}
 	n.remove("two.yaml")
@@ -203,7 +215,8 @@ func TestDevicePlugin(t *testing.T) {
 // podResources asks the pod-resources socket.
 func (n *Node) podResources() podsv1.PodResourcesListerClient {
 	n.t.Helper()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(n.Dir, "root/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(n.Dir, "root/pod-resources/kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -218,7 +231,8 @@ func TestPluginRegistry(t *testing.T) {
 	const res = "devices.test/registry"
 	p := n.plugin(res)
 	p.Registry = filepath.Join(n.Dir, "root/plugins_registry")
-	p.Set(devicetest.On(0, devicetest.Healthy("a")[0]), devicetest.Healthy("b")[0], &pluginapi.Device{ID: "c", Health: pluginapi.Unhealthy})
+	p.Set(devicetest.On(0, devicetest.Healthy("a")[0]), devicetest.Healthy("b")[0],
+		&pluginapi.Device{ID: "c", Health: pluginapi.Unhealthy})
 	stop := n.runPlugin(p)
 	n.apply("one.yaml", wants("one", res, 2, ""))
 	n.waitReady("one")
@@ -230,7 +244,8 @@ func TestPluginRegistry(t *testing.T) {
 	}
 
 	ask := n.podResources()
-	r, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "one-node", PodNamespace: "default"}, grpc.WaitForReady(true))
+	r, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "one-node", PodNamespace: "default"},
+		grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,10 +258,12 @@ func TestPluginRegistry(t *testing.T) {
 	if len(got) != 2 || !strings.Contains(got[0], "[a]") || !strings.Contains(got[1], "[b]") {
 		t.Errorf("the socket tells of %q", got)
 	}
-	if nodes := r.GetPodResources().GetContainers()[0].GetDevices()[0].GetTopology().GetNodes(); len(nodes) != 1 || nodes[0].GetID() != 0 {
+	if nodes := r.GetPodResources().GetContainers()[0].GetDevices()[0].GetTopology().GetNodes(); len(nodes) != 1 ||
+		nodes[0].GetID() != 0 {
 		t.Errorf("the device is said to be near to %v", nodes)
 	}
-	if _, err := ask.Get(t.Context(), &podsv1.GetPodResourcesRequest{PodName: "none", PodNamespace: "default"}); status.Code(err) != codes.NotFound {
+	if _, err := ask.Get(t.Context(),
+		&podsv1.GetPodResourcesRequest{PodName: "none", PodNamespace: "default"}); status.Code(err) != codes.NotFound {
 		t.Errorf("a pod that is not there: %v", err)
 	}
 	n.apply("cpu.yaml", pinned("cpu", "1"))
@@ -256,7 +273,8 @@ func TestPluginRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range list.GetPodResources() {
-		if cpus := p.GetContainers()[0].GetCpuIds(); p.GetName() == "cpu-node" && (len(cpus) != 1 || cpus[0] == 0) || p.GetName() == "one-node" && len(cpus) > 0 {
+		if cpus := p.GetContainers()[0].GetCpuIds(); p.GetName() == "cpu-node" && (len(cpus) != 1 || cpus[0] == 0) ||
+			p.GetName() == "one-node" && len(cpus) > 0 {
 			t.Errorf("%s is said to have CPUs %v of its own", p.GetName(), cpus)
 		}
 	}
@@ -270,12 +288,15 @@ func TestPluginRegistry(t *testing.T) {
 
 	// A plugin that goes and comes, with its socket.
 	stop()
-	n.wait("one", "to say that nobody knows", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Unknown") })
+	n.wait("one", "to say that nobody knows",
+		func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Unknown") })
 	n.runPlugin(p)
-	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
+	n.wait("one", "to say that its device is well",
+		func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
 	n.kill()
 	n.start()
-	n.wait("one", "to say that its device is well", func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
+	n.wait("one", "to say that its device is well",
+		func(p *corev1.Pod) bool { return p != nil && strings.Contains(deviceHealth(p), "a=Healthy") })
 	if got := p.Allocated(); len(got) != 1 {
 		t.Errorf("the plugin was asked for %v", got)
 	}
@@ -290,8 +311,8 @@ func TestPluginRegistry(t *testing.T) {
 	}
 }
 
-// TestDevicePluginFails has a plugin that refuses and one that hangs: their pods wait, no other does, and an agent that is killed
-// meanwhile comes back to the same device.
+// TestDevicePluginFails has a plugin that refuses and one that hangs: their pods wait, no other does, and an agent that
+// is killed meanwhile comes back to the same device.
 func TestDevicePluginFails(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -311,7 +332,8 @@ func TestDevicePluginFails(t *testing.T) {
 	n.apply("slow.yaml", wants("slow", res, 1, ""))
 	refuse <- errors.New("the device is on fire")
 	n.eventually("the plugin's error to be told", func() error {
-		if out := n.must("events"); !strings.Contains(out, "UnexpectedAdmissionError") || !strings.Contains(out, "the device is on fire") {
+		if out := n.must("events"); !strings.Contains(out, "UnexpectedAdmissionError") ||
+			!strings.Contains(out, "the device is on fire") {
 			return errors.New(out)
 		}
 		return nil

@@ -12,8 +12,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-node/berth/test/peer"
 )
 
 // waitServes waits until the agent answers and has read the manifests, whether or not its runtime is ready.
@@ -95,6 +99,7 @@ func remount(t *testing.T, path string, flags uintptr) {
 
 // TestFullRoot has a root directory without a free inode, or without room, when the agent starts.
 func TestFullRoot(t *testing.T) {
+	t.Parallel()
 	for name, size := range map[string]string{"inodes": "300m,nr_inodes=3000", "bytes": "64m"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,34 +158,21 @@ func fill(t *testing.T, dir string) {
 // idle is the rest of a pod that does nothing.
 const idle = "\n  containers: [{name: main, image: " + image + ", command: [sleep, '1000000']}]"
 
-// TestPullFreesSpace has a pod whose image has no room. Images that nobody needs go at once, long before the next look for them, and the
-// pod starts.
+// TestPullFreesSpace has a pod whose image has no room. Images that nobody needs go at once, long before the next look
+// for them, and the pod starts.
 func TestPullFreesSpace(t *testing.T) {
 	t.Parallel()
 	addr := registry(t)
-	n := newNode(t, "--image-gc-high-threshold=99", "--image-gc-low-threshold=60", "--minimum-image-ttl-duration=1ms", "--image-gc-period=1h")
+	n := newNode(t, "--image-gc-high-threshold=99", "--image-gc-low-threshold=60", "--minimum-image-ttl-duration=1ms",
+		"--image-gc-period=1h")
 	n.disk("root", "128m")
 	n.start()
-	push := func(image string, size int64) string {
-		t.Helper()
-		img, err := random.Image(size, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ref, err := name.ParseReference(addr+"/"+image, name.Insecure)
-		if err == nil {
-			err = remote.Write(ref, img)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return addr + "/" + image
-	}
 	for i := range 3 {
-		n.must("images", "pull", push(fmt.Sprintf("old-%d", i), 30<<20))
+		n.must("images", "pull", push(t, addr, fmt.Sprintf("old-%d", i), 30<<20))
 	}
 	// What is pulled has no program, so that the pod stays as it is; it is there, which is all that counts here.
-	n.apply("big.yaml", pod("big", "\n  containers: [{name: main, image: "+push("big", 48<<20)+", command: [none]}]"))
+	n.apply("big.yaml", pod("big", "\n  containers: [{name: main, image: "+push(t, addr, "big",
+		48<<20)+", command: [none]}]"))
 	n.eventually("the image to be there", func() error {
 		if out := n.must("images"); !strings.Contains(out, "/big ") {
 			return errors.New(out)
@@ -195,19 +187,135 @@ func TestPullFreesSpace(t *testing.T) {
 	n.requireNoPods()
 }
 
-// TestFreshRoot has a node that was never started come up on a root directory in which nothing can be made. It serves what it can, refuses
-// what is new with the reason, and comes to work without another start once it can write.
+// push puts an image of a size into a registry, and returns its name there.
+func push(t *testing.T, addr, image string, size int64) string {
+	t.Helper()
+	img, err := random.Image(size, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(addr+"/"+image, name.Insecure)
+	if err == nil {
+		err = remote.Write(ref, img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr + "/" + image
+}
+
+// collecting are settings with which images go as soon as there is no room, and not before.
+var collecting = []string{
+	"--image-gc-high-threshold=90", "--image-gc-low-threshold=60", "--minimum-image-ttl-duration=0s", "--image-gc-period=1h",
+}
+
+// TestPodFreesSpace has a pod that has its image, and nowhere to put anything else. Images that nobody needs go at
+// once.
+func TestPodFreesSpace(t *testing.T) {
+	t.Parallel()
+	addr := registry(t)
+	n := newNode(t, collecting...)
+	root := n.disk("root", "128m")
+	n.start()
+	for i := range 3 {
+		n.must("images", "pull", push(t, addr, fmt.Sprintf("old-%d", i), 20<<20))
+	}
+	fill(t, filepath.Join(root, "filler"))
+	n.apply("new.yaml", pod("new", idle))
+	n.waitReady("new")
+	n.logHas("there is no room for a part of a pod")
+	if strings.Contains(n.must("images"), "/old-0 ") {
+		t.Errorf("nothing had to go:\n%s", n.must("images"))
+	}
+	n.remove("new.yaml")
+	n.requireNoPods()
+}
+
+// TestImportFreesSpace imports images that have no room, by a command and from the directory.
+func TestImportFreesSpace(t *testing.T) {
+	t.Parallel()
+	addr := registry(t)
+	n := newNode(t, collecting...)
+	n.disk("root", "128m")
+	n.start()
+	var names []string
+	for i := range 3 {
+		names = append(names, push(t, addr, fmt.Sprintf("old-%d", i), 30<<20))
+	}
+	// With these there is no room for one of 40 MiB.
+	old := func(but string) {
+		t.Helper()
+		n.must("images", "rm", but)
+		for _, name := range names {
+			n.must("images", "pull", name)
+		}
+	}
+	for _, name := range names {
+		n.must("images", "pull", name)
+	}
+	pulled := push(t, addr, "pulled", 40<<20)
+	n.must("images", "pull", pulled)
+	old(pulled)
+	archive := filepath.Join(n.Dir, "imported.tar")
+	archived(t, archive, "berth.test/imported:1", 40<<20)
+	tries := 0
+	for code := 1; code != 0; tries++ {
+		var out string
+		if _, out, code = n.berth("images", "import", archive); code != 0 && !strings.Contains(out, "import it again") {
+			t.Fatalf("import where there is no room: %d, %s", code, out)
+		}
+	}
+	if tries == 1 {
+		t.Error("there was room at once")
+	}
+	old("berth.test/imported:1")
+	n.kill()
+	archived(t, filepath.Join(n.Dir, "images/found.tar"), "berth.test/found:1", 40<<20)
+	n.start()
+	n.eventually("the archive of the directory to be imported", func() error {
+		if out := n.must("images"); !strings.Contains(out, "/found ") {
+			return errors.New(out)
+		}
+		return nil
+	})
+}
+
+// archived writes an archive of an image of a size.
+func archived(t *testing.T, path, image string, size int64) {
+	t.Helper()
+	img, err := random.Image(size, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(image)
+	if err == nil {
+		err = tarball.WriteToFile(path, tag, img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFreshRoot has a node that was never started come up on a root directory in which nothing can be made. It serves
+// what it can, refuses what is new with the reason, and comes to work without another start once it can write.
 func TestFreshRoot(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		size, reason string
 		spoil, mend  func(t *testing.T, root string)
+		peer         bool
 	}{
-		"read-only": {"300m", "read-only file system", makeReadOnly, makeWritable},
-		"inodes":    {"300m,nr_inodes=3000", "no space left on device", fillRoot, emptyRoot},
+		"read-only":       {"300m", "read-only file system", makeReadOnly, makeWritable, false},
+		"inodes":          {"300m,nr_inodes=3000", "no space left on device", fillRoot, emptyRoot, false},
+		"another runtime": {"300m", "read-only file system", makeReadOnly, makeWritable, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
+			if c.peer {
+				peers.Store(t.Name(), peer.Containerd(t))
+			}
+			port := freePort(t)
+			n := newNode(t, fmt.Sprintf("--port=%d", port), "--address=127.0.0.1", "--qos-reserved=memory=10%")
 			root := n.disk("root", c.size)
 			t.Cleanup(func() { c.mend(t, root) })
 			c.spoil(t, root)
@@ -221,9 +329,30 @@ func TestFreshRoot(t *testing.T) {
 				}
 				return nil
 			})
-			if n.healthy() {
+			if n.healthy() && !c.peer { // of another runtime nothing is wrong
 				t.Error("the node says that nothing is wrong with it")
 			}
+			prefix := filepath.Join(n.Dir, "ann")
+			n.must("cert", "ann", "--out", prefix)
+			certified := func() {
+				t.Helper()
+				client, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{
+					CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix + "-ca.crt",
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.CloseIdleConnections()
+				resp, err := client.Get(fmt.Sprintf("https://localhost:%d/pods", port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					t.Errorf("by HTTPS: %s", resp.Status)
+				}
+			}
+			certified()
 			if out, _, _ := n.berth("check", "--root-dir="+root); !strings.Contains(out, c.reason) {
 				t.Errorf("check does not say why: %s", out)
 			}
@@ -233,6 +362,7 @@ func TestFreshRoot(t *testing.T) {
 				t.Errorf("exec: %q", got)
 			}
 			n.waitUp()
+			certified()
 			for _, dir := range []string{"device-plugins/kubelet.sock", "plugins_registry", "pod-resources/kubelet.sock"} {
 				n.eventually(dir+" to be there", func() error {
 					_, err := os.Stat(filepath.Join(root, dir))
@@ -240,7 +370,7 @@ func TestFreshRoot(t *testing.T) {
 				})
 			}
 			b, err := os.ReadFile(n.Log)
-			if got := strings.Count(string(b), "nothing new is begun"); err != nil || got != 1 {
+			if got := strings.Count(string(b), "nothing new is begun"); err != nil || got != 1 && !c.peer {
 				t.Errorf("the log says %d times that nothing new is begun (%v)", got, err)
 			}
 			before := n.waitReady("new")

@@ -33,6 +33,12 @@ var provedElsewhere = map[string]string{
 	"volumes.iscsi.chapAuthSession":         "TestISCSI of agent/volume/iscsi",
 	"volumes.iscsi.secretRef.name":          "TestISCSI of agent/volume/iscsi",
 
+	"volumes.csi.driver":                    "TestCSI",
+	"volumes.csi.readOnly":                  "TestCSI",
+	"volumes.csi.fsType":                    "TestCSI",
+	"volumes.csi.volumeAttributes":          "TestCSI",
+	"volumes.csi.nodePublishSecretRef.name": "TestCSI",
+
 	"containers.resources.claims.name":         "TestResourceClaims",
 	"containers.resources.claims.request":      "TestResourceClaims",
 	"resourceClaims.name":                      "TestResourceClaims",
@@ -46,7 +52,8 @@ var forbidden = map[string]string{
 	"containers.readinessProbe.terminationGracePeriodSeconds": "the API has it for liveness and startup probes only",
 }
 
-// podFields are the fields of a pod's spec that have no fields below them. Init containers have those of containers, and are one.
+// podFields are the fields of a pod's spec that have no fields below them. Init containers have those of containers,
+// and are one.
 func podFields() []string {
 	var out []string
 	var walk func(t reflect.Type, path string)
@@ -55,7 +62,8 @@ func podFields() []string {
 			t = t.Elem()
 		}
 		switch t {
-		case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.LabelSelector](), reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString]():
+		case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.LabelSelector](), reflect.TypeFor[resource.Quantity](),
+			reflect.TypeFor[intstr.IntOrString]():
 			out = append(out, path)
 			return
 		case reflect.TypeFor[corev1.PersistentVolumeClaimTemplate](): // its metadata are embedded
@@ -63,7 +71,8 @@ func podFields() []string {
 			walk(reflect.TypeFor[corev1.PersistentVolumeClaimSpec](), path+".spec")
 			return
 		}
-		if t.Kind() != reflect.Struct || path == "initContainers" || path == "ephemeralContainers" || path == "affinity.nodeAffinity" {
+		if t.Kind() != reflect.Struct || path == "initContainers" || path == "ephemeralContainers" ||
+			path == "affinity.nodeAffinity" {
 			out = append(out, path)
 			return
 		}
@@ -151,8 +160,8 @@ func ruleOf(f string) (desired.Field, bool) {
 	return desired.Field{}, false
 }
 
-// TestFieldsDoc wants every field of the Pod API to be used by a case, refused or ignored, and the document to say which. It is
-// written anew by `go test ./test/system -run TestFieldsDoc -update`.
+// TestFieldsDoc wants every field of the Pod API to be used by a case, refused or ignored, and the document to say
+// which. It is written anew by `go test ./test/system -run TestFieldsDoc -update`.
 func TestFieldsDoc(t *testing.T) {
 	rows := describe(t)
 	counts := map[string]int{}
@@ -181,6 +190,7 @@ that prove it on a real kernel.
 		return
 	}
 	if b, err := os.ReadFile(fieldsDoc); err != nil || string(b) != text {
-		t.Errorf("docs/pod-fields.md is not what the tests say (%v); write it with: go test ./test/system -run TestFieldsDoc -update", err)
+		t.Errorf("docs/pod-fields.md is not what the tests say (%v); write it with: go test ./test/system -run "+
+			"TestFieldsDoc -update", err)
 	}
 }

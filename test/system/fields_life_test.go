@@ -21,8 +21,10 @@ import (
 // lifeCases are about probes, hooks, and the order in which containers begin and end.
 var lifeCases = append(probeCases(), []fieldCase{
 	{
-		name: "probe-header", fields: "containers.readinessProbe.httpGet.httpHeaders.name containers.readinessProbe.httpGet.httpHeaders.value containers.readinessProbe.httpGet.host",
-		spec:  runs("readinessProbe: {httpGet: {host: 127.0.0.1, port: $HTTP, path: /header, httpHeaders: [{name: X-Berth, value: '1'}, {name: Host, value: own.example}]}}\n"),
+		name: "probe-header", fields: "containers.readinessProbe.httpGet.httpHeaders.name " +
+			"containers.readinessProbe.httpGet.httpHeaders.value containers.readinessProbe.httpGet.host",
+		spec: runs("readinessProbe: {httpGet: {host: 127.0.0.1, port: $HTTP, path: /header, httpHeaders: [{name: X-Berth, " +
+			"value: '1'}, {name: Host, value: own.example}]}}\n"),
 		check: nothing,
 	},
 	{
@@ -31,12 +33,15 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "probe-named-port", fields: "containers.readinessProbe.httpGet.port containers.ports.name",
-		spec:  strings.Replace(serves("    ports: [{name: web, containerPort: 8080}]\n"), "{tcpSocket: {port: 8080}}", "{httpGet: {port: web, path: /x}}", 1),
+		spec: strings.Replace(serves("    ports: [{name: web, containerPort: 8080}]\n"), "{tcpSocket: {port: 8080}}",
+			"{httpGet: {port: web, path: /x}}", 1),
 		check: nothing,
 	},
 	{
-		name: "probe-twice", fields: "containers.readinessProbe.successThreshold containers.readinessProbe.periodSeconds containers.readinessProbe.timeoutSeconds",
-		spec: emptyVol + runs(mountVol+"readinessProbe: {exec: {command: [sh, -c, 'echo x >> /v/asked']}, successThreshold: 3, periodSeconds: 1, timeoutSeconds: 10}\n"),
+		name: "probe-twice", fields: "containers.readinessProbe.successThreshold containers.readinessProbe.periodSeconds " +
+			"containers.readinessProbe.timeoutSeconds",
+		spec: emptyVol + runs(mountVol+"readinessProbe: {exec: {command: [sh, -c, 'echo x >> /v/asked']}, "+
+			"successThreshold: 3, periodSeconds: 1, timeoutSeconds: 10}\n"),
 		check: func(t *testing.T, n *Node, _ *corev1.Pod) {
 			if got, _ := strconv.Atoi(strings.TrimSpace(n.sh("probe-twice", "wc -l < /v/asked"))); got < 3 {
 				t.Errorf("ready after %d successes, want 3", got)
@@ -48,24 +53,31 @@ var lifeCases = append(probeCases(), []fieldCase{
 		spec: runs("readinessProbe: {exec: {command: ['true']}, initialDelaySeconds: 2}\n"),
 		check: func(t *testing.T, _ *Node, p *corev1.Pod) {
 			for _, c := range p.Status.Conditions {
-				if began := containerState(p, "main").State.Running.StartedAt; c.Type == corev1.PodReady && c.LastTransitionTime.Sub(began.Time).Seconds() < 1 {
+				if began := containerState(p, "main").State.Running.StartedAt; c.Type == corev1.PodReady &&
+					c.LastTransitionTime.Sub(began.Time).Seconds() < 1 {
 					t.Errorf("ready at %s, though it began at %s", c.LastTransitionTime, began)
 				}
 			}
 		},
 	},
 	{
-		name: "probe-grace", fields: "containers.livenessProbe.terminationGracePeriodSeconds containers.livenessProbe.failureThreshold",
-		// At first it ignores SIGTERM, and the pod's own grace would be an hour. Later on it ends by itself: a process 1 that is told to
-		// end before it has asked for the signal does not get it.
+		name: "probe-grace", fields: "containers.livenessProbe.terminationGracePeriodSeconds " +
+			"containers.livenessProbe.failureThreshold",
+		// At first it ignores SIGTERM, and the pod's own grace would be an hour. Later on it ends by itself: a process 1 that
+		// is told to end before it has asked for the signal does not get it.
 		grace: 3600,
-		spec: emptyVol + "\n  containers: [{name: main, image: " + image + ", command: [sh, -c, 'test -e /v/again && exec sleep 3; touch /v/again; trap \"\" TERM; while :; do sleep 1; done'], " +
-			"volumeMounts: [{name: v, mountPath: /v}], livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1, terminationGracePeriodSeconds: 1}}]",
+		spec: emptyVol + "\n  containers: [{name: main, image: " + image +
+			", command: [sh, -c, 'test -e /v/again && exec sleep 3; touch /v/again; trap \"\" TERM; while :; do sleep 1; " +
+			"done'], " +
+			"volumeMounts: [{name: v, mountPath: /v}], livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, " +
+			"failureThreshold: 1, terminationGracePeriodSeconds: 1}}]",
 		until: restarts,
 	},
 	{
-		name: "startup-holds-liveness", fields: "containers.startupProbe.failureThreshold containers.startupProbe.periodSeconds",
-		spec: runs("startupProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, failureThreshold: 1000}\nlivenessProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, failureThreshold: 1}\n"),
+		name: "startup-holds-liveness", fields: "containers.startupProbe.failureThreshold " +
+			"containers.startupProbe.periodSeconds",
+		spec: runs("startupProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, failureThreshold: " +
+			"1000}\nlivenessProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}\n"),
 		until: func(p *corev1.Pod) bool {
 			s := containerState(p, "main")
 			return s.State.Running != nil && s.Started != nil && !*s.Started
@@ -87,13 +99,16 @@ var lifeCases = append(probeCases(), []fieldCase{
 		spec: runs("lifecycle: {postStart: {exec: {command: ['false']}}}\n"), until: restarts,
 	},
 	{
-		name: "post-start-http", fields: fieldsBelow("containers.lifecycle.postStart.httpGet", "path port host scheme httpHeaders.name httpHeaders.value"),
-		spec:  runs("lifecycle: {postStart: {httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: /hook/post-start-http, httpHeaders: [{name: X-Berth, value: '1'}]}}}\n"),
+		name: "post-start-http", fields: fieldsBelow("containers.lifecycle.postStart.httpGet",
+			"path port host scheme httpHeaders.name httpHeaders.value"),
+		spec: runs("lifecycle: {postStart: {httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: " +
+			"/hook/post-start-http, httpHeaders: [{name: X-Berth, value: '1'}]}}}\n"),
 		check: hooked,
 	},
 	{
 		name: "post-start-http2", fields: "containers.lifecycle.postStart.httpGet.protocol",
-		spec:  runs("lifecycle: {postStart: {httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: /hook2/post-start-http2}}}\n"),
+		spec: runs("lifecycle: {postStart: {httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: " +
+			"/hook2/post-start-http2}}}\n"),
 		check: hooked,
 	},
 	{
@@ -102,32 +117,42 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "pre-stop", fields: "containers.lifecycle.preStop.exec.command terminationGracePeriodSeconds",
-		spec: emptyVol + "\n  restartPolicy: OnFailure\n  containers: [{name: main, image: " + image + ", command: [sh, -c, 'test -e /v/stopped && exec cat /v/stopped; trap \"exit 1\" TERM; while :; do sleep 1 & wait; done'], volumeMounts: [{name: v, mountPath: /v}], " +
-			"livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hooked > /v/stopped']}}}}]",
+		spec: emptyVol + "\n  restartPolicy: OnFailure\n  containers: [{name: main, image: " + image +
+			", command: [sh, -c, 'test -e /v/stopped && exec cat /v/stopped; trap \"exit 1\" TERM; while :; do sleep 1 & " +
+			"wait; done'], volumeMounts: [{name: v, mountPath: /v}], " +
+			"livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}, lifecycle: {preStop: {exec: " +
+			"{command: [sh, -c, 'echo hooked > /v/stopped']}}}}]",
 		want: []string{"hooked"},
 	},
 	{
-		name: "pre-stop-http", fields: fieldsBelow("containers.lifecycle.preStop.httpGet", "path port host scheme httpHeaders.name httpHeaders.value"),
-		spec:  runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: {preStop: {httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: /hook/pre-stop-http, httpHeaders: [{name: X-Berth, value: '1'}]}}}\n"),
+		name: "pre-stop-http", fields: fieldsBelow("containers.lifecycle.preStop.httpGet",
+			"path port host scheme httpHeaders.name httpHeaders.value"),
+		spec: runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: " +
+			"{preStop: {httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: /hook/pre-stop-http, httpHeaders: " +
+			"[{name: X-Berth, value: '1'}]}}}\n"),
 		until: restarts, check: hooked,
 	},
 	{
 		name: "pre-stop-http2", fields: "containers.lifecycle.preStop.httpGet.protocol",
-		spec:  runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: {preStop: {httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: /hook2/pre-stop-http2}}}\n"),
+		spec: runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: " +
+			"{preStop: {httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: /hook2/pre-stop-http2}}}\n"),
 		until: restarts, check: hooked,
 	},
 	{
 		name: "pre-stop-sleep", fields: "containers.lifecycle.preStop.sleep.seconds",
-		spec:  runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: {preStop: {sleep: {seconds: 1}}}\n"),
+		spec: runs("livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}\nlifecycle: " +
+			"{preStop: {sleep: {seconds: 1}}}\n"),
 		until: restarts,
 	},
 	{
 		name: "restart-always", fields: "restartPolicy",
-		spec: "\n  restartPolicy: Always\n  containers: [{name: main, image: " + image + ", command: ['true']}]", until: restarts,
+		spec: "\n  restartPolicy: Always\n  containers: [{name: main, image: " + image +
+			", command: ['true']}]", until: restarts,
 	},
 	{
 		name: "restart-on-failure", fields: "restartPolicy",
-		spec: "\n  restartPolicy: OnFailure" + emptyVol + "\n  containers: [{name: main, image: " + image + ", command: [sh, -c, 'test -e /v/x && exit 0; touch /v/x; exit 1'], volumeMounts: [{name: v, mountPath: /v}]}]",
+		spec: "\n  restartPolicy: OnFailure" + emptyVol + "\n  containers: [{name: main, image: " + image +
+			", command: [sh, -c, 'test -e /v/x && exit 0; touch /v/x; exit 1'], volumeMounts: [{name: v, mountPath: /v}]}]",
 		ends: func(t *testing.T, _ *Node, p *corev1.Pod) {
 			if p.Status.Phase != corev1.PodSucceeded || containerState(p, "main").RestartCount != 1 {
 				t.Errorf("phase %s, %+v", p.Status.Phase, containerState(p, "main"))
@@ -136,21 +161,24 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "init-order-three", fields: "initContainers",
-		spec: emptyVol + "\n  initContainers:\n" + initWriter("one") + initWriter("two") + initWriter("three") + strings.TrimPrefix(prints("tr '\\n' ' ' < /v/log", mountVol), "\n"),
+		spec: emptyVol + "\n  initContainers:\n" + initWriter("one") + initWriter("two") + initWriter("three") +
+			strings.TrimPrefix(prints("tr '\\n' ' ' < /v/log", mountVol), "\n"),
 		want: []string{"one two three"},
 	},
 	{
 		name: "init-fails", fields: "initContainers restartPolicy",
 		spec: "\n  initContainers: [{name: i, image: " + image + ", command: [sh, -c, 'exit 4']}]" + prints("echo never", ""),
 		ends: func(t *testing.T, _ *Node, p *corev1.Pod) {
-			if s := terminated(p, "i"); p.Status.Phase != corev1.PodFailed || s == nil || s.ExitCode != 4 || containerState(p, "main").State.Waiting == nil {
+			if s := terminated(p, "i"); p.Status.Phase != corev1.PodFailed || s == nil || s.ExitCode != 4 ||
+				containerState(p, "main").State.Waiting == nil {
 				t.Errorf("phase %s, init %+v", p.Status.Phase, s)
 			}
 		},
 	},
 	{
 		name: "init-resources", fields: "initContainers",
-		spec: "\n  initContainers: [{name: i, image: " + image + ", command: ['true'], resources: {requests: {cpu: 300m}, limits: {memory: 128Mi}}}]" +
+		spec: "\n  initContainers: [{name: i, image: " + image +
+			", command: ['true'], resources: {requests: {cpu: 300m}, limits: {memory: 128Mi}}}]" +
 			runs("resources: {requests: {cpu: 100m}, limits: {memory: 64Mi}}\n"),
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			group := n.podGroup(p)
@@ -160,14 +188,17 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "sidecar-first", fields: "initContainers containers.restartPolicy",
-		spec: emptyVol + "\n  initContainers:\n  - {name: side, image: " + image + ", restartPolicy: Always, command: [sh, -c, 'echo side >> /v/log; sleep 1000'], " +
-			"startupProbe: {exec: {command: [test, -e, /v/log]}, periodSeconds: 1, failureThreshold: 1000}, volumeMounts: [{name: v, mountPath: /v}]}" +
+		spec: emptyVol + "\n  initContainers:\n  - {name: side, image: " + image +
+			", restartPolicy: Always, command: [sh, -c, 'echo side >> /v/log; sleep 1000'], " +
+			"startupProbe: {exec: {command: [test, -e, /v/log]}, periodSeconds: 1, failureThreshold: 1000}, volumeMounts: " +
+			"[{name: v, mountPath: /v}]}" +
 			prints("cat /v/log", mountVol),
 		want: []string{"side"},
 	},
 	{
 		name: "sidecar-restarts", fields: "containers.restartPolicy",
-		spec: "\n  initContainers: [{name: side, image: " + image + ", restartPolicy: Always, command: [sh, -c, 'sleep 0.2; exit 1']}]" + runs(""),
+		spec: "\n  initContainers: [{name: side, image: " + image +
+			", restartPolicy: Always, command: [sh, -c, 'sleep 0.2; exit 1']}]" + runs(""),
 		until: func(p *corev1.Pod) bool {
 			return containerState(p, "side").RestartCount > 0 && containerState(p, "main").RestartCount == 0
 		},
@@ -193,7 +224,8 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "service-account", fields: "automountServiceAccountToken",
-		spec: "\n  automountServiceAccountToken: false" + prints("test -e /var/run/secrets && echo token; echo done", ""), want: []string{"done"},
+		spec: "\n  automountServiceAccountToken: false" +
+			prints("test -e /var/run/secrets && echo token; echo done", ""), want: []string{"done"},
 	},
 	{
 		name: "runtime-class", fields: "runtimeClassName",
@@ -210,7 +242,8 @@ var lifeCases = append(probeCases(), []fieldCase{
 	},
 	{
 		name: "ignored", fields: "",
-		spec: "\n  schedulerName: mine\n  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]" + prints("echo runs", ""), want: []string{"runs"},
+		spec: "\n  schedulerName: mine\n  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: " +
+			"DoNotSchedule}]" + prints("echo runs", ""), want: []string{"runs"},
 	},
 	{
 		name: "node-name", fields: "nodeName",
@@ -222,7 +255,8 @@ var lifeCases = append(probeCases(), []fieldCase{
 var hookAsked sync.Map
 
 func initWriter(name string) string {
-	return "  - {name: " + name + ", image: " + image + ", command: [sh, -c, 'echo " + name + " >> /v/log'], volumeMounts: [{name: v, mountPath: /v}]}\n"
+	return "  - {name: " + name + ", image: " + image + ", command: [sh, -c, 'echo " + name +
+		" >> /v/log'], volumeMounts: [{name: v, mountPath: /v}]}\n"
 }
 
 func nothing(*testing.T, *Node, *corev1.Pod) {}
@@ -253,14 +287,27 @@ func fieldsBelow(path, names string) string {
 func probeCases() []fieldCase {
 	asks := []struct{ name, fields, good, bad string }{
 		{"exec", "exec.command", "exec: {command: ['true']}", "exec: {command: ['false']}"},
-		{"http", "httpGet.host httpGet.port httpGet.path", "httpGet: {host: 127.0.0.1, port: $HTTP, path: /ok}", "httpGet: {host: 127.0.0.1, port: $HTTP, path: /fail}"},
-		{"https", "httpGet.scheme", "httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: /ok}", "httpGet: {host: 127.0.0.1, port: $HTTP, scheme: HTTPS, path: /ok}"},
 		{
-			"header", "httpGet.httpHeaders.name httpGet.httpHeaders.value", "httpGet: {host: 127.0.0.1, port: $HTTP, path: /header, httpHeaders: [{name: X-Berth, value: '1'}, {name: Host, value: own.example}]}",
+			"http", "httpGet.host httpGet.port httpGet.path", "httpGet: {host: 127.0.0.1, port: $HTTP, path: /ok}",
+			"httpGet: {host: 127.0.0.1, port: $HTTP, path: /fail}",
+		},
+		{
+			"https", "httpGet.scheme", "httpGet: {host: 127.0.0.1, port: $HTTPS, scheme: HTTPS, path: /ok}",
+			"httpGet: {host: 127.0.0.1, port: $HTTP, scheme: HTTPS, path: /ok}",
+		},
+		{
+			"header", "httpGet.httpHeaders.name httpGet.httpHeaders.value", "httpGet: {host: 127.0.0.1, port: $HTTP, path: " +
+				"/header, httpHeaders: [{name: X-Berth, value: '1'}, {name: Host, value: own.example}]}",
 			"httpGet: {host: 127.0.0.1, port: $HTTP, path: /header}",
 		},
-		{"http2", "httpGet.protocol", "httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: /http2}", "httpGet: {host: 127.0.0.1, port: $HTTP, path: /http2}"},
-		{"tcp", "tcpSocket.host tcpSocket.port", "tcpSocket: {host: 127.0.0.1, port: $HTTP}", "tcpSocket: {host: 127.0.0.1, port: 1}"},
+		{
+			"http2", "httpGet.protocol", "httpGet: {host: 127.0.0.1, port: $HTTP, protocol: HTTP2, path: /http2}",
+			"httpGet: {host: 127.0.0.1, port: $HTTP, path: /http2}",
+		},
+		{
+			"tcp", "tcpSocket.host tcpSocket.port", "tcpSocket: {host: 127.0.0.1, port: $HTTP}",
+			"tcpSocket: {host: 127.0.0.1, port: 1}",
+		},
 		{"grpc", "grpc.port grpc.service", "grpc: {port: $GRPC, service: up}", "grpc: {port: $GRPC, service: down}"},
 		{"grpc-tls", "grpc.mode", "grpc: {port: $GRPCTLS, mode: TLS}", "grpc: {port: $GRPCTLS}"},
 	}
@@ -270,7 +317,8 @@ func probeCases() []fieldCase {
 		settings := "periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 2, successThreshold: 1, initialDelaySeconds: 0"
 		for _, a := range asks {
 			good, bad := kind+"-"+a.name, kind+"-"+a.name+"-bad"
-			fields := fieldsBelow(at, a.fields+" periodSeconds timeoutSeconds failureThreshold successThreshold initialDelaySeconds")
+			fields := fieldsBelow(at, a.fields+" periodSeconds timeoutSeconds failureThreshold successThreshold "+
+				"initialDelaySeconds")
 			spec := func(ask string) string {
 				host := ""
 				if strings.HasPrefix(a.name, "grpc") {
@@ -285,7 +333,10 @@ func probeCases() []fieldCase {
 			}
 			out = append(out, fieldCase{name: good, fields: fields, spec: spec(a.good), check: probed(0)})
 			if kind == "readiness" {
-				out = append(out, fieldCase{name: bad, fields: fields, spec: spec(a.bad), until: func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodRunning }, check: unhealthy})
+				out = append(out, fieldCase{
+					name: bad, fields: fields, spec: spec(a.bad),
+					until: func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodRunning }, check: unhealthy,
+				})
 				continue
 			}
 			out = append(out, fieldCase{name: bad, fields: fields, spec: spec(a.bad), until: restarts})
@@ -358,7 +409,8 @@ func startServers(t *testing.T) *strings.Replacer {
 	)
 }
 
-// startHealth starts a server of the gRPC health protocol on every address, since a pod of the host's network is asked at the node's.
+// startHealth starts a server of the gRPC health protocol on every address, since a pod of the host's network is asked
+// at the node's.
 func startHealth(t *testing.T, opts ...grpc.ServerOption) net.Addr {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")

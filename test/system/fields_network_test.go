@@ -15,7 +15,8 @@ import (
 
 // serves is a container with a web server in busybox.
 func serves(extra string) string {
-	return "\n  containers:\n  - name: main\n    image: " + image + "\n    command: [sh, -c, 'mkdir /www; echo -n served > /www/x; exec httpd -f -p 8080 -h /www']\n" +
+	return "\n  containers:\n  - name: main\n    image: " + image +
+		"\n    command: [sh, -c, 'mkdir /www; echo -n served > /www/x; exec httpd -f -p 8080 -h /www']\n" +
 		"    readinessProbe: {tcpSocket: {port: 8080}}\n" + extra
 }
 
@@ -57,7 +58,8 @@ var networkCases = []fieldCase{
 	},
 	{
 		name: "shared-ipc", fields: "hostIPC",
-		spec: strings.Replace(runs(""), "  containers:\n", "  containers:\n  - {name: other, image: "+image+", command: [sleep, '1000']}\n", 1),
+		spec: strings.Replace(runs(""), "  containers:\n",
+			"  containers:\n  - {name: other, image: "+image+", command: [sleep, '1000']}\n", 1),
 		check: func(t *testing.T, n *Node, _ *corev1.Pod) {
 			for _, ns := range []string{"ipc", "uts", "net"} {
 				a := n.must("exec", "shared-ipc", "-c", "main", "--", "readlink", "/proc/self/ns/"+ns)
@@ -72,7 +74,8 @@ var networkCases = []fieldCase{
 	},
 	{
 		name: "hostname-fqdn", fields: "setHostnameAsFQDN subdomain",
-		spec: "\n  hostname: a\n  subdomain: sub\n  setHostnameAsFQDN: true" + prints("hostname; grep -c 'a.sub.default.svc.cluster.local' /etc/hosts", ""),
+		spec: "\n  hostname: a\n  subdomain: sub\n  setHostnameAsFQDN: true" +
+			prints("hostname; grep -c 'a.sub.default.svc.cluster.local' /etc/hosts", ""),
 		want: []string{"a.sub.default.svc.cluster.local", "1"},
 	},
 	{
@@ -81,25 +84,31 @@ var networkCases = []fieldCase{
 	},
 	{
 		name: "hosts-file", fields: "hostname",
-		spec: prints("grep -c '^127.0.0.1.localhost' /etc/hosts; grep \"$(hostname)\" /etc/hosts | cut -f1 | grep -c $(ip -4 -o addr show eth0 | tr -s ' ' | cut -d' ' -f4 | cut -d/ -f1)", ""),
+		spec: prints("grep -c '^127.0.0.1.localhost' /etc/hosts; grep \"$(hostname)\" /etc/hosts | cut -f1 | grep -c $(ip "+
+			"-4 -o addr show eth0 | tr -s ' ' | cut -d' ' -f4 | cut -d/ -f1)", ""),
 		want: []string{"1", "1"},
 	},
 	{
 		name: "host-aliases-host-network", fields: "hostAliases.ip hostNetwork",
-		spec: "\n  hostNetwork: true\n  hostAliases: [{ip: 10.9.8.7, hostnames: [there.local]}]" + prints("grep -c 'there.local' /etc/hosts", ""), want: []string{"1"},
+		spec: "\n  hostNetwork: true\n  hostAliases: [{ip: 10.9.8.7, hostnames: [there.local]}]" +
+			prints("grep -c 'there.local' /etc/hosts", ""), want: []string{"1"},
 	},
 	{
 		name: "dns-default", fields: "dnsPolicy",
-		spec: "\n  dnsPolicy: Default" + prints("grep -c . /etc/resolv.conf > /dev/null && echo there", ""), want: []string{"there"},
+		spec: "\n  dnsPolicy: Default" +
+			prints("grep -c . /etc/resolv.conf > /dev/null && echo there", ""), want: []string{"there"},
 	},
 	{
 		name: "dns-cluster-first-host", fields: "dnsPolicy hostNetwork",
-		spec: "\n  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet" + prints("test -e /etc/resolv.conf && echo there", ""), want: []string{"there"},
+		spec: "\n  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet" +
+			prints("test -e /etc/resolv.conf && echo there", ""), want: []string{"there"},
 	},
 	{
 		name: "dns-added", fields: "dnsConfig.nameservers dnsConfig.searches dnsConfig.options.name",
-		spec: "\n  dnsPolicy: Default\n  dnsConfig: {searches: [own.example], options: [{name: edns0}, {name: ndots, value: '7'}]}" +
-			prints("grep -c '^search.*own.example' /etc/resolv.conf; grep -c '^options.*edns0' /etc/resolv.conf; grep -c 'ndots:7' /etc/resolv.conf", ""),
+		spec: "\n  dnsPolicy: Default\n  dnsConfig: {searches: [own.example], options: [{name: edns0}, {name: ndots, " +
+			"value: '7'}]}" +
+			prints("grep -c '^search.*own.example' /etc/resolv.conf; grep -c '^options.*edns0' /etc/resolv.conf; grep -c "+
+				"'ndots:7' /etc/resolv.conf", ""),
 		want: []string{"1", "1", "1"},
 	},
 	{

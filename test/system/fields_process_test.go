@@ -9,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// processCases are about what a container's process is started as: its words, its environment, its streams and where it is.
+// processCases are about what a container's process is started as: its words, its environment, its streams and where it
+// is.
 var processCases = []fieldCase{
 	{
 		name: "args-alone", fields: "containers.args",
@@ -23,16 +24,20 @@ var processCases = []fieldCase{
 	},
 	{
 		name: "env-order", fields: "containers.env.name containers.env.value",
-		spec: prints("echo $A$B$C; echo $D", "env: [{name: A, value: '1'}, {name: B, value: '$(A)$(C)'}, {name: C, value: '3'}, {name: A, value: '4'}, {name: D, value: '$(A)'}]\n"),
+		spec: prints("echo $A$B$C; echo $D",
+			"env: [{name: A, value: '1'}, {name: B, value: '$(A)$(C)'}, {name: C, value: '3'}, {name: A, value: '4'}, {name: "+
+				"D, value: '$(A)'}]\n"),
 		want: []string{"41$(C)3", "4"},
 	},
 	{
 		name: "env-literal", fields: "containers.env.value",
-		spec: prints(`echo "$A"; echo "$B"; test -z "$E" && test -n "${E+x}" && echo empty`, "env: [{name: A, value: '$$(HOME) $('}, {name: B, value: \"two\\nlines\"}, {name: E, value: ''}]\n"),
+		spec: prints(`echo "$A"; echo "$B"; test -z "$E" && test -n "${E+x}" && echo empty`,
+			"env: [{name: A, value: '$$(HOME) $('}, {name: B, value: \"two\\nlines\"}, {name: E, value: ''}]\n"),
 		want: []string{"$(HOME) $(", "two", "lines", "empty"},
 	},
 	{
-		name: "env-metadata", fields: "containers.env.valueFrom.fieldRef.fieldPath containers.env.valueFrom.fieldRef.apiVersion",
+		name: "env-metadata", fields: "containers.env.valueFrom.fieldRef.fieldPath " +
+			"containers.env.valueFrom.fieldRef.apiVersion",
 		meta: ", labels: {app: web, tier: front}, annotations: {note: 'a \"quoted\" one'}",
 		spec: prints(`echo $L; echo "$NOTE"; test -z "$NONE" && echo none`, `env:
 - {name: L, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: "metadata.labels['tier']"}}}
@@ -53,7 +58,8 @@ var processCases = []fieldCase{
 	},
 	{
 		name: "env-other-container", fields: "containers.env.valueFrom.resourceFieldRef.containerName",
-		spec: "\n  initContainers: [{name: i, image: " + image + ", command: ['true'], resources: {limits: {cpu: 1500m, memory: 48Mi}}}]" +
+		spec: "\n  initContainers: [{name: i, image: " + image +
+			", command: ['true'], resources: {limits: {cpu: 1500m, memory: 48Mi}}}]" +
 			prints("echo $CPU $MEM $MEMMI", `env:
 - {name: CPU, valueFrom: {resourceFieldRef: {containerName: i, resource: limits.cpu}}}
 - {name: MEM, valueFrom: {resourceFieldRef: {containerName: i, resource: limits.memory}}}
@@ -97,12 +103,14 @@ var processCases = []fieldCase{
 	},
 	{
 		name: "env-file-key-missing", fields: "containers.env.valueFrom.fileKeyRef.key",
-		spec:  emptyVol + writesEnv(`echo "A='1'" > /v/env`) + runs("env: [{name: B, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: B}}}]\n"),
+		spec: emptyVol + writesEnv(`echo "A='1'" > /v/env`) +
+			runs("env: [{name: B, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: B}}}]\n"),
 		until: waitingWith("main", "CreateContainerConfigError", "couldn't find key B in file env of volume v"),
 	},
 	{
 		name: "env-file-invalid", fields: "containers.env.valueFrom.fileKeyRef.path",
-		spec:  emptyVol + writesEnv("echo A=1 > /v/env") + runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A, optional: true}}}]\n"),
+		spec: emptyVol + writesEnv("echo A=1 > /v/env") +
+			runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A, optional: true}}}]\n"),
 		until: waitingWith("main", "CreateContainerConfigError", "line 1: the value must be enclosed in single quotes"),
 	},
 	{
@@ -113,7 +121,8 @@ var processCases = []fieldCase{
 				t.Fatal(err)
 			}
 		},
-		spec:  emptyVol + writesEnv("ln -s $HOST/env /v/env") + runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A}}}]\n"),
+		spec: emptyVol + writesEnv("ln -s $HOST/env /v/env") +
+			runs("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: env, key: A}}}]\n"),
 		until: waitingWith("main", "CreateContainerConfigError", "leads out of the volume"),
 	},
 	{
@@ -128,7 +137,8 @@ var processCases = []fieldCase{
 	},
 	{
 		name: "working-dir-command", fields: "containers.workingDir containers.command",
-		spec: "\n  restartPolicy: Never\n  containers: [{name: main, image: " + image + ", workingDir: /bin, command: [./busybox, pwd]}]",
+		spec: "\n  restartPolicy: Never\n  containers: [{name: main, image: " + image +
+			", workingDir: /bin, command: [./busybox, pwd]}]",
 		want: []string{"/bin"},
 	},
 	{
@@ -138,7 +148,8 @@ var processCases = []fieldCase{
 	},
 	{
 		name: "stdin-once", fields: "containers.stdin containers.stdinOnce",
-		spec: "\n  restartPolicy: Never\n  containers: [{name: main, image: " + image + ", stdin: true, stdinOnce: true, command: [sh, -c, 'cat; echo end']}]",
+		spec: "\n  restartPolicy: Never\n  containers: [{name: main, image: " + image +
+			", stdin: true, stdinOnce: true, command: [sh, -c, 'cat; echo end']}]",
 		ready: func(t *testing.T, n *Node, p *corev1.Pod) {
 			if _, stderr, code := n.berthIn(strings.NewReader("typed\n"), "attach", "-i", "stdin-once"); code != 0 {
 				t.Errorf("attach: exit code %d: %s", code, stderr)
@@ -201,7 +212,8 @@ var processCases = []fieldCase{
 		spec: "\n  restartPolicy: Never\n  containers: [{name: main, image: " + image + ", command: [/no/such/program]}]",
 		ends: func(t *testing.T, _ *Node, p *corev1.Pod) {
 			s := terminated(p, "main")
-			if s == nil || s.Reason != "StartError" && s.Reason != "ContainerCannotRun" || !strings.Contains(s.Message, "/no/such/program") {
+			if s == nil || s.Reason != "StartError" && s.Reason != "ContainerCannotRun" ||
+				!strings.Contains(s.Message, "/no/such/program") {
 				t.Errorf("terminated: %+v", s)
 			}
 		},
@@ -210,7 +222,8 @@ var processCases = []fieldCase{
 		name: "exit-code", fields: "restartPolicy",
 		spec: prints("exit 42", ""),
 		ends: func(t *testing.T, _ *Node, p *corev1.Pod) {
-			if s := terminated(p, "main"); p.Status.Phase != corev1.PodFailed || s == nil || s.ExitCode != 42 || s.Reason != "Error" {
+			if s := terminated(p, "main"); p.Status.Phase != corev1.PodFailed || s == nil || s.ExitCode != 42 ||
+				s.Reason != "Error" {
 				t.Errorf("phase %s, %+v", p.Status.Phase, s)
 			}
 		},
@@ -229,7 +242,8 @@ func message(want string) func(*testing.T, *Node, *corev1.Pod) {
 // manyEnv is that many variables of an environment.
 // writesEnv is an init container that runs the shell script with the volume v.
 func writesEnv(script string) string {
-	return "\n  initContainers: [{name: init, image: " + image + ", command: [sh, -c, '" + strings.ReplaceAll(script, "'", "''") + "'], volumeMounts: [{name: v, mountPath: /v}]}]"
+	return "\n  initContainers: [{name: init, image: " + image + ", command: [sh, -c, '" +
+		strings.ReplaceAll(script, "'", "''") + "'], volumeMounts: [{name: v, mountPath: /v}]}]"
 }
 
 // waitingWith is a container that waits for the reason, with the text in the message.

@@ -13,19 +13,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A fieldCase is a pod that uses fields of the v1 Pod API, and what must then be true of it: inside the container, or by the
-// kernel's word.
+// A fieldCase is a pod that uses fields of the v1 Pod API, and what must then be true of it: inside the container, or
+// by the kernel's word.
 type fieldCase struct {
-	name    string
-	fields  string // the fields that the case proves, as paths below the Pod's spec; init containers' are those of containers
+	name string
+	// the fields that the case proves, as paths below the Pod's spec; init containers' are those of containers
+	fields  string
 	meta    string // more of the metadata
 	objects string // manifests that come with it
 	spec    string // lines of the pod's spec, from "  " on; "$HOST" is a directory of the host that the test made
 
 	// want is what the pod's main container (named main) must have printed when the pod has succeeded.
 	want []string
-	// check looks at the pod that has become ready, and that is all; ends at the one that has ended. When both are nil the pod is to
-	// succeed. ready does something to the pod in between.
+	// check looks at the pod that has become ready, and that is all; ends at the one that has ended. When both are nil the
+	// pod is to succeed. ready does something to the pod in between.
 	check, ends, ready func(t *testing.T, n *Node, p *corev1.Pod)
 	// waits is why the container is never started, until what there is to be waited for instead of readiness.
 	waits string
@@ -52,7 +53,8 @@ func prints(script, extra string) string {
 
 // runs is a spec of one container that stays.
 func runs(extra string) string {
-	return strings.Replace(prints("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done", extra), "  restartPolicy: Never\n", "", 1)
+	return strings.Replace(prints("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done", extra),
+		"  restartPolicy: Never\n", "", 1)
 }
 
 func TestFields(t *testing.T) {
@@ -68,7 +70,13 @@ func TestFields(t *testing.T) {
 	// Most of them wait most of the time, so there are more at a time than the machine has CPUs.
 	var g errgroup.Group
 	g.SetLimit(16)
-	for _, c := range allFieldCases() {
+	cases := allFieldCases()
+	if n.peer != nil && !long() {
+		// All of them are run by the embedded runtime; what they need of a runtime, test/conformance asks of each.
+		chances(t).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+		cases = cases[:len(cases)/6]
+	}
+	for _, c := range cases {
 		g.Go(func() error {
 			t.Run(c.name, func(t *testing.T) { n.runCase(t, c, ports) })
 			return nil
@@ -151,7 +159,8 @@ func (n *Node) runCase(t *testing.T, c fieldCase, ports *strings.Replacer) {
 
 var fieldCases = []fieldCase{
 	{
-		name: "command-args", fields: "containers.name containers.image containers.command containers.args containers.env.name containers.env.value",
+		name: "command-args", fields: "containers.name containers.image containers.command containers.args " +
+			"containers.env.name containers.env.value",
 		spec: `
   restartPolicy: Never
   containers:
@@ -163,7 +172,8 @@ var fieldCases = []fieldCase{
 		want: []string{"hello $(GREETING) $(MISSING) hello again"},
 	},
 	{
-		name: "downward-env", fields: "containers.env.valueFrom.fieldRef.fieldPath containers.env.valueFrom.resourceFieldRef.resource containers.env.valueFrom.resourceFieldRef.divisor",
+		name: "downward-env", fields: "containers.env.valueFrom.fieldRef.fieldPath " +
+			"containers.env.valueFrom.resourceFieldRef.resource containers.env.valueFrom.resourceFieldRef.divisor",
 		spec: prints(`echo $NAME $NS $NODE; test -n "$UID_" && echo uid; test -n "$IP" && echo ip; test -n "$HOSTIP" && echo hostip; echo $CPU $MEM`, `env:
 - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: NS, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
@@ -183,99 +193,129 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "hostname", fields: "hostname subdomain",
-		spec: "\n  hostname: named\n  subdomain: sub" + prints("hostname; cat /etc/hostname", ""), want: []string{"named", "named"},
+		spec: "\n  hostname: named\n  subdomain: sub" +
+			prints("hostname; cat /etc/hostname", ""), want: []string{"named", "named"},
 	},
 	{
 		name: "host-aliases", fields: "hostAliases.ip hostAliases.hostnames",
-		spec: "\n  hostAliases: [{ip: 10.1.2.3, hostnames: [foo.local, bar.local]}]" + prints("grep -o '10.1.2.3.*' /etc/hosts | tr '\\t' ' '", ""),
+		spec: "\n  hostAliases: [{ip: 10.1.2.3, hostnames: [foo.local, bar.local]}]" +
+			prints("grep -o '10.1.2.3.*' /etc/hosts | tr '\\t' ' '", ""),
 		want: []string{"10.1.2.3 foo.local bar.local"},
 	},
 	{
-		name: "dns-none", fields: "dnsPolicy dnsConfig.nameservers dnsConfig.searches dnsConfig.options.name dnsConfig.options.value",
-		spec: "\n  dnsPolicy: None\n  dnsConfig: {nameservers: [192.0.2.1], searches: [a.example, b.example], options: [{name: ndots, value: '3'}]}" + prints("cat /etc/resolv.conf", ""),
+		name: "dns-none", fields: "dnsPolicy dnsConfig.nameservers dnsConfig.searches dnsConfig.options.name " +
+			"dnsConfig.options.value",
+		spec: "\n  dnsPolicy: None\n  dnsConfig: {nameservers: [192.0.2.1], searches: [a.example, b.example], options: " +
+			"[{name: ndots, value: '3'}]}" + prints("cat /etc/resolv.conf", ""),
 		want: []string{"search a.example b.example", "nameserver 192.0.2.1", "options ndots:3"},
 	},
 	{
-		name: "run-as", fields: "securityContext.runAsUser securityContext.runAsGroup securityContext.supplementalGroups securityContext.fsGroup",
+		name: "run-as", fields: "securityContext.runAsUser securityContext.runAsGroup securityContext.supplementalGroups " +
+			"securityContext.fsGroup",
 		spec: "\n  securityContext: {runAsUser: 1000, runAsGroup: 3000, supplementalGroups: [4000], fsGroup: 5000}" +
 			"\n  volumes: [{name: v, emptyDir: {}}]" +
-			prints("id -u; id -g; id -G; stat -c %g /v; echo $HOME; touch /v/f && stat -c %g /v/f", "volumeMounts: [{name: v, mountPath: /v}]\n"),
+			prints("id -u; id -g; id -G; stat -c %g /v; echo $HOME; touch /v/f && stat -c %g /v/f",
+				"volumeMounts: [{name: v, mountPath: /v}]\n"),
 		want: []string{"1000", "3000", "3000 2000 4000 5000", "5000", "/home/app", "5000"},
 	},
 	{
 		name: "read-only-root", fields: "containers.securityContext.readOnlyRootFilesystem",
-		spec: prints("touch /x 2>/dev/null || echo refused", "securityContext: {readOnlyRootFilesystem: true}\n"), want: []string{"refused"},
+		spec: prints("touch /x 2>/dev/null || echo refused",
+			"securityContext: {readOnlyRootFilesystem: true}\n"), want: []string{"refused"},
 	},
 	{
 		name: "caps-default", fields: "containers.securityContext.capabilities.add",
 		spec: prints("grep CapEff /proc/self/status | cut -f2", ""), want: []string{"00000000a80425fb"},
 	},
 	{
-		name: "caps-changed", fields: "containers.securityContext.capabilities.add containers.securityContext.capabilities.drop",
-		spec: prints("grep CapEff /proc/self/status | cut -f2", "securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}}\n"), want: []string{"0000000000000400"},
+		name: "caps-changed", fields: "containers.securityContext.capabilities.add " +
+			"containers.securityContext.capabilities.drop",
+		spec: prints("grep CapEff /proc/self/status | cut -f2",
+			"securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}}\n"), want: []string{"0000000000000400"},
 	},
 	{
 		name: "no-new-privs", fields: "containers.securityContext.allowPrivilegeEscalation",
-		spec: prints("grep NoNewPrivs /proc/self/status | cut -f2", "securityContext: {allowPrivilegeEscalation: false}\n"), want: []string{"1"},
+		spec: prints("grep NoNewPrivs /proc/self/status | cut -f2",
+			"securityContext: {allowPrivilegeEscalation: false}\n"), want: []string{"1"},
 	},
 	{
 		name: "seccomp-default", fields: "containers.securityContext.seccompProfile.type",
-		spec: prints("grep Seccomp: /proc/self/status | cut -f2; unshare -U true 2>/dev/null || echo refused", "securityContext: {seccompProfile: {type: RuntimeDefault}}\n"), want: []string{"2", "refused"},
+		spec: prints("grep Seccomp: /proc/self/status | cut -f2; unshare -U true 2>/dev/null || echo refused",
+			"securityContext: {seccompProfile: {type: RuntimeDefault}}\n"), want: []string{"2", "refused"},
 	},
 	{
 		name: "seccomp-unconfined", fields: "containers.securityContext.seccompProfile.type",
-		spec: prints("grep Seccomp: /proc/self/status | cut -f2", "securityContext: {seccompProfile: {type: Unconfined}}\n"), want: []string{"0"},
+		spec: prints("grep Seccomp: /proc/self/status | cut -f2",
+			"securityContext: {seccompProfile: {type: Unconfined}}\n"), want: []string{"0"},
 	},
 	{
 		name: "masked-paths", fields: "containers.securityContext.procMount",
-		spec: prints("test -s /proc/kcore && echo readable || echo masked; { echo x > /proc/sys/kernel/hostname; } 2>/dev/null || echo readonly", ""),
+		spec: prints("test -s /proc/kcore && echo readable || echo masked; { echo x > /proc/sys/kernel/hostname; } "+
+			"2>/dev/null || echo readonly", ""),
 		want: []string{"masked", "readonly"},
 	},
 	{
 		name: "privileged", fields: "containers.securityContext.privileged",
-		spec: prints("test -e /dev/loop-control -o -e /dev/kmsg && echo devices; test -w /proc/sys/kernel/hostname && echo unmasked; mkdir /t && mount -t tmpfs t /t && echo mounted", "securityContext: {privileged: true}\n"),
+		spec: prints("test -e /dev/loop-control -o -e /dev/kmsg && echo devices; test -w /proc/sys/kernel/hostname && echo "+
+			"unmasked; mkdir /t && mount -t tmpfs t /t && echo mounted", "securityContext: {privileged: true}\n"),
 		want: []string{"devices", "unmasked", "mounted"},
 	},
 	{
 		name: "devices", fields: "",
-		spec: prints("for d in null zero full random urandom tty ptmx; do test -e /dev/$d || echo missing $d; done; echo x > /dev/null; mount | grep -c ' /dev/shm '; test -e /dev/mem && echo mem; echo done", ""),
+		spec: prints("for d in null zero full random urandom tty ptmx; do test -e /dev/$d || echo missing $d; done; echo x "+
+			"> /dev/null; mount | grep -c ' /dev/shm '; test -e /dev/mem && echo mem; echo done", ""),
 		want: []string{"1", "done"},
 	},
 	{
 		name: "sysctl", fields: "securityContext.sysctls.name securityContext.sysctls.value",
-		spec: "\n  securityContext: {sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: '80'}, {name: kernel.shm_rmid_forced, value: '1'}]}" +
+		spec: "\n  securityContext: {sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: '80'}, {name: " +
+			"kernel.shm_rmid_forced, value: '1'}]}" +
 			prints("cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced", ""),
 		want: []string{"80", "1"},
 	},
 	{
-		name: "empty-dir", fields: "volumes.name volumes.emptyDir.medium containers.volumeMounts.name containers.volumeMounts.mountPath",
-		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("echo x > /v/f; stat -c %a /v; cat /v/f", "volumeMounts: [{name: v, mountPath: /v}]\n"), want: []string{"777", "x"},
+		name: "empty-dir", fields: "volumes.name volumes.emptyDir.medium containers.volumeMounts.name " +
+			"containers.volumeMounts.mountPath",
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]" +
+			prints("echo x > /v/f; stat -c %a /v; cat /v/f", "volumeMounts: [{name: v, mountPath: /v}]\n"),
+		want: []string{"777", "x"},
 	},
 	{
 		name: "empty-dir-memory", fields: "volumes.emptyDir.medium volumes.emptyDir.sizeLimit",
-		spec: "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]" + prints("stat -f -c %T /v; dd if=/dev/zero of=/v/f bs=1k count=2048 2>/dev/null || echo full", "volumeMounts: [{name: v, mountPath: /v}]\n"),
+		spec: "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]" +
+			prints("stat -f -c %T /v; dd if=/dev/zero of=/v/f bs=1k count=2048 2>/dev/null || echo full",
+				"volumeMounts: [{name: v, mountPath: /v}]\n"),
 		want: []string{"tmpfs", "full"},
 	},
 	{
 		name: "host-path", fields: "volumes.hostPath.path volumes.hostPath.type containers.volumeMounts.readOnly",
-		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" + prints("cat /v/f; echo y > /w/g; touch /v/x 2>/dev/null || echo readonly", "volumeMounts: [{name: v, mountPath: /v, readOnly: true}, {name: v, mountPath: /w}]\n"),
+		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" +
+			prints("cat /v/f; echo y > /w/g; touch /v/x 2>/dev/null || echo readonly",
+				"volumeMounts: [{name: v, mountPath: /v, readOnly: true}, {name: v, mountPath: /w}]\n"),
 		host: func(t *testing.T, dir string) { write(t, dir+"/f", "from the host\n") },
 		want: []string{"from the host", "readonly"},
 	},
 	{
 		name: "host-path-created", fields: "volumes.hostPath.type",
-		spec: "\n  volumes: [{name: d, hostPath: {path: $HOST/d, type: DirectoryOrCreate}}, {name: f, hostPath: {path: $HOST/f, type: FileOrCreate}}]" +
-			prints("touch /d/x && echo dir; echo y > /f && echo file", "volumeMounts: [{name: d, mountPath: /d}, {name: f, mountPath: /f}]\n"),
+		spec: "\n  volumes: [{name: d, hostPath: {path: $HOST/d, type: DirectoryOrCreate}}, {name: f, hostPath: {path: " +
+			"$HOST/f, type: FileOrCreate}}]" +
+			prints("touch /d/x && echo dir; echo y > /f && echo file",
+				"volumeMounts: [{name: d, mountPath: /d}, {name: f, mountPath: /f}]\n"),
 		want: []string{"dir", "file"},
 	},
 	{
 		name: "sub-path", fields: "containers.volumeMounts.subPath",
-		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("echo in > /sub/f; cat /v/a/b/f", "volumeMounts: [{name: v, mountPath: /sub, subPath: a/b}, {name: v, mountPath: /v}]\n"), want: []string{"in"},
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]" +
+			prints("echo in > /sub/f; cat /v/a/b/f",
+				"volumeMounts: [{name: v, mountPath: /sub, subPath: a/b}, {name: v, mountPath: /v}]\n"), want: []string{"in"},
 	},
 	{
 		name: "share-pid", fields: "shareProcessNamespace",
-		spec: "\n  shareProcessNamespace: true" + strings.Replace(prints("until ps | grep -c ' sleep 4711$'; do sleep 0.1; done | grep -v 0; test $(cut -d' ' -f4 /proc/self/stat) != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; kill $(ps | awk '/ sleep 4711$/ {print $1}'); echo end", ""), "  containers:\n",
-			"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & wait']}\n", 1),
+		spec: "\n  shareProcessNamespace: true" +
+			strings.Replace(prints("until ps | grep -c ' sleep 4711$'; do sleep 0.1; done | grep -v 0; test $(cut -d' ' -f4 "+
+				"/proc/self/stat) != 1 && echo not-one; ls /proc/1/root/var/tmp 2>/dev/null; kill $(ps | awk '/ sleep 4711$/ "+
+				"{print $1}'); echo end", ""), "  containers:\n",
+				"  containers:\n  - {name: other, image: "+image+", command: [sh, -c, 'sleep 4711 & wait']}\n", 1),
 		want: []string{"1", "not-one", "end"},
 	},
 	{
@@ -299,7 +339,8 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "mount-propagation", fields: "containers.volumeMounts.mountPropagation",
-		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" + runs("volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]\n"),
+		spec: "\n  volumes: [{name: v, hostPath: {path: $HOST, type: Directory}}]" +
+			runs("volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]\n"),
 		host: func(t *testing.T, dir string) { bindShared(t, dir) },
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			dir := filepath.Join(n.Dir, "host", "mount-propagation", "late")
@@ -326,14 +367,17 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	{
 		name: "stop-signal", fields: "os.name containers.lifecycle.stopSignal",
 		spec: "\n  os: {name: linux}\n  containers:\n  - name: main\n    image: " + image +
-			"\n    lifecycle: {stopSignal: SIGUSR1}\n    command: [sh, -c, 'trap \"echo told; exit 0\" USR1; trap \"\" TERM; touch /ready; while :; do sleep 1000 & wait; done']" +
-			"\n    readinessProbe: {exec: {command: [test, -e, /ready]}}\n    livenessProbe: {exec: {command: [test, '!', -e, /fail]}, periodSeconds: 1, failureThreshold: 1}",
+			"\n    lifecycle: {stopSignal: SIGUSR1}\n    command: [sh, -c, 'trap \"echo told; exit 0\" USR1; trap \"\" TERM; " +
+			"touch /ready; while :; do sleep 1000 & wait; done']" +
+			"\n    readinessProbe: {exec: {command: [test, -e, /ready]}}\n    livenessProbe: {exec: {command: [test, '!', -e, " +
+			"/fail]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}",
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			if s := p.Status.ContainerStatuses[0].StopSignal; s == nil || *s != corev1.SIGUSR1 {
 				t.Errorf("stop signal in the status: %v", s)
 			}
-			n.sh("stop-signal", "touch /fail")
-			n.wait("stop-signal", "restarted", func(p *corev1.Pod) bool { return p != nil && p.Status.ContainerStatuses[0].RestartCount > 0 })
+			n.berth("exec", "stop-signal", "--", "touch", "/fail") // which may be ended with the container that it fails
+			n.wait("stop-signal", "restarted",
+				func(p *corev1.Pod) bool { return p != nil && p.Status.ContainerStatuses[0].RestartCount > 0 })
 			if got := n.must("logs", "--previous", "stop-signal"); strings.TrimSpace(got) != "told" {
 				t.Errorf("the container's last words: %q", got)
 			}
@@ -341,7 +385,8 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 	},
 	{
 		name: "hostname-override", fields: "hostnameOverride",
-		spec: "\n  hostnameOverride: db.example\n  hostname: named\n  subdomain: sub" + prints("hostname; grep -c sub /etc/hosts; true", ""), want: []string{"db.example", "0"},
+		spec: "\n  hostnameOverride: db.example\n  hostname: named\n  subdomain: sub" +
+			prints("hostname; grep -c sub /etc/hosts; true", ""), want: []string{"db.example", "0"},
 	},
 	{
 		name: "deadline", fields: "activeDeadlineSeconds",
@@ -353,34 +398,39 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 		},
 	},
 	{
-		name: "own-restart-policy", fields: "containers.restartPolicy containers.restartPolicyRules.action containers.restartPolicyRules.exitCodes.operator containers.restartPolicyRules.exitCodes.values",
+		name: "own-restart-policy", fields: "containers.restartPolicy containers.restartPolicyRules.action " +
+			"containers.restartPolicyRules.exitCodes.operator containers.restartPolicyRules.exitCodes.values",
 		spec: "\n  volumes: [{name: v, emptyDir: {}}]" + prints("test -e /v/again && { echo second; exit 7; }; touch /v/again; exit 42", `volumeMounts: [{name: v, mountPath: /v}]
 restartPolicy: Never
 restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]
 `),
 		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
 			s := p.Status.ContainerStatuses[0]
-			if p.Status.Phase != corev1.PodFailed || s.RestartCount != 1 || s.State.Terminated == nil || s.State.Terminated.ExitCode != 7 {
+			if p.Status.Phase != corev1.PodFailed || s.RestartCount != 1 || s.State.Terminated == nil ||
+				s.State.Terminated.ExitCode != 7 {
 				t.Errorf("phase %s, %+v", p.Status.Phase, s)
 			}
 		},
 	},
 	{
 		name: "restart-all", fields: "containers.restartPolicyRules.action",
-		spec: "\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers:\n  - {name: i, image: " + image + ", command: [sh, -c, 'echo x >> /v/inits'], volumeMounts: [{name: v, mountPath: /v}]}" +
+		spec: "\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers:\n  - {name: i, image: " + image +
+			", command: [sh, -c, 'echo x >> /v/inits'], volumeMounts: [{name: v, mountPath: /v}]}" +
 			strings.Replace(prints("test $(wc -l < /v/inits) = 2 && { echo inits: 2; exit 0; }; exit 9", `volumeMounts: [{name: v, mountPath: /v}]
 restartPolicy: Never
 restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [9]}}]
 `), "  containers:\n", "  containers:\n  - {name: other, image: "+image+", volumeMounts: [{name: v, mountPath: /v}], command: [sh, -c, 'test $(wc -l < /v/inits) = 2 || exec sleep 1000']}\n", 1),
 		ends: func(t *testing.T, n *Node, p *corev1.Pod) {
-			if p.Status.Phase != corev1.PodSucceeded || p.Status.ContainerStatuses[0].RestartCount != 1 || p.Status.ContainerStatuses[1].RestartCount != 1 {
+			if p.Status.Phase != corev1.PodSucceeded || p.Status.ContainerStatuses[0].RestartCount != 1 ||
+				p.Status.ContainerStatuses[1].RestartCount != 1 {
 				t.Errorf("phase %s, %+v", p.Status.Phase, p.Status.ContainerStatuses)
 			}
 		},
 	},
 	{
 		name: "pod-resources", fields: "resources.limits resources.requests overhead",
-		spec: "\n  overhead: {memory: 16Mi, cpu: 50m}\n  resources: {limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: 100m, memory: 64Mi}}" + runs(""),
+		spec: "\n  overhead: {memory: 16Mi, cpu: 50m}\n  resources: {limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: " +
+			"100m, memory: 64Mi}}" + runs(""),
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
 			if p.Status.QOSClass != corev1.PodQOSBurstable {
 				t.Errorf("QoS class: %s", p.Status.QOSClass)
@@ -393,7 +443,9 @@ restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, va
 	},
 	{
 		name: "chosen", fields: "nodeSelector affinity.nodeAffinity",
-		spec: "\n  nodeSelector: {disk: ssd, kubernetes.io/os: linux}\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: NotIn, values: [hdd]}]}]}}}" + prints("echo here", ""),
+		spec: "\n  nodeSelector: {disk: ssd, kubernetes.io/os: linux}\n  affinity: {nodeAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: " +
+			"NotIn, values: [hdd]}]}]}}}" + prints("echo here", ""),
 		want: []string{"here"},
 	},
 	{
@@ -419,7 +471,8 @@ restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, va
 		name: "tty", fields: "containers.tty containers.stdin",
 		spec: runs("tty: true\nstdin: true\n"),
 		check: func(t *testing.T, n *Node, p *corev1.Pod) {
-			if got := n.sh("tty", "readlink /proc/1/fd/0"); !strings.HasPrefix(got, "/dev/pts/") && !strings.HasPrefix(got, "/dev/console") {
+			if got := n.sh("tty", "readlink /proc/1/fd/0"); !strings.HasPrefix(got, "/dev/pts/") &&
+				!strings.HasPrefix(got, "/dev/console") {
 				t.Errorf("stdin of a tty container: %s", got)
 			}
 		},

@@ -128,8 +128,10 @@ func limitOf(v string) groupValue {
 
 const sleeper = "containers: [{name: c, image: " + image + ", command: [sleep, '1000'], resources: %s}]"
 
-// Every class of pods, and every setting that a field, an annotation or a flag leads to, is read back from the kernel's files.
+// Every class of pods, and every setting that a field, an annotation or a flag leads to, is read back from the kernel's
+// files.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	args := []string{
 		"--pod-max-pids=321", "--cpu-cfs-quota-period=50ms", "--memory-qos", "--oom-group=none",
 		"--system-reserved=memory=100Mi,pid=100", "--kube-reserved=memory=28Mi", "--max-pods=3", "--qos-reserved=memory=50%",
@@ -143,10 +145,20 @@ func TestGroups(t *testing.T) {
 		}{
 			{
 				name: "guaranteed", resources: "{limits: {cpu: 500m, memory: 64Mi}}",
-				class:     []string{"/kubepods/pod", "kubepods.slice/"},
-				pod:       []groupValue{sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"), {"pids", "pids.max", "321", "pids.max", "321"}, {v2: "memory.min", want2: "67108864"}},
-				container: []groupValue{sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"), {v2: "memory.min", want2: "67108864"}, {v2: "memory.high", want2: "max"}, {"memory", "memory.memsw.limit_in_bytes", "67108864", "memory.swap.max", "0"}, {v2: "memory.oom.group", want2: "0"}},
-				score:     "-997",
+				class: []string{"/kubepods/pod", "kubepods.slice/"},
+				pod: []groupValue{
+					sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"),
+					{"pids", "pids.max", "321", "pids.max", "321"},
+					{v2: "memory.min", want2: "67108864"},
+				},
+				container: []groupValue{
+					sharesOf("512", "50"), quotaOf("25000", "25000 50000"), limitOf("67108864"),
+					{v2: "memory.min", want2: "67108864"},
+					{v2: "memory.high", want2: "max"},
+					{"memory", "memory.memsw.limit_in_bytes", "67108864", "memory.swap.max", "0"},
+					{v2: "memory.oom.group", want2: "0"},
+				},
+				score: "-997",
 			},
 			{
 				name: "burstable", resources: "{requests: {cpu: 250m, memory: 32Mi}, limits: {cpu: 1500m, memory: 64Mi}}",
@@ -172,7 +184,8 @@ func TestGroups(t *testing.T) {
 				score:     "1000",
 			},
 		} {
-			n.apply(tt.name+".yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: "+tt.name+", annotations: {"+tt.annotations+"}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+fmt.Sprintf(sleeper, tt.resources)+"\n")
+			n.apply(tt.name+".yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: "+tt.name+", annotations: "+
+				"{"+tt.annotations+"}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+fmt.Sprintf(sleeper, tt.resources)+"\n")
 			p := n.waitReady(tt.name)
 			group := n.containerGroup(p)
 			if want := tt.class[map[string]int{"cgroupfs": 0, "systemd": 1}[driver]]; !strings.Contains(group, want) {
@@ -194,28 +207,35 @@ func TestGroups(t *testing.T) {
 		n.requireDrift()
 		n.apply("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  "+fmt.Sprintf(sleeper, "{}")+"\n")
 		n.wait("more", "to find no room", func(p *corev1.Pod) bool {
-			return p != nil && p.Status.Reason == "OutOfpods" && strings.HasPrefix(p.Status.Message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")
+			return p != nil && p.Status.Reason == "OutOfpods" &&
+				strings.HasPrefix(p.Status.Message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")
 		})
 		n.remove("more.yaml")
 		// Neither does a refused pod count in its class, nor does the keeper count in its pod.
-		n.apply("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: 500m, memory: 64Mi}}")+"\n")
-		n.wait("more", "to find no room again", func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "OutOfpods" })
+		n.apply("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  "+fmt.Sprintf(sleeper,
+			"{requests: {cpu: 500m, memory: 64Mi}}")+"\n")
+		n.wait("more", "to find no room again",
+			func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "OutOfpods" })
 		n.requireClasses()
 		n.remove("more.yaml")
 		n.requireKeeperShares("burstable")
 		n.remove("besteffort.yaml")
 		n.waitGone("besteffort")
-		n.apply("huge.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: huge}\nspec:\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: '1000'}}")+"\n")
+		n.apply("huge.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: huge}\nspec:\n  "+fmt.Sprintf(sleeper,
+			"{requests: {cpu: '1000'}}")+"\n")
 		n.wait("huge", "to be refused", func(p *corev1.Pod) bool {
-			return p != nil && p.Status.Phase == corev1.PodFailed && p.Status.Reason == "OutOfcpu" && strings.Contains(p.Status.Message, "requested: 1000000, used: ")
+			return p != nil && p.Status.Phase == corev1.PodFailed && p.Status.Reason == "OutOfcpu" &&
+				strings.Contains(p.Status.Message, "requested: 1000000, used: ")
 		})
 		n.requireClasses()
 		// Without the setting its limits go with the next start.
 		burstable := filepath.Dir(filepath.Dir(n.containerGroup(n.pod("burstable"))))
 		n.stop()
-		n.args = slices.DeleteFunc(slices.Clone(n.args), func(a string) bool { return strings.HasPrefix(a, "--qos-reserved") })
+		n.args = slices.DeleteFunc(slices.Clone(n.args),
+			func(a string) bool { return strings.HasPrefix(a, "--qos-reserved") })
 		n.start()
-		n.requireValues("burstable without --qos-reserved", burstable, []groupValue{{"memory", "memory.limit_in_bytes", "9223372036854771712", "memory.max", "max"}})
+		n.requireValues("burstable without --qos-reserved", burstable,
+			[]groupValue{{"memory", "memory.limit_in_bytes", "9223372036854771712", "memory.max", "max"}})
 	})
 }
 
@@ -247,8 +267,8 @@ func (n *Node) requireKeeperShares(name string) {
 	})
 }
 
-// requireClasses reads back what the pods together have: the node's memory less what is reserved, and the Burstable class's
-// share.
+// requireClasses reads back what the pods together have: the node's memory less what is reserved, and the Burstable
+// class's share.
 func (n *Node) requireClasses() {
 	n.t.Helper()
 	burstable := filepath.Dir(filepath.Dir(n.containerGroup(n.pod("burstable"))))
@@ -270,7 +290,8 @@ func (n *Node) requireClasses() {
 	}
 	limit := (kib<<10 - 128<<20) / 4096 * 4096
 	n.requireValues("kubepods", all, []groupValue{limitOf(fmt.Sprint(limit))})
-	n.requireValues("burstable", burstable, []groupValue{limitOf(fmt.Sprint((limit - 32<<20) / 4096 * 4096)), {v2: "memory.min", want2: fmt.Sprint(32 << 20)}})
+	n.requireValues("burstable", burstable,
+		[]groupValue{limitOf(fmt.Sprint((limit - 32<<20) / 4096 * 4096)), {v2: "memory.min", want2: fmt.Sprint(32 << 20)}})
 }
 
 // requireDrift changes values behind the agent's back, which tells of it and corrects them.
@@ -279,7 +300,8 @@ func (n *Node) requireDrift() {
 	group := n.containerGroup(n.pod("guaranteed"))
 	all := filepath.Dir(filepath.Dir(group))
 	burstable, besteffort := filepath.Dir(filepath.Dir(n.containerGroup(n.pod("burstable")))), filepath.Dir(filepath.Dir(n.containerGroup(n.pod("besteffort"))))
-	tasks, memory := groupFile("pids", all, "pids.max", "pids.max"), groupFile("memory", all, "memory.limit_in_bytes", "memory.max")
+	tasks, memory := groupFile("pids", all, "pids.max", "pids.max"), groupFile("memory", all, "memory.limit_in_bytes",
+		"memory.max")
 	for _, v := range []struct {
 		group string
 		groupValue
@@ -301,7 +323,8 @@ func (n *Node) requireDrift() {
 		}
 		n.eventually(file+" to be told of and corrected", func() error {
 			events := n.must("events")
-			if !strings.Contains(events, "Group "+v.group+": ") || !strings.Contains(events, filepath.Base(file)+" is "+v.bad) || !strings.Contains(events, "; corrected") {
+			if !strings.Contains(events, "Group "+v.group+": ") || !strings.Contains(events, filepath.Base(file)+" is "+v.bad) ||
+				!strings.Contains(events, "; corrected") {
 				return fmt.Errorf("events:\n%s", events)
 			}
 			return v.check(v.group)
@@ -311,13 +334,16 @@ func (n *Node) requireDrift() {
 
 // What a crash has left of a pod's group goes when the next agent has read the manifests, and nobody else's does.
 func TestOrphanGroups(t *testing.T) {
+	t.Parallel()
 	driverNodes(t, nil, func(n *Node, driver string) {
-		n.apply("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+fmt.Sprintf(sleeper, "{}")+"\n")
+		n.apply("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+
+			""+fmt.Sprintf(sleeper, "{}")+"\n")
 		class := filepath.Dir(filepath.Dir(n.containerGroup(n.waitReady("a"))))
 		n.kill()
 		orphan, stranger := class+"/pod11111111-2222-4333-8444-555555555555", class+"/somebody"
 		if driver == "systemd" {
-			orphan = class + "/" + strings.TrimSuffix(filepath.Base(class), ".slice") + "-pod11111111_2222_4333_8444_555555555555.slice"
+			orphan = class + "/" + strings.TrimSuffix(filepath.Base(class), ".slice") +
+				"-pod11111111_2222_4333_8444_555555555555.slice"
 			if out, err := exec.Command("systemctl", "start", filepath.Base(orphan)).CombinedOutput(); err != nil {
 				n.t.Fatalf("%v: %s", err, out)
 			}

@@ -27,8 +27,8 @@ func (n *Node) files() int {
 	return len(list)
 }
 
-// TestHostileClients has clients that send odd bytes, say nothing, and go in the middle of a stream. The agent goes on, and nothing of
-// them is left, neither in it nor in the container.
+// TestHostileClients has clients that send odd bytes, say nothing, and go in the middle of a stream. The agent goes on,
+// and nothing of them is left, neither in it nor in the container.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -37,7 +37,11 @@ func TestHostileClients(t *testing.T) {
 	before := n.waitReady("web")
 	prefix := filepath.Join(n.Dir, "ann")
 	n.must("cert", "ann", "--out", prefix)
-	admin := &rest.Config{Host: fmt.Sprintf("https://localhost:%d", port), TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix + "-ca.crt"}}
+	admin := &rest.Config{
+		Host: fmt.Sprintf("https://localhost:%d", port),
+		TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix +
+			"-ca.crt"},
+	}
 
 	for _, c := range []struct {
 		method, path string
@@ -47,7 +51,11 @@ func TestHostileClients(t *testing.T) {
 		{"POST", "/run/default/web-node/main?cmd=" + url.QueryEscape("echo \xff\xfe\x01 ü"), 200, "\xff\xfe\x01 ü\n"},
 		{"POST", "/run/default/web-node/main?cmd=echo+a%00b", 500, "holds a NUL byte"},
 		{"POST", "/run/default/web-node/main?cmd=", 400, "nothing to execute"},
-		{"POST", "/run/default/web-node/main?cmd=" + url.QueryEscape("echo "+strings.Repeat("x", 200_000)), 500, "rgument list too long"}, // more than the kernel takes for an argument
+		// more than the kernel takes for an argument
+		{
+			"POST", "/run/default/web-node/main?cmd=" + url.QueryEscape("echo "+strings.Repeat("x", 200_000)), 500,
+			"rgument list too long",
+		},
 		{"POST", "/run/default/web-node/%ff%00?cmd=id", 404, ""},
 		{"POST", "/run/default/%2e%2e/main?cmd=id", 404, ""},
 		{"GET", "/containerLogs/default/web-node/main?tailLines=-1", 400, "tailLines"},
@@ -79,13 +87,15 @@ func TestHostileClients(t *testing.T) {
 	for range 20 {
 		for _, protocol := range []string{"v4.channel.k8s.io", "v5.channel.k8s.io"} {
 			d := websocket.Dialer{TLSClientConfig: secure, Subprotocols: []string{protocol}}
-			at := strings.Replace(admin.Host, "https", "wss", 1) + "/exec/default/web-node/main?command=cat&input=1&output=1&error=1"
+			at := strings.Replace(admin.Host, "https", "wss", 1) +
+				"/exec/default/web-node/main?command=cat&input=1&output=1&error=1"
 			ws, resp, err := d.DialContext(t.Context(), at, nil)
 			if err != nil {
 				t.Fatalf("%s: %v", protocol, err)
 			}
 			resp.Body.Close()
-			for _, message := range [][]byte{{0, 'h', 'i'}, {77, 1, 2}, {}, {4, '{'}, {255}} { // on channels that there are and that there are not
+			// on channels that there are and that there are not
+			for _, message := range [][]byte{{0, 'h', 'i'}, {77, 1, 2}, {}, {4, '{'}, {255}} {
 				if err := ws.WriteMessage(websocket.BinaryMessage, message); err != nil {
 					break // it was thrown out
 				}
@@ -98,7 +108,8 @@ func TestHostileClients(t *testing.T) {
 		}
 		defer conn.Close()
 		silent = append(silent, conn)
-		if _, err := io.WriteString(conn, "POST /run/default/web-node/main?cmd=cat HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 10\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn, "POST /run/default/web-node/main?cmd=cat HTTP/1.1\r\nHost: x\r\nContent-Type: "+
+			"application/x-www-form-urlencoded\r\nContent-Length: 10\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}

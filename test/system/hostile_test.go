@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHostileManifests asks for what would harm the node or other pods. Each is refused with a message or does no harm, and the pod
-// beside it does not notice.
+// TestHostileManifests asks for what would harm the node or other pods. Each is refused with a message or does no harm,
+// and the pod beside it does not notice.
 func TestHostileManifests(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -34,8 +34,12 @@ func TestHostileManifests(t *testing.T) {
 
 	// Refused when they are read.
 	for name, c := range map[string]struct{ spec, says string }{
-		"back":      {"\n  volumes: [{name: v, emptyDir: {}}]" + container("volumeMounts: [{name: v, mountPath: /v, subPath: ../../x}]"), "subPath"},
-		"backitem":  {"\n  volumes: [{name: v, configMap: {name: c, items: [{key: a, path: ../../x}]}}]" + container(""), "items[0].path"},
+		"back": {"\n  volumes: [{name: v, emptyDir: {}}]" +
+			container("volumeMounts: [{name: v, mountPath: /v, subPath: ../../x}]"), "subPath"},
+		"backitem": {
+			"\n  volumes: [{name: v, configMap: {name: c, items: [{key: a, path: ../../x}]}}]" + container(""),
+			"items[0].path",
+		},
 		"backhost":  {"\n  volumes: [{name: v, hostPath: {path: /var/../etc}}]" + container(""), "hostPath.path"},
 		"slash":     {"\n  volumes: [{name: ../../x, emptyDir: {}}]" + container(""), "volumes[0].name"},
 		"longvol":   {"\n  volumes: [{name: " + long + ", emptyDir: {}}]" + container(""), "volumes[0].name"},
@@ -44,9 +48,18 @@ func TestHostileManifests(t *testing.T) {
 		"million":   {container("env: [" + million.String() + "]"), "at most"},
 		"many":      {container("env: [" + million.String()[:2_500_000] + "}]"), "too many values"},
 		"uid":       {strings.Replace(container(""), "\n  containers", "\n  hostname: ../../x\n  containers", 1), "hostname"},
-		"huge":      {container("resources: {limits: {memory: '1E1000000000'}, requests: {memory: 1}}"), "resources.limits[memory]: Invalid value"},
-		"second":    {container("") + "\n...\napiVersion: v1\nkind: Pod\n", "what follows the first document in it is not read"},
-		"token":     {"\n  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]" + container(""), "only an API server makes tokens"},
+		"huge": {
+			container("resources: {limits: {memory: '1E1000000000'}, requests: {memory: 1}}"),
+			"resources.limits[memory]: Invalid value",
+		},
+		"second": {
+			container("") + "\n...\napiVersion: v1\nkind: Pod\n",
+			"what follows the first document in it is not read",
+		},
+		"token": {
+			"\n  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]" + container(""),
+			"only an API server makes tokens",
+		},
 	} {
 		n.apply(name+".yaml", pod(name, c.spec))
 		n.logHas(name+".yaml", c.says)
@@ -68,14 +81,25 @@ func TestHostileManifests(t *testing.T) {
 		fmt.Fprintf(&bomb, ", {name: V%d, value: '%s'}", i+1, strings.Repeat(fmt.Sprintf("$(V%d)", i), 10))
 	}
 	for name, c := range map[string]struct{ spec, says string }{
-		"expr":    {"\n  volumes: [{name: v, emptyDir: {}}]" + container("env: [{name: E, value: ../../../../etc}]\nvolumeMounts: [{name: v, mountPath: /v, subPathExpr: $(E)}]"), "must not contain '..'"},
-		"own":     {"\n  volumes: [{name: v, hostPath: {path: " + n.Dir + "/root}}]" + container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
-		"ownrun":  {"\n  volumes: [{name: v, hostPath: {path: " + n.Dir + "/run/netns, type: DirectoryOrCreate}}]" + container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
-		"ownlink": {"\n  volumes: [{name: v, hostPath: {path: " + link + "}}]" + container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
-		"escape": {"\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers: [{name: i, image: " + image + ", command: [ln, -s, " + n.Dir + ", /v/evil], volumeMounts: [{name: v, mountPath: /v}]}]" +
+		"expr": {
+			"\n  volumes: [{name: v, emptyDir: {}}]" +
+				container("env: [{name: E, value: ../../../../etc}]\nvolumeMounts: [{name: v, mountPath: /v, subPathExpr: $(E)}]"),
+			"must not contain '..'",
+		},
+		"own": {"\n  volumes: [{name: v, hostPath: {path: " + n.Dir + "/root}}]" +
+			container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
+		"ownrun": {"\n  volumes: [{name: v, hostPath: {path: " + n.Dir + "/run/netns, type: DirectoryOrCreate}}]" +
+			container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
+		"ownlink": {"\n  volumes: [{name: v, hostPath: {path: " + link + "}}]" +
+			container("volumeMounts: [{name: v, mountPath: /v}]"), "the agent's own"},
+		"escape": {"\n  volumes: [{name: v, emptyDir: {}}]\n  initContainers: [{name: i, image: " + image +
+			", command: [ln, -s, " + n.Dir + ", /v/evil], volumeMounts: [{name: v, mountPath: /v}]}]" +
 			container("volumeMounts: [{name: v, mountPath: /v, subPath: evil/root}]"), "leads out of the volume"},
 		"bomb": {container("env: [" + bomb.String() + "]"), "environment variable V5: with its references it has more than"},
-		"proc": {"\n  volumes: [{name: v, emptyDir: {}}]" + container("volumeMounts: [{name: v, mountPath: /proc/self}]"), "proc"},
+		"proc": {
+			"\n  volumes: [{name: v, emptyDir: {}}]" + container("volumeMounts: [{name: v, mountPath: /proc/self}]"),
+			"proc",
+		},
 	} {
 		n.apply(name+".yaml", pod(name, c.spec))
 		n.eventually(name+" to be refused with "+c.says, func() error {
@@ -101,7 +125,8 @@ func TestHostileManifests(t *testing.T) {
 	n.remove("longvalue.yaml")
 	n.waitGone("longvalue")
 
-	// A container swaps what a subPath leads to for a link out of its volume, as fast as it can, while another restarts on it.
+	// A container swaps what a subPath leads to for a link out of its volume, as fast as it can, while another restarts on
+	// it.
 	n.apply("race.yaml", pod("race", `
   volumes: [{name: v, emptyDir: {}}]
   terminationGracePeriodSeconds: 0

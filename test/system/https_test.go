@@ -51,7 +51,8 @@ func ask(t *testing.T, c *rest.Config, method, path string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestHTTPS reaches a pod over the network with certificates of the node's own authority, which a crash does not change.
+// TestHTTPS reaches a pod over the network with certificates of the node's own authority, which a crash does not
+// change.
 func TestHTTPS(t *testing.T) {
 	t.Parallel()
 	port, health := freePort(t), freePort(t)
@@ -66,7 +67,11 @@ func TestHTTPS(t *testing.T) {
 		if fi, err := os.Stat(prefix + ".key"); err != nil || fi.Mode().Perm() != 0o600 {
 			t.Errorf("key: %v, %v", fi.Mode(), err)
 		}
-		return &rest.Config{Host: fmt.Sprintf("https://localhost:%d", port), TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix + "-ca.crt"}}
+		return &rest.Config{
+			Host: fmt.Sprintf("https://localhost:%d", port),
+			TLSClientConfig: rest.TLSClientConfig{CertFile: prefix + ".crt", KeyFile: prefix + ".key", CAFile: prefix +
+				"-ca.crt"},
+		}
 	}
 	admin := certificate("ann")
 	monitor := certificate("prometheus", "--group", "system:monitoring")
@@ -103,7 +108,8 @@ func TestHTTPS(t *testing.T) {
 
 	n.kill()
 	n.start()
-	u, err := url.Parse(admin.Host + "/exec/default/web-node/main?command=sh&command=-c&command=cat%3Bexit+3&input=1&output=1")
+	u, err := url.Parse(admin.Host +
+		"/exec/default/web-node/main?command=sh&command=-c&command=cat%3Bexit+3&input=1&output=1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +124,8 @@ func TestHTTPS(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		err = ex.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("through"), Stdout: &out})
+		err = ex.StreamWithContext(t.Context(),
+			remotecommand.StreamOptions{Stdin: strings.NewReader("through"), Stdout: &out})
 		if code, ok := err.(exec.CodeExitError); !ok || code.Code != 3 || out.String() != "through" { //nolint:errorlint // the library returns it as it is
 			t.Errorf("%s: %v, %q", name, err, out.String())
 		}

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestImageGC fills the file system of the images beyond its threshold: those go that were not used for longest, and neither pinned
-// ones nor those of pods. When that is not enough, it is told.
+// TestImageGC fills the file system of the images beyond its threshold: those go that were not used for longest, and
+// neither pinned ones nor those of pods. When that is not enough, it is told.
 func TestImageGC(t *testing.T) {
 	t.Parallel()
 	addr := registry(t)
-	n := newNode(t, "--image-gc-high-threshold=50", "--image-gc-low-threshold=40", "--minimum-image-ttl-duration=1ms", "--image-gc-period=200ms",
+	n := newNode(t, "--image-gc-high-threshold=50", "--image-gc-low-threshold=40", "--minimum-image-ttl-duration=1ms",
+		"--image-gc-period=200ms",
 		"--pinned-images=*/pinned*")
 	disk := n.disk("root", "128m")
 	n.start()
@@ -71,7 +72,8 @@ func TestImageGC(t *testing.T) {
 		t.Errorf("kubelet_image_garbage_collected_total is %f", got)
 	}
 
-	// What is no image's: all that is free but for a tenth, since how much the images take by now depends on when the agent looked.
+	// What is no image's: all that is free but for a tenth, since how much the images take by now depends on when the
+	// agent looked.
 	fs := statfs()
 	write(t, disk+"/ballast", strings.Repeat("x", int((fs.Bavail-fs.Blocks/10)*uint64(fs.Bsize))))
 	n.eventually("the agent to tell that it finds no more", func() error {

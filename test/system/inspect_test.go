@@ -11,13 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/oom"
 )
 
 // TestInspect looks at pods with nothing but the run directory, with an agent and without.
 func TestInspect(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, "--cri-socket=cri.sock", "--cgroup-drift=report") // or the agent may have corrected it before check looks
+	// or the agent may have corrected it before check looks
+	n := startNode(t, "--cri-socket=cri.sock", "--cgroup-drift=report")
 	n.apply("load.yaml", load)
 	p := n.waitReady("load")
 	n.waitReady("greedy")
@@ -61,8 +62,12 @@ func TestInspect(t *testing.T) {
 	says(0, nil, "--capture", capture)
 	says(0, []string{"default/load-node"}, "--from", capture, "tree", "-p", "memory")
 
-	// Without the agent's word, as on a kubelet's node: the runtime's socket and the logs tell names, a file the specifications.
-	strange := []string{"--run-dir=" + t.TempDir(), "--cgroup-root=" + n.CgroupRoot, "--log-dir=" + t.TempDir(), "--manifests=" + t.TempDir()}
+	// Without the agent's word, as on a kubelet's node: the runtime's socket and the logs tell names, a file the
+	// specifications.
+	strange := []string{
+		"--run-dir=" + t.TempDir(), "--cgroup-root=" + n.CgroupRoot, "--log-dir=" + t.TempDir(),
+		"--manifests=" + t.TempDir(),
+	}
 	byRuntime := append(strange, "--runtime-endpoint="+filepath.Join(n.Dir, "run", "cri.sock"))
 	says(0, []string{"default/load-node", "busy", "quiet", "(sandbox)"}, append(byRuntime, "tree")...)
 	says(0, []string{"missing groups and drift cannot be told", "as they should be"}, append(byRuntime, "check")...)
@@ -90,19 +95,23 @@ func TestInspect(t *testing.T) {
 	n.requireNoPods()
 }
 
-// A container that was killed for want of memory: who, with what, by whose limit is told by describe and explain, also when an agent has
-// come after the kill, and the pod has gone on.
+// A container that was killed for want of memory: who, with what, by whose limit is told by describe and explain, also
+// when an agent has come after the kill, and the pod has gone on.
 func TestKillsAreExplained(t *testing.T) {
-	l, err := cgroups.OpenKernelLog(cgroups.KernelLogPath, true)
+	t.Parallel()
+	l, err := oom.OpenLog(oom.LogPath, true)
 	if err != nil {
 		t.Skipf("the kernel's log cannot be read here: %v", err)
 	}
 	l.Close()
 	n := newNode(t)
 	n.start()
-	n.apply("eater.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: eater}\nspec:\n  restartPolicy: Never\n  containers: [{name: eats, image: "+image+
-		", command: [sh, -c, 'tail /dev/zero; exit 3'], resources: {limits: {memory: 24Mi}}}, {name: stays, image: "+image+", command: [sleep, '1000'], resources: {limits: {memory: 24Mi}}}]\n")
-	// The kernel charges memory in batches that it may have in hand at the moment of a kill: what is used then is less than the limit.
+	n.apply("eater.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: eater}\nspec:\n  restartPolicy: Never\n  "+
+		"containers: [{name: eats, image: "+image+
+		", command: [sh, -c, 'tail /dev/zero; exit 3'], resources: {limits: {memory: 24Mi}}}, {name: stays, image: "+
+		""+image+", command: [sleep, '1000'], resources: {limits: {memory: 24Mi}}}]\n")
+	// The kernel charges memory in batches that it may have in hand at the moment of a kill: what is used then is less
+	// than the limit.
 	limit := regexp.MustCompile(`the container itself used 2[34][.0-9]*Mi of its limit of 24Mi`)
 	told := func(args ...string) {
 		n.t.Helper()
@@ -111,7 +120,8 @@ func TestKillsAreExplained(t *testing.T) {
 			if code != 0 {
 				return errors.New(said) // the agent may not have read the manifest yet
 			}
-			if !strings.Contains(got, "container eats") || !strings.Contains(got, "(tail) was killed for want of memory, with ") || !limit.MatchString(got) {
+			if !strings.Contains(got, "container eats") ||
+				!strings.Contains(got, "(tail) was killed for want of memory, with ") || !limit.MatchString(got) {
 				return errors.New(got)
 			}
 			return nil
@@ -125,7 +135,7 @@ func TestKillsAreExplained(t *testing.T) {
 	// It is written a moment after it is told: until then the kernel's log has it.
 	n.eventually("one kill to be kept", func() error {
 		data, err := os.ReadFile(filepath.Join(n.Dir, "root", "kills.json"))
-		if err == nil && strings.Count(string(data), `"pid"`) != 1 {
+		if err == nil && strings.Count(string(data), `"kill":`) != 1 {
 			err = errors.New(string(data))
 		}
 		return err

@@ -18,14 +18,19 @@ func TestISCSIMissing(t *testing.T) {
 		t.Skip("there is an iscsiadm")
 	}
 	n := startNode(t)
-	n.requireNamed("disk", "iscsi: {targetPortal: 192.0.2.1, iqn: 'iqn.2001-04.com.example:x', lun: 0}", "install open-iscsi")
+	n.requireNamed("disk", "iscsi: {targetPortal: 192.0.2.1, iqn: 'iqn.2001-04.com.example:x', lun: 0}",
+		"install open-iscsi")
 	n.requireNoPods()
 }
 
-// TestISCSIVolume has pods write to disks of a target, through a PersistentVolume with CHAP and by themselves, with an agent that is killed.
+// TestISCSIVolume has pods write to disks of a target, through a PersistentVolume with CHAP and by themselves, with an
+// agent that is killed.
 func TestISCSIVolume(t *testing.T) {
 	group := iscsitest.Start(t)
-	for file, text := range map[string]string{"attrib/authentication": "1", "auth/userid": "node", "auth/password": "session-secret"} {
+	for file, text := range map[string]string{
+		"attrib/authentication": "1", "auth/userid": "node",
+		"auth/password": "session-secret",
+	} {
 		if err := os.WriteFile(filepath.Join(group, file), []byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -73,11 +78,13 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 	n.waitReady("claimed")
 	n.sh("claimed", "echo kept > /data/file; grep -q ' /data ext4 ' /proc/mounts")
 	n.kill()
-	n.apply("inline.yaml", pod("inline", "\n  securityContext: {fsGroup: 2345}\n  volumes: [{name: d, iscsi: {targetPortal: 127.0.0.1, iqn: '"+iscsitest.IQN+
-		"', lun: 1, chapAuthSession: true, secretRef: {name: chap}}}]"+mounts))
+	n.apply("inline.yaml", pod("inline",
+		"\n  securityContext: {fsGroup: 2345}\n  volumes: [{name: d, iscsi: {targetPortal: 127.0.0.1, iqn: '"+iscsitest.IQN+
+			"', lun: 1, chapAuthSession: true, secretRef: {name: chap}}}]"+mounts))
 	n.start()
 	n.waitReady("inline")
-	if got := n.sh("inline", "stat -c %g /data; echo x > /data/other; ls /data"); !strings.HasPrefix(got, "2345\n") || !strings.Contains(got, "other") {
+	if got := n.sh("inline", "stat -c %g /data; echo x > /data/other; ls /data"); !strings.HasPrefix(got, "2345\n") ||
+		!strings.Contains(got, "other") {
 		t.Errorf("%q", got)
 	}
 	if got := n.sh("claimed", "cat /data/file"); got != "kept\n" {
@@ -101,7 +108,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 	n.remove("claimed.yaml")
 	n.waitGone("claimed")
 	n.eventually("the session to end", noSession)
-	if out, err := exec.CommandContext(t.Context(), "iscsiadm", "-m", "iface").CombinedOutput(); err != nil || strings.Contains(string(out), "berth-") {
+	if out, err := exec.CommandContext(t.Context(), "iscsiadm", "-m", "iface").CombinedOutput(); err != nil ||
+		strings.Contains(string(out), "berth-") {
 		t.Errorf("%v: left: %s", err, out)
 	}
 	n.requireNoPods()

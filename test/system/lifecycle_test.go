@@ -115,7 +115,8 @@ func initOrder(n *Node) {
 		n.t.Errorf("order: %q", got)
 	}
 	for _, c := range []string{"one", "two", "main"} {
-		if s := terminated(p, c); s == nil || s.Reason != "Completed" || s.ExitCode != 0 || s.StartedAt.IsZero() || s.FinishedAt.IsZero() {
+		if s := terminated(p, c); s == nil || s.Reason != "Completed" || s.ExitCode != 0 || s.StartedAt.IsZero() ||
+			s.FinishedAt.IsZero() {
 			n.t.Errorf("container %s: %+v", c, s)
 		}
 	}
@@ -179,7 +180,8 @@ func crashLoop(n *Node) {
 		return waiting("main", "CrashLoopBackOff")(p) && containerState(p, "main").RestartCount >= 2
 	})
 	s := containerState(p, "main")
-	if p.Status.Phase != corev1.PodRunning || s.LastTerminationState.Terminated == nil || !strings.Contains(s.State.Waiting.Message, "restarting failed container") {
+	if p.Status.Phase != corev1.PodRunning || s.LastTerminationState.Terminated == nil ||
+		!strings.Contains(s.State.Waiting.Message, "restarting failed container") {
 		n.t.Errorf("phase %s, %+v", p.Status.Phase, s)
 	}
 }
@@ -259,7 +261,8 @@ func replaced(n *Node) {
 	n.waitFile(dir+"/log", "begin one\n")
 	n.apply("replaced.yaml", "# a comment changes nothing\n"+manifest("one"))
 	n.apply("replaced.yaml", manifest("two"))
-	second := n.wait("replaced", "ready with another UID", func(p *corev1.Pod) bool { return isReady(p) && p.UID != first.UID })
+	second := n.wait("replaced", "ready with another UID",
+		func(p *corev1.Pod) bool { return isReady(p) && p.UID != first.UID })
 	if second.UID == first.UID {
 		n.t.Error("a changed spec kept its UID")
 	}
@@ -281,7 +284,8 @@ func pullError(n *Node) {
   - {name: main, image: '127.0.0.1:1/none:1'}
   - {name: never, image: 'berth.test/missing:1', imagePullPolicy: Never}`)
 	n.wait("pull-error", "in ErrImagePull or ImagePullBackOff", func(p *corev1.Pod) bool {
-		return (waiting("main", "ErrImagePull")(p) || waiting("main", "ImagePullBackOff")(p)) && waiting("never", "ErrImageNeverPull")(p)
+		return (waiting("main", "ErrImagePull")(p) || waiting("main", "ImagePullBackOff")(p)) &&
+			waiting("never", "ErrImageNeverPull")(p)
 	})
 }
 
@@ -292,7 +296,8 @@ func badCommand(n *Node) {
 	p := n.wait("bad-command", "failed with a message that names the program", func(p *corev1.Pod) bool {
 		s := containerState(p, "main")
 		// CRI-O has runc make the process when the container is created.
-		return s.State.Terminated != nil || waiting("main", "RunContainerError")(p) || n.peer != nil && waiting("main", "CreateContainerError")(p)
+		return s.State.Terminated != nil || waiting("main", "RunContainerError")(p) || n.peer != nil &&
+			waiting("main", "CreateContainerError")(p)
 	})
 	s := containerState(p, "main")
 	text := ""
@@ -321,7 +326,8 @@ func previous(n *Node) {
 	if got := n.must("logs", "--previous", "previous"); got != "first\n" {
 		n.t.Errorf("previous logs: %q", got)
 	}
-	if got := n.must("logs", "--timestamps", "--tail=1", "previous"); !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+ second\n$`).MatchString(got) {
+	if got := n.must("logs", "--timestamps", "--tail=1",
+		"previous"); !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+ second\n$`).MatchString(got) {
 		n.t.Errorf("timestamps: %q", got)
 	}
 }

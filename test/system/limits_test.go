@@ -12,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// strangersGroup makes a group that is not the node's, in every hierarchy, as whoever runs the daemons in it would have.
+// strangersGroup makes a group that is not the node's, in every hierarchy, as whoever runs the daemons in it would
+// have.
 func strangersGroup(t *testing.T, name string) string {
 	t.Helper()
 	roots := []string{"/sys/fs/cgroup"}
@@ -57,23 +58,27 @@ func procNumber(t *testing.T, file, word string) int64 {
 
 func pages(n int64) string { return strconv.FormatInt(n/4096*4096, 10) }
 
-// What is kept for the node, and what the node as a whole, critical pods, huge pages and swap lead to, is read back from the kernel's
-// files. Huge pages and swap are looked at where the machine has some.
+// What is kept for the node, and what the node as a whole, critical pods, huge pages and swap lead to, is read back
+// from the kernel's files. Huge pages and swap are looked at where the machine has some.
 func TestNodeLimits(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes groups")
 	}
 	system, kube := strangersGroup(t, "system"), strangersGroup(t, "kube")
 	args := []string{
-		"--enforce-node-allocatable=pods,system-reserved,kube-reserved", "--system-reserved-cgroup=" + system, "--kube-reserved-cgroup=" + kube,
+		"--enforce-node-allocatable=pods,system-reserved,kube-reserved", "--system-reserved-cgroup=" +
+			system, "--kube-reserved-cgroup=" + kube,
 		"--system-reserved=cpu=100m,memory=64Mi,pid=111", "--kube-reserved=cpu=50m,memory=32Mi,pid=99", "--swap-behavior=LimitedSwap",
 	}
 	total, swap := procNumber(t, "/proc/meminfo", "MemTotal:")<<10, procNumber(t, "/proc/meminfo", "SwapTotal:")<<10
 	tasks := min(procNumber(t, "/proc/sys/kernel/pid_max", ""), procNumber(t, "/proc/sys/kernel/threads-max", ""))
 	huge := procNumber(t, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "") * 2 << 20
 	driverNodes(t, args, func(n *Node, _ string) {
-		n.requireValues("system-reserved", system, []groupValue{sharesOf("102", "10"), limitOf("67108864"), {"pids", "pids.max", "111", "pids.max", "111"}})
-		n.requireValues("kube-reserved", kube, []groupValue{sharesOf("51", "5"), limitOf("33554432"), {"pids", "pids.max", "99", "pids.max", "99"}})
+		n.requireValues("system-reserved", system,
+			[]groupValue{sharesOf("102", "10"), limitOf("67108864"), {"pids", "pids.max", "111", "pids.max", "111"}})
+		n.requireValues("kube-reserved", kube,
+			[]groupValue{sharesOf("51", "5"), limitOf("33554432"), {"pids", "pids.max", "99", "pids.max", "99"}})
 
 		asks := "{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi%s}}"
 		more := ""
@@ -82,28 +87,43 @@ func TestNodeLimits(t *testing.T) {
 		}
 		n.apply("burstable.yaml", pod("burstable", "\n  "+fmt.Sprintf(sleeper, fmt.Sprintf(asks, more))))
 		n.apply("guaranteed.yaml", pod("guaranteed", "\n  "+fmt.Sprintf(sleeper, "{limits: {cpu: 100m, memory: 64Mi}}")))
-		n.apply("critical.yaml", pod("critical", "\n  priorityClassName: system-node-critical\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: 10m}}")))
+		n.apply("critical.yaml", pod("critical",
+			"\n  priorityClassName: system-node-critical\n  "+fmt.Sprintf(sleeper, "{requests: {cpu: 10m}}")))
 		group := map[string]string{}
 		for _, name := range []string{"burstable", "guaranteed", "critical"} {
 			group[name] = n.containerGroup(n.waitReady(name))
 		}
 		all := filepath.Dir(filepath.Dir(group["guaranteed"]))
-		n.requireValues("kubepods", all, []groupValue{limitOf(pages(total - 96<<20)), {"pids", "pids.max", fmt.Sprint(tasks - 210), "pids.max", fmt.Sprint(tasks - 210)}})
+		n.requireValues("kubepods", all,
+			[]groupValue{
+				limitOf(pages(total - 96<<20)),
+				{"pids", "pids.max", fmt.Sprint(tasks - 210), "pids.max", fmt.Sprint(tasks - 210)},
+			})
 
 		own := strings.TrimSpace(readAll(t, "/proc/self/oom_score_adj"))
-		for name, want := range map[string]string{"burstable": fmt.Sprint(1000 - 1000*(64<<20)/total), "guaranteed": "-997", "critical": "-997"} {
+		for name, want := range map[string]string{
+			"burstable": fmt.Sprint(1000 - 1000*(64<<20)/total), "guaranteed": "-997",
+			"critical": "-997",
+		} {
 			// Without CAP_SYS_RESOURCE it is as low as the agent's.
-			if got := strings.TrimSpace(readAll(t, "/proc/"+n.processesIn(group[name])[0]+"/oom_score_adj")); got != want && got != own {
+			if got := strings.TrimSpace(readAll(t, "/proc/"+n.processesIn(group[name])[0]+"/oom_score_adj")); got != want &&
+				got != own {
 				n.t.Errorf("%s has oom_score_adj %s, want %s", name, got, want)
 			}
 		}
-		n.requireValues("guaranteed's swap", group["guaranteed"], []groupValue{{"memory", "memory.memsw.limit_in_bytes", "67108864", "memory.swap.max", "0"}})
+		n.requireValues("guaranteed's swap", group["guaranteed"],
+			[]groupValue{{"memory", "memory.memsw.limit_in_bytes", "67108864", "memory.swap.max", "0"}})
 		// v1 has no swap apart from memory.
 		part := pages(int64(float64(64<<20) / float64(total) * float64(swap)))
-		n.requireValues("burstable's swap", group["burstable"], []groupValue{{"memory", "memory.memsw.limit_in_bytes", "134217728", "memory.swap.max", part}})
+		n.requireValues("burstable's swap", group["burstable"],
+			[]groupValue{{"memory", "memory.memsw.limit_in_bytes", "134217728", "memory.swap.max", part}})
 		if more != "" {
-			for g, want := range map[string]string{group["burstable"]: "4194304", filepath.Dir(group["burstable"]): "4194304", filepath.Dir(group["guaranteed"]): "0", all: fmt.Sprint(huge)} {
-				n.requireValues("huge pages", g, []groupValue{{"hugetlb", "hugetlb.2MB.limit_in_bytes", want, "hugetlb.2MB.max", want}})
+			for g, want := range map[string]string{
+				group["burstable"]: "4194304", filepath.Dir(group["burstable"]): "4194304",
+				filepath.Dir(group["guaranteed"]): "0", all: fmt.Sprint(huge),
+			} {
+				n.requireValues("huge pages", g,
+					[]groupValue{{"hugetlb", "hugetlb.2MB.limit_in_bytes", want, "hugetlb.2MB.max", want}})
 			}
 		}
 	})
@@ -120,18 +140,36 @@ func readAll(t *testing.T, file string) string {
 
 // What cannot be had is refused at admission, with kubelet's reasons and the arithmetic, and what just can runs.
 func TestAdmission(t *testing.T) {
+	t.Parallel()
 	if all := strings.TrimSpace(readAll(t, "/sys/devices/system/cpu/online")); all != "0-1" {
 		t.Skipf("needs a machine with the CPUs 0-1 to know what is given, has %s", all)
 	}
-	n := startNode(t, "--cpu-manager-policy=static", "--cpu-manager-policy-options=strict-cpu-reservation=true", "--reserved-cpus=0")
+	n := startNode(t, "--cpu-manager-policy=static", "--cpu-manager-policy-options=strict-cpu-reservation=true",
+		"--reserved-cpus=0")
 	for _, c := range []struct{ name, annotations, resources, reason, message string }{
-		{"memory", "", "{requests: {memory: 1Ti}}", "OutOfmemory", "Node didn't have enough resource: memory, requested: 1099511627776, used: 0, capacity: "},
-		{"cpus", "", "{limits: {cpu: 2, memory: 32Mi}}", "OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000, used: 0, capacity: 1000"},
-		{"huge", "", "{limits: {cpu: 100m, memory: 32Mi, hugepages-1Gi: 1024Gi}}", "OutOfhugepages-1Gi", "hugepages-1Gi, requested: 1099511627776, used: 0, capacity: "},
-		{"little", "", "{limits: {memory: 2Mi}}", "UnexpectedAdmissionError", "container c: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes"},
-		{"weight", "berth.node/io-weight: '0'", "{}", "UnexpectedAdmissionError", `annotation berth.node/io-weight: "0" is not a number from 1 to 10000`},
+		{
+			"memory", "", "{requests: {memory: 1Ti}}", "OutOfmemory",
+			"Node didn't have enough resource: memory, requested: 1099511627776, used: 0, capacity: ",
+		},
+		{
+			"cpus", "", "{limits: {cpu: 2, memory: 32Mi}}", "OutOfcpu",
+			"Node didn't have enough resource: cpu, requested: 2000, used: 0, capacity: 1000",
+		},
+		{
+			"huge", "", "{limits: {cpu: 100m, memory: 32Mi, hugepages-1Gi: 1024Gi}}", "OutOfhugepages-1Gi",
+			"hugepages-1Gi, requested: 1099511627776, used: 0, capacity: ",
+		},
+		{
+			"little", "", "{limits: {memory: 2Mi}}", "UnexpectedAdmissionError",
+			"container c: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes",
+		},
+		{
+			"weight", "berth.node/io-weight: '0'", "{}", "UnexpectedAdmissionError",
+			`annotation berth.node/io-weight: "0" is not a number from 1 to 10000`,
+		},
 	} {
-		n.apply(c.name+".yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: "+c.name+", annotations: {"+c.annotations+"}}\nspec:\n  "+fmt.Sprintf(sleeper, c.resources)+"\n")
+		n.apply(c.name+".yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: "+c.name+", annotations: "+
+			"{"+c.annotations+"}}\nspec:\n  "+fmt.Sprintf(sleeper, c.resources)+"\n")
 		n.waitRefused(c.name, c.reason, corev1.PodFailed, c.message)
 	}
 	// Only the strictly reserved CPU would be left for a pod that shares.
@@ -149,8 +187,8 @@ func TestAdmission(t *testing.T) {
 	n.waitCPUs("own", "1")
 }
 
-// numaNodes are the CPUs of each NUMA node, the memory of the largest, and a request that no node alone can meet but all together
-// can. A machine without such nodes is none to look at.
+// numaNodes are the CPUs of each NUMA node, the memory of the largest, and a request that no node alone can meet but
+// all together can. A machine without such nodes is none to look at.
 func numaNodes(t *testing.T) (cpus []string, beyondOne int64) {
 	t.Helper()
 	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
@@ -172,8 +210,10 @@ func numaNodes(t *testing.T) (cpus []string, beyondOne int64) {
 
 // A pod whose memory is there, but not on one NUMA node, is refused where it has to be aligned.
 func TestTopologyAffinity(t *testing.T) {
+	t.Parallel()
 	_, beyondOne := numaNodes(t)
-	n := startNode(t, "--memory-manager-policy=Static", "--reserved-memory=0:memory=100Mi", "--topology-manager-policy=single-numa-node")
+	n := startNode(t, "--memory-manager-policy=Static", "--reserved-memory=0:memory=100Mi",
+		"--topology-manager-policy=single-numa-node")
 	n.apply("aligned.yaml", aligned("aligned", "100m", beyondOne))
 	n.waitRefused("aligned", "TopologyAffinityError", corev1.PodFailed, fmt.Sprintf("memory requested=%d", beyondOne))
 	n.remove("aligned.yaml")
@@ -189,16 +229,18 @@ func aligned(name, cpu string, memory int64) string {
 	return pod(name, "\n  "+fmt.Sprintf(sleeper, fmt.Sprintf("{limits: {cpu: %s, memory: %d}}", cpu, memory)))
 }
 
-// CPUs and memory of one's own come from the same NUMA node; what no node has alone is refused, or with the policy restricted, which
-// wants as few nodes as can do, given from both. The kernel is asked what each has.
+// CPUs and memory of one's own come from the same NUMA node; what no node has alone is refused, or with the policy
+// restricted, which wants as few nodes as can do, given from both. The kernel is asked what each has.
 func TestAlignedCPUsAndMemory(t *testing.T) {
+	t.Parallel()
 	cpus, beyondOne := numaNodes(t)
 	if strings.Join(cpus, " ") != "0-1 2-3" {
 		t.Skipf("needs a machine with the CPUs 0-1 and 2-3 on two NUMA nodes to know what is given, has %q", cpus)
 	}
 	for _, policy := range []string{"restricted", "single-numa-node"} {
 		t.Run(policy, func(t *testing.T) {
-			n := startNode(t, "--cpu-manager-policy=static", "--reserved-cpus=0", "--memory-manager-policy=Static", "--reserved-memory=0:memory=100Mi",
+			n := startNode(t, "--cpu-manager-policy=static", "--reserved-cpus=0", "--memory-manager-policy=Static",
+				"--reserved-memory=0:memory=100Mi",
 				"--topology-manager-policy="+policy)
 			has := func(name, cpus, mems string) {
 				t.Helper()
@@ -228,10 +270,12 @@ func TestAlignedCPUsAndMemory(t *testing.T) {
 
 // The totals of what is reserved have to be the same for NUMA nodes and the node.
 func TestReservedMemoryOfNUMANodes(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--memory-manager-policy=Static", "--system-reserved=memory=64Mi", "--reserved-memory=0:memory=100Mi")
 	n.launch()
 	<-n.exited
-	want := "--reserved-memory: the total of memory is 100Mi, but the node keeps 164Mi (--system-reserved 64Mi + --kube-reserved 0 + --eviction-hard 100Mi)"
+	want := "--reserved-memory: the total of memory is 100Mi, but the node keeps 164Mi (--system-reserved 64Mi + " +
+		"--kube-reserved 0 + --eviction-hard 100Mi)"
 	if log := n.logTail(); n.cmd.ProcessState.Success() || !strings.Contains(log, want) {
 		t.Errorf("the agent ended with %s and\n%s", n.cmd.ProcessState, log)
 	}
@@ -241,6 +285,7 @@ func TestReservedMemoryOfNUMANodes(t *testing.T) {
 
 // By policy a value that somebody has changed is told of only, or not looked at.
 func TestDriftPolicies(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"report", "off"} {
 		t.Run(policy, func(t *testing.T) {
 			n := startNode(t, "--cgroup-drift="+policy)

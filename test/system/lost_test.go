@@ -12,9 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestLostRecords takes the runtime's records away, and their copy of this boot, while no agent runs. The pods are adopted by what they
-// have of their own: the next agent finds the same containers and processes, restarts nothing, and removes all of them when it is told.
+// TestLostRecords takes the runtime's records away, and their copy of this boot, while no agent runs. The pods are
+// adopted by what they have of their own: the next agent finds the same containers and processes, restarts nothing, and
+// removes all of them when it is told.
 func TestLostRecords(t *testing.T) {
+	t.Parallel()
 	torn := func(path string) error {
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -39,7 +41,8 @@ func TestLostRecords(t *testing.T) {
 			before := map[string]*corev1.Pod{"main": n.waitReady("main"), "host": n.waitReady("host")}
 			n.sh("main", "echo mine >/own")
 			// What the command above has left may end at any time.
-			processes := slices.DeleteFunc(n.processes(), func(p string) bool { return !strings.Contains(p, "sleep") && !strings.Contains(p, "berth-keeper") })
+			processes := slices.DeleteFunc(n.processes(),
+				func(p string) bool { return !strings.Contains(p, "sleep") && !strings.Contains(p, "berth-keeper") })
 			if len(processes) < 5 {
 				t.Errorf("there are but %q", processes)
 			}
@@ -72,8 +75,8 @@ func TestLostRecords(t *testing.T) {
 	}
 }
 
-// TestLostAndDamagedRecords loses the records, and damages what one pod has of its own. That pod goes on and is not replaced, no other one
-// notices, and it goes when its manifest does.
+// TestLostAndDamagedRecords loses the records, and damages what one pod has of its own. That pod goes on and is not
+// replaced, no other one notices, and it goes when its manifest does.
 func TestLostAndDamagedRecords(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

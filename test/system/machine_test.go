@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,8 +15,9 @@ import (
 	"time"
 )
 
-// leftovers lists everything on the machine that belongs to the node: what the kernel says, not what our records say. The
-// node's directories, its bridge and its cgroup root are all named after it, so that nothing of a neighbour is listed.
+// leftovers lists everything on the machine that belongs to the node: what the kernel says, not what our records say.
+// The node's directories, its bridge and its cgroup root are all named after it, so that nothing of a neighbour is
+// listed.
 func (n *Node) leftovers() []string {
 	var left []string
 	left = append(left, n.mounts()...)
@@ -76,7 +78,8 @@ func (n *Node) links() []string {
 	return out
 }
 
-// processes lists the processes that are in one of the node's cgroups, or that name its directory on their command line.
+// processes lists the processes that are in one of the node's cgroups, or that name its directory on their command
+// line.
 func (n *Node) processes() []string {
 	var out []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -110,7 +113,8 @@ func (n *Node) podLeftovers() []string {
 		case strings.HasPrefix(l, "cgroup ") && !strings.Contains(name, "/pod") && !strings.Contains(name, "-pod"):
 		case strings.HasPrefix(l, "unit ") && !strings.Contains(l, "-pod"):
 		case l == "link "+n.Bridge:
-		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run": // tmpfs of the node's own
+		// tmpfs of the node's own
+		case strings.HasPrefix(l, "mount ") && filepath.Dir(strings.TrimPrefix(l, "mount ")) == n.Dir+"/run":
 		case strings.HasPrefix(l, "process "+agent+" "):
 		case n.peer != nil && strings.HasPrefix(l, fmt.Sprintf("process %d ", n.peer.Pid())):
 		case n.peer != nil && l == "mount "+n.peer.Dir+"/root/overlay": // CRI-O's own
@@ -128,8 +132,8 @@ func (n *Node) podLeftovers() []string {
 	return out
 }
 
-// requireNoPods waits until nothing of any pod is left. The kernel takes a network namespace's veth away in its own time, so
-// the machine is looked at again until it is clean; the time is only a limit for a test that has failed.
+// requireNoPods waits until nothing of any pod is left. The kernel takes a network namespace's veth away in its own
+// time, so the machine is looked at again until it is clean; the time is only a limit for a test that has failed.
 func (n *Node) requireNoPods() {
 	n.t.Helper()
 	n.eventually("nothing of a pod to be left", func() error {
@@ -143,8 +147,21 @@ func (n *Node) requireNoPods() {
 	})
 }
 
-// limit is how long a condition may take before a test is called failed: long, since a busy machine is no failure and only what fails waits
-// for it. BERTH_TEST_LIMIT is for machines that are emulated.
+// long says that tests are wanted at their full length, which CI has no time for (`make test-long`).
+func long() bool { return os.Getenv("BERTH_TEST_LONG") != "" }
+
+// chances are those that a test takes; BERTH_TEST_SEED has it take those of another run.
+func chances(t *testing.T) *rand.Rand {
+	seed, err := strconv.ParseUint(os.Getenv("BERTH_TEST_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("BERTH_TEST_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+// limit is how long a condition may take before a test is called failed: long, since a busy machine is no failure and
+// only what fails waits for it. BERTH_TEST_LIMIT is for machines that are emulated.
 var limit = func() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("BERTH_TEST_LIMIT")); err == nil {
 		return d
@@ -152,7 +169,8 @@ var limit = func() time.Duration {
 	return 3 * time.Minute
 }()
 
-// eventually runs check until it returns nil.
+// eventually runs check until it returns nil. It looks again after some times as long as the look took: one that runs programs or reads
+// all of /proc would take the CPU that what is waited for needs.
 func (n *Node) eventually(what string, check func() error) {
 	n.t.Helper()
 	eventually(n.t, what, check)
@@ -162,13 +180,14 @@ func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if began.After(deadline) {
 			t.Fatalf("waited for %s: %v", what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(min(max(20*time.Millisecond, 4*time.Since(began)), time.Second))
 	}
 }

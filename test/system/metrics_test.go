@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monitored is a pod with all that monitoring asks about: limits, a probe, volumes, one of them claimed, and files that are written.
+// monitored is a pod with all that monitoring asks about: limits, a probe, volumes, one of them claimed, and files that
+// are written.
 const monitored = `
 apiVersion: v1
 kind: PersistentVolume
@@ -57,8 +58,9 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: data}}
 `
 
-// TestMetricNames holds the pages against what metrics-server and the usual dashboards and alerts (those of kubernetes-mixin, which
-// kube-prometheus installs) query of a kubelet: the metric is there, of its kind, with the labels that are selected and grouped by.
+// TestMetricNames holds the pages against what metrics-server and the usual dashboards and alerts (those of
+// kubernetes-mixin, which kube-prometheus installs) query of a kubelet: the metric is there, of its kind, with the
+// labels that are selected and grouped by.
 func TestMetricNames(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -84,17 +86,23 @@ func TestMetricNames(t *testing.T) {
 			"pod_cpu_usage_seconds_total": "namespace,pod", "pod_memory_working_set_bytes": "namespace,pod", "pod_swap_usage_bytes": "namespace,pod",
 		}, map[string]dto.MetricType{}},
 		{"/metrics/cadvisor", map[string]string{
-			"container_cpu_usage_seconds_total": ofContainer + ",cpu", "container_cpu_user_seconds_total": ofContainer, "container_cpu_system_seconds_total": ofContainer,
+			"container_cpu_usage_seconds_total": ofContainer +
+				",cpu", "container_cpu_user_seconds_total": ofContainer, "container_cpu_system_seconds_total": ofContainer,
 			"container_cpu_cfs_periods_total": ofContainer, "container_cpu_cfs_throttled_periods_total": ofContainer, "container_cpu_cfs_throttled_seconds_total": ofContainer,
 			"container_memory_usage_bytes": ofContainer, "container_memory_working_set_bytes": ofContainer, "container_memory_rss": ofContainer,
 			"container_memory_cache": ofContainer, "container_memory_swap": ofContainer, "container_memory_mapped_file": ofContainer,
 			"container_memory_max_usage_bytes": ofContainer, "container_memory_failcnt": ofContainer, "container_memory_failures_total": ofContainer + ",failure_type,scope",
-			"container_network_receive_bytes_total": ofContainer + ",interface", "container_network_transmit_bytes_total": ofContainer + ",interface",
-			"container_network_receive_packets_total": ofContainer + ",interface", "container_network_transmit_packets_total": ofContainer + ",interface",
-			"container_network_receive_packets_dropped_total": ofContainer + ",interface", "container_network_transmit_packets_dropped_total": ofContainer + ",interface",
-			"container_network_receive_errors_total": ofContainer + ",interface", "container_network_transmit_errors_total": ofContainer + ",interface",
+			"container_network_receive_bytes_total": ofContainer +
+				",interface", "container_network_transmit_bytes_total": ofContainer + ",interface",
+			"container_network_receive_packets_total": ofContainer +
+				",interface", "container_network_transmit_packets_total": ofContainer + ",interface",
+			"container_network_receive_packets_dropped_total": ofContainer +
+				",interface", "container_network_transmit_packets_dropped_total": ofContainer + ",interface",
+			"container_network_receive_errors_total": ofContainer +
+				",interface", "container_network_transmit_errors_total": ofContainer + ",interface",
 			"container_fs_reads_total": ofContainer + ",device", "container_fs_writes_total": ofContainer + ",device",
-			"container_fs_reads_bytes_total": ofContainer + ",device", "container_fs_writes_bytes_total": ofContainer + ",device",
+			"container_fs_reads_bytes_total": ofContainer + ",device", "container_fs_writes_bytes_total": ofContainer +
+				",device",
 			"container_fs_usage_bytes": ofContainer + ",device", "container_fs_limit_bytes": ofContainer + ",device",
 			"container_blkio_device_usage_total": ofContainer + ",device,major,minor,operation",
 			"container_oom_events_total":         ofContainer, "container_processes": ofContainer, "container_threads": ofContainer,
@@ -170,7 +178,8 @@ func TestMetricNames(t *testing.T) {
 	// What dashboards select a container by.
 	cad := n.metrics("/metrics/cadvisor")
 	for _, s := range cad["container_cpu_usage_seconds_total"] {
-		if l := s.labels; l["pod"] != "" && l["container"] != "" && (l["image"] == "" || l["name"] == "" || l["namespace"] == "" || l["id"] == "" || l["cpu"] != "total") {
+		if l := s.labels; l["pod"] != "" && l["container"] != "" &&
+			(l["image"] == "" || l["name"] == "" || l["namespace"] == "" || l["id"] == "" || l["cpu"] != "total") {
 			t.Errorf("a container without labels: %v", l)
 		}
 	}
@@ -191,8 +200,8 @@ func TestMetricNames(t *testing.T) {
 	n.requireNoPods()
 }
 
-// countedDisk mounts a file system on a device of the test's own whose I/O the kernel counts for each cgroup. On v1 it does so from
-// the first throttle that the device is given (Linux 6.10), so it is given one, which allows everything.
+// countedDisk mounts a file system on a device of the test's own whose I/O the kernel counts for each cgroup. On v1 it
+// does so from the first throttle that the device is given (Linux 6.10), so it is given one, which allows everything.
 func (n *Node) countedDisk() string {
 	n.t.Helper()
 	image, dir := filepath.Join(n.Dir, "counted.img"), filepath.Join(n.Dir, "counted")

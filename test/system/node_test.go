@@ -1,7 +1,7 @@
 // Package system drives the built binaries as a user would and asks the kernel whether what they say is true.
 //
-// Every test has a node of its own, apart from every other: directories, cgroup root, bridge and addresses. The binaries are
-// taken from $BERTH_BIN (the repository's bin by default), which `make test` builds first.
+// Every test has a node of its own, apart from every other: directories, cgroup root, bridge and addresses. The
+// binaries are taken from $BERTH_BIN (the repository's bin by default), which `make test` builds first.
 package system
 
 import (
@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -31,10 +35,12 @@ import (
 
 // Node is one berth agent on directories of its own.
 type Node struct {
-	t    *testing.T
-	Dir  string
-	Log  string
-	args []string
+	t     *testing.T
+	Dir   string
+	Log   string
+	args  []string
+	under []string // the agent is started by this command
+	env   []string // of the agent, beside that of the test
 
 	driver string // of cgroups; "" is the agent's default
 
@@ -48,10 +54,24 @@ type Node struct {
 	disks   []string // mounted for the node
 }
 
+// TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for a grace period, a back-off,
+// the kernel. The flag -parallel says otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.NumCPU())); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
 var nodes atomic.Int32
 
-// newNode makes the directories of a node and imports the test images. At the end of the test everything is purged and the
-// kernel is asked whether anything is left.
+// newNode makes the directories of a node and imports the test images. At the end of the test everything is purged and
+// the kernel is asked whether anything is left.
 func newNode(t *testing.T, args ...string) *Node {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -135,7 +155,7 @@ func (n *Node) dirArgs() []string {
 func (n *Node) agentArgs() []string {
 	args := append([]string{
 		"agent", "--manifest-dir=" + n.Dir + "/manifests", "--node-name=node", "--backoff-initial=100ms", "--backoff-max=1s",
-		"--image-gc-high-threshold=100", // the disk may be full of what is not ours
+		"--image-gc-high-threshold=100", "--eviction-hard=memory.available<100Mi", // the disk may be full of what is not ours
 	}, n.dirArgs()...)
 	if n.peer != nil {
 		args = append(args, "--runtime=unix://"+n.peer.Socket)
@@ -153,8 +173,9 @@ func (n *Node) launch() {
 		n.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(bin("berth"), n.agentArgs()...)
-	cmd.Stdout, cmd.Stderr = log, log
+	words := append(append(slices.Clone(n.under), bin("berth")), n.agentArgs()...)
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), n.env...), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -344,7 +365,8 @@ func (n *Node) pod(name string) *corev1.Pod {
 // wait follows the agent's watch until ok says so of the pod (which is nil while there is none) and returns it.
 func (n *Node) wait(name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit) // also for cleaning up, when the test's context has ended
+	// also for cleaning up, when the test's context has ended
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/pods?watch=1", nil)
 	if err != nil {

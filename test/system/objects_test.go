@@ -92,7 +92,8 @@ func TestObjects(t *testing.T) {
 	before := n.waitReady("web")
 
 	for command, want := range map[string]string{
-		"cat /c/deep/a": "1", "stat -L -c %a /c/b": "400", "cat /s/password": hidden, "stat -L -c %a /s/password": "440", "echo $PASSWORD $SAYS$NONE": hidden + " 1!",
+		"cat /c/deep/a": "1", "stat -L -c %a /c/b": "400", "cat /s/password": hidden, "stat -L -c %a " +
+			"/s/password": "440", "echo $PASSWORD $SAYS$NONE": hidden + " 1!",
 		"cat /all/b /all/password /all/cpu": "one" + hidden + "250", "readlink /c/deep": "..data/deep", "cat /one": "one",
 		"touch /c/x /s/x /all/x 2>/dev/null || echo no": "no",
 		`awk '$5 == "/s" || $5 == "/all" {for (i = 1; i < NF; i++) if ($i == "-") print $(i+1)}' /proc/self/mountinfo | sort -u`: "tmpfs",
@@ -135,8 +136,8 @@ func TestObjects(t *testing.T) {
 	n.requireNoPods()
 }
 
-// requireNotOnDisk looks for a value in every file of the node that is not in memory, but for the manifest it came from. The run
-// directory is memory on a real node.
+// requireNotOnDisk looks for a value in every file of the node that is not in memory, but for the manifest it came
+// from. The run directory is memory on a real node.
 func (n *Node) requireNotOnDisk(value string) {
 	n.t.Helper()
 	forms := [][]byte{[]byte(value)}
@@ -199,7 +200,8 @@ func TestMissingObjects(t *testing.T) {
 		}
 	}
 	n.wait("env", "without its secret", says(`secret "keys" not found`))
-	if err := os.WriteFile(filepath.Join(n.Dir, "manifests", "keys.yaml"), []byte(secretOf("keys", "b: x")), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Dir, "manifests", "keys.yaml"), []byte(secretOf("keys", "b: x")),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	n.logHas("keys.yaml", "the file has mode 0644", "0600")
@@ -216,7 +218,8 @@ func TestMissingObjects(t *testing.T) {
 	n.wait("late", "waiting for its class", func(p *corev1.Pod) bool {
 		return p != nil && strings.Contains(p.Status.Message, "no PriorityClass with name important")
 	})
-	n.apply("class.yaml", "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: important}\nvalue: 1000\n")
+	n.apply("class.yaml", "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: important}\nvalue: "+
+		"1000\n")
 	if p := n.waitReady("late"); p.Spec.Priority == nil || *p.Spec.Priority != 1000 {
 		t.Errorf("priority %v", p.Spec.Priority)
 	}
@@ -232,10 +235,12 @@ func TestPersistentVolumes(t *testing.T) {
 	}
 	write(t, filepath.Join(data, "sub", "precious"), "mine")
 	volume := func(name, source string) string {
-		return "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: " + name + "}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], " + source + "}\n"
+		return "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: " + name +
+			"}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], " + source + "}\n"
 	}
 	claim := func(name, volume string) string {
-		return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: " + name + "}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}" + volume + "}\n"
+		return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: " + name +
+			"}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}" + volume + "}\n"
 	}
 	n.apply("pod.yaml", pod("db", `
   securityContext: {runAsUser: 1000, fsGroup: 2345}
@@ -253,7 +258,8 @@ func TestPersistentVolumes(t *testing.T) {
 	})
 	n.apply("pv.yaml", volume("disk", "local: {path: "+data+"}, claimRef: {namespace: default, name: data}"))
 	n.waitReady("db")
-	if got := n.sh("db", "cat /data/sub/precious; stat -c ' %g %a' /data/sub; echo more > /data/sub/new; ls -ln /data/sub/new | awk '{print $4}'"); got != "mine 2345 2770\n2345\n" {
+	if got := n.sh("db", "cat /data/sub/precious; stat -c ' %g %a' /data/sub; echo more > /data/sub/new; ls -ln "+
+		"/data/sub/new | awk '{print $4}'"); got != "mine 2345 2770\n2345\n" {
 		t.Errorf("%q", got)
 	}
 	n.remove("pod.yaml")
@@ -306,12 +312,14 @@ func TestImageVolumesAndPullSecrets(t *testing.T) {
 	n.applySecret("registry.yaml", `{apiVersion: v1, kind: Secret, metadata: {name: registry}, type: kubernetes.io/dockerconfigjson,
   stringData: {.dockerconfigjson: '{"auths": {"`+addr+`": {"username": "me", "password": "secret"}}}'}}`)
 	n.waitReady("private")
-	if got := n.sh("private", "test -x /img/bin/busybox && echo root; test -x /bins/busybox && echo sub; touch /img/x 2>/dev/null || echo read-only"); got != "root\nsub\nread-only\n" {
+	if got := n.sh("private", "test -x /img/bin/busybox && echo root; test -x /bins/busybox && echo sub; touch /img/x "+
+		"2>/dev/null || echo read-only"); got != "root\nsub\nread-only\n" {
 		t.Errorf("%q", got)
 	}
 
 	// A class that names another handler than itself.
-	n.apply("class.yaml", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: fast}\nhandler: crun\noverhead: {podFixed: {memory: 10Mi}}\n")
+	n.apply("class.yaml", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: fast}\nhandler: "+
+		"crun\noverhead: {podFixed: {memory: 10Mi}}\n")
 	n.apply("other.yaml", pod("other", "\n  runtimeClassName: fast"+sleeping))
 	if p := n.waitReady("other"); p.Spec.Overhead.Memory().String() != "10Mi" {
 		t.Errorf("overhead %v", p.Spec.Overhead)
@@ -338,12 +346,14 @@ func TestSizeLimitOfEmptyDir(t *testing.T) {
     command: [sleep, "1000000"]
     volumeMounts: [{name: disk, mountPath: /d}, {name: memory, mountPath: /m}]`))
 	n.waitReady("full")
-	if got := n.sh("full", "dd if=/dev/zero of=/m/x bs=64k count=32 2>/dev/null || wc -c < /m/x"); strings.TrimSpace(got) != "1048576" {
+	if got := n.sh("full", "dd if=/dev/zero of=/m/x bs=64k count=32 2>/dev/null || wc -c < "+
+		"/m/x"); strings.TrimSpace(got) != "1048576" {
 		t.Errorf("in memory are %q bytes", got)
 	}
 	n.sh("full", "dd if=/dev/zero of=/d/x bs=64k count=32 2>/dev/null; sync")
 	p := n.waitPhase("full", corev1.PodFailed)
-	if p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, `Usage of EmptyDir volume "disk" exceeds the limit "1Mi"`) {
+	if p.Status.Reason != "Evicted" ||
+		!strings.Contains(p.Status.Message, `Usage of EmptyDir volume "disk" exceeds the limit "1Mi"`) {
 		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 	}
 	if c := condition(p, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue {
@@ -371,7 +381,8 @@ func TestLimitOfEphemeralStorage(t *testing.T) {
 	limited("small", "dd if=/dev/zero of=/tmp/x bs=1M count=1")
 	for _, name := range []string{"layer", "log"} {
 		p := n.waitPhase(name, corev1.PodFailed)
-		if p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, `Container main exceeded its local ephemeral storage limit "4Mi"`) {
+		if p.Status.Reason != "Evicted" ||
+			!strings.Contains(p.Status.Message, `Container main exceeded its local ephemeral storage limit "4Mi"`) {
 			t.Errorf("%s: %s: %s", name, p.Status.Reason, p.Status.Message)
 		}
 	}

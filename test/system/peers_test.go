@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/test/peer"
 )
 
-// peers has the runtime of each test that is run on another than the embedded one, by the test's name. What is run below such a
-// test has nodes with that runtime.
+// peers has the runtime of each test that is run on another than the embedded one, by the test's name. What is run
+// below such a test has nodes with that runtime.
 var peers sync.Map
 
 func peerOf(t *testing.T) (peer.Program, bool) {
@@ -35,29 +35,42 @@ func peerOf(t *testing.T) (peer.Program, bool) {
 func (n *Node) usePeer(p peer.Program) {
 	n.t.Helper()
 	n.peer = peer.New(n.t, p, peer.Place{
-		Dir: n.Dir + "/peer", Bridge: n.Bridge, CIDR: n.CIDR, Images: filepath.Dir(testImages(n.t)[0]), Log: n.Dir + "/peer.log",
+		Dir: n.Dir + "/peer", Bridge: n.Bridge, CIDR: n.CIDR, Images: filepath.Dir(testImages(n.t)[0]), Log: n.Dir +
+			"/peer.log",
 	})
 	n.peer.Start(n.t)
 }
 
-// peerLacks are the cases of [TestFields] that runtimes other than the embedded one cannot pass, and why, by their releases.
+// peerLacks are the cases of [TestFields] that runtimes other than the embedded one cannot pass, and why, by their
+// releases.
 var peerLacks = map[string]map[string]string{
 	"stop-signal": {
 		peer.Containerd16: "takes the stop signal from the image alone",
 		peer.Containerd22: "takes the stop signal from the image alone",
 		peer.CRIO134:      "takes the stop signal from the image alone",
 	},
-	"groups-strict":         {peer.Containerd16: "is older than the policy of supplemental groups"},
-	"own-users":             {peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps, peer.CRIO134: noIDMaps},
-	"proc-unmasked":         {peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps, peer.CRIO134: noIDMaps},
+	"groups-strict": {peer.Containerd16: "is older than the policy of supplemental groups"},
+	"own-users": {
+		peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps,
+		peer.CRIO134: noIDMaps,
+	},
+	"proc-unmasked": {
+		peer.Containerd16: "is older than user namespaces", peer.Containerd22: noIDMaps,
+		peer.CRIO134: noIDMaps,
+	},
 	"image-volume":          {peer.Containerd16: "is older than image volumes"},
 	"recursively-read-only": {peer.Containerd16: "is older than recursive read-only mounts"},
 	"app-armor-missing":     {peer.CRIO134: "sets a profile only where the kernel has AppArmor (specSetApparmorProfile)"},
-	"no-such-program":       {peer.CRIO134: "has runc look for the program when the container is created, so that there never is one that has ended"},
-	"port-of-host-address":  {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
-	"bind-mount-options":    {peer.Containerd16: noMountOptions, peer.Containerd22: noMountOptions, peer.CRIO134: noMountOptions},
+	"no-such-program": {peer.CRIO134: "has runc look for the program when the container is created, so that there " +
+		"never is one that has ended"},
+	"port-of-host-address": {peer.CRIO134: "does not masquerade what comes from 127.0.0.1 to a host port"},
+	"bind-mount-options": {
+		peer.Containerd16: noMountOptions, peer.Containerd22: noMountOptions,
+		peer.CRIO134: noMountOptions,
+	},
 	"pull-always": {
-		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the image", peer.CRIO134: "has a registry for the image",
+		peer.Containerd16: "has a registry for the image", peer.Containerd22: "has a registry for the " +
+			"image", peer.CRIO134: "has a registry for the image",
 	},
 }
 
@@ -78,8 +91,8 @@ func onPeer(t *testing.T, p peer.Program) {
 	}
 }
 
-// peerLogs has the agent rotate the log of a container, also when it was killed between moving it away and the runtime opening
-// another.
+// peerLogs has the agent rotate the log of a container, also when it was killed between moving it away and the runtime
+// opening another.
 func peerLogs(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, "--log-max-size=40Ki", "--log-max-files=50", "--log-monitor-interval=1s")
@@ -136,8 +149,8 @@ func peerLogs(t *testing.T) {
 	n.requireNoPods()
 }
 
-// TestKilledPeer kills the runtime below pods. The agent says so, waits for it and goes on; containers do not notice, and what has
-// ended meanwhile is known as soon as the runtime is there again.
+// TestKilledPeer kills the runtime below pods. The agent says so, waits for it and goes on; containers do not notice,
+// and what has ended meanwhile is known as soon as the runtime is there again.
 func TestKilledPeer(t *testing.T) {
 	t.Parallel()
 	peers.Store(t.Name(), peer.Containerd(t))
@@ -147,7 +160,7 @@ func TestKilledPeer(t *testing.T) {
   - name: main
     image: `+image+`
     command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 1000 & wait; done']
-    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, failureThreshold: 1}`))
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}`))
 	n.apply("ends.yaml", pod("ends", `
   restartPolicy: Never
   containers: [{name: main, image: `+image+`, command: [sh, -c, 'while ! test -e /end; do sleep 0.1; done; exit 7']}]`))
@@ -189,8 +202,8 @@ func TestContainerd2(t *testing.T) { onPeer(t, peer.Containerd2(t)) }
 // TestCRIO runs the agent on the CRI-O that the environment names, as it is installed.
 func TestCRIO(t *testing.T) { onPeer(t, peer.CRIO(t, false)) }
 
-// TestPurgeOfPeer purges a node that has forgotten nothing of the runtime below it. While the runtime is dead, its pods keep
-// everything.
+// TestPurgeOfPeer purges a node that has forgotten nothing of the runtime below it. While the runtime is dead, its pods
+// keep everything.
 func TestPurgeOfPeer(t *testing.T) {
 	t.Parallel()
 	peers.Store(t.Name(), peer.Containerd(t))

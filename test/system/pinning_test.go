@@ -65,8 +65,10 @@ func (n *Node) waitRefused(name, reason string, phase corev1.PodPhase, message s
 	})
 }
 
-// TestExclusiveCPUs follows one exclusive CPU of two from pod to pod, through a killed agent, and asks the kernel each time.
+// TestExclusiveCPUs follows one exclusive CPU of two from pod to pod, through a killed agent, and asks the kernel each
+// time.
 func TestExclusiveCPUs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "--cpu-manager-policy=static", "--reserved-cpus=0")
 	online, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -115,7 +117,8 @@ func TestExclusiveCPUs(t *testing.T) {
 	n.drift(id, "cpuset.cpus", "0-1")
 	n.eventually("the change to be told of and corrected", func() error {
 		events := n.must("events", "own")
-		if !strings.Contains(events, "cpuset.cpus is 0-1, should be 1 (CPUs that were assigned)") || !strings.Contains(events, "; corrected") {
+		if !strings.Contains(events, "cpuset.cpus is 0-1, should be 1 (CPUs that were assigned)") ||
+			!strings.Contains(events, "; corrected") {
 			return fmt.Errorf("events:\n%s", events)
 		}
 		if got := n.groupFile("own", "cpuset.cpus", "cpuset.cpus"); got != "1" {
@@ -146,14 +149,16 @@ func TestExclusiveCPUs(t *testing.T) {
 	n.waitGone("later")
 	n.waitCPUs("shared", "0-1")
 	n.waitCPUs("half", "0-1")
-	if b, err := os.ReadFile(filepath.Join(n.Dir, "root", "pinned.json")); err != nil || !strings.Contains(string(b), `"pods":[]`) {
+	if b, err := os.ReadFile(filepath.Join(n.Dir, "root", "pinned.json")); err != nil ||
+		!strings.Contains(string(b), `"pods":[]`) {
 		t.Errorf("with nothing given out the file of assignments says %s (%v)", b, err)
 	}
 }
 
-// TestExclusiveCPUsPolicyChanges turns the policy on and off under running pods: kubelet wants its file removed and its pods
-// drained, here the pods are moved.
+// TestExclusiveCPUsPolicyChanges turns the policy on and off under running pods: kubelet wants its file removed and its
+// pods drained, here the pods are moved.
 func TestExclusiveCPUsPolicyChanges(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	if b, err := os.ReadFile("/sys/devices/system/cpu/online"); err != nil || strings.TrimSpace(string(b)) != "0-1" {
 		t.Skipf("needs a machine with the CPUs 0-1 to know what is given, has %s (%v)", b, err)
@@ -175,7 +180,8 @@ func TestExclusiveCPUsPolicyChanges(t *testing.T) {
 		t.Errorf("the CPU quota of a container with a CPU of its own is %s", got)
 	}
 	n.must("cgroups", "check")
-	if got := n.must("cgroups", "show", "own/c"); !strings.Contains(got, "exclusive CPUs") || !strings.Contains(got, "no quota: it has CPUs of its own") {
+	if got := n.must("cgroups", "show", "own/c"); !strings.Contains(got, "exclusive CPUs") ||
+		!strings.Contains(got, "no quota: it has CPUs of its own") {
 		t.Errorf("the inspector does not know of the CPU of its own:\n%s", got)
 	}
 

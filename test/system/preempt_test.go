@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPreemption makes room on a full node for a critical pod, but not for one that must not preempt. The pod that has gone for it returns after it.
+// TestPreemption makes room on a full node for a critical pod, but not for one that must not preempt. The pod that has
+// gone for it returns after it.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, "--max-pods=2")
@@ -15,7 +16,8 @@ func TestPreemption(t *testing.T) {
 	n.apply("high.yaml", pod("high", "\n  priority: 1000"+sleeping))
 	n.waitReady("low")
 	before := n.waitReady("high")
-	n.apply("polite.yaml", pod("polite", "\n  priorityClassName: system-node-critical\n  preemptionPolicy: Never"+sleeping))
+	n.apply("polite.yaml", pod("polite",
+		"\n  priorityClassName: system-node-critical\n  preemptionPolicy: Never"+sleeping))
 	n.wait("polite", "waiting", held("OutOfpods", "capacity: 2"))
 	n.remove("polite.yaml")
 	n.waitGone("polite")
@@ -24,7 +26,8 @@ func TestPreemption(t *testing.T) {
 	p := n.waitPhase("low", corev1.PodFailed)
 	target := false
 	for _, c := range p.Status.Conditions {
-		target = target || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+		target = target || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason == corev1.PodReasonTerminationByKubelet
 	}
 	if p.Status.Reason != "Preempting" || !target {
 		t.Errorf("preempted it is %s %q: %+v", p.Status.Reason, p.Status.Message, p.Status.Conditions)

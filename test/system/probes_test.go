@@ -8,7 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// asked is a pod with probes of every kind that busybox can answer; what they say is a matter of files in its container.
+// asked is a pod with probes of every kind that busybox can answer; what they say is a matter of files in its
+// container.
 const asked = `apiVersion: v1
 kind: Pod
 metadata: {name: asked, annotations: {berth.node/probe-period-ms: "200"}}
@@ -19,17 +20,17 @@ spec:
     image: berth.test/busybox:1
     command: [sh, -c, "mkdir /www; touch /www/ok; httpd -p 8080 -h /www; sleep 0.3; touch /started; exec sleep 1000"]
     ports: [{name: web, containerPort: 8080}]
-    startupProbe: {exec: {command: [test, -e, /started]}, failureThreshold: 1000}
+    startupProbe: {exec: {command: [test, -e, /started]}, timeoutSeconds: 20, failureThreshold: 1000}
     livenessProbe: {tcpSocket: {port: 8080}, timeoutSeconds: 20, failureThreshold: 2}
     readinessProbe: {httpGet: {path: /ok, port: web, httpHeaders: [{name: X-A, value: b}]}, timeoutSeconds: 20, failureThreshold: 2}
   - name: beside
     image: berth.test/busybox:1
     command: [sleep, "1000"]
-    readinessProbe: {exec: {command: [sh, -c, "test -e /ready || { sleep 1000 & sleep 1000; }"]}, timeoutSeconds: 1, failureThreshold: 1}
+    readinessProbe: {exec: {command: [sh, -c, "test -e /ready || { sleep 1000 & sleep 1000; }"]}, timeoutSeconds: 5, failureThreshold: 1}
 `
 
-// TestProbes runs probes on a real pod: what they say becomes its readiness, and a container that does not live is restarted. A
-// killed agent changes neither.
+// TestProbes runs probes on a real pod: what they say becomes its readiness, and a container that does not live is
+// restarted. A killed agent changes neither.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -37,7 +38,8 @@ func TestProbes(t *testing.T) {
 	ready := func(main, beside bool) *corev1.Pod {
 		t.Helper()
 		return n.wait("asked", fmt.Sprintf("main ready %t, beside ready %t", main, beside), func(p *corev1.Pod) bool {
-			return containerState(p, "main").Ready == main && containerState(p, "beside").Ready == beside && containerState(p, "main").State.Running != nil
+			return containerState(p, "main").Ready == main && containerState(p, "beside").Ready == beside &&
+				containerState(p, "main").State.Running != nil
 		})
 	}
 	ready(true, false)
@@ -60,7 +62,10 @@ func TestProbes(t *testing.T) {
 		return nil
 	})
 	of := func(kind, result string) map[string]string {
-		return map[string]string{"probe_type": kind, "result": result, "container": "main", "pod": "asked-node", "namespace": "default", "pod_uid": string(before.UID)}
+		return map[string]string{
+			"probe_type": kind, "result": result, "container": "main", "pod": "asked-node",
+			"namespace": "default", "pod_uid": string(before.UID),
+		}
 	}
 	for _, kind := range []string{"Readiness", "Liveness"} {
 		if got := n.metrics("/metrics/probes").get(t, "prober_probe_total", of(kind, "successful")); got < 1 {
@@ -77,8 +82,10 @@ func TestProbes(t *testing.T) {
 
 	n.kill()
 	n.start()
-	after := n.wait("asked", "known again", func(p *corev1.Pod) bool { return containerState(p, "main").State.Running != nil })
-	if s := containerState(after, "main"); s.ContainerID != containerState(before, "main").ContainerID || s.RestartCount != 0 || !s.Ready || !*s.Started {
+	after := n.wait("asked", "known again",
+		func(p *corev1.Pod) bool { return containerState(p, "main").State.Running != nil })
+	if s := containerState(after, "main"); s.ContainerID != containerState(before, "main").ContainerID ||
+		s.RestartCount != 0 || !s.Ready || !*s.Started {
 		t.Errorf("after the agent's restart main is %+v", s)
 	}
 

@@ -39,7 +39,8 @@ func registry(t *testing.T) string {
 	addr := l.Addr().String()
 	l.Close()
 	dir := t.TempDir()
-	write(t, dir+"/config.yml", "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+dir+"/data}, delete: {enabled: true}}\nhttp: {addr: '"+addr+"'}\n")
+	write(t, dir+"/config.yml", "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+
+		""+dir+"/data}, delete: {enabled: true}}\nhttp: {addr: '"+addr+"'}\n")
 	cmd := exec.Command(prog, "serve", dir+"/config.yml")
 	cmd.Stdout, cmd.Stderr = io.Discard, io.Discard
 	if err := cmd.Start(); err != nil {
@@ -98,7 +99,9 @@ func registry(t *testing.T) string {
 }
 
 // faulty puts a proxy that misbehaves on blobs before a registry; it returns the proxy's address.
-func faulty(t *testing.T, addr string, fault func(n int, w http.ResponseWriter, r *http.Request) (handled bool)) string {
+func faulty(t *testing.T, addr string,
+	fault func(n int, w http.ResponseWriter, r *http.Request) (handled bool),
+) string {
 	t.Helper()
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
 	proxy.ErrorLog = nil

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestPurgeAsks purges a node that has been stopped, from where nobody can be asked: nothing is touched without a word that it is meant.
+// TestPurgeAsks purges a node that has been stopped, from where nobody can be asked: nothing is touched without a word
+// that it is meant.
 func TestPurgeAsks(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

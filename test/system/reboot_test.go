@@ -19,7 +19,8 @@ import (
 
 const (
 	rebootService = "/etc/systemd/system/berth-sys-reboot.service"
-	rebootBurst   = "apiVersion: v1\nkind: Pod\nmetadata: {name: burstable, annotations: {berth.node/oom-group: pod, berth.node/cpu-burst: 20ms}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "
+	rebootBurst   = "apiVersion: v1\nkind: Pod\nmetadata: {name: burstable, annotations: {berth.node/oom-group: pod, " +
+		"berth.node/cpu-burst: 20ms}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "
 )
 
 // rebootNode is a node on directories that outlast a reboot, but for the run directory.
@@ -38,8 +39,9 @@ func rebootNode(t *testing.T) *Node {
 	return n
 }
 
-// TestReboot is in two parts, with a reboot of the machine between them: BERTH_REBOOT=before leaves pods behind and an agent that is an
-// enabled service by its own unit, with the systemd driver; BERTH_REBOOT=after requires the pods to be back, and takes everything away.
+// TestReboot is in two parts, with a reboot of the machine between them: BERTH_REBOOT=before leaves pods behind and an
+// agent that is an enabled service by its own unit, with the systemd driver; BERTH_REBOOT=after requires the pods to be
+// back, and takes everything away.
 func TestReboot(t *testing.T) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		t.Skip("needs systemd: the agent is its service")
@@ -72,8 +74,11 @@ func beforeReboot(t *testing.T, n *Node) {
 	for _, img := range testImages(t) {
 		write(t, filepath.Join(n.Dir, "images", filepath.Base(img)), readAll(t, img))
 	}
-	n.apply("guaranteed.yaml", pod("guaranteed", "\n  containers: [{name: c, image: "+image+", command: [sleep, '1000'], resources: {limits: {cpu: 500m, memory: 64Mi}}}]"))
-	n.apply("burstable.yaml", rebootBurst+strings.Replace(sleeper, "%s", "{requests: {cpu: 250m}, limits: {cpu: 500m, memory: 64Mi}}", 1)+"\n")
+	n.apply("guaranteed.yaml", pod("guaranteed",
+		"\n  containers: [{name: c, image: "+image+", command: [sleep, '1000'], resources: {limits: {cpu: 500m, memory: "+
+			"64Mi}}}]"))
+	n.apply("burstable.yaml", rebootBurst+strings.Replace(sleeper, "%s",
+		"{requests: {cpu: 250m}, limits: {cpu: 500m, memory: 64Mi}}", 1)+"\n")
 	unit, err := exec.Command(n.Dir+"/bin/berth", append([]string{"unit", "--"}, n.agentArgs()[1:]...)...).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +121,11 @@ func afterReboot(t *testing.T, n *Node) {
 		t.Logf("%s: %d restarts", name, s.RestartCount)
 		values := []groupValue{sharesOf("512", "50"), quotaOf("50000", "50000 100000"), limitOf("67108864")}
 		if name == "burstable" {
-			values = []groupValue{sharesOf("256", "25"), quotaOf("50000", "50000 100000"), limitOf("67108864"), {"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"}, {v2: "memory.oom.group", want2: "1"}}
+			values = []groupValue{
+				sharesOf("256", "25"), quotaOf("50000", "50000 100000"), limitOf("67108864"),
+				{"cpu", "cpu.cfs_burst_us", "20000", "cpu.max.burst", "20000"},
+				{v2: "memory.oom.group", want2: "1"},
+			}
 		}
 		n.requireValues(name, n.podGroup(p), values)
 		if got := n.sh(name, "echo back"); got != "back\n" {

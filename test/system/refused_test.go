@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRefusedIsSeen writes manifests that are refused, and an edit that is not taken: the list, the description and the events tell.
+// TestRefusedIsSeen writes manifests that are refused, and an edit that is not taken: the list, the description and the
+// events tell.
 func TestRefusedIsSeen(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -38,8 +39,10 @@ func TestRefusedIsSeen(t *testing.T) {
 		})
 	}
 	says([]string{"pods"}, "new-node 0/0 Refused", "torn.yaml 0/0 Refused", "web-node 1/1 Running,EditRefused")
-	says([]string{"describe", "new"}, "Manifest: "+n.Dir+"/manifests/new.yaml", "Problem: "+n.Dir+"/manifests/new.yaml: line", "spec.containers[0].image", "Remedy: mend", "ManifestRefused")
-	says([]string{"describe", "web"}, "Problem: "+n.Dir+"/manifests/web.yaml: line", "Remedy: the pod runs on", "ManifestRefused")
+	says([]string{"describe", "new"}, "Manifest: "+n.Dir+"/manifests/new.yaml",
+		"Problem: "+n.Dir+"/manifests/new.yaml: line", "spec.containers[0].image", "Remedy: mend", "ManifestRefused")
+	says([]string{"describe", "web"}, "Problem: "+n.Dir+"/manifests/web.yaml: line", "Remedy: the pod runs on",
+		"ManifestRefused")
 	says([]string{"describe", "torn"}, "torn.yaml: line 1")
 	says([]string{"events"}, "torn.yaml: line 1", "pod/new-node", "pod/web-node")
 	<-told.came

@@ -2,7 +2,6 @@ package system
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +73,7 @@ func TestResizeWholePod(t *testing.T) {
 
 // The memory of a pod with a CPU of its own changes, its CPUs do not.
 func TestResizePinned(t *testing.T) {
+	t.Parallel()
 	if all := strings.TrimSpace(readAll(t, "/sys/devices/system/cpu/online")); all != "0-1" {
 		t.Skipf("needs a machine with the CPUs 0-1 to know what is given, has %s", all)
 	}
@@ -111,9 +111,7 @@ func TestResizeKilled(t *testing.T) {
 		}
 		return nil
 	})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := chances(t)
 	for i := range int64(12) {
 		milli, mib := 100+100*rnd.Int64N(9), 48+8*rnd.Int64N(9)
 		n.apply("resizable.yaml", resizable(fmt.Sprintf("%dm", milli), fmt.Sprintf("%dMi", mib), "32Mi"))

@@ -44,7 +44,8 @@ spec:
 func limits(t *testing.T, group string) (milli, memory int64) {
 	t.Helper()
 	var quota, period int64
-	text := groupFile("cpu", group, "cpu.cfs_quota_us", "cpu.max") + " " + groupFile("cpu", group, "cpu.cfs_period_us", "none")
+	text := groupFile("cpu", group, "cpu.cfs_quota_us", "cpu.max") + " " +
+		groupFile("cpu", group, "cpu.cfs_period_us", "none")
 	if _, err := fmt.Sscan(text, &quota, &period); err == nil && period > 0 && quota > 0 {
 		milli = quota * 1000 / period
 	}
@@ -85,7 +86,8 @@ func TestResize(t *testing.T) {
 				return false
 			}
 			s := p.Status.ContainerStatuses[0]
-			return s.Resources.Limits.Cpu().String() == cpu && s.Resources.Limits.Memory().String() == memory && condition(p, corev1.PodResizeInProgress) == nil
+			return s.Resources.Limits.Cpu().String() == cpu && s.Resources.Limits.Memory().String() == memory &&
+				condition(p, corev1.PodResizeInProgress) == nil
 		}
 	}
 	check(p, "at first", 600, 64, 1600, 112)
@@ -119,7 +121,8 @@ func TestResize(t *testing.T) {
 
 	// A crash in the middle: whoever comes next goes on with what was decided.
 	n.kill()
-	if err := os.Remove("/proc/" + n.processesIn(n.groupOf(q, q.Status.ContainerStatuses[0]))[0] + "/root/held/file"); err != nil {
+	if err := os.Remove("/proc/" + n.processesIn(n.groupOf(q, q.Status.ContainerStatuses[0]))[0] +
+		"/root/held/file"); err != nil {
 		t.Fatal(err)
 	}
 	n.start()
@@ -142,15 +145,18 @@ func TestResize(t *testing.T) {
 	// The second container restarts for its memory, the first does not.
 	n.apply("resizable.yaml", resizable("200m", "40Mi", "48Mi"))
 	q = n.wait("resizable", "restarted", func(p *corev1.Pod) bool {
-		return isReady(p) && p.Status.ContainerStatuses[1].RestartCount == 1 && condition(p, corev1.PodResizeInProgress) == nil
+		return isReady(p) && p.Status.ContainerStatuses[1].RestartCount == 1 &&
+			condition(p, corev1.PodResizeInProgress) == nil
 	})
 	check(q, "after the second's restart", 200, 40, 1200, 104)
-	if _, m := limits(t, n.groupOf(q, q.Status.ContainerStatuses[1])); m != 48<<20 || q.UID != p.UID || ids(q)[0] != before[0] {
+	if _, m := limits(t, n.groupOf(q, q.Status.ContainerStatuses[1])); m != 48<<20 || q.UID != p.UID ||
+		ids(q)[0] != before[0] {
 		t.Errorf("the second container has %d bytes, the first is %s", m, ids(q)[0])
 	}
 
 	// More than the node has is told, and nothing changes.
-	n.apply("resizable.yaml", strings.ReplaceAll(resizable("4000", "40Mi", "48Mi"), "requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 4000", "requests: {cpu: 4000, memory: 16Mi}, limits: {cpu: 4000"))
+	n.apply("resizable.yaml", strings.ReplaceAll(resizable("4000", "40Mi", "48Mi"),
+		"requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 4000", "requests: {cpu: 4000, memory: 16Mi}, limits: {cpu: 4000"))
 	q = n.wait("resizable", "infeasible", func(p *corev1.Pod) bool { return condition(p, corev1.PodResizePending) != nil })
 	if c := condition(q, corev1.PodResizePending); c.Reason != corev1.PodReasonInfeasible {
 		t.Errorf("condition: %+v", c)

@@ -13,18 +13,22 @@ import (
 	"github.com/berth-node/berth/systemd/systemdtest"
 )
 
-// TestMachineShutdown has a login manager on a bus of its own shut the machine down. The plain pod ends before the critical one does,
-// and both before the machine may go.
+// TestMachineShutdown has a login manager on a bus of its own shut the machine down. The plain pod ends before the
+// critical one does, and both before the machine may go.
 func TestMachineShutdown(t *testing.T) {
+	t.Parallel()
 	login := systemdtest.Start(t, time.Minute)
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", login.Address)
 	n := newNode(t, "--shutdown-grace-period=20s", "--shutdown-grace-period-critical-pods=10s")
+	n.env = []string{"DBUS_SYSTEM_BUS_ADDRESS=" + login.Address}
 	said := filepath.Join(n.Dir, "said")
 	write(t, said, "")
 	speaker := func(name, more string) string {
-		return pod(name, "\n  terminationGracePeriodSeconds: 9"+more+"\n  volumes: [{name: said, hostPath: {path: "+said+", type: File}}]"+
-			"\n  containers: [{name: main, image: "+image+", command: [sh, -c, 'trap \"echo "+name+" >> /said; exit 0\" TERM; touch /up; while true; do sleep 0.1; done'], volumeMounts: [{name: said, mountPath: /said}],"+
-			" readinessProbe: {exec: {command: [test, -e, /up]}}}]") // before that the shell, a process 1, would not hear the signal
+		return pod(name, "\n  terminationGracePeriodSeconds: 9"+more+"\n  volumes: [{name: said, hostPath: {path: "+
+			""+said+", type: File}}]"+
+			"\n  containers: [{name: main, image: "+image+", command: [sh, -c, 'trap \"echo "+name+" >> /said; exit 0\" TERM; "+
+			"touch /up; while true; do sleep 0.1; done'], volumeMounts: [{name: said, mountPath: /said}],"+
+			// before that the shell, a process 1, would not hear the signal
+			" readinessProbe: {exec: {command: [test, -e, /up]}}}]")
 	}
 	n.apply("critical.yaml", speaker("critical", "\n  priorityClassName: system-node-critical\n  priority: 2000001000"))
 	n.apply("plain.yaml", speaker("plain", ""))
@@ -41,9 +45,10 @@ func TestMachineShutdown(t *testing.T) {
 	}
 	for _, name := range []string{"plain", "critical"} {
 		p := n.pod(name)
-		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Terminated" || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.DisruptionTarget && c.Reason == "TerminationByKubelet"
-		}) {
+		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Terminated" ||
+			!slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.DisruptionTarget && c.Reason == "TerminationByKubelet"
+			}) {
 			t.Errorf("%s: %+v", name, p.Status)
 		}
 	}

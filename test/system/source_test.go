@@ -32,7 +32,8 @@ func (n *Node) logHas(words ...string) {
 	})
 }
 
-// TestBadManifestsHarmNothing turns a running pod's file invalid in several ways: the pod stays, and the field is named.
+// TestBadManifestsHarmNothing turns a running pod's file invalid in several ways: the pod stays, and the field is
+// named.
 func TestBadManifestsHarmNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
@@ -124,8 +125,8 @@ func TestManifestDirectory(t *testing.T) {
 func TestUnsupportedIsRefused(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	n.apply("u.yaml", pod("u", "\n  volumes: [{name: v, csi: {driver: x}}]"+sleeping))
-	n.logHas("u.yaml", "spec.volumes[0].csi")
+	n.apply("u.yaml", pod("u", "\n  volumes: [{name: v, flocker: {datasetName: x}}]"+sleeping))
+	n.logHas("u.yaml", "spec.volumes[0].flocker")
 	if n.pod("u") != nil {
 		t.Error("the pod was accepted")
 	}

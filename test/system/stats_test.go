@@ -21,8 +21,8 @@ import (
 	"github.com/berth-node/berth/cgroups/systemd"
 )
 
-// load is a pod that burns what CPU it may have, holds memory, has files in a volume and in its layer, and serves them; and one
-// that is killed for its memory again and again.
+// load is a pod that burns what CPU it may have, holds memory, has files in a volume and in its layer, and serves them;
+// and one that is killed for its memory again and again.
 const load = `
 apiVersion: v1
 kind: Pod
@@ -74,7 +74,8 @@ func TestStats(t *testing.T) {
 	}
 	n.eventually("the files to be served", fetch)
 	n.eventually("the memory to be held", func() error {
-		if fi, err := os.Stat("/proc/" + n.processesIn(n.groupOf(p, p.Status.ContainerStatuses[0]))[0] + "/root/tmpfs/held"); err != nil || fi.Size() != 20<<20 {
+		if fi, err := os.Stat("/proc/" + n.processesIn(n.groupOf(p, p.Status.ContainerStatuses[0]))[0] +
+			"/root/tmpfs/held"); err != nil || fi.Size() != 20<<20 {
 			return fmt.Errorf("not yet: %w", err)
 		}
 		return nil
@@ -99,7 +100,11 @@ func TestStats(t *testing.T) {
 			c0, s0, sum = cpu(), sent(), statsapi.Summary{}
 			n.getJSON("/stats/summary", &sum)
 			one := containerStats(t, podStats(t, &sum, p), "busy")
-			if used, cpu := one.Rootfs.UsedBytes, one.CPU.UsageCoreNanoSeconds; used == nil || *used < 2<<20 || cpu == nil || float64(*cpu) < c0*1e9 {
+			if one.Rootfs == nil || one.CPU == nil {
+				return errors.New("there is nothing of it yet")
+			}
+			if used, cpu := one.Rootfs.UsedBytes, one.CPU.UsageCoreNanoSeconds; used == nil || *used < 2<<20 || cpu == nil ||
+				float64(*cpu) < c0*1e9 {
 				return errors.New("it is not measured yet")
 			}
 			return nil
@@ -113,24 +118,28 @@ func TestStats(t *testing.T) {
 		t.Helper()
 		if got == nil {
 			t.Errorf("%s is not told", what)
-		} else if float64(*got) < math.Round(least) || float64(*got) > math.Round(most) { // seconds do not hold each nanosecond
+			// seconds do not hold each nanosecond
+		} else if float64(*got) < math.Round(least) || float64(*got) > math.Round(most) {
 			t.Errorf("%s is %d, the kernel says %.0f to %.0f", what, *got, least, most)
 		}
 	}
 	within("CPU time", one.CPU.UsageCoreNanoSeconds, c0*1e9, c1*1e9)
 	within("pod's CPU time", ps.CPU.UsageCoreNanoSeconds, c0*1e9, math.Inf(1))
-	// It is limited to 100e6. A window is no multiple of periods, and on a busy machine there may be one in which it does not run.
+	// It is limited to 100e6. A window is no multiple of periods, and on a busy machine there may be one in which it does
+	// not run.
 	n.eventually("the use of the CPU to be told", func() error {
 		var s statsapi.Summary
 		n.getJSON("/stats/summary", &s)
-		if now := containerStats(t, podStats(t, &s, p), "busy").CPU.UsageNanoCores; now == nil || *now < 20e6 || *now > 300e6 {
+		if now := containerStats(t, podStats(t, &s, p), "busy").CPU.UsageNanoCores; now == nil || *now < 20e6 ||
+			*now > 300e6 {
 			return errors.New("it is not near the limit")
 		}
 		return nil
 	})
 	within("working set", one.Memory.WorkingSetBytes, 20<<20, 64<<20)
 	within("available", one.Memory.AvailableBytes, 1, 44<<20)
-	if m := one.Memory; m.AvailableBytes != nil && m.WorkingSetBytes != nil && *m.AvailableBytes+*m.WorkingSetBytes != 64<<20 {
+	if m := one.Memory; m.AvailableBytes != nil && m.WorkingSetBytes != nil &&
+		*m.AvailableBytes+*m.WorkingSetBytes != 64<<20 {
 		t.Errorf("available %d and working set %d are not the limit together", *m.AvailableBytes, *m.WorkingSetBytes)
 	}
 	within("sent", ps.Network.TxBytes, s0, s1)
@@ -178,7 +187,8 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s is %f, less than %f", name, got, least)
 		}
 	}
-	if got := cad.get(t, "container_network_transmit_bytes_total", map[string]string{"pod": p.Name, "interface": "eth0"}); got < 15<<20 {
+	if got := cad.get(t, "container_network_transmit_bytes_total",
+		map[string]string{"pod": p.Name, "interface": "eth0"}); got < 15<<20 {
 		t.Errorf("container_network_transmit_bytes_total is %f", got)
 	}
 	for _, name := range []string{"kubelet_running_pods", "berth_node_memory_available_bytes"} {
@@ -199,7 +209,8 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// pressureTotals are the kernel's totals of waiting in a group in microseconds, by resource; none where groups have no pressure.
+// pressureTotals are the kernel's totals of waiting in a group in microseconds, by resource; none where groups have no
+// pressure.
 func pressureTotals(group string) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, what := range []string{"cpu", "memory", "io"} {
@@ -214,7 +225,9 @@ func pressureTotals(group string) map[string]uint64 {
 }
 
 // requirePressure holds what is told against what the kernel said before and after.
-func requirePressure(t *testing.T, whose string, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats, io *statsapi.IOStats, before, after map[string]uint64) {
+func requirePressure(t *testing.T, whose string, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats,
+	io *statsapi.IOStats, before, after map[string]uint64,
+) {
 	t.Helper()
 	if len(before) == 0 {
 		if unified() {

@@ -19,6 +19,7 @@ type terminal struct {
 	master, slave *os.File
 	cmd           *exec.Cmd
 	exited        chan error
+	before        unix.Termios // what the terminal was before the program
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,6 +47,7 @@ func openTerminal(t *testing.T, width, height uint16, name string, args ...strin
 	}
 	term.slave = slave
 	term.resize(t, width, height)
+	term.before = term.modes(t)
 	term.cmd = exec.Command(name, args...)
 	term.cmd.Env = append(os.Environ(), "TERM=xterm-256color")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
@@ -153,7 +155,6 @@ func TestTop(t *testing.T) {
 		{"SIGINT", func(term *terminal) { _ = term.cmd.Process.Signal(syscall.SIGINT) }},
 	} {
 		term := openTerminal(t, 150, 20, bin("berth"), args...)
-		before := term.modes(t)
 		n.shows(term, alternate, "default/load-node", "by cpu", red)
 		term.press(t, "m")
 		n.shows(term, "memory")
@@ -161,10 +162,11 @@ func TestTop(t *testing.T) {
 		n.shows(term, "default/load-node/busy")
 		// A narrow terminal gets lines that fit: the last columns go.
 		term.resize(t, 40, 8)
-		if got := n.shows(term, "default/load-node/busy"); strings.Contains(got[strings.LastIndex(got, "default/load-node/busy"):], "IO-PSI") {
+		if got := n.shows(term, "default/load-node/busy"); strings.Contains(got[strings.LastIndex(got,
+			"default/load-node/busy"):], "IO-PSI") {
 			t.Errorf("%s: lines are longer than the terminal is wide: %q", c.name, got)
 		}
-		if running := term.modes(t); running.Lflag == before.Lflag {
+		if running := term.modes(t); running.Lflag == term.before.Lflag {
 			t.Errorf("%s: keys are not read as they come", c.name)
 		}
 		c.end(term)
@@ -180,8 +182,8 @@ func TestTop(t *testing.T) {
 			}
 		})
 		n.shows(term, back, cursor)
-		if after := term.modes(t); after != before {
-			t.Errorf("%s: the terminal is left as %+v, it was %+v", c.name, after, before)
+		if after := term.modes(t); after != term.before {
+			t.Errorf("%s: the terminal is left as %+v, it was %+v", c.name, after, term.before)
 		}
 	}
 

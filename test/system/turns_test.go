@@ -10,7 +10,8 @@ import (
 )
 
 func after(name, others, spec string) string {
-	return strings.Replace(pod(name, spec), "{name: "+name, "{annotations: {berth.node/after: '"+others+"'}, name: "+name, 1)
+	return strings.Replace(pod(name, spec), "{name: "+name, "{annotations: {berth.node/after: '"+others+"'}, name: "+name,
+		1)
 }
 
 func held(reason, message string) func(*corev1.Pod) bool {
@@ -26,10 +27,12 @@ func TestStaticPodsInOrder(t *testing.T) {
 	n.apply("web.yaml", after("web", "default/db=Ready, cache", sleeping))
 	n.wait("web", "waiting for its turn", held("NotItsTurn", "default/db-node is ready, which no manifest asks for"))
 	n.apply("cache.yaml", pod("cache", sleeping))
-	n.apply("db.yaml", pod("db", strings.Replace(sleeping, "containers: [{", "containers: [{readinessProbe: {exec: {command: [test, -e, /ready]}, periodSeconds: 1}, ", 1)))
+	n.apply("db.yaml", pod("db", strings.Replace(sleeping, "containers: [{",
+		"containers: [{readinessProbe: {exec: {command: [test, -e, /ready]}, periodSeconds: 1}, ", 1)))
 	n.waitPhase("db", corev1.PodRunning)
 	n.wait("web", "waiting for the other to be ready", held("NotItsTurn", "the pod starts when default/db-node is ready"))
-	if n.pod("web").Status.StartTime != nil && len(n.pod("web").Status.ContainerStatuses) > 0 && n.pod("web").Status.ContainerStatuses[0].State.Running != nil {
+	if n.pod("web").Status.StartTime != nil && len(n.pod("web").Status.ContainerStatuses) > 0 &&
+		n.pod("web").Status.ContainerStatuses[0].State.Running != nil {
 		t.Error("it runs before its turn")
 	}
 	n.sh("db", "touch /ready")
@@ -44,7 +47,8 @@ func TestStaticPodsInOrder(t *testing.T) {
 
 	n.apply("a.yaml", after("a", "b", sleeping))
 	n.apply("b.yaml", after("b", "default/a=Ready", sleeping))
-	n.wait("b", "told of the circle", held("NotItsTurn", "pods wait for each other (default/b-node after default/a-node after default/b-node)"))
+	n.wait("b", "told of the circle",
+		held("NotItsTurn", "pods wait for each other (default/b-node after default/a-node after default/b-node)"))
 	n.apply("b.yaml", pod("b", sleeping))
 	n.waitReady("a")
 	n.apply("c.yaml", after("c", "x/y/z", sleeping))
@@ -56,12 +60,14 @@ func TestStaticPodsInOrder(t *testing.T) {
 	n.requireNoPods()
 }
 
-// TestUpdateThatCannotRun changes a pod into one that the node would not take: the old one goes on until the new one can come.
+// TestUpdateThatCannotRun changes a pod into one that the node would not take: the old one goes on until the new one
+// can come.
 func TestUpdateThatCannotRun(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
 	with := func(port int) string {
-		return strings.Replace(sleeping, "containers: [{", fmt.Sprintf("containers: [{ports: [{containerPort: 80, hostPort: %d}], ", port), 1)
+		return strings.Replace(sleeping, "containers: [{",
+			fmt.Sprintf("containers: [{ports: [{containerPort: 80, hostPort: %d}], ", port), 1)
 	}
 	n.apply("other.yaml", pod("other", with(18301)))
 	n.waitReady("other")

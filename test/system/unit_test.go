@@ -20,8 +20,8 @@ func systemctl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestUnit runs the agent as the service that it writes the unit of, with the systemd driver: pods go on through a restart, kill -9
-// and stop of the service, and have their values after a reload of systemd.
+// TestUnit runs the agent as the service that it writes the unit of, with the systemd driver: pods go on through a
+// restart, kill -9 and stop of the service, and have their values after a reload of systemd.
 func TestUnit(t *testing.T) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		t.Skip("needs systemd: the agent is its service")
@@ -46,7 +46,8 @@ func TestUnit(t *testing.T) {
 	systemctl(t, "start", service)
 	pid := func() string { return systemctl(t, "show", "-p", "MainPID", "--value", service) }
 
-	n.apply("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {berth.node/oom-group: pod, berth.node/cpu-burst: 20ms}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+
+	n.apply("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {berth.node/oom-group: pod, "+
+		"berth.node/cpu-burst: 20ms}}\nspec:\n  terminationGracePeriodSeconds: 0\n  "+
 		fmt.Sprintf(sleeper, "{requests: {cpu: 250m}, limits: {cpu: 500m, memory: 64Mi}}")+"\n")
 	before := n.waitReady("a")
 	group := n.groupOf(before, before.Status.ContainerStatuses[0])
@@ -91,7 +92,8 @@ func TestUnit(t *testing.T) {
 
 	systemctl(t, "daemon-reload")
 	n.eventually("the values after a reload of systemd", values)
-	n.apply("b.yaml", strings.ReplaceAll(pod("b", "\n  "+fmt.Sprintf(sleeper, "{}")), "PeriodSeconds: 1", "PeriodSeconds: 0"))
+	n.apply("b.yaml", strings.ReplaceAll(pod("b", "\n  "+fmt.Sprintf(sleeper, "{}")), "PeriodSeconds: 1",
+		"PeriodSeconds: 0"))
 	n.waitReady("b")
 	n.remove("b.yaml")
 	n.waitGone("b")

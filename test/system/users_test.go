@@ -33,13 +33,14 @@ spec:
     volumeMounts: [{name: e, mountPath: /e}]
 `
 
-// TestOwnUsers runs pods with hostUsers: false: root in them is nobody on the node, each has ids of its own, their volumes do not
-// show it, and all of that goes on with the next agent.
+// TestOwnUsers runs pods with hostUsers: false: root in them is nobody on the node, each has ids of its own, their
+// volumes do not show it, and all of that goes on with the next agent.
 func TestOwnUsers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	host := filepath.Join(n.Dir, "host")
-	// Their root has to pass to its root file system, so the directories must let others through, as those in /run and /var/lib do.
+	// Their root has to pass to its root file system, so the directories must let others through, as those in /run and
+	// /var/lib do.
 	for _, err := range []error{os.Chmod(n.Dir, 0o711), os.MkdirAll(host, 0o755)} {
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +63,10 @@ func TestOwnUsers(t *testing.T) {
 		t.Errorf("the roots of two pods are users %d and %d", first, second)
 	}
 	empty := filepath.Join(n.Dir, "root/pods", string(a.UID), "volumes/kubernetes.io~empty-dir/e")
-	for file, want := range map[string]uint32{filepath.Join(empty, "root"): 0, filepath.Join(empty, "user"): 1000, filepath.Join(host, "a"): 0} {
+	for file, want := range map[string]uint32{
+		filepath.Join(empty, "root"): 0, filepath.Join(empty, "user"): 1000,
+		filepath.Join(host, "a"): 0,
+	} {
 		n.eventually(file+" to be there", func() error {
 			fi, err := os.Stat(file)
 			if err != nil {
@@ -75,7 +79,8 @@ func TestOwnUsers(t *testing.T) {
 		})
 	}
 	checks := map[string]string{
-		"id -u; stat -c %u:%g /e/root /e/user /h/a":                                                       "0\n0:0\n1000:1000\n0:0\n",
+		"id -u; stat -c %u:%g /e/root /e/user " +
+			"/h/a": "0\n0:0\n1000:1000\n0:0\n",
 		"echo x > /m/f; echo x > /sub/f; stat -c %u /m/f /sub/f /e/sub/f /etc/hosts /dev/termination-log": "0\n0\n0\n0\n0\n",
 		"ip link add d0 type bridge && ip link del d0 && echo ok":                                         "ok\n",
 		"mknod /x b 7 0 2>/dev/null || echo denied":                                                       "denied\n",
@@ -88,7 +93,8 @@ func TestOwnUsers(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", script, got, want)
 		}
 	}
-	if got := n.must("exec", "-c", "user", "a", "--", "sh", "-c", "id -u; grep CapEff /proc/self/status"); got != "1000\nCapEff:\t0000000000000000\n" {
+	if got := n.must("exec", "-c", "user", "a", "--", "sh", "-c",
+		"id -u; grep CapEff /proc/self/status"); got != "1000\nCapEff:\t0000000000000000\n" {
 		t.Errorf("user: got %q", got)
 	}
 
@@ -123,7 +129,8 @@ func (n *Node) hostRoot(p *corev1.Pod, container string) int {
 		n.t.Fatal(err)
 	}
 	var inside, outside, count int
-	if _, err := fmt.Sscan(string(b), &inside, &outside, &count); err != nil || inside != 0 || outside == 0 || count != 65536 {
+	if _, err := fmt.Sscan(string(b), &inside, &outside, &count); err != nil || inside != 0 || outside == 0 ||
+		count != 65536 {
 		n.t.Fatalf("uid_map of %s: %q, %v", p.Name, b, err)
 	}
 	return outside

@@ -121,9 +121,15 @@ func (s *reviewer) kubeconfig(t *testing.T, path string) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	b, err := json.Marshal(clientcmdapi.Config{
 		Kind: "Config", APIVersion: "v1", CurrentContext: "node",
-		Clusters:  []clientcmdapi.NamedCluster{{Name: "here", Cluster: clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: ca}}},
+		Clusters: []clientcmdapi.NamedCluster{{
+			Name:    "here",
+			Cluster: clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: ca},
+		}},
 		AuthInfos: []clientcmdapi.NamedAuthInfo{{Name: "node", AuthInfo: clientcmdapi.AuthInfo{Token: agentToken}}},
-		Contexts:  []clientcmdapi.NamedContext{{Name: "node", Context: clientcmdapi.Context{Cluster: "here", AuthInfo: "node"}}},
+		Contexts: []clientcmdapi.NamedContext{{
+			Name:    "node",
+			Context: clientcmdapi.Context{Cluster: "here", AuthInfo: "node"},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,11 +148,13 @@ func clientOf(t *testing.T, dir, user string, groups ...string) (cert, key strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, private)
+	request, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed, err := authority.SignClient(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}), time.Hour)
+	signed, err := authority.SignClient(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}),
+		time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +193,8 @@ func startReviewed(t *testing.T) *reviewed {
 // settings are the node's from its next start on, as a kubelet's file has them.
 func (h *reviewed) settings(rest string) {
 	h.t.Helper()
-	write(h.t, h.file, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: 127.0.0.1\nport: %d\n%s\n", h.port, rest))
+	write(h.t, h.file, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: "+
+		"127.0.0.1\nport: %d\nhealthzPort: 0\n%s\n", h.port, rest))
 }
 
 // code asks with a token.
@@ -209,9 +218,11 @@ func TestWebhook(t *testing.T) {
 	h := startReviewed(t)
 	cert, key := clientOf(t, h.ca, "kube-apiserver", "system:masters")
 	authentication := func(anonymous bool, ttl string) string {
-		return fmt.Sprintf("authentication: {anonymous: {enabled: %t}, webhook: {enabled: true, cacheTTL: %s}, x509: {clientCAFile: %s/ca.crt}}\n", anonymous, ttl, h.ca)
+		return fmt.Sprintf("authentication: {anonymous: {enabled: %t}, webhook: {enabled: true, cacheTTL: %s}, x509: "+
+			"{clientCAFile: %s/ca.crt}}\n", anonymous, ttl, h.ca)
 	}
-	h.settings(authentication(false, "1h") + "authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1ms}}")
+	h.settings(authentication(false, "1h") +
+		"authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 1h, cacheUnauthorizedTTL: 1ms}}")
 	h.start()
 	h.apply("web.yaml", pod("web", sleeping))
 	h.waitReady("web")
@@ -248,7 +259,8 @@ func TestWebhook(t *testing.T) {
 	// The next agent knows nothing of it, and is told to forget the other way round.
 	s.change(func() { s.users["good"], s.allowed["ann get metrics"] = "ann", true })
 	h.kill()
-	h.settings(authentication(true, "1ms") + "authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 1ms, cacheUnauthorizedTTL: 1h}}")
+	h.settings(authentication(true, "1ms") +
+		"authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 1ms, cacheUnauthorizedTTL: 1h}}")
 	h.start()
 	h.expect(200, "node_cpu_usage_seconds_total", "good", "GET", "/metrics/resource")
 	h.expect(403, "Forbidden", "good", "GET", "/stats/summary")
@@ -271,7 +283,8 @@ func TestWebhook(t *testing.T) {
 	s.asked()
 	h.expect(200, "ok", "", "GET", "/healthz")
 	h.expect(403, "Forbidden (user=system:anonymous, verb=get, resource=nodes, subresource(s)=[log])", "", "GET", "/logs/")
-	if n, reviews := s.asked(); n != 0 || len(reviews) != 2 || !slices.Equal(reviews[0].Groups, []string{"system:unauthenticated"}) {
+	if n, reviews := s.asked(); n != 0 || len(reviews) != 2 ||
+		!slices.Equal(reviews[0].Groups, []string{"system:unauthenticated"}) {
 		t.Errorf("asked about %d tokens and %v", n, reviews)
 	}
 
@@ -279,7 +292,8 @@ func TestWebhook(t *testing.T) {
 	s.CloseClientConnections()
 	s.Close()
 	h.expect(401, "Unauthorized", "good", "GET", "/pods")
-	h.expect(500, "Authorization error (user=system:anonymous, verb=get, resource=nodes, subresource(s)=[metrics])", "", "GET", "/metrics")
+	h.expect(500, "Authorization error (user=system:anonymous, verb=get, resource=nodes, subresource(s)=[metrics])", "",
+		"GET", "/metrics")
 	h.expect(403, "Forbidden", "", "GET", "/logs/")
 	if len(s.strange) > 0 {
 		t.Errorf("the API server did not understand %v", s.strange)
@@ -327,10 +341,15 @@ func (h *reviewed) attributes() {
 					h.t.Fatalf("%s %s: asked for %+v", c.method, c.path, r)
 				}
 				subs = append(subs, a.Subresource)
-				if want := (authorizationv1.ResourceAttributes{Verb: c.verb, Version: "v1", Resource: "nodes", Subresource: a.Subresource, Name: "node"}); *a != want {
+				if want := (authorizationv1.ResourceAttributes{
+					Verb: c.verb, Version: "v1", Resource: "nodes",
+					Subresource: a.Subresource, Name: "node",
+				}); *a != want {
 					h.t.Fatalf("%s %s: asked for %+v", c.method, c.path, *a)
 				}
-				if r.User != "probe" || r.UID != "uid-probe" || !slices.Equal(r.Groups, []string{"staff", "system:authenticated"}) || !slices.Equal(r.Extra["scopes"], []string{"a", "b"}) {
+				if r.User != "probe" || r.UID != "uid-probe" ||
+					!slices.Equal(r.Groups, []string{"staff", "system:authenticated"}) ||
+					!slices.Equal(r.Extra["scopes"], []string{"a", "b"}) {
 					h.t.Fatalf("%s %s: asked for the user %+v", c.method, c.path, r)
 				}
 			}
@@ -353,7 +372,8 @@ func (h *reviewed) webSocket(token string) {
 	pool.AppendCertsFromPEM(ca)
 	shown := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
 	d := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: pool}, Subprotocols: []string{shown, "v4.channel.k8s.io"}}
-	url := strings.Replace(h.config.Host, "https", "wss", 1) + "/exec/default/web-node/main?command=echo&command=through&output=1&error=1"
+	url := strings.Replace(h.config.Host, "https", "wss", 1) +
+		"/exec/default/web-node/main?command=echo&command=through&output=1&error=1"
 	conn, resp, err := d.DialContext(h.t.Context(), url, nil)
 	if err != nil {
 		h.t.Fatalf("%v, %v", err, resp)
@@ -409,7 +429,8 @@ func (h *reviewed) certificate(cert, key string) {
 		h.t.Errorf("a certificate of somebody else's authority: %d %s", code, body)
 	}
 	var status metav1.Status
-	if code, body := h.code("nobody", "GET", "/pods"); code != 401 || json.Unmarshal([]byte(body), &status) != nil || status.Reason != metav1.StatusReasonUnauthorized {
+	if code, body := h.code("nobody", "GET", "/pods"); code != 401 || json.Unmarshal([]byte(body), &status) != nil ||
+		status.Reason != metav1.StatusReasonUnauthorized {
 		h.t.Errorf("%d %s", code, body)
 	}
 }

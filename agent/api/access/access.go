@@ -1,5 +1,6 @@
-// Package access says who a request to the agent's API comes from, and whether it may do what it asks for. Its terms are kubelet's:
-// a request wants a verb on a subresource of the node, so that rules that were written for kubelets hold here.
+// Package access says who a request to the agent's API comes from, and whether it may do what it asks for. Its terms
+// are kubelet's: a request wants a verb on a subresource of the node, so that rules that were written for kubelets hold
+// here.
 package access
 
 import (
@@ -36,8 +37,8 @@ type Attributes struct {
 	Subresources []string
 }
 
-// Authenticator finds out who a request comes from. It returns nil when the request shows nothing that it knows of, and an error
-// when what the request shows is not good.
+// Authenticator finds out who a request comes from. It returns nil when the request shows nothing that it knows of, and
+// an error when what the request shows is not good.
 type Authenticator interface {
 	Authenticate(*http.Request) (*User, error)
 }
@@ -47,8 +48,8 @@ type Authorizer interface {
 	Authorize(context.Context, *User, Attributes) (bool, string, error)
 }
 
-// Routes is a handler that knows what a request for it wants, by the route that it would be served by. A path alone tells too
-// little: names in it are others' to choose.
+// Routes is a handler that knows what a request for it wants, by the route that it would be served by. A path alone
+// tells too little: names in it are others' to choose.
 type Routes interface {
 	http.Handler
 	Wants(*http.Request) Attributes
@@ -84,11 +85,13 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		g.Log.Warn("request cannot be authorized", "user", user.Name, "path", r.URL.Path, "error", err)
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError,
-			fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb, want.Subresources))
+			fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb,
+				want.Subresources))
 	case !ok:
 		g.Log.Info("request refused", "user", user.Name, "verb", want.Verb, "path", r.URL.Path, "reason", why)
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden,
-			fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb, want.Subresources))
+			fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, want.Verb,
+				want.Subresources))
 	default:
 		g.Next.ServeHTTP(w, r)
 	}
@@ -99,7 +102,8 @@ func (g *Guard) authenticate(r *http.Request) (*User, error) {
 	for _, a := range g.Authenticators {
 		user, err := a.Authenticate(r)
 		if user != nil {
-			if known := user.Name != Anonymous && !slices.Contains(user.Groups, UnauthenticatedGroup); known && !slices.Contains(user.Groups, AuthenticatedGroup) {
+			if known := user.Name != Anonymous && !slices.Contains(user.Groups, UnauthenticatedGroup); known &&
+				!slices.Contains(user.Groups, AuthenticatedGroup) {
 				user.Groups = append(slices.Clone(user.Groups), AuthenticatedGroup)
 			}
 			return user, nil

@@ -96,7 +96,8 @@ func TestTokens(t *testing.T) {
 		r.Header.Set("Authorization", header)
 		return TokenFile{func() Tokens { return tokens }}.Authenticate(r)
 	}
-	if u, err := ask("Bearer secret"); err != nil || u.Name != "prom" || !slices.Equal(u.Groups, []string{"system:monitoring", "more"}) {
+	if u, err := ask("Bearer secret"); err != nil || u.Name != "prom" ||
+		!slices.Equal(u.Groups, []string{"system:monitoring", "more"}) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	if u, err := ask("Bearer nope"); err == nil || u != nil {
@@ -107,7 +108,10 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%q: %+v, %v", h, u, err)
 		}
 	}
-	for content, want := range map[string]string{"a,b\n": "line 1", "a,b,c\na,x,y\n": "twice", ",b,c\n": "line 1", "\"a,b": "quote"} {
+	for content, want := range map[string]string{
+		"a,b\n": "line 1", "a,b,c\na,x,y\n": "twice", ",b,c\n": "line 1",
+		"\"a,b": "quote",
+	} {
 		write(content, 0o600)
 		if _, err := ReadTokens(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", content, err)
@@ -133,7 +137,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.busy > 0 {
 		a.busy--
 		w.WriteHeader(http.StatusInternalServerError)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: 500})
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: 500,
+		})
 		return
 	}
 	switch r.URL.Path {
@@ -145,7 +152,13 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if name, ok := strings.CutPrefix(in.Spec.Token, "good"); ok {
-			in.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "sa" + name, Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
+			in.Status = authenticationv1.TokenReviewStatus{
+				Authenticated: true,
+				User: authenticationv1.UserInfo{
+					Username: "sa" + name, Groups: []string{"g"},
+					Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}},
+				},
+			}
 		}
 		if in.Spec.Token == "unclear" {
 			in.Status.Error = "not now"
@@ -171,7 +184,10 @@ func TestWebhook(t *testing.T) {
 	server := &apiServer{}
 	ts := httptest.NewServer(server)
 	defer ts.Close()
-	w, err := NewWebhook(WebhookConfig{API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour, AllowedTTL: time.Hour, ForbiddenTTL: time.Hour, Pause: time.Microsecond})
+	w, err := NewWebhook(WebhookConfig{
+		API: &rest.Config{Host: ts.URL}, NodeName: "node", TokenTTL: time.Hour,
+		AllowedTTL: time.Hour, ForbiddenTTL: time.Hour, Pause: time.Microsecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +213,8 @@ func TestWebhook(t *testing.T) {
 		t.Errorf("asked %d and %d times, not from memory", server.tokens, server.reviews)
 	}
 	l := server.last
-	if l.User != "sa" || !slices.Equal(l.Groups, []string{"g", AuthenticatedGroup}) || l.Extra["k"][0] != "v" || l.ResourceAttributes.Name != "node" || l.ResourceAttributes.Resource != "nodes" {
+	if l.User != "sa" || !slices.Equal(l.Groups, []string{"g", AuthenticatedGroup}) || l.Extra["k"][0] != "v" ||
+		l.ResourceAttributes.Name != "node" || l.ResourceAttributes.Resource != "nodes" {
 		t.Errorf("%+v %+v", l, l.ResourceAttributes)
 	}
 	for _, c := range []struct {
@@ -294,10 +311,14 @@ func TestShown(t *testing.T) {
 		return byToken(r, known)
 	}
 	const good = tokenProtocol + "Z29vZA"
-	if u, err := socket("v5.channel.k8s.io, "+good, "v4.channel.k8s.io"); err != nil || u == nil || asked != "good" || r.Header.Get(protocolHeader) != "v5.channel.k8s.io,v4.channel.k8s.io" {
+	if u, err := socket("v5.channel.k8s.io, "+good, "v4.channel.k8s.io"); err != nil || u == nil || asked != "good" ||
+		r.Header.Get(protocolHeader) != "v5.channel.k8s.io,v4.channel.k8s.io" {
 		t.Errorf("%v, %v, asked %q, left %q", u, err, asked, r.Header)
 	}
-	for _, p := range []string{good, good + ",", "v4.channel.k8s.io," + good + "," + good, "a," + tokenProtocol + "?", "a," + tokenProtocol, "a," + tokenProtocol + "_w"} {
+	for _, p := range []string{
+		good, good + ",", "v4.channel.k8s.io," + good + "," + good, "a," + tokenProtocol + "?",
+		"a," + tokenProtocol, "a," + tokenProtocol + "_w",
+	} {
 		if u, err := socket(p); err == nil || u != nil || asked != "" {
 			t.Errorf("%q: %v, %v", p, u, err)
 		}

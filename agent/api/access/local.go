@@ -24,8 +24,8 @@ type Rule struct {
 // subresources are what a rule can name.
 var subresources = []string{"*", "checkpoint", "configz", "healthz", "log", "metrics", "pods", "proxy", "stats"}
 
-// ParseRule reads "user:NAME=WHAT,..." or "group:NAME=WHAT,...", where WHAT is a subresource of the node, or "*" for all, and
-// "get:" before the list lets them only read.
+// ParseRule reads "user:NAME=WHAT,..." or "group:NAME=WHAT,...", where WHAT is a subresource of the node, or "*" for
+// all, and "get:" before the list lets them only read.
 func ParseRule(s string) (Rule, error) {
 	const form = "must be user:NAME=WHAT,... or group:NAME=WHAT,..."
 	i := strings.LastIndexByte(s, '=') // names may have one
@@ -62,7 +62,8 @@ type Rules []Rule
 func (rs Rules) Authorize(_ context.Context, u *User, want Attributes) (bool, string, error) {
 	for _, r := range rs {
 		who := r.User != "" && r.User == u.Name || r.Group != "" && slices.Contains(u.Groups, r.Group)
-		what := slices.ContainsFunc(r.Subresources, func(s string) bool { return s == "*" || slices.Contains(want.Subresources, s) })
+		what := slices.ContainsFunc(r.Subresources,
+			func(s string) bool { return s == "*" || slices.Contains(want.Subresources, s) })
 		if who && what && (!r.ReadOnly || want.Verb == "get") {
 			return true, "", nil
 		}
@@ -88,7 +89,8 @@ func (p *Replaceable) Authorize(ctx context.Context, u *User, want Attributes) (
 	return p.now.Load().Authorize(ctx, u, want)
 }
 
-// Tokens are bearer tokens of a file. They are kept as their hashes, so that how long it takes to find one tells nothing of it.
+// Tokens are bearer tokens of a file. They are kept as their hashes, so that how long it takes to find one tells
+// nothing of it.
 type Tokens map[[sha256.Size]byte]User
 
 // ReadTokens reads a file of lines "token,user,uid" or "token,user,uid,"group1,group2"", as the API server's.
@@ -103,7 +105,8 @@ func ReadTokens(path string) (Tokens, error) {
 		return nil, fmt.Errorf("read tokens: %w", err)
 	}
 	if fi.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("read tokens: %s has mode %04o, so that others than its owner can read it; chmod 600 it", path, fi.Mode().Perm())
+		return nil, fmt.Errorf("read tokens: %s has mode %04o, so that others than its owner can read it; chmod 600 it", path,
+			fi.Mode().Perm())
 	}
 	t, err := parseTokens(f)
 	if err != nil {

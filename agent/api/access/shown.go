@@ -26,7 +26,10 @@ func (c Certificates) Authenticate(r *http.Request) (*User, error) {
 		return nil, nil
 	}
 	leaf := r.TLS.PeerCertificates[0]
-	opts := x509.VerifyOptions{Roots: c.Roots(), Intermediates: x509.NewCertPool(), CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	opts := x509.VerifyOptions{
+		Roots: c.Roots(), Intermediates: x509.NewCertPool(), CurrentTime: time.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
 	if opts.Roots == nil {
 		return nil, nil
 	}
@@ -64,20 +67,22 @@ func certificateUID(c *x509.Certificate) (string, error) {
 		}
 		uid, ok := n.Value.(string)
 		if !ok || uid == "" || out != "" {
-			return "", fmt.Errorf("client certificate of %q: its subject must have at most one UID, which must be a text", c.Subject.CommonName)
+			return "", fmt.Errorf("client certificate of %q: its subject must have at most one UID, which must be a text",
+				c.Subject.CommonName)
 		}
 		out = uid
 	}
 	return out, nil
 }
 
-// tokenProtocol begins what a client names beside the protocols of a WebSocket to show a token: browsers can send no other header.
+// tokenProtocol begins what a client names beside the protocols of a WebSocket to show a token: browsers can send no
+// other header.
 const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 
 const protocolHeader = "Sec-Websocket-Protocol"
 
-// byToken authenticates by the token that a request shows. From a request of somebody who is known the token is taken away, so that
-// it gets to nobody else.
+// byToken authenticates by the token that a request shows. From a request of somebody who is known the token is taken
+// away, so that it gets to nobody else.
 func byToken(r *http.Request, ask func(token string) (*User, error)) (*User, error) {
 	if token := bearer(r); token != "" {
 		user, err := ask(token)

@@ -29,8 +29,8 @@ const reviewTimeout = 10 * time.Second
 // maxReview is how long an answer may be, in bytes: each is kept for a while.
 const maxReview = 1 << 20
 
-// Webhook asks an API server who has a token (TokenReview), and who may do what (SubjectAccessReview). It remembers the answers for
-// a while.
+// Webhook asks an API server who has a token (TokenReview), and who may do what (SubjectAccessReview). It remembers the
+// answers for a while.
 type Webhook struct {
 	cfg     WebhookConfig
 	client  *rest.RESTClient
@@ -73,10 +73,14 @@ func NewWebhook(c WebhookConfig) (*Webhook, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare reviews: %w", err)
 	}
-	return &Webhook{cfg: c, client: client, tokens: cache.NewLRUExpireCache(cached), reviews: cache.NewLRUExpireCache(cached)}, nil
+	return &Webhook{
+		cfg: c, client: client, tokens: cache.NewLRUExpireCache(cached),
+		reviews: cache.NewLRUExpireCache(cached),
+	}, nil
 }
 
-// boundedAnswers has the reading of an answer fail that is longer than maxReview: a client of the API reads all that there is.
+// boundedAnswers has the reading of an answer fail that is longer than maxReview: a client of the API reads all that
+// there is.
 type boundedAnswers struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -132,8 +136,9 @@ func (w *Webhook) token(ctx context.Context, token string) (authenticationv1.Tok
 	return review.Status, nil
 }
 
-// ask asks again, a few times with growing pauses, while the API server's answer says that it may know better in a moment, or the
-// connection was lost. A server that is not there is asked once: then everybody who comes would have to wait for nothing.
+// ask asks again, a few times with growing pauses, while the API server's answer says that it may know better in a
+// moment, or the connection was lost. A server that is not there is asked once: then everybody who comes would have to
+// wait for nothing.
 func (w *Webhook) ask(ctx context.Context, once func() error) error {
 	var last error
 	err := wait.ExponentialBackoffWithContext(ctx, w.cfg.backoff(), func(context.Context) (bool, error) {
@@ -182,7 +187,9 @@ func (w *Webhook) Authorize(ctx context.Context, u *User, want Attributes) (bool
 	return false, why, nil
 }
 
-func (w *Webhook) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+func (w *Webhook) review(ctx context.Context,
+	spec authorizationv1.SubjectAccessReviewSpec,
+) (authorizationv1.SubjectAccessReviewStatus, error) {
 	data, err := json.Marshal(spec) // maps are written in order
 	if err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("review access: %w", err)

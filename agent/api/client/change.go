@@ -17,7 +17,9 @@ func (c *Client) AddEphemeral(ctx context.Context, p *corev1.Pod, e *corev1.Ephe
 }
 
 // SetConditions sets conditions of a pod's status, and removes those of the types in remove.
-func (c *Client) SetConditions(ctx context.Context, p *corev1.Pod, set []corev1.PodCondition, remove []string) (*corev1.Pod, error) {
+func (c *Client) SetConditions(ctx context.Context, p *corev1.Pod, set []corev1.PodCondition,
+	remove []string,
+) (*corev1.Pod, error) {
 	list := []any{}
 	for _, one := range set {
 		list = append(list, one)
@@ -29,7 +31,9 @@ func (c *Client) SetConditions(ctx context.Context, p *corev1.Pod, set []corev1.
 }
 
 // patch changes a subresource of that very pod, not of one that has come in its place.
-func (c *Client) patch(ctx context.Context, p *corev1.Pod, subresource string, change map[string]any) (*corev1.Pod, error) {
+func (c *Client) patch(ctx context.Context, p *corev1.Pod, subresource string, change map[string]any) (*corev1.Pod,
+	error,
+) {
 	change["metadata"] = map[string]any{"uid": p.UID}
 	data, err := json.Marshal(change)
 	if err != nil {

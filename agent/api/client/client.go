@@ -69,7 +69,8 @@ func dial(ctx context.Context, runDir string) (net.Conn, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("%w in %s (is 'berth agent' running? --run-dir or BERTH_RUN_DIR says where)", ErrNoAgent, runDir)
+		return nil, fmt.Errorf("%w in %s (is 'berth agent' running? --run-dir or BERTH_RUN_DIR says where)", ErrNoAgent,
+			runDir)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s: only root may talk to the agent", path)
 	case err != nil:
@@ -201,18 +202,25 @@ func (c *Client) WatchPods(ctx context.Context, ns string, fn func(watch.EventTy
 	return c.WatchPodsFrom(ctx, ns, func() error { return nil }, fn)
 }
 
-// WatchPodsFrom is [Client.WatchPods] that calls begun first, when nothing that happens from then on is missed any more. An error of
-// begun ends it.
-func (c *Client) WatchPodsFrom(ctx context.Context, ns string, begun func() error, fn func(watch.EventType, *corev1.Pod) error) error {
+// WatchPodsFrom is [Client.WatchPods] that calls begun first, when nothing that happens from then on is missed any
+// more. An error of begun ends it.
+func (c *Client) WatchPodsFrom(ctx context.Context, ns string, begun func() error,
+	fn func(watch.EventType, *corev1.Pod) error,
+) error {
 	return follow(ctx, c, "/pods", values("watch", "1", "namespace", ns), begun, fn)
 }
 
 // WatchEvents is [Client.WatchPods] for events.
-func (c *Client) WatchEvents(ctx context.Context, ns string, uid types.UID, fn func(watch.EventType, *corev1.Event) error) error {
-	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)), func() error { return nil }, fn)
+func (c *Client) WatchEvents(ctx context.Context, ns string, uid types.UID,
+	fn func(watch.EventType, *corev1.Event) error,
+) error {
+	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)),
+		func() error { return nil }, fn)
 }
 
-func follow[T any](ctx context.Context, c *Client, path string, q url.Values, begun func() error, fn func(watch.EventType, *T) error) error {
+func follow[T any](ctx context.Context, c *Client, path string, q url.Values, begun func() error,
+	fn func(watch.EventType, *T) error,
+) error {
 	resp, err := c.Do(ctx, http.MethodGet, path, q)
 	if err != nil {
 		return err
@@ -251,7 +259,9 @@ type LogOptions struct {
 }
 
 // Logs copies the log of a container to w.
-func (c *Client) Logs(ctx context.Context, key types.NamespacedName, container string, o LogOptions, w io.Writer) error {
+func (c *Client) Logs(ctx context.Context, key types.NamespacedName, container string, o LogOptions,
+	w io.Writer,
+) error {
 	q := url.Values{}
 	for name, on := range map[string]bool{"follow": o.Follow, "previous": o.Previous, "timestamps": o.Timestamps} {
 		if on {
@@ -281,16 +291,19 @@ func (c *Client) Logs(ctx context.Context, key types.NamespacedName, container s
 	return nil
 }
 
-// Exec runs a command in a container, or attaches to the container's own process when there is none. An error of the kind
-// exec.CodeExitError of client-go carries the exit code of the command. Without a word of how it
-// ended, it is [api.ErrNoStatus].
-func (c *Client) Exec(ctx context.Context, key types.NamespacedName, container string, command []string, o remotecommand.StreamOptions) error {
+// Exec runs a command in a container, or attaches to the container's own process when there is none. An error of the
+// kind exec.CodeExitError of client-go carries the exit code of the command. Without a word of how it ended, it is
+// [api.ErrNoStatus].
+func (c *Client) Exec(ctx context.Context, key types.NamespacedName, container string, command []string,
+	o remotecommand.StreamOptions,
+) error {
 	path, q := "attach", url.Values{}
 	if len(command) > 0 {
 		path = "exec"
 		q["command"] = command
 	}
-	for name, on := range map[string]bool{"input": o.Stdin != nil, "output": o.Stdout != nil, "error": o.Stderr != nil && !o.Tty, "tty": o.Tty} {
+	for name, on := range map[string]bool{"input": o.Stdin != nil, "output": o.Stdout != nil, "error": o.Stderr != nil &&
+		!o.Tty, "tty": o.Tty} {
 		if on {
 			q.Set(name, "1")
 		}
@@ -319,7 +332,8 @@ func (c *Client) Dialer(key types.NamespacedName) (streamhttp.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialer{spdy.NewDialerForStreaming(spdy.NewUpgraderForStreaming(transport), &http.Client{Transport: transport}, http.MethodPost, u), transport}, nil
+	return dialer{spdy.NewDialerForStreaming(spdy.NewUpgraderForStreaming(transport), &http.Client{Transport: transport},
+		http.MethodPost, u), transport}, nil
 }
 
 type dialer struct {
@@ -336,15 +350,18 @@ func (d dialer) Dial(protocols ...string) (streamhttp.Connection, string, error)
 }
 
 func (c *Client) upgrader() (*upgrading, error) {
-	rt, err := streamspdy.NewRoundTripperWithConfig(streamspdy.RoundTripperConfig{PingPeriod: 5 * time.Second, UpgradeTransport: c.dial})
+	rt, err := streamspdy.NewRoundTripperWithConfig(streamspdy.RoundTripperConfig{
+		PingPeriod:       5 * time.Second,
+		UpgradeTransport: c.dial,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare stream: %w", err)
 	}
 	return &upgrading{UpgradeRoundTripper: rt}, nil
 }
 
-// upgrading turns an answer that is no upgrade into an [Error], as every other failure of the API is. It keeps what failed,
-// because the streaming libraries pass on only the text of it.
+// upgrading turns an answer that is no upgrade into an [Error], as every other failure of the API is. It keeps what
+// failed, because the streaming libraries pass on only the text of it.
 type upgrading struct {
 	streamhttp.UpgradeRoundTripper
 	failed error

@@ -1,7 +1,9 @@
-// Package logs reads the logs of containers: files in the CRI's log format, one current and some rotated away beside it.
+// Package logs reads the logs of containers: files in the CRI's log format, one current and some rotated away beside
+// it.
 //
-// The writer rotates by renaming PATH to PATH.<timestamp> and beginning PATH anew, so the files of one container in the order
-// of their names are one stream. A reader keeps its place by inode, and so loses no line to a rotation under its feet.
+// The writer rotates by renaming PATH to PATH.<timestamp> and opening a new PATH, so the files of one container in the
+// order of their names are one stream. A reader keeps its place by inode, and so loses no line to a rotation under its
+// feet.
 package logs
 
 import (
@@ -10,8 +12,8 @@ import (
 	"time"
 )
 
-// Entry is one line of a file in the CRI's log format: "<RFC 3339 time> <stdout|stderr> <F|P> <text>". Tag P says that the
-// writer cut a long line and that the next entry goes on with it.
+// Entry is one line of a file in the CRI's log format: "<RFC 3339 time> <stdout|stderr> <F|P> <text>". Tag P says that
+// the writer cut a long line and that the next entry goes on with it.
 type Entry struct {
 	Time    []byte
 	Stderr  bool

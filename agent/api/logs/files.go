@@ -12,11 +12,11 @@ import (
 	"syscall"
 )
 
-// open opens every file of the log at path, oldest first. The files may be rotated while they are opened: what vanished was the
-// oldest, which the writer has thrown away.
+// open opens every file of the log at path, oldest first. The files may be rotated while they are opened: what vanished
+// was the oldest, which the writer has thrown away.
 func open(path string) ([]*os.File, error) {
-	// The current file is opened before the others are listed. Rotated in between, it is found a second time, under its new
-	// name, and that is its place.
+	// The current file is opened before the others are listed. Rotated in between, it is found a second time, under its
+	// new name, and that is its place.
 	cur, err := openFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open log: %w", err)
@@ -47,7 +47,8 @@ func open(path string) ([]*os.File, error) {
 	return files, nil
 }
 
-// openFile opens a plain file. Whoever has the directory of logs mounted could put a FIFO there, whose opening would wait for ever.
+// openFile opens a plain file. Whoever has the directory of logs mounted could put a FIFO there, whose opening would
+// wait for ever.
 func openFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -64,8 +65,8 @@ func openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// rotated returns the names of the rotated files of the log at path, oldest first. Compressed ones are left out: they belong
-// to somebody else's rotation.
+// rotated returns the names of the rotated files of the log at path, oldest first. Compressed ones are left out: they
+// belong to somebody else's rotation.
 func rotated(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -77,7 +78,8 @@ func rotated(path string) ([]string, error) {
 	var names []string
 	prefix := filepath.Base(path) + "."
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) && !strings.HasSuffix(e.Name(), ".gz") && !strings.HasSuffix(e.Name(), ".tmp") {
+		if strings.HasPrefix(e.Name(), prefix) && !strings.HasSuffix(e.Name(), ".gz") &&
+			!strings.HasSuffix(e.Name(), ".tmp") {
 			names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
@@ -119,8 +121,8 @@ func inode(f *os.File) uint64 {
 // tailBlock is what is read at once when a file is read from its end.
 const tailBlock = 64 << 10
 
-// tail seeks the files to the beginning of the last n lines of the log as people see it, in which the pieces of a line that the
-// writer cut are one, and returns the files from that one on; those before it are closed.
+// tail seeks the files to the beginning of the last n lines of the log as people see it, in which the pieces of a line
+// that the writer cut are one, and returns the files from that one on; those before it are closed.
 func tail(files []*os.File, n int64) ([]*os.File, error) {
 	left := n
 	for i, f := range slices.Backward(files) {
@@ -140,8 +142,8 @@ func tail(files []*os.File, n int64) ([]*os.File, error) {
 	return files, nil
 }
 
-// tailOffset goes from the end of f back over whole lines, counting left down, until it is negative: then a line too many was
-// met, and the offset returned is the one after its end.
+// tailOffset goes from the end of f back over whole lines, counting left down, until it is negative: then a line too
+// many was met, and the offset returned is the one after its end.
 func tailOffset(f *os.File, left *int64, last bool) (int64, error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -21,7 +21,8 @@ func stamp(i int) string {
 	return time.Date(2026, 1, 2, 3, 4, i, 5000, time.UTC).Format(time.RFC3339Nano)
 }
 
-// logFile writes a log of lines and returns its path. A line that ends in \ is cut there, and one that begins with ! is stderr.
+// logFile writes a log of lines and returns its path. A line that ends in \ is cut there, and one that begins with ! is
+// stderr.
 func logFile(t *testing.T, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "0.log")
@@ -73,7 +74,8 @@ func TestRead(t *testing.T) {
 		"limit at an end": {Options{Tail: -1, Limit: 4}, "one\n"},
 		"stdout":          {Options{Tail: 4, Stream: "stdout"}, "three\n\nfive words and more\n"},
 		"stderr":          {Options{Tail: -1, Stream: "stderr"}, "two\n"},
-		"timestamps":      {Options{Tail: 3, Timestamps: true}, stamp(2) + " three\n" + stamp(4) + " \n" + stamp(5) + " five words and more\n"},
+		"timestamps": {Options{Tail: 3, Timestamps: true}, stamp(2) + " three\n" + stamp(4) + " \n" + stamp(5) +
+			" five words and more\n"},
 	} {
 		if got := read(t, path, c.o); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
@@ -204,7 +206,8 @@ func TestFollow(t *testing.T) {
 	step("one\ntwo\nthree\nfour\nfive\nlast\n")
 }
 
-// TestFollowFastWriter rotates as fast as it can: with nothing thrown away, no line may be missing, doubled or out of order.
+// TestFollowFastWriter rotates as fast as it can: with nothing thrown away, no line may be missing, doubled or out of
+// order.
 func TestFollowFastWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	ended := make(chan struct{})

@@ -21,12 +21,13 @@ type Options struct {
 	Timestamps bool      // each line begins with its time
 	Stream     string    // "stdout" or "stderr" only; "": both
 
-	// Ended is closed when the container has ended and written its last line. A reader that follows then ends too. nil: do not
-	// follow.
+	// Ended is closed when the container has ended and written its last line. A reader that follows then ends too. nil:
+	// do not follow.
 	Ended <-chan struct{}
 }
 
-// maxEntry is the longest entry that is read as one. The writer cuts lines at 16 KiB; longer entries are some other runtime's.
+// maxEntry is the longest entry that is read as one. The writer cuts lines at 16 KiB; longer entries are some other
+// runtime's.
 const maxEntry = 1 << 20
 
 var errLimit = errors.New("limit reached")
@@ -57,8 +58,8 @@ type reader struct {
 func (r *reader) read(ctx context.Context) error {
 	var changes *fsnotify.Watcher
 	if r.o.Ended != nil {
-		// Watched before it is read, so that no change falls in between. It is the directory that is watched: the file is renamed
-		// by a rotation, and is not there yet before the container starts.
+		// Watched before it is read, so that no change falls in between. It is the directory that is watched: the file
+		// is renamed by a rotation, and is not there yet before the container starts.
 		var err error
 		if changes, err = fsnotify.NewBufferedWatcher(64); err != nil {
 			return fmt.Errorf("follow log: %w", err)
@@ -192,8 +193,8 @@ func (r *reader) wait(ctx context.Context, changes *fsnotify.Watcher) (bool, err
 	}
 }
 
-// copy writes the entries of in until its end. An entry without its end is kept in rest until the next call; when rest is nil,
-// the file is complete and there is none.
+// copy writes the entries of in until its end. An entry without its end is kept in rest until the next call; when rest
+// is nil, the file is complete and there is none.
 func (r *reader) copy(ctx context.Context, in *bufio.Reader, rest *[]byte) error {
 	for {
 		line, err := in.ReadSlice('\n')
@@ -226,7 +227,8 @@ func (r *reader) copy(ctx context.Context, in *bufio.Reader, rest *[]byte) error
 	}
 }
 
-// entry writes one entry if it is wanted. A line that is none is passed over: after a power cut a file may have any bytes.
+// entry writes one entry if it is wanted. A line that is none is passed over: after a power cut a file may have any
+// bytes.
 func (r *reader) entry(line []byte) error {
 	e, err := parse(line)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Files is a value that is read from files, and read again when they are replaced. What cannot be read leaves the last value.
+// Files is a value that is read from files, and read again when they are replaced. What cannot be read leaves the last
+// value.
 type Files[T any] struct {
 	paths []string
 	read  func() (T, error)
@@ -32,8 +33,9 @@ func NewFiles[T any](read func() (T, error), log *slog.Logger, paths ...string) 
 // Get returns the last value that was good.
 func (f *Files[T]) Get() T { return *f.value.Load() }
 
-// Run reads the files again whenever something happens in their directories, until ctx ends. The directories are watched, not the
-// files: whoever replaces a certificate renames one over it, or moves the symbolic link that a mounted secret is behind.
+// Run reads the files again whenever something happens in their directories, until ctx ends. The directories are
+// watched, not the files: whoever replaces a certificate renames one over it, or moves the symbolic link that a mounted
+// secret is behind.
 func (f *Files[T]) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package pki keeps the certificates of the agent's API on a node without a cluster: an authority that is made on the first start,
-// the serving certificate that it signs, and the client certificates that it gives to the administrator. All of them are renewed
-// before they end, and all of it is in one directory.
+// Package pki keeps the certificates of the agent's API on a node without a cluster: an authority that is made on the
+// first start, the serving certificate that it signs, and the client certificates that it gives to the administrator.
+// All of them are renewed before they end, and all of it is in one directory.
 package pki
 
 import (
@@ -29,7 +29,7 @@ type pair struct {
 // skew is how much earlier a certificate is valid than it was made, for clients whose clock is behind.
 const skew = 5 * time.Minute
 
-// renewAt is when a certificate is renewed: when a fifth of its life is left.
+// renewAt is when a certificate is renewed: when a fifth of its lifetime is left.
 func renewAt(c *x509.Certificate) time.Time {
 	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 5)
 }
@@ -43,13 +43,15 @@ func newKey() (*ecdsa.PrivateKey, error) {
 }
 
 // sign completes the template with a serial number and its validity, and signs it.
-func sign(template *x509.Certificate, public crypto.PublicKey, by pair, now time.Time, life time.Duration) (*x509.Certificate, error) {
+func sign(
+	template *x509.Certificate, public crypto.PublicKey, by pair, now time.Time, lifetime time.Duration,
+) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("make serial number: %w", err)
 	}
 	template.SerialNumber = serial
-	template.NotBefore, template.NotAfter = now.Add(-skew), now.Add(life)
+	template.NotBefore, template.NotAfter = now.Add(-skew), now.Add(lifetime)
 	template.BasicConstraintsValid = true
 	parent := by.cert
 	if parent == nil {
@@ -128,7 +130,8 @@ func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	return out, nil
 }
 
-// readPair returns false when there is no file. A file that cannot be understood is an error: it may be somebody's authority.
+// readPair returns false when there is no file. A file that cannot be understood is an error: it may be somebody's
+// authority.
 func readPair(path string) (pair, bool, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +147,8 @@ func readPair(path string) (pair, bool, error) {
 	return p, true, nil
 }
 
-// replace writes a file as a whole, and to the disk: a key that a power cut took would be missed by everybody who trusts it.
+// replace writes a file as a whole, and to the disk: a key that a power cut took would be missed by everybody who
+// trusts it.
 func replace(path string, data []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -71,7 +72,8 @@ func TestFilesOfTheAuthority(t *testing.T) {
 		t.Errorf("the next start has another authority: %v", err)
 	}
 	// A crash between the two files.
-	if err := errors.Join(os.Remove(filepath.Join(a.dir, TrustFile)), os.WriteFile(filepath.Join(a.dir, ".ca.pem.123"), []byte("half"), 0o600)); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(a.dir, TrustFile)),
+		os.WriteFile(filepath.Join(a.dir, ".ca.pem.123"), []byte("half"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	b, err = Open(a.dir)
@@ -133,7 +135,7 @@ func TestAuthorityIsFollowedByAnother(t *testing.T) {
 	if err := a.Renew(); err != nil || !a.current.cert.Equal(old) {
 		t.Fatalf("renewed too early: %v", err)
 	}
-	out, err := a.SignClient(request(t, "ann"), MaxClientLife)
+	out, err := a.SignClient(request(t, "ann"), MaxClientLifetime)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +222,85 @@ func TestServingRunsUntilTold(t *testing.T) {
 	t.Cleanup(func() { <-done })
 }
 
+// TestReadOnlyDirectory has nowhere to keep certificates for a while. The node has some all the same, the same ones
+// when they can be kept, and the next start has them too.
+func TestReadOnlyDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("t", disk, "tmpfs", unix.MS_RDONLY, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }()
+	c := &clock{time.Now()}
+	log := slog.New(slog.DiscardHandler)
+	names := func() Names { return Names{Node: "node"} }
+	dir := filepath.Join(disk, "pki")
+	start := func() (*Authority, *Serving, *x509.Certificate) {
+		t.Helper()
+		a, err := open(dir, c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := NewServing(a, names, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, _ := s.Certificate(nil)
+		return a, s, cert.Leaf
+	}
+	a, s, first := start()
+	if err := verify(a, first, x509.ExtKeyUsageServerAuth); err != nil || !errors.Is(a.Unkept(), unix.EROFS) {
+		t.Errorf("on a disk that is read-only: %v, %v", err, a.Unkept())
+	}
+	again := func() {
+		t.Helper()
+		if err := errors.Join(a.Renew(), s.renew()); err != nil {
+			t.Error(err)
+		}
+		if cert, _ := s.Certificate(nil); !cert.Leaf.Equal(first) || !a.signed(first) {
+			t.Error("there is another certificate, or another authority")
+		}
+	}
+	again()
+	if err := unix.Mount("", disk, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if a.Unkept() != nil {
+		t.Error(a.Unkept())
+	}
+	if b, _, next := start(); !next.Equal(first) || !b.current.cert.Equal(a.current.cert) {
+		t.Error("the next start has other certificates")
+	}
+	// What is due when nothing can be written lasts as long as the process.
+	if err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	c.t = renewAt(first)
+	a, _, second := start()
+	if err := verify(a, second, x509.ExtKeyUsageServerAuth); err != nil || second.Equal(first) {
+		t.Errorf("not renewed: %v", err)
+	}
+}
+
+// TestDamagedServing has a serving certificate that cannot be read: it is nobody's but the node's.
+func TestDamagedServing(t *testing.T) {
+	a, _ := newAuthority(t)
+	path := filepath.Join(a.dir, servingFile)
+	if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewServing(a, func() Names { return Names{Node: "node"} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, err := readPair(path); err != nil || !ok || !p.cert.Equal(s.current.Load().Leaf) {
+		t.Errorf("the file has another: %v, %v", ok, err)
+	}
+}
+
 func TestReplacedFiles(t *testing.T) {
 	a, _ := newAuthority(t)
 	dir := t.TempDir()
@@ -234,7 +315,8 @@ func TestReplacedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(replace(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600), replace(cert, encodeCerts(p.cert), 0o644)); err != nil {
+		if err := errors.Join(replace(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600),
+			replace(cert, encodeCerts(p.cert), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -263,7 +345,8 @@ func TestReplacedFiles(t *testing.T) {
 			break
 		}
 	}
-	if _, err := NewFiles(func() (*tls.Certificate, error) { return LoadPair(cert, "/none") }, slog.New(slog.DiscardHandler), cert); err == nil {
+	if _, err := NewFiles(func() (*tls.Certificate, error) { return LoadPair(cert, "/none") },
+		slog.New(slog.DiscardHandler), cert); err == nil {
 		t.Error("a key that is not there was taken")
 	}
 }

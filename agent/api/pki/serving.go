@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -12,11 +14,18 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-node/berth/agent/record"
 )
 
 const (
 	servingLife = 365 * 24 * time.Hour
 	servingFile = "server.pem"
+
+	// retry is how soon after the last time something is due again, or tried again.
+	retry = time.Minute
+	// A timer does not go on while the machine sleeps, and clocks are set: no wait is longer.
+	longest = 24 * time.Hour
 )
 
 // Names are what a node is called by its clients.
@@ -48,42 +57,61 @@ func (n Names) ips() []net.IP {
 	return out
 }
 
-// Serving is a serving certificate that the authority signs. It is made again when it is about to end, when the authority has
-// changed, and when the node is called by other names.
+// Serving is a serving certificate that the authority signs. It is made again when it is about to end, when the
+// authority has changed, and when the node is called by other names.
 type Serving struct {
 	authority *Authority
 	names     func() Names
 	log       *slog.Logger
 	current   atomic.Pointer[tls.Certificate]
+	pending   *pair // is to be written
+	told      error // that was told of why the authority is not written
 }
 
 // NewServing returns the certificate of the last start where it is still good.
 func NewServing(a *Authority, names func() Names, log *slog.Logger) (*Serving, error) {
 	s := &Serving{authority: a, names: names, log: log}
+	s.told = tellUnkept(log, "certificate authority", nil, a.Unkept())
 	return s, s.renew()
 }
 
 func (s *Serving) renew() error {
-	path := filepath.Join(s.authority.dir, servingFile)
 	n := s.names()
-	if c := s.current.Load(); c != nil && s.good(c.Leaf, n) {
+	if c := s.current.Load(); c == nil || !s.good(c.Leaf, n) {
+		if err := s.replace(n); err != nil {
+			return err
+		}
+	}
+	if s.pending == nil {
 		return nil
 	}
-	p, ok, err := readPair(path)
+	data, err := s.pending.encode()
+	if err == nil {
+		err = replace(s.path(), data, 0o600)
+	}
+	// It is not missed: a start without it makes another one.
+	if err == nil || record.OfTheDisk(err) || errors.Is(err, fs.ErrNotExist) && s.authority.Unkept() != nil {
+		if err == nil {
+			s.pending = nil
+		}
+		return nil
+	}
+	return err
+}
+
+func (s *Serving) path() string { return filepath.Join(s.authority.dir, servingFile) }
+
+// replace takes the certificate of the file, or another one where that is no good.
+func (s *Serving) replace(n Names) error {
+	p, ok, err := readPair(s.path())
 	if err != nil {
-		return err
+		s.log.Warn("another serving certificate is made", "error", err)
 	}
 	if !ok || !s.good(p.cert, n) {
 		if p, err = s.authority.signServer(n); err != nil {
 			return err
 		}
-		data, err := p.encode()
-		if err != nil {
-			return err
-		}
-		if err := replace(path, data, 0o600); err != nil {
-			return err
-		}
+		s.pending = &p
 	}
 	s.current.Store(&tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert})
 	return nil
@@ -101,15 +129,16 @@ func (s *Serving) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // Run renews what is due until ctx ends. renamed tells that the node may be called by other names.
 func (s *Serving) Run(ctx context.Context, renamed <-chan struct{}) {
-	retry := time.Minute
 	for {
 		due := renewAt(s.current.Load().Leaf)
 		if at := s.authority.RenewAt(); at.Before(due) {
 			due = at
 		}
 		wait := max(due.Sub(s.authority.now()), retry)
-		// A timer does not go on while the machine sleeps, and clocks are set: no wait is longer than a day.
-		t := time.NewTimer(min(wait, 24*time.Hour))
+		if s.pending != nil || s.authority.Unkept() != nil {
+			wait = retry
+		}
+		t := time.NewTimer(min(wait, longest))
 		select {
 		case <-ctx.Done():
 			t.Stop()
@@ -122,6 +151,7 @@ func (s *Serving) Run(ctx context.Context, renamed <-chan struct{}) {
 			s.log.Error("certificate authority is not renewed", "error", err)
 			continue
 		}
+		s.told = tellUnkept(s.log, "certificate authority", s.told, s.authority.Unkept())
 		if err := s.renew(); err != nil {
 			s.log.Error("serving certificate is not renewed", "error", err)
 		}

@@ -15,8 +15,8 @@ type patience struct {
 	Write time.Duration // until bytes of an answer are taken
 }
 
-// handler makes next wait no longer than that. Without it a client that says it sends a body and sends none is waited for even when it
-// was refused: the server reads what is left of a body before it goes on with the connection.
+// handler makes next wait no longer than that. Without it a client that says it sends a body and sends none is waited
+// for even when it was refused: the server reads what is left of a body before it goes on with the connection.
 func (p patience) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(rw)
@@ -30,7 +30,7 @@ func (p patience) handler(next http.Handler) http.Handler {
 			if w.hijacked {
 				return
 			}
-			// From here on the server reads and writes by itself. It sets the time for the next request anew.
+			// From here on the server reads and writes by itself. It sets the time for the next request again.
 			if body != nil && !body.ended {
 				_ = control.SetReadDeadline(time.Now().Add(p.Read))
 			}
@@ -42,8 +42,8 @@ func (p patience) handler(next http.Handler) http.Handler {
 	})
 }
 
-// patientBody is a request's body whose next bytes must come in time. The deadline is taken back after each read: it is the
-// connection's, and while a request is answered the server reads from it to hear when the client goes.
+// patientBody is a request's body whose next bytes must come in time. The deadline is taken back after each read: it is
+// the connection's, and while a request is answered the server reads from it to hear when the client goes.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -59,8 +59,8 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// patientWriter is an answer whose bytes must be taken in time. In HTTP/2 a deadline ends a stream that nobody writes to, too, so that
-// there is one only while something is written.
+// patientWriter is an answer whose bytes must be taken in time. In HTTP/2 a deadline ends a stream that nobody writes
+// to, too, so that there is one only while something is written.
 type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController

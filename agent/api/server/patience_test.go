@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// dialed sends some text to a server of the handler and returns the connection. What the server does not do in time is never done: the
-// deadline is only for a test that has failed.
+// dialed sends some text to a server of the handler and returns the connection. What the server does not do in time is
+// never done: the deadline is only for a test that has failed.
 func dialed(t *testing.T, h http.Handler, text string) net.Conn {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -57,7 +57,9 @@ func TestSlowBody(t *testing.T) {
 // TestSlowReader takes nothing of an answer that does not end.
 func TestSlowReader(t *testing.T) {
 	ended := make(chan error)
-	c := dialed(t, patience{Write: 20 * time.Millisecond}.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	c := dialed(t, patience{Write: 20 * time.Millisecond}.handler(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request,
+	) {
 		for {
 			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
 				ended <- err
@@ -71,7 +73,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestPatient has requests that take their time, one after the other on a connection: none of the deadlines may be left from the last.
+// TestPatient has requests that take their time, one after the other on a connection: none of the deadlines may be left
+// from the last.
 func TestPatient(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	h := patience{Read: limit, Write: limit}.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,8 +111,12 @@ func TestPatient(t *testing.T) {
 		}
 		s.Close()
 	}
-	// A connection that was taken over has no deadlines, and reaches who takes it by the interfaces that libraries look for.
-	c := dialed(t, patience{Read: limit, Write: limit}.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	// A connection that was taken over has no deadlines, and reaches who takes it by the interfaces that libraries look
+	// for.
+	c := dialed(t, patience{
+		Read:  limit,
+		Write: limit,
+	}.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, buf, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)

@@ -104,7 +104,10 @@ func (s *Server) listenPorts(ctx context.Context, handlers *api.Server) error {
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", what, err)
 		}
-		s.parts = append(s.parts, part{what: what, listener: l, handler: h, patience: patience{Read: bodyPatience, Write: wait}})
+		s.parts = append(s.parts, part{
+			what: what, listener: l, handler: h,
+			patience: patience{Read: bodyPatience, Write: wait},
+		})
 		return nil
 	}
 	if c.ReadOnlyPort != 0 {
@@ -146,14 +149,16 @@ func (s *Server) guard(next access.Routes) (http.Handler, error) {
 	g := &access.Guard{AllowAnonymous: c.Anonymous, Next: next, Log: s.log}
 	var err error
 	if c.ClientCAFile != "" {
-		s.clients, err = pki.NewFiles(func() ([]*x509.Certificate, error) { return readAuthorities(c.ClientCAFile) }, s.log, c.ClientCAFile)
+		s.clients, err = pki.NewFiles(func() ([]*x509.Certificate, error) { return readAuthorities(c.ClientCAFile) }, s.log,
+			c.ClientCAFile)
 		if err != nil {
 			return nil, err
 		}
 	}
 	g.Authenticators = append(g.Authenticators, access.Certificates{Roots: s.roots})
 	if c.TokenFile != "" {
-		s.tokens, err = pki.NewFiles(func() (access.Tokens, error) { return access.ReadTokens(c.TokenFile) }, s.log, c.TokenFile)
+		s.tokens, err = pki.NewFiles(func() (access.Tokens, error) { return access.ReadTokens(c.TokenFile) }, s.log,
+			c.TokenFile)
 		if err != nil {
 			return nil, err
 		}
@@ -206,8 +211,8 @@ func readAuthorities(path string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// roots are the authorities that client certificates may be of. With an API server the node's own is not among them: who is an
-// administrator is then the cluster's to say.
+// roots are the authorities that client certificates may be of. With an API server the node's own is not among them:
+// who is an administrator is then the cluster's to say.
 func (s *Server) roots() *x509.CertPool {
 	var certs []*x509.Certificate
 	if s.clients != nil {
@@ -256,15 +261,18 @@ func (s *Server) names() pki.Names {
 	return n
 }
 
-// maxHeader bounds the header of a request, in bytes: anybody on the network may send one. A command is part of the URL, and each of its
-// arguments may have 128 KiB (Linux' MAX_ARG_STRLEN), so that it is as much as kubelet takes.
+// maxHeader bounds the header of a request, in bytes: anybody on the network may send one. A command is part of the
+// URL, and each of its arguments may have 128 KiB (Linux' MAX_ARG_STRLEN), so that it is as much as kubelet takes.
 const maxHeader = 1 << 20
 
 // Run serves in the group until ctx ends.
 func (s *Server) Run(ctx context.Context, g *errgroup.Group) {
 	quiet := slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	for _, p := range s.parts {
-		srv := &http.Server{Handler: p.patience.handler(p.handler), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet}
+		srv := &http.Server{
+			Handler: p.patience.handler(p.handler), MaxHeaderBytes: maxHeader,
+			ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: quiet,
+		}
 		s.log.Info("serving "+p.what, "address", p.listener.Addr().String())
 		g.Go(func() error {
 			if err := srv.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -280,6 +288,9 @@ func (s *Server) Run(ctx context.Context, g *errgroup.Group) {
 	}
 	if s.serving != nil {
 		g.Go(func() error { s.serving.Run(ctx, s.renamed(ctx)); return nil })
+	}
+	if s.serving == nil && s.cfg.Authority != nil {
+		g.Go(func() error { s.cfg.Authority.Run(ctx, s.log); return nil })
 	}
 	if s.certs != nil {
 		g.Go(func() error { return s.certs.Run(ctx) })

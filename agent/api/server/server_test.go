@@ -17,7 +17,8 @@ import (
 	"github.com/berth-node/berth/agent/api/socket"
 )
 
-// TestSocketIsMadeAgain: commands reach the agent after somebody has removed its socket, and requests that go on are not cut.
+// TestSocketIsMadeAgain: commands reach the agent after somebody has removed its socket, and requests that go on are
+// not cut.
 func TestSocketIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
 	l, err := socket.Open(dir, slog.New(slog.DiscardHandler))
@@ -40,9 +41,12 @@ func TestSocketIsMadeAgain(t *testing.T) {
 	g := &errgroup.Group{}
 	s.Run(ctx, g)
 	path := filepath.Join(dir, socket.Name)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
 	ask := func(what string) (*http.Response, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/"+what, nil)
 		if err != nil {
@@ -71,8 +75,12 @@ func TestSocketIsMadeAgain(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			got.Body.Close()
-			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("%s: mode %v, %v", what, info.Mode(), err)
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: mode %v", what, info.Mode())
 			}
 		}
 	}

@@ -14,8 +14,8 @@ import (
 // notSettings are flags that say where the settings are.
 var notSettings = []string{"config", "config-dir", "help"}
 
-// Effective is what is in effect, as the two documents that would bring it about. With all it has the defaults, too; else only what
-// files and the command line have said.
+// Effective is what is in effect, as the two documents that would bring it about. With all it has the defaults, too;
+// else only what files and the command line have said.
 func (f *Files) Effective(flags *pflag.FlagSet, all bool) (kubeletDoc, berthDoc map[string]any) {
 	kubeletDoc = map[string]any{"apiVersion": KubeletVersion, "kind": KubeletKind}
 	if f.merged != nil {

@@ -1,6 +1,6 @@
-// Package file reads the agent's configuration files: a KubeletConfiguration as kubelet has it, and a BerthConfiguration for what
-// kubelet has no name for. It turns both into the settings that flags have, by the flags' names, so that there is one list of
-// settings with one set of rules.
+// Package file reads the agent's configuration files: a KubeletConfiguration as kubelet has it, and a
+// BerthConfiguration for what kubelet has no name for. It turns both into the settings that flags have, by the flags'
+// names, so that there is one list of settings with one set of rules.
 package file
 
 import (
@@ -21,6 +21,9 @@ import (
 	kubelet "k8s.io/kubelet/config/v1beta1"
 	sjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-node/berth/internal/aliases"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 // The kinds of documents.
@@ -43,8 +46,9 @@ type Files struct {
 	merged map[string]any
 }
 
-// Read reads a file, and the files of a drop-in directory on top of it, in the order of their names. Either may be "". Of a field that
-// several files have, the last is taken; lists are replaced, maps and structures are merged, null removes, as by kubelet.
+// Read reads a file, and the files of a drop-in directory on top of it, in the order of their names. Either may be "".
+// Of a field that several files have, the last is taken; lists are replaced, maps and structures are merged, null
+// removes, as by kubelet.
 func Read(path, dir string) (*Files, error) {
 	f := &Files{Berth: map[string]any{}}
 	if path != "" {
@@ -88,9 +92,25 @@ func dropIns(dir string) ([]string, error) {
 	return out, nil
 }
 
+// maxFile is how many bytes a file may have. One with all settings there are has some ten thousand.
+const maxFile = 1 << 20
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes", name, maxFile)
+	}
+	return data, err
+}
+
 // add puts the documents of one file on top of what there is. Each is checked alone, so that an error names its file.
 func (f *Files) add(name string) error {
-	data, err := os.ReadFile(name)
+	data, err := readFile(name)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
@@ -110,6 +130,9 @@ func (f *Files) add(name string) error {
 }
 
 func (f *Files) addDocument(doc []byte) error {
+	if err := aliases.Check(doc, 4*maxFile); err != nil {
+		return err
+	}
 	data, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
 		return err
@@ -134,7 +157,8 @@ func (f *Files) addDocument(doc []byte) error {
 		delete(tree, "kind")
 		f.Berth = merge(f.Berth, tree)
 	default:
-		return fmt.Errorf("apiVersion %q, kind %q: must be %s, %s or %s, %s", version, kind, KubeletVersion, KubeletKind, BerthVersion, BerthKind)
+		return fmt.Errorf("apiVersion %q, kind %q: must be %s, %s or %s, %s", version, kind, KubeletVersion, KubeletKind,
+			BerthVersion, BerthKind)
 	}
 	return nil
 }
@@ -142,6 +166,9 @@ func (f *Files) addDocument(doc []byte) error {
 // strict decodes a KubeletConfiguration and refuses fields that it has not, with the name that was probably meant.
 func strict(data []byte) (*kubelet.KubeletConfiguration, error) {
 	out := &kubelet.KubeletConfiguration{}
+	if errs := quantity.CheckJSON(data, out); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
 	problems, err := sjson.UnmarshalStrict(data, out)
 	if err != nil {
 		return nil, err

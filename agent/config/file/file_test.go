@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestEveryFieldIsKnown walks over the structure of the library: a version of it with more fields must not have silent ones.
+// TestEveryFieldIsKnown walks over the structure of the library: a version of it with more fields must not have silent
+// ones.
 func TestEveryFieldIsKnown(t *testing.T) {
 	known := map[string]bool{}
 	for _, f := range Fields() {
@@ -106,18 +107,22 @@ podsPerCore: 5
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.maxPods != 7 || f.port != 10250 || f.health != 10248 || f.level != "debug" || f.eviction != "memory.available<100Mi,nodefs.available<10%" {
+	if f.maxPods != 7 || f.port != 10250 || f.health != 10248 || f.level != "debug" ||
+		f.eviction != "memory.available<100Mi,nodefs.available<10%" {
 		t.Errorf("%+v", f)
 	}
-	if !slices.Equal(f.dns, []string{"10.96.0.10", "10.96.0.11"}) || !slices.Equal(f.sysctls, []string{"kernel.msg*"}) || !slices.Equal(f.curves, []int32{29}) ||
+	if !slices.Equal(f.dns, []string{"10.96.0.10", "10.96.0.11"}) || !slices.Equal(f.sysctls, []string{"kernel.msg*"}) ||
+		!slices.Equal(f.curves, []int32{29}) ||
 		len(f.options) != 2 || !slices.Equal(f.reserved, []string{"0:hugepages-2Mi=64Mi,memory=1Gi", "1:memory=2Gi"}) {
 		t.Errorf("%+v", f)
 	}
-	if len(ignored) != 2 || !strings.HasPrefix(ignored[0], "podsPerCore: ") && !strings.HasPrefix(ignored[1], "podsPerCore: ") {
+	if len(ignored) != 2 || !strings.HasPrefix(ignored[0], "podsPerCore: ") &&
+		!strings.HasPrefix(ignored[1], "podsPerCore: ") {
 		t.Errorf("ignored: %q", ignored)
 	}
 	kubelet, berth := files.Effective(f.FlagSet, false)
-	if kubelet["maxPods"] == nil || kubelet["clusterDNS"] == nil || kubelet["podsPerCore"] == nil || berth["evictionHard"] != f.eviction || berth["logLevel"] != "debug" {
+	if kubelet["maxPods"] == nil || kubelet["clusterDNS"] == nil || kubelet["podsPerCore"] == nil ||
+		berth["evictionHard"] != f.eviction || berth["logLevel"] != "debug" {
 		t.Errorf("%v\n%v", kubelet, berth)
 	}
 }
@@ -175,7 +180,8 @@ volumeStatsAggPeriod: 0s
 
 func TestDropIns(t *testing.T) {
 	dir := write(t, map[string]string{
-		"base.yaml":       kubeletDoc + "maxPods: 1\nclusterDNS: [1.2.3.4, 1.2.3.5]\ncpuManagerPolicyOptions: {a: 'true', b: 'true'}\n",
+		"base.yaml": kubeletDoc +
+			"maxPods: 1\nclusterDNS: [1.2.3.4, 1.2.3.5]\ncpuManagerPolicyOptions: {a: 'true', b: 'true'}\n",
 		"d/20-last.conf":  kubeletDoc + "maxPods: 3\ncpuManagerPolicyOptions: {b: null, c: 'true'}\n",
 		"d/10-first.conf": kubeletDoc + "maxPods: 2\nclusterDNS: [9.9.9.9]\n---\n" + berthDoc + "logLevel: debug\n",
 		"d/99-not.yaml":   "what is this",
@@ -188,7 +194,8 @@ func TestDropIns(t *testing.T) {
 	if _, err := files.Apply(f.FlagSet); err != nil {
 		t.Fatal(err)
 	}
-	if f.maxPods != 3 || !slices.Equal(f.dns, []string{"9.9.9.9"}) || len(f.options) != 2 || f.options["c"] != "true" || f.level != "debug" {
+	if f.maxPods != 3 || !slices.Equal(f.dns, []string{"9.9.9.9"}) || len(f.options) != 2 || f.options["c"] != "true" ||
+		f.level != "debug" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -203,9 +210,11 @@ func TestBadFiles(t *testing.T) {
 		kubeletDoc + "---\n[1]\n":                                  {"document 2", "no YAML mapping"},
 		"apiVersion: v1\nkind: Pod\n":                              {`kind "Pod"`, BerthKind},
 		"a: [":                                                     {"document 1"},
-		berthDoc + "logLevl: debug\n":                              {`unknown field "logLevl"`, `did you mean "logLevel"?`},
-		berthDoc + "maxPods: [1, 2]\n":                             {"maxPods", "must be one value"},
-		berthDoc + "maxPods: lots\n":                               {"maxPods", "lots"},
+		kubeletDoc + "reservedMemory: [{numaNode: 0, limits: {memory: " +
+			"'1e-999999999'}}]\n": {"reservedMemory[0].limits[memory]", "exponent from -99 to 99"},
+		berthDoc + "logLevl: debug\n":  {`unknown field "logLevl"`, `did you mean "logLevel"?`},
+		berthDoc + "maxPods: [1, 2]\n": {"maxPods", "must be one value"},
+		berthDoc + "maxPods: lots\n":   {"maxPods", "lots"},
 	} {
 		dir := write(t, map[string]string{"c.yaml": content})
 		files, err := Read(filepath.Join(dir, "c.yaml"), "")

@@ -64,12 +64,13 @@ func leaves(t reflect.Type, v reflect.Value, path string, fn func(leaf)) {
 // paths are all fields of KubeletConfiguration that have values.
 func paths() []string {
 	var out []string
-	leaves(reflect.TypeFor[kubelet.KubeletConfiguration](), reflect.Value{}, "", func(l leaf) { out = append(out, l.path) })
+	leaves(reflect.TypeFor[kubelet.KubeletConfiguration](), reflect.Value{}, "",
+		func(l leaf) { out = append(out, l.path) })
 	return out
 }
 
-// given is the value that a file gives a field, as JSON has it; false when none does. A field that is no pointer cannot be told from
-// one that was left out when it has its zero value, which for kubelet means its default.
+// given is the value that a file gives a field, as JSON has it; false when none does. A field that is no pointer cannot
+// be told from one that was left out when it has its zero value, which for kubelet means its default.
 func (l leaf) given() (any, bool) {
 	if !l.value.IsValid() || l.value.IsZero() {
 		return nil, false
@@ -79,19 +80,21 @@ func (l leaf) given() (any, bool) {
 		return nil, false
 	}
 	var v any
-	if err := json.Unmarshal(data, &v); err != nil || l.value.Kind() != reflect.Pointer && (v == "0" || v == "0s" || v == float64(0)) {
+	if err := json.Unmarshal(data, &v); err != nil || l.value.Kind() != reflect.Pointer &&
+		(v == "0" || v == "0s" || v == float64(0)) {
 		return nil, false
 	}
 	return v, true
 }
 
-// Apply makes the settings of flags that the command line has not given what the files say. It returns what the fields of the files
-// do not do here.
+// Apply makes the settings of flags that the command line has not given what the files say. It returns what the fields
+// of the files do not do here.
 func (f *Files) Apply(flags *pflag.FlagSet) ([]string, error) {
 	var ignored []string
 	var errs []error
 	if f.Kubelet != nil {
-		// A kubelet with a file serves on its ports; that berth has none is for those who have never asked for a kubelet.
+		// A kubelet with a file serves on its ports; that berth has none is for those who have never asked for a
+		// kubelet.
 		for flag, port := range map[string]string{"port": "10250", "healthz-port": "10248"} {
 			errs = append(errs, set(flags, flag, []string{port}))
 		}

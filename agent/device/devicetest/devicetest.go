@@ -1,5 +1,5 @@
-// Package devicetest is a device plugin for tests: it serves kubelet's device plugin API on a real socket, as plugins of vendors do,
-// and registers anew whenever the agent's socket comes into being.
+// Package devicetest is a device plugin for tests: it serves kubelet's device plugin API on a real socket, as plugins
+// of vendors do, and registers again whenever the agent's socket comes into being.
 package devicetest
 
 import (
@@ -111,7 +111,7 @@ func (p *Plugin) socket() string {
 	return filepath.Join(p.Dir, name)
 }
 
-// Run serves until ctx ends. Whenever the agent's socket is made anew the plugin serves and registers anew.
+// Run serves until ctx ends. Whenever the agent's socket is made again the plugin serves and registers again.
 func (p *Plugin) Run(ctx context.Context) error {
 	if p.Registry != "" {
 		return p.serve(ctx)
@@ -129,15 +129,15 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	agent := filepath.Join(p.Dir, "kubelet.sock")
 	for ctx.Err() == nil {
-		life, cancel := context.WithCancel(ctx)
+		served, cancel := context.WithCancel(ctx)
 		var wait sync.WaitGroup
 		if _, err := os.Stat(agent); err == nil {
 			wait.Go(func() {
-				if err := p.serve(life); err != nil {
+				if err := p.serve(served); err != nil {
 					p.refuse(err)
 				}
 			})
-			wait.Go(func() { p.refuse(p.register(life, agent)) })
+			wait.Go(func() { p.refuse(p.register(served, agent)) })
 		}
 		again := false
 		for !again && ctx.Err() == nil {
@@ -225,11 +225,14 @@ func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServer[p
 }
 
 // GetPreferredAllocation implements the service.
-func (p *Plugin) GetPreferredAllocation(_ context.Context, in *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (p *Plugin) GetPreferredAllocation(
+	_ context.Context, in *pluginapi.PreferredAllocationRequest,
+) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range in.GetContainerRequests() {
 		ids := p.Prefer(r.GetAvailableDeviceIDs(), r.GetMustIncludeDeviceIDs(), int(r.GetAllocationSize()))
-		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+		out.ContainerResponses = append(out.ContainerResponses,
+			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
 	}
 	return out, nil
 }
@@ -254,7 +257,9 @@ func (p *Plugin) Allocate(_ context.Context, in *pluginapi.AllocateRequest) (*pl
 }
 
 // PreStartContainer implements the service.
-func (p *Plugin) PreStartContainer(_ context.Context, in *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (p *Plugin) PreStartContainer(
+	_ context.Context, in *pluginapi.PreStartContainerRequest,
+) (*pluginapi.PreStartContainerResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started = append(p.started, in.GetDevicesIds())
@@ -269,11 +274,16 @@ type registry struct {
 
 // GetInfo implements the service.
 func (r *registry) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.DevicePlugin, Name: r.p.Resource, Endpoint: r.p.socket(), SupportedVersions: []string{pluginapi.Version}}, nil
+	return &registerapi.PluginInfo{
+		Type: registerapi.DevicePlugin, Name: r.p.Resource, Endpoint: r.p.socket(),
+		SupportedVersions: []string{pluginapi.Version},
+	}, nil
 }
 
 // NotifyRegistrationStatus implements the service.
-func (r *registry) NotifyRegistrationStatus(_ context.Context, in *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (r *registry) NotifyRegistrationStatus(
+	_ context.Context, in *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	r.p.notified = append(r.p.notified, in)

@@ -1,5 +1,5 @@
-// Package dratest is a driver of dynamic resources for tests: it serves kubelet's API for drivers on a real socket in the plugin
-// registration directory, and writes CDI files for what it prepares, as drivers of vendors do.
+// Package dratest is a driver of dynamic resources for tests: it serves kubelet's API for drivers on a real socket in
+// the plugin registration directory, and writes CDI files for what it prepares, as drivers of vendors do.
 package dratest
 
 import (
@@ -23,7 +23,8 @@ import (
 // Device is one that a claim has.
 type Device struct {
 	Request, Pool, Name string
-	// Env and Node are what the container gets: variables (NAME=VALUE), and the path at which it has the node's /dev/fuse.
+	// Env and Node are what the container gets: variables (NAME=VALUE), and the path at which it has the node's
+	// /dev/fuse.
 	Env  []string
 	Node string
 }
@@ -39,7 +40,8 @@ type Driver struct {
 	Services []string // that it registers with; none: v1 of both
 	// Devices are those of a claim. A driver of a cluster would ask the API server for them.
 	Devices func(*drav1.Claim) []Device
-	// Answer is asked before each call for a claim ("prepare" or "unprepare"); an error is the answer for that claim. nil: all is well.
+	// Answer is asked before each call for a claim ("prepare" or "unprepare"); an error is the answer for that claim.
+	// nil: all is well.
 	Answer func(ctx context.Context, call string, c *drav1.Claim) error
 
 	mu      sync.Mutex

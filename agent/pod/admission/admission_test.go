@@ -8,7 +8,8 @@ import (
 	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
-// The first check that has anything against a pod is the one that counts, and none behind it is asked: the last may end other pods.
+// The first check that has anything against a pod is the one that counts, and none behind it is asked: the last may end
+// other pods.
 func TestChecks(t *testing.T) {
 	asked := ""
 	check := func(name string, v *Verdict) Check {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// Room is what pods have of the node's resources, and what they may have.
-type Room interface {
+// Capacity is what pods have of the node's resources, and what they may have.
+type Capacity interface {
 	// Allocatable is what pods may request.
 	Allocatable() corev1.ResourceList
 	// Using are the pods of other names that use resources, or that get some before this one does.
@@ -27,10 +27,10 @@ type Room interface {
 
 // Fit has a pod wait for what it requests. It is to be the last check: for a pod that has nothing else to wait for,
 // others may have to go.
-func Fit(room Room) Check {
+func Fit(node Capacity) Check {
 	return func(r *Request) *Verdict {
-		v := fits(r.Pod, room.Using(r), room.Allocatable())
-		if v != nil && !v.Final && room.Preempt(r) {
+		v := fits(r.Pod, node.Using(r), node.Allocatable())
+		if v != nil && !v.Final && node.Preempt(r) {
 			v.Message += "; pods of lower priority end for it"
 		}
 		return v
@@ -94,8 +94,8 @@ func ordered(have, want corev1.ResourceList) []corev1.ResourceName {
 
 // short is the verdict of a resource that there is not enough of: final where all of the node's is not enough.
 func short(name corev1.ResourceName, requested, used, capacity int64) *Verdict {
-	v := waits("OutOf"+string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-		name, requested, used, capacity))
+	v := waits("OutOf"+string(name), fmt.Sprintf(
+		"Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity))
 	v.Final = requested > capacity
 	return v
 }

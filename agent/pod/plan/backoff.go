@@ -9,8 +9,8 @@ import (
 // Delays says how long to wait before something is tried again.
 type Delays struct{ Initial, Max, Reset time.Duration }
 
-// RetryInitial is the first delay before what failed in the node itself is tried again. It is shorter than that of what exits:
-// nothing of the user's runs in between. It never is without delay, because such failures come at once.
+// RetryInitial is the first delay before what failed in the node itself is tried again. It is shorter than that of what
+// exits: nothing of the user's runs in between. It never is without delay, because such failures come at once.
 const RetryInitial = time.Second
 
 // restart is when a container that has exited may run again, and the delay that its successor will carry. Each

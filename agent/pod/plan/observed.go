@@ -1,6 +1,13 @@
 package plan
 
-import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/eviction/collect"
+)
 
 // The states of a container that plans tell apart.
 const (
@@ -62,6 +69,22 @@ func (o *Observed) Statuses() []*runtimeapi.ContainerStatus {
 	for _, list := range o.Containers {
 		for _, c := range list {
 			out = append(out, c.ContainerStatus)
+		}
+	}
+	return out
+}
+
+// Dead are the containers that are kept for their logs alone: they have ended, and a later one of the same name tells
+// what the pod does.
+func (o *Observed) Dead(pod types.UID) []collect.Container {
+	var out []collect.Container
+	for name, list := range o.Containers {
+		for _, c := range list[min(1, len(list)):] {
+			if c.GetState() == Exited {
+				out = append(out, collect.Container{
+					ID: c.GetId(), Pod: pod, Name: name, Attempt: c.GetMetadata().GetAttempt(), Ended: time.Unix(0, c.GetFinishedAt()),
+				})
+			}
 		}
 	}
 	return out

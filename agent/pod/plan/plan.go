@@ -71,6 +71,7 @@ type Ending struct {
 	Since time.Time
 	Grace time.Duration
 	Keep  bool // it stays known afterwards: it is over, but still wanted
+	Shed  bool // its containers do not stay then: it is for their files that it ends
 }
 
 // View is all that a plan depends on.
@@ -88,6 +89,8 @@ type View struct {
 	Failed   map[string]Failure      // by key of the step
 	Refused  map[string]Failure      // by container ID: those that could not be started
 	Probes   map[string]ProbeResults // by container ID
+	Unneeded map[string]bool         // IDs of those of Seen.Dead that need not be kept
+	Older    time.Time               // when there may be more of them though nothing happens; zero: never
 	End      *Ending                 // nil: the pod runs
 	Deadline time.Time               // when it has been active long enough; zero: never
 	Delays   Delays
@@ -106,106 +109,73 @@ type Decision struct {
 
 // planner makes one decision.
 type planner struct {
-	*View
-	Decision
-	sandboxOK bool
-	anew      *Container // whose exit has sent all containers of the pod back to the start; nil: none
-	round     uint32     // how often that was
-	starts    bool       // something of the pod is being started, or waits for it
+	view  *View
+	draft *draft
+	now   *situation
 }
 
 // Decide decides what is to be done next. It is pure.
 func Decide(v *View) Decision {
-	p := &planner{View: v, sandboxOK: v.Seen.ready(v.Pod.Spec.HostNetwork)}
-	p.Waiting = map[string]status.Waiting{}
+	p := &planner{v, &draft{view: v, out: Decision{Waiting: map[string]status.Waiting{}}}, newSituation(v)}
 	switch {
 	case v.End != nil:
 		p.ending()
-	case p.startsAnew():
-	case p.complete():
+	case p.restartsAll():
+	case p.now.complete():
 		p.finish()
 	case p.pastDeadline():
-		p.Expired = true
+		p.draft.out.Expired = true
 	default:
 		p.run()
 	}
-	return p.Decision
-}
-
-func (p *planner) add(s Step) {
-	if !p.does(s.Key()) {
-		p.Steps = append(p.Steps, s)
-	}
-}
-
-// does says whether the step of that key runs.
-func (p *planner) does(key string) bool {
-	_, ok := p.Busy[key]
-	return ok
-}
-
-// at asks to be woken.
-func (p *planner) at(t time.Time) {
-	if p.Wake.IsZero() || t.Before(p.Wake) {
-		p.Wake = t
-	}
-}
-
-// blocked says whether a step has failed too recently to be tried again.
-func (p *planner) blocked(key string) (Failure, bool) {
-	f, ok := p.Failed[key]
-	if !ok || !p.Now.Before(f.Until) {
-		return f, false
-	}
-	p.at(f.Until)
-	return f, true
+	return p.draft.out
 }
 
 func (p *planner) pastDeadline() bool {
-	if p.Deadline.IsZero() {
+	if p.view.Deadline.IsZero() {
 		return false
 	}
-	p.at(p.Deadline)
-	return !p.Now.Before(p.Deadline)
+	p.draft.at(p.view.Deadline)
+	return !p.view.Now.Before(p.view.Deadline)
 }
 
 // run plans for a pod that is to run.
 func (p *planner) run() {
-	if !p.sandboxOK {
+	if !p.now.sandboxOK {
 		if p.killAll("Pod sandbox changed, it will be killed and re-created.") {
 			return // first end what runs in the sandbox that is no good any more
 		}
 	}
 	p.unwanted()
-	if p.sandboxOK && p.resize() {
+	if p.now.sandboxOK && p.resize() {
 		return
 	}
-	if p.initialize() {
-		p.regular()
+	s := &starter{view: p.view, draft: p.draft, now: p.now}
+	if s.initialize() {
+		s.regular()
 	}
-	p.ephemeral()
+	s.ephemeral()
+	// A sandbox is needed in any case, the rest only when something is to be started.
+	needed := !p.now.sandboxOK || s.starts && !p.view.Prepared
 	// The two steps make the same volumes.
-	switch renewing := p.does(string(Renew)); {
-	case p.needsPrepare() && !renewing:
-		if _, wait := p.blocked(string(Prepare)); !wait && !p.does(string(Prepare)) {
-			p.Steps = slices.Insert(p.Steps, 0, p.prepare()) // it takes longest
+	switch renewing := p.draft.does(string(Renew)); {
+	case needed && !renewing:
+		if _, wait := p.draft.blocked(string(Prepare)); !wait && !p.draft.does(string(Prepare)) {
+			p.draft.out.Steps = slices.Insert(p.draft.out.Steps, 0, p.prepare()) // it takes longest
 		}
-	case p.Renew && p.sandboxOK && !p.does(string(Prepare)):
-		p.tidy(Step{Kind: Renew})
+	case p.view.Renew && p.now.sandboxOK && !p.draft.does(string(Prepare)):
+		p.draft.try(Step{Kind: Renew})
 	}
-	if !p.starts {
+	if !s.starts {
 		p.collect()
 	}
 }
 
-// needsPrepare: a sandbox is needed in any case, the rest only when something is to be started.
-func (p *planner) needsPrepare() bool { return !p.sandboxOK || p.starts && !p.Prepared }
-
 func (p *planner) prepare() Step {
 	s := Step{Kind: Prepare}
-	if old := p.Seen.Sandbox(); old != nil {
+	if old := p.view.Seen.Sandbox(); old != nil {
 		s.Attempt = old.GetMetadata().GetAttempt()
-		if !p.sandboxOK {
+		if !p.now.sandboxOK {
 			s.Attempt++
 			s.ID = old.GetId() // to be ended first
 		}
@@ -216,11 +186,11 @@ func (p *planner) prepare() Step {
 // killAll ends whatever runs, and says whether there is anything left to wait for.
 func (p *planner) killAll(why string) bool {
 	any := false
-	for _, list := range p.Seen.Containers {
+	for _, list := range p.view.Seen.Containers {
 		for i := range list {
 			if alive(&list[i]) {
 				any = true
-				p.kill(&list[i], p.grace(), why)
+				p.draft.kill(&list[i], p.now.grace(), why)
 			}
 		}
 	}
@@ -232,86 +202,56 @@ func alive(c *Container) bool {
 	return c.GetState() == Running || c.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
-// kill ends a container with that much grace from now on.
-func (p *planner) kill(c *Container, grace time.Duration, why string) {
-	p.killBy(c, p.Now.Add(grace), grace == 0, why)
-}
-
-func (p *planner) killBy(c *Container, deadline time.Time, force bool, why string) {
-	s := Step{Kind: Kill, Container: c.GetMetadata().GetName(), ID: c.GetId(), Deadline: deadline, Force: force, Why: why}
-	if _, wait := p.blocked(s.Key()); !wait {
-		p.add(s)
-	}
-}
-
-func (p *planner) grace() time.Duration { return spec.Grace(p.Pod) }
-
 // unwanted ends containers that run and should not: their definition has changed, or a probe has failed.
 func (p *planner) unwanted() {
-	for name, list := range p.Seen.Containers {
+	for name, list := range p.view.Seen.Containers {
 		for i := range list {
 			// A start that was given up has come to its end after all.
 			if i > 0 && alive(&list[i]) {
-				p.kill(&list[i], p.grace(), fmt.Sprintf("Container %s has been started again, the one before it still runs", name))
+				p.draft.kill(&list[i], p.now.grace(),
+					fmt.Sprintf("Container %s has been started again, the one before it still runs", name))
 			}
 		}
 	}
-	for _, list := range [][]corev1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
+	for _, list := range [][]corev1.Container{p.view.Pod.Spec.InitContainers, p.view.Pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			now := p.Seen.Latest(c.Name)
+			now := p.view.Seen.Latest(c.Name)
 			if now == nil || now.GetState() != Running {
 				continue
 			}
 			if spec.Changed(c, now.GetAnnotations()) {
-				p.kill(now, p.grace(), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+				p.draft.kill(now, p.now.grace(), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
 				continue
 			}
-			if why, grace := p.Probes[now.GetId()].verdict(c, p.grace()); why != "" {
-				p.kill(now, grace, why)
+			if why, grace := p.view.Probes[now.GetId()].verdict(c, p.now.grace()); why != "" {
+				p.draft.kill(now, grace, why)
 			}
 		}
 	}
 }
 
-// collect removes what nobody will ask for any more: of each name one dead container is kept beside the newest, for its
-// log and its state.
+// collect removes what nobody will ask for any more: dead containers that are not kept, and those that never ran.
 func (p *planner) collect() {
-	for name, list := range p.Seen.Containers {
-		kept := false
+	if !p.view.Older.IsZero() {
+		p.draft.at(p.view.Older)
+	}
+	for name, list := range p.view.Seen.Containers {
 		for i := range list {
 			c := &list[i]
 			switch {
 			case alive(c), i == 0:
-			case c == p.anew && p.Restarting != nil && *p.Restarting: // some have still to learn from it that they are past
-			case c.GetState() == Exited && !kept:
-				kept = true
+			case c == p.now.trigger && p.draft.out.Restarting != nil && *p.draft.out.Restarting:
+				// Some have still to learn from it that they are past.
+			case c.GetState() == Exited && !p.view.Unneeded[c.GetId()]:
 			default:
-				p.tidy(Step{Kind: Remove, Container: name, ID: c.GetId(), Attempt: c.GetMetadata().GetAttempt()})
+				p.draft.try(Step{Kind: Remove, Container: name, ID: c.GetId(), Attempt: c.GetMetadata().GetAttempt()})
 			}
 		}
 	}
-	for _, s := range p.Seen.Sandboxes[min(1, len(p.Seen.Sandboxes)):] {
-		if !p.holds(s.GetId()) {
-			p.tidy(Step{Kind: Forget, ID: s.GetId()})
+	for _, s := range p.view.Seen.Sandboxes[min(1, len(p.view.Seen.Sandboxes)):] {
+		if !p.now.holds(s.GetId()) {
+			p.draft.try(Step{Kind: Forget, ID: s.GetId()})
 		}
 	}
-}
-
-// tidy does a step now, unless it has failed just now.
-func (p *planner) tidy(s Step) {
-	if _, wait := p.blocked(s.Key()); !wait {
-		p.add(s)
-	}
-}
-
-func (p *planner) holds(sandbox string) bool {
-	for _, list := range p.Seen.Containers {
-		for i := range list {
-			if list[i].Sandbox == sandbox {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -8,21 +8,23 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/eviction/collect"
 )
 
 var planNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // planCase is what is there, in a short notation, and what is to be done about it.
 //
-// The spec lists the pod's containers: "name", "init:name" or "side:name". What is seen is "sandbox" (or "sandbox=dead") and
-// "name=state", in the order of their making. A state is created, running, unknown or exitN; "!" says that the container is in a
-// sandbox before the present one, "@10s" that it ended that long ago, "~20s" that it carries that back-off and "^1" that it is of
-// that round.
+// The spec lists the pod's containers: "name", "init:name" or "side:name". What is seen is "sandbox" (or
+// "sandbox=dead") and "name=state", in the order of their making. A state is created, running, unknown or exitN; "!"
+// says that the container is in a sandbox before the present one, "@10s" that it ended that long ago, "~20s" that it
+// carries that back-off and "^1" that it is of that round.
 type planCase struct {
 	name   string
 	policy corev1.RestartPolicy
@@ -67,6 +69,10 @@ func (c planCase) view() *View {
 	}
 	for i, word := range strings.Fields(c.seen) {
 		v.see(i, word)
+	}
+	v.Unneeded = map[string]bool{}
+	for _, c := range collect.Default().Containers(v.Seen.Dead(pod.UID), func(types.UID) bool { return true }, planNow) {
+		v.Unneeded[c.ID] = true
 	}
 	if c.change != nil {
 		c.change(v)
@@ -152,6 +158,11 @@ func waits(w map[string]status.Waiting) string {
 }
 
 func ending30(v *View) { v.End = &Ending{Since: planNow, Grace: 30 * time.Second} }
+
+func shedding(v *View) {
+	ending30(v)
+	v.End.Keep, v.End.Shed = true, true
+}
 
 func TestPlan(t *testing.T) {
 	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
@@ -373,6 +384,13 @@ func TestPlan(t *testing.T) {
 		}},
 		{name: "eviction", spec: "a", seen: "sandbox a=exit0", want: "finish", over: true, change: func(v *View) { ending30(v); v.End.Keep = true }},
 		{name: "evicted", spec: "a", seen: "sandbox=dead a=exit0", over: true, change: func(v *View) { ending30(v); v.End.Keep, v.Finished = true, true }},
+		{name: "eviction for its files", spec: "a b", seen: "sandbox a=exit0 a=exit1 b=exit0", want: "remove/a0 remove/a1 remove/b0", over: true, change: shedding},
+		{name: "eviction for its files, still running", spec: "a b", seen: "sandbox a=running b=exit0", want: "kill/a0@30s", change: shedding},
+		{name: "eviction for its files, which are gone", spec: "a", seen: "sandbox", want: "finish", over: true, change: shedding},
+		{
+			name: "eviction for its files, which cannot be removed", spec: "a", seen: "sandbox a=exit0", want: "finish", over: true, wake: time.Second,
+			change: func(v *View) { shedding(v); v.Failed["remove/a0"] = Failure{Until: planNow.Add(time.Second)} },
+		},
 		{
 			name: "end, a stop has failed", spec: "a b", seen: "sandbox a=running b=running", want: "kill/b0@30s", wake: time.Second,
 			change: func(v *View) { ending30(v); v.Failed["kill/a0"] = Failure{Until: planNow.Add(time.Second)} },

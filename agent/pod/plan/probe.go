@@ -17,7 +17,8 @@ const (
 	ProbeFailed
 )
 
-// ProbeResults are the states of the probes of one container. They count for that container only: its successor begins anew.
+// ProbeResults are the states of the probes of one container. They count for that container only: its successor starts
+// over.
 type ProbeResults struct {
 	Startup, Liveness, Readiness ProbeState
 }

@@ -41,22 +41,22 @@ func (r *Resized) Acknowledged(c *Container) (corev1.ResourceRequirements, bool)
 	return spec.MadeWith(c.GetAnnotations())
 }
 
-// resize plans for containers that run with other resources than are allocated. It says whether nothing may be started before
-// that is done, because what is started has its place in the pod's new limits.
+// resize plans for containers that run with other resources than are allocated. It says whether nothing may be started
+// before that is done, because what is started has its place in the pod's new limits.
 func (p *planner) resize() (waits bool) {
-	stale, kills := p.Resized.Acting, false
-	for _, list := range [][]corev1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
+	stale, kills := p.view.Resized.Acting, false
+	for _, list := range [][]corev1.Container{p.view.Pod.Spec.InitContainers, p.view.Pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			now := p.Seen.Latest(c.Name)
-			if now == nil || now.GetState() != Running || !p.inSandbox(now) {
+			now := p.view.Seen.Latest(c.Name)
+			if now == nil || now.GetState() != Running || !p.now.inSandbox(now) {
 				continue
 			}
-			had, known := p.Resized.Acknowledged(now)
+			had, known := p.view.Resized.Acknowledged(now)
 			switch {
 			case !known || EqualResources(&had, &c.Resources):
 			case restartsToResize(c, &had):
-				p.kill(now, p.grace(), fmt.Sprintf("Container %s resize requires restart", c.Name))
+				p.draft.kill(now, p.now.grace(), fmt.Sprintf("Container %s resize requires restart", c.Name))
 				kills = true
 			default:
 				stale = true
@@ -64,16 +64,16 @@ func (p *planner) resize() (waits bool) {
 		}
 	}
 	s := Step{Kind: Resize}
-	if kills || p.does(s.Key()) {
+	if kills || p.draft.does(s.Key()) {
 		return true
 	}
-	if _, wait := p.blocked(s.Key()); !stale || wait {
+	if _, wait := p.draft.blocked(s.Key()); !stale || wait {
 		return false
 	}
-	if p.does(string(Prepare)) {
+	if p.draft.does(string(Prepare)) {
 		return false // it makes the pod's group
 	}
-	p.add(s)
+	p.draft.add(s)
 	return true
 }
 
@@ -83,7 +83,8 @@ func restartsToResize(c *corev1.Container, had *corev1.ResourceRequirements) boo
 		if p.RestartPolicy != corev1.RestartContainer {
 			continue
 		}
-		if !equalQuantity(had.Requests, c.Resources.Requests, p.ResourceName) || !equalQuantity(had.Limits, c.Resources.Limits, p.ResourceName) {
+		if !equalQuantity(had.Requests, c.Resources.Requests, p.ResourceName) ||
+			!equalQuantity(had.Limits, c.Resources.Limits, p.ResourceName) {
 			return true
 		}
 	}

@@ -34,14 +34,15 @@ type Input struct {
 	PodIPs    []string
 	IDs       *IDs // of the pod, nil = the node's
 
-	Mounts      []string  // for each of the container's volumeMounts: what is mounted there
-	HostsFile   string    // "" = the runtime's
-	Devices     []string  // for each of the container's volumeDevices: the device on the node
-	MessageFile string    // becomes the file at terminationMessagePath; "" = none
-	Injection   Injection // for its devices
-	RecursiveRO bool      // the runtime can mount recursively read-only
-	BindOptions bool      // the runtime can mount with noexec, nodev and nosuid
-	Target      string    // ID of the container whose processes it is to see; "" = its own, or what the pod says
+	Mounts      []string        // for each of the container's volumeMounts: what is mounted there
+	HostsFile   string          // "" = the runtime's
+	Devices     []string        // for each of the container's volumeDevices: the device on the node
+	ReadOnly    map[string]bool // the pod's volumes whose PersistentVolumes are readOnly, by name
+	MessageFile string          // becomes the file at terminationMessagePath; "" = none
+	Injection   Injection       // for its devices
+	RecursiveRO bool            // the runtime can mount recursively read-only
+	BindOptions bool            // the runtime can mount with noexec, nodev and nosuid
+	Target      string          // ID of the container whose processes it is to see; "" = its own, or what the pod says
 	Objects     Objects
 	// EnvFile reads a file in a volume of the pod, for the environment. The error is fs.ErrNotExist when there is none.
 	EnvFile func(volume, path string) ([]byte, error)
@@ -124,7 +125,8 @@ func signalName(s corev1.Signal) string {
 	return strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(s))
 }
 
-// Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to go.
+// Resized are the resources of a container that runs. They say in words where there is no limit, for the one before to
+// go.
 func Resized(pod *corev1.Pod, c *corev1.Container, n *Node) *runtimeapi.LinuxContainerResources {
 	res := resources(kube.Explicit(kube.ContainerResourcesWith(pod, c, n.Groups)))
 	res.OomScoreAdj = int64(kube.OOMScoreAdj(pod, c, n.Memory))
@@ -153,7 +155,7 @@ func mounts(in *Input) ([]*runtimeapi.Mount, error) {
 			return nil, err
 		}
 		mount := &runtimeapi.Mount{
-			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || onlyRead(v), RecursiveReadOnly: recursive,
+			ContainerPath: at, HostPath: in.Mounts[i], Readonly: m.ReadOnly || in.ReadOnly[m.Name] || onlyRead(v), RecursiveReadOnly: recursive,
 			Propagation: propagation(m.MountPropagation), MountOptions: m.BindMountOptions,
 		}
 		if v.Image != nil {
@@ -189,7 +191,7 @@ func devices(in *Input) ([]*runtimeapi.Device, error) {
 			return nil, fmt.Errorf("volume %q is not there", d.Name)
 		}
 		permissions := "mrw"
-		if onlyRead(volumeOf(in.Pod, d.Name)) {
+		if in.ReadOnly[d.Name] || onlyRead(volumeOf(in.Pod, d.Name)) {
 			permissions = "mr"
 		}
 		out = append(out, &runtimeapi.Device{ContainerPath: path.Join("/", d.DevicePath), HostPath: in.Devices[i], Permissions: permissions})
@@ -206,11 +208,12 @@ func volumeOf(pod *corev1.Pod, name string) *corev1.Volume {
 	return &corev1.Volume{}
 }
 
-// onlyRead says of a volume that no container may write to it, whatever its mount says: the agent writes it, an image is everybody's,
-// or the volume itself says so.
+// onlyRead says of a volume that no container may write to it, whatever its mount says: the agent writes it, an image
+// is everybody's, or the volume itself says so.
 func onlyRead(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil || v.Image != nil ||
-		v.NFS != nil && v.NFS.ReadOnly || v.ISCSI != nil && v.ISCSI.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+		v.NFS != nil && v.NFS.ReadOnly || v.ISCSI != nil && v.ISCSI.ReadOnly || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly ||
+		v.CSI != nil && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly
 }
 
 // recursiveReadOnly resolves the API's three modes into what the runtime does.

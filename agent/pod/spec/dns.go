@@ -16,7 +16,8 @@ type Resolver struct{ Servers, Searches, Options []string }
 // Warning is something about a pod that its owner should know.
 type Warning struct{ Reason, Message string }
 
-// What resolvers take: glibc reads three servers, and 32 search domains with 2048 characters together is what the API allows.
+// What resolvers take: glibc reads three servers, and 32 search domains with 2048 characters together is what the API
+// allows.
 const (
 	maxServers     = 3
 	maxSearches    = 32

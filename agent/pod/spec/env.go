@@ -80,7 +80,8 @@ func env(in *Input) (*environment, error) {
 	return e, nil
 }
 
-// valueFrom is false for what is optional and not there. That something is missing is said in kubelet's words, which people look for.
+// valueFrom is false for what is optional and not there. That something is missing is said in kubelet's words, which
+// people look for.
 func (g *gatherer) valueFrom(v *corev1.EnvVar) (value string, ok bool, err error) {
 	in := g.in
 	switch from := v.ValueFrom; {
@@ -226,8 +227,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// Resource is the value of a container's request or limit, as resourceFieldRef names it, in units of its divisor and rounded up.
-// A limit that is not set is what the node has to give.
+// Resource is the value of a container's request or limit, as resourceFieldRef names it, in units of its divisor and
+// rounded up. A limit that is not set is what the node has to give.
 func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = container(pod, ref.ContainerName); c == nil {

@@ -12,7 +12,8 @@ import (
 // MaxEnvFile is how many bytes an env file may have.
 const MaxEnvFile = 64 << 10
 
-// fileKeyRef is what an env file says of a key. An empty value is a value, and of a key that comes twice the last one counts, as for a shell.
+// fileKeyRef is what an env file says of a key. An empty value is a value, and of a key that comes twice the last one
+// counts, as for a shell.
 func (g *gatherer) fileKeyRef(ref *corev1.FileKeySelector) (string, bool, error) {
 	vars, err := g.envFile(ref)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,9 +49,10 @@ func (g *gatherer) envFile(ref *corev1.FileKeySelector) (map[string]string, erro
 	return vars, nil
 }
 
-// ParseEnvFile parses an env file: NAME='value', as a POSIX shell would take it (KEP-3721). A value is what is between single quotes, line
-// feeds too; nothing in it has a meaning. Blank lines are skipped, as is what begins with # on a line of its own or, after white space, behind a value. The
-// errors name the line, but not what is in it, since that may be a secret.
+// ParseEnvFile parses an env file: NAME='value', as a POSIX shell would take it (KEP-3721). A value is what is between
+// single quotes, line feeds too; nothing in it has a meaning. Blank lines are skipped, as is what begins with # on a
+// line of its own or, after white space, behind a value. The errors name the line, but not what is in it, since that
+// may be a secret.
 func ParseEnvFile(text string) (map[string]string, error) {
 	vars := map[string]string{}
 	for line := 1; text != ""; {

@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// What the kernel takes of the arguments and the environment of a program: of one string (MAX_ARG_STRLEN), and of all (three quarters of _STK_LIM).
-// References to values that have references themselves make ten times as much of each line.
+// What the kernel takes of the arguments and the environment of a program: of one string (MAX_ARG_STRLEN), and of all
+// (three quarters of _STK_LIM). References to values that have references themselves make ten times as much of each
+// line.
 const (
 	maxString  = 128 << 10
 	maxStrings = 6 << 20
 )
 
-// expand replaces $(NAME) by what lookup has for it, and $$ by $. What lookup does not know, and what is no reference, stays as
-// it is.
+// expand replaces $(NAME) by what lookup has for it, and $$ by $. What lookup does not know, and what is no reference,
+// stays as it is.
 func expand(s string, lookup func(string) (string, bool)) (string, error) {
 	if !strings.Contains(s, "$") {
 		return s, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/agent/volume/kind"
 )
 
-// Files is the content of a volume that is made of objects, or of the pod itself; false for a volume of any other kind. Of two files
-// with one path the later one counts, as under kubelet.
+// Files is the content of a volume that is made of objects, or of the pod itself; false for a volume of any other kind.
+// Of two files with one path the later one counts, as under kubelet.
 func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]kind.File, bool, error) {
 	f := files{pod: pod, objects: objects, node: node, at: map[string]kind.File{}}
 	var err error

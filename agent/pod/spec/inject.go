@@ -11,8 +11,8 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// Injection is what a container gets for the devices that it was given. Where several want the same, the first has it, and what
-// the pod itself says wins over all.
+// Injection is what a container gets for the devices that it was given. Where several want the same, the first has it,
+// and what the pod itself says wins over all.
 type Injection struct {
 	Envs        map[string]string
 	Annotations map[string]string

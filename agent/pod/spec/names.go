@@ -1,5 +1,5 @@
-// Package spec turns a pod into the CRI's messages. It is pure: what it needs to know of the node, the image and the volumes is
-// gathered by its caller and handed in.
+// Package spec turns a pod into the CRI's messages. It is pure: what it needs to know of the node, the image and the
+// volumes is gathered by its caller and handed in.
 package spec
 
 import (
@@ -25,8 +25,8 @@ const (
 	ContainerNameLabel = "io.kubernetes.container.name"
 )
 
-// The annotations of a container: what has to be known of it when nothing else is, after a restart or when its pod is not
-// wanted any more.
+// The annotations of a container: what has to be known of it when nothing else is, after a restart or when its pod is
+// not wanted any more.
 const (
 	hashAnnotation          = "io.kubernetes.container.hash"
 	messagePathAnnotation   = "io.kubernetes.container.terminationMessagePath"
@@ -42,7 +42,8 @@ const (
 	resourcesAnnotation = "berth.node/resources" // what it was made with
 )
 
-// OwnerAnnotation of a sandbox or container has the root directory of the agent that has made it: a runtime may have pods of others.
+// OwnerAnnotation of a sandbox or container has the root directory of the agent that has made it: a runtime may have
+// pods of others.
 const OwnerAnnotation = "berth.node/root-dir"
 
 // PodName is how messages name a pod.
@@ -114,8 +115,8 @@ func containerAnnotations(in *Input) (map[string]string, error) {
 	return a, nil
 }
 
-// Hash is what of a container can change under a running pod, and then means a new container. Only few fields are part of it, so
-// that an agent which knows more fields than the last one comes to the same result.
+// Hash is what of a container can change under a running pod, and then means a new container. Only few fields are part
+// of it, so that an agent which knows more fields than the last one comes to the same result.
 func Hash(c *corev1.Container) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%q %q", c.Name, c.Image)

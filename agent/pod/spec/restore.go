@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Restore makes as much of a pod from what the runtime has of it as is needed to end it in good order: its containers with their
-// preStop hooks, which of them are sidecars and in which order, and the grace they have.
+// Restore makes as much of a pod from what the runtime has of it as is needed to end it in good order: its containers
+// with their preStop hooks, which of them are sidecars and in which order, and the grace they have.
 func Restore(s *runtimeapi.PodSandbox, containers []*runtimeapi.Container) *corev1.Pod {
 	m := s.GetMetadata()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{

@@ -35,7 +35,8 @@ const (
 	maxLabel    = 63
 )
 
-// Sandbox is the configuration of a pod's sandbox; ids is nil where it has those of the node. It also returns what should be told about the pod's DNS.
+// Sandbox is the configuration of a pod's sandbox; ids is nil where it has those of the node. It also returns what
+// should be told about the pod's DNS.
 func Sandbox(pod *corev1.Pod, node *Node, attempt uint32, cgroup string, ids *IDs) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	hostname, err := Hostname(pod, node.ClusterDomain)
 	if err != nil {
@@ -226,7 +227,8 @@ func sysctls(pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// podResources tells the runtime what the pod as a whole may use. The files that are written beside are the pod group's own.
+// podResources tells the runtime what the pod as a whole may use. The files that are written beside are the pod group's
+// own.
 func podResources(pod *corev1.Pod, o kube.Options) *runtimeapi.LinuxContainerResources {
 	out := resources(kube.PodResourcesWith(pod, o))
 	out.Unified = nil

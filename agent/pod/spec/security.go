@@ -71,8 +71,8 @@ func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 	}
 	out.RunAsUser, out.RunAsGroup = number(sc.RunAsUser), number(sc.RunAsGroup)
 	if out.RunAsUser == nil && out.RunAsGroup != nil {
-		// The CRI refuses a group without a user, so that of the image is said. Otherwise it is left to the runtime, which knows
-		// its group too.
+		// The CRI refuses a group without a user, so that of the image is said. Otherwise it is left to the runtime,
+		// which knows its group too.
 		if in.Image.Username != "" {
 			out.RunAsUsername = in.Image.Username
 		} else {
@@ -161,7 +161,8 @@ func maskedPaths() []string {
 // nodeThrottles are those of this machine. CPUs do not get them while it runs.
 var nodeThrottles = sync.OnceValue(func() []string { return throttles("/sys/devices/system/cpu") })
 
-// throttles are where the kernel counts how often each CPU was slowed down for its heat: by that a container measures what others compute.
+// throttles are where the kernel counts how often each CPU was slowed down for its heat: by that a container measures
+// what others compute.
 func throttles(cpus string) []string {
 	found, err := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle"))
 	if err != nil {

@@ -285,7 +285,8 @@ func TestSecurity(t *testing.T) {
 	case len(sc.GetMaskedPaths()) != 0, len(sc.GetReadonlyPaths()) != 0:
 		t.Errorf("masked: %v", sc)
 	}
-	// By default nothing is confined but the kernel's own files, and the user is the image's, which the runtime knows best.
+	// By default nothing is confined but the kernel's own files, and the user is the image's, which the runtime knows
+	// best.
 	in = testInput()
 	in.Image.UID = new(int64(9))
 	c, err = Container(in)
@@ -365,6 +366,10 @@ func TestMounts(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("mounts\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	in.ReadOnly = map[string]bool{"b": true}
+	if c, err = Container(in); err != nil || !c.GetMounts()[1].GetReadonly() || c.GetMounts()[2].GetReadonly() {
+		t.Errorf("%v, %v", c.GetMounts(), err)
 	}
 	// The container's own /etc/hosts wins.
 	in.Container.VolumeMounts[0].MountPath = "/etc/hosts"

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +16,10 @@ func ignoredName(name string) bool {
 	if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") && strings.HasSuffix(name, "#") {
 		return true
 	}
-	for _, s := range []string{"~", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".rej", ".dpkg-old", ".dpkg-new", ".dpkg-dist", ".rpmsave", ".rpmnew"} {
+	for _, s := range []string{
+		"~", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".rej", ".dpkg-old", ".dpkg-new",
+		".dpkg-dist", ".rpmsave", ".rpmnew",
+	} {
 		if strings.HasSuffix(name, s) {
 			return true
 		}
@@ -43,13 +45,16 @@ func (d *Directory) check(name string) {
 	info, err := os.Lstat(path)
 	if os.IsNotExist(err) {
 		delete(d.busy, name)
-		d.vanish(name, d.quietAfter(unix.IN_MOVED_FROM))
+		d.vanish(name, d.cfg.quietAfter(unix.IN_MOVED_FROM))
 		d.cfg.Files.Missing(name)
 		return
 	}
-	delete(d.gone, name)
+	delete(d.gone.names, name)
 	if d.watch != nil {
-		d.watchLink(name, path, err == nil && info.Mode()&os.ModeSymlink != 0)
+		link := err == nil && info.Mode()&os.ModeSymlink != 0
+		if err := d.watch.follow(name, path, link, d.knows(name)); err != nil {
+			d.cfg.Log.Warn("changes of a symlinked manifest are noticed only by the rescan", "file", path, "error", err)
+		}
 	}
 	data, id, err := readManifest(path)
 	if errors.Is(err, errBusy) {
@@ -76,28 +81,6 @@ func (d *Directory) drop(name string) {
 		_, _ = d.watch.set(name, nil)
 	}
 	d.cfg.Files.Removed(name)
-}
-
-// watchLink watches where a symlinked manifest leads, so that a change of the target or of a link on the way is told.
-func (d *Directory) watchLink(name, path string, link bool) {
-	if !link {
-		if d.knows(name) {
-			_, _ = d.watch.set(name, nil)
-		}
-		return
-	}
-	steps, _, ok := trail(path, maskContent)
-	for range 10 {
-		if _, err := d.watch.set(name, steps); err != nil {
-			d.cfg.Log.Warn("changes of a symlinked manifest are noticed only by the rescan", "file", path, "error", err)
-			return
-		}
-		again, _, ok2 := trail(path, maskContent)
-		if ok == ok2 && slices.Equal(steps, again) {
-			return
-		}
-		steps, ok = again, ok2
-	}
 }
 
 // busy is a file that is open for writing.

@@ -19,7 +19,7 @@ import (
 
 const (
 	// A file that goes is given a moment to come back. An editor that keeps a backup renames the old file first, and
-	// writes a whole new one then. What removes a file to save it, as tar and git do, makes it anew with the next
+	// writes a whole new one then. What removes a file to save it, as tar and git do, makes it again with the next
 	// calls; and the files of a directory being deleted go one after the other, before it does. Each further removal
 	// extends the moment, up to a limit.
 	renamedQuiet = 20 * time.Millisecond
@@ -55,13 +55,13 @@ type Files interface {
 // Config says which directory is watched, and for whom.
 type Config struct {
 	Dir   string        // need not exist yet
-	Quiet time.Duration // how long a file that goes may take to come back; 0: 20 ms if it was renamed, 5 ms if it was removed
+	Quiet time.Duration // how long a file that goes may take to come back; 0: 20 ms if renamed, 5 ms if removed
 	Files Files
 	Log   *slog.Logger
 }
 
 // Directory watches one directory. It has no goroutine of its own but the one that reads notifications: one goroutine
-// calls its methods, and all but [Directory.Missed] are for that one. Its life:
+// calls its methods, and all but [Directory.Missed] are for that one. Its lifecycle:
 //
 //	Open, Begin, then again and again:
 //	Settle; Next while Waiting, else Handle what Changes has, or Rescan now and then; no later than when Due is over
@@ -78,20 +78,18 @@ type Directory struct {
 	dirID identity
 	known map[string]identity // by entry
 
-	todo    []string // entries to read
-	gone    map[string]bool
-	goneAt  time.Time
-	goneMax time.Time
-	later   map[string]time.Time // entries to read then: odd ones, and those being written
-	busy    map[string]busy      // files found open for writing
-	began   bool                 // the first scan has begun
+	todo  []string // entries to read
+	gone  gone
+	later map[string]time.Time // entries to read then: odd ones, and those being written
+	busy  map[string]busy      // files found open for writing
+	began bool                 // the first scan has begun
 }
 
 // New returns a Directory that is not watched yet.
 func New(cfg Config) *Directory {
 	return &Directory{
 		cfg: cfg, changes: make(chan []byte), done: make(chan struct{}), known: map[string]identity{},
-		gone: map[string]bool{}, later: map[string]time.Time{}, busy: map[string]busy{},
+		gone: gone{names: map[string]bool{}}, later: map[string]time.Time{}, busy: map[string]busy{},
 	}
 }
 
@@ -147,10 +145,10 @@ func (d *Directory) Changes() <-chan []byte { return d.changes }
 func (d *Directory) Waiting() bool { return len(d.todo) > 0 }
 
 // Read says whether everything that the directory had was read.
-func (d *Directory) Read() bool { return d.began && len(d.todo) == 0 && len(d.gone) == 0 }
+func (d *Directory) Read() bool { return d.began && len(d.todo) == 0 && len(d.gone.names) == 0 }
 
 // Going says whether a file is not there, and may still come back.
-func (d *Directory) Going(name string) bool { return d.gone[name] }
+func (d *Directory) Going(name string) bool { return d.gone.names[name] }
 
 // Next reads the next file.
 func (d *Directory) Next() {
@@ -162,8 +160,8 @@ func (d *Directory) Next() {
 // Due is how long nothing needs to be done if nothing happens.
 func (d *Directory) Due(now time.Time) time.Duration {
 	due := now.Add(time.Hour)
-	if len(d.gone) > 0 {
-		due = d.goneAt
+	if len(d.gone.names) > 0 {
+		due = d.gone.at
 	}
 	for _, t := range d.later {
 		if t.Before(due) {
@@ -214,8 +212,8 @@ func (d *Directory) resolve() {
 	d.dir, d.dirID = dir, id
 	if d.began {
 		d.scan(false)
-		d.goneAt = time.Now().Add(goneReturned)
-		d.goneMax = d.goneAt
+		d.gone.at = time.Now().Add(goneReturned)
+		d.gone.most = d.gone.at
 	}
 }
 
@@ -267,7 +265,7 @@ func (d *Directory) entry(e event) {
 	case ignoredName(e.name):
 	case e.mask&(unix.IN_MOVED_FROM|unix.IN_DELETE) != 0:
 		delete(d.later, e.name)
-		d.vanish(e.name, d.quietAfter(e.mask))
+		d.vanish(e.name, d.cfg.quietAfter(e.mask))
 	case e.mask&unix.IN_ATTRIB != 0 && d.knows(e.name):
 		d.touch(e.name) // its mode says whether it may hold Secrets
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_CREATE) == 0:
@@ -286,34 +284,12 @@ func (d *Directory) touch(name string) {
 	}
 }
 
-// quietAfter is how long a file that goes may take to come back.
-func (d *Directory) quietAfter(mask uint32) time.Duration {
-	switch {
-	case d.cfg.Quiet > 0:
-		return d.cfg.Quiet
-	case mask&unix.IN_MOVED_FROM != 0:
-		return renamedQuiet
-	}
-	return removedQuiet
-}
-
 // vanish notes that a file went, to be acted upon when no more do.
 func (d *Directory) vanish(name string, quiet time.Duration) {
 	if !d.knows(name) {
 		return
 	}
-	now := time.Now()
-	if len(d.gone) == 0 {
-		d.goneMax = now.Add(max(goneLimit, quiet))
-		d.goneAt = now
-	}
-	d.gone[name] = true
-	if t := now.Add(quiet); t.After(d.goneAt) {
-		d.goneAt = t
-	}
-	if d.goneAt.After(d.goneMax) {
-		d.goneAt = d.goneMax
-	}
+	d.gone.add(name, quiet)
 }
 
 // Settle acts upon what is due: files that are gone for good, and odd ones that are there to stay.
@@ -323,20 +299,20 @@ func (d *Directory) Settle(now time.Time) {
 			d.touch(name)
 		}
 	}
-	if len(d.gone) == 0 || now.Before(d.goneAt) {
+	if !d.gone.due(now) {
 		return
 	}
 	// The files of a directory go before it does; whether it is still there decides what that meant.
 	d.resolve()
-	if now.Before(d.goneAt) {
+	if !d.gone.due(now) {
 		return
 	}
-	gone := d.gone
-	d.gone = map[string]bool{}
+	names := d.gone.names
+	d.gone.names = map[string]bool{}
 	if d.dir == "" {
 		return
 	}
-	for name := range gone {
+	for name := range names {
 		if _, err := os.Lstat(filepath.Join(d.dir, name)); err == nil {
 			d.touch(name)
 		} else if os.IsNotExist(err) {

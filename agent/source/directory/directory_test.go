@@ -104,7 +104,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestWriterWhoNeverEnds: what is said of a file that somebody has open is taken back when the file goes, though it was never read.
+// TestWriterWhoNeverEnds: what is said of a file that somebody has open is taken back when the file goes, though it was
+// never read.
 func TestWriterWhoNeverEnds(t *testing.T) {
 	d, f := watched(t)
 	path := filepath.Join(d.cfg.Dir, "a.yaml")

@@ -26,7 +26,8 @@ func statID(st *unix.Stat_t) identity {
 
 // exposed says why a file in that state may not hold Secrets.
 func (id identity) exposed() error {
-	const rule = "Secrets are taken only from files of mode 0600 that are root's, or from the service's credentials (annotation " + manifest.AnnotationCredentials + ")"
+	const rule = "Secrets are taken only from files of mode 0600 that are root's, or from the service's credentials " +
+		"(annotation " + manifest.AnnotationCredentials + ")"
 	switch {
 	case id.mode&0o077 != 0:
 		return fmt.Errorf("the file has mode %04o, so others can read or change it: %s", id.mode&0o7777, rule)
@@ -103,7 +104,10 @@ func checkKind(st *unix.Stat_t) error {
 func kernels(f *os.File) bool {
 	var st unix.Statfs_t
 	return unix.Fstatfs(int(f.Fd()), &st) == nil &&
-		slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.TRACEFS_MAGIC, unix.DEBUGFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, st.Type)
+		slices.Contains([]int64{
+			unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.TRACEFS_MAGIC, unix.DEBUGFS_MAGIC,
+			unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
+		}, st.Type)
 }
 
 // beingWritten asks for a read lease, which the kernel refuses while any process has the file open for writing. Where

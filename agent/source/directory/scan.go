@@ -59,11 +59,11 @@ func (d *Directory) scan(check bool) {
 		d.touch(f.name)
 	}
 	for name := range d.known {
-		if !there[name] && !d.gone[name] {
+		if !there[name] && !d.gone.names[name] {
 			if check {
 				d.miss("gone", name)
 			}
-			d.vanish(name, d.quietAfter(unix.IN_MOVED_FROM))
+			d.vanish(name, d.cfg.quietAfter(unix.IN_MOVED_FROM))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,29 @@ func newWatcher() (*watcher, error) {
 		return nil, fmt.Errorf("create inotify instance: %w", err)
 	}
 	return &watcher{file: f, conn: raw.Control, byWD: map[int32]map[string]uint32{}}, nil
+}
+
+// follow watches where a manifest that is a symlink leads, so that a change of the target or of a link on the way is
+// told. One that is no link is not watched; it may have been one if it was known.
+func (w *watcher) follow(name, path string, link, known bool) error {
+	if !link {
+		if known {
+			_, _ = w.set(name, nil)
+		}
+		return nil
+	}
+	steps, _, ok := trail(path, maskContent)
+	for range 10 {
+		if _, err := w.set(name, steps); err != nil {
+			return err
+		}
+		again, _, ok2 := trail(path, maskContent)
+		if ok == ok2 && slices.Equal(steps, again) {
+			return nil
+		}
+		steps, ok = again, ok2
+	}
+	return nil
 }
 
 // set makes steps all that is watched under tag. Steps that are gone by now are left out: who called looks at the path

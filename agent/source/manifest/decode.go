@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -17,6 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/internal/aliases"
+	"github.com/berth-node/berth/internal/quantity"
 )
 
 const (
@@ -61,7 +61,10 @@ type document struct {
 }
 
 func newDocument(text []byte, line int) position {
-	return position{document: &document{text: text, line: line, tree: sync.OnceValue(func() *yamlv3.Node { return parseTree(text) })}}
+	return position{document: &document{
+		text: text, line: line,
+		tree: sync.OnceValue(func() *yamlv3.Node { return parseTree(text) }),
+	}}
 }
 
 // decode reads everything in a manifest: YAML or JSON, one or several documents, lists too. It never fails as a whole:
@@ -74,7 +77,8 @@ func decode(data []byte) []decoded {
 	var all []decoded
 	for _, d := range docs {
 		if len(all) >= maxPods {
-			return append(all, decoded{errors: []string{d.say("", fmt.Sprintf("what follows is not read: a manifest may have at most %d pods", maxPods))}, at: d})
+			return append(all, decoded{errors: []string{d.say("",
+				fmt.Sprintf("what follows is not read: a manifest may have at most %d pods", maxPods))}, at: d})
 		}
 		switch err := checkSize(d.text); {
 		case err != nil:
@@ -155,6 +159,10 @@ func decodeYAML(d position) []decoded {
 	if err := checkSingle(d.text); err != nil {
 		return []decoded{{errors: []string{d.say("", err.Error())}, at: d}}
 	}
+	if err := aliases.Check(d.text, maxResolved); err != nil {
+		// Its tree is not looked through for lines.
+		return []decoded{{errors: []string{fmt.Sprintf("line %d: %v", d.line, err)}, at: d}}
+	}
 	var warnings []string
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -189,36 +197,6 @@ func checkSize(text []byte) error {
 	return nil
 }
 
-var yamlLine = regexp.MustCompile(`line (\d+): `)
-
-// yamlErrors splits the error of the YAML parser into one message an error, with lines of the file.
-func (p position) yamlErrors(err error) []string {
-	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
-	text = strings.TrimPrefix(text, "yaml: ")
-	text = strings.TrimPrefix(text, "unmarshal errors:\n")
-	var out []string
-	for l := range strings.SplitSeq(text, "\n") {
-		l = strings.TrimSpace(l)
-		line := p.line
-		if m := yamlLine.FindStringSubmatchIndex(l); m != nil {
-			n, _ := strconv.Atoi(l[m[2]:m[3]])
-			line += n - 1
-			l = l[:m[0]] + l[m[1]:]
-		}
-		if strings.Contains(l, "already set in map") {
-			l = strings.Replace(l, "key ", "duplicate field ", 1)
-			l = strings.Replace(l, "already set in map", "(the last one counts)", 1)
-		} else if !strings.HasPrefix(l, "document ") {
-			l = "invalid YAML: " + l
-		}
-		out = append(out, Shorten(fmt.Sprintf("line %d: %s", line, l)))
-		if len(out) == maxMessages {
-			break
-		}
-	}
-	return out
-}
-
 // decodeJSON reads the pods of one document that is JSON by now; p is where its text is.
 func decodeJSON(data []byte, warnings []string, p position) []decoded {
 	if err := checkJSON(data); err != nil {
@@ -230,7 +208,10 @@ func decodeJSON(data []byte, warnings []string, p position) []decoded {
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
 		if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
-			return []decoded{{errors: []string{p.say("", "a manifest must be a map with apiVersion, kind, metadata and spec")}, at: p}}
+			return []decoded{{
+				errors: []string{p.say("", "a manifest must be a map with apiVersion, kind, metadata and spec")},
+				at:     p,
+			}}
 		}
 		var generic any
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(data, &generic)
@@ -287,10 +268,13 @@ func decodeOne(data []byte, t metav1.TypeMeta, p position) decoded {
 	return d
 }
 
+// maxResolved bounds a document in JSON, with its aliases resolved.
+const maxResolved = 4 * maxDocument
+
 // checkJSON is checkSize after aliases were resolved.
 func checkJSON(data []byte) error {
-	if len(data) > 4*maxDocument {
-		return fmt.Errorf("document has %d bytes with its aliases resolved, and at most %d are allowed", len(data), 4*maxDocument)
+	if len(data) > maxResolved {
+		return aliases.TooLarge(len(data), maxResolved)
 	}
 	return nil
 }
@@ -307,9 +291,12 @@ func (p position) kindErrors(t metav1.TypeMeta) []string {
 		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), t.APIVersion, []string{version}))
 	}
 	if len(errs) == 0 {
-		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind, "not supported: must be Pod, ConfigMap, Secret, "+
-			"PersistentVolume, PersistentVolumeClaim or List of v1, ResourceClaim or ResourceClaimTemplate of resource.k8s.io/v1, RuntimeClass of "+
-			"node.k8s.io/v1, or PriorityClass of scheduling.k8s.io/v1"))
+		errs = append(errs, field.Invalid(field.NewPath("kind"), t.APIVersion+" "+t.Kind,
+			"not supported: must be Pod, ConfigMap, Secret, "+
+				"PersistentVolume, PersistentVolumeClaim or List of v1, ResourceClaim or ResourceClaimTemplate of "+
+				"resource.k8s.io/v1, RuntimeClass of "+
+				"node.k8s.io/v1, PriorityClass of scheduling.k8s.io/v1, CSIDriver or StorageClass of storage.k8s.io/v1, or VolumeSnapshot, "+
+				"VolumeSnapshotClass or VolumeSnapshotContent of snapshot.storage.k8s.io/v1"))
 	}
 	return p.sayAll(errs)
 }
@@ -320,7 +307,8 @@ func decodeItems(items []json.RawMessage, kind object.Kind, warnings []string, p
 	for i, raw := range items {
 		at := p
 		if i == maxPods {
-			return append(out, decoded{errors: []string{p.say("items", fmt.Sprintf("items after the %dth are not read: a manifest may have no more pods", maxPods))}, at: p})
+			return append(out, decoded{errors: []string{p.say("items",
+				fmt.Sprintf("items after the %dth are not read: a manifest may have no more pods", maxPods))}, at: p})
 		}
 		at.path = fmt.Sprintf("items[%d]", i)
 		if p.path != "" {
@@ -345,6 +333,10 @@ func decodeItems(items []json.RawMessage, kind object.Kind, warnings []string, p
 // decodeInto reads into what is a pointer to the type of the document's kind.
 func decodeInto(data []byte, p position, into any) decoded {
 	d := decoded{at: p}
+	if errs := quantity.CheckJSON(data, into); len(errs) > 0 {
+		d.errors, d.name = p.sayAll(errs), nameIn(data)
+		return d
+	}
 	strict, err := kjson.UnmarshalStrict(data, into)
 	for _, s := range strict {
 		d.warnings = append(d.warnings, p.strict(s))
@@ -364,46 +356,14 @@ func decodeInto(data []byte, p position, into any) decoded {
 	if len(d.errors) == 0 {
 		d.errors = []string{p.say("", err.Error())}
 	}
-	var head struct{ Metadata struct{ Name any } }
-	_ = json.Unmarshal(data, &head)
-	d.name, _ = head.Metadata.Name.(string)
+	d.name = nameIn(data)
 	return d
 }
 
-var strictPath = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
-
-// strict words what strict decoding found. The pod runs all the same.
-func (p position) strict(err error) string {
-	m := strictPath.FindStringSubmatch(err.Error())
-	if m == nil {
-		return p.say("", err.Error())
-	}
-	if m[1] == "duplicate" {
-		return p.say(m[2], fmt.Sprintf("duplicate field %q (the last one counts)", m[2]))
-	}
-	return p.say(m[2], fmt.Sprintf("unknown field %q (ignored)", m[2]))
-}
-
-func (p position) sayAll(errs field.ErrorList) []string {
-	var out []string
-	for i, e := range errs {
-		if i == maxMessages {
-			return append(out, fmt.Sprintf("and %d more", len(errs)-i))
-		}
-		out = append(out, p.say(e.Field, e.Error()))
-	}
-	return out
-}
-
-// say puts the line of a field before a message.
-func (p position) say(path, message string) string {
-	return Shorten(fmt.Sprintf("line %d: %s", p.lineOf(path), message))
-}
-
-// Shorten bounds what is said of a manifest.
-func Shorten(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage*3/4], "") + " ... " + strings.ToValidUTF8(s[len(s)-maxMessage/4:], "")
+// nameIn is the name of what cannot be read otherwise, "" when it cannot be told.
+func nameIn(data []byte) string {
+	var head struct{ Metadata struct{ Name any } }
+	_ = json.Unmarshal(data, &head)
+	name, _ := head.Metadata.Name.(string)
+	return name
 }

@@ -14,7 +14,8 @@ import (
 )
 
 func podYAML(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    image: %s\n", name, image)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    "+
+		"image: %s\n", name, image)
 }
 
 func must(t testing.TB, err error) {
@@ -42,37 +43,62 @@ func TestDecode(t *testing.T) {
 	}{
 		{name: "one", text: pod("a"), want: "a"},
 		{name: "several", text: "# first\n---\n" + pod("a") + "--- # second\n" + pod("b") + "...\n---\n\n---\n", want: "a b"},
-		{name: "windows", text: "\xef\xbb\xbf" + strings.ReplaceAll("---\n"+pod("a")+"---\n"+pod("b"), "\n", "\r\n"), want: "a b"},
+		{
+			name: "windows", text: "\xef\xbb\xbf" + strings.ReplaceAll("---\n"+pod("a")+"---\n"+pod("b"), "\n", "\r\n"),
+			want: "a b",
+		},
 		{name: "on the marker's line", text: "--- " + asJSON(pod("a")), want: "a"},
-		{name: "marker in a text", text: strings.Replace(pod("a"), "image: nginx:1", "image: nginx:1\n    command:\n    - |\n      ---\n      x", 1), want: "a"},
+		{name: "marker in a text", text: strings.Replace(pod("a"), "image: nginx:1",
+			"image: nginx:1\n    command:\n    - |\n      ---\n      x", 1), want: "a"},
 		{name: "json", text: asJSON(pod("a")), want: "a"},
 		{name: "json stream", text: asJSON(pod("a")) + "\n" + asJSON(pod("b")), want: "a b"},
 		{name: "flow that is no json", text: "{apiVersion: v1, kind: Pod, metadata: {name: a}} # x", want: "a"},
 		{name: "list", text: list, want: "a b"},
 		{name: "json list", text: asJSON(list), want: "a b"},
 		{
-			name: "pod list", text: strings.ReplaceAll(strings.Replace(list, "kind: List", "kind: PodList", 1), "kind: Pod\n", "labels: {}\n"), want: "a b",
+			name: "pod list", text: strings.ReplaceAll(strings.Replace(list, "kind: List", "kind: PodList", 1), "kind: Pod\n",
+				"labels: {}\n"), want: "a b",
 			warnings: `unknown field "labels"`,
 		},
-		{name: "list in a list", text: "apiVersion: v1\nkind: List\nitems:\n" + item(list), errors: `line 5: kind: Invalid value: "v1 List"`},
+		{
+			name: "list in a list", text: "apiVersion: v1\nkind: List\nitems:\n" + item(list),
+			errors: `line 5: kind: Invalid value: "v1 List"`,
+		},
 		{name: "empty list", text: "apiVersion: v1\nkind: List\nitems: []\n"},
 		{name: "nothing", text: "\n# x\n---\n"},
-		{name: "anchors", text: "apiVersion: v1\nkind: List\nitems:\n- &a " + asJSON(pod("a")) + "\n- <<: *a\n  metadata: {name: b}\n", want: "a b"},
-		{name: "kind", text: "apiVersion: apps/v1\nkind: Deployment\n", errors: `line 2: kind: Invalid value: "apps/v1 Deployment": not supported: must be Pod, ConfigMap`},
+		{name: "anchors", text: "apiVersion: v1\nkind: List\nitems:\n- &a " + asJSON(pod("a")) +
+			"\n- <<: *a\n  metadata: {name: b}\n", want: "a b"},
+		{
+			name: "kind", text: "apiVersion: apps/v1\nkind: Deployment\n",
+			errors: `line 2: kind: Invalid value: "apps/v1 Deployment": not supported: must be Pod, ConfigMap`,
+		},
 		{name: "version", text: "apiVersion: v2\nkind: Pod\n", errors: `line 1: apiVersion: Unsupported value: "v2"`},
-		{name: "no kind", text: "metadata: {name: x}\n", errors: "line 1: apiVersion: Required value|line 1: kind: Required value"},
-		{name: "kind of a wrong type", text: "apiVersion: v1\nkind: 5\n", errors: `line 2: kind: Invalid value: 5: must be a string`},
+		{
+			name: "no kind", text: "metadata: {name: x}\n",
+			errors: "line 1: apiVersion: Required value|line 1: kind: Required value",
+		},
+		{
+			name: "kind of a wrong type", text: "apiVersion: v1\nkind: 5\n",
+			errors: `line 2: kind: Invalid value: 5: must be a string`,
+		},
 		{name: "scalar", text: "hello", errors: "a manifest must be a map"},
 		{name: "array", text: "- a\n- b\n", errors: "a manifest must be a map"},
 		{
 			name: "unknown", text: pod("a") + "    imagee: x\n  nodename: y\nSpec: {}\n", want: "a",
 			warnings: `line 9: unknown field "spec.containers[0].imagee" (ignored)|line 10: unknown field "spec.nodename"|line 11: unknown field "Spec"`,
 		},
-		{name: "duplicate", text: "\n" + pod("a") + "    image: nginx:2\n", want: "a", warnings: `line 10: duplicate field "image" (the last one counts)`},
-		{name: "duplicate in json", text: `{"apiVersion":"v1","kind":"Pod","kind":"Pod","metadata":{"name":"a"}}`, want: "a", warnings: `duplicate field "kind"`},
+		{
+			name: "duplicate", text: "\n" + pod("a") + "    image: nginx:2\n", want: "a",
+			warnings: `line 10: duplicate field "image" (the last one counts)`,
+		},
+		{
+			name: "duplicate in json", text: `{"apiVersion":"v1","kind":"Pod","kind":"Pod","metadata":{"name":"a"}}`, want: "a",
+			warnings: `duplicate field "kind"`,
+		},
 		{
 			name: "types", text: "# c\n---\n" + pod("a") +
-				"    ports: {}\n    stdin: 'yes'\n    env:\n    - name: X\n      value: 80\n    - name: Y\n      value: true\n    resources:\n      limits:\n        cpu: lots\n        example.com/x: [1]\n" +
+				"    ports: {}\n    stdin: 'yes'\n    env:\n    - name: X\n      value: 80\n    - name: Y\n      value: true\n   " +
+				" resources:\n      limits:\n        cpu: lots\n        example.com/x: [1]\n" +
 				"    livenessProbe:\n      periodSeconds: 99999999999\n      httpGet: {port: [1]}\n  volumes: x\n  hostPID: 1\n",
 			errors: `line 11: spec.containers[0].ports: Invalid value: {}: must be a list|line 12: spec.containers[0].stdin: Invalid value: "yes": must be true or false|` +
 				`line 15: spec.containers[0].env[0].value: Invalid value: 80: must be a string: put quotes around it, as in "80"|` +
@@ -82,8 +108,14 @@ func TestDecode(t *testing.T) {
 				`line 24: spec.containers[0].livenessProbe.httpGet.port: Invalid value: [1]: must be a number or a name|` +
 				`line 25: spec.volumes: Invalid value: "x": must be a list|line 26: spec.hostPID: Invalid value: 1: must be true or false`,
 		},
-		{name: "time", text: "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  creationTimestamp: yesterday\n", errors: "line 5: metadata.creationTimestamp: Invalid value: \"yesterday\": must be a time"},
-		{name: "syntax", text: pod("a") + "---\n" + pod("b") + "   bad: [\n", want: "a", errors: "line 17: invalid YAML|did not find expected"},
+		{
+			name: "time", text: "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  creationTimestamp: yesterday\n",
+			errors: "line 5: metadata.creationTimestamp: Invalid value: \"yesterday\": must be a time",
+		},
+		{
+			name: "syntax", text: pod("a") + "---\n" + pod("b") + "   bad: [\n", want: "a",
+			errors: "line 17: invalid YAML|did not find expected",
+		},
 		{name: "syntax of json", text: asJSON(pod("a"))[:40], errors: "invalid YAML"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -179,13 +211,21 @@ func TestHostileValues(t *testing.T) {
 		podYAML("../../etc", "x"):               "metadata.name: Invalid value",
 		podYAML(long, "x"):                      "metadata.name: Invalid value",
 		podYAML("a", "x") + "  hostname: a/b\n": "spec.hostname: Invalid value",
-		strings.Replace(podYAML("a", "x"), "name: a", "name: a\n  uid: ../../x", 1):                                           "metadata.uid: Invalid value",
-		strings.Replace(podYAML("a", "x"), "name: a", "name: a\n  namespace: ../x", 1):                                        "metadata.namespace: Invalid value",
-		podYAML("a", "x") + "    volumeMounts:\n    - {name: v, mountPath: /x, subPath: ../../etc}\n  volumes: [{name: v}]\n": "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"../../etc\": must not contain '..'",
-		podYAML("a", "x") + "  volumes: [{name: ../v}]\n":                                                                     "spec.volumes[0].name: Invalid value",
-		podYAML("a", "x") + "  containers2: 1\n  hostAliases: [{ip: 1.2.3.4, hostnames: ['" + long + "']}]\n":                 "spec.hostAliases[0].hostnames[0]: Invalid value",
-		strings.Replace(podYAML("a", "x"), "name: main", "name: ../../main", 1):                                               "spec.containers[0].name: Invalid value",
-		strings.Replace(podYAML("a", "x"), "  name: a\n", "", 1):                                                              "metadata.name: Required value",
+		strings.Replace(podYAML("a", "x"), "name: a", "name: a\n  uid: ../../x",
+			1): "metadata.uid: Invalid value",
+		strings.Replace(podYAML("a", "x"), "name: a", "name: a\n  namespace: ../x",
+			1): "metadata.namespace: Invalid value",
+		podYAML("a", "x") + "    volumeMounts:\n    - {name: v, mountPath: /x, subPath: ../../etc}\n  volumes: [{name: " +
+			"v}]\n": "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"../../etc\": must not contain '..'",
+		podYAML("a", "x") + "  volumes: [{name: " +
+			"../v}]\n": "spec.volumes[0].name: Invalid " +
+			"value",
+		podYAML("a", "x") + "  containers2: 1\n  hostAliases: [{ip: 1.2.3.4, hostnames: ['" + long +
+			"']}]\n": "spec.hostAliases[0].hostnames[0]: Invalid value",
+		strings.Replace(podYAML("a", "x"), "name: main", "name: ../../main",
+			1): "spec.containers[0].name: Invalid value",
+		strings.Replace(podYAML("a", "x"), "  name: a\n", "",
+			1): "metadata.name: Required value",
 	} {
 		docs := decode([]byte(text))
 		if len(docs) != 1 || docs[0].pod == nil {
@@ -221,7 +261,8 @@ func TestContentHash(t *testing.T) {
 		"defaulted ns": strings.Replace(base, "name: a\n", "name: a\n  namespace: default\n", 1),
 		"status":       base + "status: {phase: Running}\n",
 		"unknown":      base + "  unknown: 1\n",
-		"order":        "kind: Pod\nspec:\n  containers:\n  - image: nginx:1\n    resources: {limits: {memory: 1Gi, cpu: 500m}}\n    name: main\nmetadata: {name: a}\napiVersion: v1\n",
+		"order": "kind: Pod\nspec:\n  containers:\n  - image: nginx:1\n    resources: {limits: {memory: 1Gi, cpu: " +
+			"500m}}\n    name: main\nmetadata: {name: a}\napiVersion: v1\n",
 	} {
 		if itemOf(t, text, "node").Hash != hash {
 			t.Errorf("%s make another pod of it", name)
@@ -257,7 +298,7 @@ func TestUnsupported(t *testing.T) {
     - {name: B, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
   initContainers:
   - {name: i, image: x, restartPolicy: Always, readinessProbe: {tcpSocket: {port: 1}}}
-  volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}, {name: s, csi: {driver: x}}, {name: p, projected: {sources: [{serviceAccountToken: {path: t}}]}}]
+  volumes: [{name: e, emptyDir: {}}, {name: c, configMap: {name: x}}, {name: s, flocker: {datasetName: x}}, {name: p, projected: {sources: [{serviceAccountToken: {path: t}}]}}]
   automountServiceAccountToken: false
   serviceAccount: sa
   priorityClassName: high
@@ -269,7 +310,7 @@ func TestUnsupported(t *testing.T) {
 	all := strings.Join(docs[0].errors, "\n")
 	want := []string{
 		"spec.volumes[3].projected.sources[0].serviceAccountToken",
-		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[2].csi", "spec.serviceAccountName",
+		"metadata.annotations[berth.node/probe-period-ms]", "spec.volumes[2].flocker", "spec.serviceAccountName",
 	}
 	for _, w := range want {
 		if !strings.Contains(all, w+": ") {
@@ -283,12 +324,16 @@ func TestUnsupported(t *testing.T) {
 
 func TestIgnored(t *testing.T) {
 	docs := decode([]byte(strings.Replace(podYAML("a", "x"), "name: a\n", "name: a\n  finalizers: [x/y]\n", 1) +
-		"  nodeName: elsewhere\n  schedulerName: mine\n  topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}]\nstatus: {phase: Failed}\n"))
+		"  nodeName: elsewhere\n  schedulerName: mine\n  topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, " +
+		"whenUnsatisfiable: DoNotSchedule}]\nstatus: {phase: Failed}\n"))
 	c, ok := static(&docs[0], "node", desired.File, time.Now())
 	if !ok {
 		t.Fatalf("%q", docs[0].errors)
 	}
-	for _, w := range []string{"line 10: spec.nodeName is ignored", "metadata.finalizers is", "spec.schedulerName is", "spec.topologySpreadConstraints is", "status is"} {
+	for _, w := range []string{
+		"line 10: spec.nodeName is ignored", "metadata.finalizers is", "spec.schedulerName is",
+		"spec.topologySpreadConstraints is", "status is",
+	} {
 		if !strings.Contains(strings.Join(docs[0].warnings, "\n"), w) {
 			t.Errorf("no %q in %q", w, docs[0].warnings)
 		}
@@ -309,13 +354,19 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(podYAML("a", "nginx:1")))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{}"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"y","resources":{"limits":{"cpu":"1"}}}]}}{}`))
-	f.Add([]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {k: v}\n---\napiVersion: v1\nkind: ConfigMapList\nitems: [{metadata: {name: b}, data: {x: y}}]"))
-	f.Add([]byte("{apiVersion: v1, kind: PersistentVolume, metadata: {name: p}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], local: {path: /x}}}"))
+	f.Add([]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {k: v}\n---\napiVersion: v1\nkind: " +
+		"ConfigMapList\nitems: [{metadata: {name: b}, data: {x: y}}]"))
+	f.Add([]byte("{apiVersion: v1, kind: PersistentVolume, metadata: {name: p}, spec: {capacity: {storage: 1Gi}, " +
+		"accessModes: [ReadWriteOnce], local: {path: /x}}}"))
 	f.Add([]byte("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: p}, value: 7}"))
-	f.Add([]byte("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: p}, handler: crun, overhead: {podFixed: {cpu: 1}}}"))
-	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: p}, spec: {spec: {devices: {requests: [{name: r, firstAvailable: [{name: s, deviceClassName: c}]}]}}}}"))
-	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: p, uid: u}, spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}, " +
-		"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p/q, device: x, shareID: z}], config: [{source: FromClass, opaque: {driver: d, parameters: {a: 1}}}]}, nodeSelector: {nodeSelectorTerms: [{}]}}}}"))
+	f.Add([]byte("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: p}, handler: crun, overhead: " +
+		"{podFixed: {cpu: 1}}}"))
+	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: p}, spec: {spec: " +
+		"{devices: {requests: [{name: r, firstAvailable: [{name: s, deviceClassName: c}]}]}}}}"))
+	f.Add([]byte("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: p, uid: u}, spec: {devices: " +
+		"{requests: [{name: r, exactly: {deviceClassName: c}}]}}, " +
+		"status: {allocation: {devices: {results: [{request: r, driver: d, pool: p/q, device: x, shareID: z}], config: " +
+		"[{source: FromClass, opaque: {driver: d, parameters: {a: 1}}}]}, nodeSelector: {nodeSelectorTerms: [{}]}}}}"))
 	f.Add([]byte("a: &a [*a]\n? {x: 1}\n: y"))
 	reader := Reader{Node: "node"}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -338,7 +389,8 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			// What is kept for a restart must come back as it was.
-			if c2, ok := reader.Again(c.Raw, Place{Origin: desired.File}, time.Time{}); !ok || c2.Hash != c.Hash || c2.Ref != c.Ref {
+			if c2, ok := reader.Again(c.Raw, Place{Origin: desired.File}, time.Time{}); !ok || c2.Hash != c.Hash ||
+				c2.Ref != c.Ref {
 				t.Fatalf("came back as %v %q, was %v %q", c2.Ref, c2.Hash, c.Ref, c.Hash)
 			}
 		}

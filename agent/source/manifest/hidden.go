@@ -17,7 +17,8 @@ import (
 // What a manifest says, and nothing that reads it would mind.
 
 // errSecond says that there is a document that would be passed over.
-var errSecond = errors.New("what follows the first document in it is not read: before each one there must be a line with --- alone, and lines end with a line feed, in UTF-8")
+var errSecond = errors.New("what follows the first document in it is not read: before each one there must be a line " +
+	"with --- alone, and lines end with a line feed, in UTF-8")
 
 // checkSingle refuses a text that has several documents for the YAML parser, which reads the first one of them: it
 // takes more for a mark or for the end of a line than people do.
@@ -45,11 +46,12 @@ func mayHide(text []byte) bool {
 		}
 	}
 	utf16 := bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff"))
-	return utf16 || bytes.HasPrefix(text, []byte("...")) || bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
+	return utf16 || bytes.HasPrefix(text, []byte("...")) ||
+		bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
 }
 
-// checkQuantities refuses quantities that are too large for what counts them. It comes before they are compared with
-// each other, for which 1E1000000000 would be written out.
+// checkQuantities refuses quantities that are too large for what counts them. Of those that could not be calculated in
+// any time the text was refused before.
 func checkQuantities(o any) field.ErrorList {
 	var errs field.ErrorList
 	walkQuantities(reflect.ValueOf(o), "", func(path string, q *resource.Quantity) {

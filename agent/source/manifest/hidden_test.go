@@ -49,13 +49,22 @@ func TestSecondDocument(t *testing.T) {
 
 func TestQuantities(t *testing.T) {
 	for text, want := range map[string]string{
-		"resources: {limits: {cpu: 1e1000}}":                                                     "spec.containers[0].resources.limits[cpu]: Invalid value",
-		"resources: {limits: {memory: '1E1000000000'}, requests: {memory: 1}}":                   "spec.containers[0].resources.limits[memory]: Invalid value",
-		"resources: {limits: {memory: '-1E1000000000'}}":                                         "limits[memory]",
-		"resources: {requests: {cpu: '9223372036854775807'}}":                                    "requests[cpu]",
-		"resources: {requests: {cpu: '9e15'}, limits: {memory: 9300P, cpu: '9e15'}}":             "limits[memory]",
-		"resources: {requests: {memory: 7E, cpu: '9e15', ephemeral-storage: 0.0001m}}":           "",
-		"env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1e99}}}]": "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor",
+		"resources: {limits: {cpu: " +
+			"1e1000}}": "spec.containers[0].resources.limits[cpu]: " +
+			"Invalid value",
+		"resources: {limits: {memory: '1E1000000000'}, requests: {memory: " +
+			"1}}": "spec.containers[0].resources.limits[memory]: Invalid value",
+		"resources: {limits: {memory: '1e-999999999'}}": "limits[memory]: Invalid " +
+			"value: \"1e-999999999\": must be a quantity",
+		"resources: {limits: {memory: '12345678901234567890e999999999'}}":              "limits[memory]",
+		"resources: {limits: {memory: 1\\x65-999999999}}":                              "limits[memory]",
+		"resources: {limits: {memory: \"1\\x65-999999999\"}}":                          "limits[memory]",
+		"resources: {limits: {memory: '-1E1000000000'}}":                               "limits[memory]",
+		"resources: {requests: {cpu: '9223372036854775807'}}":                          "requests[cpu]",
+		"resources: {requests: {cpu: '9e15'}, limits: {memory: 9300P, cpu: '9e15'}}":   "limits[memory]",
+		"resources: {requests: {memory: 7E, cpu: '9e15', ephemeral-storage: 0.0001m}}": "",
+		"env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: " +
+			"1e99}}}]": "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor",
 	} {
 		d := decode([]byte(podYAML("a", "nginx:1") + "    " + text + "\n"))
 		got := strings.Join(d[0].errors, "; ")
@@ -63,7 +72,13 @@ func TestQuantities(t *testing.T) {
 			t.Errorf("%s: %s", text, got)
 		}
 	}
-	d := decode([]byte("apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: a}\nspec: {capacity: {storage: '1E1000000000'}}\n"))
+	// Of two that are the same in JSON both are decoded.
+	twice := decode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"overhead":{"cpu":"1e-999999999","cpu":"1"}}}`))
+	if len(twice[0].errors) != 1 || !strings.Contains(twice[0].errors[0], "spec.overhead[cpu]") || twice[0].name != "a" {
+		t.Errorf("%q of %q", twice[0].errors, twice[0].name)
+	}
+	d := decode([]byte("apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: a}\nspec: {capacity: {storage: " +
+		"'1E1000000000'}}\n"))
 	if len(d[0].errors) != 1 || !strings.Contains(d[0].errors[0], "line 4: spec.capacity[storage]") {
 		t.Errorf("%q", d[0].errors)
 	}

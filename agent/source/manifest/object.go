@@ -11,11 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/control/api"
 )
@@ -32,11 +34,13 @@ func (r *Reader) item(d *decoded, from Place, seen time.Time) (Item, bool) {
 	o, given := d.object, d.object.GetUID()
 	strip(o)
 	_, version := d.kind.Empty()
-	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(d.kind))) // items of a list need not say it
+	// items of a list need not say it
+	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(d.kind)))
 	if d.kind.Namespaced() && o.GetNamespace() == "" {
 		o.SetNamespace("default")
 	} else if !d.kind.Namespaced() && o.GetNamespace() != "" {
-		d.warnings = append(d.warnings, d.at.say("metadata.namespace", "metadata.namespace is ignored: objects of this kind are in none"))
+		d.warnings = append(d.warnings,
+			d.at.say("metadata.namespace", "metadata.namespace is ignored: objects of this kind are in none"))
 		o.SetNamespace("")
 	}
 	if c, ok := o.(*resourcev1.ResourceClaim); ok {
@@ -79,7 +83,8 @@ func (d *decoded) ref() object.Ref {
 // is the node's to keep.
 func (r *Reader) identify(o *resourcev1.ResourceClaim, given types.UID, d *decoded) field.ErrorList {
 	if len(o.Status.ReservedFor) > 0 {
-		d.warnings = append(d.warnings, d.at.say("status.reservedFor", "status.reservedFor is ignored: the node keeps which of its pods have the claim"))
+		d.warnings = append(d.warnings,
+			d.at.say("status.reservedFor", "status.reservedFor is ignored: the node keeps which of its pods have the claim"))
 		o.Status.ReservedFor = nil
 	}
 	o.UID = given
@@ -135,7 +140,9 @@ func (r *Reader) secret(o *corev1.Secret, exposed error) field.ErrorList {
 		}
 		value, err := fs.ReadFile(dir.FS(), name)
 		if err != nil {
-			errs = append(errs, field.Invalid(at, pair, fmt.Sprintf("read credential %q of this service: %v (see LoadCredential= in systemd.exec(5))", name, cause(err))))
+			errs = append(errs,
+				field.Invalid(at, pair,
+					fmt.Sprintf("read credential %q of this service: %v (see LoadCredential= in systemd.exec(5))", name, cause(err))))
 			continue
 		}
 		if o.Data == nil {
@@ -156,7 +163,8 @@ func cause(err error) error {
 
 func (r *Reader) credentials() (*os.Root, error) {
 	if r.Credentials == "" {
-		return nil, errors.New("this service was given no credentials: $CREDENTIALS_DIRECTORY is not set (see LoadCredential= in systemd.exec(5))")
+		return nil, errors.New("this service was given no credentials: $CREDENTIALS_DIRECTORY is not set (see " +
+			"LoadCredential= in systemd.exec(5))")
 	}
 	dir, err := os.OpenRoot(r.Credentials)
 	if err != nil {
@@ -165,24 +173,35 @@ func (r *Reader) credentials() (*os.Root, error) {
 	return dir, nil
 }
 
-// mountable are the kinds of PersistentVolumes that this version mounts.
-var mountable = []string{"hostPath", "local", "nfs", "iscsi"}
-
 func unsupportedObject(o object.Object) field.ErrorList {
-	spec := field.NewPath("spec")
 	switch o := o.(type) {
 	case *corev1.PersistentVolume:
-		s := &o.Spec
-		if s.HostPath == nil && s.Local == nil && s.NFS == nil && s.ISCSI == nil && s.PersistentVolumeSource != (corev1.PersistentVolumeSource{}) {
-			return field.ErrorList{field.Forbidden(spec, "this kind of volume is not there yet: must be one of "+strings.Join(mountable, ", "))}
-		}
-		if *s.VolumeMode == corev1.PersistentVolumeBlock && s.Local == nil && s.ISCSI == nil {
-			return field.ErrorList{field.Invalid(spec.Child("volumeMode"), *s.VolumeMode, "only local and iscsi volumes can be block devices")}
+		return desired.UnsupportedVolume(o)
+	case *storagev1.CSIDriver:
+		if len(o.Spec.TokenRequests) > 0 {
+			return field.ErrorList{field.Forbidden(field.NewPath("spec", "tokenRequests"),
+				"only an API server makes tokens of service accounts, and there is none: the driver would wait for them in vain")}
 		}
 	case *corev1.PersistentVolumeClaim:
-		if o.Spec.DataSource != nil || o.Spec.DataSourceRef != nil {
-			return field.ErrorList{field.Forbidden(spec.Child("dataSource"), "nothing here fills volumes")}
-		}
+		return unsupportedSource(o)
 	}
 	return nil
+}
+
+// unsupportedSource names what no volume is filled with here: the drivers make volumes of snapshots and of other
+// claims.
+func unsupportedSource(o *corev1.PersistentVolumeClaim) field.ErrorList {
+	path := field.NewPath("spec", "dataSource")
+	if s := o.Spec.DataSourceRef; o.Spec.DataSource == nil && s != nil {
+		path = field.NewPath("spec", "dataSourceRef")
+		if s.Namespace != nil && *s.Namespace != "" && *s.Namespace != o.Namespace {
+			return field.ErrorList{field.Forbidden(path.Child("namespace"), "only what is in the claim's own namespace can fill a volume here")}
+		}
+	}
+	kind, group, _ := object.DataSource(&o.Spec)
+	switch {
+	case kind == "", kind == object.PersistentVolumeClaim && group == "", kind == object.VolumeSnapshot && group == object.SnapshotGroup:
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, "only a PersistentVolumeClaim or a VolumeSnapshot of "+object.SnapshotGroup+" can fill a volume here")}
 }

@@ -67,10 +67,12 @@ func static(d *decoded, node string, origin desired.Origin, seen time.Time) (Ite
 	errs = append(errs, checkMirror(pod)...)
 	errs = append(errs, desired.Unsupported(pod)...)
 	if _, err := probes.Period(pod, &corev1.Probe{}); err != nil {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation), pod.Annotations[probes.PeriodAnnotation], err.Error()))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(probes.PeriodAnnotation),
+			pod.Annotations[probes.PeriodAnnotation], err.Error()))
 	}
 	if _, err := desired.After(pod); err != nil {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(desired.AnnotationAfter), pod.Annotations[desired.AnnotationAfter], err.Error()))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(desired.AnnotationAfter),
+			pod.Annotations[desired.AnnotationAfter], err.Error()))
 	}
 	if len(errs) > 0 {
 		d.errors = append(d.errors, d.at.sayAll(errs)...)
@@ -90,7 +92,8 @@ func checkUID(given types.UID) field.ErrorList {
 	if ok {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), types.UID(uid), "must be at most 64 letters, digits and dashes")}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), types.UID(uid),
+		"must be at most 64 letters, digits and dashes")}
 }
 
 // checkMirror refuses what says of itself that it is only the copy of a static pod: a kubelet runs none, and says
@@ -100,7 +103,8 @@ func checkMirror(pod *corev1.Pod) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(desired.AnnotationMirror),
-		"it marks the copy of a static pod that an API server has, which is not run; take it out of a manifest that was made of such a copy")}
+		"it marks the copy of a static pod that an API server has, which is not run; take it out of a manifest that was "+
+			"made of such a copy")}
 }
 
 // key is what the pod of d will be called, as far as its manifest tells.
@@ -162,12 +166,14 @@ func ignored(d *decoded, node string) []string {
 		}
 	}
 	const none = "a static pod is not stored by an API server"
-	warn(pod.Spec.NodeName != "" && pod.Spec.NodeName != node, "spec.nodeName", fmt.Sprintf("the manifest is on node %q", node))
+	warn(pod.Spec.NodeName != "" && pod.Spec.NodeName != node, "spec.nodeName",
+		fmt.Sprintf("the manifest is on node %q", node))
 	warn(pod.GenerateName != "", "metadata.generateName", "the pod has a name")
 	warn(len(pod.OwnerReferences) > 0, "metadata.ownerReferences", none)
 	warn(len(pod.Finalizers) > 0, "metadata.finalizers", none)
 	warn(pod.DeletionTimestamp != nil, "metadata.deletionTimestamp", "a static pod ends when its manifest goes")
-	warn(pod.Status.Phase != "" || len(pod.Status.Conditions) > 0 || len(pod.Status.ContainerStatuses) > 0, "status", "it is observed, not wished for")
+	warn(pod.Status.Phase != "" || len(pod.Status.Conditions) > 0 || len(pod.Status.ContainerStatuses) > 0, "status",
+		"it is observed, not wished for")
 	pod.OwnerReferences, pod.Finalizers, pod.ManagedFields = nil, nil, nil
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.ResourceVersion, pod.Generation = "", 0

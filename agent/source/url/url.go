@@ -88,7 +88,11 @@ func (f *Fetcher) Run(ctx context.Context, out chan<- Answer) {
 	tick := time.NewTicker(f.every)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		if a := f.get(ctx); first || !a.Same {
+		a := f.get(ctx)
+		if a.Err != nil {
+			f.tag, f.modified = "", "" // who has heard of the error hears the manifest again when it is over
+		}
+		if first || !a.Same {
 			select {
 			case <-ctx.Done():
 				return
@@ -131,7 +135,8 @@ func (f *Fetcher) get(ctx context.Context) Answer {
 	case http.StatusNotModified:
 		return Answer{Same: true}
 	default:
-		return Answer{Err: fmt.Errorf("cannot be read: the server answers %s", resp.Status[:min(len(resp.Status), maxReason)])}
+		return Answer{Err: fmt.Errorf("cannot be read: the server answers %s",
+			resp.Status[:min(len(resp.Status), maxReason)])}
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, manifest.MaxSize+1))
 	switch {

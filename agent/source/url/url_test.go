@@ -55,13 +55,15 @@ func TestHostileURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"/header": "server response headers exceeded", "/body": "answer has more than", "/round": "stopped after 10", "/away": "", "/here": "",
+		"/header": "server response headers exceeded", "/body": "answer has more than", "/round": "stopped after " +
+			"10", "/away": "", "/here": "",
 		"/reason": "the server answers 500 xxx",
 	} {
 		f := New(server.URL+path, header, 0)
 		a := f.get(t.Context())
 		f.client.CloseIdleConnections()
-		if (a.Err == nil) != (want == "") || a.Err != nil && (!strings.Contains(a.Err.Error(), want) || len(a.Err.Error()) > 300) {
+		if (a.Err == nil) != (want == "") || a.Err != nil &&
+			(!strings.Contains(a.Err.Error(), want) || len(a.Err.Error()) > 300) {
 			t.Errorf("%s: got %.300v, want %q", path, a.Err, want)
 		}
 	}

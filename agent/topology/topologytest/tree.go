@@ -1,5 +1,5 @@
-// Package topologytest gives tests the trees of other machines: what Linux says in sysfs on machines with several sockets, captured
-// file by file.
+// Package topologytest gives tests the trees of other machines: what Linux says in sysfs on machines with several
+// sockets, captured file by file.
 package topologytest
 
 import (

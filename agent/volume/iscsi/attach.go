@@ -96,10 +96,10 @@ func (k *Kind) replace(ctx context.Context, adm *iscsiadm, v diskVolume) (device
 }
 
 // serves says whether what was recorded is what the volume is to be. What it has discovered portals for is not asked
-// for anew as long as they are to be discovered.
+// for again as long as they are to be discovered.
 func (d diskRecord) serves(v diskVolume) bool {
-	return d.IQN == v.disk.IQN && d.LUN == v.disk.LUN && d.Iface == v.disk.Iface && slices.Equal(d.Portals, v.disk.Portals) &&
-		(len(d.Discovered) == 0 || v.source.DiscoveryCHAPAuth)
+	same := d.IQN == v.disk.IQN && d.LUN == v.disk.LUN && d.Iface == v.disk.Iface
+	return same && slices.Equal(d.Portals, v.disk.Portals) && (len(d.Discovered) == 0 || v.source.DiscoveryCHAPAuth)
 }
 
 // attached is the device of a disk by a session that is there, "" when there is none. No disk is ever made two devices
@@ -120,9 +120,11 @@ func (k *Kind) attached(ctx context.Context, adm *iscsiadm, dir, volume string, 
 			return "", err
 		case device == "":
 		case !ours && strings.HasPrefix(s.iface, k.ifacePrefix()):
-			return "", fmt.Errorf("LUN %d is used already with another initiatorName or iscsiInterface: they must be the same for one disk", disk.LUN)
+			return "", fmt.Errorf("LUN %d is used already with another initiatorName or iscsiInterface: they must be the same for one disk",
+				disk.LUN)
 		case s.state != loggedIn:
-			return "", fmt.Errorf("session %d is %s: the disk is not used until the initiator has brought it back", s.id, s.state)
+			return "", fmt.Errorf("session %d is %s: the disk is not used until the initiator has brought it back", s.id,
+				s.state)
 		default:
 			return device, nil
 		}
@@ -133,7 +135,8 @@ func (k *Kind) attached(ctx context.Context, adm *iscsiadm, dir, volume string, 
 	if own.state == loggedIn {
 		return k.kernel.disk(ctx, own.id, disk.LUN)
 	}
-	shared, err := k.records.Others(dir, volume, func(d diskRecord) bool { return d.IQN == disk.IQN && d.Iface == disk.Iface })
+	session := func(d diskRecord) bool { return d.IQN == disk.IQN && d.Iface == disk.Iface }
+	shared, err := k.records.Others(dir, volume, session)
 	if err != nil {
 		return "", err
 	}

@@ -19,7 +19,8 @@ import (
 
 	"github.com/berth-node/berth/agent/volume/iscsi/iscsitest"
 	"github.com/berth-node/berth/agent/volume/kind"
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
+	"github.com/berth-node/berth/internal/mount/mounttest"
 )
 
 func iscsiPV(lun int32, change ...func(*corev1.ISCSIPersistentVolumeSource)) *corev1.PersistentVolume {
@@ -39,18 +40,11 @@ type node struct{ *Kind }
 
 func manager(t *testing.T) *node {
 	t.Helper()
-	root := t.TempDir()
-	t.Cleanup(func() {
-		left, err := mount.Under(root)
-		if err != nil || len(left) > 0 {
-			t.Errorf("mounts left: %v %v", left, err)
-			_ = mount.UnmountUnder(root)
-		}
-	})
+	root := mounttest.Root(t)
 	return (&node{&Kind{records: kind.Records[diskRecord]{Root: kind.Root(root)}}}).next()
 }
 
-// next is the node after its agent was started anew.
+// next is the node after its agent was restarted.
 func (n *node) next() *node {
 	return &node{New(n.records.Root, new(mount.Devices), slog.New(slog.DiscardHandler))}
 }
@@ -107,19 +101,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func write(t *testing.T, path, data string) {
-	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte(data), 0o600))
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	return string(data)
-}
-
 // nothingLeft is what the initiator has of the target, and of ours.
 func nothingLeft(t *testing.T, m *node) {
 	t.Helper()
@@ -161,7 +142,7 @@ func iscsiShared(t *testing.T) {
 	second.UID = "second"
 	paths, err := m.setUp(t.Context(), first, content)
 	must(t, err)
-	write(t, paths["v"]+"/file", "kept")
+	mounttest.Write(t, paths["v"]+"/file", "kept")
 	_, err = m.setUp(t.Context(), first, content)
 	must(t, err)
 	more, err := m.setUp(t.Context(), second, other)
@@ -173,7 +154,7 @@ func iscsiShared(t *testing.T) {
 	third.UID = "third"
 	same, err := m.setUp(t.Context(), third, content)
 	must(t, err)
-	if read(t, same["v"]+"/file") != "kept" {
+	if mounttest.Read(t, same["v"]+"/file") != "kept" {
 		t.Error("the third pod has another disk")
 	}
 	ids := sessionIDs(t, m)
@@ -189,7 +170,7 @@ func iscsiShared(t *testing.T) {
 	if device, err := m.kernel.deviceOf(ids[0], 1); err != nil || device != "" {
 		t.Errorf("the device of nobody's disk is left: %s, %v", device, err)
 	}
-	if read(t, paths["v"]+"/file") != "kept" {
+	if mounttest.Read(t, paths["v"]+"/file") != "kept" {
 		t.Error("the first pod has lost its file")
 	}
 	// Somebody else on the machine has the disk mounted too.
@@ -200,7 +181,7 @@ func iscsiShared(t *testing.T) {
 	if err := m.tearDown(t.Context(), testUID); err == nil || !strings.Contains(err.Error(), device+" is still in use") {
 		t.Errorf("logged out below a file system: %v", err)
 	}
-	if read(t, elsewhere+"/file") != "kept" {
+	if mounttest.Read(t, elsewhere+"/file") != "kept" {
 		t.Error("the file is gone")
 	}
 	must(t, unix.Unmount(elsewhere, 0))
@@ -210,7 +191,7 @@ func iscsiShared(t *testing.T) {
 	content.Persistent["v"].Spec.ISCSI.ReadOnly = true
 	paths, err = m.setUp(t.Context(), first, content)
 	must(t, err)
-	if read(t, paths["v"]+"/file") != "kept" {
+	if mounttest.Read(t, paths["v"]+"/file") != "kept" {
 		t.Error("the file is gone")
 	}
 	if err := os.WriteFile(paths["v"]+"/file", nil, 0o600); err == nil {
@@ -409,12 +390,10 @@ func FuzzParsePortal(f *testing.F) {
 	f.Add("192.0.2.1:3260")
 	f.Add("fe80::1%eth0")
 	f.Fuzz(func(t *testing.T, text string) {
-		got, err := parsePortal(text)
-		if err != nil {
-			return
-		}
-		if again, err := parsePortal(got); err != nil || again != got {
-			t.Errorf("%q becomes %q, and that %q, %v", text, got, again, err)
+		if got, err := parsePortal(text); err == nil {
+			if again, err := parsePortal(got); err != nil || again != got {
+				t.Errorf("%q becomes %q, and that %q, %v", text, got, again, err)
+			}
 		}
 	})
 }
@@ -477,9 +456,9 @@ func TestSessions(t *testing.T) {
 	m := kernel{t.TempDir(), "/dev"}
 	for id, iqn := range map[string]string{"session3": "iqn.a", "session10": "iqn.a", "session4": "iqn.b"} {
 		dir := filepath.Join(m.sys, "class/iscsi_session", id)
-		write(t, filepath.Join(dir, "targetname"), iqn+"\n")
-		write(t, filepath.Join(dir, "ifacename"), "default\n")
-		write(t, filepath.Join(dir, "state"), "LOGGED_IN\n")
+		mounttest.Write(t, filepath.Join(dir, "targetname"), iqn+"\n")
+		mounttest.Write(t, filepath.Join(dir, "ifacename"), "default\n")
+		mounttest.Write(t, filepath.Join(dir, "state"), "LOGGED_IN\n")
 		must(t, os.MkdirAll(filepath.Join(dir, "device/target2:0:0/2:0:0:1/block/sdb"), 0o755))
 		must(t, os.MkdirAll(filepath.Join(dir, "device/target2:0:0/2:0:0:11"), 0o755))
 	}

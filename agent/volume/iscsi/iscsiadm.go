@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +32,18 @@ const (
 	codeNone   = 21
 )
 
+// drain is how long what iscsiadm has started, as its daemon, may keep its output open after it has ended itself.
+const drain = 5 * time.Second
+
 // run runs iscsiadm. What it was told is not in its errors: it may be a password. An exit with one of the codes that
 // are fine is none.
 func (a *iscsiadm) run(ctx context.Context, args []string, fine ...int) (string, error) {
-	out, err := exec.CommandContext(ctx, a.path, args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, a.path, args...)
+	cmd.WaitDelay = drain
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it has ended well itself
+	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && slices.Contains(fine, exit.ExitCode()) {
 		return string(out), nil
 	}
@@ -245,7 +254,7 @@ func (a *iscsiadm) discover(ctx context.Context, disk diskRecord, portal string,
 	return errors.New("discover targets: the portal does not have this one")
 }
 
-// login makes a session and returns its number. The records of ours that it needs are made anew, whatever an earlier
+// login makes a session and returns its number. The records of ours that it needs are made again, whatever an earlier
 // try has left.
 func (k *Kind) login(ctx context.Context, adm *iscsiadm, disk diskRecord, portal string, v diskVolume) (int, error) {
 	if v.source.DiscoveryCHAPAuth {

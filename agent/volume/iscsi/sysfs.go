@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-node/berth/agent/volume/mount"
+	"github.com/berth-node/berth/internal/mount"
 )
 
 // kernel is what the kernel has of sessions and their disks.

@@ -1,5 +1,5 @@
-// Package kernfs reads and writes the small files of the kernel's control groups, with bare system calls: os.File would register each
-// with the poller and allocate, for files that never block and live for microseconds.
+// Package kernfs reads and writes the small files of the kernel's control groups, with bare system calls: os.File would
+// register each with the poller and allocate, for files that never block and live for microseconds.
 package kernfs
 
 import (
@@ -69,19 +69,25 @@ func ReadString(path string) (string, error) {
 // Reader reads one file after the other. The zero value is ready.
 type Reader struct{ buf []byte }
 
-// Read is the text of a file that the kernel renders in one piece, as it does all but lists of processes. It is one read, since asking
-// for the end of a file has the kernel render it again.
-func (r *Reader) Read(path string) (string, error) {
-	fd, err := Retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+// Read is the text of a file that the kernel renders in one piece, as it does all but lists of processes. It is one
+// read, since asking for the end of a file has the kernel render it again.
+func (r *Reader) Read(path string) (string, error) { return r.read(unix.AT_FDCWD, path) }
+
+func (r *Reader) buffer() []byte {
+	if r.buf == nil {
+		r.buf = make([]byte, 16<<10)
+	}
+	return r.buf
+}
+
+func (r *Reader) read(at int, path string) (string, error) {
+	fd, err := Retry(func() (int, error) { return unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return "", fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(fd)
-	if r.buf == nil {
-		r.buf = make([]byte, 16<<10)
-	}
 	for {
-		n, err := Retry(func() (int, error) { return unix.Pread(fd, r.buf, 0) })
+		n, err := Retry(func() (int, error) { return unix.Pread(fd, r.buffer(), 0) })
 		if err != nil {
 			return "", fmt.Errorf("read %s: %w", path, err)
 		}

@@ -10,7 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../keeper.h"
+#include "../log.h"
+#include "../loop.h"
+#include "../proto.h"
+#include "../state.h"
 #include "fuzz.h"
 
 static char dir[64];

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../keeper.h"
+#include "../program.h"
+#include "../proto.h"
+#include "../wire.h"
 
 /* A process of exec has no need to free what it takes; a target has. */
 static struct taken {

@@ -1,4 +1,7 @@
-/* The log of another OCI runtime, of which the last error is told. Its lines may have anything in them that a container chose. */
+/*
+ * The log of another OCI runtime, of which the last error is told. Its lines may
+ * have anything in them that a container chose.
+ */
 #include "../runtime.c"
 
 #include "fuzz.h"

@@ -6,7 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../keeper.h"
+#include "../loop.h"
+#include "../proto.h"
+#include "../sys.h"
+#include "../wire.h"
 #include "fuzz.h"
 
 enum { PLAIN, MEMFD, UNSEALED, FILES, WAYS };

@@ -1,5 +1,5 @@
-// Package imagetest makes images for tests: archives of docker save and in the OCI layout, and images in a registry that
-// runs in the test's own process.
+// Package imagetest makes images for tests: archives of docker save and in the OCI layout, and images in a registry
+// that runs in the test's own process.
 package imagetest
 
 import (
@@ -135,7 +135,10 @@ func Pack(p Packing, data []byte) []byte {
 
 // Build makes an image. It panics when it cannot, since a test asked for it.
 func Build(s Spec) *Image {
-	img := &Image{Name: s.Name, Type: ocispec.MediaTypeImageManifest, Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
+	img := &Image{
+		Name: s.Name, Type: ocispec.MediaTypeImageManifest,
+		Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+	}
 	if s.Platform != nil {
 		img.Platform = *s.Platform
 	}
@@ -143,9 +146,14 @@ func Build(s Spec) *Image {
 	for _, l := range s.Layers {
 		tars = append(tars, Tar(l))
 	}
-	config := ocispec.Image{Platform: img.Platform, Config: s.Config, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{}}}
+	config := ocispec.Image{
+		Platform: img.Platform, Config: s.Config, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{}},
+	}
 	packing := cmp.Or(s.Packing, Gzip)
-	layerType := map[Packing]string{Gzip: ocispec.MediaTypeImageLayerGzip, Zstd: ocispec.MediaTypeImageLayerZstd, Plain: ocispec.MediaTypeImageLayer}[packing]
+	layerType := map[Packing]string{
+		Gzip: ocispec.MediaTypeImageLayerGzip, Zstd: ocispec.MediaTypeImageLayerZstd,
+		Plain: ocispec.MediaTypeImageLayer,
+	}[packing]
 	configType := ocispec.MediaTypeImageConfig
 	if s.Docker {
 		layerType = "application/vnd.docker.image.rootfs.diff.tar.gzip"
@@ -163,7 +171,8 @@ func Build(s Spec) *Image {
 	img.Config = encode(config)
 	img.ID = digest.FromBytes(img.Config).String()
 	img.SetManifest(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type, Config: describe(configType, img.Config), Layers: descs,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: img.Type, Config: describe(configType, img.Config),
+		Layers: descs,
 	})
 	return img
 }

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// symbols decodes the block until it ends or the window is full. Everything it works with is in local variables, which is
-// half of its speed; so it is one long loop.
+// symbols decodes the block until it ends or the window is full. Everything it works with is in local variables, which
+// is half of its speed; so it is one long loop.
 func (z *Reader) symbols() error {
 	in, pos := z.in[:z.end], z.pos
 	bits, nbits := z.bits, z.nbits

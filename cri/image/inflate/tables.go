@@ -40,8 +40,8 @@ type (
 	codeTable [1 << codeBits]uint32
 )
 
-// build fills a table for codes of the given lengths; symbol says what each stands for. As in other decoders, all bits must
-// be assigned, unless there is a single code of one bit or none at all.
+// build fills a table for codes of the given lengths; symbol says what each stands for. As in other decoders, all bits
+// must be assigned, unless there is a single code of one bit or none at all.
 func build(table []uint32, first uint, lengths []uint8, symbol func(sym int) uint32) bool {
 	var count [maxBits + 1]int
 	longest := uint(0)
@@ -105,10 +105,18 @@ func build(table []uint32, first uint, lengths []uint8, symbol func(sym int) uin
 
 // Lengths and distances of RFC 1951, 3.2.5: base and number of extra bits.
 var (
-	lengthBase  = [...]uint16{3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258}
+	lengthBase = [...]uint16{
+		3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227,
+		258,
+	}
 	lengthExtra = [...]uint8{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0}
-	distBase    = [...]uint16{1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577}
-	distExtra   = [...]uint8{0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13}
+	distBase    = [...]uint16{
+		1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097,
+		6145, 8193, 12289, 16385, 24577,
+	}
+	distExtra = [...]uint8{
+		0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13,
+	}
 	// The order in which the lengths of the codes for lengths come.
 	codeOrder = [...]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 )
@@ -208,7 +216,8 @@ func (z *Reader) dynamic() error {
 			i++
 		}
 	}
-	if !build(z.lit[:], litBits, lengths[:lits], litSymbol) || !build(z.dist[:], distBits, lengths[lits:lits+dists], distSymbol) {
+	if !build(z.lit[:], litBits, lengths[:lits], litSymbol) ||
+		!build(z.dist[:], distBits, lengths[lits:lits+dists], distSymbol) {
 		return fmt.Errorf("%w: codes", ErrCorrupt)
 	}
 	return nil

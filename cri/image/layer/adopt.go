@@ -8,9 +8,9 @@ import (
 )
 
 // Adopt gives directories that a layer implied the owner, mode, times and xattrs they have in the layers below (the
-// nearest first). A layer that is filled by itself needs this, because OverlayFS shows a directory with the metadata of the
-// highest layer that has it: an archive with just tmp/file would otherwise take the sticky bit from /tmp. Where the layers below
-// have a symbolic link in its place, it returns [ErrBelow].
+// nearest first). A layer that is filled by itself needs this, because OverlayFS shows a directory with the metadata of
+// the highest layer that has it: an archive with just tmp/file would otherwise take the sticky bit from /tmp. Where the
+// layers below have a symbolic link in its place, it returns [ErrBelow].
 //
 // It also does what the whiteouts of a layer by itself cannot: make its root opaque, and not show up as names without a
 // file in directories that no layer below has, which OverlayFS lists as they are.
@@ -57,7 +57,8 @@ func Adopt(dir string, r Result, below []string) error {
 	return nil
 }
 
-// below opens the directory name in the highest of the layers that has it; -1 when what this layer has there stands alone.
+// below opens the directory name in the highest of the layers that has it; -1 when what this layer has there stands
+// alone.
 func below(lowers []*tree, name string) (int, error) {
 	for _, l := range lowers {
 		fd, err := l.openat(name, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -160,8 +161,8 @@ func (t *tree) prune(lowers []*tree, name string) error {
 	return unix.UtimesNanoAt(dir, ".", []unix.Timespec{st.Atim, st.Mtim}, 0)
 }
 
-// hide puts a whiteout over everything that layers below have in their roots. A directory that this layer has too is made
-// opaque.
+// hide puts a whiteout over everything that layers below have in their roots. A directory that this layer has too is
+// made opaque.
 func (t *tree) hide(below []string) error {
 	for _, b := range below {
 		fd, err := unix.Open(b, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

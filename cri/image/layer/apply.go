@@ -1,8 +1,8 @@
 // Package layer writes the archives of image layers into directories.
 //
-// The archives are anybody's: names may try to climb out, links may point anywhere, sizes may lie. Everything is therefore
-// done relative to open directories, with the kernel resolving paths as if the layer's directory were the root of the
-// machine, and everything is paid from a [Budget].
+// The archives are anybody's: names may try to climb out, links may point anywhere, sizes may lie. Everything is
+// therefore done relative to open directories, with the kernel resolving paths as if the layer's directory were the
+// root of the machine, and everything is paid from a [Budget].
 package layer
 
 import (
@@ -36,8 +36,8 @@ type Options struct {
 // Usage is what was written.
 type Usage struct{ Bytes, Inodes uint64 }
 
-// Result of writing a layer, for [Adopt]: Implied are the directories no entry described, which have only default metadata;
-// Whiteouts are those made; OpaqueRoot says that nothing of the layers below shall be seen.
+// Result of writing a layer, for [Adopt]: Implied are the directories no entry described, which have only default
+// metadata; Whiteouts are those made; OpaqueRoot says that nothing of the layers below shall be seen.
 type Result struct {
 	Usage
 	Implied    []string
@@ -45,12 +45,12 @@ type Result struct {
 	OpaqueRoot bool
 }
 
-// ErrBelow says that an entry goes through a symbolic link of the layers below, or is a hard link to a file of theirs, so that the
-// archive can only be written where they are seen. Most image builders never make such a layer.
+// ErrBelow says that an entry goes through a symbolic link of the layers below, or is a hard link to a file of theirs,
+// so that the archive can only be written where they are seen. Most image builders never make such a layer.
 var ErrBelow = errors.New("it needs the layers below")
 
-// Apply writes the tar archive r into dir, which is as the snapshotter made it. The archive's end is not read: what follows
-// is the caller's.
+// Apply writes the tar archive r into dir, which is as the snapshotter made it. The archive's end is not read: what
+// follows is the caller's.
 func Apply(ctx context.Context, r io.Reader, dir string, o Options) (Result, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -74,7 +74,10 @@ func Apply(ctx context.Context, r io.Reader, dir string, o Options) (Result, err
 	if err := a.finish(); err != nil {
 		return Result{}, err
 	}
-	return Result{Usage: t.usage, Implied: slices.Sorted(maps.Keys(a.implied)), Whiteouts: a.hidden, OpaqueRoot: a.opaqueRoot}, nil
+	return Result{
+		Usage: t.usage, Implied: slices.Sorted(maps.Keys(a.implied)), Whiteouts: a.hidden,
+		OpaqueRoot: a.opaqueRoot,
+	}, nil
 }
 
 type applier struct {
@@ -177,8 +180,8 @@ func (a *applier) entry(h *tar.Header) error {
 // validID says that an owner fits the 32 bits the kernel takes; -1 would mean "leave as it is".
 func validID(id int) bool { return id >= 0 && id < math.MaxUint32 }
 
-// mkdirAll opens the directory name and makes what is missing of it, one after the other, so that few are open at a time. Whoever calls
-// it has no handle.
+// mkdirAll opens the directory name and makes what is missing of it, one after the other, so that few are open at a
+// time. Whoever calls it has no handle.
 func (a *applier) mkdirAll(name string) (handle, error) {
 	var missing []string
 	h, err := a.find(name)
@@ -227,8 +230,8 @@ func (a *applier) mkdirIn(name string) (h handle, err error) {
 	return a.find(name)
 }
 
-// mkdir makes base in dir; not fresh when it is there. A whiteout there means that the lower layers' directory of that name
-// shall not show through the new one.
+// mkdir makes base in dir; not fresh when it is there. A whiteout there means that the lower layers' directory of that
+// name shall not show through the new one.
 func (a *applier) mkdir(dir handle, base string, mode uint32) (fresh bool, err error) {
 	err = unix.Mkdirat(dir.fd, base, mode)
 	hides := false

@@ -1,7 +1,9 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -10,14 +12,21 @@ import (
 // ErrTooBig says that an archive wants more of the disk than it may have, which is a share of what is free.
 var ErrTooBig = fmt.Errorf("more than this image may take of the disk: %w", unix.ENOSPC)
 
+// ErrNeverFits says that an archive wants more than it might have if the disk were empty: room that others give up is
+// no help, so it is no error of the kind ENOSPC.
+var ErrNeverFits = errors.New("more than this image may take of the whole disk")
+
 // Budget is what all layers of one image may take together. It is safe for concurrent use.
 type Budget struct {
 	bytes, inodes       atomic.Int64
 	maxBytes, maxInodes int64
+	emptyBytes          int64 // what it may be when nothing else is on the disk
 }
 
 // NewBudget allows so many bytes and inodes.
-func NewBudget(bytes, inodes int64) *Budget { return &Budget{maxBytes: bytes, maxInodes: inodes} }
+func NewBudget(bytes, inodes int64) *Budget {
+	return &Budget{maxBytes: bytes, maxInodes: inodes, emptyBytes: math.MaxInt64}
+}
 
 // BudgetOf allows a share of what is free on the filesystem of dir, because a few kilobytes of archive can ask for
 // terabytes.
@@ -30,13 +39,18 @@ func BudgetOf(dir string, share float64) (*Budget, error) {
 	if st.Files == 0 { // btrfs and others make inodes as they need them
 		inodes = 1 << 40
 	}
-	return NewBudget(int64(share*float64(st.Bavail)*float64(st.Bsize)), inodes), nil
+	b := NewBudget(int64(share*float64(st.Bavail)*float64(st.Bsize)), inodes)
+	b.emptyBytes = max(int64(share*float64(st.Blocks)*float64(st.Bsize)), b.maxBytes)
+	return b, nil
 }
 
 // Bytes is how much it allows in all.
 func (b *Budget) Bytes() int64 { return b.maxBytes }
 
 func (b *Budget) take(bytes, inodes int64) error {
+	if bytes > b.emptyBytes {
+		return fmt.Errorf("%w: %d bytes are allowed", ErrNeverFits, b.emptyBytes)
+	}
 	if bytes < 0 || bytes > b.maxBytes || b.bytes.Add(bytes) > b.maxBytes {
 		return fmt.Errorf("%w: %d bytes are allowed", ErrTooBig, b.maxBytes)
 	}

@@ -38,7 +38,8 @@ func TestAnyDepth(t *testing.T) {
 	}
 	undo := filetreetest.FewFiles(t, maxOpen*2+20)
 	defer undo()
-	if _, err := Apply(t.Context(), &b, dir, Options{Whiteouts: snapshot.WhiteoutsApply, Budget: NewBudget(1<<30, 1<<20)}); err != nil {
+	if _, err := Apply(t.Context(), &b, dir,
+		Options{Whiteouts: snapshot.WhiteoutsApply, Budget: NewBudget(1<<30, 1<<20)}); err != nil {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(dir)

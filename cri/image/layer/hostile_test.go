@@ -72,7 +72,9 @@ func (c cell) check(t testing.TB) {
 
 func apply(t testing.TB, dir string, w snapshot.Whiteouts, archive []byte) (Unpacked, error) {
 	t.Helper()
-	return Unpack(context.Background(), bytes.NewReader(archive), dir, Options{Whiteouts: w, Budget: NewBudget(64<<20, 10_000)})
+	return Unpack(context.Background(), bytes.NewReader(archive), dir, Options{
+		Whiteouts: w, Budget: NewBudget(64<<20, 10_000),
+	})
 }
 
 // TestHostile: an archive is refused, or does something harmless; never does it touch what is not its own.
@@ -84,56 +86,124 @@ func TestHostile(t *testing.T) {
 		refuse string // part of the error; "" = must work
 		want   map[string]string
 	}{
-		"dot dot":                {files{{Name: "../canary", Body: "x"}}, "leads out", nil},
-		"dot dot within":         {files{{Name: "a/../../canary", Body: "x"}}, "leads out", nil},
-		"dot dot harmless":       {files{{Name: "a/../b", Body: "x"}}, "", map[string]string{"b": "x"}},
-		"absolute":               {files{{Name: "/../../canary", Body: "x"}}, "leads out", nil},
-		"absolute harmless":      {files{{Name: "//etc//b", Body: "x"}}, "", map[string]string{"etc/b": "x"}},
-		"link out, then through": {files{{Name: "l", Type: symlink, Link: "../dir"}, {Name: "l/canary", Body: "x"}}, "directory", nil},
+		"dot dot":           {files{{Name: "../canary", Body: "x"}}, "leads out", nil},
+		"dot dot within":    {files{{Name: "a/../../canary", Body: "x"}}, "leads out", nil},
+		"dot dot harmless":  {files{{Name: "a/../b", Body: "x"}}, "", map[string]string{"b": "x"}},
+		"absolute":          {files{{Name: "/../../canary", Body: "x"}}, "leads out", nil},
+		"absolute harmless": {files{{Name: "//etc//b", Body: "x"}}, "", map[string]string{"etc/b": "x"}},
+		"link out, then through": {
+			files{{Name: "l", Type: symlink, Link: "../dir"}, {Name: "l/canary", Body: "x"}}, "directory", nil,
+		},
 		"absolute link out": {
 			files{{Name: "out", Type: symlink, Link: "/"}, {Name: "out/f", Body: "x"}},
 			"",
 			map[string]string{"f": "x"},
 		}, // the root of the image
-		"link to parents": {files{{Name: "up", Type: symlink, Link: "../../../../../.."}, {Name: "up/f", Body: "x"}}, "", map[string]string{"f": "x"}},
-		"link of links":   {files{{Name: "a", Type: symlink, Link: "b"}, {Name: "b", Type: symlink, Link: "a"}, {Name: "a/f", Body: "x"}}, "too many levels", nil},
+		"link to parents": {
+			files{{Name: "up", Type: symlink, Link: "../../../../../.."}, {Name: "up/f", Body: "x"}},
+			"",
+			map[string]string{"f": "x"},
+		},
+		"link of links": {
+			files{
+				{Name: "a", Type: symlink, Link: "b"},
+				{Name: "b", Type: symlink, Link: "a"},
+				{Name: "a/f", Body: "x"},
+			}, "too many levels", nil,
+		},
 		"directory over link": {
 			files{{Name: "l", Type: symlink, Link: "/d"}, {Name: "d/"}, {Name: "l/"}, {Name: "l/f", Body: "x"}},
 			"",
 			map[string]string{"l/f": "x"},
 		},
-		"file over link":            {files{{Name: "l", Type: symlink, Link: "../canary"}, {Name: "l", Body: "x"}}, "", map[string]string{"l": "x"}},
-		"hard link out":             {files{{Name: "h", Type: hard, Link: "../canary"}}, "leads out", nil},
-		"hard link to absolute":     {files{{Name: "h", Type: hard, Link: "/canary"}}, "no such file", nil},
-		"hard link through link":    {files{{Name: "l", Type: symlink, Link: "../../.."}, {Name: "h", Type: hard, Link: "l/canary"}}, "no such file", nil},
-		"hard link to link, write":  {files{{Name: "l", Type: symlink, Link: "../canary"}, {Name: "h", Type: hard, Link: "l"}, {Name: "h", Body: "x"}}, "", map[string]string{"h": "x"}},
-		"hard link to directory":    {files{{Name: "d/"}, {Name: "h", Type: hard, Link: "d"}}, "not permitted", nil},
-		"hard link to root":         {files{{Name: "h", Type: hard, Link: "."}}, "not permitted", nil},
-		"hard link to itself":       {files{{Name: "h", Body: "x"}, {Name: "./h", Type: hard, Link: "/h"}}, "", map[string]string{"h": "x"}},
-		"hard link twice":           {files{{Name: "h", Body: "x"}, {Name: "i", Type: hard, Link: "h"}, {Name: "i", Type: hard, Link: "h"}}, "", map[string]string{"h": "x", "i": "x"}},
-		"hard link over directory":  {files{{Name: "h", Body: "x"}, {Name: "d/e/f/"}, {Name: "d", Type: hard, Link: "h"}}, "", map[string]string{"d": "x"}},
-		"hard link from within":     {files{{Name: "d/h", Body: "x"}, {Name: "d", Type: hard, Link: "d/h"}}, "no such file", nil},
-		"proc":                      {files{{Name: "p", Type: symlink, Link: "/proc/self/root"}, {Name: "p/canary", Body: "x"}}, "directory", nil},
-		"deletion of parent":        {files{{Name: ".wh..."}}, "leads out", nil},
-		"deletion of dir's parent":  {files{{Name: "a/.wh..."}}, "leads out", nil},
-		"deletion of directory":     {files{{Name: "a/.wh.."}}, "leads out", nil},
-		"deletion of nothing":       {files{{Name: ".wh."}}, "leads out", nil},
-		"deletion through link":     {files{{Name: "l", Type: symlink, Link: "../dir"}, {Name: "l/.wh.canary"}}, "directory", nil},
-		"opaque through link":       {files{{Name: "l", Type: symlink, Link: ".."}, {Name: "l/.wh..wh..opq"}}, "", nil},
-		"root is a link":            {files{{Name: ".", Type: symlink, Link: "/"}}, "not a directory", nil},
-		"file as directory":         {files{{Name: "a", Body: "x"}, {Name: "a/b", Body: "x"}}, "not a directory", nil},
-		"device as directory":       {files{{Name: "a", Type: tar.TypeChar, Major: 1, Minor: 3}, {Name: "a/b", Body: "x"}}, "not a directory", nil},
-		"directory over file":       {files{{Name: "a", Body: "x"}, {Name: "a/"}, {Name: "a/b", Body: "y"}}, "", map[string]string{"a/b": "y"}},
-		"file over directory":       {files{{Name: "a/b/c", Body: "x"}, {Name: "a", Body: "y"}}, "", map[string]string{"a": "y"}},
-		"link over directory":       {files{{Name: "a/b", Body: "x"}, {Name: "a", Type: symlink, Link: "c"}, {Name: "c/"}, {Name: "a/d", Body: "y"}}, "", map[string]string{"c/d": "y"}},
-		"same twice":                {files{{Name: "a", Body: "x"}, {Name: "a", Body: "y"}}, "", map[string]string{"a": "y"}},
-		"name of 256 bytes":         {files{{Name: strings.Repeat("n", 256), Body: "x"}}, "name too long", nil},
-		"name of 6000 bytes":        {files{{Name: long, Body: "x"}}, "name too long", nil},
-		"device number of 40 bits":  {files{{Name: "d", Type: tar.TypeChar, Major: 1 << 32, Minor: 3}}, "invalid argument", nil},
-		"owner of 40 bits":          {files{{Name: "d", UID: 1 << 32, Body: "x"}}, "invalid argument", nil},
-		"owner -1":                  {files{{Name: "d", UID: 1<<32 - 1, Body: "x"}}, "invalid argument", nil},
-		"overlay's own xattrs":      {files{{Name: "d/", PAX: map[string]string{"SCHILY.xattr.trusted.overlay.redirect": "/etc", "SCHILY.xattr.user.overlay.opaque": "y", "SCHILY.xattr.trusted.x": "y"}}}, "", nil},
-		"bytes":                     {files{{Name: "a", Body: strings.Repeat("x", 1<<20)}, {Name: "b", Body: strings.Repeat("x", 64<<20)}}, "more than this image may take", nil},
+		"file over link": {
+			files{{Name: "l", Type: symlink, Link: "../canary"}, {Name: "l", Body: "x"}},
+			"",
+			map[string]string{"l": "x"},
+		},
+		"hard link out":         {files{{Name: "h", Type: hard, Link: "../canary"}}, "leads out", nil},
+		"hard link to absolute": {files{{Name: "h", Type: hard, Link: "/canary"}}, "no such file", nil},
+		"hard link through link": {
+			files{{Name: "l", Type: symlink, Link: "../../.."}, {Name: "h", Type: hard, Link: "l/canary"}},
+			"no such file", nil,
+		},
+		"hard link to link, write": {
+			files{
+				{Name: "l", Type: symlink, Link: "../canary"},
+				{Name: "h", Type: hard, Link: "l"},
+				{Name: "h", Body: "x"},
+			}, "", map[string]string{"h": "x"},
+		},
+		"hard link to directory": {files{{Name: "d/"}, {Name: "h", Type: hard, Link: "d"}}, "not permitted", nil},
+		"hard link to root":      {files{{Name: "h", Type: hard, Link: "."}}, "not permitted", nil},
+		"hard link to itself": {
+			files{{Name: "h", Body: "x"}, {Name: "./h", Type: hard, Link: "/h"}}, "", map[string]string{"h": "x"},
+		},
+		"hard link twice": {
+			files{{Name: "h", Body: "x"}, {Name: "i", Type: hard, Link: "h"}, {Name: "i", Type: hard, Link: "h"}},
+			"",
+			map[string]string{"h": "x", "i": "x"},
+		},
+		"hard link over directory": {
+			files{{Name: "h", Body: "x"}, {Name: "d/e/f/"}, {Name: "d", Type: hard, Link: "h"}},
+			"",
+			map[string]string{"d": "x"},
+		},
+		"hard link from within": {
+			files{{Name: "d/h", Body: "x"}, {Name: "d", Type: hard, Link: "d/h"}}, "no such file", nil,
+		},
+		"proc": {
+			files{{Name: "p", Type: symlink, Link: "/proc/self/root"}, {Name: "p/canary", Body: "x"}}, "directory", nil,
+		},
+		"deletion of parent":       {files{{Name: ".wh..."}}, "leads out", nil},
+		"deletion of dir's parent": {files{{Name: "a/.wh..."}}, "leads out", nil},
+		"deletion of directory":    {files{{Name: "a/.wh.."}}, "leads out", nil},
+		"deletion of nothing":      {files{{Name: ".wh."}}, "leads out", nil},
+		"deletion through link": {
+			files{{Name: "l", Type: symlink, Link: "../dir"}, {Name: "l/.wh.canary"}}, "directory", nil,
+		},
+		"opaque through link": {files{{Name: "l", Type: symlink, Link: ".."}, {Name: "l/.wh..wh..opq"}}, "", nil},
+		"root is a link":      {files{{Name: ".", Type: symlink, Link: "/"}}, "not a directory", nil},
+		"file as directory":   {files{{Name: "a", Body: "x"}, {Name: "a/b", Body: "x"}}, "not a directory", nil},
+		"device as directory": {
+			files{{Name: "a", Type: tar.TypeChar, Major: 1, Minor: 3}, {Name: "a/b", Body: "x"}},
+			"not a directory",
+			nil,
+		},
+		"directory over file": {
+			files{{Name: "a", Body: "x"}, {Name: "a/"}, {Name: "a/b", Body: "y"}}, "", map[string]string{"a/b": "y"},
+		},
+		"file over directory": {
+			files{{Name: "a/b/c", Body: "x"}, {Name: "a", Body: "y"}}, "", map[string]string{"a": "y"},
+		},
+		"link over directory": {
+			files{
+				{Name: "a/b", Body: "x"},
+				{Name: "a", Type: symlink, Link: "c"},
+				{Name: "c/"},
+				{Name: "a/d", Body: "y"},
+			}, "", map[string]string{"c/d": "y"},
+		},
+		"same twice": {
+			files{{Name: "a", Body: "x"}, {Name: "a", Body: "y"}}, "", map[string]string{"a": "y"},
+		},
+		"name of 256 bytes":  {files{{Name: strings.Repeat("n", 256), Body: "x"}}, "name too long", nil},
+		"name of 6000 bytes": {files{{Name: long, Body: "x"}}, "name too long", nil},
+		"device number of 40 bits": {
+			files{{Name: "d", Type: tar.TypeChar, Major: 1 << 32, Minor: 3}}, "invalid argument", nil,
+		},
+		"owner of 40 bits": {files{{Name: "d", UID: 1 << 32, Body: "x"}}, "invalid argument", nil},
+		"owner -1":         {files{{Name: "d", UID: 1<<32 - 1, Body: "x"}}, "invalid argument", nil},
+		"overlay's own xattrs": {
+			files{{Name: "d/", PAX: map[string]string{
+				"SCHILY.xattr.trusted.overlay.redirect": "/etc",
+				"SCHILY.xattr.user.overlay.opaque":      "y", "SCHILY.xattr.trusted.x": "y",
+			}}}, "", nil,
+		},
+		"bytes": {
+			files{{Name: "a", Body: strings.Repeat("x", 1<<20)}, {Name: "b", Body: strings.Repeat("x", 64<<20)}},
+			"more than this image may take", nil,
+		},
 		"time before the beginning": {files{{Name: "a", Body: "x", ModTime: time.Unix(-1<<40, 0)}}, "", nil},
 		"time after the end":        {files{{Name: "a", Body: "x", ModTime: time.Unix(1<<40, 0)}}, "", nil},
 	} {
@@ -142,7 +212,8 @@ func TestHostile(t *testing.T) {
 				cell := newCell(t)
 				_, err := apply(t, cell.dir, w, imagetest.Tar(c.files))
 				cell.check(t)
-				if c.refuse == "" && err != nil || c.refuse != "" && (err == nil || !strings.Contains(err.Error(), c.refuse)) {
+				if c.refuse == "" && err != nil || c.refuse != "" &&
+					(err == nil || !strings.Contains(err.Error(), c.refuse)) {
 					t.Errorf("error is %v, want %q", err, c.refuse)
 				}
 				for n, body := range c.want {
@@ -154,7 +225,8 @@ func TestHostile(t *testing.T) {
 					}
 				}
 				for n, line := range describe(t, cell.dir, false) {
-					if strings.Contains(line, "overlay.redirect") || strings.Contains(line, "user.overlay") || strings.Contains(line, "trusted.x") {
+					if strings.Contains(line, "overlay.redirect") || strings.Contains(line, "user.overlay") ||
+						strings.Contains(line, "trusted.x") {
 						t.Errorf("%s: %s", n, line)
 					}
 				}
@@ -192,14 +264,22 @@ func TestBombs(t *testing.T) {
 		"size of 8 exabytes": {rawHeader("a", tar.TypeReg, huge), ErrTooBig},
 		"size and no data":   {rawHeader("a", tar.TypeReg, "00000400000\x00"), nil},
 		"files":              {imagetest.Tar(many(20_000)), ErrTooBig},
-		"zeros in gzip":      {imagetest.Pack(imagetest.Gzip, append(rawHeader("a", tar.TypeReg, "00777777777\x00"), make([]byte, 200<<20)...)), ErrTooBig},
-		"zeros in zstd":      {imagetest.Pack(imagetest.Zstd, append(rawHeader("a", tar.TypeReg, "00777777777\x00"), make([]byte, 200<<20)...)), ErrTooBig},
-		"zeros at the end":   {imagetest.Pack(imagetest.Gzip, make([]byte, 200<<20)), nil},
-		"cut gzip":           {imagetest.Pack(imagetest.Gzip, imagetest.Tar(many(3)))[:100], nil},
-		"cut zstd":           {imagetest.Pack(imagetest.Zstd, imagetest.Tar(many(3)))[:100], nil},
-		"noise":              {[]byte(strings.Repeat("noise", 1000)), nil},
-		"gzip of noise":      {imagetest.Pack(imagetest.Gzip, []byte(strings.Repeat("noise", 1000))), nil},
-		"deep":               {imagetest.Tar(files{{Name: strings.Repeat("d/", 2000) + "f"}, {Name: "d", Body: "x"}}), nil},
+		"zeros in gzip": {
+			imagetest.Pack(imagetest.Gzip,
+				append(rawHeader("a", tar.TypeReg, "00777777777\x00"), make([]byte, 200<<20)...)), ErrTooBig,
+		},
+		"zeros in zstd": {
+			imagetest.Pack(imagetest.Zstd,
+				append(rawHeader("a", tar.TypeReg, "00777777777\x00"), make([]byte, 200<<20)...)), ErrTooBig,
+		},
+		"zeros at the end": {imagetest.Pack(imagetest.Gzip, make([]byte, 200<<20)), nil},
+		"cut gzip":         {imagetest.Pack(imagetest.Gzip, imagetest.Tar(many(3)))[:100], nil},
+		"cut zstd":         {imagetest.Pack(imagetest.Zstd, imagetest.Tar(many(3)))[:100], nil},
+		"noise":            {[]byte(strings.Repeat("noise", 1000)), nil},
+		"gzip of noise":    {imagetest.Pack(imagetest.Gzip, []byte(strings.Repeat("noise", 1000))), nil},
+		"deep": {
+			imagetest.Tar(files{{Name: strings.Repeat("d/", 2000) + "f"}, {Name: "d", Body: "x"}}), nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cell := newCell(t)
@@ -232,7 +312,8 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("needs a tmpfs: %v", err)
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
-	_, err := apply(t, dir, snapshot.WhiteoutsOverlay, imagetest.Tar(files{{Name: "a", Body: strings.Repeat("x", 2<<20)}}))
+	_, err := apply(t, dir, snapshot.WhiteoutsOverlay,
+		imagetest.Tar(files{{Name: "a", Body: strings.Repeat("x", 2<<20)}}))
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error is %v, want %v", err, unix.ENOSPC)
 	}
@@ -263,9 +344,23 @@ func FuzzApply(f *testing.F) {
 	needRoot(f)
 	f.Add([]byte{}, false)
 	for _, fs := range []files{
-		{{Name: "a/b", Body: "x"}, {Name: "a/.wh.b"}, {Name: "a/.wh..wh..opq"}, {Name: "a", Type: symlink, Link: ".."}, {Name: "a/canary", Body: "y"}},
-		{{Name: "l", Type: symlink, Link: "/../.."}, {Name: "h", Type: hard, Link: "l/canary"}, {Name: "p", Type: tar.TypeFifo}, {Name: "d", Type: tar.TypeChar}},
-		{{Name: strings.Repeat("long", 60), PAX: map[string]string{"SCHILY.xattr.user.x": "y"}}, {Name: "d/", Type: dirType, Mode: 0o7777}},
+		{
+			{Name: "a/b", Body: "x"},
+			{Name: "a/.wh.b"},
+			{Name: "a/.wh..wh..opq"},
+			{Name: "a", Type: symlink, Link: ".."},
+			{Name: "a/canary", Body: "y"},
+		},
+		{
+			{Name: "l", Type: symlink, Link: "/../.."},
+			{Name: "h", Type: hard, Link: "l/canary"},
+			{Name: "p", Type: tar.TypeFifo},
+			{Name: "d", Type: tar.TypeChar},
+		},
+		{
+			{Name: strings.Repeat("long", 60), PAX: map[string]string{"SCHILY.xattr.user.x": "y"}},
+			{Name: "d/", Type: dirType, Mode: 0o7777},
+		},
 	} {
 		f.Add(imagetest.Tar(fs), false)
 		f.Add(imagetest.Tar(fs), true)
@@ -278,7 +373,9 @@ func FuzzApply(f *testing.F) {
 			w = snapshot.WhiteoutsOverlay
 		}
 		cell := newCell(t)
-		_, _ = Unpack(t.Context(), bytes.NewReader(archive), cell.dir, Options{Whiteouts: w, Budget: NewBudget(1<<20, 100)})
+		_, _ = Unpack(t.Context(), bytes.NewReader(archive), cell.dir, Options{
+			Whiteouts: w, Budget: NewBudget(1<<20, 100),
+		})
 		cell.check(t)
 	})
 }

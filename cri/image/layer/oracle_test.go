@@ -60,7 +60,8 @@ func exotic(t *testing.T) string {
 	check(f.Close())
 	check(unix.Setxattr(filepath.Join(root, "bin/odd"), "user.note", []byte("a\x00b=c"), 0))
 	// cap_net_raw+ep
-	check(unix.Setxattr(filepath.Join(root, "bin/wall"), "security.capability", []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
+	check(unix.Setxattr(filepath.Join(root, "bin/wall"), "security.capability",
+		[]byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
 	check(os.Mkdir(filepath.Join(root, "tmp"), 0o755))
 	check(unix.Chmod(filepath.Join(root, "tmp"), 0o1777))
 	check(os.Mkdir(filepath.Join(root, "shared"), 0o755))
@@ -99,7 +100,8 @@ func TestAsTar(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			run(t, "tar", "-C", theirs, "-xpf", file, "--numeric-owner", "--xattrs", "--xattrs-include=*", "--delay-directory-restore")
+			run(t, "tar", "-C", theirs, "-xpf", file, "--numeric-owner", "--xattrs", "--xattrs-include=*",
+				"--delay-directory-restore")
 			f, err := os.Open(file)
 			if err != nil {
 				t.Fatal(err)

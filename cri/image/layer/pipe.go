@@ -21,8 +21,8 @@ type chunk struct {
 	left atomic.Int32
 }
 
-// fan reads ahead of several readers of one stream, so that what produces the stream and what consumes it work at the same
-// time. Its memory is fixed, and nothing is copied before the reader does.
+// fan reads ahead of several readers of one stream, so that what produces the stream and what consumes it work at the
+// same time. Its memory is fixed, and nothing is copied before the reader does.
 type fan struct {
 	ctx     context.Context
 	free    chan *chunk

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/internal/filetree"
 )
 
-// within keeps the kernel's path walk below the root of the layer: absolute links and .. end at that root as in a chroot,
-// and links of /proc and mount points are refused.
+// within keeps the kernel's path walk below the root of the layer: absolute links and .. end at that root as in a
+// chroot, and links of /proc and mount points are refused.
 const within = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // maxOpen directories stay open between entries. Archives go through a tree directory by directory, so few are enough.
@@ -52,7 +52,7 @@ func (t *tree) close() {
 	unix.Close(t.root)
 }
 
-// forget has directories looked up anew, because one may not be any more where it was found.
+// forget has directories looked up again, because one may not be any more where it was found.
 func (t *tree) forget() {
 	for _, h := range t.open {
 		t.stale = append(t.stale, h)

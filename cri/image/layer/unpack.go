@@ -94,7 +94,8 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 		}
 		return z, nil
 	case isZstd(magic):
-		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, fmt.Errorf("read zstd: %w", err)
 		}
@@ -110,5 +111,6 @@ func isGzip(magic []byte) bool { return len(magic) >= 2 && magic[0] == 0x1f && m
 
 // isZstd knows a frame, and one that is to be skipped.
 func isZstd(magic []byte) bool {
-	return len(magic) >= 4 && (string(magic[:4]) == "\x28\xb5\x2f\xfd" || magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18")
+	return len(magic) >= 4 &&
+		(string(magic[:4]) == "\x28\xb5\x2f\xfd" || magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18")
 }

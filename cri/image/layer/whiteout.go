@@ -76,8 +76,8 @@ func (a *applier) remember(name string) {
 	}
 }
 
-// emptyOld deletes what lower layers brought into the directory name. Directories that this archive has too are looked into one after
-// the other, so that one descriptor is enough.
+// emptyOld deletes what lower layers brought into the directory name. Directories that this archive has too are looked
+// into one after the other, so that one descriptor is enough.
 func (a *applier) emptyOld(name string) error {
 	for names := []string{name}; len(names) > 0; {
 		if err := a.ctx.Err(); err != nil {

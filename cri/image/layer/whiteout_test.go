@@ -70,24 +70,43 @@ func pile(t *testing.T, layers []files) string {
 
 func TestWhiteouts(t *testing.T) {
 	needRoot(t)
-	base := files{{Name: "a/"}, {Name: "a/b", Body: "b"}, {Name: "a/c/d", Body: "d"}, {Name: "e", Body: "e"}, {Name: "tmp/", Mode: 0o1777, UID: 3}}
+	base := files{
+		{Name: "a/"},
+		{Name: "a/b", Body: "b"},
+		{Name: "a/c/d", Body: "d"},
+		{Name: "e", Body: "e"},
+		{Name: "tmp/", Mode: 0o1777, UID: 3},
+	}
 	for name, c := range map[string]struct {
 		layers []files
 		want   string // names that are left
 	}{
-		"file":                       {[]files{base, {{Name: "a/.wh.b"}}}, "a a/c a/c/d e tmp"},
-		"directory":                  {[]files{base, {{Name: ".wh.a"}}}, "e tmp"},
-		"absent":                     {[]files{base, {{Name: ".wh.x"}}}, "a a/b a/c a/c/d e tmp"},
-		"opaque":                     {[]files{base, {{Name: "a/"}, {Name: "a/.wh..wh..opq"}, {Name: "a/n", Body: "n"}}}, "a a/n e tmp"},
-		"opaque last":                {[]files{base, {{Name: "a/n", Body: "n"}, {Name: "a/c/n/o", Body: "o"}, {Name: "a/.wh..wh..opq"}}}, "a a/c a/c/n a/c/n/o a/n e tmp"},
-		"opaque root":                {[]files{base, {{Name: "n", Body: "n"}, {Name: ".wh..wh..opq"}}}, "n"},
-		"replaced by file":           {[]files{base, {{Name: ".wh.a"}, {Name: "a", Body: "f"}}}, "a e tmp"},
-		"file stays before deletion": {[]files{base, {{Name: "e", Body: "new"}, {Name: ".wh.e"}}}, "a a/b a/c a/c/d e tmp"},
-		"directory anew":             {[]files{base, {{Name: ".wh.a"}, {Name: "a/"}, {Name: "a/n", Body: "n"}}}, "a a/n e tmp"},
-		"directory anew, implied":    {[]files{base, {{Name: ".wh.a"}, {Name: "a/n/o", Body: "n"}}}, "a a/n a/n/o e tmp"},
-		"directory anew, before":     {[]files{base, {{Name: "a/n", Body: "n"}, {Name: ".wh.a"}}}, "a a/n e tmp"},
-		"twice":                      {[]files{base, {{Name: ".wh.a"}, {Name: ".wh.a"}}}, "e tmp"},
-		"aufs":                       {[]files{base, {{Name: ".wh..wh.plnk/"}, {Name: ".wh..wh.aufs"}}}, "a a/b a/c a/c/d e tmp"},
+		"file":      {[]files{base, {{Name: "a/.wh.b"}}}, "a a/c a/c/d e tmp"},
+		"directory": {[]files{base, {{Name: ".wh.a"}}}, "e tmp"},
+		"absent":    {[]files{base, {{Name: ".wh.x"}}}, "a a/b a/c a/c/d e tmp"},
+		"opaque": {
+			[]files{base, {{Name: "a/"}, {Name: "a/.wh..wh..opq"}, {Name: "a/n", Body: "n"}}}, "a a/n e tmp",
+		},
+		"opaque last": {
+			[]files{base, {{Name: "a/n", Body: "n"}, {Name: "a/c/n/o", Body: "o"}, {Name: "a/.wh..wh..opq"}}},
+			"a a/c a/c/n a/c/n/o a/n e tmp",
+		},
+		"opaque root":      {[]files{base, {{Name: "n", Body: "n"}, {Name: ".wh..wh..opq"}}}, "n"},
+		"replaced by file": {[]files{base, {{Name: ".wh.a"}, {Name: "a", Body: "f"}}}, "a e tmp"},
+		"file stays before deletion": {
+			[]files{base, {{Name: "e", Body: "new"}, {Name: ".wh.e"}}}, "a a/b a/c a/c/d e tmp",
+		},
+		"directory again": {
+			[]files{base, {{Name: ".wh.a"}, {Name: "a/"}, {Name: "a/n", Body: "n"}}}, "a a/n e tmp",
+		},
+		"directory again, implied": {
+			[]files{base, {{Name: ".wh.a"}, {Name: "a/n/o", Body: "n"}}}, "a a/n a/n/o e tmp",
+		},
+		"directory again, before": {[]files{base, {{Name: "a/n", Body: "n"}, {Name: ".wh.a"}}}, "a a/n e tmp"},
+		"twice":                   {[]files{base, {{Name: ".wh.a"}, {Name: ".wh.a"}}}, "e tmp"},
+		"aufs": {
+			[]files{base, {{Name: ".wh..wh.plnk/"}, {Name: ".wh..wh.aufs"}}}, "a a/b a/c a/c/d e tmp",
+		},
 		"deleted and back":           {[]files{base, {{Name: ".wh.a"}}, {{Name: "a/n", Body: "n"}}}, "a a/n e tmp"},
 		"implied keeps its metadata": {[]files{base, {{Name: "tmp/f", Body: "f"}}}, "a a/b a/c a/c/d e tmp tmp/f"},
 	} {
@@ -108,7 +127,8 @@ func TestWhiteouts(t *testing.T) {
 	}
 }
 
-// TestBothWays lets chance make layers, and holds what OverlayFS shows of them against doing all of it in one directory.
+// TestBothWays lets chance make layers, and holds what OverlayFS shows of them against doing all of it in one
+// directory.
 func TestBothWays(t *testing.T) {
 	needRoot(t)
 	for seed := range uint64(80) {

@@ -13,8 +13,8 @@ import (
 
 const paxXattr = "SCHILY.xattr."
 
-// xattrs are those of the entry that a layer may set. trusted.overlay.* would tell OverlayFS where to look for files, labels
-// and hashes of security modules belong to the machine an image was built on.
+// xattrs are those of the entry that a layer may set. trusted.overlay.* would tell OverlayFS where to look for files,
+// labels and hashes of security modules belong to the machine an image was built on.
 func xattrs(h *tar.Header) map[string]string {
 	var set map[string]string
 	for k, v := range h.PAXRecords {
@@ -46,7 +46,8 @@ func (a *applier) setXattrs(fd int, h *tar.Header) error {
 		if errors.Is(err, unix.ENOTSUP) {
 			if !a.lacking {
 				a.lacking = true
-				a.opt.Log.Warn("filesystem cannot keep extended attributes of images", "attribute", name, "file", h.Name)
+				a.opt.Log.Warn("filesystem cannot keep extended attributes of images", "attribute", name,
+					"file", h.Name)
 			}
 			continue
 		}

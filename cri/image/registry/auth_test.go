@@ -40,9 +40,13 @@ func TestBasic(t *testing.T) {
 		next.ServeHTTP(w, r)
 	})
 	wantBlob(t, open(t, reg.Host, &Auth{Username: "me", Password: "secret"}))
-	wantBlob(t, open(t, reg.Host, &Auth{Username: "me", Password: "secret", ServerAddress: "https://" + reg.Host + "/v2/"}))
+	wantBlob(t, open(t, reg.Host, &Auth{
+		Username: "me", Password: "secret", ServerAddress: "https://" + reg.Host + "/v2/",
+	}))
 	for name, a := range map[string]*Auth{
-		"none": nil, "wrong": {Username: "me", Password: "wrong"}, "for another": {Username: "me", Password: "secret", ServerAddress: "other:5000"},
+		"none": nil, "wrong": {Username: "me", Password: "wrong"}, "for another": {
+			Username: "me", Password: "secret", ServerAddress: "other:5000",
+		},
 	} {
 		if _, err := open(t, reg.Host, a).Tag(t.Context(), "v1"); !errors.Is(err, ErrDenied) {
 			t.Errorf("%s: error is %v", name, err)
@@ -134,7 +138,10 @@ func TestBearer(t *testing.T) {
 	wantBlob(t, open(t, reg.Host, &Auth{IdentityToken: "identity"}))
 	s.valid["given"] = true
 	wantBlob(t, open(t, reg.Host, &Auth{RegistryToken: "given"}))
-	for name, a := range map[string]*Auth{"none": nil, "wrong": {Username: "me", Password: "wrong"}, "wrong token": {RegistryToken: "stolen"}} {
+	for name, a := range map[string]*Auth{
+		"none": nil, "wrong": {Username: "me", Password: "wrong"},
+		"wrong token": {RegistryToken: "stolen"},
+	} {
 		if _, err := open(t, reg.Host, a).Tag(t.Context(), "v1"); !errors.Is(err, ErrDenied) {
 			t.Errorf("%s: error is %v", name, err)
 		}
@@ -216,7 +223,8 @@ func TestMirrors(t *testing.T) {
 	defer secure.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -228,13 +236,20 @@ func TestMirrors(t *testing.T) {
 [host."http://` + good.Host + `"]`, ""},
 		"mirror that is down": {"registry.test", `[host."http://127.0.0.1:1"]
 [host."http://` + good.Host + `"]`, ""},
-		"server":                {"registry.test", `server = "http://` + good.Host + `"`, ""},
-		"default":               {"_default", `server = "http://` + good.Host + `"`, ""},
-		"may not resolve":       {"registry.test", "server = 'http://127.0.0.1:1'\n[host.\"http://" + good.Host + "\"]\ncapabilities = ['pull']", "connection refused"},
-		"unknown authority":     {"registry.test", `server = "` + secure.URL + `"`, "certificate signed by unknown authority"},
-		"skip_verify":           {"registry.test", "server = '" + secure.URL + "'\nskip_verify = true", ""},
-		"ca":                    {"registry.test", "server = '" + secure.URL + "'\nca = '" + ca + "'", ""},
-		"override_path":         {"registry.test", "server = '" + secure.URL + "/odd/root'\nskip_verify = true\noverride_path = true", ""},
+		"server":  {"registry.test", `server = "http://` + good.Host + `"`, ""},
+		"default": {"_default", `server = "http://` + good.Host + `"`, ""},
+		"may not resolve": {
+			"registry.test", "server = 'http://127.0.0.1:1'\n[host.\"http://" + good.Host +
+				"\"]\ncapabilities = ['pull']", "connection refused",
+		},
+		"unknown authority": {
+			"registry.test", `server = "` + secure.URL + `"`, "certificate signed by unknown authority",
+		},
+		"skip_verify": {"registry.test", "server = '" + secure.URL + "'\nskip_verify = true", ""},
+		"ca":          {"registry.test", "server = '" + secure.URL + "'\nca = '" + ca + "'", ""},
+		"override_path": {
+			"registry.test", "server = '" + secure.URL + "/odd/root'\nskip_verify = true\noverride_path = true", "",
+		},
 		"broken":                {"registry.test", "server = ", "hosts.toml"},
 		"wrong type":            {"registry.test", "[host.'http://x']\ncapabilities = 'pull'", "hosts.toml"},
 		"unknown capability":    {"registry.test", "[host.'http://x']\ncapabilities = ['fly']", "unknown capability"},
@@ -264,7 +279,8 @@ func TestMirrors(t *testing.T) {
 				t.Errorf("error is %v, want %q", err, c.want)
 			}
 			for _, q := range good.Requests() {
-				if ns := q.URL.Query().Get("ns"); ns != domain && q.Host == good.Host && !strings.Contains(c.hosts, secure.URL) {
+				if ns := q.URL.Query().Get("ns"); ns != domain && q.Host == good.Host &&
+					!strings.Contains(c.hosts, secure.URL) {
 					t.Errorf("mirror was asked for namespace %q", ns)
 				}
 			}
@@ -299,13 +315,16 @@ func TestClientCertificates(t *testing.T) {
 	defer s.Close()
 	const header = "[host.'%[1]s'.header]\nX-Who = ['node']\n"
 	for name, c := range map[string]struct{ hosts, want string }{
-		"pair":              {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n" + header, ""},
-		"one file":          {"[host.'%[1]s']\nskip_verify = true\nclient = '%[4]s'\n" + header, ""},
-		"no certificate":    {"[host.'%[1]s']\nskip_verify = true\n" + header, "certificate required"},
-		"no header":         {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n", "403 Forbidden"},
-		"no such file":      {"[host.'%[1]s']\nclient = '/absent'\n", "/absent"},
-		"relative path":     {"[host.'%[1]s']\nskip_verify = true\nclient = [['cert.pem', 'key.pem']]\n" + header, ""},
-		"header of another": {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n[host.'http://127.0.0.1:1'.header]\nX-Who = ['node']\n", "403 Forbidden"},
+		"pair":           {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n" + header, ""},
+		"one file":       {"[host.'%[1]s']\nskip_verify = true\nclient = '%[4]s'\n" + header, ""},
+		"no certificate": {"[host.'%[1]s']\nskip_verify = true\n" + header, "certificate required"},
+		"no header":      {"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', '%[3]s']]\n", "403 Forbidden"},
+		"no such file":   {"[host.'%[1]s']\nclient = '/absent'\n", "/absent"},
+		"relative path":  {"[host.'%[1]s']\nskip_verify = true\nclient = [['cert.pem', 'key.pem']]\n" + header, ""},
+		"header of another": {
+			"[host.'%[1]s']\nskip_verify = true\nclient = [['%[2]s', " +
+				"'%[3]s']]\n[host.'http://127.0.0.1:1'.header]\nX-Who = ['node']\n", "403 Forbidden",
+		},
 	} {
 		dir := t.TempDir()
 		together := filepath.Join(t.TempDir(), "both.pem")
@@ -317,9 +336,12 @@ func TestClientCertificates(t *testing.T) {
 			}
 			all = append(all, b...)
 		}
-		text := fmt.Sprintf("server = 'http://127.0.0.1:1'\n"+c.hosts+"%.0[2]s%.0[3]s%.0[4]s", s.URL, cert, key, together)
+		text := fmt.Sprintf("server = 'http://127.0.0.1:1'\n"+c.hosts+"%.0[2]s%.0[3]s%.0[4]s", s.URL, cert, key,
+			together)
 		writeHosts(t, dir, "registry.test", text)
-		if err := errors.Join(os.WriteFile(together, all, 0o600), copyFile(cert, filepath.Join(dir, "registry.test", "cert.pem")), copyFile(key, filepath.Join(dir, "registry.test", "key.pem"))); err != nil {
+		if err := errors.Join(os.WriteFile(together, all, 0o600),
+			copyFile(cert, filepath.Join(dir, "registry.test", "cert.pem")),
+			copyFile(key, filepath.Join(dir, "registry.test", "key.pem"))); err != nil {
 			t.Fatal(err)
 		}
 		ref, err := reference.ParseNormalizedNamed("registry.test/dir/big")
@@ -399,7 +421,8 @@ func TestAuthFor(t *testing.T) {
 }
 
 func FuzzHosts(f *testing.F) {
-	f.Add([]byte("server = 'http://127.0.0.1:1'\n[host.'http://127.0.0.1:1']\ncapabilities = ['pull']\nskip_verify = true\nca = ['a', 'b']\n[host.'http://127.0.0.1:1'.header]\nx = ['y']"))
+	f.Add([]byte("server = 'http://127.0.0.1:1'\n[host.'http://127.0.0.1:1']\ncapabilities = ['pull']\nskip_verify = " +
+		"true\nca = ['a', 'b']\n[host.'http://127.0.0.1:1'.header]\nx = ['y']"))
 	f.Add([]byte("client = [['a','b']]\ndial_timeout = '1s'"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		dir := t.TempDir()

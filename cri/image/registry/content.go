@@ -24,7 +24,9 @@ const (
 	DockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-var manifestTypes = strings.Join([]string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, DockerList, DockerManifest, "*/*;q=0.1"}, ", ")
+var manifestTypes = strings.Join([]string{
+	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, DockerList, DockerManifest, "*/*;q=0.1",
+}, ", ")
 
 // Manifest is the bytes of a manifest or an index, with what they are said to be.
 type Manifest struct {
@@ -33,13 +35,17 @@ type Manifest struct {
 	Body      []byte
 }
 
-// Head asks which manifest a tag, or a digest, names, without fetching it. A registry that does not tell gives an empty digest.
+// Head asks which manifest a tag, or a digest, names, without fetching it. A registry that does not tell gives an empty
+// digest.
 func (r *Repository) Head(ctx context.Context, tag string) (digest.Digest, error) {
 	sep := ":"
 	if strings.Contains(tag, ":") {
 		sep = "@"
 	}
-	resp, err := r.do(ctx, query{method: http.MethodHead, path: "manifests/" + tag, accept: manifestTypes, needs: docker.HostCapabilityPull | docker.HostCapabilityResolve})
+	resp, err := r.do(ctx, query{
+		method: http.MethodHead, path: "manifests/" + tag, accept: manifestTypes,
+		needs: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+	})
 	if err != nil {
 		return "", fmt.Errorf("resolve %s%s%s: %w", reference.FamiliarName(r.name), sep, tag, err)
 	}
@@ -51,7 +57,8 @@ func (r *Repository) Head(ctx context.Context, tag string) (digest.Digest, error
 	return d, nil
 }
 
-// Tag fetches the manifest that a tag names now. This is the one thing that is believed; all else is held to its digest.
+// Tag fetches the manifest that a tag names now. This is the one thing that is believed; all else is held to its
+// digest.
 func (r *Repository) Tag(ctx context.Context, tag string) (Manifest, error) {
 	m, err := r.manifest(ctx, "manifests/"+tag, docker.HostCapabilityPull|docker.HostCapabilityResolve, "")
 	if err != nil {
@@ -70,9 +77,13 @@ func (r *Repository) Digest(ctx context.Context, d digest.Digest) (Manifest, err
 }
 
 // manifest fetches one manifest. A host that cut it short or sent another one is passed over.
-func (r *Repository) manifest(ctx context.Context, path string, needs docker.HostCapabilities, want digest.Digest) (Manifest, error) {
+func (r *Repository) manifest(
+	ctx context.Context, path string, needs docker.HostCapabilities, want digest.Digest,
+) (Manifest, error) {
 	for attempt := 0; ; attempt++ {
-		m, err := r.manifestOnce(ctx, query{method: http.MethodGet, path: path, accept: manifestTypes, needs: needs, first: attempt}, want)
+		m, err := r.manifestOnce(ctx, query{
+			method: http.MethodGet, path: path, accept: manifestTypes, needs: needs, first: attempt,
+		}, want)
 		if err == nil || ctx.Err() != nil {
 			return m, err
 		}
@@ -116,7 +127,9 @@ func (r *Repository) manifestOnce(ctx context.Context, q query, want digest.Dige
 	}
 	if want.Validate() == nil {
 		if got = want.Algorithm().FromBytes(body); got != want {
-			return Manifest{}, &brokenError{lie("%s sent content of digest %s for %s", resp.Request.URL.Host, got, want)}
+			return Manifest{}, &brokenError{
+				lie("%s sent content of digest %s for %s", resp.Request.URL.Host, got, want),
+			}
 		}
 	}
 	return Manifest{MediaType: mediaType, Digest: got, Body: body}, nil
@@ -136,9 +149,9 @@ func (r *Repository) Distrust(d digest.Digest) bool {
 	return true
 }
 
-// Blob reads the content of desc from offset on. It goes on by itself where a connection broke, and fails when there are
-// more or fewer bytes than desc says; whether they are the right ones, the reader must see. The bytes at offset are asked
-// for by the first Read.
+// Blob reads the content of desc from offset on. It goes on by itself where a connection broke, and fails when there
+// are more or fewer bytes than desc says; whether they are the right ones, the reader must see. The bytes at offset are
+// asked for by the first Read.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, offset int64) io.ReadCloser {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +250,8 @@ func (b *blob) broken(err error) error {
 	if b.breaks >= b.repo.client.cfg.Attempts {
 		return fmt.Errorf("broken off %d times: %w", b.total, err)
 	}
-	b.repo.client.log.Debug("connection broke and is resumed", "digest", b.desc.Digest, "offset", b.offset, "error", err)
+	b.repo.client.log.Debug("connection broke and is resumed", "digest", b.desc.Digest, "offset", b.offset,
+		"error", err)
 	return b.repo.client.pause(b.ctx, b.breaks, 0)
 }
 
@@ -278,7 +292,8 @@ func (b *blob) connect() error {
 		}
 	}
 	if resp.ContentLength >= 0 && resp.ContentLength != left+skip {
-		return b.distrust(resp, lie("content has %d bytes, its descriptor says %d", resp.ContentLength-skip+b.offset, b.desc.Size))
+		return b.distrust(resp, lie("content has %d bytes, its descriptor says %d", resp.ContentLength-skip+b.offset,
+			b.desc.Size))
 	}
 	b.body, b.open = resp.Body, resp.ContentLength < 0
 	if _, err := io.CopyN(io.Discard, resp.Body, skip); err != nil {

@@ -62,15 +62,20 @@ func wantUntold(t *testing.T, name string, told []string) {
 	}
 }
 
-// TestTokenRedirect: a token server that sends us on with a 307 or 308 wants the request again with its body, which has the password.
+// TestTokenRedirect: a token server that sends us on with a 307 or 308 wants the request again with its body, which has
+// the password.
 func TestTokenRedirect(t *testing.T) {
 	for _, code := range []int{301, 302, 303, 307, 308} {
-		for kind, auth := range map[string]*Auth{"password": {Username: "me", Password: "secret"}, "identity token": {IdentityToken: "identity"}} {
+		for kind, auth := range map[string]*Auth{
+			"password":       {Username: "me", Password: "secret"},
+			"identity token": {IdentityToken: "identity"},
+		} {
 			for _, refusesPost := range []bool{false, true} {
 				name := fmt.Sprint(code, " ", kind, " ", refusesPost)
 				away, told := bystander(t)
 				tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if refusesPost && r.Method == http.MethodPost { // so that the library tries a GET with the password in a header
+					// so that the library tries a GET with the password in a header
+					if refusesPost && r.Method == http.MethodPost {
 						w.WriteHeader(http.StatusNotFound)
 						return
 					}
@@ -79,7 +84,8 @@ func TestTokenRedirect(t *testing.T) {
 				reg := pushed(t)
 				reg.Fault(challenge(tokens.URL + "/token"))
 				_, err := open(t, reg.Host, auth).Tag(t.Context(), "v1")
-				if code >= 307 && !refusesPost && (err == nil || !strings.Contains(err.Error(), "refused to send credentials on")) {
+				if code >= 307 && !refusesPost &&
+					(err == nil || !strings.Contains(err.Error(), "refused to send credentials on")) {
 					t.Errorf("%s: error is %v", name, err)
 				}
 				tokens.Close()
@@ -109,14 +115,17 @@ func TestTokenRedirectAtHome(t *testing.T) {
 	}
 }
 
-// TestHeaderStaysAtHome: what hosts.toml has as headers of a host is for that host, not for the realm that it names, unless that is there.
+// TestHeaderStaysAtHome: what hosts.toml has as headers of a host is for that host, not for the realm that it names,
+// unless that is there.
 func TestHeaderStaysAtHome(t *testing.T) {
 	for _, auth := range []*Auth{nil, {Username: "me", Password: "secret"}} {
 		dir := t.TempDir()
 		reg := pushed(t)
 		var asked atomic.Int32
 		with := func(c *Config) { c.HostsDir = dir }
-		writeHosts(t, dir, reg.Host, fmt.Sprintf("server = 'http://%s'\n[header]\nX-Secret = 'header'\nAuthorization = 'Basic aGVhZGVy'\n", reg.Host))
+		writeHosts(t, dir, reg.Host,
+			fmt.Sprintf("server = 'http://%s'\n[header]\nX-Secret = 'header'\nAuthorization = 'Basic aGVhZGVy'\n",
+				reg.Host))
 		away, told := bystander(t)
 		fault := func(realm string) func(http.ResponseWriter, *http.Request, http.Handler) {
 			return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -139,7 +148,8 @@ func TestHeaderStaysAtHome(t *testing.T) {
 		lines := told()
 		if auth == nil {
 			wantUntold(t, "realm elsewhere", lines)
-		} else if all := strings.Join(lines, "\n"); strings.Contains(all, "X-Secret") || strings.Contains(all, "aGVhZGVy") {
+		} else if all := strings.Join(lines, "\n"); strings.Contains(all, "X-Secret") ||
+			strings.Contains(all, "aGVhZGVy") {
 			t.Errorf("realm elsewhere: a stranger was told %q", all)
 		}
 		reg.Fault(fault("http://" + reg.Host))
@@ -150,7 +160,8 @@ func TestHeaderStaysAtHome(t *testing.T) {
 	}
 }
 
-// TestMirrorsAndAddresses: credentials that are said to be for one server are not shown to another that stands in for it.
+// TestMirrorsAndAddresses: credentials that are said to be for one server are not shown to another that stands in for
+// it.
 func TestMirrorsAndAddresses(t *testing.T) {
 	mirror := pushed(t)
 	dir := t.TempDir()
@@ -200,7 +211,8 @@ func TestTLSStaysTLS(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case redirect && isBlob(r): // to one that words the challenge itself
-			http.Redirect(w, r, strings.Replace(away, "127.0.0.1", "localhost", 1)+r.URL.Path, http.StatusTemporaryRedirect)
+			http.Redirect(w, r, strings.Replace(away, "127.0.0.1", "localhost", 1)+r.URL.Path,
+				http.StatusTemporaryRedirect)
 		case r.URL.Path == "/down":
 			http.Redirect(w, r, strings.Replace(away, "127.0.0.1", "localhost", 1), http.StatusSeeOther)
 		default:
@@ -213,7 +225,8 @@ func TestTLSStaysTLS(t *testing.T) {
 	defer s.Close()
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	writeHosts(t, dir, "registry.test", "server = '"+s.URL+"'\nca = '"+ca+"'\n")
@@ -226,7 +239,9 @@ func TestTLSStaysTLS(t *testing.T) {
 		{s.URL + "/down", "from https to http"},
 	} {
 		realm = c.realm
-		r, err := New(Config{HostsDir: dir, Backoff: 1, Attempts: 1}).Repository(t.Context(), ref, &Auth{Username: "me", Password: "secret"})
+		r, err := New(Config{HostsDir: dir, Backoff: 1, Attempts: 1}).Repository(t.Context(), ref, &Auth{
+			Username: "me", Password: "secret",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +305,8 @@ func TestBounds(t *testing.T) {
 				defer tokens.Close()
 				reg := pushed(t)
 				reg.Fault(challenge(tokens.URL + "/token"))
-				_, err := open(t, reg.Host, auth, func(cfg *Config) { cfg.StallTimeout, cfg.Attempts = time.Second, 1 }).Tag(t.Context(), "v1")
+				_, err := open(t, reg.Host, auth,
+					func(cfg *Config) { cfg.StallTimeout, cfg.Attempts = time.Second, 1 }).Tag(t.Context(), "v1")
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error is %v, want %q", err, c.want)
 				}
@@ -325,7 +341,8 @@ func TestBounds(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			_, _ = buf.WriteString("HTTP/1.1 418 \x1b[31mred" + strings.Repeat("!", 5000) + "\r\nContent-Length: 0\r\n\r\n")
+			_, _ = buf.WriteString("HTTP/1.1 418 \x1b[31mred" + strings.Repeat("!", 5000) +
+				"\r\nContent-Length: 0\r\n\r\n")
 			_ = buf.Flush()
 		})
 		_, err := open(t, reg.Host, nil).Tag(t.Context(), "v1")
@@ -335,7 +352,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// drip sends a byte now and then, without an end: each comes long before the time is over in which something has to come.
+// drip sends a byte now and then, without an end: each comes long before the time is over in which something has to
+// come.
 func drip(w http.ResponseWriter, r *http.Request, begin string) {
 	_, _ = io.WriteString(w, begin)
 	c := http.NewResponseController(w)
@@ -350,10 +368,16 @@ func drip(w http.ResponseWriter, r *http.Request, begin string) {
 // TestDeniedOrForbidden: clients tell who is not known from who may not.
 func TestDeniedOrForbidden(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
-	for code, want := range map[int][3]bool{401: {true, false, false}, 403: {true, true, false}, 404: {false, false, true}} {
+	for code, want := range map[int][3]bool{
+		401: {true, false, false}, 403: {true, true, false},
+		404: {false, false, true},
+	} {
 		reg.Fault(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(code) })
 		_, err := open(t, reg.Host, nil).Tag(t.Context(), "v1")
-		if got := [3]bool{errors.Is(err, ErrDenied), errors.Is(err, ErrForbidden), errors.Is(err, ErrNotFound)}; got != want {
+		if got := [3]bool{
+			errors.Is(err, ErrDenied), errors.Is(err, ErrForbidden),
+			errors.Is(err, ErrNotFound),
+		}; got != want {
 			t.Errorf("%d: %v is %v", code, err, got)
 		}
 	}

@@ -1,8 +1,9 @@
 // Package registry reads images from registries that speak the OCI distribution protocol.
 //
-// Where a registry is reached, with which mirrors and certificates, is said by hosts.toml files in containerd's layout, and
-// their reading and the dance of tokens is containerd's own code, so that they mean the same here. The requests are ours:
-// they are repeated with back-off, given up when nothing arrives for a while, and continued where a connection broke.
+// Where a registry is reached, with which mirrors and certificates, is said by hosts.toml files in containerd's layout,
+// and their reading and the dance of tokens is containerd's own code, so that they mean the same here. The requests are
+// ours: they are repeated with back-off, given up when nothing arrives for a while, and continued where a connection
+// broke.
 package registry
 
 import (
@@ -106,7 +107,10 @@ func (c *Client) Repository(ctx context.Context, name reference.Named, auth *Aut
 		return nil, fmt.Errorf("configure registry %s: %w", domain, err)
 	}
 	for _, rh := range found {
-		h := &host{RegistryHost: rh, mirror: rh.Host != domain && !(domain == "docker.io" && rh.Host == "registry-1.docker.io")}
+		h := &host{
+			RegistryHost: rh,
+			mirror:       rh.Host != domain && !(domain == "docker.io" && rh.Host == "registry-1.docker.io"),
+		}
 		h.transport = r.transports[rh.Client]
 		h.plain = rh.Scheme != "https" || rh.Client.Transport != http.RoundTripper(h.transport)
 		h.newAuth = func() docker.Authorizer { return c.authorizer(h, auth) }
@@ -162,8 +166,8 @@ const maxHeader = 256 << 10
 // awayKey finds a bool in a request's context that is set when the request is sent to another server.
 type awayKey struct{}
 
-// checkRedirect keeps secrets from where a registry sends us: its blobs are often on somebody else's servers. The standard
-// library compares names only, not ports, and does not know which other headers are secret.
+// checkRedirect keeps secrets from where a registry sends us: its blobs are often on somebody else's servers. The
+// standard library compares names only, not ports, and does not know which other headers are secret.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("10 redirects in a row")

@@ -196,8 +196,14 @@ func TestLies(t *testing.T) {
 		"longer, said": {func(w http.ResponseWriter, _ *http.Request) {
 			whole(w, len(data)+1, append(slices.Clip(data), 'x'))
 		}, "its descriptor says"},
-		"shorter, said":    {func(w http.ResponseWriter, _ *http.Request) { whole(w, 10, data[:10]) }, "content has 10 bytes, its descriptor says"},
-		"longer, not said": {func(w http.ResponseWriter, _ *http.Request) { whole(w, -1, append(slices.Clip(data), 'x')) }, "longer than"},
+		"shorter, said": {
+			func(w http.ResponseWriter, _ *http.Request) { whole(w, 10, data[:10]) },
+			"content has 10 bytes, its descriptor says",
+		},
+		"longer, not said": {
+			func(w http.ResponseWriter, _ *http.Request) { whole(w, -1, append(slices.Clip(data), 'x')) },
+			"longer than",
+		},
 		"shorter, not said": {func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Range") == "" {
 				whole(w, -1, data[:70_000])
@@ -219,7 +225,8 @@ func TestLies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			reg := pushed(t)
 			reg.Fault(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { c.answer(w, r) })
-			if _, err := readBlob(t, open(t, reg.Host, nil), layer(), 0); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := readBlob(t, open(t, reg.Host, nil), layer(), 0); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want %q", err, c.want)
 			}
 		})
@@ -228,7 +235,8 @@ func TestLies(t *testing.T) {
 		reg := pushed(t)
 		reg.Fault(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { whole(w, -1, []byte("{}")) })
 		r := open(t, reg.Host, nil)
-		if _, err := r.Digest(t.Context(), big.Digest); err == nil || !strings.Contains(err.Error(), "sent content of digest") {
+		if _, err := r.Digest(t.Context(), big.Digest); err == nil ||
+			!strings.Contains(err.Error(), "sent content of digest") {
 			t.Errorf("error is %v", err)
 		}
 	})
@@ -241,7 +249,8 @@ func TestLies(t *testing.T) {
 				}
 			}
 		})
-		if _, err := open(t, reg.Host, nil).Tag(t.Context(), "v1"); err == nil || !strings.Contains(err.Error(), "manifest of more than") {
+		if _, err := open(t, reg.Host, nil).Tag(t.Context(), "v1"); err == nil ||
+			!strings.Contains(err.Error(), "manifest of more than") {
 			t.Errorf("error is %v", err)
 		}
 	})
@@ -343,14 +352,16 @@ func TestUnreachable(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
 	host := strings.TrimPrefix(s.URL, "http://")
-	if _, err := open(t, host, nil).Tag(t.Context(), "v1"); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := open(t, host, nil).Tag(t.Context(), "v1"); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("error is %v", err)
 	}
 }
 
 func TestLoopback(t *testing.T) {
 	for domain, want := range map[string]bool{
-		"localhost": true, "localhost:5000": true, "127.0.0.1:80": true, "127.8.9.1:5000": true, "[::1]:5000": true, "[::1]": true,
+		"localhost": true, "localhost:5000": true, "127.0.0.1:80": true, "127.8.9.1:5000": true, "[::1]:5000": true,
+		"[::1]":                 true,
 		"localhost.example.org": false, "docker.io": false, "10.0.0.1:5000": false, "0x7f.1": false, "128.0.0.1": false,
 	} {
 		if isLoopback(domain) != want {

@@ -69,7 +69,8 @@ type query struct {
 	first  int // host to begin with, so that one that failed halfway is not the first again
 }
 
-// do asks the hosts in turn, and all of them again later while one of them may still answer. The caller closes the body.
+// do asks the hosts in turn, and all of them again later while one of them may still answer. The caller closes the
+// body.
 func (r *Repository) do(ctx context.Context, q query) (*http.Response, error) {
 	var hosts []*host
 	for i := range r.hosts {
@@ -158,7 +159,8 @@ func retryable(err error) (bool, time.Duration) {
 		return dns.IsTemporary || dns.IsTimeout, 0
 	}
 	var oe *net.OpError
-	if errors.As(err, &oe) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, ErrStalled) {
+	if errors.As(err, &oe) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, ErrStalled) {
 		return true, 0
 	}
 	var ne net.Error
@@ -172,8 +174,8 @@ func (r *Repository) ask(ctx context.Context, h *host, q query) (*http.Response,
 	var away bool
 	w.ctx = context.WithValue(w.ctx, awayKey{}, &away)
 	resp, err := r.send(w, h, q, h.authorizer())
-	// The library's authorizer keeps a token that was revoked, so each challenge gets a new one. Only the host's own challenge counts:
-	// whoever else could word one would choose the server that is shown the credentials.
+	// The library's authorizer keeps a token that was revoked, so each challenge gets a new one. Only the host's own
+	// challenge counts: whoever else could word one would choose the server that is shown the credentials.
 	if err == nil && resp.StatusCode == http.StatusUnauthorized && h.token == "" && !away {
 		drop(resp)
 		fresh := h.newAuth()
@@ -221,7 +223,8 @@ func (r *Repository) send(w *watchdog, h *host, q query, auth docker.Authorizer)
 		req.Header.Set("Authorization", "Bearer "+h.token)
 	} else if err := auth.Authorize(w.ctx, req); err != nil {
 		h.use(nil) // it would say the same for ever
-		if token, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok && token.StatusCode/100 == 4 && token.StatusCode != http.StatusTooManyRequests {
+		if token, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok && token.StatusCode/100 == 4 &&
+			token.StatusCode != http.StatusTooManyRequests {
 			return nil, fmt.Errorf("%w: %w", ErrDenied, err)
 		}
 		return nil, fmt.Errorf("get a token: %w", err)
@@ -233,7 +236,9 @@ func (r *Repository) send(w *watchdog, h *host, q query, auth docker.Authorizer)
 // answer makes an error of what a registry says instead of what was asked for.
 func answer(resp *http.Response) error {
 	defer resp.Body.Close()
-	e := &statusError{status: resp.StatusCode, text: printable(resp.Status), after: retryAfter(resp.Header.Get("Retry-After"))}
+	e := &statusError{
+		status: resp.StatusCode, text: printable(resp.Status), after: retryAfter(resp.Header.Get("Retry-After")),
+	}
 	var body struct {
 		Errors []struct{ Code, Message string }
 	}
@@ -272,8 +277,8 @@ func drop(resp *http.Response) {
 	resp.Body.Close()
 }
 
-// watchdog ends a request that takes too long to bring anything worth the name: it has so long for its answer to begin, and then for
-// each so many bytes.
+// watchdog ends a request that takes too long to bring anything worth the name: it has so long for its answer to begin,
+// and then for each so many bytes.
 type watchdog struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
@@ -286,15 +291,16 @@ type watchdog struct {
 func watch(ctx context.Context, limit time.Duration) *watchdog {
 	w := &watchdog{limit: limit, left: limit}
 	w.ctx, w.stop = context.WithCancelCause(ctx)
-	w.timer = time.AfterFunc(limit, func() { w.stop(fmt.Errorf("%w: not even %d bytes in %s", ErrStalled, enough, limit)) })
+	w.timer = time.AfterFunc(limit,
+		func() { w.stop(fmt.Errorf("%w: not even %d bytes in %s", ErrStalled, enough, limit)) })
 	return w
 }
 
 func (w *watchdog) alive() { w.timer.Reset(w.limit) }
 func (w *watchdog) end()   { w.timer.Stop(); w.stop(nil) }
 
-// reading lets the time run while read waits for the other side, and only then: who reads slowly is not the registry's fault. A server
-// that sends a byte now and then must not keep a pull, and all that waits for it, for ever.
+// reading lets the time run while read waits for the other side, and only then: who reads slowly is not the registry's
+// fault. A server that sends a byte now and then must not keep a pull, and all that waits for it, for ever.
 func (w *watchdog) reading(read func() (int, error)) (int, error) {
 	began := time.Now()
 	w.timer.Reset(w.left)

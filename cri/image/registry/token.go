@@ -16,7 +16,8 @@ const maxToken = 256 << 10
 // authorizer makes one that shows auth, in exchange for a token where the registry wants that.
 func (c *Client) authorizer(h *host, auth *Auth) docker.Authorizer {
 	client := &http.Client{Transport: &tokenTransport{host: h}, CheckRedirect: checkTokenRedirect}
-	return docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(http.Header{"User-Agent": {c.cfg.UserAgent}}),
+	return docker.NewDockerAuthorizer(docker.WithAuthClient(client),
+		docker.WithAuthHeader(http.Header{"User-Agent": {c.cfg.UserAgent}}),
 		docker.WithAuthCreds(func(asking string) (string, string, error) {
 			if auth == nil || !auth.For(h.Host) || asking != h.Host {
 				return "", "", nil
@@ -28,8 +29,8 @@ func (c *Client) authorizer(h *host, auth *Auth) docker.Authorizer {
 		}))
 }
 
-// tokenTransport sends the requests for tokens of one registry's host, redirected ones too. The realm of a challenge may be anywhere, and
-// who answers there is told as little as will do.
+// tokenTransport sends the requests for tokens of one registry's host, redirected ones too. The realm of a challenge
+// may be anywhere, and who answers there is told as little as will do.
 type tokenTransport struct{ host *host }
 
 func (t *tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -40,7 +41,8 @@ func (t *tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			req.Body.Close()
 		}
-		return nil, fmt.Errorf("refused to show credentials to %s without TLS, where %s sends them", req.URL.Host, h.Host)
+		return nil, fmt.Errorf("refused to show credentials to %s without TLS, where %s sends them", req.URL.Host,
+			h.Host)
 	}
 	base := http.RoundTripper(h.transport)
 	if own {
@@ -63,8 +65,8 @@ func (t *tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// checkTokenRedirect keeps what a token server is shown from where it sends us. A 307 or 308 repeats the request with its body, which
-// is where the password is; the library takes all redirects as the standard library does.
+// checkTokenRedirect keeps what a token server is shown from where it sends us. A 307 or 308 repeats the request with
+// its body, which is where the password is; the library takes all redirects as the standard library does.
 func checkTokenRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= 5 {
 		return errors.New("5 redirects in a row")
@@ -77,7 +79,8 @@ func checkTokenRedirect(req *http.Request, via []*http.Request) error {
 		return nil
 	}
 	// The same server, now with TLS.
-	if first.Scheme == "http" && req.URL.Scheme == "https" && req.URL.Hostname() == first.Hostname() && first.Port() == "" && req.URL.Port() == "" {
+	if first.Scheme == "http" && req.URL.Scheme == "https" && req.URL.Hostname() == first.Hostname() &&
+		first.Port() == "" && req.URL.Port() == "" {
 		return nil
 	}
 	if req.Body != nil && req.Body != http.NoBody {
@@ -117,8 +120,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// For says whether the credentials are for a host. Without an address they are for all hosts that the configuration names for the
-// image's registry: a private mirror wants the same. With one they are for the host of that address alone, and so for no mirror of it.
+// For says whether the credentials are for a host. Without an address they are for all hosts that the configuration
+// names for the image's registry: a private mirror wants the same. With one they are for the host of that address
+// alone, and so for no mirror of it.
 func (a *Auth) For(host string) bool {
 	return a.ServerAddress == "" || canonical(a.ServerAddress) == canonical(host)
 }

@@ -1,7 +1,8 @@
-// Command module is a program for the tests of the runtime handler wasm, built for wasip1. Its first argument says what it does.
+// Command module is a program for the tests of the runtime handler wasm, built for wasip1. Its first argument says what
+// it does.
 package main
 
-// It does without fmt, which would make it half as large again, and it is compiled anew at each start.
+// It does without fmt, which would make it half as large again, and it is compiled again at each start.
 import (
 	"os"
 	"time"

@@ -13,8 +13,9 @@ import (
 // IQN is the target's name.
 const IQN = "iqn.2001-04.com.example:berth-test"
 
-// Start makes the target, with the LUNs 0 and 1 of 64 MiB each and the portals 127.0.0.1:3260 and :3261, and takes it away at the end of the test. It
-// returns the target's portal group in the kernel's configuration. Where there are no such modules or programs the test is skipped.
+// Start makes the target, with the LUNs 0 and 1 of 64 MiB each and the portals 127.0.0.1:3260 and :3261, and takes it
+// away at the end of the test. It returns the target's portal group in the kernel's configuration. Where there are no
+// such modules or programs the test is skipped.
 func Start(t *testing.T) (group string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

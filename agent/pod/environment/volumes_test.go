@@ -1,0 +1,40 @@
+package environment
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/pod/podtest"
+)
+
+// TestReadOnlyVolume wants containers to be kept from writing to what its PersistentVolume says is readOnly, which the
+// mount of a driver alone does not do.
+func TestReadOnlyVolume(t *testing.T) {
+	_, m := newWorld(t, false)
+	pod := podtest.New("web")
+	for name, source := range map[string]corev1.PersistentVolumeSource{
+		"csi":  {CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h", ReadOnly: true}},
+		"nfs":  {NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/", ReadOnly: true}},
+		"both": {CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "w"}},
+	} {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}})
+		m.cfg.Objects.Put(object.RefTo(object.PersistentVolumeClaim, pod.Namespace, name), &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: name},
+		})
+		m.cfg.Objects.Put(object.RefTo(object.PersistentVolume, "", name), &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source},
+		})
+	}
+	e := m.Of(pod, nil)
+	if err := e.Make(t.Context(), Wanted{}); err != nil {
+		t.Fatal(err)
+	}
+	if is := e.ReadOnly(); !is["csi"] || !is["nfs"] || is["both"] || is["other"] {
+		t.Errorf("got %v", is)
+	}
+}

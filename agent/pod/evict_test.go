@@ -1,0 +1,131 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/podtest"
+)
+
+// TestEvictor has somebody who ends pods beside their workers be killed after he has told it, and before the worker
+// has heard of it.
+func TestEvictor(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		p := podtest.New("web")
+		n.rt.term["main"] = time.Second
+		n.apply(p)
+		n.pass(0)
+		e := NewEvictor(n.m)
+		if c := e.Candidates(); len(c) != 1 || c[0].Evicted != nil || c[0].Pod.Status.Phase != corev1.PodRunning {
+			t.Fatalf("%+v", c)
+		}
+		why := NewEviction("The node was low on resource: memory. ", 5*time.Second)
+		for range 2 { // told twice it is told once
+			if err := e.Evict(p.UID, why); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c := e.Candidates(); len(c) != 1 || c[0].Evicted == nil || c[0].Evicted.Message != why.Message {
+			t.Fatalf("what was told is not on record: %+v", c)
+		}
+		n.restart()
+		e = NewEvictor(n.m)
+		n.pass(0)
+		if c := e.Candidates(); len(c) != 1 || c[0].Evicted == nil || c[0].Evicted.Message != why.Message {
+			t.Fatalf("what an agent before has told is not known: %+v", c)
+		}
+		if ids, err := e.Running(context.Background(), p.UID); err != nil || len(ids) != 1 {
+			t.Fatalf("%v run, %v", ids, err)
+		}
+		for what, wait := range map[string]func(context.Context, types.UID) error{"ended": e.Ended, "quiet": e.Quiet} {
+			done := make(chan error, 1)
+			go func() { done <- wait(context.Background(), p.UID) }()
+			n.pass(0)
+			select {
+			case err := <-done:
+				t.Fatalf("it runs still, and is %s: %v", what, err)
+			default:
+			}
+			defer func() {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		n.pass(2 * time.Second)
+		if ids, err := e.Running(context.Background(), p.UID); err != nil || len(ids) != 0 {
+			t.Errorf("%v run, %v", ids, err)
+		}
+		n.is("web", "Failed(Evicted) main:0:Error(143)")
+		if c := e.Candidates(); len(c) > 0 {
+			t.Errorf("of those that have ended nothing is to be had: %+v", c)
+		}
+		if err := e.Evict("nobody", why); !errors.Is(err, errNoPod) {
+			t.Errorf("nobody: %v", err)
+		}
+		if err := errors.Join(e.Ended(context.Background(), "nobody"), e.Quiet(context.Background(), "nobody")); err != nil {
+			t.Errorf("nobody: %v", err)
+		}
+	})
+}
+
+// TestEvictedForDisk has a pod end for its files: what its containers have written goes too, and what became of
+// them stays known.
+func TestEvictedForDisk(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		p := podtest.New("web")
+		n.apply(p)
+		n.pass(0)
+		why := NewEviction("for a test", time.Second)
+		why.Condition = corev1.NodeDiskPressure
+		if err := NewEvictor(n.m).Evict(p.UID, why); err != nil {
+			t.Fatal(err)
+		}
+		n.pass(2 * time.Second)
+		n.is("web", "Failed(Evicted) main:0:Error(143)")
+		if len(n.rt.containers) > 0 {
+			t.Errorf("its container is there still: %v", n.rt.called(""))
+		}
+		n.restart()
+		n.pass(0)
+		n.is("web", "Failed(Evicted) main:0:ContainerStatusUnknown(137)")
+	})
+}
+
+// TestReturnsWhenEased has an evicted pod wait for the end of the condition that it went for, whatever its back-off is.
+func TestReturnsWhenEased(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		var holding []corev1.NodeConditionType
+		n.stop()
+		n.cfg.Node.Short.Holding = func() []corev1.NodeConditionType { return slices.Clone(holding) }
+		n.start()
+		p := podtest.New("web")
+		n.apply(p)
+		n.pass(0)
+		why := NewEviction("for a test", time.Second)
+		why.Condition = corev1.NodeMemoryPressure
+		holding = []corev1.NodeConditionType{corev1.NodeMemoryPressure}
+		if err := NewEvictor(n.m).Evict(p.UID, why); err != nil {
+			t.Fatal(err)
+		}
+		n.apply(podtest.New("new"))
+		n.pass(time.Hour)
+		if got := n.pod("web").Status.Phase; got != corev1.PodFailed {
+			t.Errorf("it runs again while the node is short: %s", got)
+		}
+		if got := n.pod("new").Status; got.Phase != corev1.PodPending || got.Reason != "Evicted" || got.Message != "The node had condition: [MemoryPressure]. " {
+			t.Errorf("a new one: %+v", got)
+		}
+		holding = nil
+		NewEvictor(n.m).Again()
+		n.pass(time.Minute)
+		n.is("web", "Running main:0:running")
+		n.is("new", "Running main:0:running")
+	})
+}

@@ -1,0 +1,87 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/agent/pod/spec"
+)
+
+// Space is what files take.
+type Space struct{ Bytes, Inodes int64 }
+
+func (s *Space) add(more Space) {
+	s.Bytes += more.Bytes
+	s.Inodes += more.Inodes
+}
+
+// Taken is what a pod has on the node's disks.
+type Taken struct {
+	Layers map[string]Space // what containers have written into their file systems, by name
+	Logs   map[string]Space // of containers, by name
+	// Volumes are the emptyDirs on the disk.
+	Volumes map[string]Space
+	// Apart says that the layers are on another file system than the rest.
+	Apart bool
+}
+
+// Taken counts what pods have on the disks now. Those that cannot be counted are not in the answer.
+func (e *Evictor) Taken(ctx context.Context, pods []*corev1.Pod) (map[types.UID]Taken, error) {
+	r, err := e.node.cfg.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list stats of containers: %w", err)
+	}
+	stats := map[string][]*runtimeapi.ContainerStats{}
+	for _, s := range r.GetStats() {
+		uid := s.GetAttributes().GetLabels()[spec.PodUIDLabel]
+		stats[uid] = append(stats[uid], s)
+	}
+	out := map[types.UID]Taken{}
+	for _, p := range pods {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("count files of pods: %w", err)
+		}
+		out[p.UID] = e.taken(ctx, p, stats[string(p.UID)])
+	}
+	return out, nil
+}
+
+func (e *Evictor) taken(ctx context.Context, pod *corev1.Pod, stats []*runtimeapi.ContainerStats) Taken {
+	t := Taken{Layers: map[string]Space{}, Logs: map[string]Space{}, Volumes: map[string]Space{}}
+	cfg := &e.node.cfg
+	for _, s := range stats {
+		name, layer := s.GetAttributes().GetMetadata().GetName(), s.GetWritableLayer()
+		sum := t.Layers[name]
+		sum.add(Space{int64(layer.GetUsedBytes().GetValue()), int64(layer.GetInodesUsed().GetValue())})
+		t.Layers[name] = sum
+		if dir := layer.GetFsId().GetMountpoint(); dir != "" {
+			t.Apart = t.Apart || apart(dir, cfg.RootDir)
+		}
+	}
+	logs := spec.LogDirectory(cfg.LogDir, pod)
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			t.Logs[list[i].Name], _ = files(ctx, filepath.Join(logs, list[i].Name))
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if dir := v.EmptyDir; dir == nil || dir.Medium != corev1.StorageMediumDefault {
+			continue
+		}
+		t.Volumes[v.Name], _ = e.emptyDir(ctx, pod, v.Name) // what cannot be counted of it is nothing
+	}
+	return t
+}
+
+// apart says whether two directories are on different file systems.
+func apart(a, b string) bool {
+	var x, y unix.Stat_t
+	return unix.Stat(a, &x) == nil && unix.Stat(b, &y) == nil && x.Dev != y.Dev
+}

@@ -1,0 +1,83 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/pod/plan"
+	"github.com/berth-node/berth/agent/pod/spec"
+)
+
+// workers starts and ends those of the node's pods. They belong to the goroutine of the manager; whoever else looks for
+// a worker asks the registry.
+type workers struct {
+	node  *node
+	live  map[types.NamespacedName]map[types.UID]*worker // of a name several, while pods end that were replaced
+	ended chan *worker                                   // each that has ended, once
+	wait  sync.WaitGroup
+}
+
+func newWorkers(n *node) *workers {
+	return &workers{
+		node: n, live: map[types.NamespacedName]map[types.UID]*worker{}, ended: make(chan *worker),
+	}
+}
+
+// start starts the worker of a pod. How the pod was told to end before, the worker knows from its beginning.
+func (s *workers) start(ctx context.Context, pod *corev1.Pod) *worker {
+	w := newWorker(s.node, pod)
+	if end := readTermination(s.node.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
+		w.fate.evicted, w.fate.end = end.Evicted, new(end.ending())
+		w.told.evicted.Store(end.Evicted)
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if s.live[key] == nil {
+		s.live[key] = map[types.UID]*worker{}
+	}
+	s.live[key][pod.UID] = w
+	s.node.registry.put(w)
+	s.wait.Go(func() {
+		w.managed.gone = w.run(ctx)
+		w.told.tellEnd()
+		s.ended <- w
+	})
+	return w
+}
+
+// end makes the worker's pod end. Told twice it is told once.
+func (s *workers) end(w *worker) {
+	if w.managed.leaving {
+		return
+	}
+	w.managed.leaving = true
+	e := plan.Ending{Since: time.Now(), Grace: spec.Grace(w.share.Pod)}
+	if before := readTermination(s.node.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
+		e = before.ending() // an agent before us has told it already
+	}
+	w.mail.putOrder(order{end: &e})
+}
+
+// forget forgets one that has ended, and returns the name of its pod.
+func (s *workers) forget(w *worker) types.NamespacedName {
+	key := types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}
+	delete(s.live[key], w.uid)
+	if len(s.live[key]) == 0 {
+		delete(s.live, key)
+	}
+	s.node.registry.drop(w)
+	return key
+}
+
+// drain waits for all of them, who tell their end even when nobody is interested any more.
+func (s *workers) drain() {
+	for _, of := range s.live {
+		for range of {
+			<-s.ended
+		}
+	}
+	s.wait.Wait()
+}

@@ -1,0 +1,98 @@
+package pressure
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/eviction"
+)
+
+// Bounds of what is kept of decisions.
+const (
+	keptDecisions = 200
+	keptRanks     = 20
+	historyLimit  = 16 << 20 // bytes of the file; 200 decisions have a tenth of it
+)
+
+// history has the latest decisions, the oldest first, in memory and in a file that is replaced as a whole. Who decides
+// does not wait for the file: a disk that is busy takes seconds for it, and memory is gone before.
+type history struct {
+	file string
+	log  *slog.Logger
+	wait sync.WaitGroup // for the file
+
+	mu      sync.Mutex
+	kept    []eviction.Decision
+	fresh   []eviction.Decision // those that are not in the file yet, and so not told of
+	writing bool
+}
+
+func openHistory(file string, log *slog.Logger) *history {
+	h := &history{file: file, log: log}
+	if file == "" {
+		return h
+	}
+	st, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return h
+	}
+	var data []byte
+	if err == nil && st.Size() <= historyLimit {
+		data, err = os.ReadFile(file)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &h.kept)
+	}
+	if err != nil {
+		log.Warn("what was kept of evictions cannot be read", "file", file, "error", err)
+	}
+	h.kept = h.kept[max(0, len(h.kept)-keptDecisions):]
+	return h
+}
+
+// add keeps a decision. It is told of when it outlives the agent.
+func (h *history) add(d eviction.Decision) {
+	d.Others += max(0, len(d.Ranked)-keptRanks)
+	d.Ranked = d.Ranked[:min(len(d.Ranked), keptRanks)]
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fresh = append(h.fresh, d)
+	if !h.writing {
+		h.writing = true
+		h.wait.Go(h.write)
+	}
+}
+
+// write writes until nothing is fresh any more.
+func (h *history) write() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer func() { h.writing = false }()
+	for len(h.fresh) > 0 {
+		all := slices.Concat(h.kept, h.fresh)
+		all = slices.Clone(all[max(0, len(all)-keptDecisions):])
+		count := len(h.fresh)
+		if h.file != "" {
+			h.mu.Unlock()
+			err := record.Write(h.file, all)
+			h.mu.Lock()
+			if err != nil {
+				h.log.Warn("an eviction is not kept for after a restart", "error", err)
+			}
+		}
+		h.kept, h.fresh = all, h.fresh[count:]
+	}
+}
+
+// all are the decisions, the oldest first.
+func (h *history) all() []eviction.Decision {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.kept)
+}

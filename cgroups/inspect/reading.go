@@ -1,0 +1,159 @@
+package inspect
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berth-node/berth/cgroups"
+	"github.com/berth-node/berth/cgroups/internal/kernfs"
+)
+
+// reading reads what is needed of groups, from the top down: each is found by the open directory of the one that it is
+// in.
+type reading struct {
+	kernfs.Reader
+	h      *cgroups.Hierarchy
+	s      *Snapshot
+	n      need
+	memory int                 // the hierarchy that processes are read in
+	beside int                 // that of v2 beside those of v1, -1: there is none
+	kids   map[string][]string // names of the groups in each
+
+	whole         map[string]Group           // those that are read as a whole
+	layout, brief layout                     // of these, and of pods beside them
+	only          map[string]map[string]bool // files by group; nil: all of the layout
+}
+
+func newReading(h *cgroups.Hierarchy, s *Snapshot, n need, whole map[string]Group) *reading {
+	d := &reading{h: h, s: s, n: n, whole: whole, kids: map[string][]string{}, beside: -1}
+	for i, dir := range h.Dirs("/") {
+		if dir == h.MemoryDir("/") {
+			d.memory = i
+		}
+		if h.Mode() == cgroups.Hybrid && dir == h.Dir("", "/") {
+			d.beside = i
+		}
+	}
+	seen := map[string]bool{}
+	for p := range s.Groups {
+		// A group that is left out may be on the way to one that is not.
+		for ; p != "/" && p != "." && !seen[p]; p = filepath.Dir(p) {
+			seen[p] = true
+			d.kids[filepath.Dir(p)] = append(d.kids[filepath.Dir(p)], filepath.Base(p))
+		}
+	}
+	return d
+}
+
+// top reads one of the groups of all pods with all that are in it.
+func (d *reading) top(ctx context.Context, path string, l, brief layout) error {
+	d.layout, d.brief = l, brief
+	var parents []kernfs.Dir
+	for _, dir := range d.h.Dirs(filepath.Dir(path)) {
+		parents = append(parents, kernfs.OpenDir(dir))
+	}
+	defer closeAll(parents)
+	return d.group(ctx, path, parents)
+}
+
+func closeAll(dirs []kernfs.Dir) {
+	for _, dir := range dirs {
+		dir.Close()
+	}
+}
+
+func (d *reading) group(ctx context.Context, path string, parents []kernfs.Dir) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	files, wanted := d.filesOf(path)
+	kids, name := d.kids[path], filepath.Base(path)
+	own := make([]kernfs.Dir, len(parents))
+	defer closeAll(own)
+	for i, in := range parents {
+		// That of a group without others is not worth to be opened.
+		if len(kids) > 0 && (d.n.everywhere || len(d.layout[i])+len(d.brief.at(i)) > 0 || i == d.memory) {
+			own[i] = in.Sub(name)
+		}
+	}
+	if wanted {
+		if g, ok := d.read(path, parents, files); ok {
+			d.s.Groups[path] = g
+			if _, whole := d.whole[path]; d.n.processes {
+				readProcesses(&d.Reader, d.s, g.Pids, whole)
+			}
+		} else {
+			delete(d.s.Groups, path)
+		}
+	}
+	for _, kid := range kids {
+		if err := d.group(ctx, strings.TrimSuffix(path, "/")+"/"+kid, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesOf are the files that are read of a group, by hierarchy; false: it is not read.
+func (d *reading) filesOf(path string) (layout, bool) {
+	if _, known := d.s.Groups[path]; !known {
+		return nil, false
+	}
+	if _, whole := d.whole[path]; !whole {
+		if d.n.others != nil && isPod(path) {
+			return d.brief, true
+		}
+		return nil, d.n.others != nil
+	}
+	if d.only == nil {
+		return d.layout, true
+	}
+	out := make(layout, len(d.layout))
+	for i, names := range d.layout {
+		for _, name := range names {
+			if d.only[path][name] {
+				out[i] = append(out[i], name)
+			}
+		}
+	}
+	return out, true
+}
+
+// read reads some files of a group; false when it went meanwhile.
+func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, bool) {
+	g, name := Group{Files: map[string]string{}}, filepath.Base(path)
+	before, _, ok := parents[d.memory].Stat(name)
+	if !ok && !d.n.everywhere {
+		return g, false
+	}
+	g.Inode = before
+	for i, in := range parents {
+		if d.n.everywhere {
+			ino, _, ok := in.Stat(name)
+			if !ok {
+				g.Missing = append(g.Missing, strings.TrimSuffix(d.h.Dirs(path)[i], path))
+				continue
+			}
+			g.Inodes = append(g.Inodes, ino)
+		}
+		prefix := ""
+		if i == d.beside {
+			prefix = "unified/"
+		}
+		for _, file := range files.at(i) {
+			if text, err := d.ReadAt(in, name+"/"+file); err == nil {
+				g.Files[prefix+file] = text
+			}
+		}
+	}
+	if d.n.pids {
+		if data, err := d.ReadAllAt(parents[d.memory], name+"/cgroup.procs"); err == nil {
+			g.Pids = cgroups.ParsePids(data)
+			slices.Sort(g.Pids)
+		}
+	}
+	after, _, _ := parents[d.memory].Stat(name)
+	return g, after == before && len(g.Missing) < len(parents)
+}

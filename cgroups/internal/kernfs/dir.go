@@ -1,0 +1,85 @@
+package kernfs
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is an open directory. By it the kernel finds what is in there at once: the way from the root to a file of a group
+// costs it more than to open the file. The zero value is none, in which nothing is.
+type Dir struct{ fd int } // one more than the descriptor
+
+// OpenDir opens a directory, to find files in.
+func OpenDir(path string) Dir { return openDirAt(unix.AT_FDCWD, path) }
+
+func openDirAt(at int, path string) Dir {
+	fd, err := Retry(func() (int, error) { return unix.Openat(at, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return Dir{}
+	}
+	return Dir{fd + 1}
+}
+
+// Open says whether there is one.
+func (d Dir) Open() bool { return d.fd > 0 }
+
+// Sub opens a directory in it.
+func (d Dir) Sub(name string) Dir {
+	if !d.Open() {
+		return Dir{}
+	}
+	return openDirAt(d.fd-1, name)
+}
+
+// Close closes it.
+func (d Dir) Close() {
+	if d.Open() {
+		_ = unix.Close(d.fd - 1) // it was not written to
+	}
+}
+
+// Stat is the inode of a directory in it, and how many directories are in that, which kernfs counts; false: there is
+// none.
+func (d Dir) Stat(name string) (inode uint64, subdirs int, ok bool) {
+	if !d.Open() {
+		return 0, 0, false
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd-1, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, 0, false
+	}
+	// Its own two names, and each of theirs for it.
+	return st.Ino, int(st.Nlink) - 2, true
+}
+
+// ReadAt is [Reader.Read] of a file in a directory.
+func (r *Reader) ReadAt(d Dir, name string) (string, error) {
+	if !d.Open() {
+		return "", fmt.Errorf("open %s: %w", name, unix.ENOENT)
+	}
+	return r.read(d.fd-1, name)
+}
+
+// ReadAllAt is the text of a file that the kernel renders in pieces.
+func (r *Reader) ReadAllAt(d Dir, name string) ([]byte, error) {
+	if !d.Open() {
+		return nil, fmt.Errorf("open %s: %w", name, unix.ENOENT)
+	}
+	fd, err := Retry(func() (int, error) { return unix.Openat(d.fd-1, name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	var out []byte
+	for {
+		n, err := Retry(func() (int, error) { return unix.Read(fd, r.buffer()) })
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		if n == 0 {
+			return out, nil
+		}
+		out = append(out, r.buf[:n]...)
+	}
+}

@@ -1,0 +1,116 @@
+// Package ledger keeps the records of sandboxes and containers, on the disk and in memory: each is found by its ID, and
+// has a name that no other has.
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-node/berth/cri/store"
+)
+
+// Ledger keeps the records of one kind twice: in the table of all, and each in its pod's own directory, beside what the
+// keeper records. The table counts. Where it is lost, or some of it, a pod is adopted by what its own directory has.
+type Ledger[T any] struct {
+	kind  string // the table's name
+	table *store.Table[T]
+	Own   func(rec T) string // the path in the pod's directory
+}
+
+// New returns the ledger of a kind; own is where the second copy of a record is.
+func New[T any](db *store.DB, kind string, own func(T) string) (Ledger[T], error) {
+	t, err := store.NewTable[T](db, kind)
+	return Ledger[T]{kind, t, own}, err
+}
+
+// Put writes the record of what is to be begun.
+func (l *Ledger[T]) Put(id string, rec T) error {
+	if err := l.table.Put(id, rec); err != nil {
+		return err
+	}
+	return l.Keep(id, rec)
+}
+
+// Note is put of what has happened already.
+func (l *Ledger[T]) Note(id string, rec T) error {
+	return errors.Join(l.table.Note(id, rec), l.Keep(id, rec))
+}
+
+// Keep writes the pod's own. Before its directory is made and when that is removed there is nothing to be adopted.
+func (l *Ledger[T]) Keep(id string, rec T) error {
+	if err := store.WriteFile(l.Own(rec), l.kind, id, rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep it with its pod: %w", err)
+	}
+	return nil
+}
+
+// Drop ends a record: the pod's own first, as the table's still says what of it is to be removed.
+func (l *Ledger[T]) Drop(id, own string) error {
+	if err := os.Remove(own); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return l.table.Delete(id)
+}
+
+// Get is the record of id as the table has it.
+func (l *Ledger[T]) Get(id string) (T, error) { return l.table.Get(id) }
+
+// found is a record as [ledger.find] has it.
+type found[T any] struct {
+	Rec     T
+	Adopted bool // it is the pod's own, as the table has none that can be read
+}
+
+// Find looks for the record of id: in the table, and where that has none that holds, or has lost something, at own. It
+// fails with [fs.ErrNotExist] where there is none.
+func (l *Ledger[T]) Find(id, own string, lost bool, check func(T) error) (found[T], error) {
+	rec, err := l.table.Get(id)
+	if bad := l.table.Damaged()[id]; bad != nil {
+		err = bad
+	}
+	if err == nil {
+		err = check(rec)
+	}
+	if err == nil && !lost {
+		return found[T]{Rec: rec}, nil
+	}
+	var second T
+	ownErr := store.ReadFile(own, l.kind, id, &second)
+	if ownErr == nil {
+		ownErr = check(second)
+	}
+	switch {
+	case ownErr == nil:
+		return found[T]{second, err != nil}, l.table.Note(id, second)
+	case err == nil:
+		return found[T]{Rec: rec}, nil
+	case errors.Is(err, store.ErrNotFound):
+		return found[T]{}, ownErr
+	}
+	return found[T]{}, err
+}
+
+// Supply writes the pod's own record where there is none: an earlier version wrote none.
+func (l *Ledger[T]) Supply(id string, rec T) error {
+	own := l.Own(rec)
+	if _, err := os.Lstat(own); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Mkdir(filepath.Dir(own), 0o700); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return l.Keep(id, rec)
+}
+
+// IDs are the keys of the table, also of what cannot be read.
+func (l *Ledger[T]) IDs(yield func(id string)) {
+	for id := range l.table.All() {
+		yield(id)
+	}
+	for id := range l.table.Damaged() {
+		yield(id)
+	}
+}

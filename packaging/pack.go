@@ -1,0 +1,215 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goreleaser/nfpm/v2"
+	"github.com/goreleaser/nfpm/v2/files"
+
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// file is one file of the tree.
+type file struct {
+	path string // on the machine
+	from string
+	mode fs.FileMode
+	size int64
+}
+
+// files are those of the tree, by path.
+func (j *job) files() ([]file, error) {
+	var out []file
+	err := filepath.WalkDir(j.tree, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		st, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if !st.Mode().IsRegular() {
+			return fmt.Errorf("%s is no file", path)
+		}
+		out = append(out, file{strings.TrimPrefix(path, filepath.Clean(j.tree)), path, st.Mode().Perm(), st.Size()})
+		return nil
+	})
+	if err == nil && len(out) == 0 {
+		err = errors.New("it is empty")
+	}
+	slices.SortFunc(out, func(a, b file) int { return strings.Compare(a.path, b.path) })
+	return out, err
+}
+
+// scripts are what the packagers run, besides what they do themselves. The agent is started by the first installation, as Debian's
+// services are; an upgrade starts it anew, and pods go on.
+var scripts = map[string]string{
+	"postinst": `#!/bin/sh
+set -e
+# A chroot or an image has no systemd that runs: the first boot does what is left out here.
+if [ -d /run/systemd/system ]; then
+	systemd-tmpfiles --create /usr/lib/tmpfiles.d/berth.conf || true
+	systemctl daemon-reload || true
+	/usr/lib/systemd/systemd-modules-load /usr/lib/modules-load.d/berth.conf || /lib/systemd/systemd-modules-load berth.conf || true
+	/lib/systemd/systemd-sysctl 90-berth.conf || true
+	if [ -f /usr/libexec/berth/.installed ]; then
+		systemctl try-restart berth.service berth-runtime.service || true
+	elif [ -x /usr/sbin/policy-rc.d ] && ! /usr/sbin/policy-rc.d berth start; then
+		systemctl enable berth.service || true
+	elif berth check >/run/berth-check 2>&1; then
+		systemctl enable --now berth.service || true
+	else
+		cat /run/berth-check >&2 || true
+		echo "berth is installed, and this machine cannot run pods yet: see above. Then: systemctl enable --now berth" >&2
+	fi
+	rm -f /run/berth-check
+else
+	mkdir -p -m 0755 /etc/berth
+	mkdir -p -m 0700 /etc/berth/manifests
+	systemctl enable berth.service >/dev/null 2>&1 || true
+fi
+: >/usr/libexec/berth/.installed
+`,
+	// What the arguments say: remove (deb), 0 (rpm). An upgrade leaves all as it is.
+	"prerm": `#!/bin/sh
+set -e
+case "$1" in
+remove | 0)
+	if [ -d /run/systemd/system ]; then
+		systemctl disable --now berth.service berth-runtime.service || true
+	fi
+	rm -f /usr/libexec/berth/.installed
+	;;
+esac
+`,
+	"postrm": `#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload || true
+fi
+case "$1" in
+purge)
+	rmdir /etc/berth/manifests /etc/berth 2>/dev/null || true
+	;;
+esac
+`,
+}
+
+// pack makes a package of a format of nfpm's.
+func (j *job) pack(format string, all []file) error {
+	dir, err := os.MkdirTemp("", "packaging-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range scripts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	info := nfpm.WithDefaults(&nfpm.Info{
+		Name: "berth", Arch: j.arch, Platform: "linux", Version: j.release(), VersionSchema: "none", Section: "admin", Priority: "optional",
+		MTime: j.time, License: "Apache-2.0", Maintainer: "berth", Homepage: "https://github.com/berth-node/berth",
+		Description: "Node agent that runs Kubernetes pods, with a container runtime of its own",
+	})
+	info.Overridables = nfpm.Overridables{
+		Scripts: nfpm.Scripts{
+			PostInstall: filepath.Join(dir, "postinst"), PreRemove: filepath.Join(dir, "prerm"), PostRemove: filepath.Join(dir, "postrm"),
+		},
+		Deb: nfpm.Deb{Compression: "xz"},
+		RPM: nfpm.RPM{Compression: "xz", BuildHost: "berth", Summary: info.Description},
+	}
+	for _, f := range all {
+		info.Contents = append(info.Contents, &files.Content{
+			Source: f.from, Destination: f.path,
+			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: j.time},
+		})
+	}
+	packager, err := nfpm.Get(format)
+	if err != nil {
+		return err
+	}
+	if err := nfpm.PrepareForPackager(info, format); err != nil {
+		return err
+	}
+	return j.write(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// write makes a file of the output.
+func (j *job) write(name string, fill func(io.Writer) error) error {
+	f, err := os.Create(filepath.Join(j.out, name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(f), f.Close())
+}
+
+// tarball has the programs, for berth install, and nothing that it makes itself.
+func (j *job) tarball(all []file) error {
+	return j.write(j.name()+".tar.gz", func(w io.Writer) error {
+		zip, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+		if err != nil {
+			return err
+		}
+		t := tar.NewWriter(zip)
+		for _, f := range all {
+			if !strings.HasPrefix(filepath.Base(f.path), "berth") || f.mode&0o111 == 0 {
+				continue
+			}
+			header := &tar.Header{
+				Typeflag: tar.TypeReg, Name: j.name() + "/" + filepath.Base(f.path), Mode: 0o755, Size: f.size, ModTime: j.time, Format: tar.FormatPAX,
+			}
+			if err := t.WriteHeader(header); err != nil {
+				return err
+			}
+			src, err := os.Open(f.from)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(t, src)
+			if err := errors.Join(err, src.Close()); err != nil {
+				return err
+			}
+		}
+		return errors.Join(t.Close(), zip.Close())
+	})
+}
+
+// sumsName is the file of checksums, as sha256sum(1) checks them.
+const sumsName = "SHA256SUMS"
+
+func checksums(dir string) error {
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, d := range all {
+		if d.Name() == sumsName || !d.Type().IsRegular() {
+			continue
+		}
+		f, err := os.Open(filepath.Join(dir, d.Name()))
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s  %s\n", hex.EncodeToString(h.Sum(nil)), d.Name())
+	}
+	return os.WriteFile(filepath.Join(dir, sumsName), []byte(b.String()), 0o644)
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const volumeClass = `apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: bench}
+provisioner: local.csi.berth.node
+parameters: {type: directory}
+`
+
+const volumeClaim = `---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %s}
+spec: {storageClassName: bench, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+`
+
+// volumeRounds is how often pods are started without and with volumes, by turns.
+const volumeRounds = 3
+
+// volumes starts many pods at once, without a volume of a CSI driver and with one each that is made already. Only berth has a driver.
+func (b *bench) volumes(ctx context.Context, p peer) (err error) {
+	old, ok := p.(*berth)
+	if !ok {
+		return nil
+	}
+	// A node of its own, whose volumes go at once with their claims.
+	if err := old.Down(); err != nil {
+		return err
+	}
+	node := newBerth(b)
+	node.more = []string{"--volume-delete-grace=0s"}
+	defer func() { err = errors.Join(err, old.Up(ctx)) }()
+	if err := node.Up(ctx); err != nil {
+		return errors.Join(err, node.Down())
+	}
+	defer func() { err = errors.Join(err, node.Down()) }()
+	var claims strings.Builder
+	claims.WriteString(volumeClass)
+	for i := range b.many {
+		fmt.Fprintf(&claims, volumeClaim, fmt.Sprintf("bench-%d", i))
+	}
+	file := node.dir + "/manifests/claims.yaml"
+	begin := time.Now()
+	if err := os.WriteFile(file, []byte(claims.String()), 0o644); err != nil {
+		return err
+	}
+	if err := node.volumesReady(ctx, b.many); err != nil {
+		return err
+	}
+	b.record(p, fmt.Sprintf("%d claims: last volume is made", b.many), "s", time.Since(begin).Seconds())
+	took := map[bool][]time.Duration{}
+	for round := range volumeRounds {
+		for _, with := range []bool{false, true} {
+			t, err := b.startAll(ctx, node, fmt.Sprintf("round-%d-%t", round, with), with)
+			if err != nil {
+				return err
+			}
+			took[with] = append(took[with], t)
+		}
+	}
+	without, with := median(took[false]), median(took[true])
+	b.record(p, fmt.Sprintf("%d pods at once without volumes, median", b.many), "ms", without)
+	b.record(p, fmt.Sprintf("%d pods at once with a CSI volume each, median", b.many), "ms", with)
+	b.record(p, "with volumes to without", "", with/without)
+	if err := os.Remove(file); err != nil {
+		return err
+	}
+	return node.volumesReady(ctx, 0)
+}
+
+// startAll is how long it takes until the last of many pods runs, which are removed again.
+func (b *bench) startAll(ctx context.Context, node *berth, name string, with bool) (time.Duration, error) {
+	m, err := b.markers()
+	if err != nil {
+		return 0, err
+	}
+	defer m.close()
+	var pods []pod
+	claim := map[string]string{}
+	for i := range b.many {
+		x := pod{fmt.Sprintf("%s-%d", name, i), m.dir}
+		pods, claim[x.name] = append(pods, x), fmt.Sprintf("bench-%d", i)
+	}
+	begin := time.Now()
+	applied := make(chan error, 1)
+	go func() {
+		applied <- node.apply(pods, func(x pod) string {
+			text := manifest(x, x.command(), "")
+			if with {
+				text = strings.Replace(text, "mountPath: /b}]", "mountPath: /b}, {name: v, mountPath: /v}]", 1)
+				text = strings.Replace(text, "volumes: [", "volumes: [{name: v, persistentVolumeClaim: {claimName: "+claim[x.name]+"}}, ", 1)
+			}
+			return text
+		})
+	}()
+	if err := m.wait(ctx, len(pods), applied); err != nil {
+		return 0, err
+	}
+	took := time.Since(begin)
+	if err := node.Remove(ctx, pods); err != nil {
+		return 0, err
+	}
+	if err := gone(ctx, node, 5*time.Millisecond); err != nil {
+		return 0, err
+	}
+	return took, node.quiet(ctx)
+}
+
+// volumesReady waits until as many volumes are ready, and no others are there.
+func (p *berth) volumesReady(ctx context.Context, want int) error {
+	return p.volumesWhen(ctx, func(ready, all, _ int) bool { return ready == want && all == want })
+}
+
+// quiet waits until no pod has a volume any more.
+func (p *berth) quiet(ctx context.Context) error {
+	return p.volumesWhen(ctx, func(_, _, mounts int) bool { return mounts == 0 })
+}
+
+func (p *berth) volumesWhen(ctx context.Context, ok func(ready, all, mounts int) bool) error {
+	deadline := time.Now().Add(3 * time.Minute)
+	for {
+		var s struct {
+			Claims []struct{ Status string }
+			Mounts []struct{}
+		}
+		out, err := exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.dir+"/run", "volumes", "-o", "json").Output()
+		if err == nil {
+			err = json.Unmarshal(out, &s)
+		}
+		ready := 0
+		for _, c := range s.Claims {
+			if c.Status == "Ready" {
+				ready++
+			}
+		}
+		switch {
+		case err == nil && ok(ready, len(s.Claims), len(s.Mounts)):
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%d of %d volumes are ready, and pods have %d: %w", ready, len(s.Claims), len(s.Mounts), errors.Join(err, context.DeadlineExceeded))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,356 @@
+// Package eviction has the tests of how soon the kernel's events tell the sensor that memory goes.
+package eviction
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/cgroups/pressure"
+	"github.com/berth-node/berth/eviction/sensor"
+	"github.com/berth-node/berth/eviction/signal"
+)
+
+const (
+	mib = 1 << 20
+	// capacity is what the node of these tests has for pods: the limit of a group.
+	capacity = 2 << 30
+	// hard is what has to be left.
+	hard = 400 * mib
+	// pace is how much the bomb takes in a second.
+	pace = 2 << 30
+)
+
+// bombGroup has the process be a bomb in this group, which says when less than bombHard is left of bombSignal.
+const (
+	bombGroup  = "BERTH_EVICTION_TEST_GROUP"
+	bombSignal = "BERTH_EVICTION_TEST_SIGNAL"
+	bombHard   = "BERTH_EVICTION_TEST_HARD"
+)
+
+func TestMain(m *testing.M) {
+	if group := os.Getenv(bombGroup); group != "" {
+		fmt.Fprintln(os.Stderr, bomb(group))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// bomb takes memory until it is killed. It says when too little was left, and how much it took in a second until then.
+func bomb(group string) error {
+	if err := os.WriteFile(group+"/cgroup.procs", []byte("0"), 0); err != nil {
+		return err
+	}
+	hard, err := strconv.ParseInt(os.Getenv(bombHard), 10, 64)
+	if err != nil {
+		return err
+	}
+	node := signal.NewNode(signal.Paths{Allocatable: group})
+	of := signal.Signal(os.Getenv(bombSignal))
+	const step = mib
+	said := false
+	for start, taken := time.Now(), 0; ; taken += step {
+		time.Sleep(time.Duration(float64(taken)/pace*float64(time.Second)) - time.Since(start))
+		if _, err := unix.Mmap(-1, 0, step, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
+			return err
+		}
+		if said {
+			continue
+		}
+		r, err := node.Memory()
+		if err != nil {
+			return err
+		}
+		if r[of].Available < hard {
+			said = true
+			fmt.Println(r[of].Time.UnixNano(), float64(taken)/time.Since(start).Seconds())
+		}
+	}
+}
+
+// world is a group with a limit, and a sensor.
+type world struct {
+	group  string
+	of     signal.Signal
+	hard   int64 // less has not to be left of the signal
+	sensor *sensor.Sensor
+	armed  chan struct{}
+	times  int64 // the alarms were asked for
+}
+
+// alarm tells when it is set.
+type alarm struct {
+	sensor.Alarm
+	set chan struct{}
+}
+
+func (a alarm) Set(grown []int64) error {
+	err := a.Alarm.Set(grown)
+	select {
+	case a.set <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+func unified() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
+}
+
+// newWorld is one in which the group is the node, by its limit.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := newGroup(t, capacity)
+	w.of, w.hard = signal.AllocatableMemoryAvailable, hard
+	w.sense(t, w.group, signal.Paths{Allocatable: w.group, NodeFS: "/"})
+	return w
+}
+
+// newNode is one in which the node is this machine, and wants as much to be left as half of what the group may have.
+func newNode(t testing.TB) *world {
+	t.Helper()
+	paths := signal.Paths{}
+	r, err := signal.NewNode(paths).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	available := r[signal.MemoryAvailable].Available
+	limit := min(4<<30, available/2)
+	w := newGroup(t, limit)
+	w.of, w.hard = signal.MemoryAvailable, available-limit/2
+	watched := w.group
+	if !unified() {
+		watched = "/sys/fs/cgroup/memory"
+	}
+	w.sense(t, watched, paths)
+	return w
+}
+
+// newGroup makes a group of this test's own.
+func newGroup(t testing.TB, limit int64) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes control groups")
+	}
+	top, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if unified() {
+		top, file = "/sys/fs/cgroup", "memory.max"
+		if err := os.WriteFile(top+"/cgroup.subtree_control", []byte("+memory"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{group: fmt.Sprintf("%s/berth-eviction-test-%d", top, os.Getpid()), armed: make(chan struct{}, 1)}
+	if err := os.Mkdir(w.group, 0o755); err != nil {
+		t.Skipf("needs a hierarchy of memory: %v", err)
+	}
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if err := unix.Rmdir(w.group); err == nil {
+				return
+			} else if time.Now().After(deadline) {
+				t.Errorf("remove %s: %v", w.group, err)
+				return
+			}
+		}
+	})
+	if err := os.WriteFile(w.group+"/"+file, []byte(strconv.FormatInt(limit, 10)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if unified() {
+		_ = os.WriteFile(w.group+"/memory.swap.max", []byte("0"), 0)
+	}
+	return w
+}
+
+// sense runs a sensor until the test ends, with an alarm of the group that is watched.
+func (w *world) sense(t testing.TB, watched string, paths signal.Paths) {
+	t.Helper()
+	watcher, err := pressure.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := alarm{set: make(chan struct{}, 1)}
+	if unified() {
+		a.Alarm, err = watcher.GroupGrowth(watched, sensor.MemoryRate())
+	} else {
+		a.Alarm, err = watcher.Usage(watched)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.armed = a.set
+	c := sensor.Config{
+		Node:   signal.NewNode(paths),
+		Alarms: []sensor.Alarm{a}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	psi, err := watcher.PSI("/proc/pressure/memory",
+		pressure.Trigger{Stall: 50 * time.Millisecond, Window: 500 * time.Millisecond})
+	if err == nil {
+		c.Sources = append(c.Sources, psi)
+	} else if !errors.Is(err, pressure.ErrUnsupported) {
+		t.Fatal(err)
+	}
+	w.sensor = sensor.New(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { w.sensor.Run(ctx); close(done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if err := watcher.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// available reads what is left.
+func (w *world) available(t testing.TB) int64 {
+	t.Helper()
+	r, err := w.sensor.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r[w.of].Available
+}
+
+// explode lets a bomb go and ends it as soon as the sensor has told that less is left than has to be. It returns how
+// long that took from when it was so, and how much the bomb took in a second; 0 when it was seen before the bomb could
+// say so.
+func (w *world) explode(t testing.TB) (took time.Duration, rate float64) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), bombGroup+"="+w.group, bombSignal+"="+string(w.of),
+		fmt.Sprintf("%s=%d", bombHard, w.hard), "GOMAXPROCS=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	deadline := time.After(3 * time.Minute) // an emulated machine is slow
+	var seen time.Time
+	for seen.IsZero() {
+		select {
+		case <-w.sensor.Wake():
+			if w.available(t) < w.hard {
+				seen = time.Now()
+			}
+		case <-deadline:
+			t.Fatalf("the sensor tells nothing; %d MiB are left", w.available(t)/mib)
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var at int64
+	if _, err := fmt.Fscan(bufio.NewReader(out), &at, &rate); err != nil {
+		if errors.Is(err, io.EOF) {
+			return 0, 0
+		}
+		t.Fatal(err)
+	}
+	return seen.Sub(time.Unix(0, at)), rate
+}
+
+// kills is how many processes the kernel has killed in the group.
+func (w *world) kills(t testing.TB) string {
+	t.Helper()
+	file := "/memory.oom_control"
+	if unified() {
+		file = "/memory.events"
+	}
+	counters, err := pressure.ReadCounters(w.group + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.FormatUint(counters["oom_kill"], 10)
+}
+
+// rest waits until the sensor has set its alarms for the calm.
+func (w *world) rest(t testing.TB) {
+	t.Helper()
+	for w.available(t) < capacity-100*mib {
+		select {
+		case <-w.sensor.Wake():
+		case <-t.Context().Done():
+			t.Fatal("the memory is not given back")
+		case <-time.After(10 * time.Millisecond): // the kernel does not tell of memory that is given back
+		}
+	}
+	w.arm(t)
+}
+
+// arm makes the sensor set its alarms, by a limit that it has not had before, and waits until they are.
+func (w *world) arm(t testing.TB) {
+	t.Helper()
+	select {
+	case <-w.armed:
+	default:
+	}
+	w.times++
+	w.sensor.Arm(map[signal.Signal][]int64{w.of: {w.hard + hard + w.times, w.hard}})
+	select {
+	case <-w.armed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the alarms are not set")
+	}
+}
+
+// TestBombIsSeen: two gigabytes a second, and nothing has told of it before. It is seen before the kernel has to kill.
+func TestBombIsSeen(t *testing.T) {
+	for name, world := range map[string]func(testing.TB) *world{"allocatable": newWorld, "node": newNode} {
+		t.Run(name, func(t *testing.T) {
+			w := world(t)
+			w.arm(t)
+			took, rate := w.explode(t)
+			if n := w.kills(t); n != "0" {
+				t.Errorf("the kernel has killed %s processes", n)
+			}
+			t.Logf("seen %v after %d MiB were left, at %.0f MiB/s", took, w.hard/mib, rate/mib)
+		})
+	}
+}
+
+// BenchmarkBomb prints how long it takes to see that a limit is crossed.
+func BenchmarkBomb(b *testing.B) {
+	w := newWorld(b)
+	var all []time.Duration
+	var rates []float64
+	for b.Loop() {
+		w.rest(b)
+		took, rate := w.explode(b)
+		all = append(all, took)
+		if rate > 0 {
+			rates = append(rates, rate)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(rates)
+	if len(rates) > 0 {
+		b.ReportMetric(rates[len(rates)/2]/mib, "MiB/s")
+	}
+	at := func(share float64) float64 {
+		return float64(all[min(len(all)-1, int(share*float64(len(all))))].Microseconds()) / 1000
+	}
+	b.ReportMetric(at(0.5), "p50-ms")
+	b.ReportMetric(at(0.99), "p99-ms")
+	b.ReportMetric(at(1), "max-ms")
+	if n := w.kills(b); n != "0" {
+		b.Errorf("the kernel has killed %s processes", n)
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/systemd"
+)
+
+// units are what `berth unit` prints, by the word that asks for it.
+var units = map[string]func(binary string, args []string) string{
+	"agent":   func(b string, args []string) string { s := systemd.AgentService(b, args...); return s.Unit() },
+	"runtime": func(b string, args []string) string { s := systemd.RuntimeService(b, args...); return s.Unit() },
+	"kubelet": func(b string, args []string) string { s := systemd.AgentService(b, args...); return s.DropIn() },
+	"slice":   func(string, []string) string { return systemd.Slice() },
+}
+
+func unitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "unit [agent|runtime|kubelet|slice] [-- FLAG...]", Short: "Print a systemd unit",
+		Long: `Print a unit of systemd, with the reason of each line: that of the agent (` + systemd.AgentName + `), of the runtime alone
+(` + systemd.RuntimeName + `), of the slice that both are in (` + systemd.SliceName + `), or a drop-in by which the agent runs as
+kubelet.service. What follows -- are the service's own flags. Packages and berth install have the same units.`,
+		Example: "  berth unit > /etc/systemd/system/berth.service\n  berth unit slice > /etc/systemd/system/berth.slice\n" +
+			"  berth unit -- --manifest-dir /etc/kubernetes/manifests\n" +
+			"  berth unit kubelet -- --config /var/lib/kubelet/config.yaml > /etc/systemd/system/" + systemd.KubeletDropIn,
+		ValidArgs: slices.Sorted(maps.Keys(units)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			exe, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			text, err := unitText(exe, args, cmd.ArgsLenAtDash())
+			if err == nil {
+				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			}
+			return err
+		},
+	}
+}
+
+// unitText is the unit that arguments ask for; those from the dash on are the service's.
+func unitText(binary string, args []string, dash int) (string, error) {
+	var of []string
+	if dash < 0 {
+		dash = len(args)
+	}
+	args, of = args[:dash], args[dash:]
+	name := "agent"
+	switch {
+	case len(args) == 1:
+		name = args[0]
+	case len(args) > 1:
+		return "", errors.New("one unit at a time: flags of the service come after --")
+	}
+	unit, ok := units[name]
+	if !ok {
+		return "", fmt.Errorf("there is no unit %q: it is one of %s", name, strings.Join(slices.Sorted(maps.Keys(units)), ", "))
+	}
+	if name == "slice" && len(of) > 0 {
+		return "", errors.New("a slice runs nothing, and takes no flags")
+	}
+	return unit(binary, of), nil
+}
