@@ -16,7 +16,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system csi-sanity csi-powercut package lint bench fuzz fmt clean
+.PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system test-vm csi-sanity csi-powercut package lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -58,7 +58,21 @@ test: build-test ## every test; as root also those on the real kernel
 test-long: build-test ## the system tests at their full length: more kills of the agent, and every field with another runtime
 	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 60m ./test/system
 
+# Releases that the machine goes from and to; without a previous one at hand both are this tree under two versions.
+VM_OLD ?= bin/vm/old/berth_0.0.1_amd64.deb
+VM_NEW ?= bin/vm/new/berth_0.0.2_amd64.deb
+VM_CUTS ?= 10
+
+test-vm: ## the package on a virtual machine: installed, rebooted, power cut, upgraded, disk filled, removed
+	@.ci/deps build vm
+	[ -e $(VM_OLD) ] || ARCHES=amd64 GO='$(GO)' VERSION=v0.0.1 packaging/build $(dir $(VM_OLD))
+	ARCHES=amd64 GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
+	image=$$(test/vm/image) && VM_IMAGE=$$image VM_OLD=$(abspath $(VM_OLD)) VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
+		VM_CUTS=$(VM_CUTS) $(GO) test -count=1 -timeout 120m -v ./test/vm
+
 race: ## the tests of what is concurrent, with the race detector
+	@.ci/deps build test
 	CGO_ENABLED=1 $(GO) test -race -short -tags seccomp -timeout 20m $(RACE)
 
 sanitize: ## the keeper's tests with a helper that has AddressSanitizer and UBSan in it
@@ -86,6 +100,7 @@ csi-powercut: ## the built-in driver in a virtual machine whose power is cut in 
 		POWERCUT_GUEST=$(CURDIR)/bin/test/powercut $(GO) test -count=1 -timeout 60m -v ./test/powercut
 
 lint: $(GOLANGCI) ## gofumpt and the linters
+	@.ci/deps build
 	$(GOLANGCI) run --allow-parallel-runners --build-tags seccomp ./...
 
 $(GOLANGCI): Makefile
