@@ -1,5 +1,5 @@
-// Package csi knows the CSI drivers of the node: it calls them over their sockets, keeps who is registered and what each can do, and tells
-// who waits for one that it has come. What is done with volumes is in csi/node.
+// Package csi knows the CSI drivers of the node: it calls them over their sockets, keeps who is registered and what
+// each can do, and tells who waits for one that it has come. What is done with volumes is in csi/node.
 package csi
 
 import (
@@ -38,7 +38,8 @@ const (
 // Dialer connects to a driver that is not reached by the path of its socket.
 type Dialer func(ctx context.Context) (net.Conn, error)
 
-// Client calls one driver. Each call ends by its deadline, by the caller's or by the one of its kind, and its errors are [*Error].
+// Client calls one driver. Each call ends by its deadline, by the caller's or by the one of its kind, and its errors
+// are [*Error].
 type Client struct {
 	name string
 	conn *grpc.ClientConn
@@ -160,7 +161,8 @@ func (c *Client) leave() {
 	}
 }
 
-// close ends the client. Calls that are under way come to their end: a driver may go on with a volume while its registrar is restarted.
+// close ends the client. Calls that are under way come to their end: a driver may go on with a volume while its
+// registrar is restarted.
 func (c *Client) close() {
 	c.mu.Lock()
 	closed := c.closing

@@ -22,7 +22,8 @@ type Driver struct {
 	Name     string
 	Endpoint string
 	Vendor   string // the version that it says it has
-	// NodeID is what it knows this node by; Topology where that is; MaxVolumes how many volumes it can have here, 0: it does not say.
+	// NodeID is what it knows this node by; Topology where that is; MaxVolumes how many volumes it can have here, 0: it
+	// does not say.
 	NodeID     string
 	Topology   map[string]string
 	MaxVolumes int64
@@ -40,7 +41,8 @@ func (d *Driver) Client() *Client { return d.client }
 // Node says whether its node service has a capability.
 func (d *Driver) Node(c spec.NodeServiceCapability_RPC_Type) bool { return d.node[c] }
 
-// Condition says whether the driver tells of a volume's condition with its statistics, as until version 1.12 of the specification.
+// Condition says whether the driver tells of a volume's condition with its statistics, as until version 1.12 of the
+// specification.
 func (d *Driver) Condition() bool { return d.node[nodeVolumeCondition] }
 
 // Controller says whether its controller service, on the same socket, has a capability.
@@ -71,14 +73,16 @@ func names[T interface {
 	return out
 }
 
-// Bounds of what a driver says of itself, in bytes (the specification's "Size Limits", and those of GetPluginInfo and NodeGetInfo).
+// Bounds of what a driver says of itself, in bytes (the specification's "Size Limits", and those of GetPluginInfo and
+// NodeGetInfo).
 const (
 	maxName     = 63
 	maxNodeID   = 256
 	maxSegments = 4 << 10
 )
 
-// CheckName says why no driver can have that name: it becomes a part of paths, and is a domain name by the specification.
+// CheckName says why no driver can have that name: it becomes a part of paths, and is a domain name by the
+// specification.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("name %q of a CSI driver: must have 1 to %d characters", Text(name), maxName)

@@ -16,10 +16,11 @@ import (
 
 // Config is what [Drivers] work with.
 type Config struct {
-	// Sockets are those of drivers without a registrar: each is watched for, asked who it is, and taken on when it answers.
+	// Sockets are those of drivers without a registrar: each is watched for, asked who it is, and taken on when it
+	// answers.
 	Sockets []string
-	// Own is the name of a driver that is in this process, and that no other can have; "": there is none. Wanted is called when somebody asks
-	// for it and it is not there, and must not wait.
+	// Own is the name of a driver that is in this process, and that no other can have; "": there is none. Wanted is
+	// called when somebody asks for it and it is not there, and must not wait.
 	Own    string
 	Wanted func()
 	Log    *slog.Logger
@@ -88,7 +89,8 @@ func (d *Drivers) Close() {
 	d.wait.Wait()
 }
 
-// Register takes a driver on that its registrar tells of, or says why it cannot be taken. Of two of one name the last has the calls.
+// Register takes a driver on that its registrar tells of, or says why it cannot be taken. Of two of one name the last
+// has the calls.
 func (d *Drivers) Register(ctx context.Context, r Registration) error {
 	err := CheckName(r.Name)
 	if err == nil {
@@ -120,7 +122,8 @@ func (d *Drivers) Refuse(r Refusal) {
 	d.refused[r.Endpoint] = r
 }
 
-// takeTimeout is how long a driver may take to say what it can do. A registrar that waits for the answer waits for ten seconds.
+// takeTimeout is how long a driver may take to say what it can do. A registrar that waits for the answer waits for ten
+// seconds.
 const takeTimeout = 8 * time.Second
 
 // take asks a driver what it can do, and has it be one of those of the node.
@@ -160,7 +163,8 @@ func (d *Drivers) take(ctx context.Context, r Registration) error {
 	return nil
 }
 
-// Deregister lets a driver go whose registrar has. The one of its name that was registered before it has the calls again, if it is there.
+// Deregister lets a driver go whose registrar has. The one of its name that was registered before it has the calls
+// again, if it is there.
 func (d *Drivers) Deregister(name, endpoint string) {
 	d.mu.Lock()
 	list := d.drivers[name]
@@ -231,8 +235,8 @@ func (d *Drivers) Refused() []Refusal {
 	return out
 }
 
-// Subscribe has fn hear of each driver that comes or goes, until end is called. It must not wait, and hears of one thing after another only
-// as far as they happen to one driver.
+// Subscribe has fn hear of each driver that comes or goes, until end is called. It must not wait, and hears of one
+// thing after another only as far as they happen to one driver.
 func (d *Drivers) Subscribe(fn func(Event)) (end func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,8 +259,8 @@ func (d *Drivers) tell(e Event) {
 	}
 }
 
-// follow hears of a driver's end, and of its return on the same socket, of which no registrar tells: it may be able to do more or less by
-// then.
+// follow hears of a driver's end, and of its return on the same socket, of which no registrar tells: it may be able to
+// do more or less by then.
 func (d *Drivers) follow(ctx context.Context, name string, e *entry) {
 	made := watchSocket(ctx, e.endpoint, &d.wait)
 	conn := e.client.conn
@@ -287,8 +291,8 @@ const (
 	paceMax = 3 * time.Second
 )
 
-// awaitChange waits until a connection has left a state, or has had it for as long as it may, where that is not 0: true. Meanwhile the
-// making of the driver's socket has it be connected to at once.
+// awaitChange waits until a connection has left a state, or has had it for as long as it may, where that is not 0:
+// true. Meanwhile the making of the driver's socket has it be connected to at once.
 func awaitChange(ctx context.Context, conn *grpc.ClientConn, state connectivity.State, made <-chan struct{}, may time.Duration) (late bool) {
 	changed := make(chan struct{})
 	waiting, cancel := context.WithCancel(ctx)

@@ -59,7 +59,8 @@ func TestRegister(t *testing.T) {
 	d.Deregister(example, f.socket)
 }
 
-// TestOwn: the name of the driver that the process has itself is nobody else's, and it is called for when somebody asks for it.
+// TestOwn: the name of the driver that the process has itself is nobody else's, and it is called for when somebody asks
+// for it.
 func TestOwn(t *testing.T) {
 	f, wanted := newFake(t, example).start(), 0
 	d := NewDrivers(Config{Own: example, Wanted: func() { wanted++ }})
@@ -145,7 +146,8 @@ func TestTwoSockets(t *testing.T) {
 	is("second")
 }
 
-// TestRestart: a driver that ends and comes again on its socket, of which no registrar tells, is heard of, and asked once more.
+// TestRestart: a driver that ends and comes again on its socket, of which no registrar tells, is heard of, and asked
+// once more.
 func TestRestart(t *testing.T) {
 	f := newFake(t, example).start()
 	d := newDrivers(t)

@@ -35,9 +35,9 @@ func (e *Error) Is(target error) bool {
 		e.Code == codes.DeadlineExceeded && target == context.DeadlineExceeded
 }
 
-// Final says that a call is over, with nothing going on of it at the driver: the same call again gives the same answer until somebody has
-// changed something (the specification's "Error Scheme"). What is not final may have had its effect, or have it yet: only the same call
-// again, or the one that undoes it, tells.
+// Final says that a call is over, with nothing going on of it at the driver: the same call again gives the same answer
+// until somebody has changed something (the specification's "Error Scheme"). What is not final may have had its effect,
+// or have it yet: only the same call again, or the one that undoes it, tells.
 func Final(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {

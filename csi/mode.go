@@ -13,8 +13,8 @@ const (
 	ReadWriteOncePod AccessMode = "ReadWriteOncePod"
 )
 
-// Spec is the access mode in the words of the specification. Services that know of SINGLE_NODE_MULTI_WRITER (tells) are told whether one pod
-// or several may write; the others have one word for both.
+// Spec is the access mode in the words of the specification. Services that know of SINGLE_NODE_MULTI_WRITER (tells) are
+// told whether one pod or several may write; the others have one word for both.
 func (m AccessMode) Spec(tells bool) spec.VolumeCapability_AccessMode_Mode {
 	switch {
 	case m == ReadOnlyMany:

@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// TokensKey is the key of a volume's context that has the tokens of the pod's service account: the one secret that is in no field of
-// secrets.
+// TokensKey is the key of a volume's context that has the tokens of the pod's service account: the one secret that is
+// in no field of secrets.
 const TokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
 const stripped = "***stripped***"
 
-// Stripped is a message as it may be logged: without what its fields of secrets have, by their mark in the specification (csi_secret), and
-// without mount flags, which may be secret, too.
+// Stripped is a message as it may be logged: without what its fields of secrets have, by their mark in the
+// specification (csi_secret), and without mount flags, which may be secret, too.
 type Stripped struct{ Message any }
 
 func (s Stripped) String() string {

@@ -12,12 +12,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAgain is how soon a socket is looked for without an event: watches end with the directory that they are of, and a machine may have
-// none left.
+// lookAgain is how soon a socket is looked for without an event: watches end with the directory that they are of, and a
+// machine may have none left.
 const lookAgain = 10 * time.Second
 
-// watchSocket tells when something is made at the path of an endpoint, and now and then without that, until ctx ends. The directory need
-// not be there yet.
+// watchSocket tells when something is made at the path of an endpoint, and now and then without that, until ctx ends.
+// The directory need not be there yet.
 func watchSocket(ctx context.Context, endpoint string, wait *sync.WaitGroup) <-chan struct{} {
 	made := make(chan struct{}, 1)
 	path, err := SocketPath(endpoint)
@@ -39,8 +39,8 @@ func watchSocket(ctx context.Context, endpoint string, wait *sync.WaitGroup) <-c
 	return made
 }
 
-// watchOnce watches the directory of a socket, or the one above it that is there, until something changes what is to be watched:
-// true.
+// watchOnce watches the directory of a socket, or the one above it that is there, until something changes what is to be
+// watched: true.
 func watchOnce(ctx context.Context, path string, made chan struct{}) (again bool) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -22,7 +22,8 @@ type operation struct {
 	end  chan struct{}
 }
 
-// intercept is around every call: it checks what all calls have in common, lets faults happen, and remembers the answer.
+// intercept is around every call: it checks what all calls have in common, lets faults happen, and remembers the
+// answer.
 func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	rpc := path.Base(info.FullMethod)
 	about := subject(req)

@@ -229,7 +229,8 @@ func TestViolations(t *testing.T) {
 	c.violated("NodeUnpublishVolume of v-a has no deadline")
 }
 
-// TestTwoCalls wants a call to be seen that is made while another one is not answered, and none where the caller of that one has gone.
+// TestTwoCalls wants a call to be seen that is made while another one is not answered, and none where the caller of
+// that one has gone.
 func TestTwoCalls(t *testing.T) {
 	c := call(t, Options{})
 	v := c.create(false)
@@ -262,7 +263,8 @@ func TestTwoCalls(t *testing.T) {
 	}
 }
 
-// eventually calls until the driver has heard that the caller of the call before is gone, and the caller that the driver is.
+// eventually calls until the driver has heard that the caller of the call before is gone, and the caller that the
+// driver is.
 func eventually(step func() error) error {
 	for {
 		if err := step(); status.Code(err) != codes.Aborted && status.Code(err) != codes.Unavailable {

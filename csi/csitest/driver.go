@@ -1,6 +1,6 @@
-// Package csitest is a CSI driver for tests that makes trouble on purpose. It serves the real protocol on a real socket and makes real
-// mounts; each of its calls can be delayed, fail before, within or after its effect, lose its connection, or end the driver. It holds
-// who calls it to the specification, and what was wrong it keeps as violations.
+// Package csitest is a CSI driver for tests that makes trouble on purpose. It serves the real protocol on a real socket
+// and makes real mounts; each of its calls can be delayed, fail before, within or after its effect, lose its
+// connection, or end the driver. It holds who calls it to the specification, and what was wrong it keeps as violations.
 package csitest
 
 import (
@@ -47,7 +47,8 @@ type Options struct {
 	MaxVolumes   int64
 	Capacity     int64 // in bytes, of all volumes; 0: there is no end
 
-	// AnyVolume has the driver take volumes that it has not made, as a handle in a PersistentVolume that an administrator wrote.
+	// AnyVolume has the driver take volumes that it has not made, as a handle in a PersistentVolume that an
+	// administrator wrote.
 	AnyVolume bool
 	// Roots are the directories that staging and target paths have to be below; none: anywhere.
 	Roots []string
@@ -81,8 +82,8 @@ func (o *Options) defaults() {
 	}
 }
 
-// Driver is a driver. It lives as long as what is in its directory: a Driver that is opened on the directory of another one is the same
-// driver after a restart.
+// Driver is a driver. It lives as long as what is in its directory: a Driver that is opened on the directory of another
+// one is the same driver after a restart.
 type Driver struct {
 	opts   Options
 	store  store
@@ -137,8 +138,8 @@ func Open(o Options) (*Driver, error) {
 	return &Driver{opts: o, store: store{o.Dir, o.Kind}, ledger: l, judge: judge{o, l}, exits: make(chan struct{}, 1)}, nil
 }
 
-// Start serves a driver until the end of the test, which then takes away what the driver has mounted, and which fails if there was a
-// violation.
+// Start serves a driver until the end of the test, which then takes away what the driver has mounted, and which fails
+// if there was a violation.
 func Start(t testing.TB, o Options) *Driver {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -214,11 +215,12 @@ func listen(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// Stop ends the service, and returns when no call does anything any more. What is mounted stays, as when a driver is updated. A driver
-// that is stopped is not started again by itself.
+// Stop ends the service, and returns when no call does anything any more. What is mounted stays, as when a driver is
+// updated. A driver that is stopped is not started again by itself.
 func (d *Driver) Stop() { d.finish(false) }
 
-// Crash ends the service as its death would: who waits for an answer gets none. Calls that have an effect just now have it first.
+// Crash ends the service as its death would: who waits for an answer gets none. Calls that have an effect just now have
+// it first.
 func (d *Driver) Crash() { d.finish(d.opts.Respawn) }
 
 func (d *Driver) finish(again bool) {

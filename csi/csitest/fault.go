@@ -13,7 +13,8 @@ import (
 // When is where in a call a fault happens.
 type When string
 
-// The places of a fault. Within is after a part of the effect: what a call makes first is made, the rest is not, and is not remembered.
+// The places of a fault. Within is after a part of the effect: what a call makes first is made, the rest is not, and is
+// not remembered.
 const (
 	Before When = "before"
 	Within When = "within"

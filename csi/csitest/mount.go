@@ -20,7 +20,8 @@ import (
 
 const (
 	defaultBytes = 32 << 20
-	// canary is a file in each volume that is a directory. Where it is gone, somebody has removed what was in the volume.
+	// canary is a file in each volume that is a directory. Where it is gone, somebody has removed what was in the
+	// volume.
 	canary = ".csitest"
 )
 

@@ -23,8 +23,8 @@ func nodeCalls() []csi.NodeServiceCapability_RPC_Type {
 	}
 }
 
-// VolumeCondition is the capability that drivers have until version 1.12 of the specification: a condition in the answer of
-// NodeGetVolumeStats.
+// VolumeCondition is the capability that drivers have until version 1.12 of the specification: a condition in the
+// answer of NodeGetVolumeStats.
 const VolumeCondition csi.NodeServiceCapability_RPC_Type = 4
 
 const (

@@ -57,7 +57,8 @@ func (svc nodeService) NodeGetVolumeStats(_ context.Context, in *csi.NodeGetVolu
 	return out, nil
 }
 
-// condition is the field of NodeGetVolumeStatsResponse that version 1.13 of the specification has taken out: abnormal and a message.
+// condition is the field of NodeGetVolumeStatsResponse that version 1.13 of the specification has taken out: abnormal
+// and a message.
 func condition(v *Volume) []byte {
 	var c []byte
 	if v.Abnormal != "" {

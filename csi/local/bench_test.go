@@ -21,7 +21,8 @@ func BenchmarkDirectory(b *testing.B) {
 	must(b, r.remove(id))
 }
 
-// BenchmarkLoop is the first stage and publish of a volume with a file system of its own, to be held against BenchmarkByHand.
+// BenchmarkLoop is the first stage and publish of a volume with a file system of its own, to be held against
+// BenchmarkByHand.
 func BenchmarkLoop(b *testing.B) {
 	r, c := newRig(b), mounted("ext4")
 	for i := 0; b.Loop(); i++ {

@@ -1,5 +1,5 @@
-// Package local is the driver local.csi.berth.node: volumes on the disks of this machine, as directories, images with loop devices, or
-// logical volumes. It speaks CSI on a unix socket, and serves any kubelet.
+// Package local is the driver local.csi.berth.node: volumes on the disks of this machine, as directories, images with
+// loop devices, or logical volumes. It speaks CSI on a unix socket, and serves any kubelet.
 package local
 
 import (
@@ -32,14 +32,16 @@ type Config struct {
 	Overcommit float64
 	// MaxVolumes is how many volumes the node takes at once; 0: as many as are asked for.
 	MaxVolumes int64
-	// VolumeGroup is the volume group of LVM for volumes of the type lvm, and ThinPool the pool in it; "": there are none.
+	// VolumeGroup is the volume group of LVM for volumes of the type lvm, and ThinPool the pool in it; "": there are
+	// none.
 	VolumeGroup, ThinPool string
 	Log                   *slog.Logger
 
 	step steps
 }
 
-// Driver is the driver on one data directory. Each of its parts has what it keeps to itself, and uses those above it only.
+// Driver is the driver on one data directory. Each of its parts has what it keeps to itself, and uses those above it
+// only.
 type Driver struct {
 	cfg       Config
 	lock      *os.File
@@ -56,8 +58,8 @@ type Driver struct {
 	meter     *meter
 }
 
-// Open takes the data directory, and finishes or undoes what was cut off when the last driver on it was killed. What fails of that is logged
-// and tried again when it is asked for.
+// Open takes the data directory, and finishes or undoes what was cut off when the last driver on it was killed. What
+// fails of that is logged and tried again when it is asked for.
 func Open(ctx context.Context, c Config) (*Driver, error) {
 	if !nodeID.MatchString(c.NodeID) {
 		return nil, fmt.Errorf("node ID %q: must be the name of a node, at most 63 letters, digits, '-', '_' and '.'", c.NodeID)

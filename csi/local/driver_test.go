@@ -41,7 +41,8 @@ type rig struct {
 	stop       func()
 }
 
-// newRig starts a driver on a directory of the test. In the end nothing may be mounted there, and no loop device be left.
+// newRig starts a driver on a directory of the test. In the end nothing may be mounted there, and no loop device be
+// left.
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -72,8 +73,8 @@ func rigOn(t testing.TB, dir string) *rig {
 	return r
 }
 
-// loopsLeft are the devices of images once the kernel has taken away those that it is about to: a mount namespace that somebody made
-// meanwhile has a copy of each mount, until it goes.
+// loopsLeft are the devices of images once the kernel has taken away those that it is about to: a mount namespace that
+// somebody made meanwhile has a copy of each mount, until it goes.
 func loopsLeft(dir string) (left []loop.Attached, err error) {
 	for range 1000 {
 		if left, err = loop.Under(dir); err != nil || len(left) == 0 {

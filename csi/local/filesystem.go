@@ -14,7 +14,8 @@ import (
 	"github.com/berth-node/berth/internal/mount"
 )
 
-// format makes a file system. A volume is formatted only once that is complete and on the disk: until then nobody has had it.
+// format makes a file system. A volume is formatted only once that is complete and on the disk: until then nobody has
+// had it.
 func (st *stager) format(ctx context.Context, v *record.Volume, device string) error {
 	// What is not there need not be discarded, and is zeros.
 	var options []string
@@ -92,7 +93,8 @@ func (st *stager) trim(id, path string) {
 	}
 }
 
-// untwin gives a file system of btrfs an identity of its own when it is a copy: the kernel would take two with one UUID for two parts of one.
+// untwin gives a file system of btrfs an identity of its own when it is a copy: the kernel would take two with one UUID
+// for two parts of one.
 func (st *stager) untwin(ctx context.Context, v *record.Volume, device string) error {
 	if !v.Twin {
 		return nil

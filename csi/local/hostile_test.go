@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// What is asked for by a name that is a path becomes a volume like any other, with nothing outside of the data directory.
+// What is asked for by a name that is a path becomes a volume like any other, with nothing outside of the data
+// directory.
 func TestHostileNames(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"../../../../etc/x", "/etc/passwd", "a/b", ".", "..", "\x00", "name\nwith", strings.Repeat("n", maxName), "%2e%2e", "é"} {

@@ -105,7 +105,8 @@ func (i *inlines) publishInline(ctx context.Context, r *csi.NodePublishVolumeReq
 
 func (i *inlines) inlineStaging(id string) string { return filepath.Join(i.dir, id) }
 
-// unpublishInline takes a pod's inline volume away, with its data. done is false when the ID is that of another kind of volume.
+// unpublishInline takes a pod's inline volume away, with its data. done is false when the ID is that of another kind of
+// volume.
 func (i *inlines) unpublishInline(ctx context.Context, id, target string) (done bool, err error) {
 	if record.IsID(id) {
 		return false, nil

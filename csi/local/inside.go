@@ -82,7 +82,8 @@ func connOf(fd int) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// Used says whether a data directory has volumes, snapshots or damaged records. One that cannot be read counts as one that has.
+// Used says whether a data directory has volumes, snapshots or damaged records. One that cannot be read counts as one
+// that has.
 func Used(dataDir string) bool {
 	for _, d := range []string{"records/volumes", "records/snapshots", "records/groups", "volumes", "images", "inline", "quarantine"} {
 		files, err := os.ReadDir(filepath.Join(dataDir, d))

@@ -31,8 +31,8 @@ func TestProcess(t *testing.T) {
 	must(t, d.Run(context.Background(), "unix://"+filepath.Join(dir, "csi.sock"), ""))
 }
 
-// A driver that is killed at any moment of any call goes on where it was: who repeats his calls has his volume in the end, with its data, and
-// what nobody wants is gone.
+// A driver that is killed at any moment of any call goes on where it was: who repeats his calls has his volume in the
+// end, with its data, and what nobody wants is gone.
 func TestKilled(t *testing.T) {
 	r := newRig(t)
 	r.stop()
@@ -135,7 +135,8 @@ func (r *rig) roundOfKills(round int, over <-chan struct{}, c *csi.VolumeCapabil
 	}
 }
 
-// afterKills takes away what the last round has left, as whoever asked for it would, and looks that nothing else is there.
+// afterKills takes away what the last round has left, as whoever asked for it would, and looks that nothing else is
+// there.
 func (r *rig) afterKills() {
 	r.t.Helper()
 	r.start()

@@ -24,8 +24,8 @@ func capacity(bytes int64, s shape) *csi.GetCapacityResponse {
 	}
 }
 
-// page is the part of rows, which are in the order of their IDs, that comes after those before. A token is the last ID of the page before, so
-// that it is good for the next one whatever is made or removed between.
+// page is the part of rows, which are in the order of their IDs, that comes after those before. A token is the last ID
+// of the page before, so that it is good for the next one whatever is made or removed between.
 func page[T record.Keyed](rows []T, most int32, token string) (part []T, next string, err error) {
 	if most < 0 {
 		return nil, "", invalid("max_entries", "%d: must not be negative", most)

@@ -59,8 +59,8 @@ const (
 	groupKind    = "g"
 )
 
-// idOf is the ID of what is asked for by a name: one name has one ID, so that asking twice finds the same, and whatever a name has in it,
-// the ID can be part of a path.
+// idOf is the ID of what is asked for by a name: one name has one ID, so that asking twice finds the same, and whatever
+// a name has in it, the ID can be part of a path.
 func idOf(kind, name string) string {
 	sum := sha256.Sum256([]byte(kind + "\x00" + name))
 	return kind + "-" + hex.EncodeToString(sum[:16])

@@ -46,7 +46,8 @@ func passphraseOf(secrets map[string]string) (string, error) {
 	return p, nil
 }
 
-// openLocked opens the encrypted device of a volume, which gets a header where none was ever complete, and is the device within.
+// openLocked opens the encrypted device of a volume, which gets a header where none was ever complete, and is the
+// device within.
 func (st *stager) openLocked(ctx context.Context, v *record.Volume, device string, secrets map[string]string) (string, error) {
 	passphrase, err := passphraseOf(secrets)
 	if err != nil {

@@ -83,7 +83,8 @@ func (p *publisher) publish(ctx context.Context, v record.Volume, r *csi.NodePub
 	return nil
 }
 
-// alone says why a volume that has users cannot have one more (CSI, "NodePublishVolume", the table for SINGLE_NODE_MULTI_WRITER).
+// alone says why a volume that has users cannot have one more (CSI, "NodePublishVolume", the table for
+// SINGLE_NODE_MULTI_WRITER).
 func alone(u record.Use, target string, want record.Target) error {
 	const many = int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER)
 	for other, has := range u.Targets {
@@ -174,7 +175,8 @@ func (p *publisher) unpublish(ctx context.Context, v record.Volume, target strin
 	return nil
 }
 
-// isFree says whether nothing is at a path but an empty mount point, which it removes. Of a volume that is gone, nothing is left to be done then.
+// isFree says whether nothing is at a path but an empty mount point, which it removes. Of a volume that is gone,
+// nothing is left to be done then.
 func isFree(path string) bool {
 	mounted, err := mount.Is(path)
 	if err != nil || mounted {

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-node/berth/csi/local/record"
 )
 
-// records are what is known of volumes, snapshots, groups, and of where volumes are mounted. What is done with one of them is done under the
-// lock of its ID.
+// records are what is known of volumes, snapshots, groups, and of where volumes are mounted. What is done with one of
+// them is done under the lock of its ID.
 type records struct {
 	volumes *record.Table[record.Volume]
 	snaps   *record.Table[record.Snapshot]

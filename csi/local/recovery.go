@@ -20,8 +20,8 @@ type recovery struct {
 	log       *slog.Logger
 }
 
-// recover has the kernel and the disk be what the records say: what was being made or removed is removed, since whoever wants it asks for
-// it again.
+// recover has the kernel and the disk be what the records say: what was being made or removed is removed, since whoever
+// wants it asks for it again.
 func (r *recovery) recover(ctx context.Context) {
 	for _, u := range r.records.uses.All() {
 		if err := r.settle(u); err != nil {

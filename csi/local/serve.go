@@ -22,8 +22,9 @@ const maxMessage = 4 << 20
 // stopTime is how long calls have to end when the driver does.
 const stopTime = 10 * time.Second
 
-// Serve serves the driver's services on a unix socket, given by its path or as a unix:// URL, until ctx ends. The caller has the data directory
-// to itself, and so the socket: one that is left of a driver before is replaced, one that somebody listens on is an error.
+// Serve serves the driver's services on a unix socket, given by its path or as a unix:// URL, until ctx ends. The
+// caller has the data directory to itself, and so the socket: one that is left of a driver before is replaced, one that
+// somebody listens on is an error.
 func (d *Driver) Serve(ctx context.Context, endpoint string) error {
 	at, err := socket.Path(endpoint)
 	if err != nil {

@@ -58,7 +58,8 @@ func (sp *space) promised(ctx context.Context, ofLVM bool, except string) (more,
 	return more, taken
 }
 
-// available is how many bytes can still be promised. With an overcommit of 1 that is what is free, less what is promised and not yet taken.
+// available is how many bytes can still be promised. With an overcommit of 1 that is what is free, less what is
+// promised and not yet taken.
 func (sp *space) available(ctx context.Context, kind, except string) (int64, error) {
 	free, err := sp.backends.storage(kind).Free(ctx)
 	if err != nil {
@@ -68,7 +69,8 @@ func (sp *space) available(ctx context.Context, kind, except string) (int64, err
 	return max(0, int64(sp.overcommit*float64(free+taken))-taken-more), nil
 }
 
-// reserve promises bytes by writing a record; no two do at once. except is the ID of what has been promised something, and gets more.
+// reserve promises bytes by writing a record; no two do at once. except is the ID of what has been promised something,
+// and gets more.
 func (sp *space) reserve(ctx context.Context, kind, except string, bytes int64, write func() error) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()

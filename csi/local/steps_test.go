@@ -54,7 +54,8 @@ func TestStep(t *testing.T) {
 	must(t, life{d, os.Getenv(stepKind), dir}.do(context.Background(), act))
 }
 
-// killAt runs a driver that is killed at a step of an act, or, with no act, of its start; false: it has come to its end before.
+// killAt runs a driver that is killed at a step of an act, or, with no act, of its start; false: it has come to its end
+// before.
 func (r *rig) killAt(kind, act string, step int) bool {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.t.Context(), os.Args[0], "-test.run=^TestStep$")
@@ -67,8 +68,8 @@ func (r *rig) killAt(kind, act string, step int) bool {
 	return err != nil
 }
 
-// A driver that is killed at any step goes on there: who asks again has what he asked for, and who gives up instead leaves nothing. The
-// driver that comes next may be killed at a step of its start, too.
+// A driver that is killed at any step goes on there: who asks again has what he asked for, and who gives up instead
+// leaves nothing. The driver that comes next may be killed at a step of its start, too.
 func TestKilledAtEachStep(t *testing.T) {
 	stride := 1
 	if testing.Short() {
@@ -98,7 +99,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// killedThen has a driver be killed at a step of an act, and the next one do another act; false: the first had come to its end.
+// killedThen has a driver be killed at a step of an act, and the next one do another act; false: the first had come to
+// its end.
 func (r *rig) killedThen(l life, act string, step int, then string) bool {
 	r.t.Helper()
 	r.stop()

@@ -97,8 +97,8 @@ func (b *backends) makeStorage(ctx context.Context, v *record.Volume) error {
 	return b.devices(v.Type).Grow(ctx, v.ID, deviceBytes(v.Content))
 }
 
-// growStorage has what a volume is stored in be as large as the record says. A crash between the record and this is made good here, too, when
-// the volume is staged or expanded next.
+// growStorage has what a volume is stored in be as large as the record says. A crash between the record and this is
+// made good here, too, when the volume is staged or expanded next.
 func (b *backends) growStorage(ctx context.Context, v record.Volume) error {
 	if v.Type != typeDirectory {
 		return b.devices(v.Type).Grow(ctx, v.ID, deviceBytes(v.Content))

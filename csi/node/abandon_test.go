@@ -7,8 +7,8 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// TestAbandon wants a pod to go whose driver is gone for good, once somebody has said so, and nothing of it to be left; pods that stay keep
-// the volume.
+// TestAbandon wants a pod to go whose driver is gone for good, once somebody has said so, and nothing of it to be left;
+// pods that stay keep the volume.
 func TestAbandon(t *testing.T) {
 	h := newHouse(t)
 	h.volume("v")

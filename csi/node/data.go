@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
-// data is what is beside a volume's mount, as kubelet writes it for its own start. Here it is what a record is made from again that was
-// lost.
+// data is what is beside a volume's mount, as kubelet writes it for its own start. Here it is what a record is made
+// from again that was lost.
 type data struct {
 	Driver    string `json:"driverName"`
 	Handle    string `json:"volumeHandle"`
@@ -66,8 +66,8 @@ func readData(dir string) (data, bool) {
 	return d, true
 }
 
-// rebuild makes records again that were lost, from what is beside the volumes in the pods' directories, and beside block devices: without
-// one nobody would undo them.
+// rebuild makes records again that were lost, from what is beside the volumes in the pods' directories, and beside
+// block devices: without one nobody would undo them.
 func (m *ledger) rebuild() error {
 	dirs, err := filepath.Glob(filepath.Join(globEscape(m.layout.root), "pods", "*", "volumes", pluginName, "*", dataFile))
 	if err != nil {

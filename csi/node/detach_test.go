@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestDetachSecret wants the controller to have the Secret of an attachment when it takes it back, after a restart too, and no record to
-// have what is in it.
+// TestDetachSecret wants the controller to have the Secret of an attachment when it takes it back, after a restart too,
+// and no record to have what is in it.
 func TestDetachSecret(t *testing.T) {
 	h := newHouse(t, func(d *dirDriver) {
 		d.ctrl = []spec.ControllerServiceCapability_RPC_Type{spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Expand has a volume be larger on the node, after its controller has made it so. It returns the size, or 0 where no pod has the volume and
-// the next that gets it will have that done; that is remembered, and 0 bytes have it forgotten.
+// Expand has a volume be larger on the node, after its controller has made it so. It returns the size, or 0 where no
+// pod has the volume and the next that gets it will have that done; that is remembered, and 0 bytes have it forgotten.
 func (m *Manager) Expand(ctx context.Context, e Expansion) (int64, error) {
 	size, err := m.expand(ctx, e)
 	if err != nil {
@@ -86,8 +86,8 @@ func (x expanding) due(v *entry, e Expansion) error {
 	return x.m.ledger.keep(v, &next)
 }
 
-// expandDue expands a volume that a pod gets where that is due. One that cannot be expanded is as good as it was: its pod gets it, and it
-// stays due.
+// expandDue expands a volume that a pod gets where that is due. One that cannot be expanded is as good as it was: its
+// pod gets it, and it stays due.
 func (x expanding) expandDue(ctx context.Context, v *entry, d *csi.Driver, secrets map[string]string) {
 	if v.record.Expand == nil || x.m.ledger.mayTry(&v.expand) != nil {
 		return

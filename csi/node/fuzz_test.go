@@ -58,7 +58,8 @@ func FuzzMounts(f *testing.F) {
 	})
 }
 
-// BenchmarkPublish is a directory volume staged and published for a pod; BenchmarkRecord what its record alone takes on this disk.
+// BenchmarkPublish is a directory volume staged and published for a pod; BenchmarkRecord what its record alone takes on
+// this disk.
 func BenchmarkPublish(b *testing.B) {
 	h := newHouse(b)
 	h.volume("v")

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-node/berth/internal/patience"
 )
 
-// Manager has the volumes of all drivers on this node. It is safe for concurrent use: what is done with one volume is done one after
-// another, with different ones at once.
+// Manager has the volumes of all drivers on this node. It is safe for concurrent use: what is done with one volume is
+// done one after another, with different ones at once.
 type Manager struct {
 	cfg     Config
 	ledger  *ledger
@@ -61,8 +61,8 @@ type entry struct {
 	abandoned bool // the next pod that goes does not wait for the driver; guarded by ledger.mu
 }
 
-// New reads the records and returns a Manager. Records that cannot be read are put aside, and are [Manager.Problems]. It fails for what is
-// not a record's own.
+// New reads the records and returns a Manager. Records that cannot be read are put aside, and are [Manager.Problems].
+// It fails for what is not a record's own.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -152,8 +152,8 @@ func (m *ledger) newEntry(key, driver string) *entry {
 	}
 }
 
-// leave lets go an entry that says nothing any more: a volume that failed is remembered until its time is over, so that it is not tried at
-// once again.
+// leave lets go an entry that says nothing any more: a volume that failed is remembered until its time is over, so that
+// it is not tried at once again.
 func (m *ledger) leave(v *entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,7 +321,8 @@ func (r *retry) failed(now time.Time, err error) {
 // soon has the next try be at once, and the one after it soon.
 func (r *retry) soon() { r.delay, r.until = 0, time.Time{} }
 
-// Backoff is the error of a volume that failed a short time ago, and is not tried again before Until, unless its driver is registered again.
+// Backoff is the error of a volume that failed a short time ago, and is not tried again before Until, unless its driver
+// is registered again.
 type Backoff struct {
 	Until time.Time
 	Last  error

@@ -24,8 +24,8 @@ func (h *house) recordPath(id string) string {
 	return filepath.Join(h.root, "csi", key(driverName, id)+recordSuffix)
 }
 
-// TestDamaged: a record that cannot be read is put aside and named, the others go on, and from what is beside the volume in the pod's
-// directory it is made again.
+// TestDamaged: a record that cannot be read is put aside and named, the others go on, and from what is beside the
+// volume in the pod's directory it is made again.
 func TestDamaged(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "half": `{"version":1,"dri`, "no version": `{"driver":"a","handle":"b","name":"c"}`, "not JSON": "\x00\x01",

@@ -66,15 +66,16 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// isMount says whether something is mounted on path, without asking its file system: nothing is wanted of it but what the kernel has.
+// isMount says whether something is mounted on path, without asking its file system: nothing is wanted of it but what
+// the kernel has.
 func isMount(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, 0, &st)
 	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// patiently does what may never come to an end, as with a file system whose server has gone. It is waited for for a while, and not begun
-// again before it has ended after all.
+// patiently does what may never come to an end, as with a file system whose server has gone. It is waited for for a
+// while, and not begun again before it has ended after all.
 func (u undoing) patiently(ctx context.Context, what string, act func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, hangsAfter)
 	defer cancel()
@@ -91,7 +92,8 @@ func (u undoing) seen(ctx context.Context, path string) done {
 	return done{Mount: err == nil && <-mounted}
 }
 
-// clear has nothing be mounted at path, and no mount point be there: what a driver must have done that has undone a volume.
+// clear has nothing be mounted at path, and no mount point be there: what a driver must have done that has undone a
+// volume.
 func (u undoing) clear(ctx context.Context, path string) error {
 	mounts, err := mountPoints()
 	if err != nil {

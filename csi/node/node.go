@@ -1,9 +1,9 @@
-// Package node makes the volumes of CSI drivers on this node, and takes them away again: each is staged once, published for every pod, and
-// undone after the last.
+// Package node makes the volumes of CSI drivers on this node, and takes them away again: each is staged once, published
+// for every pod, and undone after the last.
 //
-// Each volume has one record, which says what is to be undone, and is on the disk before anything of it is done. What of it is known to be
-// done is in a note beside the record, which counts until the machine starts again: without it everything is done once more, which the
-// specification has drivers stand.
+// Each volume has one record, which says what is to be undone, and is on the disk before anything of it is done. What
+// of it is known to be done is in a note beside the record, which counts until the machine starts again: without it
+// everything is done once more, which the specification has drivers stand.
 package node
 
 import (
@@ -71,14 +71,16 @@ type Request struct {
 	PodDir   string // the pod's directory: <Root>/pods/<uid>, without links
 	ReadOnly bool   // the pod must not write
 	PodInfo  bool   // the driver wants to know of the pod (podInfoOnMount)
-	// Group is who the files are to belong to, where the driver does that by itself (VOLUME_MOUNT_GROUP); nil: nobody in particular.
+	// Group is who the files are to belong to, where the driver does that by itself (VOLUME_MOUNT_GROUP); nil: nobody
+	// in particular.
 	Group *int64
 	// Attached says that the driver is not to be asked to attach it: nobody has to (attachRequired).
 	Attached bool
-	// AttachSecret is where Secrets.ControllerPublish is from: it is read again when the volume is detached. Its name alone is recorded.
+	// AttachSecret is where Secrets.ControllerPublish is from: it is read again when the volume is detached. Its name
+	// alone is recorded.
 	AttachSecret SecretRef
-	// Tokens are those of the pod's service account as JSON, for the driver; "": none. They go with the volume's context, or, when
-	// TokensInSecrets, with the secrets of publishing.
+	// Tokens are those of the pod's service account as JSON, for the driver; "": none. They go with the volume's
+	// context, or, when TokensInSecrets, with the secrets of publishing.
 	Tokens          string
 	TokensInSecrets bool
 	Secrets         Secrets

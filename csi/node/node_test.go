@@ -264,7 +264,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestDoubted: a volume that cannot be published to one pod is staged for the other that has it, and staged once more for the next.
+// TestDoubted: a volume that cannot be published to one pod is staged for the other that has it, and staged once more
+// for the next.
 func TestDoubted(t *testing.T) {
 	h := newHouse(t)
 	h.volume("v")

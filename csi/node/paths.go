@@ -36,8 +36,8 @@ func (l layout) stage(v *Volume) string {
 
 func (l layout) devices() string { return filepath.Join(l.csi(), "volumeDevices") }
 
-// blockData is the directory of what is beside a block volume, where kubelet has it; "": nowhere, since the name is that of another
-// directory there.
+// blockData is the directory of what is beside a block volume, where kubelet has it; "": nowhere, since the name is
+// that of another directory there.
 func (l layout) blockData(name string) string {
 	if name == "publish" || name == "staging" {
 		return ""
@@ -78,7 +78,8 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ephemeralHandle is what the driver knows an ephemeral volume by: each pod's has another one, and has it after a restart too.
+// ephemeralHandle is what the driver knows an ephemeral volume by: each pod's has another one, and has it after a
+// restart too.
 func ephemeralHandle(uid, name string) string { return "csi-" + digest(uid+"\x00"+name) }
 
 // isName says whether a name leads nowhere but into its own directory.
@@ -86,7 +87,8 @@ func isName(s string) bool {
 	return s != "" && len(s) <= unix.NAME_MAX && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00\n")
 }
 
-// mkdirs makes a directory with those above it that are not there, and does not look at it: what is mounted there may not answer.
+// mkdirs makes a directory with those above it that are not there, and does not look at it: what is mounted there may
+// not answer.
 func mkdirs(path string) error {
 	err := unix.Mkdir(path, dirMode)
 	if errors.Is(err, unix.ENOENT) && path != "/" {
@@ -108,8 +110,8 @@ func rmdirs(path string, n int) {
 	}
 }
 
-// removePoint removes what something was mounted on, which the driver may have done. It goes by names alone, so that what is mounted there is
-// neither asked nor touched: the kernel has mount points be busy.
+// removePoint removes what something was mounted on, which the driver may have done. It goes by names alone, so that
+// what is mounted there is neither asked nor touched: the kernel has mount points be busy.
 func removePoint(path string) error {
 	err := unix.Rmdir(path)
 	if errors.Is(err, unix.ENOTDIR) { // of a device: a file, which it may be a link to

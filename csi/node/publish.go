@@ -14,8 +14,9 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Publish gives a volume to a pod: attaches and stages it where that is to be done, and publishes it. For one that the pod has it does
-// nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too soon after another is [*Backoff].
+// Publish gives a volume to a pod: attaches and stages it where that is to be done, and publishes it. For one that the
+// pod has it does nothing. An error that waits for its driver is [csi.ErrNotRegistered]; one that comes too soon after
+// another is [*Backoff].
 func (m *Manager) Publish(ctx context.Context, r Request) (Published, error) {
 	if err := r.complete(m.ledger.layout); err != nil {
 		return Published{}, fmt.Errorf("publish volume: %w", err)
@@ -165,8 +166,8 @@ func (p *publishing) record() (*record, error) {
 	return next, p.m.ledger.free(p.v, next.Stage, p.path)
 }
 
-// free says which other volume is where one is to be: a driver that finds something there may take it for its own. So it is with a
-// PersistentVolume that says something else than when its pod got it.
+// free says which other volume is where one is to be: a driver that finds something there may take it for its own. So
+// it is with a PersistentVolume that says something else than when its pod got it.
 func (m *ledger) free(v *entry, stage, path string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +186,8 @@ func (m *ledger) free(v *entry, stage, path string) error {
 	return nil
 }
 
-// maxContext is how much a controller may have the node's service be told, in bytes: more than the specification's 4 KiB, as to nobody's harm.
+// maxContext is how much a controller may have the node's service be told, in bytes: more than the specification's 4
+// KiB, as to nobody's harm.
 const maxContext = 64 << 10
 
 func (p *publishing) attach(ctx context.Context) error {
@@ -259,8 +261,8 @@ func (p *publishing) publish(ctx context.Context) error {
 	return p.m.ledger.mark(p.v, func(n *note) { n.Published[p.path] = is })
 }
 
-// doubtStaged has a volume that is staged be staged once more before it is published: the driver may have lost what it has staged, as one
-// that is a file system's server has when it was restarted. For the pods that have it, it is staged.
+// doubtStaged has a volume that is staged be staged once more before it is published: the driver may have lost what it
+// has staged, as one that is a file system's server has when it was restarted. For the pods that have it, it is staged.
 func (p *publishing) doubtStaged() error {
 	if p.v.note.Staged == nil {
 		return nil
@@ -293,8 +295,8 @@ func (r *Request) volumeCapability(of *record, d *csi.Driver) *spec.VolumeCapabi
 	return v.capability(d)
 }
 
-// giveUp undoes what a final error has ended before the volume was published: with the use, unless others have it, goes all that was done
-// for it.
+// giveUp undoes what a final error has ended before the volume was published: with the use, unless others have it, goes
+// all that was done for it.
 func (p *publishing) giveUp(ctx context.Context) error {
 	if len(p.v.record.Uses) > 1 || p.v.note.published(p.path) {
 		return nil

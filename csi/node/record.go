@@ -139,8 +139,8 @@ func (j journal) mark(key string, n *note) error {
 	return nil
 }
 
-// forget removes a record, and then its note, which says nothing without it. It is not synced: what comes back after a loss of power is
-// undone once more.
+// forget removes a record, and then its note, which says nothing without it. It is not synced: what comes back after a
+// loss of power is undone once more.
 func (j journal) forget(key string) error {
 	for _, suffix := range []string{recordSuffix, noteSuffix} {
 		if err := os.Remove(j.path(key, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -212,7 +212,8 @@ func decode(data []byte, l layout) (*record, error) {
 	return r, nil
 }
 
-// readNote returns what is known to be done; of a note that says nothing, or was written before the machine was started, that is nothing.
+// readNote returns what is known to be done; of a note that says nothing, or was written before the machine was
+// started, that is nothing.
 func (j journal) readNote(key, boot string) *note {
 	data, err := readBounded(j.path(key, noteSuffix))
 	n := &note{}

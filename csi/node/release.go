@@ -15,8 +15,9 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Release takes all volumes away from the pod that has the directory, of which nothing else need be known, and undoes what no other pod
-// uses. It can be repeated, and is safe when Publish never ran. Afterwards nothing of this package is in the pod's directory.
+// Release takes all volumes away from the pod that has the directory, of which nothing else need be known, and undoes
+// what no other pod uses. It can be repeated, and is safe when Publish never ran. Afterwards nothing of this package is
+// in the pod's directory.
 func (m *Manager) Release(ctx context.Context, podDir string) error {
 	podDir = filepath.Clean(podDir)
 	var wait sync.WaitGroup
@@ -157,7 +158,8 @@ func (u undoing) clearPod(ctx context.Context, path string, block bool) error {
 	return nil
 }
 
-// unwind undoes all that was done for a volume that nobody has any more, and then there is no record of it, unless an expansion is due.
+// unwind undoes all that was done for a volume that nobody has any more, and then there is no record of it, unless an
+// expansion is due.
 func (u undoing) unwind(ctx context.Context, v *entry, d *csi.Driver) error {
 	if err := u.unstage(ctx, v, d); err != nil {
 		return err
@@ -226,7 +228,8 @@ func (u undoing) detach(ctx context.Context, v *entry, d *csi.Driver) error {
 	return nil
 }
 
-// attachSecret is what the driver was given to attach a volume. Where that cannot be read any more the driver is asked without: it may do.
+// attachSecret is what the driver was given to attach a volume. Where that cannot be read any more the driver is asked
+// without: it may do.
 func (u undoing) attachSecret(of *SecretRef) (map[string]string, error) {
 	if of == nil || u.m.cfg.Secret == nil {
 		return nil, nil

@@ -83,7 +83,8 @@ func (r *Request) mountGroup(d *csi.Driver) bool {
 	return r.Group != nil && !r.Block && d.Node(spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
 }
 
-// context is what the driver is told of the volume when it is published: with who uses it, where it wants that, by kubelet's names.
+// context is what the driver is told of the volume when it is published: with who uses it, where it wants that, by
+// kubelet's names.
 func (r *Request) context() map[string]string {
 	if !r.PodInfo && (r.Tokens == "" || r.TokensInSecrets) {
 		return r.Attributes

@@ -25,9 +25,10 @@ import (
 	"github.com/berth-node/berth/csi/csitest"
 )
 
-// TestSchedules has pods get and lose volumes in any order, several a volume and at once, while calls fail in every way, the driver ends and
-// the agent is killed between any two steps. In the end just what is wanted is mounted, the driver has seen no call that the specification
-// does not allow, and when all pods are gone nothing is left. BERTH_CSI_SCHEDULES is how many schedules there are, BERTH_CSI_SEED the first.
+// TestSchedules has pods get and lose volumes in any order, several a volume and at once, while calls fail in every
+// way, the driver ends and the agent is killed between any two steps. In the end just what is wanted is mounted, the
+// driver has seen no call that the specification does not allow, and when all pods are gone nothing is left.
+// BERTH_CSI_SCHEDULES is how many schedules there are, BERTH_CSI_SEED the first.
 func TestSchedules(t *testing.T) {
 	n, seed := 24, uint64(time.Now().UnixNano())
 	if s, err := strconv.Atoi(os.Getenv("BERTH_CSI_SCHEDULES")); err == nil {

@@ -16,8 +16,8 @@ import (
 // ErrNoStats is of a driver that has no statistics of volumes.
 var ErrNoStats = errors.New("the driver has no statistics of volumes")
 
-// Stats asks the driver for the statistics of a volume. path is where a pod has it; "": where any has it. It waits for nothing else that is
-// done with the volume, only for another who asks.
+// Stats asks the driver for the statistics of a volume. path is where a pod has it; "": where any has it. It waits for
+// nothing else that is done with the volume, only for another who asks.
 func (m *Manager) Stats(ctx context.Context, driver, handle, path string) (Stats, error) {
 	out, err := m.stats(ctx, driver, handle, path)
 	if err != nil {
@@ -112,7 +112,8 @@ func said(n int64) int64 {
 // maxText is how much is kept of what a driver says of a volume's health, in bytes.
 const maxText = 1 << 10
 
-// Fields of NodeGetVolumeStatsResponse until version 1.12 of the specification: volume_condition, and in it abnormal and message.
+// Fields of NodeGetVolumeStatsResponse until version 1.12 of the specification: volume_condition, and in it abnormal
+// and message.
 const (
 	fieldCondition = 2
 	fieldAbnormal  = 1

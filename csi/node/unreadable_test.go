@@ -40,7 +40,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestPlaceTaken wants no driver to be told of a place that another volume is in, as when a PersistentVolume is changed while a pod has it.
+// TestPlaceTaken wants no driver to be told of a place that another volume is in, as when a PersistentVolume is changed
+// while a pod has it.
 func TestPlaceTaken(t *testing.T) {
 	h := newHouse(t)
 	h.volume("v")

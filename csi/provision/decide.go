@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// Keep has what was made for a claim that is gone stay, until the claim is put back or [Manager.Delete] is called. The claim's name may also
-// be that of what was made ([State.Name]).
+// Keep has what was made for a claim that is gone stay, until the claim is put back or [Manager.Delete] is called. The
+// claim's name may also be that of what was made ([State.Name]).
 func (m *Manager) Keep(k Kind, claim Ref) error { return m.decide(k, claim, true) }
 
-// Delete has what was made for a claim that is gone be deleted at once. The claim's name may also be that of what was made.
+// Delete has what was made for a claim that is gone be deleted at once. The claim's name may also be that of what was
+// made.
 func (m *Manager) Delete(k Kind, claim Ref) error { return m.decide(k, claim, false) }
 
 func (m *Manager) decide(k Kind, claim Ref, keep bool) error {
@@ -75,8 +76,8 @@ func (m *Manager) missing(k Kind, claim Ref) (*item, error) {
 	return found[0], nil
 }
 
-// of are the items of a claim, in the order in which they count: what is wanted, then what is not being deleted, then by name. There is
-// more than one where the claim had another UID before. The lock is held.
+// of are the items of a claim, in the order in which they count: what is wanted, then what is not being deleted, then
+// by name. There is more than one where the claim had another UID before. The lock is held.
 func (m *Manager) of(k Kind, claim Ref) []*item {
 	var out []*item
 	for _, i := range m.items {

@@ -12,7 +12,8 @@ import (
 	"github.com/berth-node/berth/csi/csitest"
 )
 
-// TestBackBeforeDelete wants a claim that is back to have its data as long as the driver was not called, or has refused to delete them.
+// TestBackBeforeDelete wants a claim that is back to have its data as long as the driver was not called, or has refused
+// to delete them.
 func TestBackBeforeDelete(t *testing.T) {
 	for name, prevent := range map[string]func(*house) (undo func()){
 		"the driver is not there": func(h *house) func() {
@@ -64,7 +65,8 @@ func TestBackBeforeDelete(t *testing.T) {
 	}
 }
 
-// TestBackAfterDelete wants a volume not to be used any more that its driver may have begun to delete, and the claim to have a new one.
+// TestBackAfterDelete wants a volume not to be used any more that its driver may have begun to delete, and the claim to
+// have a new one.
 func TestBackAfterDelete(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.want([]Claim{claim("a")}, nil)

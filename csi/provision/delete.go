@@ -85,8 +85,8 @@ func (a acts) grace(c *Claim) time.Duration {
 	return a.m.cfg.Grace
 }
 
-// remove has the driver delete it, and then there is no record of it. Until the driver is called the claim, put back, has its data: what
-// could keep it from being called is found out before the record says that it was.
+// remove has the driver delete it, and then there is no record of it. Until the driver is called the claim, put back,
+// has its data: what could keep it from being called is found out before the record says that it was.
 func (a acts) remove(ctx context.Context, i *item) error {
 	r := i.record
 	call, err := a.deletion(r)

@@ -14,7 +14,8 @@ import (
 // long is more than the grace.
 const long = 2 * time.Hour
 
-// TestHeld wants a volume to stay whose claim is there, though nothing would be made for it now: its class is gone, or it names a volume.
+// TestHeld wants a volume to stay whose claim is there, though nothing would be made for it now: its class is gone, or
+// it names a volume.
 func TestHeld(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	held, pending := claim("a"), claim("b")
@@ -40,7 +41,8 @@ func TestHeld(t *testing.T) {
 	h.volumes()
 }
 
-// TestOtherNode wants a claim to have its volume though the node has got another name, from which UIDs of claims are made.
+// TestOtherNode wants a claim to have its volume though the node has got another name, from which UIDs of claims are
+// made.
 func TestOtherNode(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.want([]Claim{claim("a")}, nil)
@@ -106,8 +108,8 @@ func TestUnreadableUsers(t *testing.T) {
 	}
 }
 
-// TestFoundAgain wants the volume of a claim whose record is lost to be found, and never to be deleted when it is not as asked for now: it
-// was made larger than the claim's limit.
+// TestFoundAgain wants the volume of a claim whose record is lost to be found, and never to be deleted when it is not
+// as asked for now: it was made larger than the claim's limit.
 func TestFoundAgain(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.want([]Claim{c2("a", 4<<20)}, nil)
@@ -133,7 +135,8 @@ func TestFoundAgain(t *testing.T) {
 	h.volumes()
 }
 
-// TestLaterRecord wants a record that another version has written not to be written over, and nothing to be called by it.
+// TestLaterRecord wants a record that another version has written not to be written over, and nothing to be called by
+// it.
 func TestLaterRecord(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.stop()

@@ -83,7 +83,8 @@ func New(c Config) (*Manager, error) {
 // Problems are records that cannot be read.
 func (m *Manager) Problems() []string { return slices.Clone(m.problems) }
 
-// Want says all that is wanted, and what others have. What is not among it counts as missing from then on, so it must be complete.
+// Want says all that is wanted, and what others have. What is not among it counts as missing from then on, so it must
+// be complete.
 func (m *Manager) Want(volumes, snapshots []Claim, others ...Handle) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,16 +130,16 @@ type claimOf struct {
 	ref  Ref
 }
 
-// Doubt says whether there may be claims that nobody sees, as where nothing at all is in the manifests, since their directory is not
-// mounted. Meanwhile no time of a grace passes.
+// Doubt says whether there may be claims that nobody sees, as where nothing at all is in the manifests, since their
+// directory is not mounted. Meanwhile no time of a grace passes.
 func (m *Manager) Doubt(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.doubt = on
 }
 
-// made are the UIDs of the claims that something was made for, which is theirs though they would get other ones now, as when the node
-// has got another name; the lock is held.
+// made are the UIDs of the claims that something was made for, which is theirs though they would get other ones now, as
+// when the node has got another name; the lock is held.
 func (m *Manager) made() map[claimOf]string {
 	out, by := map[claimOf]string{}, map[claimOf]*item{}
 	for _, i := range m.items {

@@ -1,9 +1,10 @@
-// Package provision has CSI drivers make the volumes and snapshots that this node's claims ask for, and delete them when nobody wants them
-// any more: what a cluster has controllers for.
+// Package provision has CSI drivers make the volumes and snapshots that this node's claims ask for, and delete them
+// when nobody wants them any more: what a cluster has controllers for.
 //
-// Each volume and snapshot has one record, which is on the disk before its driver is called, and has all that is needed to call it with the
-// same arguments again. Its name comes from the claim's UID, so that a call whose answer was lost finds what it made. Nothing is deleted
-// before its claim was missing for the whole grace while an agent ran and looked: until then the claim, put back, has its data.
+// Each volume and snapshot has one record, which is on the disk before its driver is called, and has all that is needed
+// to call it with the same arguments again. Its name comes from the claim's UID, so that a call whose answer was lost
+// finds what it made. Nothing is deleted before its claim was missing for the whole grace while an agent ran and
+// looked: until then the claim, put back, has its data.
 package provision
 
 import (
@@ -95,7 +96,8 @@ type Class struct {
 	Topologies []map[string][]string `json:"topologies,omitempty"`
 }
 
-// Source is what a volume is made of, or a snapshot is of: one of these. Claims and snapshots by name are of the same namespace.
+// Source is what a volume is made of, or a snapshot is of: one of these. Claims and snapshots by name are of the same
+// namespace.
 type Source struct {
 	Claim          string `json:"claim,omitempty"`
 	Snapshot       string `json:"snapshot,omitempty"`
@@ -110,10 +112,11 @@ type Claim struct {
 	Class       Class             `json:"class"`
 	Annotations map[string]string `json:"-"` // which names of Secrets may be made of
 	Source      Source            `json:"source,omitzero"`
-	// Waits says that nothing is made yet, since no pod needs it (WaitForFirstConsumer). It counts only until it is made.
+	// Waits says that nothing is made yet, since no pod needs it (WaitForFirstConsumer). It counts only until it is
+	// made.
 	Waits bool `json:"-"`
-	// Held says that there is such a claim, for which nothing is to be made: its class is gone, or it names another volume. What was
-	// made for it before stays as it is.
+	// Held says that there is such a claim, for which nothing is to be made: its class is gone, or it names another
+	// volume. What was made for it before stays as it is.
 	Held bool `json:"-"`
 	// Ephemeral ones are of a pod, and go with it: they have no grace.
 	Ephemeral bool `json:"ephemeral,omitempty"`
@@ -125,7 +128,8 @@ type Claim struct {
 	AccessModes []node.AccessMode `json:"accessModes,omitempty"`
 }
 
-// Handle names what somebody else says there is, as a PersistentVolume of a manifest: it is not deleted, whoever it was made for.
+// Handle names what somebody else says there is, as a PersistentVolume of a manifest: it is not deleted, whoever it was
+// made for.
 type Handle struct {
 	Kind           Kind
 	Driver, Handle string

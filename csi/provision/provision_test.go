@@ -297,7 +297,8 @@ func TestWaits(t *testing.T) {
 	h.volumes("v-pvc-uid-a")
 }
 
-// TestUncertain wants a call whose answer is lost to be made once more with the same arguments, even when nobody wants it any more.
+// TestUncertain wants a call whose answer is lost to be made once more with the same arguments, even when nobody wants
+// it any more.
 func TestUncertain(t *testing.T) {
 	for _, when := range []csitest.When{csitest.Before, csitest.Within, csitest.After} {
 		t.Run(string(when), func(t *testing.T) {
@@ -504,8 +505,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// TestRandom wants the driver to have just the volumes that are wanted after any order of claims that come and go, faults, and agents that
-// end.
+// TestRandom wants the driver to have just the volumes that are wanted after any order of claims that come and go,
+// faults, and agents that end.
 func TestRandom(t *testing.T) {
 	n, seed := 20, uint64(time.Now().UnixNano())
 	if s, err := strconv.Atoi(os.Getenv("BERTH_CSI_SCHEDULES")); err == nil {

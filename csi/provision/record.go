@@ -89,8 +89,8 @@ func (j journal) forget(name string) error {
 	return nil
 }
 
-// load reads all records; those that make no sense are put aside, and named in problems. Those that make sense to others, or on another
-// day, stay, and nothing is done by their names: why is in blocked.
+// load reads all records; those that make no sense are put aside, and named in problems. Those that make sense to
+// others, or on another day, stay, and nothing is done by their names: why is in blocked.
 func (j journal) load() (all map[string]*record, problems []string, blocked map[string]string, err error) {
 	files, err := os.ReadDir(j.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it is made with the first record

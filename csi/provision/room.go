@@ -43,8 +43,8 @@ func allowed(terms []map[string][]string, topology, labels map[string]string) er
 	return fmt.Errorf("its class allows no volumes on this node (allowedTopologies): %s", why)
 }
 
-// room adds to what a driver says that has no room for a volume how much it has, where it tells. It is not asked before: it may have made
-// the volume already, and has it by the name then, however full it is.
+// room adds to what a driver says that has no room for a volume how much it has, where it tells. It is not asked
+// before: it may have made the volume already, and has it by the name then, however full it is.
 func (a acts) room(ctx context.Context, d *csi.Driver, r *record, err error) error {
 	full := csi.CodeOf(err) == codes.ResourceExhausted || csi.CodeOf(err) == codes.OutOfRange
 	if r.Kind != Volume || !full || !d.Controller(spec.ControllerServiceCapability_RPC_GET_CAPACITY) {

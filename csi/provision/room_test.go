@@ -11,7 +11,8 @@ import (
 	"github.com/berth-node/berth/csi/csitest"
 )
 
-// TestAllowedTopologies wants volumes of a class to be made only where it allows them: where the driver says, and else by the node's labels.
+// TestAllowedTopologies wants volumes of a class to be made only where it allows them: where the driver says, and else
+// by the node's labels.
 func TestAllowedTopologies(t *testing.T) {
 	topology, labels := map[string]string{"zone": "a"}, map[string]string{"zone": "b", "rack": "7"}
 	for _, one := range []struct {

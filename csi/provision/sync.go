@@ -12,7 +12,8 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// look is how often at least it is written down how long a claim is missing: a time that is lost counts as if it was there.
+// look is how often at least it is written down how long a claim is missing: a time that is lost counts as if it was
+// there.
 const look = time.Minute
 
 // acts are what is done with one item at a time, by the goroutine that has it.
@@ -152,7 +153,8 @@ func (a acts) create(ctx context.Context, i *item) error {
 		wrong = a.m.elsewhere(i, d.Name, next.Handle)
 	}
 	if wrong != nil {
-		// It is not used, and not deleted either before its claim is: it may be what was made by this name long ago, with data.
+		// It is not used, and not deleted either before its claim is: it may be what was made by this name long ago,
+		// with data.
 		next.Ready = false
 	}
 	if err := a.m.keep(i, &next); err != nil {

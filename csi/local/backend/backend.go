@@ -1,5 +1,6 @@
-// Package backend is what volumes and snapshots are stored in: directories, images with loop devices, logical volumes. It knows IDs and
-// sizes, and nothing of what is asked of the driver. Every act can be repeated, and does away with what a crash has left of it.
+// Package backend is what volumes and snapshots are stored in: directories, images with loop devices, logical volumes.
+// It knows IDs and sizes, and nothing of what is asked of the driver. Every act can be repeated, and does away with
+// what a crash has left of it.
 package backend
 
 import (

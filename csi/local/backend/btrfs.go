@@ -82,7 +82,8 @@ func snapshotSubvolume(dir, name, from string) (bool, error) {
 	return true, unix.Syncfs(fd)
 }
 
-// removeSubvolume removes a subvolume at once, whatever is in it. One that has others in it is left to be removed file by file.
+// removeSubvolume removes a subvolume at once, whatever is in it. One that has others in it is left to be removed file
+// by file.
 func removeSubvolume(dir, name, path string) error {
 	if !isSubvolume(path) {
 		return nil

@@ -16,7 +16,8 @@ import (
 	"github.com/berth-node/berth/internal/quota"
 )
 
-// Directories are volumes that share the file system of the data directory, each limited by a project where that is possible.
+// Directories are volumes that share the file system of the data directory, each limited by a project where that is
+// possible.
 type Directories struct {
 	Dir     string
 	project sync.Mutex // between the look whether a project is free and the taking
@@ -25,7 +26,8 @@ type Directories struct {
 // Path is where a directory is.
 func (b *Directories) Path(id string) string { return filepath.Join(b.Dir, id) }
 
-// Make makes an empty directory that everybody may write to, as the root of a new file system of one owner is made ready by who mounts it.
+// Make makes an empty directory that everybody may write to, as the root of a new file system of one owner is made
+// ready by who mounts it.
 func (b *Directories) Make(ctx context.Context, id string, _ int64) error {
 	if err := b.Remove(ctx, id); err != nil {
 		return err
@@ -40,7 +42,8 @@ func (b *Directories) Make(ctx context.Context, id string, _ int64) error {
 	return atomicfile.SyncDir(b.Dir)
 }
 
-// Copy makes a directory with what another one has. Where that is a subvolume of btrfs, it is what it was at one moment.
+// Copy makes a directory with what another one has. Where that is a subvolume of btrfs, it is what it was at one
+// moment.
 func (b *Directories) Copy(ctx context.Context, id, from string) (shared bool, err error) {
 	if err := b.Remove(ctx, id); err != nil {
 		return false, err

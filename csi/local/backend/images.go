@@ -40,7 +40,8 @@ func (b Images) Make(_ context.Context, id string, size int64) error {
 	return atomicfile.SyncDir(b.Dir)
 }
 
-// Copy makes an image that has what another one has now. shared says that both take the same blocks until one of them changes.
+// Copy makes an image that has what another one has now. shared says that both take the same blocks until one of them
+// changes.
 func (b Images) Copy(ctx context.Context, id, from string) (shared bool, err error) {
 	if err := b.remove(id); err != nil {
 		return false, err
@@ -122,7 +123,8 @@ func (b Images) Grow(_ context.Context, id string, size int64) error {
 	return loop.Resize(b.Path(id))
 }
 
-// Attach makes the device of an image. release lets go of it: by then it is mounted, or, with keep, stays until [Images.Detach].
+// Attach makes the device of an image. release lets go of it: by then it is mounted, or, with keep, stays until
+// [Images.Detach].
 func (b Images) Attach(ctx context.Context, id string, keep bool) (device string, release func(), err error) {
 	d, err := loop.Attach(ctx, b.Path(id), !keep)
 	if err != nil {

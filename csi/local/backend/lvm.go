@@ -59,7 +59,8 @@ func (b *LVM) Make(ctx context.Context, id string, size int64) error {
 	return err
 }
 
-// Copy makes a snapshot of a volume, which shares what neither has changed. What is mounted of it is frozen meanwhile, by the device mapper.
+// Copy makes a snapshot of a volume, which shares what neither has changed. What is mounted of it is frozen meanwhile,
+// by the device mapper.
 func (b *LVM) Copy(ctx context.Context, id, from string) (bool, error) {
 	if err := b.Remove(ctx, id); err != nil {
 		return false, err

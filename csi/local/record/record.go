@@ -1,9 +1,11 @@
-// Package record keeps what the driver knows of its volumes, snapshots and groups: a file each, written before what it tells of is done.
+// Package record keeps what the driver knows of its volumes, snapshots and groups: a file each, written before what it
+// tells of is done.
 package record
 
 import "time"
 
-// State is how far the thing is that a record tells of. Only what is Ready is anybody's: all else is removed at the next start.
+// State is how far the thing is that a record tells of. Only what is Ready is anybody's: all else is removed at the
+// next start.
 type State string
 
 // The states of a thing, in their order.
@@ -19,7 +21,8 @@ type Content struct {
 	Block     bool   `json:"block,omitempty"`
 	FSType    string `json:"fsType,omitempty"`
 	Encrypted bool   `json:"encrypted,omitempty"`
-	// Formatted says that there is a file system on the device, and so may be data. Until then a file system may be made at any time.
+	// Formatted says that there is a file system on the device, and so may be data. Until then a file system may be
+	// made at any time.
 	Formatted bool `json:"formatted,omitempty"`
 	// Locked says that the device has a LUKS header, whose key the owner has.
 	Locked bool `json:"locked,omitempty"`

@@ -46,8 +46,8 @@ type Table[T Keyed] struct {
 	damaged map[string]string // ID to where the file is now
 }
 
-// Open reads the records in dir, which is made unless it is there. A file that cannot be read as a record is moved to the directory
-// quarantine and keeps its ID: what it tells of is somebody's. warn is told of each.
+// Open reads the records in dir, which is made unless it is there. A file that cannot be read as a record is moved to
+// the directory quarantine and keeps its ID: what it tells of is somebody's. warn is told of each.
 func Open[T Keyed](dir, quarantine string, synced bool, warn func(file string, err error)) (*Table[T], error) {
 	t := &Table[T]{dir: dir, synced: synced, rows: map[string]T{}, damaged: map[string]string{}}
 	for _, d := range []string{dir, quarantine} {
