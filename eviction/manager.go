@@ -90,8 +90,8 @@ type Config struct {
 	Stall *Stall
 	// Before are the conditions that held when somebody looked last, before a restart.
 	Before Conditions
-	// Seen hears of the conditions when one has changed, when one is met anew or not any more, and now and then while one is, so that
-	// it can be [Config.Before] later; nil: nobody.
+	// Seen hears of the conditions when one has changed, when one is met anew or not any more, and now and then while
+	// one is, so that it can be [Config.Before] later; nil: nobody.
 	Seen func(Conditions)
 	// Began hears of each attempt to have more of what a signal tells of, before it; nil: nobody.
 	Began func(of signal.Signal)

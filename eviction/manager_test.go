@@ -323,7 +323,8 @@ func TestMemoryDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestMemoryComesFirst: when all is short, memory is before disks, as by kubelet, and a hard threshold before a soft one.
+// TestMemoryComesFirst: when all is short, memory is before disks, as by kubelet, and a hard threshold before a soft
+// one.
 func TestMemoryComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(memory("a", 950, 0), having(signal.ResourcePIDs, "b", 990, 0))
@@ -394,7 +395,8 @@ func TestStubborn(t *testing.T) {
 	})
 }
 
-// TestEnding: a pod that was told to end before, by an agent that is no more, say, is ended first, and nobody beside it.
+// TestEnding: a pod that was told to end before, by an agent that is no more, say, is ended first, and nobody beside
+// it.
 func TestEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := memory("a", 600, 0), memory("b", 350, 300)
@@ -410,8 +412,8 @@ func TestEnding(t *testing.T) {
 	})
 }
 
-// TestGiven: a pod that has ended is not ended twice, though it is told of still, and does not keep the next one; when it
-// has come back, it is one like others.
+// TestGiven: a pod that has ended is not ended twice, though it is told of still, and does not keep the next one; when
+// it has come back, it is one like others.
 func TestGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := memory("a", 600, 0), memory("b", 350, 300)
@@ -514,8 +516,8 @@ func TestUnread(t *testing.T) {
 	})
 }
 
-// TestStall: a node that stands still loses the pod with the worst claim of the lowest class, and another one only when it
-// has stood still for as long again.
+// TestStall: a node that stands still loses the pod with the worst claim of the lowest class, and another one only when
+// it has stood still for as long again.
 func TestStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := memory("a", 10, 0), memory("b", 500, 0), memory("c", 20, 0)

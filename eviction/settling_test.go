@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/eviction/signal"
 )
 
-// TestSettlingInParts: a file system that has given back the first of what a pod had gives back the rest in a moment, and
-// nobody else goes before; but for no more than the patience there is.
+// TestSettlingInParts: a file system that has given back the first of what a pod had gives back the rest in a moment,
+// and nobody else goes before; but for no more than the patience there is.
 func TestSettlingInParts(t *testing.T) {
 	now := time.Now()
 	l := &landing{flight: &flight{}, decision: Decision{Signal: signal.NodeFsAvailable, Available: 100, Pod: Name{UID: "a"}, Ranked: []rank.Line{

@@ -44,8 +44,8 @@ func (p *inhabitant) used() int64 {
 	return p.Usage + int64(float64(p.grows)*time.Since(p.since).Seconds())
 }
 
-// world is a node with 1000 of everything, of which pods have what they have, and the sensor that looks at it. Its clock is
-// that of the bubble that it is in.
+// world is a node with 1000 of everything, of which pods have what they have, and the sensor that looks at it. Its
+// clock is that of the bubble that it is in.
 type world struct {
 	mu         sync.Mutex
 	pods       []*inhabitant
@@ -214,8 +214,8 @@ func (w *world) Conditions(now Conditions) {
 	}
 }
 
-// live runs a manager in a world for as long as a test's body takes. The sensor wakes it every 10 ms, unless the world is
-// quiet.
+// live runs a manager in a world for as long as a test's body takes. The sensor wakes it every 10 ms, unless the world
+// is quiet.
 func live(t *testing.T, w *world, c Config, body func(m *Manager)) {
 	t.Helper()
 	c.Sensor, c.Node, c.Log = w, w, slog.New(slog.DiscardHandler)

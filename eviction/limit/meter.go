@@ -1,5 +1,5 @@
-// Package limit tells which pods have more on the node's disk than their limits of ephemeral-storage and the size limits
-// of their emptyDirs allow, and counts as seldom as it can. What comes of it, package eviction decides.
+// Package limit tells which pods have more on the node's disk than their limits of ephemeral-storage and the size
+// limits of their emptyDirs allow, and counts as seldom as it can. What comes of it, package eviction decides.
 package limit
 
 import (
@@ -56,8 +56,8 @@ type Look struct {
 const (
 	// slow is the longest time between two counts, that of kubelet.
 	slow = 10 * time.Second
-	// share is the part of the time that is spent on counting a pod at most: files are looked at one by one where the file
-	// system does not count them, and there may be millions.
+	// share is the part of the time that is spent on counting a pod at most: files are looked at one by one where the
+	// file system does not count them, and there may be millions.
 	share = 20
 	// parallel is how many pods are counted at the same time, so that one that has many files does not hide the others.
 	parallel = 4
@@ -67,8 +67,8 @@ const (
 	answers = time.Second
 )
 
-// Meter tells which pods are above a limit. One goroutine has all of it; each count has one of its own, and until it has
-// ended, what is known of its pod.
+// Meter tells which pods are above a limit. One goroutine has all of it; each count has one of its own, and until it
+// has ended, what is known of its pod.
 type Meter struct {
 	cfg    Config
 	over   chan Look

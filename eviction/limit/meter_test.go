@@ -122,8 +122,8 @@ func withLimit(name string) *corev1.Pod {
 	}}}}
 }
 
-// run has a meter count in a bubble for as long as the body takes. Nobody but the test writes to its file system, which is
-// where the machine has one in memory.
+// run has a meter count in a bubble for as long as the body takes. Nobody but the test writes to its file system, which
+// is where the machine has one in memory.
 func run(t *testing.T, body func(n *node), pods ...*corev1.Pod) {
 	runOn(t, func(*node) {}, body, pods...)
 }
@@ -209,8 +209,8 @@ func TestMeter(t *testing.T) {
 	}, volume, container, none)
 }
 
-// TestMeterPace: one that writes nothing is not counted, one that comes nearer to its limit is counted more often, and what
-// takes long is done seldom.
+// TestMeterPace: one that writes nothing is not counted, one that comes nearer to its limit is counted more often, and
+// what takes long is done seldom.
 func TestMeterPace(t *testing.T) {
 	p := withVolume("p")
 	run(t, func(n *node) {
@@ -251,7 +251,8 @@ func TestMeterPace(t *testing.T) {
 	}, p)
 }
 
-// TestMeterHangs: pods whose files cannot be counted do not keep the others, and the end of the meter is not kept either.
+// TestMeterHangs: pods whose files cannot be counted do not keep the others, and the end of the meter is not kept
+// either.
 func TestMeterHangs(t *testing.T) {
 	var pods []*corev1.Pod
 	for i := range parallel - 1 {

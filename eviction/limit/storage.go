@@ -79,8 +79,8 @@ func (u storage) levels(pod *corev1.Pod) (out []level) {
 	return out
 }
 
-// podLimits are what the containers of a pod may have together, where one of them has a limit. One without a limit counts
-// for the others, as under kubelet.
+// podLimits are what the containers of a pod may have together, where one of them has a limit. One without a limit
+// counts for the others, as under kubelet.
 func podLimits(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 }

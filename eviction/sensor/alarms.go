@@ -22,7 +22,8 @@ type armed struct {
 	limits   map[signal.Signal][]int64
 }
 
-// seenQuick is what follows a look at memory: who waits is told, and the alarms are set when they are not where they should be.
+// seenQuick is what follows a look at memory: who waits is told, and the alarms are set when they are not where they
+// should be.
 func (s *Sensor) seenQuick(l look) {
 	s.seen(l)
 	if len(s.config.Alarms) == 0 {
@@ -64,8 +65,8 @@ func (s *Sensor) distances(l look) (distance int64, steps []int64) {
 	return distance, ladder(distance, limits)
 }
 
-// ladder has steps that get shorter towards the nearest limit, so that there is time to look again however steep the way is, and one at
-// each limit.
+// ladder has steps that get shorter towards the nearest limit, so that there is time to look again however steep the
+// way is, and one at each limit.
 func ladder(distance int64, limits []int64) []int64 {
 	if distance < 0 {
 		return nil
@@ -86,8 +87,8 @@ func ladder(distance int64, limits []int64) []int64 {
 	return slices.Compact(steps)
 }
 
-// stale says that the alarms should be set anew. They are left alone while memory goes fast: the steps are set in advance because setting
-// them takes the kernel longer than there may be then.
+// stale says that the alarms should be set anew. They are left alone while memory goes fast: the steps are set in
+// advance because setting them takes the kernel longer than there may be then.
 func (s *Sensor) stale(l look, distance int64) bool {
 	if s.armed.limits == nil || !maps.EqualFunc(s.armed.limits, l.limits, slices.Equal) {
 		return true

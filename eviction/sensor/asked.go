@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// diskPatience is how long who decides waits for file systems. They answer from memory, in microseconds, unless the disk is busy or
-	// the machine has too little memory to keep what they have to answer with.
+	// diskPatience is how long who decides waits for file systems. They answer from memory, in microseconds, unless the
+	// disk is busy or the machine has too little memory to keep what they have to answer with.
 	diskPatience = 20 * time.Millisecond
 	// diskLimit is how long one question may take; a file system that hangs is left alone by who asks it.
 	diskLimit = 5 * time.Second

@@ -26,11 +26,12 @@ type pace struct {
 	fast, calm time.Duration
 	// rate is how much of it may be gone in a second without a word from the kernel; 0 where it tells.
 	rate int64
-	// most is how much of it may be gone in a second, whoever tells. A limit that is not met before soon at that pace is far.
+	// most is how much of it may be gone in a second, whoever tells. A limit that is not met before soon at that pace
+	// is far.
 	most int64
 	soon time.Duration
-	// patient looks are rarer the longer nothing has changed: the kernel tells of a part of what can change it, as by the pressure that
-	// writing much to a disk or making many processes brings.
+	// patient looks are rarer the longer nothing has changed: the kernel tells of a part of what can change it, as by
+	// the pressure that writing much to a disk or making many processes brings.
 	patient bool
 }
 
@@ -45,7 +46,8 @@ var (
 	pidPace = pace{fast: 20 * time.Millisecond, calm: time.Second, rate: 10_000, most: 10_000, soon: 2 * time.Second, patient: true}
 )
 
-// MemoryRate is how many bytes of memory can be gone in a second. A processor fills up to two gigabytes with zeros in a second.
+// MemoryRate is how many bytes of memory can be gone in a second. A processor fills up to two gigabytes with zeros in a
+// second.
 func MemoryRate() int64 { return 2 * gib * int64(min(runtime.NumCPU(), 8)) }
 
 func memoryPace(covered bool) pace {
@@ -73,8 +75,8 @@ func (s *Sensor) quickPace(of signal.Signal) pace {
 	return memoryPace(s.covered.Load() && !s.fired.Load())
 }
 
-// next is how long the next look can wait, by the last readings and the limits of a signal: the shorter the nearer its next limit is, and
-// the sooner it comes at the pace of now.
+// next is how long the next look can wait, by the last readings and the limits of a signal: the shorter the nearer its
+// next limit is, and the sooner it comes at the pace of now.
 func (p pace) next(history []signal.Reading, limits []int64) time.Duration {
 	if len(history) == 0 {
 		return slow
@@ -138,7 +140,8 @@ func exhausts(history []signal.Reading, limits []int64) time.Duration {
 	return never
 }
 
-// tell is how long ago the last word to who waits may be. He draws slopes as well, for which he has to hear more often when they are steep.
+// tell is how long ago the last word to who waits may be. He draws slopes as well, for which he has to hear more often
+// when they are steep.
 func tell(exhausts time.Duration) time.Duration {
 	if exhausts > time.Minute {
 		return slow
@@ -153,8 +156,8 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// DiskPace is how long the next look at a part of a disk can wait, by the last readings of how much may be written to it
-// still, and by the amounts that matter of that.
+// DiskPace is how long the next look at a part of a disk can wait, by the last readings of how much may be written to
+// it still, and by the amounts that matter of that.
 func DiskPace(history []signal.Reading, limits []int64) time.Duration {
 	return diskPace.next(history, limits)
 }

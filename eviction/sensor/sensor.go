@@ -1,5 +1,5 @@
-// Package sensor tells when a node runs out of something. The kernel's events say when to look; where it has none for a signal, how near
-// the limits are and how fast they come nearer say how soon.
+// Package sensor tells when a node runs out of something. The kernel's events say when to look; where it has none for a
+// signal, how near the limits are and how fast they come nearer say how soon.
 package sensor
 
 import (
@@ -22,8 +22,8 @@ type Reader interface {
 	Disks(ctx context.Context) (signal.Readings, error)
 }
 
-// Source tells that something of the node comes under pressure, or that a group has met one of its limits. A channel that is closed tells
-// no more.
+// Source tells that something of the node comes under pressure, or that a group has met one of its limits. A channel
+// that is closed tells no more.
 type Source interface {
 	Events() <-chan struct{}
 }
@@ -31,8 +31,8 @@ type Source interface {
 // Alarm tells when a group has taken more memory.
 type Alarm interface {
 	Source
-	// Set has the alarm tell, from now on, when the group has so many bytes more than now, each of them once. It may take as long as
-	// the kernel needs. What was set before is forgotten.
+	// Set has the alarm tell, from now on, when the group has so many bytes more than now, each of them once. It may
+	// take as long as the kernel needs. What was set before is forgotten.
 	Set(grown []int64) error
 }
 
@@ -40,10 +40,11 @@ type Alarm interface {
 type Config struct {
 	Node    Reader
 	Sources []Source
-	// Busy tell that tasks wait for processors. That shortens nothing but process IDs, of which a fork bomb takes many, and is normal where
-	// much is to be done: memory and process IDs are looked at, once each time.
+	// Busy tell that tasks wait for processors. That shortens nothing but process IDs, of which a fork bomb takes many,
+	// and is normal where much is to be done: memory and process IDs are looked at, once each time.
 	Busy []Source
-	// Alarms are of groups that together have what can grow fast. Without any, memory is read the more often the less there is of it.
+	// Alarms are of groups that together have what can grow fast. Without any, memory is read the more often the less
+	// there is of it.
 	Alarms []Alarm
 	Log    *slog.Logger
 }
@@ -131,7 +132,8 @@ func (s *Sensor) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// event is one of a source: it does not say which signal it is about, as the kernel stalls one thing for want of another.
+// event is one of a source: it does not say which signal it is about, as the kernel stalls one thing for want of
+// another.
 func (s *Sensor) event() {
 	poke(s.quick.poked)
 	poke(s.disks.poked)

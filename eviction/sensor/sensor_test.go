@@ -231,7 +231,8 @@ func TestSourceWakes(t *testing.T) {
 	})
 }
 
-// TestStorm: however often the kernel tells, there is some rest between two looks, and more of it while no limit is near.
+// TestStorm: however often the kernel tells, there is some rest between two looks, and more of it while no limit is
+// near.
 func TestStorm(t *testing.T) {
 	for name, tt := range map[string]struct{ memory, disk, least, most, leastDisks, mostDisks int }{
 		"near": {memory: gib, disk: 3 * gib, least: 100, most: 220, leastDisks: 20, mostDisks: 45},
@@ -256,7 +257,8 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestFar: a node that has much to do is told of stalls every second. Far from all limits one look is the answer to each.
+// TestFar: a node that has much to do is told of stalls every second. Far from all limits one look is the answer to
+// each.
 func TestFar(t *testing.T) {
 	n := &node{memory: constant(100 * gib), disk: constant(100 * gib)}
 	source := &alarm{}

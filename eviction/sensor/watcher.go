@@ -10,9 +10,9 @@ import (
 const (
 	// kept is how many readings of a signal are remembered: a slope needs those of a tenth of a second.
 	kept = 32
-	// held is how many looks in quick succession follow an event when a limit is near: as many as a slope needs. Far from all limits one
-	// look is the answer: on a node that has much to do the kernel tells of stalls every second, and there is another event, or an
-	// alarm, when it was the first of what ends at a limit.
+	// held is how many looks in quick succession follow an event when a limit is near: as many as a slope needs. Far
+	// from all limits one look is the answer: on a node that has much to do the kernel tells of stalls every second,
+	// and there is another event, or an alarm, when it was the first of what ends at a limit.
 	held = 8
 )
 

@@ -15,8 +15,8 @@ import (
 // diskDeadline is how long a file system may take to say what it has: a local one takes microseconds.
 const diskDeadline = time.Second
 
-// disk asks one file system, which may be on a server that does not answer: statfs then hangs for ever and nothing can interrupt it. No
-// second one is started before the first has returned.
+// disk asks one file system, which may be on a server that does not answer: statfs then hangs for ever and nothing can
+// interrupt it. No second one is started before the first has returned.
 type disk struct {
 	dir    string
 	statfs func(string, *unix.Statfs_t) (device uint64, err error)
@@ -45,8 +45,8 @@ func statfs(dir string, st *unix.Statfs_t) (device uint64, err error) {
 	return file.Dev, err
 }
 
-// read waits for the answer to a call of its own, or to one under way. A call that is late is not waited for again: who reads wants to know
-// of memory as well.
+// read waits for the answer to a call of its own, or to one under way. A call that is late is not waited for again: who
+// reads wants to know of memory as well.
 func (d *disk) read(ctx context.Context) answer {
 	d.mu.Lock()
 	if d.pending == nil {

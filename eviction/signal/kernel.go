@@ -78,8 +78,8 @@ func readGroupOnce(dir string) (group, error) {
 	return g, nil
 }
 
-// readGroupV1 takes the figures with total_ in front, those of the group and of what is below it. Version 1 has no account of kernel
-// objects that can be dropped.
+// readGroupV1 takes the figures with total_ in front, those of the group and of what is below it. Version 1 has no
+// account of kernel objects that can be dropped.
 func readGroupV1(dir string, limit int64, stat figures) (g group, err error) {
 	g = group{limit: limit, inactiveFile: stat.get("total_inactive_file"), activeFile: stat.get("total_active_file")}
 	if g.limit >= noLimitV1 {
@@ -97,15 +97,15 @@ const noLimitV1 = math.MaxInt64 - 1<<20
 const (
 	// largest is more than any of the files has. memory.stat of a machine with huge pages of many sizes has some KiB.
 	largest = 64 << 10
-	// usual is enough for nearly all of them, and short for those of one line. Callers have it on their stacks: the files are read many
-	// times a second when memory gets scarce, which is no time to make garbage.
+	// usual is enough for nearly all of them, and short for those of one line. Callers have it on their stacks: the
+	// files are read many times a second when memory gets scarce, which is no time to make garbage.
 	usual = 4 << 10
 	short = 128
 )
 
-// readFile reads a small file of the kernel, into room where that is enough. An os.File would cost twice the system calls: it would be
-// registered with the runtime's poller, which files of groups wake at once, and read again for its end, for which the kernel renders it
-// again.
+// readFile reads a small file of the kernel, into room where that is enough. An os.File would cost twice the system
+// calls: it would be registered with the runtime's poller, which files of groups wake at once, and read again for its
+// end, for which the kernel renders it again.
 func readFile(path string, room []byte) ([]byte, error) {
 	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -148,7 +148,8 @@ func readNumber(path string) (int64, error) {
 	return n, nil
 }
 
-// figures are lines of a name and a number, with or without a colon and a unit. A few of many are looked for, so that they stay bytes.
+// figures are lines of a name and a number, with or without a colon and a unit. A few of many are looked for, so that
+// they stay bytes.
 type figures []byte
 
 // readFigures are in room where that is enough.
@@ -163,8 +164,8 @@ func (f figures) get(name string) int64 {
 	return n
 }
 
-// find finds a figure by its name. One that is no number counts as missing, as does a negative one. What is above half of the largest
-// number is cut, so that nothing that is computed of two of them overflows.
+// find finds a figure by its name. One that is no number counts as missing, as does a negative one. What is above half
+// of the largest number is cut, so that nothing that is computed of two of them overflows.
 func (f figures) find(name string) (int64, bool) {
 	// An iterator would have the bytes escape to the heap.
 	for left := []byte(f); len(left) > 0; {

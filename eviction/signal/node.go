@@ -14,8 +14,8 @@ type MemoryReading string
 const (
 	// Kernel is the kernel's own estimate of what can be had without swapping, MemAvailable, and what pods may swap.
 	Kernel MemoryReading = "kernel"
-	// Kubelet is the capacity less the working set of the root group: usage without the inactive file cache. The active file cache
-	// counts as used, although the kernel gives it back too, and swap counts for nothing.
+	// Kubelet is the capacity less the working set of the root group: usage without the inactive file cache. The active
+	// file cache counts as used, although the kernel gives it back too, and swap counts for nothing.
 	Kubelet MemoryReading = "kubelet"
 )
 
@@ -100,7 +100,8 @@ func (n *Node) PIDs() (Readings, error) {
 	return Readings{PIDAvailable: r}, nil
 }
 
-// Disks reads the signals of file systems, those of one file system once. A file system that does not answer is missing from the answer.
+// Disks reads the signals of file systems, those of one file system once. A file system that does not answer is missing
+// from the answer.
 func (n *Node) Disks(ctx context.Context) (Readings, error) {
 	out := Readings{}
 	devices := map[uint64]answer{}
@@ -174,7 +175,8 @@ func (n *Node) allocatable() (r Reading, limited bool, err error) {
 	return Reading{Available: max(0, g.limit-used), Capacity: g.limit, Time: now}, true, nil
 }
 
-// pids counts as kubelet does: threads are tasks and have IDs as well, and the lower of the kernel's two limits is the one that counts.
+// pids counts as kubelet does: threads are tasks and have IDs as well, and the lower of the kernel's two limits is the
+// one that counts.
 func (n *Node) pids() (Reading, error) {
 	now := time.Now()
 	var limits [2]int64

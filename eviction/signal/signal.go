@@ -19,7 +19,8 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
-// What one pod may have of the disk, by kubelet's names in its metrics. No node runs out of these, and no threshold is of them.
+// What one pod may have of the disk, by kubelet's names in its metrics. No node runs out of these, and no threshold is
+// of them.
 const (
 	EmptyDirLimit  Signal = "emptydirfs.limit"
 	PodLimit       Signal = "ephemeralpodfs.limit"

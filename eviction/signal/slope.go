@@ -7,18 +7,21 @@ import (
 )
 
 const (
-	// slopeReadings is how many of the last readings a slope is drawn through: enough for one that strays to have no say.
+	// slopeReadings is how many of the last readings a slope is drawn through: enough for one that strays to have no
+	// say.
 	slopeReadings = 9
-	// slopeWindow is from how long ago they are at least considered. Readings from a time when one every ten seconds was enough say
-	// nothing about the last tenth of a second.
+	// slopeWindow is from how long ago they are at least considered. Readings from a time when one every ten seconds
+	// was enough say nothing about the last tenth of a second.
 	slopeWindow = time.Second
-	// slopeSpan is from how long a time they are at least: within a few milliseconds what is available goes up and down by megabytes.
+	// slopeSpan is from how long a time they are at least: within a few milliseconds what is available goes up and down
+	// by megabytes.
 	slopeSpan = 100 * time.Millisecond
 )
 
-// Exhaustion is how long it takes from the last reading until there is no more than limit, at the pace of the last readings; false when
-// there is not less and less of it, or nobody knows yet. The readings are in the order of their times. The pace is the median of the slopes
-// between any two of them, so that one reading that strays does not matter, and what was taken at one blow is no pace.
+// Exhaustion is how long it takes from the last reading until there is no more than limit, at the pace of the last
+// readings; false when there is not less and less of it, or nobody knows yet. The readings are in the order of their
+// times. The pace is the median of the slopes between any two of them, so that one reading that strays does not matter,
+// and what was taken at one blow is no pace.
 func Exhaustion(history []Reading, limit int64) (time.Duration, bool) {
 	if len(history) == 0 {
 		return 0, false
@@ -60,7 +63,8 @@ func slope(readings []Reading) (perSecond float64, ok bool) {
 	return (slopes[(len(slopes)-1)/2] + slopes[len(slopes)/2]) / 2, true
 }
 
-// steady says that it went down again and again: in a third of the steps at least, by a fourth of what the pace makes of them.
+// steady says that it went down again and again: in a third of the steps at least, by a fourth of what the pace makes
+// of them.
 func steady(readings []Reading, pace float64) bool {
 	down := 0
 	for i, b := range readings[1:] {
@@ -72,8 +76,8 @@ func steady(readings []Reading, pace float64) bool {
 	return 3*down >= len(readings)-1
 }
 
-// recent are the readings that say something about the pace of now: the last ones, but for those that are too close to one after them.
-// They are put into out, which is empty.
+// recent are the readings that say something about the pace of now: the last ones, but for those that are too close to
+// one after them. They are put into out, which is empty.
 func recent(out, history []Reading) []Reading {
 	if len(history) < 2 {
 		return nil

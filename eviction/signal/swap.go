@@ -37,8 +37,8 @@ func (s *swappable) now(free int64) int64 {
 // levels are those below a class: pods, and containers. What containers have made is theirs.
 const levels = 2
 
-// swappableOf is what a group has in memory that its own limit of swap, and those of the groups in it, let it swap. What
-// cannot be read is nothing.
+// swappableOf is what a group has in memory that its own limit of swap, and those of the groups in it, let it swap.
+// What cannot be read is nothing.
 func swappableOf(dir string, below int) int64 {
 	var room [usual]byte
 	stat, err := readFigures(dir+"/memory.stat", room[:])

@@ -7,15 +7,17 @@ import (
 )
 
 // How long removed files may take to be deleted, which runtimes do in the background, how long after the last that was
-// seen of it no more is waited for, and how often their file system is looked at meanwhile: nothing tells how full it is.
+// seen of it no more is waited for, and how often their file system is looked at meanwhile: nothing tells how full it
+// is.
 const (
 	freePatience = 10 * time.Second
 	freeRest     = time.Second
 	freeLook     = 20 * time.Millisecond
 )
 
-// Free removes images at once, as one could not be had for want of space: as many as the thresholds say of a full file system, and one
-// at least. It says whether there may be more room now than at that moment, which there is too when others have had some made since.
+// Free removes images at once, as one could not be had for want of space: as many as the thresholds say of a full file
+// system, and one at least. It says whether there may be more room now than at that moment, which there is too when
+// others have had some made since.
 func (c *Collector) Free(ctx context.Context, since time.Time) (bool, error) {
 	return c.free(ctx, since, func(now time.Time, before space) (int64, error) {
 		need := max(before.capacity*int64(100-c.cfg.Low)/100-before.available, 1)
@@ -24,14 +26,15 @@ func (c *Collector) Free(ctx context.Context, since time.Time) (bool, error) {
 	})
 }
 
-// FreeIfFull is [Collector.Free] for something else that had no room. That may have been for want of something else, too, for which the
-// kernel has no other error: images are removed only where their file system is as full as the thresholds say.
+// FreeIfFull is [Collector.Free] for something else that had no room. That may have been for want of something else,
+// too, for which the kernel has no other error: images are removed only where their file system is as full as the
+// thresholds say.
 func (c *Collector) FreeIfFull(ctx context.Context, since time.Time) (bool, error) {
 	return c.free(ctx, since, func(now time.Time, before space) (int64, error) { return c.removeForSpace(ctx, now, before) })
 }
 
-// Reclaim removes images until so many bytes and inodes are free as are needed, whatever the thresholds say, and says how
-// much that was.
+// Reclaim removes images until so many bytes and inodes are free as are needed, whatever the thresholds say, and says
+// how much that was.
 func (c *Collector) Reclaim(ctx context.Context, bytes, inodes int64) (freed, freedInodes int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

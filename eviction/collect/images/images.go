@@ -1,5 +1,5 @@
-// Package images removes images that no pod needs: those that were not used for long, and the least recently used ones when the
-// file system of the images gets full. The rules, their names and their events are a kubelet's.
+// Package images removes images that no pod needs: those that were not used for long, and the least recently used ones
+// when the file system of the images gets full. The rules, their names and their events are a kubelet's.
 //
 // When an image was used last is remembered in memory only, as in a kubelet: after a restart its age counts anew.
 package images
@@ -43,12 +43,13 @@ type Config struct {
 	Policy
 	Runtime Runtime
 	Events  Events
-	// Wanted are the names of the images of the pods that there are, which are kept although no container has been made of them yet.
+	// Wanted are the names of the images of the pods that there are, which are kept although no container has been made
+	// of them yet.
 	Wanted func() []string
 	// Left hears which images were there at a moment, by ID, after some were removed.
 	Left func(ctx context.Context, ids map[string]bool, at time.Time) error
-	// Parts are the bytes of what each image is made of, by ID and a key that those have in common who share a part. Nil: what an image
-	// takes is taken for its own.
+	// Parts are the bytes of what each image is made of, by ID and a key that those have in common who share a part.
+	// Nil: what an image takes is taken for its own.
 	Parts func() map[string]map[string]int64
 	// Content removes what no image explains, as what failed pulls have left. Nil: the runtime sees to that.
 	Content func(context.Context) error
@@ -110,7 +111,8 @@ func New(c Config) *Collector {
 // Metrics counts what was removed, as a kubelet does.
 func (c *Collector) Metrics() prometheus.Collector { return c.removed }
 
-// Run collects every period until ctx ends. No event tells how full a file system is, and nothing depends on the moment.
+// Run collects every period until ctx ends. No event tells how full a file system is, and nothing depends on the
+// moment.
 func (c *Collector) Run(ctx context.Context) {
 	// What is there at the start is as old as can be: it is not known since when.
 	c.mu.Lock()
@@ -200,7 +202,8 @@ func (c *Collector) removeForSpace(ctx context.Context, now time.Time, s space) 
 		if freed < need || inodes <= 0 {
 			return freed >= need
 		}
-		// How many an image has nobody says but the runtime, of all together; one that does not count them loses all that may go.
+		// How many an image has nobody says but the runtime, of all together; one that does not count them loses all
+		// that may go.
 		after, err := c.space(ctx)
 		return err == nil && s.inodesUsed-after.inodesUsed >= inodes
 	})
@@ -211,7 +214,8 @@ func (c *Collector) removeForSpace(ctx context.Context, now time.Time, s space) 
 	return freed, err
 }
 
-// remove removes images until there is enough, and returns their bytes. One that cannot be removed does not keep the others.
+// remove removes images until there is enough, and returns their bytes. One that cannot be removed does not keep the
+// others.
 func (c *Collector) remove(ctx context.Context, list []*record, reason string, enough func(freed int64) bool) (freed int64, err error) {
 	var errs []error
 	parts := c.parts()
@@ -237,7 +241,8 @@ func (c *Collector) remove(ctx context.Context, list []*record, reason string, e
 	return freed, errors.Join(errs...)
 }
 
-// wantedSince says whether a pod has come since the look that needs an image. What takes long is the removal of those before it.
+// wantedSince says whether a pod has come since the look that needs an image. What takes long is the removal of those
+// before it.
 func (c *Collector) wantedSince(r *record) bool { return uses(usedNames(nil, c.cfg.Wanted()), r.image) }
 
 // detect brings what is known of the images up to date.

@@ -285,7 +285,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestFree: what is removed at once is what may be, the least recently used first, whatever the threshold from which on it goes by itself.
+// TestFree: what is removed at once is what may be, the least recently used first, whatever the threshold from which on
+// it goes by itself.
 func TestFree(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy Policy

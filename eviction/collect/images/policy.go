@@ -40,7 +40,8 @@ func (p Policy) need(capacity, available int64) (bytes int64, used int) {
 	return capacity*int64(100-p.Low)/100 - available, used
 }
 
-// Inodes are short when less than that share of them is free, as for kubelet's eviction, and enough when twice as many are.
+// Inodes are short when less than that share of them is free, as for kubelet's eviction, and enough when twice as many
+// are.
 const inodesShort = 20
 
 // needInodes is how many inodes are to be freed. File systems that make them as they need them have none in all.
@@ -98,7 +99,8 @@ func (c *Collector) see(images []*runtimeapi.Image, used map[string]bool, now ti
 	c.images = fresh
 }
 
-// unused are the images that may go, the least recently used first, and of those never used the one that has been here longest.
+// unused are the images that may go, the least recently used first, and of those never used the one that has been here
+// longest.
 func (c *Collector) unused() []*record {
 	var out []*record
 	for _, r := range c.images {
@@ -112,8 +114,8 @@ func (c *Collector) unused() []*record {
 	return out
 }
 
-// removable are those of unused that have been here for long enough to have been used, and that nobody has used just now: the next
-// pod of the same kind may be on its way.
+// removable are those of unused that have been here for long enough to have been used, and that nobody has used just
+// now: the next pod of the same kind may be on its way.
 func (c *Collector) removable(now time.Time) []*record {
 	return slices.DeleteFunc(c.unused(), func(r *record) bool {
 		return now.Sub(r.first) < c.cfg.MinAge || now.Sub(r.used) < c.cfg.MinAge

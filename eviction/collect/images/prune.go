@@ -19,8 +19,8 @@ type Removed struct {
 	Bytes int64
 }
 
-// Prune removes every image that no pod needs, has used just now, or would miss; with dryRun it only says which. It goes on where one
-// cannot be removed.
+// Prune removes every image that no pod needs, has used just now, or would miss; with dryRun it only says which. It
+// goes on where one cannot be removed.
 func (c *Collector) Prune(ctx context.Context, now time.Time, dryRun bool) ([]Removed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

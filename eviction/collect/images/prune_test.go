@@ -28,8 +28,8 @@ func shared(d *disk) func() map[string]map[string]int64 {
 	}
 }
 
-// TestPruneCountsOnce: a layer is counted when the last image with it goes, and not while one is left. What it says before and after
-// is the same.
+// TestPruneCountsOnce: a layer is counted when the last image with it goes, and not while one is left. What it says
+// before and after is the same.
 func TestPruneCountsOnce(t *testing.T) {
 	d := &disk{}
 	c, _ := collector(d, policy)
@@ -53,7 +53,8 @@ func TestPruneCountsOnce(t *testing.T) {
 	}
 }
 
-// TestFreedIsCountedOnce: for want of 150 bytes it takes more than two images of 150 that have 100 in common with others.
+// TestFreedIsCountedOnce: for want of 150 bytes it takes more than two images of 150 that have 100 in common with
+// others.
 func TestFreedIsCountedOnce(t *testing.T) {
 	d := &disk{others: 400}
 	c, _ := collector(d, Policy{High: 85, Low: 78})
