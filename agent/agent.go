@@ -52,8 +52,8 @@ type Config struct {
 	// Layers tells what containers have written. Nil: the runtime's statistics are asked, which are more than that.
 	Layers func(context.Context) map[string]*runtimeapi.FilesystemUsage
 	Images http.Handler // serves /images of the API
-	// ImageParts are the bytes of what each image is made of, by ID and a key that those have in common who share a part.
-	// Nil: what images share is not known.
+	// ImageParts are the bytes of what each image is made of, by ID and a key that those have in common who share a
+	// part. Nil: what images share is not known.
 	ImageParts func() map[string]map[string]int64
 	// CollectImages removes what no image explains, as what failed pulls have left. Nil: the runtime sees to that.
 	CollectImages func(context.Context) error

@@ -127,7 +127,8 @@ func (v *csiVolumes) run(ctx context.Context) error {
 	return v.drivers.Run(ctx)
 }
 
-// republishEvery is how often a driver gets to publish volumes again that wants to (requiresRepublish), about as under kubelet.
+// republishEvery is how often a driver gets to publish volumes again that wants to (requiresRepublish), about as under
+// kubelet.
 const republishEvery = time.Minute
 
 // republish has pods bring their volumes up to date, as long as some of them have drivers that want that.
@@ -148,7 +149,8 @@ func (v *csiVolumes) republishes(driver string) bool {
 	return err == nil && o.Spec.RequiresRepublish != nil && *o.Spec.RequiresRepublish
 }
 
-// Renews says whether a driver wants to publish a volume of the pod again. Inline volumes are brought up to date in any case.
+// Renews says whether a driver wants to publish a volume of the pod again. Inline volumes are brought up to date in any
+// case.
 func (v *csiVolumes) Renews(p *corev1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		one := &p.Spec.Volumes[i]
@@ -173,8 +175,8 @@ func (c csiPlugins) Register(p plugin.Plugin) error {
 // Deregister implements plugin.Handler.
 func (c csiPlugins) Deregister(p plugin.Plugin) { c.drivers.Deregister(p.Name, p.Endpoint) }
 
-// csiToPurge is what the volumes of pods that are purged are taken away with: the drivers that have them are waited for, a while. The
-// zero value is of a place that has none.
+// csiToPurge is what the volumes of pods that are purged are taken away with: the drivers that have them are waited
+// for, a while. The zero value is of a place that has none.
 func csiToPurge(ctx context.Context, p config.Place, l config.LocalCSI, log *slog.Logger) (v *csiVolumes, end func() error, err error) {
 	none := func() error { return nil }
 	if _, err := os.Stat(filepath.Join(p.RootDir, csiDir)); errors.Is(err, fs.ErrNotExist) {

@@ -22,7 +22,8 @@ const localDir = "csi-local"
 // localEndpoint is shown where other drivers have their socket.
 const localEndpoint = "agent"
 
-// localDriver is the agent's own CSI driver. It starts when somebody asks for it, or when it has volumes: who has none pays nothing.
+// localDriver is the agent's own CSI driver. It starts when somebody asks for it, or when it has volumes: who has none
+// pays nothing.
 type localDriver struct {
 	cfg    local.Config
 	wanted chan struct{}
@@ -104,7 +105,8 @@ func (l *localDriver) serve(ctx context.Context, drivers *csi.Drivers) error {
 	}
 }
 
-// object is the CSIDriver object of a driver. The agent's own needs none in the manifests, and one that is there counts.
+// object is the CSIDriver object of a driver. The agent's own needs none in the manifests, and one that is there
+// counts.
 func (v *csiVolumes) object(name string) (*storagev1.CSIDriver, error) {
 	o, err := v.objects.CSIDriver(name)
 	if err == nil || v.own == nil || name != local.Name {
@@ -120,7 +122,8 @@ func (v *csiVolumes) object(name string) (*storagev1.CSIDriver, error) {
 	}, nil
 }
 
-// leaveLocal removes what the agent's own driver has in the place, for a purge, unless it has volumes: they are their users'.
+// leaveLocal removes what the agent's own driver has in the place, for a purge, unless it has volumes: they are their
+// users'.
 func leaveLocal(ctx context.Context, p config.Place, log *slog.Logger) error {
 	dir := filepath.Join(p.RootDir, localDir)
 	gone, err := local.Remove(ctx, dir)

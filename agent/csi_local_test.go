@@ -15,7 +15,8 @@ import (
 	"github.com/berth-node/berth/csi/local"
 )
 
-// The agent's own driver is there once somebody has asked for it, and does what its CSIDriver object says, which a manifest's replaces.
+// The agent's own driver is there once somebody has asked for it, and does what its CSIDriver object says, which a
+// manifest's replaces.
 func TestLocalDriver(t *testing.T) {
 	objects, log := new(object.Store), slog.New(slog.DiscardHandler)
 	c := csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node", version: "7", csi: config.Default().CSI}

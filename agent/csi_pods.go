@@ -39,7 +39,8 @@ var _ pod.NodeResource = (*csiVolumes)(nil)
 // Name implements [pod.NodeResource].
 func (*csiVolumes) Name() string { return "csi" }
 
-// Concerns says whether the pod may have a volume of a driver: which one a claim has depends on objects that may come later.
+// Concerns says whether the pod may have a volume of a driver: which one a claim has depends on objects that may come
+// later.
 func (v *csiVolumes) Concerns(p *corev1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		if s := &p.Spec.Volumes[i]; s.CSI != nil || s.PersistentVolumeClaim != nil || s.Ephemeral != nil {
@@ -49,8 +50,8 @@ func (v *csiVolumes) Concerns(p *corev1.Pod) bool {
 	return false
 }
 
-// Admit holds the pod to how many volumes its drivers can have on the node, and to volumes that one pod alone may have. What is not
-// known of its volumes yet is found out when they are made.
+// Admit holds the pod to how many volumes its drivers can have on the node, and to volumes that one pod alone may have.
+// What is not known of its volumes yet is found out when they are made.
 func (v *csiVolumes) Admit(p *corev1.Pod, ran bool) error {
 	if !v.Concerns(p) {
 		return nil

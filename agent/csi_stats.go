@@ -39,8 +39,8 @@ func (v *csiVolumes) used(p *corev1.Pod, volume string) (node.State, node.Use, b
 	return node.State{}, node.Use{}, false
 }
 
-// disk is what a pod's volume takes, by its driver. Where that does not tell nobody else is asked: whoever touches a mount that does not
-// answer keeps it busy, so that its driver cannot unmount it.
+// disk is what a pod's volume takes, by its driver. Where that does not tell nobody else is asked: whoever touches a
+// mount that does not answer keeps it busy, so that its driver cannot unmount it.
 func (v *csiVolumes) disk(ctx context.Context, p *corev1.Pod, volume string) (d stats.Disk, ok bool) {
 	s, u, ok := v.used(p, volume)
 	if !ok {
@@ -95,7 +95,8 @@ func every(ctx context.Context, interval time.Duration, act func()) {
 	}
 }
 
-// look asks the drivers side by side, and each for one volume after the other: one that does not answer is asked again the next time.
+// look asks the drivers side by side, and each for one volume after the other: one that does not answer is asked again
+// the next time.
 func (h *health) look(ctx context.Context) {
 	of := map[string][]node.State{}
 	for _, s := range h.volumes.volumes.List() {

@@ -24,7 +24,8 @@ import (
 // provisionDir has the records of the volumes that were made for claims, in the root directory.
 const provisionDir = "provision"
 
-// provisioner has volumes and snapshots be made for what the manifests ask for, and makes them known to the pods as PersistentVolumes.
+// provisioner has volumes and snapshots be made for what the manifests ask for, and makes them known to the pods as
+// PersistentVolumes.
 type provisioner struct {
 	m       *provision.Manager
 	objects *object.Store
@@ -226,8 +227,8 @@ const (
 	defaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// class is the StorageClass of a claim, or nil. Of several that want to be the default the newest is it in a cluster; here, where none has
-// an age, the first by name.
+// class is the StorageClass of a claim, or nil. Of several that want to be the default the newest is it in a cluster;
+// here, where none has an age, the first by name.
 func (p *provisioner) class(c *corev1.PersistentVolumeClaim) *storagev1.StorageClass {
 	if c.Spec.StorageClassName != nil {
 		class, _ := p.have[object.RefTo(object.StorageClass, "", *c.Spec.StorageClassName)].(*storagev1.StorageClass)
@@ -326,7 +327,8 @@ func (p *provisioner) freeing(c volumecsi.Config) volumecsi.Config {
 	return c
 }
 
-// leaveProvisioned is the directory of records, for a purge: what volumes have is their users', and stays with the drivers.
+// leaveProvisioned is the directory of records, for a purge: what volumes have is their users', and stays with the
+// drivers.
 func leaveProvisioned(p config.Place, log *slog.Logger) string {
 	dir := filepath.Join(p.RootDir, provisionDir)
 	for _, s := range provision.Recorded(dir) {

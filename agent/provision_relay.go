@@ -23,8 +23,8 @@ const (
 	lookPause    = 9 // times as long as the look took
 )
 
-// relay hands updates on in their order, with the PersistentVolumes that were made among them. What was made is looked at though
-// nobody takes updates.
+// relay hands updates on in their order, with the PersistentVolumes that were made among them. What was made is looked
+// at though nobody takes updates.
 func (p *provisioner) relay(ctx context.Context, in <-chan desired.Update, out chan<- desired.Update) {
 	var queue []desired.Update
 	look := time.NewTimer(0)
@@ -114,8 +114,8 @@ func (p *provisioner) news() []desired.Update {
 	return out
 }
 
-// stepsBack says whether a manifest has another volume for the claim that one was made for, or a volume of the same name. Whose claim
-// names what was made for it has that.
+// stepsBack says whether a manifest has another volume for the claim that one was made for, or a volume of the same
+// name. Whose claim names what was made for it has that.
 func (p *provisioner) stepsBack(s *provision.State) bool {
 	if p.have[object.RefTo(object.PersistentVolume, "", s.Name)] != nil {
 		return true

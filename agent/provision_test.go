@@ -85,7 +85,8 @@ func volumeFor(name, claim string) desired.Update {
 	}}
 }
 
-// TestStepsBack wants a claim to have the PersistentVolume that a manifest has for it, and not what was made for it before.
+// TestStepsBack wants a claim to have the PersistentVolume that a manifest has for it, and not what was made for it
+// before.
 func TestStepsBack(t *testing.T) {
 	p := newProvisioner(t, madeForA)
 	tell := func(all ...desired.Update) {
@@ -202,7 +203,8 @@ func BenchmarkRelay(b *testing.B) {
 	}
 }
 
-// TestClaimsThatStay wants a claim that is in a manifest to keep what was made for it, though nothing would be made for it any more.
+// TestClaimsThatStay wants a claim that is in a manifest to keep what was made for it, though nothing would be made for
+// it any more.
 func TestClaimsThatStay(t *testing.T) {
 	p := newProvisioner(t)
 	fast, gone, content := "fast", "gone", "content"
@@ -251,7 +253,8 @@ func TestClaimsThatStay(t *testing.T) {
 	}
 }
 
-// TestProvisionEvents wants events of claims and snapshots to be about these, and of what is deleted about what was made.
+// TestProvisionEvents wants events of claims and snapshots to be about these, and of what is deleted about what was
+// made.
 func TestProvisionEvents(t *testing.T) {
 	ring := event.NewRing(event.Config{})
 	tell := provisionEvents{event.NewRecorder("n", ring)}

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-node/berth/csi/node"
 )
 
-// TestVolumesShown wants volumes to be shown with what their driver says of them, and mounts that nobody knows of to be taken away where
-// their driver is known.
+// TestVolumesShown wants volumes to be shown with what their driver says of them, and mounts that nobody knows of to be
+// taken away where their driver is known.
 func TestVolumesShown(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")

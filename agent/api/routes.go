@@ -12,8 +12,8 @@ import (
 type permission struct {
 	// subresources of the node, each of which is enough.
 	subresources []string
-	// intrusive routes reach into a pod, or make a file of what is in one. Their verb is create whichever method asks: a
-	// WebSocket begins with GET, and who may read must not thereby be able to run commands.
+	// intrusive routes reach into a pod, or make a file of what is in one. Their verb is create whichever method asks:
+	// a WebSocket begins with GET, and who may read must not thereby be able to run commands.
 	intrusive bool
 }
 
@@ -32,8 +32,8 @@ var (
 
 // route is one row of the API: which requests it is, where it is served, who may have it, and who answers.
 type route struct {
-	// pattern is one of http.ServeMux. Parts of a path are matched before they are unescaped, so that no name of a pod or
-	// container, whatever is in it, makes one route of another.
+	// pattern is one of http.ServeMux. Parts of a path are matched before they are unescaped, so that no name of a pod
+	// or container, whatever is in it, makes one route of another.
 	pattern string
 	served  Access // the narrowest part of the API that has it; the wider ones have it too
 	wants   permission

@@ -65,7 +65,8 @@ type VolumeMount struct {
 	Attached bool        `json:"attached,omitempty"`
 	Pods     []VolumeUse `json:"pods"`
 	Error    string      `json:"error,omitempty"`
-	// What its driver says of it, where it does, and answers in time: bytes, and what is the matter with it, "" when it is well.
+	// What its driver says of it, where it does, and answers in time: bytes, and what is the matter with it, "" when it
+	// is well.
 	Capacity int64  `json:"capacity,omitempty"`
 	Used     *int64 `json:"used,omitempty"`
 	Healthy  *bool  `json:"healthy,omitempty"`

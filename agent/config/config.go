@@ -140,7 +140,8 @@ func Default() Config {
 			LogDir:     "/var/log/pods",
 			CgroupRoot: "/",
 			BridgeName: "berth0",
-			// Away from the ranges that podman, containerd, CRI-O, flannel, k3s, kind and kubeadm's services take by default.
+			// Away from the ranges that podman, containerd, CRI-O, flannel, k3s, kind and kubeadm's services take by
+			// default.
 			PodCIDR: netip.MustParsePrefix("10.77.0.0/16"),
 		},
 		Embedded: Embedded{
@@ -217,8 +218,8 @@ func (p *Place) Complete() error {
 	return nil
 }
 
-// helperOf is the helper that belongs to a program: beside it, as the build has them, or where an installation has what people do not
-// start themselves (file-hierarchy(7)).
+// helperOf is the helper that belongs to a program: beside it, as the build has them, or where an installation has what
+// people do not start themselves (file-hierarchy(7)).
 func helperOf(exe string) string {
 	beside := filepath.Join(filepath.Dir(exe), "berth-helper")
 	installed := filepath.Join(filepath.Dir(exe), "..", "libexec", "berth", "berth-helper")

@@ -50,8 +50,8 @@ func (r *Recorder) Event(pod *corev1.Pod, typ, reason, format string, args ...an
 	r.record(about(pod, ""), nil, typ, reason, fmt.Sprintf(format, args...))
 }
 
-// Annotated records something about a pod with annotations of the event, for programs. Those that are more than an event can
-// carry are left out, all of them.
+// Annotated records something about a pod with annotations of the event, for programs. Those that are more than an
+// event can carry are left out, all of them.
 func (r *Recorder) Annotated(pod *corev1.Pod, annotations map[string]string, typ, reason, format string, args ...any) {
 	r.record(about(pod, ""), bounded(annotations), typ, reason, fmt.Sprintf(format, args...))
 }

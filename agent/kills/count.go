@@ -12,8 +12,8 @@ import (
 	"github.com/berth-node/berth/cgroups/oom"
 )
 
-// count tells of kills without the log until ctx ends. Of a v2 hierarchy the kernel tells at once that there was one, below
-// any of the groups of pods. Of others nobody tells but the machine's count.
+// count tells of kills without the log until ctx ends. Of a v2 hierarchy the kernel tells at once that there was one,
+// below any of the groups of pods. Of others nobody tells but the machine's count.
 func (k *Keeper) count(ctx context.Context) {
 	told, end, err := k.cfg.Groups.Listen()
 	if err != nil {
@@ -54,8 +54,9 @@ func (k *Keeper) lookAndKeep() {
 	k.step(time.Now())
 }
 
-// reckon makes reports of kills that the counters and statuses of containers tell of, and that were not told yet. Those that the log has
-// told of, without saying where they were, are taken for them; if there are any, for nothing else. It says whether there were any.
+// reckon makes reports of kills that the counters and statuses of containers tell of, and that were not told yet. Those
+// that the log has told of, without saying where they were, are taken for them; if there are any, for nothing else. It
+// says whether there were any.
 func (k *Keeper) reckon(homeless []oom.Kill) bool {
 	byLog, found := len(homeless) > 0, false
 	for _, p := range k.cfg.Pods() {
@@ -89,7 +90,8 @@ func (k *Keeper) reckon(homeless []oom.Kill) bool {
 	return found
 }
 
-// lookAtStatus makes reports of containers whose groups are gone, and of which the runtime says that they ended by a kill.
+// lookAtStatus makes reports of containers whose groups are gone, and of which the runtime says that they ended by a
+// kill.
 func (k *Keeper) lookAtStatus(p *corev1.Pod) bool {
 	found := false
 	for _, c := range statuses(p) {

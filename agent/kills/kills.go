@@ -1,6 +1,6 @@
-// Package kills has what becomes of containers in which the kernel kills for want of memory: each kill is an event of the pod, and a report
-// that is kept. The kernel's log tells of it with its figures; where that cannot be read, the groups' counters and the containers' statuses
-// tell that there was one.
+// Package kills has what becomes of containers in which the kernel kills for want of memory: each kill is an event of
+// the pod, and a report that is kept. The kernel's log tells of it with its figures; where that cannot be read, the
+// groups' counters and the containers' statuses tell that there was one.
 package kills
 
 import (

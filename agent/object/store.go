@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Store has the latest of each object. Its zero value is empty. It can be used by several goroutines; what it returns must
-// not be changed.
+// Store has the latest of each object. Its zero value is empty. It can be used by several goroutines; what it returns
+// must not be changed.
 type Store struct {
 	mu      sync.RWMutex
 	objects map[Ref]Object
@@ -110,8 +110,8 @@ func (s *Store) CSIDriver(name string) (*storagev1.CSIDriver, error) {
 	return get[*storagev1.CSIDriver](s, CSIDriver, "", name)
 }
 
-// DefaultPriority is the class of pods that name none: of those that want to be it, the one with the lowest value, as under an
-// API server. nil: there is none.
+// DefaultPriority is the class of pods that name none: of those that want to be it, the one with the lowest value, as
+// under an API server. nil: there is none.
 func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -124,8 +124,8 @@ func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
 	return found
 }
 
-// Volume is what a claim is bound to. Nothing decides between volumes here, so the binding must be written down: in the claim
-// (spec.volumeName) or in the volume (spec.claimRef), as in those that were made for their claims.
+// Volume is what a claim is bound to. Nothing decides between volumes here, so the binding must be written down: in the
+// claim (spec.volumeName) or in the volume (spec.claimRef), as in those that were made for their claims.
 func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error) {
 	c, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, namespace, claim)
 	if err != nil {

@@ -135,8 +135,8 @@ func (h *harness) waitImage(pod, image string) {
 	h.wait(fmt.Sprintf("pod %s with image %q", pod, image), func() bool { return h.image(pod) == image })
 }
 
-// flush waits until everything that happened before was acted upon: a pod written afterwards has come out, and one removed afterwards
-// has gone, which it does with all files that went before it.
+// flush waits until everything that happened before was acted upon: a pod written afterwards has come out, and one
+// removed afterwards has gone, which it does with all files that went before it.
 func (h *harness) flush() {
 	h.t.Helper()
 	h.write("zz-flush.yaml", podYAML("flush", "flush:"+fmt.Sprint(time.Now().UnixNano())))

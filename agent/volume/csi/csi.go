@@ -1,5 +1,6 @@
-// Package csi is the kind of volumes that CSI drivers make: those of PersistentVolumes, and those that a pod has inline.
-// What a CSIDriver object says of a driver is decided here; what is asked of the driver, and when, is csi/node's.
+// Package csi is the kind of volumes that CSI drivers make: those of PersistentVolumes, and those that a pod has
+// inline. What a CSIDriver object says of a driver is decided here; what is asked of the driver, and when, is
+// csi/node's.
 package csi
 
 import (

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// labelOf is the SELinux label that the files of a volume are to have, "" where they keep their own: the kernel knows no
-// such labels, no container that has the volume says which it has, or the pod wants each file relabelled.
+// labelOf is the SELinux label that the files of a volume are to have, "" where they keep their own: the kernel knows
+// no such labels, no container that has the volume says which it has, or the pod wants each file relabelled.
 func labelOf(pod *corev1.Pod, volume string) (string, error) {
 	if !selinux.GetEnabled() {
 		return "", nil
