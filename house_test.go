@@ -19,7 +19,8 @@ import (
 
 const module = "github.com/berth-node/berth"
 
-// mayImport says what of this module the packages below a folder may import, beside each other. What is not here has no say.
+// mayImport says what of this module the packages below a folder may import, beside each other. What is not here has no
+// say.
 var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
 	"cni":     {},
@@ -95,8 +96,8 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
-// mayNotLink says what of other modules the packages below a folder, and "." the folder's own, do without, in what they import too: who
-// knows no pods needs no types of pods.
+// mayNotLink says what of other modules the packages below a folder, and "." the folder's own, do without, in what they
+// import too: who knows no pods needs no types of pods.
 var mayNotLink = map[string][]string{
 	"cgroups/.":       {"k8s.io"},
 	"cgroups/systemd": {"k8s.io"},
@@ -237,7 +238,8 @@ func cell(imports []string) string {
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
-// TestPackages wants a comment in each package that says what it is for, a name that says so too, and no work at import.
+// TestPackages wants a comment in each package that says what it is for, a name that says so too, and no work at
+// import.
 func TestPackages(t *testing.T) {
 	for _, p := range packages(t) {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")

@@ -22,7 +22,8 @@ type settings struct {
 	hangups chan os.Signal
 }
 
-// newSettings hears of SIGHUP from here on: by default it ends a process, and an agent that is on its way up must not be ended.
+// newSettings hears of SIGHUP from here on: by default it ends a process, and an agent that is on its way up must not
+// be ended.
 func newSettings(sources *config.Sources, loaded *config.Loaded, level *slog.LevelVar, notify *systemd.Notifier, log *slog.Logger) *settings {
 	s := &settings{sources: sources, level: level, notify: notify, log: log, hangups: make(chan os.Signal, 1)}
 	s.current.Store(loaded)

@@ -24,8 +24,8 @@ import (
 	"github.com/berth-node/berth/cri/sandbox"
 )
 
-// testPlugin is a plugin in a process of its own. It writes what it hears of to a file, and does what annotations of pods and
-// containers say.
+// testPlugin is a plugin in a process of its own. It writes what it hears of to a file, and does what annotations of
+// pods and containers say.
 type testPlugin struct {
 	log  *os.File
 	stub stub.Stub
@@ -721,7 +721,8 @@ func TestLaunchedPlugin(t *testing.T) {
 	n.plug(t, "connected").wait(t, "known container main CONTAINER_RUNNING")
 }
 
-// TestPluginSocketIsMadeAgain: plugins find the runtime after somebody has removed its socket, and those that are there stay.
+// TestPluginSocketIsMadeAgain: plugins find the runtime after somebody has removed its socket, and those that are there
+// stay.
 func TestPluginSocketIsMadeAgain(t *testing.T) {
 	n := pluggedNode(t)
 	n.open(t)

@@ -1,5 +1,6 @@
-// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged` has laid out, with
-// checksums and a bill of materials. What it is given the same twice it makes the same twice, byte for byte.
+// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged` has
+// laid out, with checksums and a bill of materials. What it is given the same twice it makes the same twice, byte for
+// byte.
 package main
 
 import (
@@ -80,8 +81,8 @@ func (j *job) name() string { return "berth_" + j.release() + "_" + j.arch }
 
 var described = regexp.MustCompile(`^v?(\d+(?:\.\d+)*)(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 
-// release is the version in a form that both packagers order as git does: commits after a tag come after it, and what has no tag before
-// all that has one.
+// release is the version in a form that both packagers order as git does: commits after a tag come after it, and what
+// has no tag before all that has one.
 func (j *job) release() string {
 	m := described.FindStringSubmatch(j.version)
 	if m == nil {

@@ -53,8 +53,8 @@ func (j *job) files() ([]file, error) {
 	return out, err
 }
 
-// scripts are what the packagers run, besides what they do themselves. The agent is started by the first installation, as Debian's
-// services are; an upgrade starts it anew, and pods go on.
+// scripts are what the packagers run, besides what they do themselves. The agent is started by the first installation,
+// as Debian's services are; an upgrade starts it anew, and pods go on.
 var scripts = map[string]string{
 	"postinst": `#!/bin/sh
 set -e

@@ -20,9 +20,10 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// BenchmarkCommands measures the commands on a node of a hundred pods, each with a group for its sandbox and one for its container and a
-// process in both: CPU time and time of one run, without the start of the program and without the agent, for which a file of
-// specifications stands. With BERTH_BENCH_HOLD=DURATION the groups stay that long, with the flags printed, for the program itself.
+// BenchmarkCommands measures the commands on a node of a hundred pods, each with a group for its sandbox and one for
+// its container and a process in both: CPU time and time of one run, without the start of the program and without the
+// agent, for which a file of specifications stands. With BERTH_BENCH_HOLD=DURATION the groups stay that long, with the
+// flags printed, for the program itself.
 func BenchmarkCommands(b *testing.B) {
 	runDir, flags, pid := hundredPods(b)
 	if hold, err := time.ParseDuration(os.Getenv("BERTH_BENCH_HOLD")); err == nil {
@@ -59,7 +60,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// hundredPods makes the groups, and returns the run directory, the flags that say where they are and the process of one container.
+// hundredPods makes the groups, and returns the run directory, the flags that say where they are and the process of one
+// container.
 func hundredPods(b *testing.B) (runDir string, flags []string, pid string) {
 	b.Helper()
 	h, root := cgroupstest.Group(b, cgroups.Open)

@@ -171,7 +171,8 @@ func explainMemory(n *Node) []string {
 	return out
 }
 
-// ownKills are those of the group itself. The kernel counts them in the groups above too, where they are no more than those of a part.
+// ownKills are those of the group itself. The kernel counts them in the groups above too, where they are no more than
+// those of a part.
 func ownKills(n *Node) uint64 {
 	kills := n.Usage.Memory.OOMKills
 	for _, c := range n.Children {
@@ -183,8 +184,8 @@ func ownKills(n *Node) uint64 {
 // limitHits is how often use ran into the limit of the group itself.
 func limitHits(n *Node) uint64 { return ownEvents(n, "max", n.Usage.Memory.LimitHits) }
 
-// ownEvents counts what happened to the group itself: v2 counts that of the groups below too in memory.events, from which the other
-// figure is, of kernels that tell no better.
+// ownEvents counts what happened to the group itself: v2 counts that of the groups below too in memory.events, from
+// which the other figure is, of kernels that tell no better.
 func ownEvents(n *Node, name string, other uint64) uint64 {
 	if v := n.files.value("memory.events.local:" + name); v != "" {
 		if own, err := strconv.ParseUint(v, 10, 64); err == nil {

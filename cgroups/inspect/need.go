@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them cost the kernel a
-// walk over CPUs or groups.
+// need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them
+// cost the kernel a walk over CPUs or groups.
 type need struct {
 	whole      bool                                         // every file, as a capture has them
 	files      map[string]bool                              // by name; those of the v2 side of a hybrid machine too, if v1 has none or with "unified/" before it
@@ -125,7 +125,8 @@ func settingsNeed() need {
 	return n
 }
 
-// layout is which files are read in which hierarchy, in the order of [cgroups.Hierarchy.Dirs]. What a group has its parent has too.
+// layout is which files are read in which hierarchy, in the order of [cgroups.Hierarchy.Dirs]. What a group has its
+// parent has too.
 type layout [][]string
 
 func layoutOf(h *cgroups.Hierarchy, path string, files map[string]bool) layout {

@@ -146,7 +146,8 @@ func TestCommandsReadWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// ranking is how a pod and its processes stand among all, with the names that are told and without what changes all the time.
+// ranking is how a pod and its processes stand among all, with the names that are told and without what changes all the
+// time.
 func ranking(e Explanation) string {
 	var names []string
 	for _, r := range e.OOMOrder {

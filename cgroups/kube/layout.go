@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Layout is how an agent makes its groups, kept in its run directory for those who look at them: also while no agent runs.
+// Layout is how an agent makes its groups, kept in its run directory for those who look at them: also while no agent
+// runs.
 type Layout struct {
 	Root     string  `json:"root"` // group below which kubepods is
 	LogDir   string  `json:"logDir"`

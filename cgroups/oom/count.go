@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// Count is how many processes the kernel has killed in a group for want of memory, with v2 also in those below it. It forgets the count with
-// the group.
+// Count is how many processes the kernel has killed in a group for want of memory, with v2 also in those below it. It
+// forgets the count with the group.
 func Count(h *cgroups.Hierarchy, group string) (uint64, error) {
 	file := "/memory.oom_control"
 	if h.Mode() == cgroups.Unified {

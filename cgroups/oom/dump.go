@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Dump is what the kernel writes of a want of memory before it says whom it has killed, in bytes. It leaves it out where there was much
-// to tell a moment before.
+// Dump is what the kernel writes of a want of memory before it says whom it has killed, in bytes. It leaves it out
+// where there was much to tell a moment before.
 type Dump struct {
 	Invoker  string    `json:"invoker,omitempty"` // the process that asked for what there was not
 	Group    string    `json:"group,omitempty"`   // whose use is told by type; "": the machine's
@@ -45,13 +45,15 @@ type Task struct {
 	ScoreAdj   int    `json:"oomScoreAdj"`
 }
 
-// maxTasks bounds what is kept of the table: the kernel writes a line for each process of the group, which may be thousands.
+// maxTasks bounds what is kept of the table: the kernel writes a line for each process of the group, which may be
+// thousands.
 const maxTasks = 40
 
 // exempt is the score of those that are never chosen.
 const exempt = -1000
 
-// weight is by what the kernel chooses, in bytes: the most memory, to which the score adds its thousandths of what there is.
+// weight is by what the kernel chooses, in bytes: the most memory, to which the score adds its thousandths of what
+// there is.
 func (t *Task) weight(total int64) int64 {
 	return t.RSS + t.PageTables + t.Swap + int64(t.ScoreAdj)*(total/1000)
 }
@@ -191,7 +193,8 @@ func (d *dumping) set(name string, n int64) {
 	d.ByType[name] = n
 }
 
-// oldStat reads what older kernels write in one line: " cache:0KB rss:60412KB ...", of each group below in a line of its own.
+// oldStat reads what older kernels write in one line: " cache:0KB rss:60412KB ...", of each group below in a line of
+// its own.
 func (d *dumping) oldStat(s string) {
 	for f := range strings.FieldsSeq(s) {
 		name, value, _ := strings.Cut(f, ":")
@@ -217,8 +220,8 @@ func (d *dumping) machine(s string) {
 	d.set("file", d.ByType["active_file"]+d.ByType["inactive_file"])
 }
 
-// task reads a line of the table of tasks, or its head, which says what the columns are: "[  pid  ]   uid  tgid total_vm rss ... name" and
-// "[  25534]     0 25534      648      405 ... sh". What a process calls itself comes last.
+// task reads a line of the table of tasks, or its head, which says what the columns are: "[  pid  ]   uid  tgid
+// total_vm rss ... name" and "[  25534]     0 25534      648      405 ... sh". What a process calls itself comes last.
 func (d *dumping) task(s string) {
 	pid, rest, ok := strings.Cut(strings.TrimPrefix(s, "["), "]")
 	if !ok || d.section != inTasks {

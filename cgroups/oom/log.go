@@ -1,5 +1,5 @@
-// Package oom has what the kernel tells of kills for want of memory: its log read as it is written, what the files of groups say beside
-// it, and reports of both that are kept.
+// Package oom has what the kernel tells of kills for want of memory: its log read as it is written, what the files of
+// groups say beside it, and reports of both that are kept.
 package oom
 
 import (
@@ -25,7 +25,8 @@ type Log struct {
 	lost   bool
 }
 
-// OpenLog opens the log at its beginning, or at its end with what comes from now on. Reading it takes CAP_SYSLOG on most machines.
+// OpenLog opens the log at its beginning, or at its end with what comes from now on. Reading it takes CAP_SYSLOG on
+// most machines.
 func OpenLog(path string, fromNow bool) (*Log, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -44,8 +45,8 @@ func OpenLog(path string, fromNow bool) (*Log, error) {
 // maxRecord is more than the kernel's longest record: CONSOLE_EXT_LOG_MAX is 8 KiB.
 const maxRecord = 16 << 10
 
-// bootTime is when the clock of the log's timestamps was 0. It stands while the machine sleeps, so that kills before that are told later
-// than they were.
+// bootTime is when the clock of the log's timestamps was 0. It stands while the machine sleeps, so that kills before
+// that are told later than they were.
 func bootTime() time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -99,7 +99,8 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// What a container chooses, the names of its processes and of groups it makes in its own, does not make a kill another's.
+// What a container chooses, the names of its processes and of groups it makes in its own, does not make a kill
+// another's.
 func TestKernelLogIsNotForged(t *testing.T) {
 	const own = "/kubepods/poda/c1"
 	for _, c := range []struct{ in, group, comm string }{
@@ -137,7 +138,8 @@ func TestKernelLogIsNotForged(t *testing.T) {
 	}
 }
 
-// The kernel kills a process by the limit of a group above its own, and its log says whose limit it was and what the process had.
+// The kernel kills a process by the limit of a group above its own, and its log says whose limit it was and what the
+// process had.
 func TestKernelLogOfThisKernel(t *testing.T) {
 	h, group := cgroupstest.Group(t, cgroups.Open)
 	l, err := OpenLog(LogPath, true)

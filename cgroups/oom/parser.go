@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// parser puts together what the kernel writes of one kill: the use of the group that ran out, whom it chose, and what that one had. The
-// reports come one after the other, since the kernel holds a lock over each; of many in a short time it leaves all but the last line out.
+// parser puts together what the kernel writes of one kill: the use of the group that ran out, whom it chose, and what
+// that one had. The reports come one after the other, since the kernel holds a lock over each; of many in a short time
+// it leaves all but the last line out.
 type parser struct {
 	boot         time.Time
 	dump         dumping
@@ -21,8 +22,9 @@ func (p *parser) reset() { *p = parser{boot: p.boot, dump: newDumping()} }
 
 func newParser(boot time.Time) parser { return parser{boot: boot, dump: newDumping()} }
 
-// record reads one record, "level,number,microseconds,flags;text", with lines of other things below it. What a program writes to the log
-// is told by its facility, which the kernel does not let it choose; what it is called is all that a container has of itself in here.
+// record reads one record, "level,number,microseconds,flags;text", with lines of other things below it. What a program
+// writes to the log is told by its facility, which the kernel does not let it choose; what it is called is all that a
+// container has of itself in here.
 func (p *parser) record(data []byte) (Kill, bool) {
 	head, text, ok := bytes.Cut(data, []byte(";"))
 	if !ok {
@@ -78,10 +80,12 @@ func kilobytes(s string) int64 {
 // maxComm is the length of a process's name in bytes.
 const maxComm = 15
 
-// parseChosen reads "oom-kill:constraint=C,nodemask=N,cpuset=S,mems_allowed=M,oom_memcg=/P,task_memcg=/P/Q,task=T,pid=1,uid=0", with
-// "global_oom" in place of oom_memcg where the machine ran out. T is chosen by the victim, and a container that may make groups chooses the
-// ends of the paths, so that each may have what separates the fields in it. What a container can choose is never before its own group's
-// path, though: a split is right when it leaves no more for T than a name can have, and the victim's group in the one that ran out.
+// parseChosen reads
+// "oom-kill:constraint=C,nodemask=N,cpuset=S,mems_allowed=M,oom_memcg=/P,task_memcg=/P/Q,task=T,pid=1,uid=0", with
+// "global_oom" in place of oom_memcg where the machine ran out. T is chosen by the victim, and a container that may
+// make groups chooses the ends of the paths, so that each may have what separates the fields in it. What a container
+// can choose is never before its own group's path, though: a split is right when it leaves no more for T than a name
+// can have, and the victim's group in the one that ran out.
 func parseChosen(s string) Kill {
 	var k Kill
 	rest, uid, ok := cutLast(s, ",uid=")
@@ -166,8 +170,9 @@ func (k *Kill) figures(numbers string) {
 	}
 }
 
-// killed reads "Memory cgroup out of memory: Killed process 1 (T) total-vm:1kB, anon-rss:1kB, file-rss:1kB, shmem-rss:1kB, UID:0 ...", where
-// before Linux 5.3 the first words are in a line of their own. What comes last in the line is the kernel's.
+// killed reads "Memory cgroup out of memory: Killed process 1 (T) total-vm:1kB, anon-rss:1kB, file-rss:1kB,
+// shmem-rss:1kB, UID:0 ...", where before Linux 5.3 the first words are in a line of their own. What comes last in the
+// line is the kernel's.
 func (p *parser) killed(s string, at time.Time) (Kill, bool) {
 	i := strings.Index(s, killedMark)
 	switch {

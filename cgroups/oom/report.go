@@ -39,8 +39,8 @@ type Report struct {
 	ContainerID string `json:"containerID,omitempty"`
 	LimitName   string `json:"limitName,omitempty"` // the group whose limit it was, in words
 
-	// Groups are the figures that the agent has read when it saw the kill: of the container, its pod and the group whose limit it was,
-	// those that were there still.
+	// Groups are the figures that the agent has read when it saw the kill: of the container, its pod and the group
+	// whose limit it was, those that were there still.
 	Groups []Figures `json:"groups,omitempty"`
 	// Node is what the whole node had left then.
 	Node *NodeFigures `json:"node,omitempty"`

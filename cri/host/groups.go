@@ -106,7 +106,8 @@ func (f files) StartScope(path string, pid int) error {
 }
 
 func write(path, text string) error {
-	// Bare system calls: an os.File of a group's file is registered with the runtime's poller, which the kernel wakes at once.
+	// Bare system calls: an os.File of a group's file is registered with the runtime's poller, which the kernel wakes
+	// at once.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	for errors.Is(err, unix.EINTR) {
 		fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)

@@ -268,7 +268,8 @@ func TestOOMKillIsTold(t *testing.T) {
 	}
 }
 
-// TestOOMKillOfGoneGroup: systemd removes the group of a container that has ended before the keeper reads its counter. The pod's counts it.
+// TestOOMKillOfGoneGroup: systemd removes the group of a container that has ended before the keeper reads its counter.
+// The pod's counts it.
 func TestOOMKillOfGoneGroup(t *testing.T) {
 	p := newPod(t)
 	group := t.TempDir()

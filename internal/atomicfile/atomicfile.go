@@ -1,4 +1,5 @@
-// Package atomicfile replaces files as a whole: whoever reads one has what it was or what it is to be, whenever the writer was killed.
+// Package atomicfile replaces files as a whole: whoever reads one has what it was or what it is to be, whenever the
+// writer was killed.
 package atomicfile
 
 import (
@@ -10,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part is what the name of a file ends with until it has its own. A writer that was killed leaves one, which the next writes over.
+// Part is what the name of a file ends with until it has its own. A writer that was killed leaves one, which the next
+// writes over.
 const Part = ".new"
 
-// Write makes data the content of the file at path, which has one writer at a time. It fails with [fs.ErrNotExist] when the directory is
-// not there. After a loss of power the file may be empty.
+// Write makes data the content of the file at path, which has one writer at a time. It fails with [fs.ErrNotExist] when
+// the directory is not there. After a loss of power the file may be empty.
 func Write(path string, data []byte, mode fs.FileMode) error { return write(path, data, mode, false) }
 
 // WriteSynced is Write for what must outlive a loss of power, too.
@@ -25,7 +27,8 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteSyncedIn is WriteSynced for a file in a directory that is made when it is first needed, with its name in the one above.
+// WriteSyncedIn is WriteSynced for a file in a directory that is made when it is first needed, with its name in the one
+// above.
 func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	err := WriteSynced(path, data, mode)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -41,8 +44,8 @@ func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	return WriteSynced(path, data, mode)
 }
 
-// write uses bare system calls. An os.File is registered with the runtime's poller, and os.Rename looks first at what is there: that is
-// twice the calls, and the records of one pod are written a dozen times while it starts.
+// write uses bare system calls. An os.File is registered with the runtime's poller, and os.Rename looks first at what
+// is there: that is twice the calls, and the records of one pod are written a dozen times while it starts.
 func write(path string, data []byte, mode fs.FileMode, synced bool) error {
 	part := path + Part
 	fd, err := again(func() (int, error) {

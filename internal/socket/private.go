@@ -31,14 +31,14 @@ func Path(address string) (string, error) {
 // Private is the directory that the socket at path is made in.
 func Private(path string) string { return path + ".new" }
 
-// ListenPrivate listens at path for root only, and again when the socket is missed. A socket that is left of a process that is dead is
-// replaced, one that somebody listens on is [ErrInUse].
+// ListenPrivate listens at path for root only, and again when the socket is missed. A socket that is left of a process
+// that is dead is replaced, one that somebody listens on is [ErrInUse].
 func ListenPrivate(path string, log *slog.Logger) (net.Listener, error) {
 	return Listen(path, log, func(ctx context.Context) (Made, error) { return private(ctx, path) })
 }
 
-// private listens on a socket for root only, in place of one whose process is dead. Whoever else does the same at the same moment
-// waits: the directory is locked meanwhile, so that no lock file is left.
+// private listens on a socket for root only, in place of one whose process is dead. Whoever else does the same at the
+// same moment waits: the directory is locked meanwhile, so that no lock file is left.
 func private(ctx context.Context, path string) (m Made, err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -55,8 +55,8 @@ func private(ctx context.Context, path string) (m Made, err error) {
 	if err := free(path, lock); err != nil {
 		return m, err
 	}
-	// It gets its mode where nobody else can reach it, and its name when it is ready: else it would be open to everybody for a
-	// moment, or refuse those who connect early.
+	// It gets its mode where nobody else can reach it, and its name when it is ready: else it would be open to
+	// everybody for a moment, or refuse those who connect early.
 	beside := Private(path)
 	made := filepath.Join(beside, "s")
 	for _, left := range []string{made, beside} { // by a process that was killed: nobody else has the lock

@@ -1,5 +1,5 @@
-// Package socket makes sockets for root only, and keeps them where clients look for them: one that somebody deletes or replaces is made again,
-// since without it nobody reaches who serves it.
+// Package socket makes sockets for root only, and keeps them where clients look for them: one that somebody deletes or
+// replaces is made again, since without it nobody reaches who serves it.
 package socket
 
 import (
@@ -68,8 +68,8 @@ func Keep(ctx context.Context, path string, own os.FileInfo, log *slog.Logger, a
 	}
 }
 
-// awaitChange waits until something may have become of the path, or its directory, or the time is over. moved says that it is the
-// directory, or may be. ok is false when ctx has ended.
+// awaitChange waits until something may have become of the path, or its directory, or the time is over. moved says that
+// it is the directory, or may be. ok is false when ctx has ended.
 func awaitChange(ctx context.Context, heard *changes, path string, wait time.Duration) (moved, ok bool) {
 	quiet := wait == 0
 	if quiet {

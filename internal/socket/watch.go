@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// lostEntry is what can take a name from a socket. What is written to the files beside it, as the records of a runtime are all the
-	// time, is not asked for: each event wakes who waits.
+	// lostEntry is what can take a name from a socket. What is written to the files beside it, as the records of a
+	// runtime are all the time, is not asked for: each event wakes who waits.
 	lostEntry = unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO
 	lostSelf  = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 	// over is that nothing more is told of the directory, or that something was not.
