@@ -28,7 +28,8 @@ spec: {storageClassName: bench, accessModes: [ReadWriteOnce], resources: {reques
 // volumeRounds is how often pods are started without and with volumes, by turns.
 const volumeRounds = 3
 
-// volumes starts many pods at once, without a volume of a CSI driver and with one each that is made already. Only berth has a driver.
+// volumes starts many pods at once, without a volume of a CSI driver and with one each that is made already. Only berth
+// has a driver.
 func (b *bench) volumes(ctx context.Context, p peer) (err error) {
 	old, ok := p.(*berth)
 	if !ok {

@@ -31,7 +31,8 @@ import (
 	"github.com/berth-node/berth/cri/remote"
 )
 
-// TestMain runs more cases at a time than the machine has CPUs, since they wait much of the time. The flag -parallel says otherwise.
+// TestMain runs more cases at a time than the machine has CPUs, since they wait much of the time. The flag -parallel
+// says otherwise.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	said := false

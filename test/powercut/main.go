@@ -1,6 +1,6 @@
-// Powercut is who uses the driver for storage of this machine in a virtual machine whose power is cut: it looks whether all that was promised
-// before the last cut is there, and then makes, changes and removes volumes until the next. What it tells goes to standard output, a line
-// each, since nothing else of the machine is left.
+// Powercut is who uses the driver for storage of this machine in a virtual machine whose power is cut: it looks whether
+// all that was promised before the last cut is there, and then makes, changes and removes volumes until the next. What
+// it tells goes to standard output, a line each, since nothing else of the machine is left.
 package main
 
 import (

@@ -22,8 +22,8 @@ type machine struct {
 	dir   string
 }
 
-// newMachine makes the disks: POWERCUT_IMAGE is a directory with vmlinuz, initrd and disk.raw, whose system runs the script on its second
-// disk, and has the ports nodevm.out, nodevm.err and nodevm.rc.
+// newMachine makes the disks: POWERCUT_IMAGE is a directory with vmlinuz, initrd and disk.raw, whose system runs the
+// script on its second disk, and has the ports nodevm.out, nodevm.err and nodevm.rc.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, image: os.Getenv("POWERCUT_IMAGE"), dir: t.TempDir()}
@@ -51,8 +51,8 @@ func (m *machine) host(name string, args ...string) {
 	}
 }
 
-// boot starts the machine with a job. Its output is a line each; nothing of what the host has cached is written later, since nothing is
-// cached there.
+// boot starts the machine with a job. Its output is a line each; nothing of what the host has cached is written later,
+// since nothing is cached there.
 func (m *machine) boot(job string) (out *bufio.Reader, cut func()) {
 	m.t.Helper()
 	script := []byte(job)
@@ -144,8 +144,8 @@ mount /dev/vdc /mnt/data && mount -o ro /dev/vdd /mnt/programs || { echo FAILED 
 `, ledger, round)
 }
 
-// TestPowerCut cuts the power in the middle of acts, again and again on one disk. Each time everything is there that was promised before: the
-// volumes, the snapshots, their sizes, what was synced; and nothing else is.
+// TestPowerCut cuts the power in the middle of acts, again and again on one disk. Each time everything is there that
+// was promised before: the volumes, the snapshots, their sizes, what was synced; and nothing else is.
 func TestPowerCut(t *testing.T) {
 	m := newMachine(t)
 	seed := uint64(time.Now().UnixNano())

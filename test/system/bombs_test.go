@@ -15,8 +15,8 @@ import (
 	"github.com/berth-node/berth/internal/filetree"
 )
 
-// beside starts a pod that is not to notice what happens beside it. The function that it returns requires that it has not,
-// that the agent answers, and that just those pods have ended that should; then it removes all of them.
+// beside starts a pod that is not to notice what happens beside it. The function that it returns requires that it has
+// not, that the agent answers, and that just those pods have ended that should; then it removes all of them.
 func (n *Node) beside() func(ended int) {
 	n.t.Helper()
 	n.apply("quiet.yaml", pod("quiet", idle))
@@ -82,7 +82,8 @@ func TestForkBomb(t *testing.T) {
 	unharmed(0)
 }
 
-// TestInodeBomb has a pod make files without end. It goes when there are few inodes left, and all of them are free again.
+// TestInodeBomb has a pod make files without end. It goes when there are few inodes left, and all of them are free
+// again.
 func TestInodeBomb(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.inodesFree<20%", "--eviction-pressure-transition-period=1s")
@@ -101,8 +102,8 @@ func TestInodeBomb(t *testing.T) {
 	unharmed(1)
 }
 
-// TestLogBomb has a pod write to its standard output as fast as it can, on a small disk for logs. What is kept of it is no
-// more than it may be at any time, and it is not ended for what was never kept.
+// TestLogBomb has a pod write to its standard output as fast as it can, on a small disk for logs. What is kept of it is
+// no more than it may be at any time, and it is not ended for what was never kept.
 func TestLogBomb(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--log-max-size=1Mi", "--log-max-files=3")
@@ -136,8 +137,8 @@ func TestLogBomb(t *testing.T) {
 	unharmed(0)
 }
 
-// TestDiskLimitBombs has pods fill an emptyDir with a limit and their own layers. Both go for it, the node is never short,
-// and it is told why.
+// TestDiskLimitBombs has pods fill an emptyDir with a limit and their own layers. Both go for it, the node is never
+// short, and it is told why.
 func TestDiskLimitBombs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.available<10%")
@@ -182,8 +183,8 @@ func TestDiskLimitBombs(t *testing.T) {
 	unharmed(2)
 }
 
-// TestVolumeBomb has a pod fill a PersistentVolume of its own. It is told by the kernel that it is full, and that is all:
-// neither the node nor its own limits have to do with it.
+// TestVolumeBomb has a pod fill a PersistentVolume of its own. It is told by the kernel that it is full, and that is
+// all: neither the node nor its own limits have to do with it.
 func TestVolumeBomb(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.available<10%", "--node-labels=disk=ssd")
@@ -222,8 +223,8 @@ spec: {volumeName: disk, storageClassName: fields, accessModes: [ReadWriteOnce],
 	unharmed(0)
 }
 
-// TestDeadGoBeforePods has a pod of which a container has died that had written much, and one that fills the disk up to the
-// threshold: what is dead goes, and no pod does.
+// TestDeadGoBeforePods has a pod of which a container has died that had written much, and one that fills the disk up to
+// the threshold: what is dead goes, and no pod does.
 func TestDeadGoBeforePods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--eviction-hard=nodefs.available<40%", "--eviction-pressure-transition-period=1s")

@@ -27,8 +27,9 @@ spec:
   resources: {requests: {storage: 32Mi}}
 `
 
-// TestLocalStorage has claims and pods get volumes of the agent's own driver, with nothing beside the manifests: two pods have the volume of
-// one claim, the agent is killed, and what a pod wrote is there. In the end nothing is left of them.
+// TestLocalStorage has claims and pods get volumes of the agent's own driver, with nothing beside the manifests: two
+// pods have the volume of one claim, the agent is killed, and what a pod wrote is there. In the end nothing is left of
+// them.
 func TestLocalStorage(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, "--volume-delete-grace=0s")
@@ -89,8 +90,8 @@ func TestLocalStorage(t *testing.T) {
 	requireNoLoops(t, n)
 }
 
-// TestLocalStoragePurged has a node be purged while a pod has a volume: the volume is taken away from the pod, stays with its data, and is
-// found again by the same claim.
+// TestLocalStoragePurged has a node be purged while a pod has a volume: the volume is taken away from the pod, stays
+// with its data, and is found again by the same claim.
 func TestLocalStoragePurged(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

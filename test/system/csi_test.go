@@ -58,8 +58,8 @@ metadata: {name: ` + testDriver + `}
 spec: {podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
 `
 
-// TestCSI has pods with volumes of a driver: of claims, shared, in block mode, by a path in it, inline, with an agent that is killed while
-// they run, and while they are taken away.
+// TestCSI has pods with volumes of a driver: of claims, shared, in block mode, by a path in it, inline, with an agent
+// that is killed while they run, and while they are taken away.
 func TestCSI(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

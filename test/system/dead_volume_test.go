@@ -12,7 +12,8 @@ import (
 	"github.com/berth-node/berth/csi/csitest"
 )
 
-// dead mounts a file system at path that never answers, until the function is called, as a network file system whose server is gone.
+// dead mounts a file system at path that never answers, until the function is called, as a network file system whose
+// server is gone.
 func dead(t *testing.T, path string) (end func()) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -34,8 +35,9 @@ func dead(t *testing.T, path string) (end func()) {
 	return end
 }
 
-// TestDeadVolume has a volume of a pod not answer any more, and a host path of another one: they are named, and nothing else is held up,
-// neither the agent, as it runs, starts and ends, nor its API, nor other pods. The pods can be removed meanwhile.
+// TestDeadVolume has a volume of a pod not answer any more, and a host path of another one: they are named, and nothing
+// else is held up, neither the agent, as it runs, starts and ends, nor its API, nor other pods. The pods can be removed
+// meanwhile.
 func TestDeadVolume(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEvictionOfStarting has a bomb go off while its start is not over: its status does not say yet that it runs, and it
-// goes at once all the same.
+// TestEvictionOfStarting has a bomb go off while its start is not over: its status does not say yet that it runs, and
+// it goes at once all the same.
 func TestEvictionOfStarting(t *testing.T) {
 	t.Parallel()
 	n := shortNode(t, 512)

@@ -63,8 +63,8 @@ var lifeCases = append(probeCases(), []fieldCase{
 	{
 		name: "probe-grace", fields: "containers.livenessProbe.terminationGracePeriodSeconds " +
 			"containers.livenessProbe.failureThreshold",
-		// At first it ignores SIGTERM, and the pod's own grace would be an hour. Later on it ends by itself: a process 1 that
-		// is told to end before it has asked for the signal does not get it.
+		// At first it ignores SIGTERM, and the pod's own grace would be an hour. Later on it ends by itself: a process
+		// 1 that is told to end before it has asked for the signal does not get it.
 		grace: 3600,
 		spec: emptyVol + "\n  containers: [{name: main, image: " + image +
 			", command: [sh, -c, 'test -e /v/again && exec sleep 3; touch /v/again; trap \"\" TERM; while :; do sleep 1; " +

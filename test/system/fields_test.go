@@ -25,8 +25,8 @@ type fieldCase struct {
 
 	// want is what the pod's main container (named main) must have printed when the pod has succeeded.
 	want []string
-	// check looks at the pod that has become ready, and that is all; ends at the one that has ended. When both are nil the
-	// pod is to succeed. ready does something to the pod in between.
+	// check looks at the pod that has become ready, and that is all; ends at the one that has ended. When both are nil
+	// the pod is to succeed. ready does something to the pod in between.
 	check, ends, ready func(t *testing.T, n *Node, p *corev1.Pod)
 	// waits is why the container is never started, until what there is to be waited for instead of readiness.
 	waits string

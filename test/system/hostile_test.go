@@ -125,8 +125,8 @@ func TestHostileManifests(t *testing.T) {
 	n.remove("longvalue.yaml")
 	n.waitGone("longvalue")
 
-	// A container swaps what a subPath leads to for a link out of its volume, as fast as it can, while another restarts on
-	// it.
+	// A container swaps what a subPath leads to for a link out of its volume, as fast as it can, while another restarts
+	// on it.
 	n.apply("race.yaml", pod("race", `
   volumes: [{name: v, emptyDir: {}}]
   terminationGracePeriodSeconds: 0

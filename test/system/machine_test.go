@@ -169,8 +169,8 @@ var limit = func() time.Duration {
 	return 3 * time.Minute
 }()
 
-// eventually runs check until it returns nil. It looks again after some times as long as the look took: one that runs programs or reads
-// all of /proc would take the CPU that what is waited for needs.
+// eventually runs check until it returns nil. It looks again after some times as long as the look took: one that runs
+// programs or reads all of /proc would take the CPU that what is waited for needs.
 func (n *Node) eventually(what string, check func() error) {
 	n.t.Helper()
 	eventually(n.t, what, check)

@@ -54,8 +54,8 @@ type Node struct {
 	disks   []string // mounted for the node
 }
 
-// TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for a grace period, a back-off,
-// the kernel. The flag -parallel says otherwise.
+// TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for a grace
+// period, a back-off, the kernel. The flag -parallel says otherwise.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	said := false

@@ -38,7 +38,8 @@ func TestOOMReportsOfLimits(t *testing.T) {
 	n.start()
 	const eats = "command: [/test/eat, '64'], volumeMounts: [{name: test, mountPath: /test, readOnly: true}]"
 	volume := "\n  volumes: [{name: test, hostPath: {path: " + bin("test") + "}}]"
-	// What keeps a pod has memory of the pod's limit: that of a container is reached first where another one leaves room.
+	// What keeps a pod has memory of the pod's limit: that of a container is reached first where another one leaves
+	// room.
 	const limited = ", resources: {limits: {memory: 32Mi}}}"
 	const beside = "\n  - {name: beside, image: " + image + ", command: [sleep, '1000000']"
 	main := "\n  containers:\n  - {name: main, image: " + image + ", " + eats
@@ -86,8 +87,8 @@ func TestOOMReportsOfLimits(t *testing.T) {
 	}
 }
 
-// withoutLog is a command that runs another one which cannot read the kernel's log: it has no right to, or, where CAP_SYS_ADMIN
-// is enough for that (as up to Linux 6.1), finds something in its place that is not to be opened.
+// withoutLog is a command that runs another one which cannot read the kernel's log: it has no right to, or, where
+// CAP_SYS_ADMIN is enough for that (as up to Linux 6.1), finds something in its place that is not to be opened.
 func (n *Node) withoutLog() []string {
 	n.t.Helper()
 	drop := []string{"setpriv", "--bounding-set=-syslog", "--inh-caps=-syslog"}

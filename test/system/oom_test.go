@@ -40,8 +40,8 @@ func (n *Node) oomReports(pod string, count int) []oom.Report {
 	return all
 }
 
-// TestOOMReport has the kernel kill a child, after which its container goes on, and a container as a whole. Both are told of as events
-// and as reports, which outlive the agent and their pods.
+// TestOOMReport has the kernel kill a child, after which its container goes on, and a container as a whole. Both are
+// told of as events and as reports, which outlive the agent and their pods.
 func TestOOMReport(t *testing.T) {
 	t.Parallel()
 	l, err := oom.OpenLog(oom.LogPath, true)

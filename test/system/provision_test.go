@@ -35,8 +35,8 @@ func mounting(name, claim string) string {
 	return pod(name, "\n  volumes: [{name: v, persistentVolumeClaim: {claimName: "+claim+"}}]"+runs(mountVol))
 }
 
-// TestProvision has volumes be made for claims with a StorageClass: one that waits for its pod, a snapshot of it, one that is restored of
-// that, one of a pod's own; and has a claim that was removed come back with its data.
+// TestProvision has volumes be made for claims with a StorageClass: one that waits for its pod, a snapshot of it, one
+// that is restored of that, one of a pod's own; and has a claim that was removed come back with its data.
 func TestProvision(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

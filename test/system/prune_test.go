@@ -33,8 +33,8 @@ func (n *Node) pruned(args ...string) (api.Pruned, map[string]api.Freed) {
 	return p, by
 }
 
-// TestPrune: what no pod needs is said, and goes: images, of which a layer that two have in common counts once, a dead container, and
-// logs and the directory of pods that are gone. What pods need stays, and what is pinned.
+// TestPrune: what no pod needs is said, and goes: images, of which a layer that two have in common counts once, a dead
+// container, and logs and the directory of pods that are gone. What pods need stays, and what is pinned.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	addr := registry(t)

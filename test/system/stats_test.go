@@ -125,8 +125,8 @@ func TestStats(t *testing.T) {
 	}
 	within("CPU time", one.CPU.UsageCoreNanoSeconds, c0*1e9, c1*1e9)
 	within("pod's CPU time", ps.CPU.UsageCoreNanoSeconds, c0*1e9, math.Inf(1))
-	// It is limited to 100e6. A window is no multiple of periods, and on a busy machine there may be one in which it does
-	// not run.
+	// It is limited to 100e6. A window is no multiple of periods, and on a busy machine there may be one in which it
+	// does not run.
 	n.eventually("the use of the CPU to be told", func() error {
 		var s statsapi.Summary
 		n.getJSON("/stats/summary", &s)
