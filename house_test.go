@@ -126,7 +126,8 @@ func TestLinks(t *testing.T) {
 
 // TestPure keeps files, the network and waiting out of packages that only decide.
 func TestPure(t *testing.T) {
-	pure := []string{"agent/pod/plan", "agent/pod/admission", "eviction/collect", "eviction/rank", "eviction/threshold"} // they decide from what they are given
+	// They decide from what they are given.
+	pure := []string{"agent/pod/plan", "agent/pod/admission", "eviction/collect", "eviction/rank", "eviction/threshold"}
 	for _, p := range packages(t) {
 		i := slices.Index(pure, strings.TrimPrefix(p.ImportPath, module+"/"))
 		if i < 0 {

@@ -556,7 +556,8 @@ func TestEndOfRun(t *testing.T) {
 		w.pods[0].dies = 8 * time.Second
 		began := time.Now()
 		live(t, w, Config{Policy: policy(hard(mem, 100, 0))}, func(m *Manager) { time.Sleep(time.Second) })
-		if took := time.Since(began); took != time.Second+100*time.Millisecond { // as long as the node takes to give it up
+		// as long as the node takes to give it up
+		if took := time.Since(began); took != time.Second+100*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
 		said(t, w, "0s KubeletHasInsufficientMemory", "0s evict a with 0 for memory.available")

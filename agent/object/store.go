@@ -19,8 +19,10 @@ import (
 type Store struct {
 	mu      sync.RWMutex
 	objects map[Ref]Object
-	named   map[types.NamespacedName]map[string]*corev1.PersistentVolume // by the claim that their spec.claimRef names, and by name
-	pending map[types.NamespacedName]string                              // claims whose volume is being made: what about it
+	// named are PersistentVolumes, by the claim that their spec.claimRef names and by name.
+	named map[types.NamespacedName]map[string]*corev1.PersistentVolume
+	// pending are the claims whose volume is being made, with what is to be said of it.
+	pending map[types.NamespacedName]string
 }
 
 // Put makes o the object that ref names; nil: there is none any more.

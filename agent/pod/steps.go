@@ -167,7 +167,8 @@ func (a acts) kill(s plan.Step) act {
 		}
 		begun := func() { w.tries.hooked[s.ID] = true }
 		if ctx.Err() != nil {
-			return begun, ctx.Err() // by an order in more of a hurry, whose step stops the container, or by the end of the agent
+			// by a more urgent order, whose step stops the container, or by the end of the agent
+			return begun, ctx.Err()
 		}
 		if err != nil {
 			w.node.containerEvent(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)

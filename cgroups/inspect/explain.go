@@ -29,7 +29,7 @@ type Explanation struct {
 	Groups    []groupJSON   `json:"groups"`              // the pod's and its containers', in figures
 	OOMOrder  []ranked      `json:"oomOrder"`            // its processes, the next victim first
 	Evictable *evictionJSON `json:"evictionOrder"`       // null without a specification
-	Limits    []string      `json:"limits"`              // of groups that the pod is in, where they are less than its own
+	Limits    []string      `json:"limits"`              // of groups above the pod, where they are less than its own
 	Tightest  []Tightest    `json:"tightest"`            // of the pod
 	Killed    []Killed      `json:"killed"`              // for want of memory, the latest last
 	Note      string        `json:"killsNote,omitempty"` // why there may have been more
@@ -152,7 +152,8 @@ func explainMemory(n *Node) []string {
 	hits := limitHits(n)
 	if kills := ownKills(n); kills > 0 {
 		text := fmt.Sprintf("%s: the OOM killer took %s. ", who(n), count(kills, "process", "processes"))
-		if hits > 0 || m.Limit != cgroups.NoLimit && m.Peak >= m.Limit { // recent kernels do not count on v1 what ends in a kill
+		// On v1 recent kernels do not count a hit of the limit that ends in a kill: the peak tells of it.
+		if hits > 0 || m.Limit != cgroups.NoLimit && m.Peak >= m.Limit {
 			text += fmt.Sprintf("Its limit of %s was reached, the peak was %s.", limitText(m.Limit), b(m.Peak))
 		} else {
 			text += "Its own limit was not reached: it was that of a group below it or above."

@@ -13,11 +13,17 @@ import (
 // need is what a command needs of the machine: with a hundred pods there are forty thousand files, and many of them
 // cost the kernel a walk over CPUs or groups.
 type need struct {
-	whole      bool                                         // every file, as a capture has them
-	files      map[string]bool                              // by name; those of the v2 side of a hybrid machine too, if v1 has none or with "unified/" before it
-	of         func(s *Snapshot) (bool, error)              // narrows s.Groups, once they have names, to those that are read; true: they are all that is asked for
-	each       func(s *Snapshot) map[string]map[string]bool // the files of each group, of those in files, once they have names; nil: all
-	others     map[string]bool                              // files of pods' groups that of has left out, of which and whose containers the processes are read too
+	whole bool // every file, as a capture has them
+	// files are those that are read of a group, by name; those of the v2 side of a hybrid machine too, where v1 has no
+	// such file, or with "unified/" before it.
+	files map[string]bool
+	// of narrows s.Groups, once they have names, to those that are read; true: nothing else is asked for.
+	of func(s *Snapshot) (bool, error)
+	// each says which of files are read of each group, once groups have names; nil: all.
+	each func(s *Snapshot) map[string]map[string]bool
+	// others are files of pods' groups that of has left out. Of these groups and their containers the processes are
+	// read too.
+	others     map[string]bool
 	pids       bool
 	processes  bool // and what the kernel says of each
 	everywhere bool // each hierarchy is looked at, for groups that are not in all, and their inodes

@@ -18,7 +18,7 @@ type Kill struct {
 
 	Constraint string `json:"constraint,omitempty"` // CONSTRAINT_MEMCG: a group's limit; "": the log does not say
 	Group      string `json:"group,omitempty"`      // of the process; "": the log does not say
-	LimitGroup string `json:"limitGroup,omitempty"` // whose limit was reached: Group, or one above it; "": the machine's memory was used up
+	LimitGroup string `json:"limitGroup,omitempty"` // whose limit was reached: Group or above; "": the node's
 	Usage      int64  `json:"usageBytes,omitempty"` // of LimitGroup before the kill; 0: the log does not say
 	Limit      int64  `json:"limitBytes,omitempty"`
 
@@ -26,7 +26,7 @@ type Kill struct {
 	ScoreAdj   int    `json:"oomScoreAdj,omitempty"`
 	Asked      bool   `json:"asked,omitempty"` // it was killed for asking, not chosen: vm.oom_kill_allocating_task
 	Seq        uint64 `json:"seq,omitempty"`   // of the record, which grows until the machine is started again
-	With       int    `json:"with,omitempty"`  // the process that was chosen, with which this one had to die: memory.oom.group
+	With       int    `json:"with,omitempty"`  // the process chosen, with which this one had to die: memory.oom.group
 	Dump       *Dump  `json:"dump,omitempty"`  // what the log has before it; nil: nothing
 }
 

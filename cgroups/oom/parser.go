@@ -37,7 +37,7 @@ func (p *parser) record(data []byte) (Kill, bool) {
 	level, err1 := strconv.ParseUint(fields[0], 10, 32)
 	stamp, err2 := strconv.ParseInt(fields[2], 10, 64)
 	seq, err3 := strconv.ParseUint(fields[1], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil || level > 7 || stamp < 0 { // 8 and more: another facility than the kernel
+	if err1 != nil || err2 != nil || err3 != nil || level > 7 || stamp < 0 { // 8 and more: not the kernel's
 		return Kill{}, false
 	}
 	line, _, _ := bytes.Cut(text, []byte("\n"))

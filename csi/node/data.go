@@ -150,7 +150,8 @@ func (m *ledger) rebuildOne(d data, u use, block bool) {
 	}
 	next.Uses = append(slices.Clip(next.Uses), u)
 	m.log.Warn("record of a volume was lost, and is made again", "driver", d.Driver, "handle", d.Handle, "uid", u.UID)
-	if err := m.keep(v, next); err != nil { // on a full disk: what is to be undone is known as long as this process lives
+	if err := m.keep(v, next); err != nil {
+		// on a full disk: what is to be undone is known as long as this process lives
 		m.damaged[m.journal.path(id, recordSuffix)] = err.Error()
 		v.record = next
 	}

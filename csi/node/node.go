@@ -14,7 +14,9 @@ import (
 
 // Config is what a [Manager] works with.
 type Config struct {
-	Root    string       // the agent's root directory: drivers mount in <Root>/plugins/kubernetes.io/csi, and in the pods' directories
+	// Root is the agent's root directory: drivers mount in <Root>/plugins/kubernetes.io/csi and in the pods'
+	// directories.
+	Root    string
 	Records string       // where the records are; "": <Root>/csi
 	Drivers *csi.Drivers // those of the node
 	Node    string       // the node's name

@@ -64,7 +64,8 @@ func (a acts) end(ctx context.Context, i *item) (after time.Duration, err error)
 		if pods := a.m.cfg.Node.Users(r.Claim.Class.Driver, r.Handle); len(pods) > 0 {
 			return look, fmt.Errorf("delete %s: %w by %s", i.kind, errInUse, users(pods))
 		}
-	} else if err := a.create(ctx, i); err != nil { // what was asked for may be there, and only the same call tells what it is
+	} else if err := a.create(ctx, i); err != nil {
+		// What was asked for may be there, and only the same call tells what it is.
 		switch now := i.record; {
 		case now.Asked:
 			return 0, err

@@ -94,7 +94,8 @@ func (a acts) accept(i *item, want *Claim) error {
 			return err
 		}
 	}
-	if of := &next.Claim.Class; of.Name == want.Class.Name && of.Driver == want.Class.Driver { // else it says nothing about this volume
+	// A class of another driver says nothing about this volume.
+	if of := &next.Claim.Class; of.Name == want.Class.Name && of.Driver == want.Class.Driver {
 		of.Retain, of.Expandable = want.Class.Retain, want.Class.Expandable
 	}
 	if i.record != nil && same(i.record, &next) {

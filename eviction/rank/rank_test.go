@@ -89,8 +89,9 @@ func next(left []Pod, of signal.Signal) Pod {
 	}
 	if requests[of] {
 		unknownFirst()
-		keep(func(p Pod) bool { return p.Known && p.Usage > p.Request }) // "1. Whether the pod's resource usage exceeds requests"
-		leastPriority()                                                  // "2. Pod Priority"
+		// "1. Whether the pod's resource usage exceeds requests"
+		keep(func(p Pod) bool { return p.Known && p.Usage > p.Request })
+		leastPriority() // "2. Pod Priority"
 	} else {
 		leastPriority() // "it uses the Priority to determine the eviction order"
 		unknownFirst()

@@ -23,7 +23,7 @@ const (
 type Paths struct {
 	Memory      MemoryReading // "" is Kernel
 	Proc        string        // "" is /proc
-	MemoryRoot  string        // directory of the root group of the hierarchy with the memory controller; needed for Kubelet
+	MemoryRoot  string        // directory of the root group with the memory controller; needed for Kubelet
 	Allocatable string        // directory of the group of all pods
 	Swap        string        // directory of the v2 group of those pods that may swap; "": none may
 	NodeFS      string        // any directory in the file system

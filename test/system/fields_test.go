@@ -375,7 +375,8 @@ resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {memory: 32Mi}}
 			if s := p.Status.ContainerStatuses[0].StopSignal; s == nil || *s != corev1.SIGUSR1 {
 				t.Errorf("stop signal in the status: %v", s)
 			}
-			n.berth("exec", "stop-signal", "--", "touch", "/fail") // which may be ended with the container that it fails
+			// The container that it makes fail may end it too.
+			n.berth("exec", "stop-signal", "--", "touch", "/fail")
 			n.wait("stop-signal", "restarted",
 				func(p *corev1.Pod) bool { return p != nil && p.Status.ContainerStatuses[0].RestartCount > 0 })
 			if got := n.must("logs", "--previous", "stop-signal"); strings.TrimSpace(got) != "told" {

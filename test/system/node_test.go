@@ -87,7 +87,7 @@ func newNode(t *testing.T, args ...string) *Node {
 		t: t, Dir: dir, args: args, Log: filepath.Join(dir, "agent.log"),
 		CgroupRoot: "/berth-sys-" + id,
 		Bridge:     fmt.Sprintf("bs%d", (os.Getpid()*64+int(i))%1_000_000_000),
-		CIDR:       fmt.Sprintf("10.%d.%d.0/24", 100+os.Getpid()%96, i%250), // two of the machine's test runs seldom meet
+		CIDR:       fmt.Sprintf("10.%d.%d.0/24", 100+os.Getpid()%96, i%250), // two test runs of a machine seldom meet
 	}
 	n.useDriver(os.Getenv("BERTH_CGROUP_DRIVER"))
 	for _, d := range []string{"manifests", "images"} {
@@ -155,7 +155,8 @@ func (n *Node) dirArgs() []string {
 func (n *Node) agentArgs() []string {
 	args := append([]string{
 		"agent", "--manifest-dir=" + n.Dir + "/manifests", "--node-name=node", "--backoff-initial=100ms", "--backoff-max=1s",
-		"--image-gc-high-threshold=100", "--eviction-hard=memory.available<100Mi", // the disk may be full of what is not ours
+		// The disk may be full of what is not ours.
+		"--image-gc-high-threshold=100", "--eviction-hard=memory.available<100Mi",
 	}, n.dirArgs()...)
 	if n.peer != nil {
 		args = append(args, "--runtime=unix://"+n.peer.Socket)

@@ -95,7 +95,7 @@ func TestStats(t *testing.T) {
 	podBefore, before := pressureTotals(n.podGroup(p)), pressureTotals(group)
 	var sum statsapi.Summary
 	n.getJSON("/stats/summary", &sum)
-	if n.peer != nil { // other runtimes measure layers once in a while, and what was measured a moment ago is told again
+	if n.peer != nil { // other runtimes measure layers once in a while, and tell what they measured last
 		n.eventually("the runtime to measure the layer", func() error {
 			c0, s0, sum = cpu(), sent(), statsapi.Summary{}
 			n.getJSON("/stats/summary", &sum)

@@ -208,7 +208,8 @@ func (c *Collector) removeForSpace(ctx context.Context, now time.Time, s space) 
 		return err == nil && s.inodesUsed-after.inodesUsed >= inodes
 	})
 	if err == nil && freed < need {
-		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed) // kubelet's words
+		// kubelet's words
+		err = fmt.Errorf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, freed)
 		c.cfg.Events.Node(corev1.EventTypeWarning, "FreeDiskSpaceFailed", "%v", err)
 	}
 	return freed, err
