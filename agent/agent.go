@@ -37,11 +37,11 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/plan"
-	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // Config is what an [Agent] works with.
@@ -198,7 +198,7 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 		Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, kills.File),
 		Evicts: &rules,
 	}
-	if err := layout.Save(c.RunDir); record.OfTheDisk(err) {
+	if err := layout.Save(c.RunDir); disk.Unwritable(err) {
 		a.log.Warn("berth cgroups may not know the groups of this node", "error", err)
 	} else if err != nil {
 		return err

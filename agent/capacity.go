@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
 	"github.com/berth-node/berth/cgroups/systemd"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // capacity is what the machine has. storage is a directory on the disk that pods share, "" when that is not divided.
@@ -237,7 +238,7 @@ func settleReserved(c *config.Config, tree *kube.Tree, log *slog.Logger) error {
 	file := filepath.Join(c.RootDir, reservedFile)
 	if tree.Options().QoSReserved > 0 && c.Enforces(config.EnforcePods) {
 		err := record.Write(file, c.QoSReserved)
-		if err != nil && !record.OfTheDisk(err) && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil && !disk.Unwritable(err) && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("write down --qos-reserved: %w", err)
 		}
 		if err != nil {
@@ -251,7 +252,7 @@ func settleReserved(c *config.Config, tree *kube.Tree, log *slog.Logger) error {
 	if err := tree.Unreserve(); err != nil {
 		return err
 	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) && !record.OfTheDisk(err) {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) && !disk.Unwritable(err) {
 		return fmt.Errorf("forget --qos-reserved: %w", err)
 	}
 	return nil

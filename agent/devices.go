@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/agent/podresources"
 	"github.com/berth-node/berth/agent/record"
 	"github.com/berth-node/berth/agent/topology"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // In the root directory: which container was given which devices, and which pods have which resource claims.
@@ -39,7 +40,7 @@ const (
 
 // makeRoot makes the root directory. On a disk that cannot be written the runtime says so, and makes it when it can.
 func makeRoot(c *Config) error {
-	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !record.OfTheDisk(err) {
+	if err := os.MkdirAll(c.RootDir, 0o711); err != nil && !disk.Unwritable(err) {
 		return fmt.Errorf("make root directory: %w", err)
 	}
 	return nil
@@ -178,7 +179,7 @@ const lastingPause = 10 * time.Second
 func (a *Agent) lasting(ctx context.Context, run func(context.Context) error) error {
 	for told := ""; ; {
 		err := run(ctx)
-		if err == nil || !record.OfTheDisk(err) || ctx.Err() != nil {
+		if err == nil || !disk.Unwritable(err) || ctx.Err() != nil {
 			return err
 		}
 		if err.Error() != told {

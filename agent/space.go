@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/eviction/collect/images"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // freeingRuntime has images removed at once where another one cannot be pulled for want of space, and pulls it once
@@ -20,22 +21,19 @@ type freeingRuntime struct {
 }
 
 // PullImage implements [pod.Runtime].
-func (r freeingRuntime) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	for try := 1; ; try++ {
-		began := time.Now()
-		resp, err := r.Runtime.PullImage(ctx, req)
-		if err == nil || ctx.Err() != nil || !pod.LacksSpace(err) || try == pod.RoomTries {
-			return resp, err
-		}
+func (r freeingRuntime) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (resp *runtimeapi.PullImageResponse, err error) {
+	pull := func() error {
+		resp, err = r.Runtime.PullImage(ctx, req)
+		return err
+	}
+	return resp, disk.Again(ctx, pull, func(since time.Time, err error) bool {
 		r.log.Warn("image cannot be pulled for want of space", "image", req.GetImage().GetImage(), "error", err)
-		freed, freeErr := r.free(ctx, began)
+		freed, freeErr := r.free(ctx, since)
 		if freeErr != nil {
 			r.log.Warn("images are not removed", "error", freeErr)
 		}
-		if !freed {
-			return resp, err
-		}
-	}
+		return freed
+	})
 }
 
 // room is where images make place for what has none. It has no image removed before it is known which pods there are:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/eviction/collect/images"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // fullRuntime has room for an image when enough has been removed.
@@ -40,7 +41,7 @@ func TestPullFreesSpace(t *testing.T) {
 		"one goes":            {1, 5, 2, unix.ENOSPC, true},
 		"by a socket":         {1, 5, 2, errors.New("rpc error: code = Unknown desc = no space left on device"), true},
 		"nothing can go":      {1, 0, 1, unix.ENOSPC, false},
-		"it never fits":       {100, 100, pod.RoomTries, unix.ENOSPC, false},
+		"it never fits":       {100, 100, disk.Tries, unix.ENOSPC, false},
 		"nothing to do by it": {1, 5, 1, errors.New("no such image"), false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/cgroups"
 )
 
-// disk is a block device of this machine and its number.
-func disk(t *testing.T) (path, number string) {
+// blockDevice is a block device of this machine and its number.
+func blockDevice(t *testing.T) (path, number string) {
 	t.Helper()
 	all, err := filepath.Glob("/sys/block/*/dev")
 	if err != nil {
@@ -34,7 +34,7 @@ func disk(t *testing.T) (path, number string) {
 // TestClasses: pods name settings that the administrator has made, by their annotations or through a plugin.
 func TestClasses(t *testing.T) {
 	n := pluggedNode(t)
-	path, number := disk(t)
+	path, number := blockDevice(t)
 	n.cfg.BlockIOFile = filepath.Join(t.TempDir(), "blockio.yaml")
 	if err := os.WriteFile(n.cfg.BlockIOFile, []byte("Classes: {gold: [{Devices: ["+path+"], ThrottleReadBps: 50M}]}"), 0o600); err != nil {
 		t.Fatal(err)

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // room is whoever can make room for images.
@@ -30,13 +29,9 @@ func (r *room) tell(fn func(ctx context.Context, since time.Time) (bool, error))
 	})
 }
 
-// roomTries is how often something is done that there is no room for, with room made in between. What has no room then
-// may never have: if one went on, all images would go for it that nobody uses.
-const roomTries = 3
-
 // make says whether there may be more room than when something that had none was begun.
 func (r *room) make(ctx context.Context, since time.Time, err error, log *slog.Logger) bool {
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) || ctx.Err() != nil {
+	if !disk.Full(err) || ctx.Err() != nil {
 		return false
 	}
 	select {
@@ -65,7 +60,7 @@ func (i *imageService) importDir(ctx context.Context) {
 	known := i.room.known
 	told, tries := "", 1
 	for ; err != nil && ctx.Err() == nil; err = i.store.ImportArchives(ctx, imported) {
-		if tries < roomTries && i.room.make(ctx, began, err, i.log) {
+		if tries < disk.Tries && i.room.make(ctx, began, err, i.log) {
 			tries++
 			began = time.Now()
 			continue
@@ -103,10 +98,5 @@ func (i *imageService) importOnce(ctx context.Context, work func() error) error 
 
 // withRoom does something again that there was no room for, if more of it can be made.
 func (i *imageService) withRoom(ctx context.Context, work func() error) error {
-	for try := 1; ; try++ {
-		began := time.Now()
-		if err := work(); err == nil || try == roomTries || !i.room.make(ctx, began, err, i.log) {
-			return err
-		}
-	}
+	return disk.Again(ctx, work, func(since time.Time, err error) bool { return i.room.make(ctx, since, err, i.log) })
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // TestRoomIsBounded pulls an image that never has room, and has room made as often as one asks: that is all other
@@ -17,7 +19,7 @@ func TestRoomIsBounded(t *testing.T) {
 	made, pulls := 0, 0
 	s.Local().AskForRoom(func(context.Context, time.Time) (bool, error) { made++; return made < 100, nil })
 	err := s.core.images.withRoom(t.Context(), func() error { pulls++; return fmt.Errorf("unpack: %w", unix.ENOSPC) })
-	if err == nil || made != roomTries-1 || pulls != roomTries {
+	if err == nil || made != disk.Tries-1 || pulls != disk.Tries {
 		t.Errorf("room was made %d times for %d pulls: %v", made, pulls, err)
 	}
 }

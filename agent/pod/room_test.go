@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod/podtest"
 	"github.com/berth-node/berth/agent/volume"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // fullVolumes have no room for a while.
@@ -86,7 +87,7 @@ func TestRoomIsBounded(t *testing.T) {
 			return nil
 		}
 		n.apply(podtest.New("web"))
-		if made != RoomTries-1 {
+		if made != disk.Tries-1 {
 			t.Errorf("room was made %d times for one attempt", made)
 		}
 	})

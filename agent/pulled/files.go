@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // The directories of the records, which have kubelet's names.
@@ -88,7 +89,7 @@ func (r *Records) readIntents() (map[Image]*pull, error) {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		data, err := os.ReadFile(path)
-		if err != nil && !record.OfTheDisk(err) && !errors.Is(err, unix.EISDIR) {
+		if err != nil && !disk.Unwritable(err) && !errors.Is(err, unix.EISDIR) {
 			return nil, err
 		}
 		var i intent

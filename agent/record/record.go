@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // Replace makes data the content of the file. It fails with [fs.ErrNotExist] when its directory is not there.
@@ -76,7 +77,7 @@ func Load[T any](path string, version int, decode func(data []byte) (*T, error))
 	if errors.Is(bad, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
-	if bad != nil && !OfTheDisk(bad) && !errors.Is(bad, unix.EISDIR) {
+	if bad != nil && !disk.Unwritable(bad) && !errors.Is(bad, unix.EISDIR) {
 		return nil, nil, bad
 	}
 	var head struct {
@@ -105,13 +106,3 @@ func Load[T any](path string, version int, decode func(data []byte) (*T, error))
 
 // Aside is what the name of a file ends with that was put aside.
 const Aside = ".bad"
-
-// OfTheDisk says that an error is of a file system that is full, read-only or failing.
-func OfTheDisk(err error) bool {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}

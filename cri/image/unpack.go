@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-node/berth/cri/image/layer"
 	"github.com/berth-node/berth/cri/snapshot"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // packed is a layer as it comes. After its end, verify says whether it is what it should be.
@@ -228,8 +229,7 @@ func (u *unpacking) try(
 		return res, false, nil
 	}
 	// On a full disk, what was kept for a retry is in the way of everybody else.
-	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-	if !full && (r.trouble() != nil || ctx.Err() != nil) {
+	if !disk.Full(err) && (r.trouble() != nil || ctx.Err() != nil) {
 		return res, false, err
 	}
 	if derr := r.discard(); derr != nil {
@@ -240,8 +240,8 @@ func (u *unpacking) try(
 
 // blameless says that an error is not that of a damaged archive.
 func blameless(err error) bool {
-	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, layer.ErrNeverFits) || errors.Is(err, layer.ErrBelow) || errors.Is(err, unix.ENOSPC) ||
-		errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
+	return errors.Is(err, layer.ErrTooBig) || errors.Is(err, layer.ErrNeverFits) || errors.Is(err, layer.ErrBelow) ||
+		disk.Full(err) || errors.Is(err, unix.EIO)
 }
 
 // readAll reads small content.

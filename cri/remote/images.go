@@ -7,16 +7,15 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cri/imageapi"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // imageCalls are the calls that the CLI's commands about images come to.
@@ -39,29 +38,32 @@ type room struct {
 	make atomic.Pointer[func(ctx context.Context, since time.Time) (bool, error)]
 }
 
-// pullTries is how often an image is pulled that there is no room for, with room made in between.
-const pullTries = 3
-
 // pull pulls an image, again when there was no room for it and more of it can be made. A runtime behind a socket says
 // so in words only.
 func (r *room) pull(
 	ctx context.Context, runtime imageCalls, req *runtimeapi.PullImageRequest,
 ) (*runtimeapi.PullImageResponse, error) {
-	for try := 1; ; try++ {
-		began := time.Now()
-		resp, err := runtime.PullImage(ctx, req)
-		fn := r.make.Load()
-		if err == nil || ctx.Err() != nil || fn == nil || try == pullTries || !lacksSpace(err) {
-			return resp, err
-		}
-		if more, roomErr := (*fn)(ctx, began); !more {
-			return resp, errors.Join(err, roomErr)
-		}
+	var resp *runtimeapi.PullImageResponse
+	var roomErr error
+	pull := func() (err error) {
+		resp, err = runtime.PullImage(ctx, req)
+		return err
 	}
-}
-
-func lacksSpace(err error) bool {
-	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+	err := disk.Again(ctx, pull, func(since time.Time, _ error) bool {
+		fn := r.make.Load()
+		if fn == nil {
+			return false
+		}
+		more, err := (*fn)(ctx, since)
+		if !more {
+			roomErr = err
+		}
+		return more
+	})
+	if roomErr != nil {
+		err = errors.Join(err, roomErr)
+	}
+	return resp, err
 }
 
 func newImageHandler(runtime imageCalls, socket string, r *room) http.Handler {

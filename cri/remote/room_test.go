@@ -7,6 +7,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // full is a runtime without room for an image until so many pulls have failed.
@@ -33,7 +35,7 @@ func TestPullMakesRoom(t *testing.T) {
 		ok    bool
 		pulls int
 	}{
-		"room is made": {space, 1, true, true, true, 2}, "never enough": {space, 9, true, true, false, pullTries},
+		"room is made": {space, 1, true, true, true, 2}, "never enough": {space, 9, true, true, false, disk.Tries},
 		"none is made": {space, 1, false, true, false, 1}, "nobody makes any": {space, 1, true, false, false, 1},
 		"another reason": {"not found", 1, true, true, false, 1},
 	} {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/store"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // overlayOptions of every mount.
@@ -100,12 +101,7 @@ func tryOverlay(root string) (err error) {
 // OfTheMoment says that an error is of the state the machine is in, and not of what its kernel or the filesystem can
 // do.
 func OfTheMoment(err error) bool {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return disk.Unwritable(err) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 func (o *overlay) name() string         { return "overlay" }

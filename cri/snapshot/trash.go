@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-node/berth/internal/disk"
 	"github.com/berth-node/berth/internal/filetree"
 )
 
@@ -45,7 +44,7 @@ func (t *trash) discard(dir string) error {
 	if err == nil {
 		err = os.Rename(dir, filepath.Join(t.dir, filepath.Base(dir)))
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if disk.Full(err) {
 		return filetree.RemoveAll(context.Background(), dir) // who waits for it gets the space that it needs
 	}
 	if err != nil {

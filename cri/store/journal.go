@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // The file is lines of text, so that whatever is torn costs the lines it is in and no others: what is between two line
@@ -185,7 +187,7 @@ type journal struct {
 // append adds lines. scarce is for what may use the last of the room that is held.
 func (j *journal) append(b []byte, scarce bool) error {
 	if !scarce && j.reserved-j.end < lowReserve+int64(len(b)) {
-		if err := j.hold(int64(len(b))); cannotWrite(err) {
+		if err := j.hold(int64(len(b))); disk.Unwritable(err) {
 			return err
 		}
 	}
@@ -208,12 +210,6 @@ func (j *journal) hold(more int64) error {
 		return nil
 	}
 	return err
-}
-
-// cannotWrite says that there is no room, or that the file system does not take anything. Holding room may fail for
-// other reasons.
-func cannotWrite(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO)
 }
 
 // bare is the error without the file's name, which the callers have.

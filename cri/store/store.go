@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // syncDelay is how long a write may stay in the page cache only. It is as long as a journal's own interval: while a
@@ -296,7 +298,7 @@ func (d *DB) tend() {
 	switch {
 	case err == nil && d.main.reserved-d.main.end < lowReserve:
 		// So that it is known before somebody wants to begin something.
-		if err := d.main.hold(0); cannotWrite(err) {
+		if err := d.main.hold(0); disk.Unwritable(err) {
 			d.inTrouble(err)
 		}
 	case err != nil:

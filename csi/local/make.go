@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-node/berth/csi/local/backend"
 	"github.com/berth-node/berth/csi/local/record"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // maker makes volumes and removes them.
@@ -244,7 +245,7 @@ func failed(what string, err error) error {
 		code = codes.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		code = codes.Canceled
-	case isFull(err):
+	case disk.Full(err):
 		code = codes.ResourceExhausted
 	}
 	return status.Errorf(code, "%s: %v", what, err)

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 const (
@@ -46,7 +46,7 @@ type Authority struct {
 func Open(dir string) (*Authority, error) { return open(dir, time.Now) }
 
 func open(dir string, now func() time.Time) (*Authority, error) {
-	if err := clean(dir); err != nil && !record.OfTheDisk(err) {
+	if err := clean(dir); err != nil && !disk.Unwritable(err) {
 		return nil, err
 	}
 	a := &Authority{dir: dir, now: now}
@@ -78,7 +78,7 @@ func (a *Authority) Renew() error {
 	trusted = addCert(trusted, current.cert)
 	trusted = slices.DeleteFunc(trusted, func(c *x509.Certificate) bool { return a.now().After(c.NotAfter) })
 	err = a.keep(current, made, trusted)
-	if err != nil && !record.OfTheDisk(err) {
+	if err != nil && !disk.Unwritable(err) {
 		return err
 	}
 	a.current, a.trusted, a.unkept = current, trusted, err

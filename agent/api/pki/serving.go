@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 const (
@@ -90,7 +90,7 @@ func (s *Serving) renew() error {
 		err = replace(s.path(), data, 0o600)
 	}
 	// It is not missed: a start without it makes another one.
-	if err == nil || record.OfTheDisk(err) || errors.Is(err, fs.ErrNotExist) && s.authority.Unkept() != nil {
+	if err == nil || disk.Unwritable(err) || errors.Is(err, fs.ErrNotExist) && s.authority.Unkept() != nil {
 		if err == nil {
 			s.pending = nil
 		}

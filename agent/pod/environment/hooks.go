@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/disk"
 )
 
 // The parts of an environment whose failures are told in words of their own.
@@ -152,7 +152,7 @@ func (e *Environment) Release(ctx context.Context, keep func() error) error {
 		}
 	}
 	err := e.record(ctx, keep)
-	if err != nil && !record.OfTheDisk(err) {
+	if err != nil && !disk.Unwritable(err) {
 		return err
 	}
 	if rerr := e.cfg.Volumes.Release(ctx, e.pod.UID); rerr != nil {
