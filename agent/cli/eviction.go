@@ -119,11 +119,12 @@ func printState(w io.Writer, s *pressure.State) {
 	}
 }
 
-// amount is one for people: of bytes whole Mi where there are some.
+// amount is one for people: of bytes whole Mi where there are some, else whole Ki.
 func amount(of signal.Signal, n int64) string {
-	const mi = 1 << 20
-	if of.Requestable() && (n >= mi || n <= -mi) {
-		return of.Format(n / mi * mi)
+	for _, unit := range []int64{1 << 20, 1 << 10} {
+		if of.Requestable() && (n >= unit || n <= -unit) {
+			return of.Format(n / unit * unit)
+		}
 	}
 	return of.Format(n)
 }

@@ -172,7 +172,10 @@ func printDump(w io.Writer, d *oom.Dump) {
 		fmt.Fprintf(w, "    %s: %s, %s, reached %d times\n", c.Name, bytesOf(c.Usage), limit, c.Failures)
 	}
 	var kinds []string
-	for _, name := range slices.Sorted(maps.Keys(d.ByType)) {
+	// The largest first, which is what somebody asks for.
+	for _, name := range slices.SortedFunc(maps.Keys(d.ByType), func(a, b string) int {
+		return cmp.Or(cmp.Compare(d.ByType[b], d.ByType[a]), cmp.Compare(a, b))
+	}) {
 		if n := d.ByType[name]; n > 0 {
 			kinds = append(kinds, oneLine(name)+" "+bytesOf(n))
 		}

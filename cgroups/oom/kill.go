@@ -3,6 +3,7 @@ package oom
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -57,7 +58,7 @@ func mib(n int64) string {
 	if n < 10<<20 {
 		return strconv.FormatInt(n>>10, 10) + "Ki"
 	}
-	return strconv.FormatFloat(float64(n)/(1<<20), 'f', -1, 64) + "Mi"
+	return strings.TrimSuffix(strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64), ".0") + "Mi"
 }
 
 // Why says why it was this process.

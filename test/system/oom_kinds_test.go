@@ -80,7 +80,7 @@ func TestOOMReportsOfLimits(t *testing.T) {
 		t.Errorf("a child alone was killed: %+v", p.Status)
 	}
 	out := n.must("eviction", "oom", "whole")
-	for _, want := range []string{"by type: anon ", "PID", " eat", "peak ", "waited for memory in ", "known from: kernel log"} {
+	for _, want := range []string{"by type: ", "anon ", "PID", " eat", "peak ", "waited for memory in ", "known from: kernel log"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
