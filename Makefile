@@ -90,13 +90,11 @@ csi-sanity: ## the sanity suite of Kubernetes' CSI project on the built-in drive
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
 	cd test/sanity && $(GO) test -count=1 -timeout 30m -v -run TestSanity .
 
-# A directory with the kernel, initramfs and disk of a machine, as test/powercut has it; this builds one.
-POWERCUT_BUILD ?= ../shared/vm/build-image
-
 csi-powercut: ## the built-in driver in a virtual machine whose power is cut in the middle of stage, expand and snapshot
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/powercut ./test/powercut
-	image=$${POWERCUT_IMAGE:-$$($(POWERCUT_BUILD))} && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
+	@.ci/deps vm
+	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
 		POWERCUT_GUEST=$(CURDIR)/bin/test/powercut $(GO) test -count=1 -timeout 60m -v ./test/powercut
 
 lint: $(GOLANGCI) ## gofumpt and the linters

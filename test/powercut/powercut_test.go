@@ -22,22 +22,20 @@ type machine struct {
 	dir   string
 }
 
-// newMachine makes the disks: POWERCUT_IMAGE is a directory with vmlinuz, initrd and disk.raw, whose system runs the
-// script on its second disk, and has the ports nodevm.out, nodevm.err and nodevm.rc.
+// newMachine makes the disks: POWERCUT_IMAGE is what test/vm/image prints, a directory with vmlinuz, initrd and disk.raw,
+// whose system executes the program guest of its second disk.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, image: os.Getenv("POWERCUT_IMAGE"), dir: t.TempDir()}
 	if m.image == "" {
 		t.Skip("needs a machine to cut the power of: make csi-powercut")
 	}
-	programs := filepath.Join(m.dir, "programs")
-	must(t, os.Mkdir(programs, 0o755))
+	must(t, os.Mkdir(m.path("programs"), 0o755))
 	for from, to := range map[string]string{os.Getenv("POWERCUT_BERTH"): "berth", os.Getenv("POWERCUT_GUEST"): "powercut"} {
 		data, err := os.ReadFile(from)
 		must(t, err)
-		must(t, os.WriteFile(filepath.Join(programs, to), data, 0o755))
+		must(t, os.WriteFile(filepath.Join(m.path("programs"), to), data, 0o755))
 	}
-	m.host("mke2fs", "-q", "-t", "ext4", "-d", programs, m.path("programs.raw"), "128M")
 	m.host("mke2fs", "-q", "-t", "ext4", m.path("data.raw"), "2G")
 	return m
 }
@@ -55,21 +53,18 @@ func (m *machine) host(name string, args ...string) {
 // since nothing is cached there.
 func (m *machine) boot(job string) (out *bufio.Reader, cut func()) {
 	m.t.Helper()
-	script := []byte(job)
-	script = append(script, make([]byte, 4096-len(script)%4096)...)
-	must(m.t, os.WriteFile(m.path("job"), script, 0o600))
+	must(m.t, os.WriteFile(filepath.Join(m.path("programs"), "guest"), []byte(job), 0o755))
+	os.Remove(m.path("programs.raw"))
+	m.host("mke2fs", "-q", "-t", "ext4", "-d", m.path("programs"), m.path("programs.raw"), "128M")
 	cmd := exec.CommandContext(m.t.Context(), "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max", "-smp", "2", "-m", "1024", "-machine", "q35,graphics=off,usb=off",
 		"-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"),
 		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off no_timer_check tsc=reliable random.trust_cpu=on systemd.show_status=no",
 		"-drive", "file="+filepath.Join(m.image, "disk.raw")+",format=raw,if=virtio,snapshot=on,cache=unsafe",
-		"-drive", "file="+m.path("job")+",format=raw,if=virtio,readonly=on",
-		"-drive", "file="+m.path("data.raw")+",format=raw,if=virtio,cache=none,aio=threads",
 		"-drive", "file="+m.path("programs.raw")+",format=raw,if=virtio,readonly=on",
+		"-drive", "file="+m.path("data.raw")+",format=raw,if=virtio,cache=none,aio=threads",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
-		"-chardev", "stdio,id=out,signal=off", "-device", "virtserialport,chardev=out,name=nodevm.out",
-		"-chardev", "file,id=err,path="+m.path("err"), "-device", "virtserialport,chardev=err,name=nodevm.err",
-		"-chardev", "file,id=rc,path="+m.path("rc"), "-device", "virtserialport,chardev=rc,name=nodevm.rc",
+		"-chardev", "stdio,id=out,signal=off", "-device", "virtserialport,chardev=out,name=berth",
 		"-serial", "file:"+m.path("console"))
 	stdin, err := cmd.StdinPipe() // at its end the machine would have no more output
 	must(m.t, err)
@@ -137,10 +132,13 @@ func (h *house) hear(line string) (doing string) {
 func (h *house) job(t *testing.T, round string) string {
 	ledger, err := json.Marshal(h.all)
 	must(t, err)
-	return fmt.Sprintf(`mkdir -p /mnt/data /mnt/programs
-mount /dev/vdc /mnt/data && mount -o ro /dev/vdd /mnt/programs || { echo FAILED mount; exit 1; }
-/mnt/programs/berth csi-local --endpoint unix:///run/csi.sock --data-dir /mnt/data/csi --node-id cut >/dev/console 2>&1 &
-/mnt/programs/powercut /run/csi.sock /mnt/data/csi '%s' '%s'
+	return fmt.Sprintf(`#!/bin/bash
+exec >/dev/virtio-ports/berth
+mkdir -p /mnt/data
+mount /dev/vdc /mnt/data || { echo FAILED mount; exit 1; }
+/run/berth-vm/berth csi-local --endpoint unix:///run/csi.sock --data-dir /mnt/data/csi --node-id cut >/dev/console 2>&1 &
+/run/berth-vm/powercut /run/csi.sock /mnt/data/csi '%s' '%s'
+sleep infinity
 `, ledger, round)
 }
 

@@ -203,7 +203,7 @@ func (m *machine) run(script string) string {
 // await executes a script again and again until it works.
 func (m *machine) await(what, script string) string {
 	m.t.Helper()
-	loop := fmt.Sprintf("for ((n = 0; n < 600; n++)); do if out=$(%s\n); then echo \"$out\"; exit 0; fi; sleep 0.5; done; echo \"$out\"; exit 1", script)
+	loop := fmt.Sprintf("end=$((SECONDS + 480)); while ((SECONDS < end)); do if out=$(%s\n); then echo \"$out\"; exit 0; fi; sleep 0.5; done; echo \"$out\"; exit 1", script)
 	out, err := m.try(10*time.Minute, loop)
 	if err != nil {
 		log, _ := m.try(time.Minute, "berth pods -A; berth events | tail -n 30; journalctl -u berth --no-pager -n 60; systemctl status berth --no-pager")

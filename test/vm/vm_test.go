@@ -174,9 +174,10 @@ func (l *life) apply(name, image string, port bool) {
 		manifest(name, image, port), name))
 }
 
+// ready waits for pods, whose names end with the node's as every static pod's does.
 func (l *life) ready(pods ...string) {
 	for _, pod := range pods {
-		l.machine.await(pod+" to be ready", fmt.Sprintf(`berth pods --no-headers | grep -E '^%s +1/1 +Running'`, pod))
+		l.machine.await(pod+" to be ready", fmt.Sprintf(`berth pods --no-headers | grep -E '^%s-berth-vm +1/1 +Running'`, pod))
 	}
 }
 
@@ -275,13 +276,13 @@ func (l *life) cuts(t *testing.T) {
 		l.apply("one", "one", false)
 		l.ready("site", "one")
 		l.serves(t)
-		m.await("the other pods to be gone", `! berth pods --no-headers | grep -v -E '^(site|one) '`)
+		m.await("the other pods to be gone", `! berth pods --no-headers | grep -v -E '^(site|one)-berth-vm '`)
 		l.true(t)
 		l.addresses(t)
 		t.Logf("cut %d after %s", n, wait)
 	}
 	m.run("rm -f /etc/berth/manifests/one.yaml")
-	m.await("the pod to be gone", `! berth pods --no-headers | grep '^one '`)
+	m.await("the pod to be gone", `! berth pods --no-headers | grep '^one-'`)
 }
 
 // true says whether what the node believes to have is on the disk, byte for byte.
