@@ -207,10 +207,10 @@ func (l *life) pod(t *testing.T) {
 func (l *life) addresses(t *testing.T) {
 	t.Helper()
 	given := l.machine.await("an address for each pod", `
-		given=$(find /var/lib/berth -path '*ipam*' -type f -regextype posix-extended -regex '.*/[0-9]+(\.[0-9]+){3}' | wc -l)
+		given=$(find /run/berth -type l -regextype posix-extended -regex '.*/[0-9]+(\.[0-9]+){3}' | wc -l)
 		pods=$(berth pods -A --no-headers | wc -l)
 		echo "$given addresses, $pods pods"
-		[ $given -le $pods ]`)
+		[ $given -eq $pods ]`)
 	t.Log(given)
 }
 
