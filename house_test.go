@@ -23,7 +23,7 @@ const module = "github.com/berth-node/berth"
 // say.
 var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
-	"cni":     {},
+	"cni":     {"internal/excerpt"},
 	"csi": {
 		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/loop", "internal/mount",
 		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/socket",
@@ -34,13 +34,13 @@ var mayImport = map[string][]string{
 	"install":  {"internal/atomicfile", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
-		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/filetree", "internal/patience", "internal/quantity",
-		"internal/socket",
+		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/patience",
+		"internal/quantity", "internal/socket",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
-		"internal/disk", "internal/filetree", "internal/mount", "internal/ownership", "internal/patience", "internal/quantity",
-		"internal/quota", "internal/socket",
+		"internal/disk", "internal/excerpt", "internal/filetree", "internal/mount", "internal/ownership", "internal/patience",
+		"internal/quantity", "internal/quota", "internal/socket",
 	},
 	"control":  {"internal/quantity"},
 	"examples": {},

@@ -18,6 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"go.opentelemetry.io/otel/propagation"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 // What an executed plugin may take. A result is a few KiB; a plugin that waits for an address or for a daemon of its
@@ -34,24 +36,6 @@ const (
 
 // errResult is why a plugin that says too much is ended.
 var errResult = fmt.Errorf("its answer has more than %d bytes", maxResult)
-
-// output takes what a plugin writes, up to a size. The rest is dropped, or, if it ends with that, nothing is read any
-// more.
-type output struct {
-	b    []byte
-	most int
-	ends bool
-	full bool // there was more
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.full = o.full || len(o.b)+len(p) > o.most
-	if o.full && o.ends {
-		return 0, errResult
-	}
-	o.b = append(o.b, p[:min(len(p), o.most-len(o.b))]...)
-	return len(p), nil
-}
 
 // executor executes plugins.
 type executor struct {
@@ -110,7 +94,7 @@ func traced(ctx context.Context, environ []string) []string {
 
 func executeOnce(ctx context.Context, path string, stdin []byte, environ []string, log stderrLog) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, path)
-	out, complaint := output{most: maxResult, ends: true}, output{most: maxComplaint}
+	out, complaint := excerpt.First{Most: maxResult, Refuse: errResult}, excerpt.First{Most: maxComplaint}
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &out, &complaint
 	// What the plugin has started ends with it when it is ended.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -118,24 +102,24 @@ func executeOnce(ctx context.Context, path string, stdin []byte, environ []strin
 	cmd.WaitDelay = leftOpen
 	err := cmd.Run()
 	switch {
-	case out.full:
+	case out.Over:
 		err = errResult
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
-		if len(complaint.b) > 0 {
-			_, _ = log.Write(complaint.b)
+		if len(complaint.Bytes) > 0 {
+			_, _ = log.Write(complaint.Bytes)
 		}
-		return out.b, nil
+		return out.Bytes, nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case len(out.b) > 0:
+	case len(out.Bytes) > 0:
 		// Its own words: an error of CNI, which callers tell apart by its code.
 		said := &types.Error{}
-		if json.Unmarshal(out.b, said) == nil && (said.Msg != "" || said.Code != 0) {
+		if json.Unmarshal(out.Bytes, said) == nil && (said.Msg != "" || said.Code != 0) {
 			return nil, said
 		}
-		err = fmt.Errorf("%w: %q", err, out.b[:min(len(out.b), maxComplaint)])
+		err = fmt.Errorf("%w: %q", err, out.Bytes[:min(len(out.Bytes), maxComplaint)])
 	}
-	if text := strings.TrimSpace(string(complaint.b)); text != "" {
+	if text := strings.TrimSpace(string(complaint.Bytes)); text != "" {
 		err = fmt.Errorf("%w: %q", err, text)
 	}
 	return nil, fmt.Errorf("run network plugin %s: %w", filepath.Base(path), err)

@@ -15,6 +15,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	credentialv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 const (
@@ -35,7 +37,7 @@ func (p *provider) ask(ctx context.Context, img string) (*credentialv1.Credentia
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("no answer within %v", askTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
-	out, complaint := limited{max: maxAnswer + 1}, limited{max: maxComplaint}
+	out, complaint := excerpt.First{Most: maxAnswer}, excerpt.First{Most: maxComplaint}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &complaint
 	// The later of two variables with one name wins.
 	cmd.Env = append(os.Environ(), p.env...)
@@ -48,15 +50,15 @@ func (p *provider) ask(ctx context.Context, img string) (*credentialv1.Credentia
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		if said := strings.TrimSpace(complaint.b.String()); said != "" {
+		if said := strings.TrimSpace(string(complaint.Bytes)); said != "" {
 			return nil, fmt.Errorf("run %s: %w: %s", p.path, err, said)
 		}
 		return nil, fmt.Errorf("run %s: %w", p.path, err)
 	}
-	if out.b.Len() > maxAnswer {
+	if out.Over {
 		return nil, fmt.Errorf("answer of %s: it has more than %d bytes", p.name, maxAnswer)
 	}
-	r, err := decode(out.b.Bytes())
+	r, err := decode(out.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("answer of %s: %w", p.name, err)
 	}
@@ -77,17 +79,6 @@ func decode(b []byte) (*credentialv1.CredentialProviderResponse, error) {
 		return nil, errors.New("it is not a " + responseType.Kind)
 	}
 	return &r, nil
-}
-
-// limited keeps the first bytes and takes them all, so that the plugin does not die of SIGPIPE before it says why.
-type limited struct {
-	b   bytes.Buffer
-	max int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.b.Write(p[:min(len(p), l.max-l.b.Len())])
-	return len(p), nil
 }
 
 // flights makes one of all questions with the same key at the same time. Who waits may give up by itself; the question

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-node/berth/agent/api/logs"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 // The API's limits of termination messages: of one container, of all those of a pod together, and of what stands in for
@@ -43,26 +44,10 @@ func (w *worker) lastWords(c *plan.Container) string {
 
 // logTail is the end of a log, in bytes. Its last rows may be as long as all its files.
 func logTail(path string, most int) string {
-	end := lastBytes{most: most}
+	end := excerpt.Last{Most: most}
 	// What can be read of the log is better than nothing.
 	_ = logs.Read(context.Background(), path, logs.Options{Tail: maxLogTailRows}, &end)
-	return string(end.b[max(0, len(end.b)-most):])
-}
-
-// lastBytes keeps the last bytes of what is written to it, and up to as many before them.
-type lastBytes struct {
-	b    []byte
-	most int
-}
-
-func (e *lastBytes) Write(p []byte) (int, error) {
-	n := len(p)
-	p = p[max(0, n-e.most):]
-	if len(e.b)+len(p) > 2*e.most {
-		e.b = e.b[:copy(e.b, e.b[max(0, len(e.b)-e.most):])]
-	}
-	e.b = append(e.b, p...)
-	return n, nil
+	return string(end.Bytes())
 }
 
 // readTail reads the end of a file that a container could write to: it may have put something else in its place.

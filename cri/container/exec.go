@@ -126,7 +126,7 @@ func (e *Execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*r
 		return nil, fmt.Errorf("exec: %w", err)
 	}
 	most := wantedOutput(ctx)
-	stdout, stderr := &stdio.Capped{Most: most}, &stdio.Capped{Most: most}
+	stdout, stderr := stdio.NewCapped(most), stdio.NewCapped(most)
 	var code int32
 	if k.Captures(in) {
 		var exit keeper.Exit

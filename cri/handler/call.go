@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 // commandTimeout is how long a command may take. Deleting waits for a killed process to end.
@@ -92,17 +94,18 @@ func (c Caller) exec(ctx context.Context, r *OCI, stdin []byte, args ...string) 
 	cmd.Stdin = bytes.NewReader(stdin)
 	// In case it leaves something behind that holds its output.
 	cmd.WaitDelay = time.Second
-	var stdout, stderr last
+	// The last of what it says is why it has failed.
+	stdout, stderr := excerpt.Last{Most: maxSaid}, excerpt.Last{Most: maxSaid}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
-		return stdout.text, nil
+		return stdout.Bytes(), nil
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	what := filepath.Base(r.Path) + " " + args[0]
-	if text := lastLine(string(stderr.text)); text != "" {
+	if text := lastLine(string(stderr.Bytes())); text != "" {
 		return nil, fmt.Errorf("%s: %s (%w)", what, text, err)
 	}
 	return nil, fmt.Errorf("%s: %w", what, err)
@@ -110,17 +113,6 @@ func (c Caller) exec(ctx context.Context, r *OCI, stdin []byte, args ...string) 
 
 // maxSaid is how much of what a command writes is kept: the features of a runtime are some ten kilobytes.
 const maxSaid = 1 << 20
-
-// last takes all that is written and keeps the last of it, where a command says why it has failed.
-type last struct{ text []byte }
-
-func (l *last) Write(p []byte) (int, error) {
-	l.text = append(l.text, p[max(0, len(p)-maxSaid):]...)
-	if over := len(l.text) - maxSaid; over > 0 {
-		l.text = l.text[:copy(l.text, l.text[over:])]
-	}
-	return len(p), nil
-}
 
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
@@ -190,13 +182,13 @@ func (s *Set) NeedsCgroupV1(ctx context.Context, r *OCI) bool {
 	if a.version == nil {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		var out last
+		out := excerpt.First{Most: maxSaid}
 		cmd := exec.CommandContext(ctx, r.Path, "--version")
 		cmd.WaitDelay, cmd.Stdout = time.Second, &out
 		if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 			return false
 		}
-		v := string(out.text)
+		v := string(out.Bytes)
 		a.version = &v
 	}
 	return strings.HasPrefix(*a.version, "crun ")

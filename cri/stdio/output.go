@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 // MaxOutput is what an answer of ExecSync holds of both streams together. The rest is read and dropped, so that the
@@ -17,10 +19,10 @@ func Fit(a, b []byte) ([]byte, []byte) {
 }
 
 // Capped keeps the first bytes, and takes all.
-type Capped struct {
-	Bytes []byte
-	Most  int
-}
+type Capped struct{ excerpt.First }
+
+// NewCapped returns one that keeps so many.
+func NewCapped(most int) *Capped { return &Capped{excerpt.First{Most: most}} }
 
 // chunks are what output is read into: most commands of probes say little or nothing, and a new buffer for each of
 // their streams would keep the garbage collector busier than all else that the agent does for them.
@@ -41,10 +43,4 @@ func (c *Capped) ReadFrom(r io.Reader) (n int64, err error) {
 			return n, err
 		}
 	}
-}
-
-// Write keeps what still fits, and takes all.
-func (c *Capped) Write(p []byte) (int, error) {
-	c.Bytes = append(c.Bytes, p[:min(len(p), c.Most-len(c.Bytes))]...)
-	return len(p), nil
 }

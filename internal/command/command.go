@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/berth-node/berth/internal/excerpt"
 )
 
 const (
@@ -55,7 +57,7 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 		defer cancel()
 	}
 	cmd := exec.CommandContext(ctx, tool, c.Args...)
-	var o, e head
+	o, e := excerpt.First{Most: mostSaid}, excerpt.First{Most: mostSaid}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &e, drain
 	// Some programs ask the locale how to say what is parsed here.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -69,7 +71,7 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	out := Output{string(o.kept), strings.TrimSpace(string(e.kept))}
+	out := Output{string(o.Bytes), strings.TrimSpace(string(e.Bytes))}
 	if err != nil {
 		return out, fmt.Errorf("%s: %w: %s", c.Name, err, strings.TrimSpace(out.Out+out.Said))
 	}
@@ -97,12 +99,4 @@ func missing(name string) error {
 		return fmt.Errorf("the program %s %w (Debian package %s)", name, ErrMissing, pkg)
 	}
 	return fmt.Errorf("the program %s %w", name, ErrMissing)
-}
-
-// head keeps the beginning of what is written to it.
-type head struct{ kept []byte }
-
-func (h *head) Write(p []byte) (int, error) {
-	h.kept = append(h.kept, p[:min(len(p), mostSaid-len(h.kept))]...)
-	return len(p), nil
 }
