@@ -25,8 +25,8 @@ var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
 	"cni":     {"internal/excerpt"},
 	"csi": {
-		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/loop", "internal/mount",
-		"internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/socket",
+		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
+		"internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/socket",
 	},
 	"probes":   {},
 	"eviction": {"internal/patience", "internal/quantity"},
@@ -34,8 +34,8 @@ var mayImport = map[string][]string{
 	"install":  {"internal/atomicfile", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
-		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/patience",
-		"internal/quantity", "internal/socket",
+		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",
+		"internal/patience", "internal/quantity", "internal/socket",
 	},
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",

@@ -10,11 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-node/berth/internal/keylock"
 )
 
 // content is files by digest: blobs/<algorithm>/<hex> that are whole, and ingest/<algorithm>-<hex> that are beginnings
@@ -23,19 +24,12 @@ import (
 // Manifests and configurations stay. A packed layer stays only until it is unpacked: nothing needs it afterwards, and
 // it would add a third to what an image takes of the disk.
 type content struct {
-	dir string
-
-	mu    sync.Mutex
-	locks map[digest.Digest]*contentLock
-}
-
-type contentLock struct {
-	held  chan struct{}
-	users int
+	dir   string
+	locks keylock.Locks[digest.Digest] // held by who fetches
 }
 
 func openContent(dir string, log *slog.Logger) *content {
-	c := &content{dir: dir, locks: map[digest.Digest]*contentLock{}}
+	c := &content{dir: dir}
 	// What cannot be removed now, of a disk that is read-only perhaps, is no reason not to start.
 	var errs []error
 	// Unfinished files of a process that is gone; nobody else works in this directory.
@@ -103,28 +97,7 @@ func (c *content) partial(d digest.Digest) string {
 
 // lock keeps others from fetching the same content.
 func (c *content) lock(ctx context.Context, d digest.Digest) (unlock func(), err error) {
-	c.mu.Lock()
-	l := c.locks[d]
-	if l == nil {
-		l = &contentLock{held: make(chan struct{}, 1)}
-		c.locks[d] = l
-	}
-	l.users++
-	c.mu.Unlock()
-	leave := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(c.locks, d)
-		}
-	}
-	select {
-	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
+	return c.locks.Lock(ctx, d)
 }
 
 // read returns small content, or [os.ErrNotExist]. What a power cut has damaged is not there.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/berth-node/berth/internal/keylock"
 )
 
 // reportEvery limits how often a layer reports, so that progress costs nothing.
@@ -58,50 +60,24 @@ func (m *meter) done() {
 
 // slots limit how many layers are fetched at a time: in all, and from one registry.
 type slots struct {
-	all   chan struct{}
-	limit int
-
-	mu   sync.Mutex
-	each map[string]*slot
-}
-
-type slot struct {
-	held  chan struct{}
-	users int
+	all  chan struct{}
+	each keylock.Locks[string] // by registry
 }
 
 func newSlots(all, each int) *slots {
-	return &slots{all: make(chan struct{}, all), limit: each, each: map[string]*slot{}}
+	return &slots{all: make(chan struct{}, all), each: keylock.Locks[string]{Places: each}}
 }
 
 // take waits for a place at the registry, then for one at all: who waits for a busy registry does not hold up others.
 func (s *slots) take(ctx context.Context, registry string) (release func(), err error) {
-	s.mu.Lock()
-	one := s.each[registry]
-	if one == nil {
-		one = &slot{held: make(chan struct{}, s.limit)}
-		s.each[registry] = one
-	}
-	one.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if one.users--; one.users == 0 {
-			delete(s.each, registry)
-		}
-	}
-	select {
-	case one.held <- struct{}{}:
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
+	leave, err := s.each.Lock(ctx, registry)
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case s.all <- struct{}{}:
-		return func() { <-s.all; <-one.held; leave() }, nil
+		return func() { <-s.all; leave() }, nil
 	case <-ctx.Done():
-		<-one.held
 		leave()
 		return nil, context.Cause(ctx)
 	}

@@ -4,51 +4,24 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-node/berth/internal/keylock"
 )
 
-// keyed are locks by ID. Who waits for one does so no longer than its context.
-type keyed struct {
-	mu   sync.Mutex
-	busy map[string]chan struct{} // closed when it is free
-}
+// locks are by ID.
+type locks struct{ byID keylock.Locks[string] }
 
-// lock waits until nobody else does anything with an ID.
-func (k *keyed) lock(ctx context.Context, id string) (free func(), err error) {
-	for {
-		free, wait := k.take(id)
-		if wait == nil {
-			return free, nil
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			// CSI, "Error Scheme": an operation on it is pending.
-			return nil, status.Errorf(codes.Aborted, "something else is being done with %q", shorten(id))
-		}
+// lock waits until nobody else does anything with an ID, no longer than its context.
+func (l *locks) lock(ctx context.Context, id string) (free func(), err error) {
+	free, err = l.byID.Lock(ctx, id)
+	if err != nil {
+		// CSI, "Error Scheme": an operation on it is pending.
+		return nil, status.Errorf(codes.Aborted, "something else is being done with %q", shorten(id))
 	}
-}
-
-func (k *keyed) take(id string) (free func(), wait <-chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if wait := k.busy[id]; wait != nil {
-		return nil, wait
-	}
-	if k.busy == nil {
-		k.busy = map[string]chan struct{}{}
-	}
-	done := make(chan struct{})
-	k.busy[id] = done
-	return func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		delete(k.busy, id)
-		close(done)
-	}, nil
+	return free, nil
 }
 
 // The kinds of IDs.

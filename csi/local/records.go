@@ -25,7 +25,7 @@ type records struct {
 	snaps   *record.Table[record.Snapshot]
 	groups  *record.Table[record.Group]
 	uses    *record.Table[record.Use]
-	locks   keyed
+	locks   locks
 	step    steps
 }
 
