@@ -28,24 +28,21 @@ func (cs *Containers) Load(id, of string, lost bool) error {
 	if err != nil {
 		return err
 	}
-	cfg := &runtimeapi.ContainerConfig{}
-	f, err := t.records.Find(id, t.host.Paths.Sandbox(sb.ID).ContainerRecord(id), lost, func(r Record) error {
-		cfg.Reset()
+	own := t.host.Paths.Sandbox(sb.ID).ContainerRecord(id)
+	f, err := ledger.Find(&t.records, id, own, lost, func(r Record) (*runtimeapi.ContainerConfig, error) {
+		cfg := &runtimeapi.ContainerConfig{}
 		if err := ledger.Decode(r.Config, cfg); err != nil {
-			return err
+			return nil, err
 		}
-		return r.check(id, cfg, sb)
+		return cfg, r.check(id, cfg, sb)
 	})
 	if err != nil {
-		return err
-	}
-	if err := ledger.Decode(f.Rec.Config, cfg); err != nil {
 		return err
 	}
 	if err := t.names.Reserve(f.Rec.Name, id); err != nil {
 		return err
 	}
-	c := newContainer(f.Rec, cfg, sb)
+	c := newContainer(f.Rec, f.Decoded, sb)
 	t.ByID.Put(id, c)
 	sb.Add(memberOf{c, cs.Lifecycle, cs.Stopper})
 	if f.Adopted {

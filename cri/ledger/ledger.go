@@ -58,39 +58,42 @@ func (l *Ledger[T]) Drop(id, own string) error {
 // Get is the record of id as the table has it.
 func (l *Ledger[T]) Get(id string) (T, error) { return l.table.Get(id) }
 
-// found is a record as [ledger.find] has it.
-type found[T any] struct {
+// Found is a record, and what is encoded in it.
+type Found[T, D any] struct {
 	Rec     T
+	Decoded D
 	Adopted bool // it is the pod's own, as the table has none that can be read
 }
 
-// Find looks for the record of id: in the table, and where that has none that holds, or has lost something, at own. It
-// fails with [fs.ErrNotExist] where there is none.
-func (l *Ledger[T]) Find(id, own string, lost bool, check func(T) error) (found[T], error) {
+// Find looks for the record of id: in the table, and where that has none that decode takes, or has lost something, at
+// own. It fails with [fs.ErrNotExist] where there is none.
+func Find[T, D any](l *Ledger[T], id, own string, lost bool, decode func(T) (D, error)) (Found[T, D], error) {
 	rec, err := l.table.Get(id)
 	if bad := l.table.Damaged()[id]; bad != nil {
 		err = bad
 	}
+	var decoded D
 	if err == nil {
-		err = check(rec)
+		decoded, err = decode(rec)
 	}
 	if err == nil && !lost {
-		return found[T]{Rec: rec}, nil
+		return Found[T, D]{Rec: rec, Decoded: decoded}, nil
 	}
 	var second T
+	var secondDecoded D
 	ownErr := store.ReadFile(own, l.kind, id, &second)
 	if ownErr == nil {
-		ownErr = check(second)
+		secondDecoded, ownErr = decode(second)
 	}
 	switch {
 	case ownErr == nil:
-		return found[T]{second, err != nil}, l.table.Note(id, second)
+		return Found[T, D]{second, secondDecoded, err != nil}, l.table.Note(id, second)
 	case err == nil:
-		return found[T]{Rec: rec}, nil
+		return Found[T, D]{Rec: rec, Decoded: decoded}, nil
 	case errors.Is(err, store.ErrNotFound):
-		return found[T]{}, ownErr
+		return Found[T, D]{}, ownErr
 	}
-	return found[T]{}, err
+	return Found[T, D]{}, err
 }
 
 // Supply writes the pod's own record where there is none: an earlier version wrote none.

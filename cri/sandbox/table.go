@@ -33,24 +33,21 @@ func (t *Table) IDs(yield func(id string)) { t.records.IDs(yield) }
 // Load reads one record, from the table, or, where that has lost some, the sandbox's own. adopted says that it is the
 // latter.
 func (t *Table) Load(id string, lost bool) (adopted bool, err error) {
-	cfg := &runtimeapi.PodSandboxConfig{}
-	f, err := t.records.Find(id, t.host.Paths.Sandbox(id).Record(), lost, func(r Record) error {
-		cfg.Reset()
+	own := t.host.Paths.Sandbox(id).Record()
+	f, err := ledger.Find(&t.records, id, own, lost, func(r Record) (*runtimeapi.PodSandboxConfig, error) {
+		cfg := &runtimeapi.PodSandboxConfig{}
 		if err := ledger.Decode(r.Config, cfg); err != nil {
-			return err
+			return nil, err
 		}
-		return r.check(id, cfg)
+		return cfg, r.check(id, cfg)
 	})
 	if err != nil {
-		return false, err
-	}
-	if err := ledger.Decode(f.Rec.Config, cfg); err != nil {
 		return false, err
 	}
 	if err := t.names.Reserve(f.Rec.Name, id); err != nil {
 		return false, err
 	}
-	sb := New(f.Rec, cfg)
+	sb := New(f.Rec, f.Decoded)
 	t.ByID.Put(id, sb)
 	if f.Adopted {
 		t.host.Log.Warn("record of a sandbox was lost, and it is adopted by its own", append(sb.LogAttrs(), "state", f.Rec.State)...)
