@@ -73,16 +73,8 @@ void entry_fail(const char *fmt, ...)
 void entry_settle(struct entry *e)
 {
 	int fds[FD_LAST] = { e->stdio[0], e->stdio[1], e->stdio[2], e->sock, e->conn, e->out[0], e->out[1] };
-	for (int i = 0; i < FD_LAST; i++)
-		/* Out of the way. What is missing of 0 to 2 is the keeper's, which is /dev/null. */
-		if (fds[i] >= 0 && fds[i] < FD_LAST)
-			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
-	for (int i = 0; i < FD_LAST; i++)
-		if (fds[i] >= 0)
-			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
-		else if (i >= FD_SOCK)
-			close(i);
-	close_range(FD_LAST, ~0u, 0);
+	/* What is missing of 0 to 2 is the keeper's, which is /dev/null. */
+	place_fds(fds, FD_LAST);
 }
 
 /* entry_terminal sends the keeper the master of the program's terminal. */

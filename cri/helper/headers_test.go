@@ -120,7 +120,7 @@ func TestLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`some ([0-9,]+) lines of C`).FindSubmatch(doc)
+	m := regexp.MustCompile(`some\s([0-9,]+)\slines\sof\sC`).FindSubmatch(doc)
 	if m == nil {
 		t.Fatal("docs/architecture.md does not say how many lines of C there are")
 	}

@@ -51,22 +51,11 @@ static void __attribute__((noreturn)) launcher(int sock, int join, pid_t keeper)
 
 static int fork_launcher(pid_t *pid, int *sock, int join)
 {
-	int p[2];
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
-		return -errno;
 	pid_t keeper = getpid();
-	*pid = fork();
-	if (*pid == 0)
-		launcher(p[1], join, keeper);
-	int err = *pid < 0 ? -errno : 0;
-	close(p[1]);
-	if (err) {
-		*pid = 0;
-		close(p[0]);
-		return err;
-	}
-	*sock = p[0];
-	return 0;
+	int err = fork_paired(pid, sock);
+	if (err == 1)
+		launcher(*sock, join, keeper);
+	return err;
 }
 
 /*

@@ -425,22 +425,11 @@ static void __attribute__((noreturn)) create(const struct launch *l, int sock, p
 /* runtime_start starts a launcher for a container of another runtime. */
 int runtime_start(const struct launch *l, pid_t *pid, int *sock)
 {
-	int p[2];
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
-		return -errno;
 	pid_t keeper = getpid();
-	*pid = fork();
-	if (*pid == 0)
-		create(l, p[1], keeper);
-	int err = *pid < 0 ? -errno : 0;
-	close(p[1]);
-	if (err) {
-		*pid = 0;
-		close(p[0]);
-		return err;
-	}
-	*sock = p[0];
-	return 0;
+	int err = fork_paired(pid, sock);
+	if (err == 1)
+		create(l, *sock, keeper);
+	return err;
 }
 
 /*

@@ -69,15 +69,8 @@ static void take_files(struct program *p)
 		if (fds[FD_PROC] < 0)
 			die("open /proc: %s", strerror(errno));
 	}
-	for (int i = 0; i < FD_LAST; i++)
-		if (fds[i] >= 0 && fds[i] < FD_LAST)
-			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64);
-	for (int i = 0; i < FD_LAST; i++)
-		if (fds[i] >= 0)
-			dup3(fds[i], i, i < FD_SOCK ? 0 : O_CLOEXEC);
-		else if (i >= FD_SOCK) /* what is missing before is replaced later */
-			close(i);
-	close_range(FD_LAST, ~0u, 0);
+	/* What is missing of 0 to 2 is replaced later. */
+	place_fds(fds, FD_LAST);
 	p->proc = FD_PROC; /* if it is there */
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -404,4 +405,46 @@ void child_reset(void)
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/*
+ * place_fds brings descriptors to the numbers from 0 to n - 1, and closes all others. Where one is missing (-1) the
+ * number is closed too, but for stdin, stdout and stderr, which stay what they are.
+ */
+void place_fds(int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (fds[i] >= 0 && fds[i] < n)
+			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64); /* out of the way */
+	for (int i = 0; i < n; i++)
+		if (fds[i] >= 0)
+			dup3(fds[i], i, i <= STDERR_FILENO ? 0 : O_CLOEXEC);
+		else if (i > STDERR_FILENO)
+			close(i);
+	close_range((unsigned)n, ~0u, 0);
+}
+
+/*
+ * fork_paired forks a process with a socket between both. It returns 1 in the child and 0 in the parent, with the own
+ * end in *sock, or a negative errno.
+ */
+int fork_paired(pid_t *pid, int *sock)
+{
+	int p[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p) < 0)
+		return -errno;
+	*pid = fork();
+	if (*pid == 0) {
+		*sock = p[1];
+		return 1;
+	}
+	int err = *pid < 0 ? -errno : 0;
+	close(p[1]);
+	if (err) {
+		*pid = 0;
+		close(p[0]);
+		return err;
+	}
+	*sock = p[0];
+	return 0;
 }

@@ -29,4 +29,6 @@ int is_child(pid_t pid);
 int kill_exec(pid_t keeper, pid_t entry, pid_t settler, pid_t program);
 ssize_t write_all(int fd, const char *p, size_t n);
 void child_reset(void);
+void place_fds(int *fds, int n);
+int fork_paired(pid_t *pid, int *sock);
 #endif
