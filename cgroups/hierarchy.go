@@ -7,6 +7,7 @@
 package cgroups
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -280,13 +281,18 @@ func (h *Hierarchy) Exists(path string) bool {
 
 // Children lists the names of the groups directly inside path, over all hierarchies, sorted. A missing group has none.
 func (h *Hierarchy) Children(path string) ([]string, error) {
-	var out []string
-	for _, dir := range h.Dirs(path) {
-		names, err := subdirs(dir)
+	return union(h.Dirs(path), subdirs)
+}
+
+// union is what the directories of a group have of something, sorted.
+func union[T cmp.Ordered](dirs []string, list func(dir string) ([]T, error)) ([]T, error) {
+	var out []T
+	for _, dir := range dirs {
+		part, err := list(dir)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, names...)
+		out = append(out, part...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -71,16 +70,7 @@ func ParseProcCgroup(r io.Reader) (map[string]string, error) {
 // Pids lists the processes in the group and in those below it, sorted. A process attached in only some of the v1
 // hierarchies, as after a crash in the middle of attaching, is found too.
 func (h *Hierarchy) Pids(path string) ([]int, error) {
-	var out []int
-	for _, dir := range h.Dirs(path) {
-		pids, err := treePids(dir)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, pids...)
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	return union(h.Dirs(path), treePids)
 }
 
 func treePids(dir string) ([]int, error) {

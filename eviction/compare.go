@@ -136,8 +136,8 @@ func (j *judge) compare(readings signal.Readings, now time.Time, next *earliest)
 	}
 	slices.SortStableFunc(out, func(a, b due) int {
 		return cmp.Or(
-			trueFirst(a.signal().Resource() == corev1.ResourceMemory, b.signal().Resource() == corev1.ResourceMemory),
-			trueFirst(!a.soft(), !b.soft()), cmp.Compare(a.left(), b.left()),
+			rank.TrueFirst(a.signal().Resource() == corev1.ResourceMemory, b.signal().Resource() == corev1.ResourceMemory),
+			rank.TrueFirst(!a.soft(), !b.soft()), cmp.Compare(a.left(), b.left()),
 		)
 	})
 	return out, eased
@@ -146,16 +146,6 @@ func (j *judge) compare(readings signal.Readings, now time.Time, next *earliest)
 // left is the share of a threshold that is there.
 func (d *due) left() float64 {
 	return float64(d.reading.Available) / float64(max(d.watched.At(d.reading.Capacity), 1))
-}
-
-func trueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // met says whether there is too little, or not enough yet after something was done.

@@ -189,7 +189,7 @@ func (e *evictions) why() *cobra.Command {
 				fmt.Fprintln(cmd.ErrOrStderr(), "No pod was evicted.")
 				return nil
 			}
-			return o.print(cmd, all, func(w io.Writer) { printDecisions(w, all) })
+			return o.print(cmd, all, func(w io.Writer) { printEach(w, all, printDecision) })
 		},
 	}
 	o.addFlag(cmd)

@@ -43,7 +43,7 @@ it is from the kernel's log or from the files of the groups, read a moment later
 				fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is known to have been killed.")
 				return nil
 			}
-			return o.print(cmd, all, func(w io.Writer) { printReports(w, all) })
+			return o.print(cmd, all, func(w io.Writer) { printEach(w, all, printReport) })
 		},
 	}
 	o.addFlag(cmd)
@@ -107,12 +107,13 @@ func completePast(cmd *cobra.Command, past []pastPod) []string {
 	return names
 }
 
-func printReports(w io.Writer, all []oom.Report) {
+// printEach prints one after the other, with an empty line between.
+func printEach[T any](w io.Writer, all []T, print func(io.Writer, *T)) {
 	for i := range all {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		printReport(w, &all[i])
+		print(w, &all[i])
 	}
 }
 

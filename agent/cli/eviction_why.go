@@ -12,16 +12,7 @@ import (
 	"github.com/berth-node/berth/eviction/signal"
 )
 
-// printDecisions tells of each eviction what there was, who went, how long it took, and how the others stood.
-func printDecisions(w io.Writer, all []eviction.Decision) {
-	for i := range all {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		printDecision(w, &all[i])
-	}
-}
-
+// printDecision tells of an eviction what there was, who went, how long it took, and how the others stood.
 func printDecision(w io.Writer, d *eviction.Decision) {
 	who := "nobody could go"
 	switch {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
 )
@@ -288,22 +289,11 @@ func runningContainers(pod *corev1.Pod) []Container {
 				continue
 			}
 			out = append(out, Container{
-				Name: s.Name, ID: id, Image: s.Image, Started: s.State.Running.StartedAt.Time, Spec: specOf(pod, s.Name),
+				Name: s.Name, ID: id, Image: s.Image, Started: s.State.Running.StartedAt.Time, Spec: spec.FindRegular(pod, s.Name),
 			})
 		}
 	}
 	return out
-}
-
-func specOf(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 func atoi(b []byte) int {

@@ -201,16 +201,7 @@ func validateAllocation(a *resourcev1.AllocationResult, all asked, path *field.P
 		errs = append(errs, all.known(c.Requests, at.Child("requests"))...)
 		errs = append(errs, validateDeviceConfig(&c.DeviceConfiguration, at)...)
 	}
-	if s := a.NodeSelector; s != nil {
-		at := path.Child("nodeSelector", "nodeSelectorTerms")
-		if len(s.NodeSelectorTerms) == 0 {
-			errs = append(errs, field.Required(at, "must have at least one node selector term"))
-		}
-		for i, t := range s.NodeSelectorTerms {
-			errs = append(errs, validateNodeTerm(t, at.Index(i))...)
-		}
-	}
-	return errs
+	return append(errs, validateNodeSelector(a.NodeSelector, path.Child("nodeSelector"))...)
 }
 
 // complete wants devices for every request, as many as it asks for, and for one of the alternatives of those that have

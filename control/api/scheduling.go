@@ -134,17 +134,25 @@ func matchKeys(keys []string, selector *metav1.LabelSelector, path *field.Path) 
 	return errs
 }
 
+func validateNodeSelector(s *corev1.NodeSelector, path *field.Path) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	at := path.Child("nodeSelectorTerms")
+	if len(s.NodeSelectorTerms) == 0 {
+		errs = append(errs, field.Required(at, "must have at least one node selector term"))
+	}
+	for i, t := range s.NodeSelectorTerms {
+		errs = append(errs, validateNodeTerm(t, at.Index(i))...)
+	}
+	return errs
+}
+
 func validateNodeAffinity(a *corev1.NodeAffinity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
-		at := path.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-		if len(r.NodeSelectorTerms) == 0 {
-			errs = append(errs, field.Required(at, "must have at least one node selector term"))
-		}
-		for i, t := range r.NodeSelectorTerms {
-			errs = append(errs, validateNodeTerm(t, at.Index(i))...)
-		}
-	}
+	required := path.Child("requiredDuringSchedulingIgnoredDuringExecution")
+	errs = append(errs, validateNodeSelector(a.RequiredDuringSchedulingIgnoredDuringExecution, required)...)
 	for i, p := range a.PreferredDuringSchedulingIgnoredDuringExecution {
 		at := path.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
 		errs = append(errs, weight(at.Child("weight"), p.Weight)...)

@@ -111,7 +111,7 @@ func Simulate(pods []Pod, of signal.Signal, available, threshold, minReclaim int
 		return out
 	}
 	order := Order(pods, of)
-	slices.SortStableFunc(order, func(a, b Pod) int { return first(a.Ending, b.Ending) })
+	slices.SortStableFunc(order, func(a, b Pod) int { return TrueFirst(a.Ending, b.Ending) })
 	for _, p := range order {
 		if out.Enough = available >= out.Until; out.Enough {
 			return out

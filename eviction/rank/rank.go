@@ -70,8 +70,8 @@ const (
 // compared: nobody can say that they keep to what they asked for. Names come last, so that the order is the same at any
 // time.
 func rules(of signal.Signal) []rule {
-	figures := rule{byFigures, func(a, b *Pod) int { return first(!a.Known, !b.Known) }}
-	exceeds := rule{byExceeds, func(a, b *Pod) int { return first(a.Known && a.exceeds(), b.Known && b.exceeds()) }}
+	figures := rule{byFigures, func(a, b *Pod) int { return TrueFirst(!a.Known, !b.Known) }}
+	exceeds := rule{byExceeds, func(a, b *Pod) int { return TrueFirst(a.Known && a.exceeds(), b.Known && b.exceeds()) }}
 	priority := rule{byPriority, func(a, b *Pod) int { return cmp.Compare(a.Priority, b.Priority) }}
 	over := rule{byOver, func(a, b *Pod) int {
 		if !a.Known || !b.Known {
@@ -88,8 +88,8 @@ func rules(of signal.Signal) []rule {
 	return []rule{priority, figures, over, name}
 }
 
-// first has those first for whom something holds.
-func first(a, b bool) int {
+// TrueFirst has those first for whom something holds.
+func TrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

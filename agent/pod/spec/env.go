@@ -231,7 +231,7 @@ func first(list []string) string {
 // rounded up. A limit that is not set is what the node has to give.
 func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
-		if c = container(pod, ref.ContainerName); c == nil {
+		if c = FindRegular(pod, ref.ContainerName); c == nil {
 			return "", fmt.Errorf("container %q is not one of the pod", ref.ContainerName)
 		}
 	}
@@ -256,17 +256,6 @@ func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSel
 		return strconv.FormatInt(int64(math.Ceil(float64(q.MilliValue())/float64(divisor.MilliValue()))), 10), nil
 	}
 	return strconv.FormatInt(int64(math.Ceil(float64(q.Value())/float64(divisor.Value()))), 10), nil
-}
-
-func container(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // ExpandSubPath fills in a subPathExpr from the container's environment. What it refers to must be there.

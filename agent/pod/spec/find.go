@@ -8,12 +8,8 @@ import (
 
 // FindContainer returns the container of that name, of whatever kind; nil: the pod has none.
 func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
+	if c := FindRegular(pod, name); c != nil {
+		return c
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
@@ -54,4 +50,16 @@ func Grace(pod *corev1.Pod) time.Duration {
 		return time.Duration(*g) * time.Second
 	}
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// FindRegular returns the init container or container of that name; nil: the pod has none.
+func FindRegular(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
 }
