@@ -73,13 +73,31 @@ func (c controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest
 		return nil, err
 	}
 	defer free()
-	if u, err := c.d.records.uses.Get(r.GetVolumeId()); err == nil && (u.Staging != "" || len(u.Targets) > 0) {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume_id: the volume is in use at %s", u.Staging)
+	if err := c.d.unused(ctx, r.GetVolumeId()); err != nil {
+		return nil, err
 	}
 	if err := c.d.maker.removeVolume(ctx, r.GetVolumeId()); err != nil {
 		return nil, failed("remove volume", err)
 	}
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// unused says where a volume is in use, by the records and by the kernel.
+func (d *Driver) unused(ctx context.Context, id string) error {
+	u, err := d.records.use(id)
+	if err != nil {
+		return err
+	}
+	at := u.Staging
+	if v, err := d.records.volumes.Get(id); err == nil && at == "" {
+		if at, err = d.backends.mountedAt(ctx, v); err != nil {
+			return failed("find out where the volume is mounted", err)
+		}
+	}
+	if at != "" || len(u.Targets) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume_id: the volume is in use at %s", at)
+	}
+	return nil
 }
 
 func (c controller) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {

@@ -9,9 +9,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/csi/local/record"
+	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // Name is what the driver is called.
@@ -70,7 +74,7 @@ func Open(ctx context.Context, c Config) (*Driver, error) {
 	if c.MaxVolumes < 0 {
 		return nil, fmt.Errorf("max volumes %d: must not be negative", c.MaxVolumes)
 	}
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+	if err := atomicfile.MkdirSynced(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	// The kernel names images without links.
@@ -90,18 +94,19 @@ func Open(ctx context.Context, c Config) (*Driver, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.assemble()
-	(&recovery{d.records, d.backends, d.freezer, d.maker, d.snapshots, c.Log}).recover(ctx)
+	(&recovery{d.records, d.backends, d.freezer, d.maker, d.snapshots, d.stager, c.Log}).recover(ctx)
 	return d, nil
 }
 
 // open takes the data directory, and reads its records.
 func (d *Driver) open() (err error) {
 	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir, inlineDir(d.cfg.DataDir)} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
 	}
-	if d.lock, err = os.OpenFile(filepath.Join(d.cfg.DataDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	// It is not opened for writing: on a disk that has become read-only pods still have to let their volumes go.
+	if d.lock, err = os.OpenFile(filepath.Join(d.cfg.DataDir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open lock: %w", err)
 	}
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -110,8 +115,34 @@ func (d *Driver) open() (err error) {
 		}
 		return fmt.Errorf("lock %s: %w", d.cfg.DataDir, err)
 	}
-	d.records, err = openRecords(d.cfg.DataDir, d.cfg.step, d.cfg.Log)
-	return err
+	if d.records, err = openRecords(d.cfg.DataDir, d.cfg.step, d.cfg.Log); err != nil {
+		return err
+	}
+	return d.findLost()
+}
+
+// findLost has the ID be taken of what is stored without a record. A record is there before what it tells of, and goes after it: this one was
+// lost, and the data is somebody's.
+func (d *Driver) findLost() error {
+	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return fmt.Errorf("list volumes: %w", err)
+		}
+		for _, e := range entries {
+			id, path := e.Name(), filepath.Join(dir, e.Name())
+			get, miss := d.records.volumes.Has, d.records.volumes.Miss
+			if strings.HasPrefix(id, snapshotKind+"-") {
+				get, miss = d.records.snaps.Has, d.records.snaps.Miss
+			}
+			if !record.IsID(id) || get(id) {
+				continue
+			}
+			miss(id, "it is lost, and its data is "+path)
+			d.cfg.Log.Error("a record is lost: its data stays as it is, and its name stays taken", "data", path)
+		}
+	}
+	return nil
 }
 
 // assemble gives each part those that it uses.

@@ -23,6 +23,12 @@ type freezer struct {
 func (f *freezer) still(ctx context.Context, v record.Volume) (thaw func(), err error) {
 	u, err := f.records.uses.Get(v.ID)
 	used := err == nil && (u.Staging != "" || len(u.Targets) > 0)
+	if !used {
+		if at, err := f.backends.mountedAt(ctx, v); err != nil || at != "" {
+			return nil, errors.Join(failed("find out where the volume is mounted", err), status.Errorf(codes.FailedPrecondition,
+				"source volume: it is mounted at %s, and no record says how: unmount it first", at))
+		}
+	}
 	switch {
 	case !used || v.Type == typeLVM: // the device mapper freezes what is on a device that it takes a snapshot of
 		return func() {}, nil
@@ -70,7 +76,8 @@ func (f *freezer) thaw(u record.Use) error {
 		return err
 	}
 	u.Frozen = false
-	return f.records.uses.Put(u)
+	f.records.lessUse(u)
+	return nil
 }
 
 // onMount acts on the root of a file system.

@@ -140,8 +140,7 @@ func (sn *snapshots) removeGroup(ctx context.Context, id string) error {
 		return err
 	}
 	if g.State != record.Removing {
-		g.State = record.Removing
-		if err := sn.records.groups.Put(g); err != nil {
+		if err := sn.records.groups.Leave(id); err != nil {
 			return err
 		}
 	}

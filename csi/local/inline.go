@@ -91,13 +91,13 @@ func (i *inlines) publishInline(ctx context.Context, r *csi.NodePublishVolumeReq
 	m := r.GetVolumeCapability().GetMount()
 	s := staging{path: i.inlineStaging(v.ID), how: record.Mount{Flags: m.GetMountFlags(), Group: m.GetVolumeMountGroup()}, secrets: r.GetSecrets()}
 	if err = i.stager.stage(ctx, v, s); err != nil {
-		return errors.Join(err, i.dropUnused(ctx, v.ID))
+		return errors.Join(err, i.dropUnused(ctx, v))
 	}
 	own := &csi.NodePublishVolumeRequest{
 		VolumeId: v.ID, TargetPath: r.GetTargetPath(), VolumeCapability: r.GetVolumeCapability(), Readonly: r.GetReadonly(),
 	}
 	if err := i.publisher.publish(ctx, v, own); err != nil {
-		_ = i.dropUnused(ctx, v.ID) // it is found again by its record when the pod is taken down
+		_ = i.dropUnused(ctx, v) // it is found again by its record when the pod is taken down
 		return err
 	}
 	return nil
@@ -111,7 +111,7 @@ func (i *inlines) unpublishInline(ctx context.Context, id, target string) (done 
 	if record.IsID(id) {
 		return false, nil
 	}
-	v, free, err := i.records.volume(ctx, idOf(inlineKind, id))
+	v, free, err := i.records.taken(ctx, idOf(inlineKind, id))
 	if status.Code(err) == codes.NotFound {
 		return false, nil
 	}
@@ -122,18 +122,12 @@ func (i *inlines) unpublishInline(ctx context.Context, id, target string) (done 
 	if err := i.publisher.unpublish(ctx, v, target); err != nil {
 		return true, err
 	}
-	return true, i.dropUnused(ctx, v.ID)
+	return true, i.dropUnused(ctx, v)
 }
 
 // dropUnused removes an inline volume that nobody uses. Its lock is held.
-func (i *inlines) dropUnused(ctx context.Context, id string) error {
-	v, err := i.records.volumes.Get(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return failed("remove inline volume", err)
-	}
+func (i *inlines) dropUnused(ctx context.Context, v record.Volume) error {
+	id := v.ID
 	u, err := i.records.use(id)
 	if err != nil || len(u.Targets) > 0 {
 		return err
@@ -145,7 +139,8 @@ func (i *inlines) dropUnused(ctx context.Context, id string) error {
 	if err := os.Remove(i.inlineStaging(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed("remove inline volume", err)
 	}
-	if err := i.maker.removeVolume(ctx, id); err != nil {
+	// What a record that cannot be read tells of stays, and its pod goes.
+	if err := i.maker.removeVolume(ctx, id); err != nil && !errors.Is(err, record.ErrDamaged) {
 		return failed("remove inline volume", err)
 	}
 	return nil

@@ -169,8 +169,7 @@ func (m *maker) removeVolume(ctx context.Context, id string) error {
 		return err
 	}
 	if v.State != record.Removing {
-		v.State = record.Removing
-		if err := m.records.volumes.Put(v); err != nil {
+		if err := m.records.volumes.Leave(id); err != nil {
 			return err
 		}
 	}

@@ -69,7 +69,7 @@ func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeReq
 	if err := placed("staging_target_path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	v, free, err := n.d.records.volume(ctx, r.GetVolumeId())
+	v, free, err := n.d.records.taken(ctx, r.GetVolumeId())
 	if status.Code(err) == codes.NotFound && isFree(r.GetStagingTargetPath()) {
 		return &csi.NodeUnstageVolumeResponse{}, nil
 	}
@@ -122,7 +122,7 @@ func (n node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolum
 	if done, err := n.d.inlines.unpublishInline(ctx, r.GetVolumeId(), r.GetTargetPath()); err != nil || done {
 		return &csi.NodeUnpublishVolumeResponse{}, err
 	}
-	v, free, err := n.d.records.volume(ctx, r.GetVolumeId())
+	v, free, err := n.d.records.taken(ctx, r.GetVolumeId())
 	if status.Code(err) == codes.NotFound && isFree(r.GetTargetPath()) {
 		return &csi.NodeUnpublishVolumeResponse{}, nil
 	}

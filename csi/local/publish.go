@@ -76,7 +76,7 @@ func (p *publisher) publish(ctx context.Context, v record.Volume, r *csi.NodePub
 	if err := p.bind(ctx, v, u.Staging, target, want); err != nil {
 		if p.removeTarget(target) == nil {
 			delete(u.Targets, target)
-			_ = p.records.putUse(u) // with the record the next try finds nothing mounted, and does the same
+			p.records.lessUse(u)
 		}
 		return failed("publish volume", err)
 	}
@@ -161,7 +161,7 @@ func (p *publisher) unpublish(ctx context.Context, v record.Volume, target strin
 		if mounted, err := mount.Is(target); err != nil || !mounted {
 			return err
 		}
-		if ours, err := p.isOf(ctx, v, target); err != nil || !ours {
+		if ours, err := p.backends.isOf(ctx, v, target); err != nil || !ours {
 			return errors.Join(err, status.Errorf(codes.FailedPrecondition, "target_path: what is mounted at %s is not the volume", target))
 		}
 	}
@@ -169,9 +169,7 @@ func (p *publisher) unpublish(ctx context.Context, v record.Volume, target strin
 		return failed("unpublish volume", err)
 	}
 	delete(u.Targets, target)
-	if err := p.records.putUse(u); err != nil {
-		return failed("unpublish volume", err)
-	}
+	p.records.lessUse(u)
 	return nil
 }
 
@@ -187,24 +185,4 @@ func isFree(path string) bool {
 		_ = os.Remove(path) // it stays when it is not empty, and is whose it is
 	}
 	return true
-}
-
-// isOf says whether what is mounted at a path is a volume.
-func (p *publisher) isOf(ctx context.Context, v record.Volume, path string) (bool, error) {
-	var at, own unix.Stat_t
-	if err := unix.Lstat(path, &at); err != nil {
-		return false, err
-	}
-	if v.Type == typeDirectory {
-		err := unix.Lstat(p.backends.dirs.Path(v.ID), &own)
-		return at.Dev == own.Dev && at.Ino == own.Ino, err
-	}
-	device, err := p.backends.deviceOf(ctx, v)
-	if err != nil || device == "" {
-		return false, err
-	}
-	if err := unix.Stat(device, &own); err != nil {
-		return false, err
-	}
-	return own.Rdev == at.Dev || v.Block && own.Rdev == at.Rdev, nil
 }

@@ -27,6 +27,7 @@ type records struct {
 	uses    *record.Table[record.Use]
 	locks   locks
 	step    steps
+	log     *slog.Logger
 }
 
 func openRecords(dir string, step steps, log *slog.Logger) (*records, error) {
@@ -41,17 +42,19 @@ func openRecords(dir string, step steps, log *slog.Logger) (*records, error) {
 	warn := func(file string, err error) {
 		log.Error("a record cannot be read: what it tells of is left as it is, and its name stays taken", "file", file, "error", err)
 	}
-	r := &records{step: step}
-	if r.volumes, err = record.Open[record.Volume](filepath.Join(kept, "volumes"), quarantine, true, warn); err != nil {
+	r := &records{step: step, log: log}
+	if r.volumes, err = record.Open[record.Volume](filepath.Join(kept, "volumes"), quarantine, warn); err != nil {
 		return nil, err
 	}
-	if r.snaps, err = record.Open[record.Snapshot](filepath.Join(kept, "snapshots"), quarantine, true, warn); err != nil {
+	if r.snaps, err = record.Open[record.Snapshot](filepath.Join(kept, "snapshots"), quarantine, warn); err != nil {
 		return nil, err
 	}
-	if r.groups, err = record.Open[record.Group](filepath.Join(kept, "groups"), quarantine, true, warn); err != nil {
+	if r.groups, err = record.Open[record.Group](filepath.Join(kept, "groups"), quarantine, warn); err != nil {
 		return nil, err
 	}
-	r.uses, err = record.Open[record.Use](filepath.Join(mounted, boot, "uses"), filepath.Join(mounted, boot, "damaged"), false, warn)
+	r.uses, err = record.Open[record.Use](filepath.Join(mounted, boot, "uses"), "", func(file string, err error) {
+		log.Error("it is not written any more where a volume is mounted: the kernel is asked", "file", file, "error", err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +125,22 @@ func (r *records) called(id string) (record.Volume, error) {
 	return r.ready(id)
 }
 
+// taken is a volume that is to be unmounted, locked until free is called. Where its own record cannot be read, what is known of where it is
+// mounted does.
+func (r *records) taken(ctx context.Context, id string) (v record.Volume, free func(), err error) {
+	v, free, err = r.volume(ctx, id)
+	if status.Code(err) != codes.Internal {
+		return v, free, err
+	}
+	if free, lockErr := r.locks.lock(ctx, id); lockErr == nil {
+		if u, _ := r.uses.Get(id); u.Type != "" {
+			return record.Volume{ID: id, State: record.Ready, Trim: trimNever, Content: record.Content{Type: u.Type, Block: u.Block}}, free, nil
+		}
+		free()
+	}
+	return v, nil, err
+}
+
 // listed are the volumes that claims can have.
 func (r *records) listed() []record.Volume {
 	return slices.DeleteFunc(r.volumes.All(), func(v record.Volume) bool { return v.State != record.Ready || v.Inline != "" })
@@ -143,6 +162,15 @@ func (r *records) putUse(u record.Use) error {
 		return r.uses.Delete(u.Volume)
 	}
 	return r.uses.Put(u)
+}
+
+// lessUse is putUse for a volume that is mounted at fewer places than before. Where that cannot be written, on a disk that is full or failing,
+// it is known as long as this process lives, and the next one finds it out ([recovery.settle]): nobody who lets a volume go waits for room.
+func (r *records) lessUse(u record.Use) {
+	if err := r.putUse(u); err != nil {
+		r.log.Warn("it is not written that a volume is mounted at fewer places", "volume", u.Volume, "error", err)
+		r.uses.Hold(u)
+	}
 }
 
 // usedAt is where a volume is used, if that is at path.

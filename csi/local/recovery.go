@@ -2,8 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
 
 	"github.com/berth-node/berth/csi/local/record"
@@ -17,6 +15,7 @@ type recovery struct {
 	freezer   *freezer
 	maker     *maker
 	snapshots *snapshots
+	stager    *stager
 	log       *slog.Logger
 }
 
@@ -24,7 +23,7 @@ type recovery struct {
 // wants it asks for it again.
 func (r *recovery) recover(ctx context.Context) {
 	for _, u := range r.records.uses.All() {
-		if err := r.settle(u); err != nil {
+		if err := r.settle(ctx, u); err != nil {
 			r.log.Error("a volume that was mounted is not as it was", "volume", u.Volume, "error", err)
 		}
 	}
@@ -60,8 +59,15 @@ func (r *recovery) recoverDevices(ctx context.Context) {
 		r.log.Error("loop devices that nobody uses may stay", "error", err)
 	}
 	for _, id := range ids {
-		if _, err := r.records.uses.Get(id); !errors.Is(err, fs.ErrNotExist) || !record.IsID(id) {
+		if !record.IsID(id) || r.records.uses.Has(id) {
 			continue
+		}
+		// Where no record tells of it any more, somebody may have it all the same.
+		if v, err := r.records.volumes.Get(id); err == nil {
+			if at, err := r.backends.mountedAt(ctx, v); err != nil || at != "" {
+				r.log.Warn("a volume is mounted that is not known to be", "volume", id, "path", at, "error", err)
+				continue
+			}
 		}
 		if err := closeLocked(ctx, id); err != nil {
 			r.log.Error("an encrypted device that nobody uses stays", "volume", id, "error", err)
@@ -73,8 +79,8 @@ func (r *recovery) recoverDevices(ctx context.Context) {
 	}
 }
 
-// settle has the record of where a volume is mounted be true after the driver was killed.
-func (r *recovery) settle(u record.Use) error {
+// settle has the record of where a volume is mounted be true after the driver was killed, or could not write it.
+func (r *recovery) settle(ctx context.Context, u record.Use) error {
 	if u.Frozen {
 		if err := r.freezer.thaw(u); err != nil {
 			return err
@@ -86,5 +92,18 @@ func (r *recovery) settle(u record.Use) error {
 			delete(u.Targets, target)
 		}
 	}
-	return r.records.uses.Put(u)
+	v, err := r.records.volumes.Get(u.Volume)
+	if err == nil && len(u.Targets) == 0 && u.Staging != "" {
+		staged, err := r.stager.isStaged(ctx, v, u.Staging)
+		if err != nil {
+			return err
+		}
+		if !staged { // what there is of it would be done once more anyway
+			if err := r.stager.takeDown(ctx, v, u); err != nil {
+				return err
+			}
+			u.Staging, u.Staged = "", record.Mount{}
+		}
+	}
+	return r.records.putUse(u)
 }

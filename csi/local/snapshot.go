@@ -149,8 +149,7 @@ func (sn *snapshots) removeSnapshot(ctx context.Context, id string) error {
 		return err
 	}
 	if s.State != record.Removing {
-		s.State = record.Removing
-		if err := sn.records.snaps.Put(s); err != nil {
+		if err := sn.records.snaps.Leave(id); err != nil {
 			return err
 		}
 	}

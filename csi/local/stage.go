@@ -51,7 +51,7 @@ func (st *stager) stage(ctx context.Context, v record.Volume, s staging) error {
 		}
 	}
 	had := u
-	u.Staging, u.Staged = s.path, s.how
+	u.Staging, u.Staged, u.Type, u.Block = s.path, s.how, v.Type, v.Block
 	if err := st.records.uses.Put(u); err != nil {
 		return failed("stage volume", err)
 	}
@@ -63,7 +63,7 @@ func (st *stager) stage(ctx context.Context, v record.Volume, s staging) error {
 	defer cancel()
 	if had.Staging == "" {
 		if undone := st.takeDown(undo, v, u); undone == nil {
-			_ = st.records.putUse(had) // with the record the next try finds nothing, and does the same
+			st.records.lessUse(had)
 		}
 	}
 	return failed("stage volume", err)
@@ -92,7 +92,13 @@ func (st *stager) unstage(ctx context.Context, v record.Volume, path string) err
 	if err != nil {
 		return err
 	}
-	if u.Staging == "" || u.Staging != path {
+	if u.Staging == "" {
+		if here, err := st.found(ctx, v, path); err != nil || !here {
+			return err
+		}
+		u.Staging = path
+	}
+	if u.Staging != path {
 		return nil
 	}
 	for target := range u.Targets {
@@ -104,10 +110,24 @@ func (st *stager) unstage(ctx context.Context, v record.Volume, path string) err
 		return failed("unstage volume", err)
 	}
 	u.Staging, u.Staged, u.Targets = "", record.Mount{}, nil
-	if err := st.records.putUse(u); err != nil {
-		return failed("unstage volume", err)
-	}
+	st.records.lessUse(u)
 	return nil
+}
+
+// found says whether a volume is staged at a path by the kernel, for where no record says so any more.
+func (st *stager) found(ctx context.Context, v record.Volume, path string) (bool, error) {
+	if v.Block {
+		device, err := st.backends.deviceOf(ctx, v)
+		if err != nil || device == "" {
+			return false, err
+		}
+		at, err := st.backends.mountedAt(ctx, v)
+		return at == "", err
+	}
+	if mounted, err := mount.Is(path); err != nil || !mounted {
+		return false, err
+	}
+	return st.backends.isOf(ctx, v, path)
 }
 
 // bring has a volume be at its staging path.

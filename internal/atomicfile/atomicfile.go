@@ -44,6 +44,28 @@ func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	return WriteSynced(path, data, mode)
 }
 
+// MkdirSynced makes a directory with those above it that are not there, each with its name outliving a loss of power.
+func MkdirSynced(path string, mode fs.FileMode) error {
+	err := os.Mkdir(path, mode)
+	above := filepath.Dir(path)
+	if errors.Is(err, fs.ErrNotExist) && above != path {
+		if err := MkdirSynced(above, mode); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, mode)
+	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.EROFS) { // of what is there the kernel may say that it cannot be made there
+		if st, serr := os.Stat(path); serr != nil || !st.IsDir() {
+			return err
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return SyncDir(above)
+}
+
 // write uses bare system calls. An os.File is registered with the runtime's poller, and os.Rename looks first at what
 // is there: that is twice the calls, and the records of one pod are written a dozen times while it starts.
 func write(path string, data []byte, mode fs.FileMode, synced bool) error {

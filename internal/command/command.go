@@ -78,6 +78,14 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	return out, nil
 }
 
+// Find says that a program is not on the node, by an error that wraps [ErrMissing].
+func Find(name string) error {
+	if _, err := exec.LookPath(name); err != nil {
+		return missing(name)
+	}
+	return nil
+}
+
 // packageOf is where Debian has a program.
 func packageOf(name string) string {
 	switch {
@@ -90,7 +98,7 @@ func packageOf(name string) string {
 	}
 	return map[string]string{
 		"blkid": "util-linux", "mount": "mount", "mount.nfs": "nfs-common", "cryptsetup": "cryptsetup-bin",
-		"lvs": "lvm2", "vgs": "lvm2", "lvcreate": "lvm2", "lvremove": "lvm2", "lvextend": "lvm2", "lvchange": "lvm2",
+		"thin_check": "thin-provisioning-tools", "lvs": "lvm2", "vgs": "lvm2", "lvcreate": "lvm2", "lvremove": "lvm2", "lvextend": "lvm2", "lvchange": "lvm2",
 	}[name]
 }
 

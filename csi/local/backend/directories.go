@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,10 +135,16 @@ func (b *Directories) Remove(ctx context.Context, id string) error {
 		}
 		unix.Close(fd)
 	}
+	if _, err := os.Lstat(b.Path(id)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err := removeSubvolume(b.Dir, id, b.Path(id)); err != nil {
 		return fmt.Errorf("remove subvolume: %w", err)
 	}
-	return filetree.RemoveAll(ctx, b.Path(id))
+	if err := filetree.RemoveAll(ctx, b.Path(id)); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(b.Dir) // its record goes next, and must not be gone before it
 }
 
 // Taken is how many bytes the file system counts for a directory; false where it does not count.

@@ -95,7 +95,14 @@ func (b Images) remove(id string) error {
 	if err := loop.Detach(b.Path(id)); err != nil {
 		return err
 	}
-	if err := os.Remove(b.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := os.Remove(b.Path(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = atomicfile.SyncDir(b.Dir) // its record goes next, and must not be gone before it
+	}
+	if err != nil {
 		return fmt.Errorf("remove image: %w", err)
 	}
 	return nil

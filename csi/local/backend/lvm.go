@@ -35,8 +35,16 @@ func NewLVM(group, pool string) (*LVM, error) {
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := command.Call{Name: name, Args: args, Deadline: lvmTime}.Run(ctx)
+	if err != nil && strings.Contains(err.Error(), checker) {
+		if without := command.Find(checker); without != nil {
+			err = fmt.Errorf("%w, and LVM makes no thin pool active without it: %w", without, err)
+		}
+	}
 	return out.Out, err
 }
+
+// checker is what LVM has look at a thin pool before it makes it active. Where it is not, LVM says that the pool has to be repaired by hand.
+const checker = "thin_check"
 
 func (b *LVM) name(id string) string { return b.group + "/" + id }
 

@@ -2,7 +2,12 @@
 // tells of is done.
 package record
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
 
 // State is how far the thing is that a record tells of. Only what is Ready is anybody's: all else is removed at the
 // next start.
@@ -14,6 +19,16 @@ const (
 	Ready    State = "ready"
 	Removing State = "removing"
 )
+
+func (s State) check() error {
+	if slices.Contains([]State{Making, Ready, Removing}, s) {
+		return nil
+	}
+	return fmt.Errorf("it has the state %q", s)
+}
+
+// types are those of storage that a record can tell of.
+var types = []string{"directory", "loop", "lvm"}
 
 // Content is what is on a volume or a snapshot of it.
 type Content struct {
@@ -35,6 +50,16 @@ type Content struct {
 	Capacity int64 `json:"capacity"` // in bytes
 }
 
+func (c Content) check() error {
+	switch {
+	case !slices.Contains(types, c.Type):
+		return fmt.Errorf("it has the type %q", c.Type)
+	case c.Capacity <= 0 || c.FSBytes < 0:
+		return fmt.Errorf("it has a capacity of %d bytes", c.Capacity)
+	}
+	return nil
+}
+
 // Volume is a volume.
 type Volume struct {
 	ID    string `json:"id"`
@@ -54,6 +79,12 @@ type Volume struct {
 // Key is the volume's ID.
 func (v Volume) Key() string { return v.ID }
 
+// Left is the volume while it is being removed.
+func (v Volume) Left() Volume { v.State = Removing; return v }
+
+// Check says what cannot be.
+func (v Volume) Check() error { return errors.Join(v.State.check(), v.Content.check()) }
+
 // Snapshot is a snapshot.
 type Snapshot struct {
 	ID      string    `json:"id"`
@@ -68,6 +99,12 @@ type Snapshot struct {
 // Key is the snapshot's ID.
 func (s Snapshot) Key() string { return s.ID }
 
+// Left is the snapshot while it is being removed.
+func (s Snapshot) Left() Snapshot { s.State = Removing; return s }
+
+// Check says what cannot be.
+func (s Snapshot) Check() error { return errors.Join(s.State.check(), s.Content.check()) }
+
 // Group is a snapshot of several volumes at one moment.
 type Group struct {
 	ID        string    `json:"id"`
@@ -81,9 +118,18 @@ type Group struct {
 // Key is the group's ID.
 func (g Group) Key() string { return g.ID }
 
+// Left is the group while it is being removed.
+func (g Group) Left() Group { g.State = Removing; return g }
+
+// Check says what cannot be.
+func (g Group) Check() error { return g.State.check() }
+
 // Use is where a volume is mounted, since the machine was started.
 type Use struct {
-	Volume  string            `json:"volume"`
+	Volume string `json:"volume"`
+	// Type and Block are the volume's, by which it is unmounted though its own record cannot be read.
+	Type    string            `json:"type,omitempty"`
+	Block   bool              `json:"block,omitempty"`
 	Staging string            `json:"staging,omitempty"`
 	Staged  Mount             `json:"staged"`
 	Frozen  bool              `json:"frozen,omitempty"` // for a snapshot
@@ -105,3 +151,14 @@ type Target struct {
 
 // Key is the volume's ID.
 func (u Use) Key() string { return u.Volume }
+
+// Left is what is left of a use.
+func (u Use) Left() Use { return Use{Volume: u.Volume, Type: u.Type, Block: u.Block} }
+
+// Check says what cannot be.
+func (u Use) Check() error {
+	if u.Type != "" && !slices.Contains(types, u.Type) {
+		return fmt.Errorf("it has the type %q", u.Type)
+	}
+	return nil
+}

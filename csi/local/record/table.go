@@ -2,6 +2,8 @@ package record
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +23,12 @@ import (
 // maxRecord bounds a file of a record.
 const maxRecord = 1 << 20
 
-const suffix = ".json"
+const (
+	suffix = ".json"
+	// leaving is the suffix of a record's file from when the thing is being removed. A file gets another name also on a
+	// disk that is full.
+	leaving = ".leaving"
+)
 
 // ids are what records are called by; nothing else is ever part of a path.
 var ids = regexp.MustCompile(`^[vesg]-[0-9a-f]{32}$`)
@@ -35,23 +42,34 @@ var ErrDamaged = errors.New("its record cannot be read")
 // Keyed is something with an ID.
 type Keyed interface{ Key() string }
 
+// Row is what a table has.
+type Row[T any] interface {
+	Keyed
+	Left() T      // it while it is being removed
+	Check() error // what cannot be
+}
+
 // Table has the records of one kind, in memory and each in a file.
-type Table[T Keyed] struct {
+type Table[T Row[T]] struct {
 	dir    string
-	synced bool // they outlive a loss of power
+	synced bool // they outlive a loss of power, and what they tell of is known by nothing else
 	step   func(name string)
 
 	mu      sync.RWMutex
 	rows    map[string]T
-	damaged map[string]string // ID to where the file is now
+	damaged map[string]string // ID to why there is no row
 }
 
-// Open reads the records in dir, which is made unless it is there. A file that cannot be read as a record is moved to
-// the directory quarantine and keeps its ID: what it tells of is somebody's. warn is told of each.
-func Open[T Keyed](dir, quarantine string, synced bool, warn func(file string, err error)) (*Table[T], error) {
-	t := &Table[T]{dir: dir, synced: synced, rows: map[string]T{}, damaged: map[string]string{}}
+// Open reads the records in dir, which is made unless it is there. With a quarantine they outlive a loss of power, and
+// a file that cannot be read as a record is moved there and keeps its ID: what it tells of is somebody's. Without one
+// they tell of what is known by other means, too, and such a file is removed. warn is told of each.
+func Open[T Row[T]](dir, quarantine string, warn func(file string, err error)) (*Table[T], error) {
+	t := &Table[T]{dir: dir, synced: quarantine != "", rows: map[string]T{}, damaged: map[string]string{}}
 	for _, d := range []string{dir, quarantine} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+		if d == "" {
+			continue
+		}
+		if err := atomicfile.MkdirSynced(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make directory of records: %w", err)
 		}
 	}
@@ -66,11 +84,19 @@ func Open[T Keyed](dir, quarantine string, synced bool, warn func(file string, e
 			continue
 		}
 		row, err := read[T](path)
-		if err == nil && row.Key()+suffix != e.Name() {
+		switch {
+		case err != nil:
+		case row.Key()+suffix == e.Name():
+			t.rows[row.Key()] = row
+			continue
+		case row.Key()+leaving == e.Name():
+			t.rows[row.Key()] = row.Left()
+			continue
+		default:
 			err = fmt.Errorf("it is the record of %q", row.Key())
 		}
-		if err == nil {
-			t.rows[row.Key()] = row
+		if !t.synced {
+			warn(path, errors.Join(err, os.Remove(path)))
 			continue
 		}
 		kept := filepath.Join(quarantine, filepath.Base(dir)+"-"+e.Name())
@@ -84,19 +110,23 @@ func Open[T Keyed](dir, quarantine string, synced bool, warn func(file string, e
 
 // remember has the IDs of what was put into quarantine, at any time, be taken.
 func (t *Table[T]) remember(quarantine string) error {
+	if !t.synced {
+		return nil
+	}
 	entries, err := os.ReadDir(quarantine)
 	if err != nil {
 		return fmt.Errorf("list quarantine: %w", err)
 	}
 	for _, e := range entries {
 		if name, ok := strings.CutPrefix(e.Name(), filepath.Base(t.dir)+"-"); ok {
-			t.damaged[strings.TrimSuffix(name, suffix)] = filepath.Join(quarantine, e.Name())
+			id := strings.TrimSuffix(strings.TrimSuffix(name, suffix), leaving)
+			t.damaged[id] = filepath.Join(quarantine, e.Name())
 		}
 	}
 	return nil
 }
 
-func read[T Keyed](path string) (row T, err error) {
+func read[T Row[T]](path string) (row T, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return row, err
@@ -112,22 +142,43 @@ func read[T Keyed](path string) (row T, err error) {
 	return decode[T](data)
 }
 
-// decode takes the text of a record.
-func decode[T Keyed](data []byte) (row T, err error) {
+// encode is the text of a record: the row as JSON on one line, and its SHA-256 on the next. A bit that has turned over
+// on the disk may well leave JSON behind, by which something else would be done.
+func encode[T Row[T]](row T) ([]byte, error) {
+	data, err := json.Marshal(row)
+	if err == nil && len(data) > maxRecord-sumLine { // it could not be read again
+		err = fmt.Errorf("it has %d bytes, and may have %d", len(data), maxRecord-sumLine)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(data, "\n%s\n", sumOf(data)), nil
+}
+
+// sumLine is what the sum takes with the ends of both lines, in bytes.
+const sumLine = 2*sha256.Size + 2
+
+func sumOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// decode takes the text of a record. Versions before this one wrote no sum.
+func decode[T Row[T]](data []byte) (row T, err error) {
 	if len(data) > maxRecord {
 		return row, errors.New("it is too large")
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&row); err != nil {
-		return row, err
+	text, sum, summed := bytes.Cut(data, []byte("\n"))
+	if summed && string(sum) != sumOf(text)+"\n" {
+		return row, errors.New("it is not what was written: its sum is another")
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return row, errors.New("there is something behind it")
+	if err := json.Unmarshal(text, &row); err != nil {
+		return row, err
 	}
 	if !IsID(row.Key()) {
 		return row, fmt.Errorf("%q is no ID", row.Key())
 	}
-	return row, nil
+	return row, row.Check()
 }
 
 // Hear has step be told before each record is written or removed; nil: nobody is.
@@ -147,19 +198,23 @@ func (t *Table[T]) Get(id string) (row T, err error) {
 	return row, nil
 }
 
+// Has says whether an ID is taken.
+func (t *Table[T]) Has(id string) bool {
+	_, err := t.Get(id)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // Put writes a record, over the one with the same ID.
 func (t *Table[T]) Put(row T) error {
 	id := row.Key()
 	if !IsID(id) {
 		return fmt.Errorf("write record: %q is no ID", id)
 	}
-	data, err := json.Marshal(row)
+	data, err := encode(row)
 	if err != nil {
 		return fmt.Errorf("write record of %s: %w", id, err)
 	}
-	if t.step != nil {
-		t.step("write record of " + id)
-	}
+	t.hear("write record of " + id)
 	write := atomicfile.Write
 	if t.synced {
 		write = atomicfile.WriteSynced
@@ -167,9 +222,40 @@ func (t *Table[T]) Put(row T) error {
 	if err := write(filepath.Join(t.dir, id+suffix), data, 0o600); err != nil {
 		return fmt.Errorf("write record of %s: %w", id, err)
 	}
+	t.Hold(row)
+	return nil
+}
+
+// Hold is Put without a file: the row is known as long as this process lives, and the file, if there is one, is what it
+// was.
+func (t *Table[T]) Hold(row T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rows[id] = row
+	t.rows[row.Key()] = row
+}
+
+// Miss has an ID be taken of which there is no record, and should be one.
+func (t *Table[T]) Miss(id, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.damaged[id] = why
+}
+
+// Leave has a record tell from now on that the thing is being removed. It takes no room on the disk, which may be full.
+func (t *Table[T]) Leave(id string) error {
+	row, err := t.Get(id)
+	if err != nil {
+		return err
+	}
+	t.hear("leave record of " + id)
+	path := filepath.Join(t.dir, id)
+	if err := os.Rename(path+suffix, path+leaving); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is leaving
+		return fmt.Errorf("leave record of %s: %w", id, err)
+	}
+	if err := t.sync(); err != nil {
+		return fmt.Errorf("leave record of %s: %w", id, err)
+	}
+	t.Hold(row.Left())
 	return nil
 }
 
@@ -178,21 +264,32 @@ func (t *Table[T]) Delete(id string) error {
 	if !IsID(id) {
 		return nil
 	}
-	if t.step != nil {
-		t.step("remove record of " + id)
-	}
-	if err := os.Remove(filepath.Join(t.dir, id+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove record of %s: %w", id, err)
-	}
-	if t.synced {
-		if err := atomicfile.SyncDir(t.dir); err != nil {
+	t.hear("remove record of " + id)
+	for _, s := range []string{suffix, leaving} {
+		if err := os.Remove(filepath.Join(t.dir, id+s)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove record of %s: %w", id, err)
 		}
+	}
+	if err := t.sync(); err != nil {
+		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.rows, id)
 	return nil
+}
+
+func (t *Table[T]) sync() error {
+	if !t.synced {
+		return nil
+	}
+	return atomicfile.SyncDir(t.dir)
+}
+
+func (t *Table[T]) hear(step string) {
+	if t.step != nil {
+		t.step(step)
+	}
 }
 
 // All are the records, by ID.

@@ -1,0 +1,66 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-node/berth/csi/local/record"
+)
+
+// mountedAt is where the kernel has a volume mounted, whatever the records say; "": nowhere.
+func (b *backends) mountedAt(ctx context.Context, v record.Volume) (string, error) {
+	may := func(m *mountinfo.Info) bool { return strings.HasSuffix(m.Root, "/"+v.ID) }
+	if v.Type != typeDirectory {
+		path, err := b.deviceOf(ctx, v)
+		if err != nil || path == "" {
+			return "", err
+		}
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return "", fmt.Errorf("find device: %w", err)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return "", fmt.Errorf("find device %s: %w", path, err)
+		}
+		major, minor := int(unix.Major(st.Rdev)), int(unix.Minor(st.Rdev))
+		may = func(m *mountinfo.Info) bool {
+			return m.Major == major && m.Minor == minor || m.Root == "/"+filepath.Base(path)
+		}
+	}
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !may(m), false })
+	if err != nil {
+		return "", fmt.Errorf("list mounts: %w", err)
+	}
+	for _, m := range all {
+		// The driver of another data directory may have a volume of the same name.
+		if ours, err := b.isOf(ctx, v, m.Mountpoint); err != nil || ours {
+			return m.Mountpoint, err
+		}
+	}
+	return "", nil
+}
+
+// isOf says whether what is mounted at a path is a volume.
+func (b *backends) isOf(ctx context.Context, v record.Volume, path string) (bool, error) {
+	var at, own unix.Stat_t
+	if err := unix.Lstat(path, &at); err != nil {
+		return false, err
+	}
+	if v.Type == typeDirectory {
+		err := unix.Lstat(b.dirs.Path(v.ID), &own)
+		return at.Dev == own.Dev && at.Ino == own.Ino, err
+	}
+	device, err := b.deviceOf(ctx, v)
+	if err != nil || device == "" {
+		return false, err
+	}
+	if err := unix.Stat(device, &own); err != nil {
+		return false, err
+	}
+	return own.Rdev == at.Dev || v.Block && own.Rdev == at.Rdev, nil
+}
