@@ -123,7 +123,9 @@ func (c *Client) call(
 	c.mets.observe(c.name, method, status.Code(err), took)
 	if err != nil {
 		st := status.Convert(err)
-		err = &Error{Driver: c.name, Method: path.Base(method), Code: st.Code(), Message: Text(scrub(st.Message(), request))}
+		err = &Error{
+			Driver: c.name, Method: path.Base(method), Code: st.Code(), Message: Text(scrub(st.Message(), request)), Unread: unread(st),
+		}
 	}
 	if c.log.Enabled(ctx, slog.LevelDebug) {
 		c.log.Debug("CSI call", "driver", c.name, "method", path.Base(method), "request", Stripped{request}.String(), "took", took, "error", err)

@@ -228,7 +228,7 @@ func TestCalls(t *testing.T) {
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		code = c
 		_, err := driver.Client().Node().NodeStageVolume(t.Context(), request)
-		uncertain := c == codes.Canceled || c == codes.DeadlineExceeded || c == codes.Unavailable || c == codes.Aborted || c == codes.ResourceExhausted
+		uncertain := c == codes.Canceled || c == codes.DeadlineExceeded || c == codes.Unavailable || c == codes.Aborted
 		if CodeOf(err) != c || Final(err) == uncertain || status.Code(err) != c || len(err.Error()) > 1200 || strings.Contains(err.Error(), "hunter2!") {
 			t.Errorf("%s: %v, final is %t", c, err, Final(err))
 		}
@@ -356,4 +356,18 @@ func FuzzInfo(f *testing.F) {
 		}
 		_ = Stripped{info}.String()
 	})
+}
+
+// TestUnread: what a driver has answered that is too long is not known, though the code is one of drivers.
+func TestUnread(t *testing.T) {
+	f := newFake(t, example).start()
+	d := newDrivers(t)
+	must(t, d.Register(t.Context(), f.registration()))
+	driver, err := d.Get(example)
+	must(t, err)
+	f.set(func() { f.info = &spec.GetPluginInfoResponse{Name: example, VendorVersion: strings.Repeat("x", 5<<20)} })
+	_, err = driver.Client().Identity().GetPluginInfo(t.Context(), &spec.GetPluginInfoRequest{})
+	if CodeOf(err) != codes.ResourceExhausted || Final(err) {
+		t.Errorf("%v, final is %t", err, Final(err))
+	}
 }

@@ -20,6 +20,20 @@ type Error struct {
 	Method  string // NodeStageVolume
 	Code    codes.Code
 	Message string // bounded, on one line, without the secrets of the call
+	Unread  bool   // the code is gRPC's own, and not the driver's: what that has said is not known
+}
+
+// unread says whether an error is gRPC's own, for an answer that is too long or a stream that was reset, by a code that drivers have, too.
+func unread(st *status.Status) bool {
+	if st.Code() != codes.ResourceExhausted {
+		return false
+	}
+	for _, own := range []string{"grpc: received message", "stream terminated by RST_STREAM"} {
+		if strings.HasPrefix(st.Message(), own) {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *Error) Error() string {
@@ -40,15 +54,14 @@ func (e *Error) Is(target error) bool {
 // or have it yet: only the same call again, or the one that undoes it, tells.
 func Final(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok {
+	if !ok || e.Unread {
 		return false
 	}
 	switch e.Code {
 	case codes.OK,
 		codes.Canceled, codes.DeadlineExceeded, // given up here; the driver may go on
-		codes.Unavailable,       // there is no driver, or it has gone with the call
-		codes.Aborted,           // the volume has an operation pending
-		codes.ResourceExhausted: // gRPC says so too of an answer that is too long
+		codes.Unavailable, // there is no driver, or it has gone with the call
+		codes.Aborted:     // the volume has an operation pending
 		return false
 	}
 	return true

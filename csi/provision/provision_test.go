@@ -518,8 +518,8 @@ func TestRandom(t *testing.T) {
 	var mu sync.Mutex
 	r, faulty := rand.New(rand.NewPCG(seed, 0)), true
 	pick := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
-	all := []codes.Code{codes.Internal, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted, codes.Canceled}
-	final := []codes.Code{codes.Internal, codes.InvalidArgument, codes.FailedPrecondition}
+	all := []codes.Code{codes.Internal, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled}
+	final := []codes.Code{codes.Internal, codes.ResourceExhausted, codes.InvalidArgument, codes.FailedPrecondition}
 	h := newHouse(t, csitest.Options{Respawn: true, Decide: func(rpc, _ string) *csitest.Fault {
 		mu.Lock()
 		defer mu.Unlock()

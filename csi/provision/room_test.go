@@ -4,9 +4,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 
 	"github.com/berth-node/berth/csi/csitest"
 )
@@ -68,5 +70,35 @@ func TestRoom(t *testing.T) {
 	}
 	if n := len(slices.Collect(maps.Keys(h.driver.State().Volumes))); n != 1 {
 		t.Errorf("there are %d volumes", n)
+	}
+}
+
+// TestTooMuch has a claim ask for more than there is: it is known not to be made, so that a smaller claim is what is asked for next, and nothing
+// is left of a claim that goes: the driver is not even asked for it again.
+func TestTooMuch(t *testing.T) {
+	var full atomic.Bool
+	full.Store(true)
+	h := newHouse(t, csitest.Options{Decide: func(rpc, _ string) *csitest.Fault {
+		if rpc != "CreateVolume" || !full.Load() {
+			return nil
+		}
+		return &csitest.Fault{When: csitest.Before, Code: codes.ResourceExhausted}
+	}})
+	h.want([]Claim{c2("a", 8<<20), c2("b", 8<<20)}, nil)
+	for _, name := range []string{"a", "b"} {
+		if s := h.volume(name); s.Ready || !strings.Contains(s.Error, "ResourceExhausted") {
+			t.Fatalf("%s is %+v", name, s)
+		}
+	}
+	full.Store(false)
+	h.want([]Claim{c2("a", 2<<20)}, nil)
+	if s := h.volume("a"); !s.Ready || s.Bytes != 2<<20 {
+		t.Errorf("the smaller claim has %+v", s)
+	}
+	if l, made := h.m.List(), h.driver.State().Volumes; len(l) != 1 || len(made) != 1 {
+		t.Errorf("there are %+v, and %+v is made", l, made)
+	}
+	if n := len(h.driver.Calls("CreateVolume")); n != 3 {
+		t.Errorf("it was asked for volumes %d times", n)
 	}
 }
