@@ -407,7 +407,7 @@ func (h *house) nothing() {
 		h.t.Errorf("mounts are left:\n%s", data)
 	}
 	must(h.t, filepath.WalkDir(h.root, func(path string, e os.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
+		if err == nil && !e.IsDir() && path != filepath.Join(h.root, "csi/journal") {
 			h.t.Errorf("%s is left", path)
 		}
 		return err

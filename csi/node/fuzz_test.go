@@ -74,7 +74,9 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	j := journal{b.TempDir()}
+	j, err := openJournal(b.TempDir(), "boot")
+	must(b, err)
+	b.Cleanup(func() { must(b, j.records.Close()) })
 	for b.Loop() {
 		must(b, j.keep("k", &record{Version: 1, volume: volume{Driver: driverName, Handle: "v", Name: "n"}}))
 		b.StopTimer()

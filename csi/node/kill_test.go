@@ -57,6 +57,7 @@ func killed(ctx context.Context) error {
 		}
 		left--
 	}
+	m.ledger.journal.records.Hear(m.step)
 	h := &house{root: m.ledger.layout.root}
 	switch os.Getenv(envDo) {
 	case "publish":
@@ -179,5 +180,37 @@ func TestCrash(t *testing.T) {
 				h.nothing()
 			})
 		}
+	}
+}
+
+// TestPowerCut has the power go after a volume was given to a pod, and the disk have nothing of its record but the journal: the next agent knows
+// what is to be undone.
+func TestPowerCut(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"lost": os.Remove, "empty": func(path string) error { return os.Truncate(path, 0) },
+		"half": func(path string) error { return os.Truncate(path, 40) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, func(d *dirDriver) {
+				d.ctrl = []spec.ControllerServiceCapability_RPC_Type{spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}
+			})
+			h.volume("v")
+			h.publish(h.request("a", "v"))
+			h.Close()
+			must(t, lose(h.recordPath("v")))
+			for _, p := range []string{h.podDir("a") + "/volumes", h.root + "/plugins"} { // what else the disk need not have
+				h.unmountAll()
+				must(t, os.RemoveAll(p))
+			}
+			h.open("another")
+			if p := h.Problems(); len(p) > 0 {
+				t.Error(p)
+			}
+			if s := h.List(); len(s) != 1 || len(s[0].Uses) != 1 || s[0].Handle != "v" {
+				t.Fatalf("there is %+v", s)
+			}
+			must(t, h.Release(t.Context(), h.podDir("a")))
+			h.nothing()
+		})
 	}
 }

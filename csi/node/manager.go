@@ -91,15 +91,19 @@ func New(cfg Config) (*Manager, error) {
 		}
 		cfg.Boot = strings.TrimSpace(string(id))
 	}
+	files, err := openJournal(cfg.Records, cfg.Boot)
+	if err != nil {
+		return nil, fmt.Errorf("read records of volumes: %w", err)
+	}
 	m := &Manager{
 		cfg: cfg, drivers: cfg.Drivers, log: cfg.Log, step: func(string) {},
 		ledger: &ledger{
-			layout: layout{root}, journal: journal{cfg.Records}, boot: cfg.Boot, log: cfg.Log, now: time.Now,
+			layout: layout{root}, journal: files, boot: cfg.Boot, log: cfg.Log, now: time.Now,
 			entries: map[string]*entry{}, later: map[string]string{}, damaged: map[string]string{},
 		},
 	}
 	if err := m.ledger.load(); err != nil {
-		return nil, fmt.Errorf("read records of volumes: %w", err)
+		return nil, errors.Join(fmt.Errorf("read records of volumes: %w", err), files.records.Close())
 	}
 	m.unheard = cfg.Drivers.Subscribe(m.heard)
 	return m, nil

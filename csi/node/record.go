@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/redo"
 )
 
 // recordVersion is of the format of records.
@@ -111,7 +112,15 @@ const (
 )
 
 // journal has the files of records and notes.
-type journal struct{ dir string }
+type journal struct {
+	dir     string
+	records *redo.Log
+}
+
+func openJournal(dir, boot string) (journal, error) {
+	l, err := redo.Open(dir, boot)
+	return journal{dir, l}, err
+}
 
 func (j journal) path(key, suffix string) string { return filepath.Join(j.dir, key+suffix) }
 
@@ -119,7 +128,7 @@ func (j journal) path(key, suffix string) string { return filepath.Join(j.dir, k
 func (j journal) keep(key string, r *record) error {
 	data, err := json.Marshal(r)
 	if err == nil {
-		err = atomicfile.WriteSyncedIn(j.path(key, recordSuffix), data, 0o600)
+		err = j.records.Write(key+recordSuffix, data)
 	}
 	if err != nil {
 		return fmt.Errorf("record volume: %w", err)
@@ -142,10 +151,12 @@ func (j journal) mark(key string, n *note) error {
 // forget removes a record, and then its note, which says nothing without it. It is not synced: what comes back after a
 // loss of power is undone once more.
 func (j journal) forget(key string) error {
-	for _, suffix := range []string{recordSuffix, noteSuffix} {
-		if err := os.Remove(j.path(key, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove record of volume: %w", err)
-		}
+	err := j.records.Remove(key + recordSuffix)
+	if err == nil {
+		err = os.Remove(j.path(key, noteSuffix))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record of volume: %w", err)
 	}
 	return nil
 }
