@@ -25,8 +25,9 @@ var mayImport = map[string][]string{
 	"cgroups": {"internal/quantity"},
 	"cni":     {"internal/excerpt"},
 	"csi": {
-		"internal/atomicfile", "internal/command", "internal/filetree", "internal/loop", "internal/mount", "internal/ownership",
-		"internal/patience", "internal/quantity", "internal/quota", "internal/redo", "internal/socket",
+		"internal/atomicfile", "internal/command", "internal/disk", "internal/filetree", "internal/keylock", "internal/loop",
+		"internal/mount", "internal/ownership", "internal/patience", "internal/quantity", "internal/quota", "internal/redo",
+		"internal/socket",
 	},
 	"probes":   {},
 	"eviction": {"internal/patience", "internal/quantity"},

@@ -132,7 +132,8 @@ func (u *uninstalling) tell(plan install.Removal, c config.Config) {
 	}
 }
 
-// end stops the services, and then the pods: by an agent that has no manifests, so that they end as they do when theirs are removed.
+// end stops the services, and then the pods: by an agent that has no manifests, so that they end as they do when theirs
+// are removed.
 func (u *uninstalling) end(ctx context.Context, binary string, args []string, c config.Config) error {
 	if cgsystemd.Running() {
 		for _, unit := range []string{systemd.AgentName, systemd.RuntimeName} {

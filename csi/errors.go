@@ -23,7 +23,8 @@ type Error struct {
 	Unread  bool   // the code is gRPC's own, and not the driver's: what that has said is not known
 }
 
-// unread says whether an error is gRPC's own, for an answer that is too long or a stream that was reset, by a code that drivers have, too.
+// unread says whether an error is gRPC's own, for an answer that is too long or a stream that was reset, by a code that
+// drivers have, too.
 func unread(st *status.Status) bool {
 	if st.Code() != codes.ResourceExhausted {
 		return false

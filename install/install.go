@@ -35,8 +35,8 @@ const (
 	maxProgram = 1 << 30
 )
 
-// record is what was installed: the files with the digests that each may have, and directories that were made for them. It is on the
-// disk before the first of them.
+// record is what was installed: the files with the digests that each may have, and directories that were made for them.
+// It is on the disk before the first of them.
 type record struct {
 	Version int                 `json:"version"`
 	Files   map[string][]string `json:"files"`             // SHA-256 digests, in hex
@@ -261,7 +261,8 @@ func (i *Installation) put(c Change) error {
 	return os.Chmod(path, c.Mode) // the mask of who installs may have taken some away
 }
 
-// setAside gives a file that is not as it was installed another name as well, which is its only one when the new file has taken its own.
+// setAside gives a file that is not as it was installed another name as well, which is its only one when the new file
+// has taken its own.
 func setAside(path string, k Kind) error {
 	aside := path + ForeignSuffix
 	switch k {
@@ -323,7 +324,8 @@ func (i *Installation) PlanRemoval() (Removal, error) {
 	return out, nil
 }
 
-// Remove removes what was installed and nobody has changed, with directories that were made for it and are empty. It can be repeated.
+// Remove removes what was installed and nobody has changed, with directories that were made for it and are empty. It
+// can be repeated.
 func (i *Installation) Remove() (Removal, error) {
 	out, err := i.PlanRemoval()
 	if err != nil {
@@ -338,7 +340,8 @@ func (i *Installation) Remove() (Removal, error) {
 			return out, fmt.Errorf("remove %s: %w", path, err)
 		}
 	}
-	r.Dirs = append(r.Dirs, i.Layout.Libexec)                                 // nobody else's, and made before the record
+	// Nobody else's, and made before the record.
+	r.Dirs = append(r.Dirs, i.Layout.Libexec)
 	slices.SortFunc(r.Dirs, func(a, b string) int { return len(b) - len(a) }) // those inside first
 	_ = os.Remove(i.RecordPath() + atomicfile.Part)
 	removeDirs := func() {

@@ -1,5 +1,5 @@
-// Package install lays berth out on a machine: which files there are, where, and why; it puts them there, knows later which ones it has
-// put there, and takes them away. Packages are made of the same files.
+// Package install lays berth out on a machine: which files there are, where, and why; it puts them there, knows later
+// which ones it has put there, and takes them away. Packages are made of the same files.
 package install
 
 import (
@@ -60,7 +60,8 @@ func Beside(dir string) Programs {
 	return Programs{Berth: path.Join(dir, "berth"), Helper: path.Join(dir, "berth-helper"), Wasm: path.Join(dir, "berth-wasm")}
 }
 
-// Document is a file that the commands make of themselves: a page of the manual, or a completion. Its name is its place.
+// Document is a file that the commands make of themselves: a page of the manual, or a completion. Its name is its
+// place.
 type Document struct {
 	Name string
 	Data []byte

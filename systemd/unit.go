@@ -177,7 +177,8 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // specifiers keeps systemd from expanding %n and the like.
 func specifiers(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// commandLine quotes arguments; in ExecStart a dollar sign would be expanded too. The executable itself takes no expansion.
+// commandLine quotes arguments; in ExecStart a dollar sign would be expanded too. The executable itself takes no
+// expansion.
 func commandLine(args []string) string {
 	out := make([]string, len(args))
 	for i, a := range args {

@@ -31,8 +31,8 @@ var damages = map[string]func(t *testing.T, path string){
 	"removed": func(t *testing.T, path string) { must(t, os.Remove(path)) },
 }
 
-// What the record of a volume told of stays, whatever becomes of the record: nobody gets another volume by its name, and nobody removes it.
-// All others go on. The pod that has it can end.
+// What the record of a volume told of stays, whatever becomes of the record: nobody gets another volume by its name,
+// and nobody removes it. All others go on. The pod that has it can end.
 func TestDamagedVolume(t *testing.T) {
 	for damage, do := range damages {
 		for _, kind := range []string{typeDirectory, typeLoop} {
@@ -112,8 +112,8 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 }
 
-// Where it is not known any more where volumes are mounted, the kernel is asked: they are not deleted, not copied while they are written to,
-// and are taken away by who asks for that.
+// Where it is not known any more where volumes are mounted, the kernel is asked: they are not deleted, not copied while
+// they are written to, and are taken away by who asks for that.
 func TestDamagedUse(t *testing.T) {
 	for damage, do := range damages {
 		for _, kind := range []string{typeDirectory, typeLoop, "block"} {

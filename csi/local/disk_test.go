@@ -18,7 +18,8 @@ import (
 	"github.com/berth-node/berth/internal/mount"
 )
 
-// smallDisk is a rig whose data directory is a file system of its own: in memory, or an ext4 with the reserve for root that is used up, too.
+// smallDisk is a rig whose data directory is a file system of its own: in memory, or an ext4 with the reserve for root
+// that is used up, too.
 func smallDisk(t *testing.T, kind string) (r *rig, disk string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -64,8 +65,8 @@ func fill(t *testing.T, dir string) (give func()) {
 	return func() { must(t, os.Remove(path)) }
 }
 
-// On a disk that is full nothing new is made, what there is stays, and all that takes no room is done: pods start with the volumes they have
-// as far as that is so, they end, and volumes are deleted, which is how a disk gets room again.
+// On a disk that is full nothing new is made, what there is stays, and all that takes no room is done: pods start with
+// the volumes they have as far as that is so, they end, and volumes are deleted, which is how a disk gets room again.
 func TestFullDisk(t *testing.T) {
 	for _, kind := range []string{"tmpfs", "ext4"} {
 		t.Run(kind, func(t *testing.T) {
@@ -121,8 +122,8 @@ func (r *rig) wantUnused(id, name string) {
 	}
 }
 
-// On a data directory that nobody may write to any more, as that of a disk with errors, a driver says what is the matter, lets volumes go, and
-// loses none. Where there is nothing yet it does not start.
+// On a data directory that nobody may write to any more, as that of a disk with errors, a driver says what is the
+// matter, lets volumes go, and loses none. Where there is nothing yet it does not start.
 func TestReadOnlyDisk(t *testing.T) {
 	r, disk := smallDisk(t, "ext4")
 	c := mounted("")
@@ -151,8 +152,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	must(t, r.remove(id))
 }
 
-// Of two processes on one data directory the second is told that there is a first, and does nothing there; when the first is killed, the next
-// one has it.
+// Of two processes on one data directory the second is told that there is a first, and does nothing there; when the
+// first is killed, the next one has it.
 func TestTwoProcesses(t *testing.T) {
 	r := newRig(t)
 	r.stop()

@@ -121,8 +121,8 @@ func (d *Driver) open() (err error) {
 	return d.findLost()
 }
 
-// findLost has the ID be taken of what is stored without a record. A record is there before what it tells of, and goes after it: this one was
-// lost, and the data is somebody's.
+// findLost has the ID be taken of what is stored without a record. A record is there before what it tells of, and goes
+// after it: this one was lost, and the data is somebody's.
 func (d *Driver) findLost() error {
 	for _, dir := range []string{d.backends.dirs.Dir, d.backends.images.Dir} {
 		entries, err := os.ReadDir(dir)

@@ -56,8 +56,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// Whatever a pod says of its inline volume, and how it is to be mounted, it is refused with a code that names the field, or has a size and an ID
-// that can be part of a path.
+// Whatever a pod says of its inline volume, and how it is to be mounted, it is refused with a code that names the
+// field, or has a size and an ID that can be part of a path.
 func FuzzInline(f *testing.F) {
 	for _, attributes := range []map[string]string{
 		{"size": "2Gi", "type": "loop"}, {"size": "-1"}, {"size": "1e3k"}, {"encryption": "luks"}, {"csi.storage.k8s.io/ephemeral": "true", "trim": "never"},

@@ -125,8 +125,8 @@ func (r *records) called(id string) (record.Volume, error) {
 	return r.ready(id)
 }
 
-// taken is a volume that is to be unmounted, locked until free is called. Where its own record cannot be read, what is known of where it is
-// mounted does.
+// taken is a volume that is to be unmounted, locked until free is called. Where its own record cannot be read, what is
+// known of where it is mounted does.
 func (r *records) taken(ctx context.Context, id string) (v record.Volume, free func(), err error) {
 	v, free, err = r.volume(ctx, id)
 	if status.Code(err) != codes.Internal {
@@ -164,8 +164,9 @@ func (r *records) putUse(u record.Use) error {
 	return r.uses.Put(u)
 }
 
-// lessUse is putUse for a volume that is mounted at fewer places than before. Where that cannot be written, on a disk that is full or failing,
-// it is known as long as this process lives, and the next one finds it out ([recovery.settle]): nobody who lets a volume go waits for room.
+// lessUse is putUse for a volume that is mounted at fewer places than before. Where that cannot be written, on a disk
+// that is full or failing, it is known as long as this process lives, and the next one finds it out
+// ([recovery.settle]): nobody who lets a volume go waits for room.
 func (r *records) lessUse(u record.Use) {
 	if err := r.putUse(u); err != nil {
 		r.log.Warn("it is not written that a volume is mounted at fewer places", "volume", u.Volume, "error", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/csi/local"
 )
 
-// BenchmarkDirectory is what a pod waits for whose volume is a directory of the built-in driver, by way of the agent: what is recorded, the calls,
-// stage and publish. Each pod is the first that has the volume.
+// BenchmarkDirectory is what a pod waits for whose volume is a directory of the built-in driver, by way of the agent:
+// what is recorded, the calls, stage and publish. Each pod is the first that has the volume.
 func BenchmarkDirectory(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root: mounts")

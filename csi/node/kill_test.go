@@ -183,8 +183,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestPowerCut has the power go after a volume was given to a pod, and the disk have nothing of its record but the journal: the next agent knows
-// what is to be undone.
+// TestPowerCut has the power go after a volume was given to a pod, and the disk have nothing of its record but the
+// journal: the next agent knows what is to be undone.
 func TestPowerCut(t *testing.T) {
 	for name, lose := range map[string]func(path string) error{
 		"lost": os.Remove, "empty": func(path string) error { return os.Truncate(path, 0) },

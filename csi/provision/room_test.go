@@ -73,8 +73,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestTooMuch has a claim ask for more than there is: it is known not to be made, so that a smaller claim is what is asked for next, and nothing
-// is left of a claim that goes: the driver is not even asked for it again.
+// TestTooMuch has a claim ask for more than there is: it is known not to be made, so that a smaller claim is what is
+// asked for next, and nothing is left of a claim that goes: the driver is not even asked for it again.
 func TestTooMuch(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)

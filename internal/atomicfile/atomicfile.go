@@ -54,7 +54,8 @@ func MkdirSynced(path string, mode fs.FileMode) error {
 		}
 		err = os.Mkdir(path, mode)
 	}
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.EROFS) { // of what is there the kernel may say that it cannot be made there
+	// Of what is there the kernel may say that it cannot be made there.
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.EROFS) {
 		if st, serr := os.Stat(path); serr != nil || !st.IsDir() {
 			return err
 		}

@@ -1,6 +1,7 @@
-// Package redo keeps small files that outlive a loss of power for the price of one sync of one file whose place on the disk is fixed: a
-// file is written as it always is, but not synced, and what it has is appended to the journal, which is. As long as the machine runs the
-// files are what counts, and nobody reads the journal. After it was started again they are made what the journal says.
+// Package redo keeps small files that outlive a loss of power for the price of one sync of one file whose place on the
+// disk is fixed: a file is written as it always is, but not synced, and what it has is appended to the journal, which
+// is. As long as the machine runs the files are what counts, and nobody reads the journal. After it was started again
+// they are made what the journal says.
 package redo
 
 import (
@@ -25,7 +26,8 @@ import (
 const (
 	// fileName is the journal's own, in the directory of the files.
 	fileName = "journal"
-	// size is that of the journal, in bytes. All of it is on the disk from the beginning: a sync then writes nothing about the file.
+	// size is that of the journal, in bytes. All of it is on the disk from the beginning: a sync then writes nothing
+	// about the file.
 	size = 256 << 10
 	// maxEntry is what an entry may have, in bytes. What has more is synced as a file.
 	maxEntry = size / 8
@@ -43,7 +45,8 @@ type entry struct {
 	File bool   `json:"file,omitempty"` // it was synced itself
 }
 
-// Log writes the files of a directory, which nobody else does. It is safe for concurrent use, but for one name at a time.
+// Log writes the files of a directory, which nobody else does. It is safe for concurrent use, but for one name at a
+// time.
 type Log struct {
 	dir, boot string
 	step      func(name string)
@@ -57,8 +60,9 @@ type Log struct {
 	closed bool
 }
 
-// Open opens the journal of a directory that need not be there, and has the files be what it says when the machine was started since, whose
-// boot ID boot is. What it cannot read of the journal is as if it had not been written: that is what a loss of power leaves of the last entry.
+// Open opens the journal of a directory that need not be there, and has the files be what it says when the machine was
+// started since, whose boot ID boot is. What it cannot read of the journal is as if it had not been written: that is
+// what a loss of power leaves of the last entry.
 func Open(dir, boot string) (*Log, error) {
 	l := &Log{dir: dir, boot: boot, step: func(string) {}, names: map[string]bool{}}
 	f, err := os.OpenFile(l.path(), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -175,7 +179,8 @@ func removed(err error) error {
 	return err
 }
 
-// settle has the disk have all files that entries are about, so that nothing needs these any more, and begins the journal anew.
+// settle has the disk have all files that entries are about, so that nothing needs these any more, and begins the
+// journal anew.
 func (l *Log) settle() error {
 	for name := range l.names {
 		l.step("settle " + name)
@@ -195,15 +200,16 @@ func (l *Log) settle() error {
 		return fmt.Errorf("sync directory: %w", err)
 	}
 	l.era, l.end, l.names = "", 0, map[string]bool{}
-	// Without an entry at its beginning there is none. It may as well stay until another is written over it: it says what is so.
+	// Without an entry at its beginning there is none. It may as well stay until another is written over it: it says
+	// what is so.
 	if _, err := l.file.WriteAt(make([]byte, head), 0); err != nil {
 		return fmt.Errorf("begin journal anew: %w", err)
 	}
 	return nil
 }
 
-// Write makes data the content of the file of a name in the directory, which is made when it is first needed. It outlives a loss of power when
-// Write returns.
+// Write makes data the content of the file of a name in the directory, which is made when it is first needed. It
+// outlives a loss of power when Write returns.
 func (l *Log) Write(name string, data []byte) error {
 	if !isName(name) {
 		return fmt.Errorf("write file: %q is no name", name)
@@ -223,7 +229,8 @@ func (l *Log) Write(name string, data []byte) error {
 	return l.append(e, true)
 }
 
-// Remove removes a file; it is no error when there is none. After a loss of power that follows soon it may be there again.
+// Remove removes a file; it is no error when there is none. After a loss of power that follows soon it may be there
+// again.
 func (l *Log) Remove(name string) error {
 	l.step("remove file")
 	if err := removed(os.Remove(filepath.Join(l.dir, name))); err != nil {

@@ -60,8 +60,8 @@ func want(t testing.TB, dir string, files map[string]string, is map[string]strin
 	}
 }
 
-// crashed is a directory as a loss of power leaves it: the journal as it is given, and each file that was not synced in one of the states that the
-// disk may have it in.
+// crashed is a directory as a loss of power leaves it: the journal as it is given, and each file that was not synced in
+// one of the states that the disk may have it in.
 func crashed(t testing.TB, journal []byte, synced map[string]string, dirty []string, r *rand.Rand) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,8 +83,8 @@ func crashed(t testing.TB, journal []byte, synced map[string]string, dirty []str
 	return dir
 }
 
-// TestTorn has the power go at each byte of the last entry, whatever the disk has of the files: those whose writing had returned are there as they
-// were written, and the last one is as it was or as it was to be.
+// TestTorn has the power go at each byte of the last entry, whatever the disk has of the files: those whose writing had
+// returned are there as they were written, and the last one is as it was or as it was to be.
 func TestTorn(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()
@@ -127,8 +127,8 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestPowerCuts has any order of writes and removals, agents that end, journals that are full, and then a loss of power, which may leave of a
-// removal that was not synced nothing.
+// TestPowerCuts has any order of writes and removals, agents that end, journals that are full, and then a loss of
+// power, which may leave of a removal that was not synced nothing.
 func TestPowerCuts(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -146,7 +146,8 @@ func TestPowerCuts(t *testing.T) {
 				must(t, l.Close())
 				l = open(t, dir, boot)
 			case 3:
-				must(t, l.Write(name, bytes.Repeat([]byte{'x', byte('0' + i%10)}, r.IntN(maxEntry/3)))) // also such as are synced themselves
+				// Also such as are synced themselves.
+				must(t, l.Write(name, bytes.Repeat([]byte{'x', byte('0' + i%10)}, r.IntN(maxEntry/3))))
 			default:
 				must(t, l.Write(name, fmt.Appendf(nil, "%d of %d", i, round)))
 			}
@@ -202,7 +203,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestSameBoot has whoever wrote the files otherwise be right as long as the machine runs, and when the journal was begun anew.
+// TestSameBoot has whoever wrote the files otherwise be right as long as the machine runs, and when the journal was
+// begun anew.
 func TestSameBoot(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, "one")

@@ -22,8 +22,8 @@ type machine struct {
 	dir   string
 }
 
-// newMachine makes the disks: POWERCUT_IMAGE is what test/vm/image prints, a directory with vmlinuz, initrd and disk.raw,
-// whose system executes the program guest of its second disk.
+// newMachine makes the disks: POWERCUT_IMAGE is what test/vm/image prints, a directory with vmlinuz, initrd and
+// disk.raw, whose system executes the program guest of its second disk.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, image: os.Getenv("POWERCUT_IMAGE"), dir: t.TempDir()}

@@ -85,8 +85,8 @@ func (m *machine) host(name string, args ...string) {
 	}
 }
 
-// boot switches the machine on, and waits until it executes commands. What the system in it has not flushed is in qemu's
-// memory or its own, and goes with the power.
+// boot switches the machine on, and waits until it executes commands. What the system in it has not flushed is in
+// qemu's memory or its own, and goes with the power.
 func (m *machine) boot() {
 	m.t.Helper()
 	os.Remove(m.path("port"))

@@ -138,8 +138,8 @@ type life struct {
 	before  string // the machine before the package was installed
 }
 
-// state is a line for each file that is no log, no package's record and no cache, and for each thing of the kernel's that
-// a node makes.
+// state is a line for each file that is no log, no package's record and no cache, and for each thing of the kernel's
+// that a node makes.
 const state = `
 find / -xdev \( -path /var/log -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/cache -o -path /tmp \
 	-o -path /var/tmp -o -path /root \) -prune -o -printf '%y %m %U:%G %p %l\n' | sort

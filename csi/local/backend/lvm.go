@@ -43,7 +43,8 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	return out.Out, err
 }
 
-// checker is what LVM has look at a thin pool before it makes it active. Where it is not, LVM says that the pool has to be repaired by hand.
+// checker is what LVM has look at a thin pool before it makes it active. Where it is not, LVM says that the pool has to
+// be repaired by hand.
 const checker = "thin_check"
 
 func (b *LVM) name(id string) string { return b.group + "/" + id }

@@ -10,7 +10,8 @@ import (
 	"github.com/berth-node/berth/internal/command"
 )
 
-// Where the program is missing that LVM has look at a thin pool, the error says so, and not only that the pool is to be repaired, as LVM does.
+// Where the program is missing that LVM has look at a thin pool, the error says so, and not only that the pool is to be
+// repaired, as LVM does.
 func TestThinCheckMissing(t *testing.T) {
 	dir := t.TempDir()
 	program := func(name, script string) {

@@ -1,5 +1,5 @@
-// Guest is what a test has inside of its virtual machine: it executes the commands that come over a port of the machine,
-// and is a registry of images on the machine's loopback.
+// Guest is what a test has inside of its virtual machine: it executes the commands that come over a port of the
+// machine, and is a registry of images on the machine's loopback.
 package main
 
 import (
