@@ -72,7 +72,7 @@ func Commands(runDir func() string) []*cobra.Command {
 	c := &commands{client: func() *client.Client { return client.New(runDir()) }}
 	e := &evictions{ask: func() *client.Eviction { return c.client().Eviction() }}
 	return []*cobra.Command{
-		c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.debug(), c.portForward(), c.events(), c.rm(),
+		initCommand(), c.run(), c.pods(), c.describe(), c.logs(), c.exec(), c.attach(), c.debug(), c.portForward(), c.events(), c.rm(),
 		c.condition(), c.cert(), e.command(), c.prune(), volumeCommand(c),
 	}
 }

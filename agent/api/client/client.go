@@ -214,8 +214,14 @@ func (c *Client) WatchPodsFrom(ctx context.Context, ns string, begun func() erro
 func (c *Client) WatchEvents(ctx context.Context, ns string, uid types.UID,
 	fn func(watch.EventType, *corev1.Event) error,
 ) error {
-	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)),
-		func() error { return nil }, fn)
+	return c.WatchEventsFrom(ctx, ns, uid, func() error { return nil }, fn)
+}
+
+// WatchEventsFrom is [Client.WatchPodsFrom] for events.
+func (c *Client) WatchEventsFrom(ctx context.Context, ns string, uid types.UID, begun func() error,
+	fn func(watch.EventType, *corev1.Event) error,
+) error {
+	return follow(ctx, c, "/events", values("watch", "1", "namespace", ns, "uid", string(uid)), begun, fn)
 }
 
 func follow[T any](ctx context.Context, c *Client, path string, q url.Values, begun func() error,
