@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-node/berth/agent/check"
 	"github.com/berth-node/berth/agent/cli"
+	"github.com/berth-node/berth/agent/config"
 	cgsystemd "github.com/berth-node/berth/cgroups/systemd"
 	"github.com/berth-node/berth/install"
 	programs "github.com/berth-node/berth/internal/command"
@@ -119,7 +120,15 @@ func (i *installing) preflight(ctx context.Context) error {
 	if !i.dryRun && os.Geteuid() != 0 {
 		return errors.New("files are installed for the whole machine, which root may: sudo berth install, or --dry-run to see what it does")
 	}
-	r := check.Run(ctx, check.Config{})
+	what := check.Config{}
+	c, err := agentConfig(config.DefaultRunDir, i.args)
+	if err != nil {
+		return err
+	}
+	if i.start {
+		what.Starting = &c
+	}
+	r := check.Run(ctx, what)
 	if r.OK() {
 		return nil
 	}

@@ -83,7 +83,7 @@ func command() *cobra.Command {
 	dir := func() string { return runDir }
 	add("pods", cli.Commands(dir)...)
 	add("node", cricli.Commands(func() *http.Client { return client.New(runDir).HTTP() }, cli.Visible)...)
-	checks := check.Command(func(ctx context.Context) ([]corev1.Pod, error) {
+	checks := check.Command(dir, func(ctx context.Context) ([]corev1.Pod, error) {
 		pods, err := client.New(runDir).Pods(ctx, "")
 		if errors.Is(err, client.ErrNoAgent) {
 			return nil, nil

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/api/client"
@@ -60,7 +59,7 @@ func (u *uninstalling) run(ctx context.Context) error {
 	case !installed:
 		return fmt.Errorf("berth install has installed nothing here (no %s): a package is removed by what has installed it", in.RecordPath())
 	}
-	c, err := u.config(args)
+	c, err := agentConfig(u.runDir, args)
 	if err != nil {
 		return err
 	}
@@ -95,23 +94,6 @@ func (u *uninstalling) run(ctx context.Context) error {
 		return programs.Run(ctx, "systemctl", "daemon-reload")
 	}
 	return nil
-}
-
-// config is what the agent was started with.
-func (u *uninstalling) config(args []string) (config.Config, error) {
-	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	d, s := config.Default(), &config.Sources{RunDir: u.runDir, Given: flags}
-	s.AddFlags(flags)
-	d.AddFlags(flags)
-	flags.StringVar(&s.RunDir, "run-dir", s.RunDir, "") // which the root command has
-	if err := flags.Parse(args); err != nil {
-		return config.Config{}, fmt.Errorf("read the agent's flags, which the installation has recorded: %w", err)
-	}
-	loaded, err := s.Load()
-	if err != nil {
-		return config.Config{}, err
-	}
-	return loaded.Config, nil
 }
 
 func (u *uninstalling) tell(plan install.Removal, c config.Config) {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cgroups"
 )
 
@@ -20,6 +21,10 @@ type Config struct {
 	ConfigFile  string // of the agent; default those in the usual places, where they are
 	ConfigDir   string // more of them
 	Pods        Pods   // nil: no agent is asked
+	RunDir      string // of the agent of this machine; default /run/berth
+
+	// Starting is the agent that is about to be started here, nil when none is: what keeps it from starting is required not to be there.
+	Starting *config.Config
 }
 
 // answer is what a probe found.
@@ -59,23 +64,49 @@ type env struct {
 
 	config, configDir string
 	pods              Pods
+
+	proc, kubelet string // where processes are, and kubelet's own directory
+	agent         config.Config
+	starting      bool
 }
 
 // Run tries everything. It never fails: what cannot be tried is missing, with the reason.
 func Run(ctx context.Context, c Config) Report {
+	agent := c.agent()
 	if c.RootDir == "" {
-		c.RootDir = "/var/lib/berth"
+		c.RootDir = agent.RootDir
 	}
-	e := &env{dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods}
+	e := &env{
+		dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods,
+		proc: "/proc", kubelet: config.DefaultKubeletDir, agent: agent, starting: c.Starting != nil,
+	}
 	e.h, e.hErr = cgroups.Open(c.CgroupMount)
 	if data, err := os.ReadFile("/proc/self/status"); err == nil {
 		e.status = string(data)
 	}
-	return run(ctx, probes(), e)
+	return run(ctx, probes(e.starting), e)
+}
+
+// agent is the configuration of the agent that is meant.
+func (c *Config) agent() config.Config {
+	if c.Starting != nil {
+		return *c.Starting
+	}
+	out := config.Default()
+	if c.ConfigFile != "" || c.ConfigDir != "" {
+		// What cannot be read the probe of the embedded runtime tells of.
+		if l, err := (&config.Sources{File: c.ConfigFile, Dir: c.ConfigDir, RunDir: out.RunDir}).Load(); err == nil {
+			out = l.Config
+		}
+	}
+	if c.RunDir != "" {
+		out.RunDir = c.RunDir
+	}
+	return out
 }
 
 func run(ctx context.Context, all []probe, e *env) Report {
-	r := Report{Machine: machine()}
+	r, do := Report{Machine: machine()}, remedies()
 	for _, p := range all {
 		row := Row{Name: p.name, Required: p.required}
 		if err := ctx.Err(); err != nil {
@@ -85,7 +116,7 @@ func run(ctx context.Context, all []probe, e *env) Report {
 			row.Status, row.Found = a.status, oneLine(a.found)
 		}
 		if row.Status != OK {
-			row.Cost = p.cost
+			row.Cost, row.Remedy = p.cost, do[p.name]
 		}
 		r.Rows = append(r.Rows, row)
 	}
@@ -95,11 +126,11 @@ func run(ctx context.Context, all []probe, e *env) Report {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-func probes() []probe {
+func probes(starting bool) []probe {
 	var all []probe
 	for _, list := range [][]probe{
 		systemProbes(), namespaceProbes(), cgroupProbes(), filesystemProbes(), rootProbes(), networkProbes(), bridgeProbes(), podNetworkProbes(),
-		processProbes(), securityProbes(), hostProbes(), podProbes(),
+		processProbes(), securityProbes(), hostProbes(), diskProbes(), neighbourProbes(starting), podProbes(),
 	} {
 		all = append(all, list...)
 	}

@@ -11,13 +11,14 @@ import (
 var ErrUnable = errors.New("this machine cannot run pods")
 
 // Command is `berth check`. It succeeds when everything required is there.
-func Command(pods Pods) *cobra.Command {
+func Command(runDir func() string, pods Pods) *cobra.Command {
 	c := Config{Pods: pods}
 	var output string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Find out whether this machine can run pods, and what is missing",
 		Long: "Tries every kernel feature that pods need, in throwaway namespaces, groups and directories, and says what a missing one costs.\n" +
+			"Looks for what else is in the way: another kubelet or berth, ports that are taken, a clock that is wrong, a slow disk. Says what to do.\n" +
 			"Exits with 0 when all that is required is there, else with 1.",
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -25,6 +26,7 @@ func Command(pods Pods) *cobra.Command {
 			if output != "" && output != "table" && output != "json" {
 				return fmt.Errorf("output %q is not table or json", output)
 			}
+			c.RunDir = runDir()
 			r := Run(cmd.Context(), c)
 			print := r.Print
 			if output == "json" {

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -53,20 +54,40 @@ func kernelVersion(release string) (major, minor int) {
 	return major, minor
 }
 
-func probeClock(context.Context, *env) answer {
-	if now := time.Now(); now.Year() < 2024 {
-		return missing("the clock says %s", now.UTC().Format(time.RFC3339))
-	}
+func probeClock(_ context.Context, e *env) answer {
+	source, _ := readLine("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)
-	source, _ := readLine("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-	if err != nil {
+	return clock(time.Now(), made(e.program(os.Getpid())), source, state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0, err)
+}
+
+// clock judges the time that a machine has, by when the program was made, and by what the kernel has heard of those who keep it.
+func clock(now, made time.Time, source string, unsynchronized bool, err error) answer {
+	switch {
+	case now.Before(made):
+		return missing("says %s, and this program was made at %s", now.UTC().Format(time.RFC3339), made.UTC().Format(time.RFC3339))
+	case err != nil:
 		return limited("clock source %s; cannot ask whether it is synchronized: %v", source, err)
-	}
-	if state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0 {
+	case unsynchronized:
 		return limited("not synchronized (no NTP), clock source %s", source)
 	}
 	return ok("synchronized, clock source %s", source)
+}
+
+// made is a time that has been: that of the commit that the program was built of, or at which its file was written.
+func made(program string) time.Time {
+	at := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if t, err := time.Parse(time.RFC3339, s.Value); s.Key == "vcs.time" && err == nil && t.After(at) {
+				at = t
+			}
+		}
+	}
+	if st, err := os.Stat(program); err == nil && st.ModTime().After(at) {
+		at = st.ModTime()
+	}
+	return at
 }
 
 func probeSwap(context.Context, *env) answer {

@@ -26,8 +26,9 @@ const (
 type Row struct {
 	Name     string `json:"name"`
 	Status   Status `json:"status"`
-	Found    string `json:"found"`          // what is there, or the kernel's answer
-	Cost     string `json:"cost,omitempty"` // what does not work without it; only when not ok
+	Found    string `json:"found"`            // what is there, or the kernel's answer
+	Cost     string `json:"cost,omitempty"`   // what does not work without it; only when not ok
+	Remedy   string `json:"remedy,omitempty"` // what to do about it; only when not ok, and where something can be done
 	Required bool   `json:"required"`
 }
 
@@ -74,6 +75,9 @@ func (r Report) gaps() string {
 	for _, row := range r.Rows {
 		if row.Cost != "" {
 			fmt.Fprintf(&b, "%s (%s): %s\n", row.Name, row.Status, row.Cost)
+		}
+		if row.Remedy != "" {
+			fmt.Fprintf(&b, "    to do: %s\n", row.Remedy)
 		}
 	}
 	if b.Len() > 0 {

@@ -77,7 +77,7 @@ func (r *running) run(ctx context.Context, cl *client.Client, out io.Writer) err
 	if err != nil {
 		return Usage(err)
 	}
-	at, err := cl.Manifests(ctx)
+	at, err := client.FindManifests(ctx, cl)
 	if err != nil {
 		return err
 	}

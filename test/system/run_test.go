@@ -21,7 +21,7 @@ func TestInitAndRun(t *testing.T) {
 	}
 	args := []string{
 		"run", image, "--name", "web", "--port", "8080", "--volume", n.Dir + ":/www:ro", "--volume", "data:/data", "--env", "WHO=me and you",
-		"--cpu", "200m", "--memory", "64Mi", "--command", "--", "httpd", "-f", "-p", "8080", "-h", "/www",
+		"--cpu", "200m", "--memory", "64Mi", "--command", "--", "sh", "-c", "trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait",
 	}
 	path := n.Dir + "/manifests/web.yaml"
 	out := n.must(args...)
@@ -63,7 +63,7 @@ func TestInitAndRun(t *testing.T) {
 	n.waitPhase("job", corev1.PodSucceeded)
 
 	// As printed it goes to where manifests are.
-	n.apply("second.yaml", n.must("init", "second", "--image", image, "--command", "--", "sleep", "1000"))
+	n.apply("second.yaml", n.must("init", "second", "--image", image, "--command", "--", "sh", "-c", "trap 'exit 0' TERM; sleep 1000 & wait"))
 	n.waitReady("second")
 	for _, name := range []string{"web", "bad", "job", "second"} {
 		n.remove(name + ".yaml")

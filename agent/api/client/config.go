@@ -11,8 +11,8 @@ type Manifests struct {
 	Node string // part of the name of each pod
 }
 
-// Manifests asks where manifests are put.
-func (c *Client) Manifests(ctx context.Context) (Manifests, error) {
+// FindManifests asks where manifests are put.
+func FindManifests(ctx context.Context, c *Client) (Manifests, error) {
 	var answer struct {
 		Config struct {
 			Dir   string `json:"staticPodPath"`
