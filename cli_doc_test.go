@@ -90,3 +90,47 @@ func trimmed(s string) string {
 	}
 	return b.String()
 }
+
+// TestManualAndCompletions: what an installation and the packages bring is made of the commands, all of them, and the shells ask the
+// program itself.
+func TestManualAndCompletions(t *testing.T) {
+	d, err := documents(command())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{}
+	for _, p := range d.Man {
+		pages[p.Name] = string(p.Data)
+	}
+	var every func(c *cobra.Command)
+	every = func(c *cobra.Command) {
+		if c.Hidden || c.Name() == "help" {
+			return
+		}
+		if page := pages[anchor(c)+".1"]; !strings.Contains(page, "SYNOPSIS") {
+			t.Errorf("no page of the manual for %s", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			every(sub)
+		}
+	}
+	every(command())
+	if page := pages["berth-run.1"]; !strings.Contains(page, `\-\-replace`) {
+		t.Errorf("the page of berth run has not its flags:\n%s", page)
+	}
+	for _, shell := range [][]byte{d.Bash[0].Data, d.Zsh[0].Data, d.Fish[0].Data} {
+		if !strings.Contains(string(shell), "__complete") {
+			t.Errorf("completions do not ask the program:\n%.200s", shell)
+		}
+	}
+	for asked, want := range map[string]string{"ini": "init\t", "ru": "run\t", "run img --restart O": "OnFailure\n", "init --vol": "--volume\t"} {
+		root := command()
+		var out strings.Builder
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs(append([]string{"__complete"}, strings.Fields(asked)...))
+		if err := root.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("berth %s is completed to %q, %v", asked, out.String(), err)
+		}
+	}
+}

@@ -23,7 +23,8 @@ Nothing is started: the pod runs once the manifest is in the node's directory of
 		Example: "  berth init web --image docker.io/library/nginx:1.27 --port 8080:80\n" +
 			"  berth init web --image docker.io/library/nginx:1.27 --volume /srv/www:/usr/share/nginx/html:ro -o web.yaml\n" +
 			"  berth init job --image docker.io/library/busybox:1 --restart Never --command -- sh -c 'date; sleep 10'",
-		Args: func(cmd *cobra.Command, args []string) error { return oneBeforeDash(cmd, args, "NAME") },
+		Args:              func(cmd *cobra.Command, args []string) error { return oneBeforeDash(cmd, args, "NAME") },
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p.Name, p.Args = args[0], args[1:]
 			text, err := p.Manifest()

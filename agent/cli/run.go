@@ -40,7 +40,8 @@ or the time is up; in each case the manifest stays, and with it the pod. It is r
 		Example: "  berth run docker.io/library/nginx:1.27 --port 8080:80\n" +
 			"  berth run docker.io/library/nginx:1.27 --name web --volume /srv/www:/usr/share/nginx/html:ro --memory 256Mi\n" +
 			"  berth run docker.io/library/busybox:1 --name job --restart Never --command -- sh -c 'date; sleep 10'",
-		Args: func(cmd *cobra.Command, args []string) error { return oneBeforeDash(cmd, args, "IMAGE") },
+		Args:              func(cmd *cobra.Command, args []string) error { return oneBeforeDash(cmd, args, "IMAGE") },
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Image, r.Args = args[0], args[1:]
 			if r.Name == "" {

@@ -61,6 +61,8 @@ func (p *Pod) write(got parts) []byte {
 		t.say(1, "The node's own network in place of an address of the pod's own; ports are the node's then.")
 		t.may(1, "hostNetwork: true")
 	}
+	t.say(1, "Default: names are looked up where the node does. ClusterFirst asks --cluster-dns, None what dnsConfig says.")
+	t.has(1, "dnsPolicy: Default")
 	t.say(1, "User IDs of the containers are mapped to ones that are nobody's on the node.")
 	t.may(1, "hostUsers: false")
 	t.say(1, "Containers of a pod share its address and volumes. Those in initContainers run before, one after the other.")
