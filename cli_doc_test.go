@@ -115,7 +115,7 @@ func TestManualAndCompletions(t *testing.T) {
 		}
 	}
 	every(command())
-	if page := pages["berth-run.1"]; !strings.Contains(page, `\-\-replace`) {
+	if page := pages["berth-run.1"]; !strings.Contains(page, "--replace") {
 		t.Errorf("the page of berth run has not its flags:\n%s", page)
 	}
 	for _, shell := range [][]byte{d.Bash[0].Data, d.Zsh[0].Data, d.Fish[0].Data} {
