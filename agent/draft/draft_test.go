@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"regexp"
 	"slices"
@@ -68,8 +69,10 @@ func TestManifest(t *testing.T) {
 		t.Errorf("env %q", c.Env)
 	}
 	if want := []corev1.ContainerPort{
-		{ContainerPort: 80, HostPort: 8080, Protocol: "TCP"}, {ContainerPort: 443, HostPort: 8443, HostIP: "127.0.0.1", Protocol: "TCP"},
-		{ContainerPort: 53, HostPort: 5353, HostIP: "::1", Protocol: "UDP"}, {ContainerPort: 9000, Protocol: "TCP"},
+		{ContainerPort: 80, HostPort: 8080, Protocol: "TCP"},
+		{ContainerPort: 443, HostPort: 8443, HostIP: "127.0.0.1", Protocol: "TCP"},
+		{ContainerPort: 53, HostPort: 5353, HostIP: "::1", Protocol: "UDP"},
+		{ContainerPort: 9000, Protocol: "TCP"},
 	}; !reflect.DeepEqual(c.Ports, want) {
 		t.Errorf("ports %+v", c.Ports)
 	}
@@ -191,6 +194,32 @@ func TestNameOf(t *testing.T) {
 		got, err := NameOf(image)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", image, got, err)
+		}
+	}
+}
+
+// TestTexts: whatever a text is, the container has it as it was.
+func TestTexts(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	texts := strings.Fields("y No ~ null 0x1f 1e3 - ? : 2001-01-01 0o7 .5 +1 << = 1:30 !x 1_000 10m 5Gi 0777 .inf NaN a: #c - @ ` % | > * &a [ {")
+	signs := []rune("aZ09 -_:#{}[],&*!|>'\"%@`~?\\/\n\t=<.\u0085\u2028\ufeff\U0001f600\U000e0001é$()yn\x01\x7f\r")
+	for range 500 {
+		var b strings.Builder
+		for range r.IntN(9) {
+			b.WriteRune(signs[r.IntN(len(signs))])
+		}
+		texts = append(texts, b.String())
+	}
+	for _, s := range texts {
+		text, err := drafted(t, "--env=A="+s, "--", s).Manifest()
+		if err != nil {
+			t.Fatalf("%q: %v", s, err)
+		}
+		c := read(t, text).Spec.Containers[0]
+		if c.Env[0].Value != s || !slices.Equal(c.Args, []string{s}) {
+			t.Errorf("%q has become %q and %q", s, c.Env[0].Value, c.Args)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -228,7 +229,8 @@ var (
 	sized = regexp.MustCompile(`^[0-9]+(m|[kKMGTPE]i?)$`)
 )
 
-// scalar is a text as YAML has it. What JSON makes of one is a double-quoted scalar, too (YAML 1.2, section 1.3).
+// scalar is a text as YAML has it. What JSON makes of one is a double-quoted scalar, too (YAML 1.2, section 1.3), but for characters that
+// JSON takes as they are and YAML does not, or that nobody would see: those get their numbers (section 5.7).
 func scalar(s string) string {
 	if plain.MatchString(s) && !words.MatchString(s) || sized.MatchString(s) {
 		return s
@@ -238,5 +240,16 @@ func scalar(s string) string {
 	e.SetEscapeHTML(false)
 	// A string can always be encoded.
 	_ = e.Encode(s)
-	return strings.TrimSuffix(b.String(), "\n")
+	var out strings.Builder
+	for _, r := range strings.TrimSuffix(b.String(), "\n") {
+		switch {
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&out, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String()
 }
