@@ -23,22 +23,7 @@ import (
 // waitServes waits until the agent answers and has read the manifests, whether or not its runtime is ready.
 func (n *Node) waitServes() {
 	n.t.Helper()
-	n.eventually("the agent to serve what runs", func() error {
-		select {
-		case <-n.exited:
-			n.t.Fatalf("the agent ended: %s\n%s", n.cmd.ProcessState, n.logTail())
-		default:
-		}
-		resp, err := n.client.Get("http://node/pods")
-		if err != nil {
-			return err
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
-		}
-		return nil
-	})
+	n.waitOK("the agent to serve what runs", "/pods")
 }
 
 // requireRefused waits until what is new is refused with the reason.

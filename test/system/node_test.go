@@ -195,13 +195,19 @@ func (n *Node) start() {
 
 func (n *Node) waitUp() {
 	n.t.Helper()
-	n.eventually("the agent to answer", func() error {
+	n.waitOK("the agent to answer", "/healthz")
+}
+
+// waitOK waits for what the agent answers to a path once it is so.
+func (n *Node) waitOK(what, path string) {
+	n.t.Helper()
+	n.eventually(what, func() error {
 		select {
 		case <-n.exited:
 			n.t.Fatalf("the agent ended: %s\n%s", n.cmd.ProcessState, n.logTail())
 		default:
 		}
-		resp, err := n.client.Get("http://node/healthz")
+		resp, err := n.client.Get("http://node" + path)
 		if err != nil {
 			return err
 		}
