@@ -50,7 +50,7 @@ func (v *csiVolumes) Concerns(p *corev1.Pod) bool {
 	return false
 }
 
-// Admit holds the pod to how many volumes its drivers can have on the node, and to volumes that one pod alone may have.
+// Admit holds the pod to its drivers' limits of volumes on the node, and to ReadWriteOncePod.
 // What is not known of its volumes yet is found out when they are made.
 func (v *csiVolumes) Admit(p *corev1.Pod, ran bool) error {
 	if !v.Concerns(p) {

@@ -17,7 +17,8 @@ import (
 // nodeVolumeCondition is VOLUME_CONDITION, which the specification has had until version 1.12.
 const nodeVolumeCondition spec.NodeServiceCapability_RPC_Type = 4
 
-// Driver is a driver that is registered, as it was when it was asked last. It is never changed, but replaced.
+// Driver is a driver that is registered, as it was when it was asked last. It never changes; a newer answer replaces
+// it.
 type Driver struct {
 	Name     string
 	Endpoint string
@@ -73,8 +74,8 @@ func names[T interface {
 	return out
 }
 
-// Bounds of what a driver says of itself, in bytes (the specification's "Size Limits", and those of GetPluginInfo and
-// NodeGetInfo).
+// Bounds of what a driver says about itself, in bytes (the specification's "Size Limits", and those of GetPluginInfo
+// and NodeGetInfo).
 const (
 	maxName     = 63
 	maxNodeID   = 256

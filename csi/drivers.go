@@ -26,7 +26,7 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Registration is what a driver's registrar says of it.
+// Registration is what a driver's registrar says about it.
 type Registration struct {
 	Name     string
 	Endpoint string   // the socket of the driver
@@ -70,7 +70,7 @@ type entry struct {
 	connected bool
 }
 
-// NewDrivers returns Drivers without any.
+// NewDrivers returns Drivers with none registered.
 func NewDrivers(cfg Config) *Drivers {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -83,7 +83,7 @@ func NewDrivers(cfg Config) *Drivers {
 	return d
 }
 
-// Close lets all drivers go, and returns when nothing is heard of any of them any more.
+// Close drops all drivers, and returns when no subscriber is called any more.
 func (d *Drivers) Close() {
 	d.stop()
 	d.wait.Wait()

@@ -14,7 +14,7 @@ import (
 // ErrNotRegistered is of a driver that is not there: what needs it waits until it comes ([Drivers.Subscribe]).
 var ErrNotRegistered = errors.New("CSI driver is not registered")
 
-// Error is what a driver, or the way to it, has against a call.
+// Error is the error of a call: the driver's own, or of the connection to it.
 type Error struct {
 	Driver  string
 	Method  string // NodeStageVolume
@@ -79,7 +79,7 @@ func CodeOf(err error) codes.Code {
 // maxMessage is how much is kept of what a driver says, in bytes.
 const maxMessage = 1 << 10
 
-// Text makes what a driver says fit to be shown: one line, bounded, valid.
+// Text makes a driver's message fit to be shown: one line, bounded, valid UTF-8.
 func Text(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), 2*maxMessage)], "?")
 	s = strings.Map(func(r rune) rune {

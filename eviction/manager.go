@@ -1,6 +1,6 @@
-// Package eviction ends pods for the sake of the node: when it falls short of memory, disk or process IDs, in kubelet's
-// order, and those that have more on its disk than their limits allow. A [Manager] decides all of it. What one pod may
-// have of memory is limited by the kernel.
+// Package eviction evicts pods for the sake of the node: when it runs short of memory, disk or process IDs, in
+// kubelet's order, and those that have more on its disk than their limits allow. A [Manager] decides all of it. What
+// one pod may have of memory is limited by the kernel.
 package eviction
 
 import (
@@ -31,7 +31,7 @@ type Sensor interface {
 	Wake() <-chan struct{}
 }
 
-// Node is whose pods are evicted.
+// Node has the pods that may be evicted, and evicts them.
 type Node interface {
 	// Ranked are the pods that run, with what each has of the resource behind the signal.
 	Ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error)
@@ -100,7 +100,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Manager ends pods when the node falls short of something. [Manager.Run] is one goroutine that has all of its state;
+// Manager evicts pods when the node runs short of something. [Manager.Run] is one goroutine that has all of its state;
 // what takes time flies beside it, so that memory can be seen to for as long as a disk is.
 type Manager struct {
 	cfg    Config
@@ -133,7 +133,7 @@ const (
 	evictPatience = 10 * time.Second
 )
 
-// NewManager returns a Manager that does nothing before [Manager.Run].
+// NewManager returns a Manager, which does nothing before [Manager.Run].
 func NewManager(c Config) *Manager {
 	m := &Manager{
 		cfg: c, log: c.Log, judge: newJudge(&c), standstill: standstill{stall: c.Stall},

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-node/berth/eviction/signal"
 )
 
-// Status is how things are.
+// Status is the state of eviction.
 type Status struct {
 	Readings   signal.Readings   `json:"readings"`
 	Thresholds []ThresholdStatus `json:"thresholds"`
@@ -41,14 +41,14 @@ func (m *Manager) publish(readings signal.Readings, conditions Conditions) {
 	m.status = s
 }
 
-// Status is how things were at the last look. What it has is not to be changed.
+// Status is the state at the last look. The caller must not change what it refers to.
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.status
 }
 
-// Decisions are the latest, the oldest first. What they have is not to be changed.
+// Decisions are the latest, the oldest first. The caller must not change what they refer to.
 func (m *Manager) Decisions() []Decision { return m.journal.latest() }
 
 // Counts are how many pods were evicted, by signal.

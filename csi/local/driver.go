@@ -27,7 +27,7 @@ const TopologyKey = "topology." + Name + "/node"
 // ErrRunning says that another process has the data directory.
 var ErrRunning = errors.New("another driver runs on the data directory")
 
-// Config says what the driver is.
+// Config is what a [Driver] works with.
 type Config struct {
 	DataDir string // made unless it is there
 	NodeID  string

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Abandon has the pods that go be rid of a volume that its driver does not take away, as one that is not on the node
-// any more: what is mounted is unmounted, and the driver is not asked. What it has made besides, such as a device,
+// Abandon frees the pods that terminate from a volume that its driver does not unpublish, as one that is not on the
+// node any more: what is mounted is unmounted, and the driver is not asked. What it has made besides, such as a device,
 // stays. It counts for the next pod that goes, and for nobody who does not wait for the driver.
 func (m *Manager) Abandon(driver, handle string) error {
 	m.ledger.mu.Lock()

@@ -13,8 +13,9 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Expand has a volume be larger on the node, after its controller has made it so. It returns the size, or 0 where no
-// pod has the volume and the next that gets it will have that done; that is remembered, and 0 bytes have it forgotten.
+// Expand makes a volume larger on the node, after the controller has made it so (NodeExpandVolume). It returns the
+// size, or 0 where no pod has the volume and the next that gets it will have that done; that is remembered, and 0 bytes
+// have it forgotten.
 func (m *Manager) Expand(ctx context.Context, e Expansion) (int64, error) {
 	size, err := m.expand(ctx, e)
 	if err != nil {

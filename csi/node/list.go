@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Users are the pods that have a volume or are about to have it or to lose it.
+// Users are the pods that have a volume, are about to get it, or are about to lose it.
 func (m *Manager) Users(driver, handle string) []Pod {
 	m.ledger.mu.Lock()
 	defer m.ledger.mu.Unlock()

@@ -109,7 +109,7 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends what the Manager hears. Volumes stay as they are.
+// Close unsubscribes the Manager. Volumes stay as they are.
 func (m *Manager) Close() { m.unheard() }
 
 // heard has what waits for a driver be tried at once when it comes.

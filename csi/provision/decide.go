@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Keep has what was made for a claim that is gone stay, until the claim is put back or [Manager.Delete] is called. The
+// Keep retains what was made for a claim that is gone, until the claim is put back or [Manager.Delete] is called. The
 // claim's name may also be that of what was made ([State.Name]).
 func (m *Manager) Keep(k Kind, claim Ref) error { return m.decide(k, claim, true) }
 
-// Delete has what was made for a claim that is gone be deleted at once. The claim's name may also be that of what was
-// made.
+// Delete deletes what was made for a claim that is gone, without waiting for the grace. The claim's name may also be
+// that of what was made.
 func (m *Manager) Delete(k Kind, claim Ref) error { return m.decide(k, claim, false) }
 
 func (m *Manager) decide(k Kind, claim Ref, keep bool) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-node/berth/csi"
 )
 
-// Event is something that has come of a volume or a snapshot, in the words that a cluster has for it.
+// Event is something that has happened to a volume or a snapshot, in the words of Kubernetes' controllers.
 type Event struct {
 	Kind  Kind
 	Claim Ref

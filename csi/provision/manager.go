@@ -15,7 +15,7 @@ import (
 	"github.com/berth-node/berth/csi/node"
 )
 
-// Manager has what this node's claims ask for be made and deleted. It is safe for concurrent use.
+// Manager makes and deletes what this node's claims ask for. It is safe for concurrent use.
 type Manager struct {
 	cfg     Config
 	journal journal
@@ -183,7 +183,7 @@ func (m *Manager) rouse() {
 	}
 }
 
-// Run does what is to be done until ctx ends and no call goes on any more.
+// Run makes and deletes until ctx ends, and returns when no call is under way.
 func (m *Manager) Run(ctx context.Context) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -217,7 +217,7 @@ func (m *Manager) heard(e csi.Event) {
 	m.rouse()
 }
 
-// Released has what waits for pods to let volumes go be tried again.
+// Released tries again what waits for pods to release volumes.
 func (m *Manager) Released() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

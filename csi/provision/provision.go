@@ -72,7 +72,7 @@ func UID(names ...string) string {
 	return strings.Join([]string{u[:8], u[8:12], u[12:16], u[16:20], u[20:]}, "-")
 }
 
-// Kind is of what a driver makes.
+// Kind is what a driver makes: a volume or a snapshot.
 type Kind string
 
 // The kinds.
@@ -81,7 +81,7 @@ const (
 	Snapshot Kind = "snapshot"
 )
 
-// Class is what of a class of volumes or snapshots counts.
+// Class is what counts of a StorageClass or a VolumeSnapshotClass.
 type Class struct {
 	Name   string `json:"name"`
 	Driver string `json:"driver"`

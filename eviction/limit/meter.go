@@ -89,7 +89,7 @@ func NewMeter(c Config) *Meter {
 	}
 }
 
-// Over receives the latest look as long as somebody is above a limit, and one more when nobody is any more.
+// Over receives the latest look as long as a pod is above a limit, and one more when none is any longer.
 func (m *Meter) Over() <-chan Look { return m.over }
 
 // Run counts until ctx ends. It waits for what it has begun, but not for a file system that does not answer.

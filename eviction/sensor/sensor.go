@@ -88,7 +88,8 @@ func (s *Sensor) Read(ctx context.Context) (signal.Readings, error) {
 	return out, errors.Join(err1, err2)
 }
 
-// Arm says below which values somebody wants to be woken, the most pressing last; it may be called again and again.
+// Arm sets the values below which the caller wants to be woken, the most pressing last; it may be called again and
+// again.
 func (s *Sensor) Arm(limits map[signal.Signal][]int64) {
 	kept := make(map[signal.Signal][]int64, len(limits))
 	for of, values := range limits {

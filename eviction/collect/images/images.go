@@ -1,7 +1,8 @@
 // Package images removes images that no pod needs: those that were not used for long, and the least recently used ones
 // when the file system of the images gets full. The rules, their names and their events are a kubelet's.
 //
-// When an image was used last is remembered in memory only, as in a kubelet: after a restart its age counts anew.
+// When an image was used last is remembered in memory only, as in a kubelet: after a restart its age is counted from
+// then.
 package images
 
 import (
