@@ -340,7 +340,7 @@ func (i *Installation) Remove() (Removal, error) {
 			return out, fmt.Errorf("remove %s: %w", path, err)
 		}
 	}
-	// Nobody else's, and made before the record.
+	// It is nobody else's, and made before the record.
 	r.Dirs = append(r.Dirs, i.Layout.Libexec)
 	slices.SortFunc(r.Dirs, func(a, b string) int { return len(b) - len(a) }) // those inside first
 	_ = os.Remove(i.RecordPath() + atomicfile.Part)
