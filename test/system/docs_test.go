@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -220,5 +221,28 @@ func (n *Node) trouble() {
 	n.wait("pull", "without its image", func(p *corev1.Pod) bool {
 		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
 			strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Reason, "ImagePull")
+	})
+}
+
+// TestInstallInTheWay: what would keep the agent from starting is found before anything is installed, with who it is and what to do.
+func TestInstallInTheWay(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	out := follow(t, n.Dir, renamed(t), fmt.Sprintf(`
+if berth install -- --healthz-port %d; then exit 1; fi
+if [ -e /usr/local/bin/berth ] || [ -e /etc/systemd/system/berth.service ]; then exit 1; fi
+berth install --dry-run -- --healthz-port %d > /dev/null
+berth check -o json
+`, port, port))
+	requireWords(t, out, []string{
+		fmt.Sprintf("--healthz-port %d is taken by process %d (", port, os.Getpid()), "to do: stop who has the port",
+		fmt.Sprintf("process %d (", n.cmd.Process.Pid), "and is not the service berth", "it lacks: berth, ports.",
+		"nothing was installed", fmt.Sprintf("the agent of /run/berth is process %d", n.cmd.Process.Pid),
 	})
 }
