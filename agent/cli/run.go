@@ -71,6 +71,7 @@ type wanted struct {
 	text []byte
 	key  types.NamespacedName
 	hash string
+	uid  types.UID
 }
 
 func (r *running) run(ctx context.Context, cl *client.Client, out io.Writer) error {
@@ -121,7 +122,7 @@ func (r *running) read(at client.Manifests, text []byte) (*wanted, error) {
 		name = r.Namespace + "." + name
 	}
 	item := docs[0].Item
-	return &wanted{filepath.Join(at.Dir, name), text, item.Ref.NamespacedName, item.Hash}, nil
+	return &wanted{filepath.Join(at.Dir, name), text, item.Ref.NamespacedName, item.Hash, item.Pod.UID}, nil
 }
 
 // maxManifest is the most that is read of a manifest that is about to be replaced.

@@ -33,11 +33,12 @@ type node struct {
 	byFile  string             //
 	becomes []corev1.PodStatus // of the pod of the manifest, one after the other
 	refuses string             // what the agent has against it
+	told    chan struct{}      // events were
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{dir: t.TempDir(), manifests: t.TempDir()}
+	n := &node{dir: t.TempDir(), manifests: t.TempDir(), told: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"kubeletconfig": {"staticPodPath": %q, "berth": {"nodeName": "node"}}}`, n.manifests)
@@ -60,6 +61,7 @@ func newNode(t *testing.T) *node {
 			send(w, n.before)
 		}
 		if p := n.written(r); p != nil && n.refuses == "" {
+			<-n.told // so that both are heard, whichever watch is the faster
 			for _, p.Status = range n.becomes {
 				send(w, p)
 			}
@@ -68,11 +70,19 @@ func newNode(t *testing.T) *node {
 	})
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
-		old := corev1.Event{Reason: "Old", InvolvedObject: corev1.ObjectReference{Namespace: "default", Name: "web-node"}}
-		send(w, old)
-		if p := n.written(r); p != nil && n.refuses != "" {
+		p := n.written(r)
+		if p == nil {
+			return
+		}
+		if n.refuses != "" {
 			send(w, corev1.Event{Reason: "ManifestRefused", LastTimestamp: metav1.Now()})
 		}
+		later, of := metav1.NewTime(time.Now().Add(time.Second)), corev1.ObjectReference{Namespace: "default", Name: "web-node"}
+		send(w, corev1.Event{Reason: "OldPod", InvolvedObject: of, LastTimestamp: later})
+		of.UID = p.UID
+		send(w, corev1.Event{Reason: "OldEvent", InvolvedObject: of})
+		send(w, corev1.Event{Reason: "NewEvent", Message: "what happens", InvolvedObject: of, LastTimestamp: later})
+		close(n.told)
 		<-r.Context().Done()
 	})
 	mux.HandleFunc("GET /problems", func(w http.ResponseWriter, _ *http.Request) {

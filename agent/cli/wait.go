@@ -121,7 +121,8 @@ func (l *waiting) event(ctx context.Context, e *corev1.Event) error {
 		}
 		return nil
 	}
-	if e.InvolvedObject.Namespace != l.key.Namespace || e.InvolvedObject.Name != l.key.Name {
+	// What is told of the pod that was there before is no news of this one, which has its UID only when nothing but resources change.
+	if e.InvolvedObject.UID != l.uid {
 		return nil
 	}
 	if e.Type == corev1.EventTypeWarning {
@@ -133,6 +134,7 @@ func (l *waiting) event(ctx context.Context, e *corev1.Event) error {
 
 // pod looks at the state of the pod: it is told when it is another one, and is an error when it is the last.
 func (l *waiting) pod(p *corev1.Pod) error {
+	l.uid = p.UID
 	if r := display(p); r.status != l.said {
 		l.said = r.status
 		fmt.Fprintf(l.out, "  is %s\n", oneLine(r.status))

@@ -141,7 +141,7 @@ func TestComments(t *testing.T) {
 	}
 	for _, key := range []string{
 		"name", "namespace", "labels", "restartPolicy", "terminationGracePeriodSeconds", "containers", "image", "command", "ports", "hostIP",
-		"resources", "volumeMounts", "readOnly", "volumes", "hostPath", "emptyDir", "sizeLimit",
+		"resources", "volumeMounts", "readOnly", "volumes", "hostPath", "emptyDir", "medium",
 	} {
 		if !explained[key] {
 			t.Errorf("%s has no comment before it:\n%s", key, text)

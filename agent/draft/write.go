@@ -215,10 +215,10 @@ func (t *text) volumes(mounts []mount) {
 		t.say(2, "A directory of the pod's own: it outlives containers, and goes with the pod, also when a change of this file makes the pod",
 			"anew. What is to stay belongs into a hostPath or a persistentVolumeClaim.")
 		t.has(2, "emptyDir:")
-		t.say(3, "A pod that writes more than this is evicted.")
-		t.has(3, "sizeLimit: 1Gi")
-		t.say(3, "In memory instead, which counts as that of who writes.")
-		t.may(3, "medium: Memory")
+		t.say(3, `"" is the node's disk; Memory is memory, which counts as that of who writes.`)
+		t.has(3, `medium: ""`)
+		t.say(3, "A pod that has more in it is evicted.")
+		t.may(3, "sizeLimit: 1Gi")
 	}
 }
 
