@@ -13,7 +13,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
 RACE := $(addprefix ./agent/,api/... credential desired device dra drift event intercept kills metrics object pinning plugin \
 	pod/... pulled record rotate shutdown source/... stats status volume/...) ./cgroups/... ./cni ./control/... ./eviction/... \
-	./internal/... ./probes ./systemd \
+	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
 .PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system test-vm csi-sanity csi-powercut package lint bench fuzz fmt clean

@@ -93,7 +93,7 @@ func command() *cobra.Command {
 	checks.SetOut(cli.Visible(os.Stdout))
 	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),
 		purgeCommand(dir), checks, csiLocalCommand(version), versionCommand(version))
-	add("machine", installCommand(), uninstallCommand(dir), unitCommand())
+	add("machine", installCommand(), upgradeCommand(dir), uninstallCommand(dir), unitCommand())
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

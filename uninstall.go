@@ -5,21 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-node/berth/agent"
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/config"
 	cgsystemd "github.com/berth-node/berth/cgroups/systemd"
 	"github.com/berth-node/berth/install"
+	"github.com/berth-node/berth/install/upgrade"
 	programs "github.com/berth-node/berth/internal/command"
 	"github.com/berth-node/berth/systemd"
 )
@@ -74,6 +81,9 @@ func (u *uninstalling) run(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can uninstall: sudo berth uninstall, or --dry-run to see what it does")
 	}
+	if err := forgetUpgrades(in.Layout, false); err != nil {
+		return err
+	}
 	if err := u.end(ctx, filepath.Join(in.Layout.Bin, "berth"), args, c); err != nil {
 		return err
 	}
@@ -86,6 +96,9 @@ func (u *uninstalling) run(ctx context.Context) error {
 			return fmt.Errorf("%w; nothing was uninstalled, and it can be run again", err)
 		}
 	}
+	if err := forgetUpgrades(in.Layout, true); err != nil {
+		return err
+	}
 	if _, err := in.Remove(); err != nil {
 		return err
 	}
@@ -94,6 +107,50 @@ func (u *uninstalling) run(ctx context.Context) error {
 		return programs.Run(ctx, "systemctl", "daemon-reload")
 	}
 	return nil
+}
+
+// upgradesDir is the directory that upgrades are recorded in, below that of the helpers.
+const upgradesDir = "upgrade"
+
+// forgetUpgrades refuses to go on while an upgrade is not finished, and, when it is meant, removes what is kept of the
+// last one.
+func forgetUpgrades(l install.Layout, meant bool) error {
+	dir := filepath.Join(l.Libexec, upgradesDir)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	all, err := upgrade.Open(dir, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	cut, err := all.UnderWay()
+	switch {
+	case err != nil:
+		return err
+	case cut != nil:
+		return fmt.Errorf("%w: `berth upgrade --resume` finishes it, and --rollback takes it back", upgrade.ErrUnderWay)
+	case meant:
+		return all.Forget()
+	}
+	return nil
+}
+
+// config is what the agent was started with.
+func (u *uninstalling) config(args []string) (config.Config, error) {
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	d, s := config.Default(), &config.Sources{RunDir: u.runDir, Given: flags}
+	s.AddFlags(flags)
+	d.AddFlags(flags)
+	flags.StringVar(&s.RunDir, "run-dir", s.RunDir, "") // which the root command has
+	if err := flags.Parse(args); err != nil {
+		return config.Config{}, fmt.Errorf("read the agent's flags, which the installation has recorded: %w", err)
+	}
+	loaded, err := s.Load()
+	if err != nil {
+		return config.Config{}, err
+	}
+	return loaded.Config, nil
 }
 
 func (u *uninstalling) tell(plan install.Removal, c config.Config) {
@@ -159,21 +216,26 @@ func (u *uninstalling) end(ctx context.Context, binary string, args []string, c 
 	return err
 }
 
-// emptied is how often it is looked whether pods are gone when nothing is told of them.
-const emptied = time.Second
-
-// empty waits until the node has no pods.
+// empty waits until the node has no pods: none that the agent knows of, and nothing that is left of one.
 func (u *uninstalling) empty(ctx context.Context, runDir string, agentEnded <-chan struct{}) error {
-	c, tick := client.New(runDir), time.NewTicker(emptied)
-	defer tick.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	n := newNews(client.New(runDir))
+	defer func() {
+		cancel()
+		n.end()
+	}()
+	sandboxes := filepath.Join(runDir, "sandboxes")
+	if err := n.listen(ctx, runDir, sandboxes); err != nil {
+		return fmt.Errorf("watch run directory: %w", err)
+	}
 	told := ""
 	for {
-		pods, err := c.Pods(ctx, "")
-		sandboxes, _ := os.ReadDir(filepath.Join(runDir, "sandboxes"))
-		if err == nil && len(pods) == 0 && len(sandboxes) == 0 {
+		pods, err := n.client.Pods(ctx, "")
+		left, _ := os.ReadDir(sandboxes)
+		if err == nil && len(pods) == 0 && len(left) == 0 {
 			return nil
 		}
-		if now := fmt.Sprintf("%d pods are ending", max(len(pods), len(sandboxes))); err == nil && now != told {
+		if now := fmt.Sprintf("%d pods are ending", max(len(pods), len(left))); err == nil && now != told {
 			told = now
 			fmt.Fprintln(u.out, now)
 		}
@@ -182,7 +244,68 @@ func (u *uninstalling) empty(ctx context.Context, runDir string, agentEnded <-ch
 			return errors.New("end the pods: the agent that was to do it has ended, for the reason above; nothing was removed")
 		case <-ctx.Done():
 			return fmt.Errorf("end the pods: %w: nothing was removed, and what runs goes on; `berth agent` takes it over", ctx.Err())
-		case <-tick.C:
+		case <-n.changed:
 		}
 	}
+}
+
+// news hears of pods by the agent's watch, and of what is left of them by the directories that it is in.
+type news struct {
+	client  *client.Client
+	changed chan struct{} // something may be otherwise
+	again   chan struct{} // the agent's socket may be there now
+	files   *fsnotify.Watcher
+	wait    sync.WaitGroup
+}
+
+func newNews(c *client.Client) *news {
+	return &news{client: c, changed: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+}
+
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default:
+	}
+}
+
+// listen begins to hear, until ctx ends.
+func (n *news) listen(ctx context.Context, runDir, sandboxes string) error {
+	var err error
+	if n.files, err = fsnotify.NewWatcher(); err != nil {
+		return err
+	}
+	if err := n.files.Add(runDir); err != nil {
+		return err
+	}
+	_ = n.files.Add(sandboxes) // made by the first runtime here: it is heard of in the run directory
+	n.wait.Go(func() {
+		for e := range n.files.Events {
+			if e.Name == sandboxes && e.Has(fsnotify.Create) {
+				_ = n.files.Add(sandboxes)
+			}
+			ring(n.changed)
+			ring(n.again)
+		}
+	})
+	n.wait.Go(func() {
+		for ctx.Err() == nil {
+			// It fails until there is an agent, and ends with it: the next one makes its socket anew.
+			_ = n.client.WatchPodsFrom(ctx, "", func() error { ring(n.changed); return nil },
+				func(watch.EventType, *corev1.Pod) error { ring(n.changed); return nil })
+			select {
+			case <-ctx.Done():
+			case <-n.again:
+			}
+		}
+	})
+	return nil
+}
+
+// end waits for all that listens; its context has ended.
+func (n *news) end() {
+	if n.files != nil {
+		n.files.Close()
+	}
+	n.wait.Wait()
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -294,4 +295,10 @@ func (r *core) close() error {
 func Used(rootDir string) bool {
 	_, err := os.Lstat(host.Layout{Root: rootDir}.DB())
 	return err == nil
+}
+
+// Stores are the files that a version of the runtime writes its own way: its records, and their copy of this boot.
+func Stores(rootDir, runDir string) []string {
+	l := host.Layout{Root: rootDir, Run: runDir}
+	return []string{l.DB(), l.RecordsCopy(), filepath.Join(l.Content(), "images")}
 }

@@ -294,6 +294,52 @@ func (i *Installation) Installed() (args []string, installed bool, err error) {
 	return r.Args, len(r.Files) > 0, nil
 }
 
+// Own has files be ours that somebody else puts there, by their digests in hex, and none of another content when only is set. An
+// installation that nothing is recorded of is not begun by it.
+func (i *Installation) Own(digests map[string]string, only bool) error {
+	r, err := i.read()
+	if err != nil {
+		return err
+	}
+	if len(r.Files) == 0 {
+		return nil
+	}
+	for path, d := range digests {
+		if !only {
+			if err := i.spare(r, path, d); err != nil {
+				return fmt.Errorf("look at %s: %w", path, err)
+			}
+		}
+		switch {
+		case only && d == "":
+			delete(r.Files, path)
+		case only:
+			r.Files[path] = []string{d}
+		case d != "" && !slices.Contains(r.Files[path], d):
+			r.Files[path] = append(r.Files[path], d)
+		}
+		if !only {
+			r.Dirs = append(r.Dirs, i.missing(filepath.Dir(path))...)
+		}
+	}
+	return i.write(r)
+}
+
+// spare sets a file aside that somebody has changed since it was installed, and that is about to be replaced.
+func (i *Installation) spare(r *record, path, next string) error {
+	has, err := os.ReadFile(i.at(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if d := digest(has); len(r.Files[path]) == 0 || d == next || slices.Contains(r.Files[path], d) {
+		return nil
+	}
+	return setAside(i.at(path), Edited)
+}
+
 // PlanRemoval says what Remove would do.
 func (i *Installation) PlanRemoval() (Removal, error) {
 	r, err := i.read()

@@ -248,3 +248,39 @@ func TestReasons(t *testing.T) {
 		t.Errorf("paths are %v", paths)
 	}
 }
+
+// TestOwn: what somebody else has put there for us is removed with the rest, and what was there before that is not taken for an edit.
+func TestOwn(t *testing.T) {
+	i, files, _ := setUp(t, Local())
+	before := tree(t, i.Root)
+	must(t, i.Own(map[string]string{"/x": digest(nil)}, false))
+	if left := tree(t, i.Root); !same(before, left) {
+		t.Errorf("where nothing is installed something is recorded: %v", left)
+	}
+	must(t, i.Apply(files))
+	berth, more := "/usr/local/bin/berth", "/usr/local/share/berth/more"
+	must(t, i.Own(map[string]string{berth: digest([]byte("new")), more: digest([]byte("more"))}, false))
+	if k := kinds(t, i, files); k[Keep] != len(files) {
+		t.Errorf("before it is there: %v", k)
+	}
+	unit := "/etc/systemd/system/berth.slice"
+	write(t, i.at(unit), "edited")
+	must(t, i.Own(map[string]string{unit: digest([]byte("unit"))}, false))
+	if b, err := os.ReadFile(i.at(unit) + EditedSuffix); err != nil || string(b) != "edited" {
+		t.Errorf("what somebody has changed is %q, %v", b, err)
+	}
+	must(t, os.Remove(i.at(unit)+EditedSuffix))
+	must(t, os.Remove(i.at(unit))) // the link to it, too
+	write(t, i.at(unit), "unit")
+	write(t, i.at(berth), "new")
+	write(t, i.at(more), "more")
+	if k := kinds(t, i, files); k[Replace] != 2 {
+		t.Errorf("when it is there: %v", k)
+	}
+	must(t, i.Own(map[string]string{berth: digest([]byte("new"))}, true))
+	_, err := i.Remove()
+	must(t, err)
+	if left := tree(t, i.Root); !same(before, left) {
+		t.Errorf("left: %v", left)
+	}
+}

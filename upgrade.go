@@ -1,0 +1,398 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/berth-node/berth/agent"
+	"github.com/berth-node/berth/agent/api/client"
+	"github.com/berth-node/berth/agent/cli"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/install"
+	"github.com/berth-node/berth/install/release"
+	"github.com/berth-node/berth/install/upgrade"
+	programs "github.com/berth-node/berth/internal/command"
+)
+
+// upgrading is what `berth upgrade` was asked for.
+type upgrading struct {
+	proof            release.Proof
+	resume, rollback bool
+	dryRun           bool
+	binDir, rootDir  string
+	restart          string
+	ready            time.Duration
+	runDir           string
+	out              io.Writer
+}
+
+func upgradeCommand(runDir func() string) *cobra.Command {
+	u := upgrading{}
+	cmd := &cobra.Command{
+		Use: "upgrade FILE | --resume | --rollback", Short: "Replace berth on this machine by another version, with a way back",
+		Long: `Replace the programs by those of a release: a tar.gz with the programs, berth itself with berth-helper beside it, or a package, which dpkg
+or rpm installs. A digest (--sha256, or a SHA256SUMS beside the file) or a signature has to say that it is the release that is meant.
+
+The agent is stopped, its records are copied, the files are replaced, and the new agent is waited for; pods go on running. When it is not
+ready in time, the old programs and records come back by themselves. What is done is recorded before it is done: after this command was
+killed, the next one finishes that first, or takes it back with --rollback. --rollback also takes back the last upgrade.`,
+		Example: "  berth upgrade berth_1.2.0_amd64.tar.gz\n  berth upgrade --sha256 3f0a... berth_1.2.0_amd64.deb\n" +
+			"  berth upgrade --signature berth.sig --key release.pem berth.tar.gz\n  berth upgrade --rollback",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u.runDir, u.out = runDir(), cmd.OutOrStdout()
+			if wanted := len(args) == 1; wanted == (u.resume || u.rollback) || u.resume && u.rollback {
+				return cli.Usage(errors.New("one of a FILE, --resume and --rollback must be given"))
+			}
+			return u.run(cmd.Context(), slices.Concat(args, []string{""})[0])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&u.proof.SHA256, "sha256", "", "SHA-256 digest that the file must have, in hex (default that in a SHA256SUMS beside it)")
+	f.StringVar(&u.proof.Signature, "signature", "", "file with an Ed25519 signature of the file, raw or in base64")
+	f.StringVar(&u.proof.Key, "key", "", "file with the public key of the signature, in PEM")
+	f.BoolVar(&u.proof.Insecure, "insecure", false, "install what nothing has proven to be the release that is meant, too")
+	f.BoolVar(&u.resume, "resume", false, "finish an upgrade that was cut off")
+	f.BoolVar(&u.rollback, "rollback", false, "take back an upgrade that was cut off, or the last one")
+	f.BoolVar(&u.dryRun, "dry-run", false, "check the file and say what would be done, and do nothing")
+	f.StringVar(&u.binDir, "bin-dir", "", "directory of the programs, where neither berth install nor a package has put them")
+	f.StringVar(&u.rootDir, "root-dir", "", "root directory of the agent (default that of the agent that runs, or /var/lib/berth)")
+	f.StringVar(&u.restart, "restart-command", "", "command of the shell that starts the agent, where it is no service of systemd")
+	f.DurationVar(&u.ready, "ready-timeout", 5*time.Minute, "how long the new agent may take to be ready before the old one comes back")
+	return cmd
+}
+
+// target is what is upgraded.
+type target struct {
+	dir      string            // where upgrades are recorded
+	programs map[string]string // paths by name
+	in       *install.Installation
+	packaged bool
+}
+
+func (u *upgrading) target() (*target, error) {
+	at := func(l install.Layout) *target {
+		return &target{dir: filepath.Join(l.Libexec, upgradesDir), programs: map[string]string{
+			"berth": filepath.Join(l.Bin, "berth"), "berth-helper": filepath.Join(l.Libexec, "berth-helper"),
+			"berth-wasm": filepath.Join(l.Libexec, "berth-wasm"),
+		}}
+	}
+	if u.binDir != "" {
+		dir, err := filepath.Abs(u.binDir)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(filepath.Join(dir, "berth")); err != nil {
+			return nil, fmt.Errorf("--bin-dir: %w", err)
+		}
+		return at(install.Layout{Bin: dir, Libexec: dir}), nil
+	}
+	in := &install.Installation{Root: "/", Layout: install.Local()}
+	args, installed, err := in.Installed()
+	if err != nil {
+		return nil, err
+	}
+	if in.Args = args; installed {
+		t := at(in.Layout)
+		t.in = in
+		return t, nil
+	}
+	t := at(install.Packaged())
+	t.packaged = true
+	if _, err := os.Stat(t.programs["berth"]); err != nil {
+		return nil, errors.New("neither berth install nor a package has installed berth here: --bin-dir says where it is")
+	}
+	return t, nil
+}
+
+func (u *upgrading) run(ctx context.Context, file string) error {
+	t, err := u.target()
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("programs are replaced for the whole machine, which root may: sudo berth upgrade")
+	}
+	if u.runDir, err = filepath.Abs(u.runDir); err != nil {
+		return fmt.Errorf("--run-dir: %w", err)
+	}
+	all, err := upgrade.Open(t.dir, func(what string) { fmt.Fprintln(u.out, what) })
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	if file == "" {
+		return u.finish(ctx, all, t)
+	}
+	if cut, err := all.UnderWay(); err != nil {
+		return err
+	} else if cut != nil && u.dryRun {
+		return fmt.Errorf("%w: `berth upgrade --resume` finishes it, and --rollback takes it back", upgrade.ErrUnderWay)
+	} else if cut != nil {
+		n, err := decodeNode(cut.Node, t.in)
+		if err != nil {
+			return err
+		}
+		// Whether it is finished or undone, the machine is whole after it.
+		if err := all.Resume(ctx, n); err != nil && !errors.Is(err, upgrade.ErrRolledBack) {
+			return err
+		}
+	}
+	return u.begin(ctx, all, t, file)
+}
+
+// finish finishes or undoes what is recorded.
+func (u *upgrading) finish(ctx context.Context, all *upgrade.Upgrades, t *target) error {
+	found, err := all.UnderWay()
+	if err == nil && found == nil && u.rollback {
+		found, err = all.Last()
+	}
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		if u.rollback {
+			return upgrade.ErrNothing
+		}
+		fmt.Fprintln(u.out, "No upgrade was cut off.")
+		return nil
+	}
+	if u.dryRun {
+		fmt.Fprintf(u.out, "The upgrade from %s to %s is %s.\n", found.From, found.To, found.State)
+		return nil
+	}
+	n, err := decodeNode(found.Node, t.in)
+	if err != nil {
+		return err
+	}
+	if u.restart != "" {
+		n.Restart = u.restart
+	}
+	do := all.Resume
+	if u.rollback {
+		do = all.Rollback
+	}
+	return u.watching(ctx, n, func() error { return do(ctx, n) })
+}
+
+// begin upgrades to a release.
+func (u *upgrading) begin(ctx context.Context, all *upgrade.Upgrades, t *target, file string) error {
+	stage, err := all.Stage()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// What a cut-off upgrade needs of it stays: a package is installed again.
+		if cut, err := all.UnderWay(); err == nil && cut == nil {
+			_ = os.RemoveAll(stage)
+		}
+	}()
+	r, err := release.Open(file, u.proof, stage)
+	if err != nil {
+		return err
+	}
+	n, err := findNode(ctx, u.runDir, u.restart)
+	if err != nil {
+		return err
+	}
+	n.in, n.Ready, n.Program = t.in, u.ready, t.programs[release.Programs[0]]
+	j, err := u.job(ctx, t, r, stage)
+	if err != nil {
+		return err
+	}
+	p, err := u.place()
+	if err != nil {
+		return err
+	}
+	j.Stores = append(cri.Stores(p.RootDir, p.RunDir), agent.Stores(p)...)
+	if j.Node, err = json.Marshal(n); err != nil {
+		return fmt.Errorf("record how the agent is started: %w", err)
+	}
+	u.explain(j, n, r)
+	if u.dryRun {
+		return nil
+	}
+	return u.watching(ctx, n, func() error { return all.Run(ctx, j, n) })
+}
+
+// explain says what is about to be done.
+func (u *upgrading) explain(j upgrade.Job, n *upgradedNode, r *release.Release) {
+	fmt.Fprintf(u.out, "upgrade from %s to %s (sha256:%s)\n", cmp.Or(j.From, "what is there"), cmp.Or(j.To, "the package"), r.SHA256)
+	if !n.Running {
+		fmt.Fprintf(u.out, "no agent runs in %s: nothing is started\n", n.RunDir)
+	}
+	if u.dryRun {
+		for _, f := range j.Files {
+			fmt.Fprintf(u.out, "replace   %s\n", f.Path)
+		}
+		for _, s := range j.Stores {
+			fmt.Fprintf(u.out, "copy      %s\n", s)
+		}
+	}
+}
+
+// job says which files are replaced.
+func (u *upgrading) job(ctx context.Context, t *target, r *release.Release, stage string) (upgrade.Job, error) {
+	j := upgrade.Job{From: versionOf(ctx, t.programs["berth"], "berth")}
+	if r.Kind == release.Deb || r.Kind == release.RPM {
+		if !t.packaged {
+			return j, fmt.Errorf("berth is here without a package (%s): upgrade it by a tar.gz, or take it away first", t.programs["berth"])
+		}
+		for _, name := range slices.Backward(release.Programs) {
+			j.Files = append(j.Files, upgrade.File{Path: t.programs[name], Mode: 0o755})
+		}
+		j.Package = r.File
+		return j, nil
+	}
+	if t.packaged {
+		return j, fmt.Errorf("%s is of a package: upgrade it by a .deb or .rpm", t.programs["berth"])
+	}
+	var err error
+	if j.To, err = sameVersion(ctx, r.Dir); err != nil {
+		return j, err
+	}
+	if t.in == nil {
+		j.Files = only(r.Dir, t.programs)
+	} else if j.Files, err = laidOut(ctx, r.Dir, filepath.Join(stage, "tree"), t.in.Args); err != nil {
+		return j, err
+	}
+	last := func(f upgrade.File) int {
+		if f.Path == t.programs["berth"] {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(j.Files, func(a, b upgrade.File) int { return last(a) - last(b) })
+	return j, nil
+}
+
+// only are the programs alone.
+func only(dir string, to map[string]string) []upgrade.File {
+	var out []upgrade.File
+	for _, name := range release.Programs {
+		from := filepath.Join(dir, name)
+		if _, err := os.Stat(from); err == nil {
+			out = append(out, upgrade.File{Path: to[name], From: from, Mode: 0o755})
+		}
+	}
+	return out
+}
+
+// laidOut are all files of an installation, as the new version makes them: units, manual and completions are its own.
+func laidOut(ctx context.Context, dir, tree string, args []string) ([]upgrade.File, error) {
+	words := append([]string{"install", "--destdir", tree, "--from", dir, "--"}, args...)
+	call := programs.Call{Name: filepath.Join(dir, "berth"), Args: words, Deadline: servicePatience}
+	if _, err := call.Run(ctx); err != nil {
+		return nil, fmt.Errorf("have the new version lay out its files: %w", err)
+	}
+	var out []upgrade.File
+	err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		st, err := d.Info()
+		if err == nil {
+			out = append(out, upgrade.File{Path: strings.TrimPrefix(path, tree), From: path, Mode: st.Mode().Perm()})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what the new version lays out: %w", err)
+	}
+	return out, nil
+}
+
+// versionOf is what a program says of itself; "" when it says nothing.
+func versionOf(ctx context.Context, path, name string) string {
+	out, err := programs.Call{Name: path, Args: []string{"version"}, Deadline: helperPatience}.Run(ctx)
+	if err != nil {
+		return ""
+	}
+	version, _ := strings.CutPrefix(strings.TrimSpace(out.Out), name+" ")
+	return version
+}
+
+// sameVersion is the version of both programs, which run on this machine.
+func sameVersion(ctx context.Context, dir string) (string, error) {
+	berth := versionOf(ctx, filepath.Join(dir, "berth"), "berth")
+	helper := versionOf(ctx, filepath.Join(dir, "berth-helper"), "berth-helper")
+	if berth == "" || berth != helper {
+		return "", fmt.Errorf("the programs of the release are of versions %q and %q: must be one, and must run here", berth, helper)
+	}
+	return berth, nil
+}
+
+// place is where the agent lives: by the flag, by the agent that runs, by how it was installed, or where it is by default.
+func (u *upgrading) place() (config.Place, error) {
+	p := config.Default().Place
+	p.RunDir = u.runDir
+	pid := lockHolder(u.runDir)
+	words := strings.Split(string(procFile(pid, "cmdline")), "\x00")
+	in := &install.Installation{Root: "/", Layout: install.Local()}
+	if args, _, err := in.Installed(); err == nil && len(words) < 2 {
+		words = args
+	}
+	given := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	given.ParseErrorsAllowlist.UnknownFlags = true
+	given.SetOutput(io.Discard)
+	given.StringVar(&p.RootDir, "root-dir", p.RootDir, "")
+	if err := given.Parse(words); err != nil {
+		return p, fmt.Errorf("find the agent's root directory: %w; --root-dir says where it is", err)
+	}
+	if u.rootDir != "" {
+		p.RootDir = u.rootDir
+	} else if cwd, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd")); err == nil && !filepath.IsAbs(p.RootDir) {
+		p.RootDir = filepath.Join(cwd, p.RootDir) // it was given there
+	}
+	return p, p.Complete()
+}
+
+// watching says afterwards whether containers are others than before.
+func (u *upgrading) watching(ctx context.Context, n *upgradedNode, do func() error) error {
+	before := containersOf(ctx, n)
+	err := do()
+	now := containersOf(ctx, n)
+	maps.DeleteFunc(before, func(id, _ string) bool { return now[id] != "" })
+	for _, name := range before {
+		fmt.Fprintf(u.out, "container %s does not run any more\n", name)
+	}
+	return err
+}
+
+// containersOf are the containers that run, by their IDs.
+func containersOf(ctx context.Context, n *upgradedNode) map[string]string {
+	if !n.API {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, helperPatience)
+	defer cancel()
+	pods, err := client.New(n.RunDir).Pods(ctx, "")
+	if err != nil {
+		return nil
+	}
+	out := map[string]string{}
+	for i := range pods {
+		for _, s := range pods[i].Status.ContainerStatuses {
+			if s.State.Running != nil {
+				out[s.ContainerID] = pods[i].Namespace + "/" + pods[i].Name + " " + s.Name
+			}
+		}
+	}
+	return out
+}
