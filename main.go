@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-node/berth/agent/api/client"
 	"github.com/berth-node/berth/agent/check"
+	"github.com/berth-node/berth/agent/check/security"
 	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cgroups/inspect"
@@ -91,6 +92,7 @@ func command() *cobra.Command {
 		return pods, err
 	})
 	checks.SetOut(cli.Visible(os.Stdout))
+	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })
 	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),
 		purgeCommand(dir), checks, csiLocalCommand(version), versionCommand(version))
 	add("machine", installCommand(), upgradeCommand(dir), uninstallCommand(dir), unitCommand())
