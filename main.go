@@ -95,7 +95,7 @@ func command() *cobra.Command {
 	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })
 	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),
 		purgeCommand(dir), checks, csiLocalCommand(version), versionCommand(version))
-	add("machine", installCommand(), upgradeCommand(dir), uninstallCommand(dir), unitCommand())
+	add("machine", installCommand(), upgradeCommand(dir), uninstallCommand(dir), unitCommand(), footprintCommand(dir))
 	root.SetHelpCommandGroupID("node")
 	root.SetCompletionCommandGroupID("node")
 	cli.MarkUsage(root)

@@ -26,7 +26,7 @@ func Lock(runDir string) (*os.File, error) {
 	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(runDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(runDir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock run directory: %w", err)
 	}
@@ -49,6 +49,9 @@ func Lock(runDir string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// lockName is the name of the lock in the run directory.
+const lockName = "lock"
 
 // dying is how long a lock is waited for that somebody has.
 const dying = 2 * time.Second

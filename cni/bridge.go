@@ -34,7 +34,7 @@ func vethAlias(bridge, id string) string { return "berth/" + bridge + "/" + id }
 // vethName is the node's end of a pod's veth pair.
 func vethName(bridge, id string) string {
 	sum := sha256.Sum256([]byte(bridge + "/" + id))
-	return "bth" + hex.EncodeToString(sum[:6])
+	return LinkPrefix + hex.EncodeToString(sum[:6])
 }
 
 // macOf derives the hardware address of an IP address. An address that is used again keeps it, so that no stale
@@ -165,7 +165,7 @@ func defaultMTU(h *netlink.Handle) int {
 
 // ensureForwarding lets the node route between pods and others. It is a setting of the whole node, so it is said.
 func (bs *bridges) ensureForwarding() error {
-	const name = "net/ipv4/ip_forward"
+	const name = Forwarding
 	if v, err := sysctl.Sysctl(name); err == nil && v != "0" {
 		return nil
 	}

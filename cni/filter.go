@@ -50,7 +50,7 @@ const filterPriority = nftables.ChainPriority(-310)
 const maxFiltered = 8192
 
 func (f filter) table() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyBridge, Name: "berth-" + f.bridge}
+	return &nftables.Table{Family: nftables.TableFamilyBridge, Name: TableName(f.bridge)}
 }
 
 func (f filter) ports() *nftables.Set {

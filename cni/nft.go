@@ -38,7 +38,7 @@ type table struct {
 var errNoNFT = errors.New("this kernel has no nf_tables: pods reach nothing outside the node, and have no host ports")
 
 func (t table) table() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "berth-" + t.bridge}
+	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: TableName(t.bridge)}
 }
 
 func (t table) portMap() *nftables.Set {

@@ -302,3 +302,22 @@ func Stores(rootDir, runDir string) []string {
 	l := host.Layout{Root: rootDir, Run: runDir}
 	return []string{l.DB(), l.RecordsCopy(), filepath.Join(l.Content(), "images")}
 }
+
+// Places are the files and directories that a runtime makes, and what they are for. What is in a directory whose path ends with a slash is
+// the directory's own.
+func Places(rootDir, runDir string) map[string]string {
+	l := host.Layout{Root: rootDir, Run: runDir}
+	return map[string]string{
+		l.DB(): "records of sandboxes, containers and snapshots", l.RecordsCopy(): "the same, of this boot",
+		l.Content() + "/": "images", l.Snapshots() + "/": "layers and writable root file systems",
+		l.NetNS() + "/": "network namespaces of pods, a mount each", l.IPAM() + "/": "addresses of pods, by boot",
+		l.CNICache() + "/": "what CNI plugins were told", l.Sandboxes() + "/": "keepers of pods: sockets, records, exits",
+		l.Containers() + "/": "bundles of containers", l.State() + "/": "states of containers", l.Runtimes() + "/": "states of other OCI runtimes",
+	}
+}
+
+// Mounts are the mount points that a runtime makes: each is below one of these directories, or is one.
+func Mounts(rootDir, runDir string) []string {
+	l := host.Layout{Root: rootDir, Run: runDir}
+	return append(l.Volatile(), l.NetNS(), l.IPAM())
+}
