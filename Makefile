@@ -16,7 +16,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system test-vm csi-sanity csi-powercut package lint bench fuzz fmt clean
+.PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system csi-sanity csi-powercut package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -96,6 +96,14 @@ csi-powercut: ## the built-in driver in a virtual machine whose power is cut in 
 	@.ci/deps vm
 	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
 		POWERCUT_GUEST=$(CURDIR)/bin/test/powercut $(GO) test -count=1 -timeout 60m -v ./test/powercut
+
+GOVULNCHECK_VERSION := v1.1.4
+
+govulncheck: ## known vulnerabilities in what is called; fails, and says so, where the tool or the database cannot be reached
+	GO='$(GO)' .ci/govulncheck bin/tools/govulncheck $(GOVULNCHECK_VERSION)
+
+licences: ## the licences of all that is linked; fails for one that is not known
+	$(GO) run ./test/licences
 
 lint: $(GOLANGCI) ## gofumpt and the linters
 	@.ci/deps build
