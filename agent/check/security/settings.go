@@ -193,8 +193,12 @@ func (c Config) kernelItems() []Item {
 		value int
 		least bool
 	}{
-		{"vm.overcommit_memory", 1, false}, {"vm.panic_on_oom", 0, false}, {"kernel.panic", 10, false}, {"kernel.panic_on_oops", 1, false},
-		{"kernel.keys.root_maxkeys", 1000000, true}, {"kernel.keys.root_maxbytes", 25000000, true},
+		{"vm.overcommit_memory", 1, false},
+		{"vm.panic_on_oom", 0, false},
+		{"kernel.panic", 10, false},
+		{"kernel.panic_on_oops", 1, false},
+		{"kernel.keys.root_maxkeys", 1000000, true},
+		{"kernel.keys.root_maxbytes", 25000000, true},
 	} {
 		text, err := os.ReadFile(filepath.Join(c.Proc, strings.ReplaceAll(want.name, ".", "/")))
 		has, perr := strconv.Atoi(strings.TrimSpace(string(text)))
