@@ -55,8 +55,11 @@ func footprint(p config.Place) []trace {
 	}
 	add("installed", path.Join(l.Man, "berth*.1"), "manual")
 	add("installed", filepath.Join(l.Libexec, upgradesDir)+"/", "what `berth upgrade` keeps of the last version: records, and copies of stores")
-	for _, dir := range []string{l.Bin, l.Libexec} {
-		add("installed", path.Join(dir, "berth*"+upgrade.Previous), "a program of the last version, after `berth upgrade`")
+	for suffix, what := range map[string]string{
+		upgrade.Previous: "beside a file: it was this in the last version, after `berth upgrade`", install.ForeignSuffix: "beside a file: it was there before berth",
+		install.EditedSuffix: "beside a file: somebody had changed it before it was replaced",
+	} {
+		add("installed", "*"+suffix, what)
 	}
 	for _, all := range []map[string]string{agent.Places(p), cri.Places(p.RootDir, p.RunDir)} {
 		for name, what := range all {

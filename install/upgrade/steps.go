@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -61,6 +62,9 @@ func (r *record) measure() error {
 			return fmt.Errorf("look at what %s is to be: %w", f.Path, err)
 		}
 	}
+	// What is the same already stays as it is, but for the program: it is what is started.
+	program := r.program().Path
+	r.Files = slices.DeleteFunc(r.Files, func(f File) bool { return f.Path != program && f.Old == f.New && r.Package == "" })
 	return nil
 }
 
@@ -162,7 +166,7 @@ func (u *Upgrades) begin(ctx context.Context, r *record, n Node) error {
 	if err := u.to(r, Starting); err != nil {
 		return err
 	}
-	u.tell("start " + name(r.To) + ", and wait until it is ready")
+	u.tell("start " + name(r.To) + " where an agent ran, and wait until it is ready")
 	if err := n.Start(ctx, r.program().Path); err != nil {
 		return fmt.Errorf("start %s: %w", name(r.To), err)
 	}

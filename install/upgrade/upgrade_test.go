@@ -183,6 +183,16 @@ func TestUpgradeAndBack(t *testing.T) {
 	}
 }
 
+// TestSameFiles: what does not change is not touched.
+func TestSameFiles(t *testing.T) {
+	m := newMachine(t, t.TempDir(), "new")
+	write(t, m.at("release/libexec/helper"), "old")
+	must(t, m.open(t).Run(t.Context(), m.job(), m))
+	if _, err := os.Stat(m.at("libexec/helper" + Previous)); !errors.Is(err, fs.ErrNotExist) || read(m.at("bin/berth")) != "new" {
+		t.Errorf("the machine has %q: %v", m.all(t), err)
+	}
+}
+
 // TestLateRollbackKeepsStores: an old version that reads the stores of now keeps them, since pods are known by them.
 func TestLateRollbackKeepsStores(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "new")
