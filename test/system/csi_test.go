@@ -169,8 +169,9 @@ func TestCSI(t *testing.T) {
 func (n *Node) described(pod, text string) {
 	n.t.Helper()
 	n.eventually("pod "+pod+" to say what it waits for", func() error {
-		if got := n.must("describe", pod); !strings.Contains(got, text) {
-			return fmt.Errorf("no %q in:\n%s", text, got)
+		// A manifest that was just written need not have been read.
+		if got, stderr, _ := n.berth("describe", pod); !strings.Contains(got, text) {
+			return fmt.Errorf("no %q in:\n%s%s", text, got, stderr)
 		}
 		return nil
 	})

@@ -267,6 +267,23 @@ func (n *Node) disk(dir, size string) string {
 	return path
 }
 
+// share has what is mounted in a directory of the node be seen by whoever has a copy of it, and the other way round, as of "/" where the init
+// is systemd, until the node has been purged.
+func (n *Node) share(dir string) {
+	n.t.Helper()
+	path := filepath.Join(n.Dir, dir)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
+		n.t.Fatal(err)
+	}
+	n.disks = append(n.disks, path)
+	if err := unix.Mount("", path, "", unix.MS_SHARED, ""); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // checkClean asks the kernel whether anything of the node is left, which has been purged.
 func (n *Node) checkClean() {
 	n.eventually("nothing to be left on the machine", func() error {
