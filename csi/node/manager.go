@@ -193,6 +193,15 @@ func (m *ledger) mark(v *entry, change func(*note)) error {
 	return nil
 }
 
+// know is mark without the disk.
+func (m *ledger) know(v *entry, change func(*note)) {
+	n := v.note.clone()
+	change(n)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v.note = n
+}
+
 func (m *ledger) forget(v *entry) error {
 	if err := m.journal.forget(v.key); err != nil {
 		return err

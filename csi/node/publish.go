@@ -236,7 +236,9 @@ func (p *publishing) stage(ctx context.Context) error {
 	}
 	p.m.step("staged")
 	is := undoing{p.m}.seen(ctx, p.v.record.Stage)
-	return p.m.ledger.mark(p.v, func(n *note) { n.Staged, n.Doubted = &is, false })
+	// It is written with what comes next: without that it is staged once more.
+	p.m.ledger.know(p.v, func(n *note) { n.Staged, n.Doubted = &is, false })
+	return nil
 }
 
 func (p *publishing) publish(ctx context.Context) error {

@@ -136,11 +136,12 @@ func (j journal) keep(key string, r *record) error {
 	return nil
 }
 
-// mark writes a note. It is not synced: a loss of power makes it void in any case.
+// mark writes a note. It is not synced: a loss of power makes it void in any case. It is written over the one before: one that makes no sense
+// since the agent was killed at that says nothing, and all is done once more.
 func (j journal) mark(key string, n *note) error {
 	data, err := json.Marshal(n)
 	if err == nil {
-		err = atomicfile.Write(j.path(key, noteSuffix), data, 0o600)
+		err = atomicfile.Over(j.path(key, noteSuffix), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("note what is done of volume: %w", err)

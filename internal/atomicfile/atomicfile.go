@@ -44,6 +44,30 @@ func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	return WriteSynced(path, data, mode)
 }
 
+// Over writes data over what the file at path has, or makes it. It takes neither a new inode nor a look at the directory, which is what costs
+// where many files of one directory are written at once. Who is killed at it may leave a mixture that begins with the new: whoever reads the
+// file has to tell that.
+func Over(path string, data []byte, mode fs.FileMode) error {
+	fd, err := again(func() (int, error) {
+		return unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode.Perm()))
+	})
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	err = writeAll(fd, data)
+	if err == nil {
+		_, err = again(func() (int, error) { return 0, unix.Ftruncate(fd, int64(len(data))) })
+	}
+	// It is closed also when a signal interrupts that.
+	if cerr := unix.Close(fd); err == nil && cerr != nil && !errors.Is(cerr, unix.EINTR) {
+		err = cerr
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}
+
 // MkdirSynced makes a directory with those above it that are not there, each with its name outliving a loss of power.
 func MkdirSynced(path string, mode fs.FileMode) error {
 	err := os.Mkdir(path, mode)

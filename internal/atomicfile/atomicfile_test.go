@@ -74,3 +74,43 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a half is left: %v", err)
 	}
 }
+
+// TestOver writes over what is longer and what is shorter, and keeps the file that it is.
+func TestOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	var first os.FileInfo
+	for _, text := range []string{"first", "longer than that", "short", ""} {
+		if err := Over(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(path)
+		if err != nil || st.Mode() != 0o600 || first != nil && !os.SameFile(first, st) {
+			t.Errorf("it is %v, %v", st, err)
+		}
+		first = st
+		if b, err := os.ReadFile(path); err != nil || string(b) != text {
+			t.Errorf("it has %q, %v", b, err)
+		}
+	}
+	if err := Over(filepath.Join(path, "f"), nil, 0o600); err == nil {
+		t.Error("it is written where there is no directory")
+	}
+}
+
+// TestMkdirSynced makes what is missing of a path, and takes what is there.
+func TestMkdirSynced(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if err := MkdirSynced(filepath.Join(dir, "a/b/c"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"file", "file/below"} {
+		if err := MkdirSynced(filepath.Join(dir, path), 0o700); err == nil {
+			t.Errorf("%s was taken for a directory", path)
+		}
+	}
+}

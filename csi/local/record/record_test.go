@@ -134,6 +134,26 @@ func TestEachBit(t *testing.T) {
 	}
 }
 
+// Of a record that was written over a longer one, what is behind it does not count, and no half of one counts.
+func TestWrittenOver(t *testing.T) {
+	long := Use{Volume: one, Type: "loop", Staging: "/staging", Targets: map[string]Target{"/a": {}, "/b": {}}}
+	short := Use{Volume: one, Type: "loop"}
+	was, err := encode(long)
+	must(t, err)
+	is, err := encode(short)
+	must(t, err)
+	for n := range is {
+		mixed := append(bytes.Clone(is[:n]), was[n:]...)
+		got, err := decode[Use](mixed)
+		if err == nil && !reflect.DeepEqual(got, long) && !reflect.DeepEqual(got, short) {
+			t.Errorf("%d bytes of the new: %+v", n, got)
+		}
+	}
+	if got, err := decode[Use](append(bytes.Clone(is), was[len(is):]...)); err != nil || !reflect.DeepEqual(got, short) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // Whatever is in a file, it is no record, or one whose ID can be part of a path.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"id":"` + one + `","name":"a","state":"ready","type":"loop","capacity":1}`))

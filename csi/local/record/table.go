@@ -163,13 +163,14 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// decode takes the text of a record. Versions before this one wrote no sum.
+// decode takes the text of a record. Versions before this one wrote no sum. What is behind the two lines is of a longer record that was written
+// over by who was killed before it was cut off.
 func decode[T Row[T]](data []byte) (row T, err error) {
 	if len(data) > maxRecord {
 		return row, errors.New("it is too large")
 	}
-	text, sum, summed := bytes.Cut(data, []byte("\n"))
-	if summed && string(sum) != sumOf(text)+"\n" {
+	text, rest, summed := bytes.Cut(data, []byte("\n"))
+	if sum, _, whole := bytes.Cut(rest, []byte("\n")); summed && (!whole || string(sum) != sumOf(text)) {
 		return row, errors.New("it is not what was written: its sum is another")
 	}
 	if err := json.Unmarshal(text, &row); err != nil {
@@ -215,9 +216,12 @@ func (t *Table[T]) Put(row T) error {
 		return fmt.Errorf("write record of %s: %w", id, err)
 	}
 	t.hear("write record of " + id)
-	write := atomicfile.Write
-	if t.synced {
-		write = atomicfile.WriteSynced
+	write := atomicfile.WriteSynced
+	if !t.synced {
+		// A page is written as a whole, also by who is killed at it.
+		if write = atomicfile.Over; len(data) > os.Getpagesize() {
+			write = atomicfile.Write
+		}
 	}
 	if err := write(filepath.Join(t.dir, id+suffix), data, 0o600); err != nil {
 		return fmt.Errorf("write record of %s: %w", id, err)
