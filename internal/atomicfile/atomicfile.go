@@ -55,7 +55,11 @@ func Over(path string, data []byte, mode fs.FileMode) error {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	err = writeAll(fd, data)
+	var st unix.Stat_t
 	if err == nil {
+		err = unix.Fstat(fd, &st)
+	}
+	if err == nil && st.Size > int64(len(data)) {
 		_, err = again(func() (int, error) { return 0, unix.Ftruncate(fd, int64(len(data))) })
 	}
 	// It is closed also when a signal interrupts that.
