@@ -16,7 +16,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build build-test deps run clean-node test race sanitize test-long test-unit test-system csi-sanity csi-powercut package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build build-test deps run clean-node test race sanitize test-long test-vm csi-sanity csi-powercut package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'

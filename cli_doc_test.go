@@ -91,8 +91,8 @@ func trimmed(s string) string {
 	return b.String()
 }
 
-// TestManualAndCompletions: what an installation and the packages bring is made of the commands, all of them, and the shells ask the
-// program itself.
+// TestManualAndCompletions: what an installation and the packages bring is made of the commands, all of them, and the
+// shells ask the program itself.
 func TestManualAndCompletions(t *testing.T) {
 	d, err := documents(command())
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 // trace is something that a node makes on the machine.
 type trace struct {
 	Kind string `json:"kind"`
-	// Name is a path or another name. A star stands for what differs from pod to pod; a path that ends with a slash is a directory with
-	// all that is in it.
+	// Name is a path or another name. A star stands for what differs from pod to pod; a path that ends with a slash is
+	// a directory with all that is in it.
 	Name string `json:"name"`
 	What string `json:"what"`
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -134,23 +133,6 @@ func forgetUpgrades(l install.Layout, meant bool) error {
 		return all.Forget()
 	}
 	return nil
-}
-
-// config is what the agent was started with.
-func (u *uninstalling) config(args []string) (config.Config, error) {
-	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	d, s := config.Default(), &config.Sources{RunDir: u.runDir, Given: flags}
-	s.AddFlags(flags)
-	d.AddFlags(flags)
-	flags.StringVar(&s.RunDir, "run-dir", s.RunDir, "") // which the root command has
-	if err := flags.Parse(args); err != nil {
-		return config.Config{}, fmt.Errorf("read the agent's flags, which the installation has recorded: %w", err)
-	}
-	loaded, err := s.Load()
-	if err != nil {
-		return config.Config{}, err
-	}
-	return loaded.Config, nil
 }
 
 func (u *uninstalling) tell(plan install.Removal, c config.Config) {

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestEmptyHears: that the last pod is gone is heard of by the watch of an agent that comes later, and that nothing is left of it by the
-// directory of sandboxes.
+// TestEmptyHears: that the last pod is gone is heard of by the watch of an agent that comes later, and that nothing is
+// left of it by the directory of sandboxes.
 func TestEmptyHears(t *testing.T) {
 	runDir := t.TempDir()
 	sandboxes := filepath.Join(runDir, "sandboxes")

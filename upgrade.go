@@ -338,7 +338,8 @@ func sameVersion(ctx context.Context, dir string) (string, error) {
 	return berth, nil
 }
 
-// place is where the agent lives: by the flag, by the agent that runs, by how it was installed, or where it is by default.
+// place is where the agent lives: by the flag, by the agent that runs, by how it was installed, or where it is by
+// default.
 func (u *upgrading) place() (config.Place, error) {
 	p := config.Default().Place
 	p.RunDir = u.runDir

@@ -29,7 +29,8 @@ import (
 	programs "github.com/berth-node/berth/internal/command"
 )
 
-// upgradedNode is the node whose programs are replaced: how its agent is ended and started. It is recorded with the upgrade.
+// upgradedNode is the node whose programs are replaced: how its agent is ended and started. It is recorded with the
+// upgrade.
 type upgradedNode struct {
 	RunDir  string        `json:"runDir"`
 	Program string        `json:"program"`
@@ -42,7 +43,8 @@ type upgradedNode struct {
 	in *install.Installation // nil: nothing is recorded as installed
 }
 
-// endPatience is how long an agent may take to end after SIGTERM, which waits for steps that are under way; more than its unit gives it.
+// endPatience is how long an agent may take to end after SIGTERM, which waits for steps that are under way; more than
+// its unit gives it.
 const endPatience = time.Minute
 
 // findNode says what runs in the run directory.

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-node/berth/systemd"
 )
 
-// Places are the files and directories that an agent makes, and what they are for. What is in a directory whose path ends with a slash is
-// the directory's own.
+// Places are the files and directories that an agent makes, and what they are for. What is in a directory whose path
+// ends with a slash is the directory's own.
 func Places(p config.Place) map[string]string {
 	out := map[string]string{}
 	for _, path := range Stores(p) {

@@ -8,6 +8,6 @@ const (
 	Forwarding = "net/ipv4/ip_forward"
 )
 
-// TableName is the name of a bridge's two tables of nftables: of the family ip for its addresses and ports, of the family bridge for
-// its filter.
+// TableName is the name of a bridge's two tables of nftables: of the family ip for its addresses and ports, of the
+// family bridge for its filter.
 func TableName(bridge string) string { return "berth-" + bridge }

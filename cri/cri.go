@@ -303,8 +303,8 @@ func Stores(rootDir, runDir string) []string {
 	return []string{l.DB(), l.RecordsCopy(), filepath.Join(l.Content(), "images")}
 }
 
-// Places are the files and directories that a runtime makes, and what they are for. What is in a directory whose path ends with a slash is
-// the directory's own.
+// Places are the files and directories that a runtime makes, and what they are for. What is in a directory whose path
+// ends with a slash is the directory's own.
 func Places(rootDir, runDir string) map[string]string {
 	l := host.Layout{Root: rootDir, Run: runDir}
 	return map[string]string{

@@ -294,8 +294,8 @@ func (i *Installation) Installed() (args []string, installed bool, err error) {
 	return r.Args, len(r.Files) > 0, nil
 }
 
-// Own has files be ours that somebody else puts there, by their digests in hex, and none of another content when only is set. An
-// installation that nothing is recorded of is not begun by it.
+// Own has files be ours that somebody else puts there, by their digests in hex, and none of another content when only
+// is set. An installation that nothing is recorded of is not begun by it.
 func (i *Installation) Own(digests map[string]string, only bool) error {
 	r, err := i.read()
 	if err != nil {

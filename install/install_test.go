@@ -249,7 +249,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestOwn: what somebody else has put there for us is removed with the rest, and what was there before that is not taken for an edit.
+// TestOwn: what somebody else has put there for us is removed with the rest, and what was there before that is not
+// taken for an edit.
 func TestOwn(t *testing.T) {
 	i, files, _ := setUp(t, Local())
 	before := tree(t, i.Root)

@@ -23,7 +23,8 @@ type Config struct {
 	Pods        Pods   // nil: no agent is asked
 	RunDir      string // of the agent of this machine; default /run/berth
 
-	// Starting is the agent that is about to be started here, nil when none is: what keeps it from starting is required not to be there.
+	// Starting is the agent that is about to be started here, nil when none is: what keeps it from starting is required
+	// not to be there.
 	Starting *config.Config
 }
 

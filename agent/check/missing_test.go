@@ -61,8 +61,8 @@ func TestControllerMissing(t *testing.T) {
 // withoutMemory tells the test that it runs where the memory controller is not mounted.
 const withoutMemory = "BERTH_TEST_WITHOUT_MEMORY"
 
-// TestMemoryControllerMissing is a machine with cgroup v1 whose kernel has no memory controller, as Debian had it on some boards: this
-// one's, in a mount namespace in which it is not mounted.
+// TestMemoryControllerMissing is a machine with cgroup v1 whose kernel has no memory controller, as Debian had it on
+// some boards: this one's, in a mount namespace in which it is not mounted.
 func TestMemoryControllerMissing(t *testing.T) {
 	const memory = "/sys/fs/cgroup/memory"
 	if os.Getenv(withoutMemory) == "" {

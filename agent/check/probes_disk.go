@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// syncs is how often the disk is asked, and syncBytes what is written each time: together nothing that anybody else notices.
+	// syncs is how often the disk is asked, and syncBytes what is written each time: together nothing that anybody else
+	// notices.
 	syncs, syncBytes = 8, 4096
 	// syncPatience is how long all of them may take.
 	syncPatience = 10 * time.Second

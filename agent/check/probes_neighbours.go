@@ -29,7 +29,8 @@ func neighbourProbes(starting bool) []probe {
 // kubelets are the programs that are one, or have one in them.
 var kubelets = []string{"kubelet", "kubelite", "k3s", "k0s", "rke2", "microk8s"}
 
-// process is one that runs. Its program is what the kernel says of it (proc_pid_exe(5)): arguments are anybody's, and may be secrets.
+// process is one that runs. Its program is what the kernel says of it (proc_pid_exe(5)): arguments are anybody's, and
+// may be secrets.
 type process struct {
 	pid int
 	exe string
@@ -57,7 +58,8 @@ func (e *env) processes(names ...string) ([]process, error) {
 	return out, nil
 }
 
-// program is the path of a process's program, also of one that was replaced since; "" of what has ended, and of the kernel's threads.
+// program is the path of a process's program, also of one that was replaced since; "" of what has ended, and of the
+// kernel's threads.
 func (e *env) program(pid int) string {
 	exe, err := os.Readlink(filepath.Join(e.proc, strconv.Itoa(pid), "exe"))
 	if err != nil {
@@ -74,7 +76,8 @@ func probeKubelet(_ context.Context, e *env) answer {
 	for _, p := range found {
 		return limited("runs: %s", p)
 	}
-	// kubelet's own port is taken by what is called otherwise: most likely one in a container, whose program cannot be told by its name.
+	// kubelet's own port is taken by what is called otherwise: most likely one in a container, whose program cannot be
+	// told by its name.
 	if pid, err := e.listener(config.DefaultPort); err == nil && pid != 0 && filepath.Base(e.program(pid)) != "berth" {
 		return limited("its port %d is taken by %s", config.DefaultPort, process{pid, e.program(pid)})
 	}
@@ -222,7 +225,8 @@ func (e *env) listener(port int32) (int, error) {
 	return 0, nil
 }
 
-// listening are the sockets of a table of /proc/net (proc_pid_net(5)) that listen on a port, as descriptors are shown to lead to them.
+// listening are the sockets of a table of /proc/net (proc_pid_net(5)) that listen on a port, as descriptors are shown
+// to lead to them.
 func listening(table string, port int32) []string {
 	const listens = "0A" // TCP_LISTEN
 	var out []string

@@ -61,7 +61,8 @@ func probeClock(_ context.Context, e *env) answer {
 	return clock(time.Now(), made(e.program(os.Getpid())), source, state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0, err)
 }
 
-// clock judges the time that a machine has, by when the program was made, and by what the kernel has heard of those who keep it.
+// clock judges the time that a machine has, by when the program was made, and by what the kernel has heard of those who
+// keep it.
 func clock(now, made time.Time, source string, unsynchronized bool, err error) answer {
 	switch {
 	case now.Before(made):

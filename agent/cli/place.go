@@ -12,9 +12,9 @@ import (
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
-// createWhole makes a file that is not there yet, with all that is in it at once, and so that it outlives a loss of power. One that is
-// there fails it with fs.ErrExist. Whoever reads directories leaves names that begin with a dot alone; of a writer that was killed such
-// a file stays, which the next one writes over.
+// createWhole makes a file that is not there yet, with all that is in it at once, and so that it outlives a loss of
+// power. One that is there fails it with fs.ErrExist. Whoever reads directories leaves names that begin with a dot
+// alone; of a writer that was killed such a file stays, which the next one writes over.
 func createWhole(path string, data []byte) error {
 	dir, name := filepath.Split(filepath.Clean(path))
 	if dir == "" {

@@ -121,7 +121,8 @@ func (l *waiting) event(ctx context.Context, e *corev1.Event) error {
 		}
 		return nil
 	}
-	// What is told of the pod that was there before is no news of this one, which has its UID only when nothing but resources change.
+	// What is told of the pod that was there before is no news of this one, which has its UID only when nothing but
+	// resources change.
 	if e.InvolvedObject.UID != l.uid {
 		return nil
 	}
@@ -177,8 +178,8 @@ func (l *waiting) late(patience time.Duration) error {
 	return l.failed(why, "the agent goes on trying")
 }
 
-// hopeless are the reasons of containers that wait for nothing that is about to happen: somebody has to do something, or the agent has
-// tried and waits before it tries again.
+// hopeless are the reasons of containers that wait for nothing that is about to happen: somebody has to do something,
+// or the agent has tried and waits before it tries again.
 var hopeless = []string{"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CrashLoopBackOff", "CreateContainerConfigError"}
 
 // stuck says why a pod does not go on, and whether there is something that keeps it.

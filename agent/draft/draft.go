@@ -1,5 +1,5 @@
-// Package draft writes manifests for who begins with one: of what a command line says, with a comment at each field that says why it is
-// there and what else could be.
+// Package draft writes manifests for who begins with one: of what a command line says, with a comment at each field
+// that says why it is there and what else could be.
 package draft
 
 import (

@@ -100,7 +100,8 @@ func TestManifest(t *testing.T) {
 // settings are the lines of settings that are not taken: # without a space.
 var settings = regexp.MustCompile(`(?m)(^ *#([^ \n]| {2,}[^ \n]).*\n)+`)
 
-// TestSettings takes the # away from what can be had so, one after the other: what comes of it is good as it stands, and another pod.
+// TestSettings takes the # away from what can be had so, one after the other: what comes of it is good as it stands,
+// and another pod.
 func TestSettings(t *testing.T) {
 	for _, args := range [][]string{nil, everything()} {
 		text, err := drafted(t, args...).Manifest()
@@ -121,7 +122,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestComments has each field of a manifest explained: there is a comment directly above it, or above the list or mapping that it begins.
+// TestComments has each field of a manifest explained: there is a comment directly above it, or above the list or
+// mapping that it begins.
 func TestComments(t *testing.T) {
 	text, err := drafted(t, everything()...).Manifest()
 	if err != nil {
@@ -243,7 +245,8 @@ func FuzzManifest(f *testing.F) {
 			t.Fatalf("%d documents:\n%s", len(docs), text)
 		}
 		if docs[0].Item == nil {
-			if len(name) > 200 || len(volume) > 50 || strings.ContainsAny(memory, ".numkKMGTPEe") { // what only the API's validation knows
+			// What only the API's validation knows.
+			if len(name) > 200 || len(volume) > 50 || strings.ContainsAny(memory, ".numkKMGTPEe") {
 				return
 			}
 			t.Fatalf("%q\n%s", docs[0].Errors, text)

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// text is a manifest in the making. A line that explains begins with # and a space; one that is a setting to be had with # alone.
+// text is a manifest in the making. A line that explains begins with # and a space; one that is a setting to be had
+// with # alone.
 type text struct{ strings.Builder }
 
 // say writes comments at a depth.
@@ -229,8 +230,9 @@ var (
 	sized = regexp.MustCompile(`^[0-9]+(m|[kKMGTPE]i?)$`)
 )
 
-// scalar is a text as YAML has it. What JSON makes of one is a double-quoted scalar, too (YAML 1.2, section 1.3), but for characters that
-// JSON takes as they are and YAML does not, or that nobody would see: those get their numbers (section 5.7).
+// scalar is a text as YAML has it. What JSON makes of one is a double-quoted scalar, too (YAML 1.2, section 1.3), but
+// for characters that JSON takes as they are and YAML does not, or that nobody would see: those get their numbers
+// (section 5.7).
 func scalar(s string) string {
 	if plain.MatchString(s) && !words.MatchString(s) || sized.MatchString(s) {
 		return s

@@ -198,7 +198,8 @@ func TestPowerCut(t *testing.T) {
 			h.publish(h.request("a", "v"))
 			h.Close()
 			must(t, lose(h.recordPath("v")))
-			for _, p := range []string{h.podDir("a") + "/volumes", h.root + "/plugins"} { // what else the disk need not have
+			// What else the disk need not have.
+			for _, p := range []string{h.podDir("a") + "/volumes", h.root + "/plugins"} {
 				h.unmountAll()
 				must(t, os.RemoveAll(p))
 			}

@@ -136,8 +136,8 @@ func (j journal) keep(key string, r *record) error {
 	return nil
 }
 
-// mark writes a note. It is not synced: a loss of power makes it void in any case. It is written over the one before: one that makes no sense
-// since the agent was killed at that says nothing, and all is done once more.
+// mark writes a note. It is not synced: a loss of power makes it void in any case. It is written over the one before:
+// one that makes no sense since the agent was killed at that says nothing, and all is done once more.
 func (j journal) mark(key string, n *note) error {
 	data, err := json.Marshal(n)
 	if err == nil {

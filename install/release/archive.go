@@ -15,8 +15,9 @@ import (
 // maxEntries is how many entries an archive may have; a release has three.
 const maxEntries = 64
 
-// unpack takes the programs out of an archive as `make package` makes them: files of these names, at its top or in one directory. Other
-// files are passed over, and whatever is no file refused. most is how many bytes all of it may come to.
+// unpack takes the programs out of an archive as `make package` makes them: files of these names, at its top or in one
+// directory. Other files are passed over, and whatever is no file refused. most is how many bytes all of it may come
+// to.
 func unpack(file, dir string, most int64) error {
 	f, err := os.Open(file)
 	if err != nil {

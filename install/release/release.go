@@ -1,5 +1,5 @@
-// Package release takes the programs that are to be installed out of a file that anybody may have made: only when it is what a digest or a
-// signature says, and bounded in all that it has.
+// Package release takes the programs that are to be installed out of a file that anybody may have made: only when it is
+// what a digest or a signature says, and bounded in all that it has.
 package release
 
 import (
@@ -48,7 +48,8 @@ type Release struct {
 	SHA256 string // of the file, in hex
 }
 
-// Open copies the release to dir, which is empty and nobody else's, and looks only at the copy: that is what is installed.
+// Open copies the release to dir, which is empty and nobody else's, and looks only at the copy: that is what is
+// installed.
 func Open(file string, p Proof, dir string) (*Release, error) {
 	if err := p.complete(file); err != nil {
 		return nil, err
@@ -186,7 +187,8 @@ func (r *Release) look() error {
 		if err != nil {
 			return err
 		}
-		// Of an ELF file the first 20 bytes: magic, class, byte order (both have that of x86), ..., type, and at 18 the machine.
+		// Of an ELF file the first 20 bytes: magic, class, byte order (both have that of x86), ..., type, and at 18 the
+		// machine.
 		var head [20]byte
 		_, err = io.ReadFull(f, head[:])
 		f.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
-// names has files ready, and gives them each other's names, which is all that is done to a file that is in use: that takes no room, and can
-// be repeated.
+// names has files ready, and gives them each other's names, which is all that is done to a file that is in use: that
+// takes no room, and can be repeated.
 type names struct{ tell, before func(string) }
 
 // prepare writes the new files beside the old ones, where only a rename is left to do: that needs no room on the disk.
@@ -66,7 +66,8 @@ func (n names) take(f File) error {
 	return err
 }
 
-// giveBack gives a name back to what had it. The file keeps its second name until all is over, so that this can be repeated.
+// giveBack gives a name back to what had it. The file keeps its second name until all is over, so that this can be
+// repeated.
 func (n names) giveBack(f File) error {
 	has, err := digestOf(f.Path)
 	if err != nil || has == f.Old {

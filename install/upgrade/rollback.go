@@ -33,8 +33,8 @@ func (u *Upgrades) Rollback(ctx context.Context, n Node) error {
 
 // backward gives the old files their names back, and starts the old agent. It is repeated after it was cut off.
 //
-// The stores are restored when the new version may have written to them, and the old one has not since. After an upgrade that was done
-// they are what the pods of now are known by, so that the old version is tried with them first.
+// The stores are restored when the new version may have written to them, and the old one has not since. After an
+// upgrade that was done they are what the pods of now are known by, so that the old version is tried with them first.
 func (u *Upgrades) backward(ctx context.Context, r *record, n Node) error {
 	if r.State != RollingBack {
 		r.Late = r.State == Done
@@ -101,7 +101,8 @@ func (u *Upgrades) returned(ctx context.Context, r *record, n Node) error {
 		return fmt.Errorf("stop the agent: %w", err)
 	}
 	defer release()
-	// The stores come first: once the old program has its name, a boot may have started it, and what it has written counts.
+	// The stores come first: once the old program has its name, a boot may have started it, and what it has written
+	// counts.
 	if r.Restore && (r.replaced() || r.Late) {
 		u.tell("put the stores back")
 		u.before("restore")

@@ -15,8 +15,9 @@ import (
 // undoPatience bounds the way back, which is gone also when the caller has given up.
 const undoPatience = 15 * time.Minute
 
-// Run upgrades. Of the job's files Old and New are found out here. Where the new version does not come up it goes back to what was there,
-// and fails with [ErrRolledBack]. It fails with [ErrUnderWay] before it does anything while another upgrade is not finished.
+// Run upgrades. Of the job's files Old and New are found out here. Where the new version does not come up it goes back
+// to what was there, and fails with [ErrRolledBack]. It fails with [ErrUnderWay] before it does anything while another
+// upgrade is not finished.
 func (u *Upgrades) Run(ctx context.Context, j Job, n Node) error {
 	if r, err := u.read(underWayName); err != nil || r != nil {
 		return errors.Join(err, ErrUnderWay)
@@ -88,7 +89,8 @@ func (u *Upgrades) forward(ctx context.Context, r *record, n Node) error {
 	return u.onward(ctx, r, n, u.replace(ctx, r, n))
 }
 
-// onward starts the new version, unless what came before has failed: that is taken back, and so is a version that does not come up.
+// onward starts the new version, unless what came before has failed: that is taken back, and so is a version that does
+// not come up.
 func (u *Upgrades) onward(ctx context.Context, r *record, n Node, err error) error {
 	if err == nil {
 		err = u.begin(ctx, r, n)
@@ -206,7 +208,8 @@ func (u *Upgrades) finish(r *record) error {
 	return nil
 }
 
-// Resume finishes an upgrade that was cut off, or undoes it where it cannot be finished. It does nothing when there is none.
+// Resume finishes an upgrade that was cut off, or undoes it where it cannot be finished. It does nothing when there is
+// none.
 func (u *Upgrades) Resume(ctx context.Context, n Node) error {
 	r, err := u.read(underWayName)
 	if r == nil || err != nil {

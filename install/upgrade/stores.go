@@ -78,7 +78,8 @@ func (o copies) restore(stores []string) error {
 // copier copies trees of files, until it has copied too much.
 type copier struct{ files, bytes int64 }
 
-// tree copies a file, or the files of a directory. What is not there is not copied; what is neither file nor directory is nobody's record.
+// tree copies a file, or the files of a directory. What is not there is not copied; what is neither file nor directory
+// is nobody's record.
 func (c *copier) tree(from, to string) error {
 	st, err := os.Lstat(from)
 	if errors.Is(err, fs.ErrNotExist) {

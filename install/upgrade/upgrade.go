@@ -1,5 +1,5 @@
-// Package upgrade replaces the programs of a node by others, with a way back: what is done is on the disk before it is done, each file is
-// replaced as a whole, and whoever finds a change that was cut off finishes or undoes it.
+// Package upgrade replaces the programs of a node by others, with a way back: what is done is on the disk before it is
+// done, each file is replaced as a whole, and whoever finds a change that was cut off finishes or undoes it.
 //
 //	preparing ──> stopping ──> swapping ──> starting ──> done
 //	    │            │            │            │           │ when asked to
@@ -43,12 +43,14 @@ type File struct {
 	Mode fs.FileMode `json:"mode"`
 }
 
-// Job is what is to be done. The program that is started comes last of the files: with the old one, the others work either way.
+// Job is what is to be done. The program that is started comes last of the files: with the old one, the others work
+// either way.
 type Job struct {
-	From   string   `json:"from"` // versions, for people
-	To     string   `json:"to"`
-	Files  []File   `json:"files"`
-	Stores []string `json:"stores"` // files, and directories of files, that a version of the program writes its own way; absolute
+	From  string `json:"from"` // versions, for people
+	To    string `json:"to"`
+	Files []File `json:"files"`
+	// Stores are files, and directories of files, that a version of the program writes its own way; absolute.
+	Stores []string `json:"stores"`
 	// Package has the packager install this file, instead of files being replaced one by one.
 	Package string `json:"package,omitempty"`
 	// Node is for who knows the node: how it is stopped and started.
@@ -79,7 +81,8 @@ const (
 	lockName     = "lock"
 	stageName    = "release"
 
-	// Staged is a new file that does not have its name yet, Previous the one that had it, and back that one on its way back.
+	// Staged is a new file that does not have its name yet, Previous the one that had it, and back that one on its way
+	// back.
 	Staged   = ".upgrade"
 	Previous = ".previous"
 	back     = ".back"

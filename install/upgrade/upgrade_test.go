@@ -40,8 +40,8 @@ func read(path string) string {
 	return string(b)
 }
 
-// machine is a machine in a directory: an agent runs when there is a file that says which version it is of. An agent writes its store its
-// own way, and reads none of a later version.
+// machine is a machine in a directory: an agent runs when there is a file that says which version it is of. An agent
+// writes its store its own way, and reads none of a later version.
 type machine struct{ dir string }
 
 func (m machine) at(name string) string { return filepath.Join(m.dir, name) }
@@ -206,7 +206,8 @@ func TestLateRollbackKeepsStores(t *testing.T) {
 	}
 }
 
-// TestNeverReady: a version that does not come up, and that has written to the stores, is as if it had never been there.
+// TestNeverReady: a version that does not come up, and that has written to the stores, is as if it had never been
+// there.
 func TestNeverReady(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "broken")
 	u := m.open(t)
@@ -313,7 +314,8 @@ func TestFullDisk(t *testing.T) {
 	m.is(t, "old", false)
 }
 
-// killedEnv has the process of a test end itself before a change of the disk: what is to be done, which change, and where.
+// killedEnv has the process of a test end itself before a change of the disk: what is to be done, which change, and
+// where.
 const killedEnv = "BERTH_TEST_UPGRADE_KILLED"
 
 // TestKilledChild is the process that TestKilled ends.

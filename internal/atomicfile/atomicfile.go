@@ -44,9 +44,9 @@ func WriteSyncedIn(path string, data []byte, mode fs.FileMode) error {
 	return WriteSynced(path, data, mode)
 }
 
-// Over writes data over what the file at path has, or makes it. It takes neither a new inode nor a look at the directory, which is what costs
-// where many files of one directory are written at once. Who is killed at it may leave a mixture that begins with the new: whoever reads the
-// file has to tell that.
+// Over writes data over what the file at path has, or makes it. It takes neither a new inode nor a look at the
+// directory, which is what costs where many files of one directory are written at once. Who is killed at it may leave a
+// mixture that begins with the new: whoever reads the file has to tell that.
 func Over(path string, data []byte, mode fs.FileMode) error {
 	fd, err := again(func() (int, error) {
 		return unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode.Perm()))

@@ -1,5 +1,5 @@
-// Command licences lists the licence of every module that berth's programs are linked from, and fails for one that is not known to allow
-// that, or whose text cannot be had.
+// Command licences lists the licence of every module that berth's programs are linked from, and fails for one that is
+// not known to allow that, or whose text cannot be had.
 package main
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-node/berth/csi/csitest"
 )
 
-// driverPod is a CSI driver that runs as drivers do in a cluster: in a privileged container that has the directories of the pods and of the
-// drivers at their own paths, and whose mounts come out on the node.
+// driverPod is a CSI driver that runs as drivers do in a cluster: in a privileged container that has the directories of
+// the pods and of the drivers at their own paths, and whose mounts come out on the node.
 func (n *Node) driverPod() string {
 	root, dir := filepath.Join(n.Dir, "root"), filepath.Join(n.Dir, "driver")
 	return pod("driver", `
@@ -45,8 +45,9 @@ func (n *Node) csiMounts() (out []string) {
 	return out
 }
 
-// TestCSIDriverInPod has the driver of a pod's volume be a pod itself: it registers, its mounts are the node's, an agent that is killed finds
-// both again, and the driver's pod may be made anew while the volume is in use, and while it is to be taken away.
+// TestCSIDriverInPod has the driver of a pod's volume be a pod itself: it registers, its mounts are the node's, an
+// agent that is killed finds both again, and the driver's pod may be made anew while the volume is in use, and while it
+// is to be taken away.
 func TestCSIDriverInPod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -19,7 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// blocks are the commands of a page: those in ```sh, which want a node, and those in ```sh machine, which are about the machine.
+// blocks are the commands of a page: those in ```sh, which want a node, and those in ```sh machine, which are about the
+// machine.
 func blocks(t *testing.T, page string) (node, machine string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/" + page)
@@ -39,9 +40,9 @@ func blocks(t *testing.T, page string) (node, machine string) {
 	return node, machine
 }
 
-// place is a mount namespace in which /etc, /usr/local and /var/lib can be written to and nobody else sees it, as layers on top of the
-// machine's own; /run is empty, and has the run directory of a node, if there is one. Programs that would be told something about
-// the machine's own services say only what they are told.
+// place is a mount namespace in which /etc, /usr/local and /var/lib can be written to and nobody else sees it, as
+// layers on top of the machine's own; /run is empty, and has the run directory of a node, if there is one. Programs
+// that would be told something about the machine's own services say only what they are told.
 const place = `
 set -eu
 layer() { mkdir -p "$T/$2/up" "$T/$2/work"; mount -t overlay overlay -o "lowerdir=$1,upperdir=$T/$2/up,workdir=$T/$2/work" "$1"; }
@@ -140,8 +141,8 @@ func renamed(t *testing.T) string {
 	return path
 }
 
-// TestPages follows the pages for newcomers: every command in them does what it is there for. Of a command that says something the page
-// has told of, the words are looked for.
+// TestPages follows the pages for newcomers: every command in them does what it is there for. Of a command that says
+// something the page has told of, the words are looked for.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for page, says := range map[string]struct{ node, machine []string }{
@@ -224,7 +225,8 @@ func (n *Node) trouble() {
 	})
 }
 
-// TestInstallInTheWay: what would keep the agent from starting is found before anything is installed, with who it is and what to do.
+// TestInstallInTheWay: what would keep the agent from starting is found before anything is installed, with who it is
+// and what to do.
 func TestInstallInTheWay(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

@@ -15,8 +15,8 @@ import (
 // seen is what there is of some kind on the machine.
 type seen map[string][]string
 
-// look lists what the kernel has that can be told to be this node's: by its directories, its bridge and its cgroup root. What else has
-// appeared may be a neighbour's.
+// look lists what the kernel has that can be told to be this node's: by its directories, its bridge and its cgroup
+// root. What else has appeared may be a neighbour's.
 func (n *Node) look() seen {
 	n.t.Helper()
 	out := seen{}
@@ -73,7 +73,8 @@ func (n *Node) look() seen {
 	return out
 }
 
-// listed says whether a name is on the list: it is one, or below one that ends with a slash, or, of a directory, above one.
+// listed says whether a name is on the list: it is one, or below one that ends with a slash, or, of a directory, above
+// one.
 func listed(name string, list []string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {
 		if dir, ok := strings.CutSuffix(entry, "/"); ok && (strings.TrimSuffix(name, "/") == dir || strings.HasPrefix(name, entry)) {

@@ -267,8 +267,8 @@ func (n *Node) disk(dir, size string) string {
 	return path
 }
 
-// share has what is mounted in a directory of the node be seen by whoever has a copy of it, and the other way round, as of "/" where the init
-// is systemd, until the node has been purged.
+// share has what is mounted in a directory of the node be seen by whoever has a copy of it, and the other way round, as
+// of "/" where the init is systemd, until the node has been purged.
 func (n *Node) share(dir string) {
 	n.t.Helper()
 	path := filepath.Join(n.Dir, dir)

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestInitAndRun is a pod without a manifest of one's own: berth run writes one and waits, says why when it fails, and refuses what is
-// there; what berth init prints is a manifest as it stands.
+// TestInitAndRun is a pod without a manifest of one's own: berth run writes one and waits, says why when it fails, and
+// refuses what is there; what berth init prints is a manifest as it stands.
 func TestInitAndRun(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)

@@ -138,8 +138,8 @@ func (u *upgraded) upgrade(args ...string) (string, int) {
 	return out + errs, code
 }
 
-// TestUpgrade replaces the programs of a node that runs a pod: by others, back, by some that never become ready, and once it is killed in
-// the middle. The pod's container has the same processes all the time.
+// TestUpgrade replaces the programs of a node that runs a pod: by others, back, by some that never become ready, and
+// once it is killed in the middle. The pod's container has the same processes all the time.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	u := newUpgraded(t)

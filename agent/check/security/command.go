@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// AddTo gives a command that checks the machine a flag by which it audits the running node instead. client is of the agent's socket.
+// AddTo gives a command that checks the machine a flag by which it audits the running node instead. client is of the
+// agent's socket.
 func AddTo(cmd *cobra.Command, runDir func() string, client func() *http.Client) {
 	machine := cmd.RunE
 	audit := cmd.Flags().Bool("security", false, "audit the running node: settings, ports, files and sockets, each deviation with what to do")

@@ -1,5 +1,5 @@
-// Package security audits a running node: what of the CIS benchmark's items for kubelets applies to it, and who may read and write what it
-// has made. Each deviation says what to do.
+// Package security audits a running node: what of the CIS benchmark's items for kubelets applies to it, and who may
+// read and write what it has made. Each deviation says what to do.
 package security
 
 import (

@@ -130,7 +130,8 @@ func settingItems(s settings) []Item {
 	return out
 }
 
-// portItems asks the ports of the node what they tell to a stranger: a setting may say one thing and a proxy do another.
+// portItems asks the ports of the node what they tell to a stranger: a setting may say one thing and a proxy do
+// another.
 func (c Config) portItems(ctx context.Context, s settings) []Item {
 	if !s.served() {
 		return []Item{{Name: "https-port", Status: OK, Found: "off: the API is on the socket alone"}}

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Bounds of the search, in bytes: of a manifest, of a file that is searched, and of a value that is worth it. A shorter one would be found
-// by chance.
+// Bounds of the search, in bytes: of a manifest, of a file that is searched, and of a value that is worth it. A shorter
+// one would be found by chance.
 const (
 	maxManifest = 8 << 20
 	maxSearched = 64 << 20

@@ -117,7 +117,8 @@ func TestEachBit(t *testing.T) {
 	}
 	for n := range data {
 		got, err := decode[Volume](data[:n])
-		if whole := n == len(text); whole != (err == nil) || whole && !reflect.DeepEqual(got, v) { // as versions before this one wrote it
+		// As versions before this one wrote it.
+		if whole := n == len(text); whole != (err == nil) || whole && !reflect.DeepEqual(got, v) {
 			t.Errorf("the first %d bytes: %+v, %v", n, got, err)
 		}
 	}

@@ -163,8 +163,8 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// decode takes the text of a record. Versions before this one wrote no sum. What is behind the two lines is of a longer record that was written
-// over by who was killed before it was cut off.
+// decode takes the text of a record. Versions before this one wrote no sum. What is behind the two lines is of a longer
+// record that was written over by who was killed before it was cut off.
 func decode[T Row[T]](data []byte) (row T, err error) {
 	if len(data) > maxRecord {
 		return row, errors.New("it is too large")
