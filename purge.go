@@ -104,6 +104,11 @@ func purge(ctx context.Context, p config.Place, storage config.LocalCSI, endpoin
 			return fmt.Errorf("remove socket: %w", err)
 		}
 	}
+	if plugins := (&config.Config{Place: p}).NRISocketPath(); filepath.Dir(plugins) != filepath.Clean(p.RunDir) {
+		if err := nri.Clear(plugins); err != nil {
+			return err
+		}
+	}
 	// The run directory goes last, and stays when there is something in it that nobody here has made.
 	if err := os.Remove(filepath.Join(p.RunDir, "lock")); err != nil {
 		return fmt.Errorf("remove lock: %w", err)

@@ -102,10 +102,30 @@ func (u *uninstalling) run(ctx context.Context) error {
 		return err
 	}
 	in.RemoveDirs()
-	if cgsystemd.Running() {
-		return programs.Run(ctx, "systemctl", "daemon-reload")
+	if !cgsystemd.Running() {
+		return nil
 	}
-	return nil
+	if err := programs.Run(ctx, "systemctl", "daemon-reload"); err != nil || inSlice() {
+		return err
+	}
+	return programs.Run(ctx, "systemctl", "stop", systemd.SliceName)
+}
+
+// inSlice says whether a process is in the slice, and would end with it. Where nobody stops it, it is there until the
+// next boot, though its unit is gone.
+func inSlice() bool {
+	found := false
+	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd"} {
+		_ = filepath.WalkDir(filepath.Join(hierarchy, systemd.SliceName), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Name() != "cgroup.procs" {
+				return nil //nolint:nilerr // a group that has gone has none
+			}
+			procs, err := os.ReadFile(path)
+			found = found || err == nil && len(procs) > 0
+			return nil
+		})
+	}
+	return found
 }
 
 // upgradesDir is the directory that upgrades are recorded in, below that of the helpers.

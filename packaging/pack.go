@@ -89,6 +89,10 @@ case "$1" in
 remove | 0)
 	if [ -d /run/systemd/system ]; then
 		systemctl disable --now berth.service berth-runtime.service || true
+		# Nobody stops a slice whose unit is gone. Processes in it would end with it, and are not ours to end.
+		if [ -z "$(find /sys/fs/cgroup/berth.slice /sys/fs/cgroup/systemd/berth.slice -name cgroup.procs -exec cat {} + 2>/dev/null)" ]; then
+			systemctl stop berth.slice || true
+		fi
 	fi
 	rm -f /usr/libexec/berth/.installed
 	;;

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-node/berth/internal/socket"
 )
 
@@ -75,6 +77,30 @@ func (n *name) end() error {
 		return nil
 	}
 	return err
+}
+
+// Clear removes the socket that a runtime which was killed has left, and its directory when nothing else is in it. What
+// another runtime serves stays.
+func Clear(path string) error {
+	n := newName(path)
+	if free(n.own) == nil {
+		own, err := os.Lstat(n.own)
+		named, namedErr := os.Lstat(path)
+		if err == nil && namedErr == nil && os.SameFile(own, named) {
+			err = os.Remove(path)
+		}
+		if err == nil {
+			err = os.Remove(n.own)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove socket: %w", err)
+		}
+	}
+	err := os.Remove(filepath.Dir(path))
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return fmt.Errorf("remove directory of socket: %w", err)
 }
 
 // free says that nobody listens on a socket: it would be taken from another runtime.

@@ -153,7 +153,6 @@ find /sys/fs/cgroup -type d \( -name '*berth*' -o -name 'kubepods*' \) ! -name '
 ls /run/netns 2>/dev/null || true
 losetup -a
 ls /run | grep -v -e systemd -e berth-vm | sort
-sysctl net.ipv4.ip_forward
 `
 
 func (l *life) install(*testing.T) {
