@@ -92,8 +92,8 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Boot = strings.TrimSpace(string(id))
 	}
 	files, err := openJournal(cfg.Records, cfg.Boot)
-	if err != nil {
-		return nil, fmt.Errorf("read records of volumes: %w", err)
+	if err != nil { // the disk may be read-only: what runs goes on, and nothing new is recorded until this works
+		cfg.Log.Warn("records of volumes may be older than their journal", "dir", cfg.Records, "error", err)
 	}
 	m := &Manager{
 		cfg: cfg, drivers: cfg.Drivers, log: cfg.Log, step: func(string) {},

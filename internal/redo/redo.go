@@ -25,7 +25,8 @@ import (
 
 const (
 	// fileName is the journal's own, in the directory of the files.
-	fileName = "journal"
+	fileName      = "journal"
+	damagedSuffix = ".damaged"
 	// size is that of the journal, in bytes. All of it is on the disk from the beginning: a sync then writes nothing
 	// about the file.
 	size = 256 << 10
@@ -57,30 +58,51 @@ type Log struct {
 	end   int64           // of the entries of the era
 	names map[string]bool // of files in entries of the era, which the disk need not have yet
 
+	behind bool // the journal was not read, or files are not what it says
 	closed bool
 }
 
 // Open opens the journal of a directory that need not be there, and has the files be what it says when the machine was
 // started since, whose boot ID boot is. What it cannot read of the journal is as if it had not been written: that is
-// what a loss of power leaves of the last entry.
+// what a loss of power leaves of the last entry. An error says that some files may be older than the journal is, as on a
+// disk that is read-only; there is a Log then, too, whose next act tries that again before it does anything.
 func Open(dir, boot string) (*Log, error) {
 	l := &Log{dir: dir, boot: boot, step: func(string) {}, names: map[string]bool{}}
+	l.behind = true
+	return l, l.catchUp()
+}
+
+// catchUp reads the journal, unless that was done, and has the files be what it says. The lock is held, or nobody else
+// has the Log yet.
+func (l *Log) catchUp() error {
+	if !l.behind {
+		return nil
+	}
+	if st, err := os.Lstat(l.path()); err == nil && !st.Mode().IsRegular() {
+		// Somebody else's, which has no entries, and would be in the way of those that come.
+		if err := os.Rename(l.path(), l.path()+damagedSuffix); err != nil {
+			return fmt.Errorf("put aside what is no journal: %w", err)
+		}
+	}
 	f, err := os.OpenFile(l.path(), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
+		l.behind = false
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
+		return fmt.Errorf("open journal: %w", err)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, size))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read journal %s: %w", l.path(), err), f.Close())
+		return errors.Join(fmt.Errorf("read journal %s: %w", l.path(), err), f.Close())
 	}
 	l.file = f
 	if err := l.replay(read(data)); err != nil {
-		return nil, errors.Join(fmt.Errorf("make files what the journal says: %w", err), f.Close())
+		l.file = nil
+		return errors.Join(fmt.Errorf("make files what the journal says: %w", err), f.Close())
 	}
-	return l, nil
+	l.behind = false
+	return nil
 }
 
 // Close closes the journal; its files stay what they are, and nothing is written any more.
@@ -232,15 +254,16 @@ func (l *Log) Write(name string, data []byte) error {
 // Remove removes a file; it is no error when there is none. After a loss of power that follows soon it may be there
 // again.
 func (l *Log) Remove(name string) error {
-	l.step("remove file")
-	if err := removed(os.Remove(filepath.Join(l.dir, name))); err != nil {
-		return err
-	}
 	l.mu.Lock()
+	err := l.catchUp()
 	none := l.file == nil
 	l.mu.Unlock()
-	if none {
-		return nil
+	if err != nil {
+		return err
+	}
+	l.step("remove file")
+	if err := removed(os.Remove(filepath.Join(l.dir, name))); err != nil || none {
+		return err
 	}
 	return l.append(entry{Name: name, Gone: true}, false)
 }
@@ -252,8 +275,8 @@ func (l *Log) prepare() error {
 	if l.closed {
 		return fmt.Errorf("write file: %w", fs.ErrClosed)
 	}
-	if l.file != nil {
-		return nil
+	if err := l.catchUp(); err != nil || l.file != nil {
+		return err
 	}
 	l.step("make journal")
 	// A journal that is not whole is one without entries, and made again.

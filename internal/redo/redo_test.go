@@ -332,3 +332,53 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestBehind has a disk not take what the journal says: there is a Log nevertheless, whose files are as they are, and
+// which makes them what the journal says as soon as the disk takes it.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, "1")
+	must(t, l.Write("a", []byte("first")))
+	must(t, l.Write("b", []byte("second")))
+	must(t, os.Remove(filepath.Join(dir, "a"))) // a loss of power
+	must(t, os.MkdirAll(filepath.Join(dir, "a", "in the way"), 0o700))
+	l, err := Open(dir, "2")
+	if err == nil {
+		t.Fatal("a directory was taken for a file")
+	}
+	t.Cleanup(func() { must(t, l.Close()) })
+	for _, act := range []func() error{
+		func() error { return l.Write("b", []byte("third")) }, func() error { return l.Remove("b") },
+	} {
+		if err := act(); err == nil {
+			t.Error("it acts while files are not what the journal says")
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "b")); string(data) != "second" {
+		t.Errorf("b has %q (%v)", data, err)
+	}
+	must(t, os.RemoveAll(filepath.Join(dir, "a")))
+	must(t, l.Write("b", []byte("third")))
+	want(t, dir, files(t, dir), map[string]string{"a": "first", "b": "third"})
+}
+
+// TestNoJournal has something else be where the journal is.
+func TestNoJournal(t *testing.T) {
+	t.Parallel()
+	for name, put := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"pipe":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link":      func(path string) error { return os.Symlink("/etc/passwd", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			must(t, put(filepath.Join(dir, fileName)))
+			l := open(t, dir, "1")
+			must(t, l.Write("a", []byte("first")))
+			must(t, os.Remove(filepath.Join(dir, fileName+damagedSuffix)))
+			want(t, dir, files(t, dir), map[string]string{"a": "first"})
+		})
+	}
+}
