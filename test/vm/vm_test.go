@@ -224,14 +224,18 @@ func (l *life) rebooted(t *testing.T) {
 	}
 }
 
-// upgraded goes to the new release and back, with a pod that goes on.
+// upgraded goes to the new release and back, and there again by berth's own command, with a pod that goes on.
 func (l *life) upgraded(t *testing.T) {
 	m := l.machine
 	const process = "pgrep -f '^/bin/busybox httpd'"
 	was := m.run(process)
-	for _, release := range []string{"new", "old"} {
-		version := m.run("dpkg-deb -f /run/berth-vm/" + release + ".deb Version")
-		m.run("dpkg -i /run/berth-vm/" + release + ".deb")
+	for _, step := range []struct{ release, script string }{
+		{"new", "dpkg -i /run/berth-vm/new.deb"},
+		{"old", "dpkg -i /run/berth-vm/old.deb"},
+		{"new", "berth upgrade --sha256 $(sha256sum </run/berth-vm/new.deb | cut -c 1-64) /run/berth-vm/new.deb"},
+	} {
+		version := m.run("dpkg-deb -f /run/berth-vm/" + step.release + ".deb Version")
+		m.run(step.script)
 		m.await("the service", "systemctl is-active berth && berth pods")
 		l.ready("site")
 		l.serves(t)
@@ -239,7 +243,7 @@ func (l *life) upgraded(t *testing.T) {
 			t.Errorf("%s is installed, not %s", got, version)
 		}
 		if now := m.run(process); now != was {
-			t.Errorf("the pod's process was %s and is %s", was, now)
+			t.Errorf("after %s the pod's process was %s and is %s", step.script, was, now)
 		}
 	}
 }
