@@ -8,12 +8,12 @@ import (
 
 func TestTell(t *testing.T) {
 	for text, want := range map[string]string{
-		"Apache License\n  Version 2.0, January 2004":                                                "Apache-2.0",
-		"Permission is hereby\n granted, free of charge, to any person":                              "MIT",
-		"Redistribution and use in source and binary forms ... to endorse or promote products":       "BSD-3-Clause",
-		"Redistribution and use in source and binary forms, with or without":                         "BSD-2-Clause",
-		"GNU GENERAL PUBLIC LICENSE Version 3":                                                       "",
-		"":                                                                                           "",
+		"Apache License\n  Version 2.0, January 2004":                                          "Apache-2.0",
+		"Permission is hereby\n granted, free of charge, to any person":                        "MIT",
+		"Redistribution and use in source and binary forms ... to endorse or promote products": "BSD-3-Clause",
+		"Redistribution and use in source and binary forms, with or without":                   "BSD-2-Clause",
+		"GNU GENERAL PUBLIC LICENSE Version 3":                                                 "",
+		"":                                                                                     "",
 		"Permission to use, copy, modify, and/or distribute this software for any purpose":           "ISC",
 		"Mozilla Public License Version 2.0":                                                         "MPL-2.0",
 		"This is free and unencumbered software released into the public domain.":                    "Unlicense",
