@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,6 +77,9 @@ func (m Mount) overlay(target string) error {
 	if m.IDs != nil {
 		return m.overlayMapped(target)
 	}
+	if !takesLayers() {
+		return m.overlayOld(target)
+	}
 	err := m.overlayNew(target)
 	if err == nil {
 		return nil
@@ -84,6 +88,22 @@ func (m Mount) overlay(target string) error {
 		return fmt.Errorf("%w (with mount(2): %w)", err, oldErr)
 	}
 	return nil
+}
+
+// takesLayers says whether overlay takes layers one by one here. A kernel that does not is never asked: it writes a line
+// to its log for each mount that it refuses.
+var takesLayers = sync.OnceValue(func() bool {
+	var u unix.Utsname
+	return unix.Uname(&u) != nil || hasLayers(unix.ByteSliceToString(u.Release[:]))
+})
+
+// hasLayers says whether a release of Linux, such as 6.1.0-50-amd64, is one from 6.8, where lowerdir+ came.
+func hasLayers(release string) bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return true // it says when it does not
+	}
+	return major > 6 || major == 6 && minor >= 8
 }
 
 // overlayNew takes the layers in place of the option, where there are any.

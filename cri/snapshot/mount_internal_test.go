@@ -43,6 +43,17 @@ func TestOldMount(t *testing.T) {
 	}
 }
 
+func TestHasLayers(t *testing.T) {
+	for release, want := range map[string]bool{
+		"6.1.0-50-cloud-amd64": false, "6.7.12": false, "6.8": true, "6.8.0-rc1": true, "6.12.3+": true, "7.0.1": true, "5.15.0": false,
+		"4.18.0-553.el8": false, "": true, "new": true,
+	} {
+		if got := hasLayers(release); got != want {
+			t.Errorf("%s: %t", release, got)
+		}
+	}
+}
+
 func TestMountSaysWhy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts filesystems")
