@@ -78,7 +78,7 @@ func (m Mount) overlay(target string) error {
 		return m.overlayMapped(target)
 	}
 	if !takesLayers() {
-		return m.overlayOld(target)
+		return m.named(m.overlayOld(target))
 	}
 	err := m.overlayNew(target)
 	if err == nil {
@@ -88,6 +88,20 @@ func (m Mount) overlay(target string) error {
 		return fmt.Errorf("%w (with mount(2): %w)", err, oldErr)
 	}
 	return nil
+}
+
+// named says of which layer an error is: mount(2) has a number alone.
+func (m Mount) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	lowers, _, _ := m.split()
+	for _, l := range lowers {
+		if _, statErr := os.Stat(l); statErr != nil {
+			return fmt.Errorf("%w: %w", err, statErr)
+		}
+	}
+	return err
 }
 
 // takesLayers says whether overlay takes layers one by one here. A kernel that does not is never asked: it writes a line

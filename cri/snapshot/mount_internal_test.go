@@ -59,9 +59,10 @@ func TestMountSaysWhy(t *testing.T) {
 		t.Skip("needs root: mounts filesystems")
 	}
 	m := Mount{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/nowhere/1:/nowhere/2"}}
-	err := m.Mount(t.TempDir())
-	if !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "/nowhere/1") {
-		t.Errorf("got %v, want the layer that is missing", err)
+	for _, err := range []error{m.Mount(t.TempDir()), m.named(m.overlayOld(t.TempDir()))} {
+		if !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "/nowhere/1") {
+			t.Errorf("got %v, want the layer that is missing", err)
+		}
 	}
 	if err := (Mount{Type: "tmpfs"}).Mount(t.TempDir()); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("tmpfs: got %v", err)
