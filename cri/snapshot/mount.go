@@ -104,8 +104,8 @@ func (m Mount) named(err error) error {
 	return err
 }
 
-// takesLayers says whether overlay takes layers one by one here. A kernel that does not is never asked: it writes a line
-// to its log for each mount that it refuses.
+// takesLayers says whether overlay takes layers one by one here. A kernel that does not is never asked: it writes a
+// line to its log for each mount that it refuses.
 var takesLayers = sync.OnceValue(func() bool {
 	var u unix.Utsname
 	return unix.Uname(&u) != nil || hasLayers(unix.ByteSliceToString(u.Release[:]))

@@ -64,8 +64,8 @@ type Log struct {
 
 // Open opens the journal of a directory that need not be there, and has the files be what it says when the machine was
 // started since, whose boot ID boot is. What it cannot read of the journal is as if it had not been written: that is
-// what a loss of power leaves of the last entry. An error says that some files may be older than the journal is, as on a
-// disk that is read-only; there is a Log then, too, whose next act tries that again before it does anything.
+// what a loss of power leaves of the last entry. An error says that some files may be older than the journal is, as on
+// a disk that is read-only; there is a Log then, too, whose next act tries that again before it does anything.
 func Open(dir, boot string) (*Log, error) {
 	l := &Log{dir: dir, boot: boot, step: func(string) {}, names: map[string]bool{}}
 	l.behind = true
