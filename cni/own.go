@@ -173,6 +173,8 @@ func (o *ownNetwork) repair() error {
 // repairTable is repair for a node that has pods.
 func (o *ownNetwork) repairTable() error {
 	t := o.table()
+	// First: what the first pod is just making was not removed, though the pod has its address.
+	made := o.builtin.tables.ensured(t)
 	ok, err := t.exists(o.builtin.nft)
 	if err != nil {
 		return err
@@ -180,7 +182,9 @@ func (o *ownNetwork) repairTable() error {
 	if ok {
 		return o.builtin.tables.ensure(t)
 	}
-	o.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
+	if made {
+		o.log.Warn("nftables rules were removed by somebody and are made again", "bridge", t.bridge)
+	}
 	if err := t.ensure(); err != nil {
 		return err
 	}
