@@ -57,6 +57,10 @@ func (svc controllerService) CreateVolume(ctx context.Context, in *csi.CreateVol
 	if name == "" || len(in.GetVolumeCapabilities()) == 0 {
 		return nil, d.judge.wrong(codes.InvalidArgument, "%s of %q without a name or a capability", rpc, name)
 	}
+	if d.opts.Capacity > 0 {
+		d.store.room.Lock()
+		defer d.store.room.Unlock()
+	}
 	v, from, err := d.wanted(in)
 	if err != nil {
 		return nil, err

@@ -135,7 +135,7 @@ func Open(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{opts: o, store: store{o.Dir, o.Kind}, ledger: l, judge: judge{o, l}, exits: make(chan struct{}, 1)}, nil
+	return &Driver{opts: o, store: store{dir: o.Dir, kind: o.Kind}, ledger: l, judge: judge{o, l}, exits: make(chan struct{}, 1)}, nil
 }
 
 // Start serves a driver until the end of the test, which then takes away what the driver has mounted, and which fails

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
@@ -29,6 +30,7 @@ const (
 type store struct {
 	dir  string
 	kind Kind
+	room sync.Mutex // held from the look at what is free until it is taken
 }
 
 func (s *store) home(id string) string  { return filepath.Join(s.dir, "volumes", id) }
