@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 	h.want([]Claim{waits}, nil)
 	h.settle()
 	h.tells("default/a WaitForFirstConsumer")
-	h.driver.Inject(csitest.Fault{RPC: "CreateVolume", Code: codes.InvalidArgument, Times: 2})
+	h.driver.Inject(csitest.Fault{RPC: "CreateVolume", Code: codes.InvalidArgument, Times: -1})
 	h.want([]Claim{claim("a")}, nil)
 	h.settle()
 	h.mu.Lock()
@@ -55,6 +55,7 @@ func TestEvents(t *testing.T) {
 	}
 	h.mu.Unlock()
 	h.tells("default/a ProvisioningFailed!")
+	h.driver.Clear()
 	h.settle()
 	h.tells("default/a ProvisioningSucceeded")
 	big := c2("a", 2<<20)
