@@ -52,6 +52,10 @@ func (n *name) give() (os.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The library listens with what the umask leaves, and whoever connects can change every container.
+	if err := os.Chmod(n.own, 0o600); err != nil {
+		return nil, err
+	}
 	if err := free(n.path); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package nri
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -96,4 +97,24 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestModeOfName has nobody but root connect, whatever the umask left.
+func TestModeOfName(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "nri.sock")
+	l, err := net.Listen("unix", Own(path))
+	must(t, err)
+	defer l.Close()
+	must(t, os.Chmod(Own(path), 0o755))
+	n := newName(path)
+	must(t, n.keep(slog.New(slog.DiscardHandler)))
+	for _, p := range []string{path, Own(path)} {
+		info, err := os.Stat(p)
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %o", filepath.Base(p), info.Mode().Perm())
+		}
+	}
+	must(t, n.end())
 }
