@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -144,11 +145,17 @@ func giveStdio(c configs.Config) error {
 }
 
 // kill ends an init process that shall not become a container, so that its
-// cgroup can be removed.
+// cgroup can be removed. One that has ended by itself is why err came.
 func kill(p *libcontainer.Process, err error) error {
 	_ = p.Signal(unix.SIGKILL)
-	_, _ = p.Wait()
-	return err
+	ended, _ := p.Wait()
+	if ended == nil {
+		return err
+	}
+	if s, ok := ended.Sys().(syscall.WaitStatus); ok && s.Signaled() && s.Signal() == unix.SIGKILL {
+		return err
+	}
+	return fmt.Errorf("%w (init: %s)", err, ended)
 }
 
 func (l launch) spec() (*specs.Spec, error) {
