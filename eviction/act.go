@@ -21,8 +21,8 @@ func (m *Manager) act(ctx context.Context, dues []due, now time.Time, next *earl
 		if m.waits(&d) {
 			continue
 		}
-		if m.settling.waits(resource, m.judge.latest, now) {
-			next.add(now.Add(settleLook))
+		if waits, until := m.settling.waits(resource, m.judge.latest, now); waits {
+			next.add(until)
 			continue
 		}
 		if rest := m.tried.rests[resource]; rest.until.After(now) {

@@ -97,14 +97,17 @@ func (d *Decision) rank(pods []rank.Pod, of signal.Signal) {
 }
 
 // finish completes the decisions of flights that have landed by what is available now, tells of them and keeps them.
-func (m *Manager) finish(readings signal.Readings, now time.Time) {
+func (m *Manager) finish(readings signal.Readings, now time.Time, next *earliest) {
 	landed := m.landed
 	m.landed = nil
 	for _, l := range landed {
 		d := l.decision
-		if readings != nil && m.settling.waits(l.flight.resource(), m.judge.latest, now) {
-			m.landed = append(m.landed, l)
-			continue
+		if readings != nil {
+			if waits, until := m.settling.waits(l.flight.resource(), m.judge.latest, now); waits {
+				next.add(until)
+				m.landed = append(m.landed, l)
+				continue
+			}
 		}
 		if r, ok := readings[d.Signal]; ok {
 			d.Result = Result{Known: true, Available: r.Available, Freed: r.Available - d.Available}

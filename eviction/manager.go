@@ -177,7 +177,7 @@ func (m *Manager) land() {
 	}
 	// Of a pod that is ending still there is nothing to tell: it ends without somebody who waits.
 	m.landed = slices.DeleteFunc(m.landed, func(l landing) bool { return errors.Is(l.err, context.Canceled) })
-	m.finish(nil, time.Now())
+	m.finish(nil, time.Now(), &earliest{})
 }
 
 // look reads, decides and begins what is to be done. It returns when to look again if nothing wakes it; zero: never.
@@ -186,7 +186,7 @@ func (m *Manager) look(ctx context.Context) time.Time {
 	now := time.Now()
 	next := earliest{now: now}
 	m.judge.remember(readings)
-	m.finish(readings, now)
+	m.finish(readings, now, &next)
 	due, eased := m.judge.compare(readings, now, &next)
 	for _, of := range eased {
 		m.tried.eased(of)

@@ -8,19 +8,28 @@ import (
 	"github.com/berth-node/berth/eviction/signal"
 )
 
-// settlePatience is how long what was deleted may take to be free, and settleLook how often that is looked at: some
-// file systems give back in the background, and tell nobody.
-const settlePatience, settleLook = 5 * time.Second, 50 * time.Millisecond
+// How long what was given back may take to be free, and how often that is looked at: nobody tells. Some file systems
+// free in the background. What a dead process had of memory is free when it is dead, but files in memory stay as long
+// as any mount namespace has a copy of what they are in, and one that is just being made for a container does.
+const (
+	diskPatience, diskLook     = 5 * time.Second, 50 * time.Millisecond
+	memoryPatience, memoryLook = time.Second, 10 * time.Millisecond
+)
 
-// settling is what was given back of disks, and may be free only in a moment. What a dead process had of memory and of
-// process IDs is free when it is dead.
-type settling map[corev1.ResourceName]givenBack
+// memorySlack is how much less memory there may be, while some is to come back, until the next pod goes all the same:
+// others take it.
+const memorySlack = 16 << 20
+
+// settling is what was given back of a resource, and may be free only in a moment. What was given back of process IDs
+// is.
+type settling map[corev1.ResourceName]*givenBack
 
 // givenBack is what there is when it has all come, and how long that is waited for.
 type givenBack struct {
 	of       signal.Signal
 	expected int64 // available
 	until    time.Time
+	most     int64 // that was available since, of memory; 0: not looked yet
 }
 
 // begin has the next pod wait until it is seen that what was given back is there: the whole of it, as the first blocks
@@ -30,9 +39,14 @@ func (s settling) begin(l *landing, now time.Time) {
 	if hard := l.flight.hard; hard != nil && l.flight.due.excess != nil {
 		of, available = hard.signal(), hard.reading.Available // the node waits for what one has too much
 	}
-	if of.Condition() == corev1.NodeDiskPressure {
-		s[of.Resource()] = givenBack{of, available + max(1, l.decision.given()), now.Add(settlePatience)}
+	patience := diskPatience
+	switch {
+	case of.Resource() == corev1.ResourceMemory:
+		patience = memoryPatience
+	case of.Condition() != corev1.NodeDiskPressure:
+		return
 	}
+	s[of.Resource()] = &givenBack{of: of, expected: available + max(1, l.decision.given()), until: now.Add(patience)}
 }
 
 // given is what a decision gives back, in what its signal counts: not all of what was counted is sure to be there.
@@ -45,17 +59,28 @@ func (d *Decision) given() int64 {
 	return 0
 }
 
-// waits says whether what was given back of a resource is not seen yet in the latest readings.
+// waits says whether what was given back of a resource is not seen yet in the latest readings, and when to look again.
 func (s settling) waits(
 	resource corev1.ResourceName, latest func(signal.Signal) (signal.Reading, bool), now time.Time,
-) bool {
+) (bool, time.Time) {
 	g, ok := s[resource]
 	if !ok {
-		return false
+		return false, time.Time{}
 	}
-	if r, known := latest(g.of); known && r.Available >= g.expected || !now.Before(g.until) {
+	r, known := latest(g.of)
+	if known && r.Available >= g.expected || !now.Before(g.until) {
 		delete(s, resource)
-		return false
+		return false, time.Time{}
 	}
-	return true
+	if resource != corev1.ResourceMemory {
+		return true, now.Add(diskLook)
+	}
+	if known && r.Available < g.most-memorySlack {
+		delete(s, resource)
+		return false, time.Time{}
+	}
+	if known {
+		g.most = max(g.most, r.Available)
+	}
+	return true, now.Add(memoryLook)
 }

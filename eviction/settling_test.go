@@ -22,18 +22,58 @@ func TestSettlingInParts(t *testing.T) {
 		after     time.Duration
 		want      bool
 	}{
-		{100, 0, true}, {300, 0, true}, {999, 0, true}, {1000, 0, false}, {300, settlePatience, false},
+		{100, 0, true}, {300, 0, true}, {999, 0, true}, {1000, 0, false}, {300, diskPatience, false},
 	} {
 		s := settling{}
 		s.begin(l, now)
 		latest := func(signal.Signal) (signal.Reading, bool) { return signal.Reading{Available: c.available}, true }
-		if got := s.waits(corev1.ResourceEphemeralStorage, latest, now.Add(c.after)); got != c.want {
+		if got, _ := s.waits(corev1.ResourceEphemeralStorage, latest, now.Add(c.after)); got != c.want {
 			t.Errorf("with %d available after %v: %v", c.available, c.after, got)
 		}
 	}
+}
+
+// TestSettlingOfMemory: files in memory may be free a moment after their pod, and nobody else goes before; but for no
+// longer than there is not less and less.
+func TestSettlingOfMemory(t *testing.T) {
+	const size = 256 << 20
+	now := time.Now()
+	l := &landing{flight: &flight{}, decision: Decision{
+		Signal: signal.MemoryAvailable, Available: 100 << 20, Pod: Name{UID: "a"},
+		Ranked: []rank.Line{{Pod: rank.Pod{UID: "a", Known: true, Usage: size}}},
+	}}
+	for name, c := range map[string]struct {
+		available []int64 // one look after the other
+		after     time.Duration
+		want      bool
+	}{
+		"at once":              {[]int64{400 << 20}, 0, false},
+		"not yet":              {[]int64{90 << 20, 92 << 20}, 0, true},
+		"not all yet":          {[]int64{90 << 20, 300 << 20}, 0, true},
+		"a little less":        {[]int64{90 << 20, 80 << 20}, 0, true},
+		"others take it":       {[]int64{90 << 20, 70 << 20}, 0, false},
+		"others take what was": {[]int64{90 << 20, 200 << 20, 180 << 20}, 0, false},
+		"never":                {[]int64{90 << 20, 90 << 20}, memoryPatience, false},
+	} {
+		s := settling{}
+		s.begin(l, now)
+		var got bool
+		for i, available := range c.available {
+			at := now
+			if i == len(c.available)-1 {
+				at = at.Add(c.after)
+			}
+			got, _ = s.waits(corev1.ResourceMemory, func(signal.Signal) (signal.Reading, bool) {
+				return signal.Reading{Available: available}, true
+			}, at)
+		}
+		if got != c.want {
+			t.Errorf("%s: waits %v", name, got)
+		}
+	}
 	s := settling{}
-	s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.MemoryAvailable}}, now)
+	s.begin(&landing{flight: &flight{}, decision: Decision{Signal: signal.PIDAvailable}}, now)
 	if len(s) > 0 {
-		t.Error("memory is waited for")
+		t.Error("process IDs are waited for")
 	}
 }
