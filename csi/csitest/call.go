@@ -27,7 +27,7 @@ type operation struct {
 func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	rpc := path.Base(info.FullMethod)
 	about := subject(req)
-	n := d.begin(rpc, about)
+	n := d.ledger.begin(rpc, about)
 	resp, err := d.answer(ctx, rpc, about, req, handle)
 	d.ledger.mu.Lock()
 	d.ledger.s.Calls[n].Code = status.Code(err).String()
@@ -36,12 +36,13 @@ func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, err
 }
 
-func (d *Driver) begin(rpc, about string) int {
-	d.ledger.mu.Lock()
-	defer d.ledger.mu.Unlock()
-	d.ledger.s.Calls = append(d.ledger.s.Calls, Call{RPC: rpc, Volume: about})
-	d.ledger.tell()
-	return len(d.ledger.s.Calls) - 1
+// begin remembers a call, and returns which it is.
+func (l *ledger) begin(rpc, about string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.s.Calls = append(l.s.Calls, Call{RPC: rpc, Volume: about})
+	l.tell()
+	return len(l.s.Calls) - 1
 }
 
 func (d *Driver) answer(ctx context.Context, rpc, about string, req any, handle grpc.UnaryHandler) (any, error) {
@@ -52,9 +53,9 @@ func (d *Driver) answer(ctx context.Context, rpc, about string, req any, handle 
 			ctx = context.WithValue(ctx, faultKey{}, f)
 		}
 	}
-	d.common(ctx, rpc, about, req)
+	d.judge.common(ctx, rpc, about, req)
 	if about != "" {
-		leave, err := d.enter(ctx, rpc, about)
+		leave, err := d.ledger.enter(ctx, rpc, about)
 		if err != nil {
 			return nil, err
 		}
@@ -70,13 +71,12 @@ func (d *Driver) answer(ctx context.Context, rpc, about string, req any, handle 
 	if err := d.happen(ctx, After); err != nil {
 		return nil, err
 	}
-	d.answered(rpc, about, req)
+	d.ledger.answered(about, req)
 	return resp, nil
 }
 
 // enter begins the one call that a volume has at a time. Another one that its caller still waits for is a violation.
-func (d *Driver) enter(ctx context.Context, rpc, about string) (leave func(), err error) {
-	l := d.ledger
+func (l *ledger) enter(ctx context.Context, rpc, about string) (leave func(), err error) {
 	l.mu.Lock()
 	before := l.busy[about]
 	if before == nil {
@@ -95,7 +95,7 @@ func (d *Driver) enter(ctx context.Context, rpc, about string) (leave func(), er
 	case <-before.gone:
 	case <-before.end:
 	case <-time.After(patience):
-		d.ledger.violation("%s of %s is called while %s is not answered", rpc, about, before.rpc)
+		l.violation("%s of %s is called while %s is not answered", rpc, about, before.rpc)
 	}
 	return nil, status.Errorf(codes.Aborted, "%s of %s has not ended yet", before.rpc, about)
 }
@@ -124,15 +124,15 @@ const (
 )
 
 // common checks what is asked of every call: a deadline, the sizes of fields, and the secrets.
-func (d *Driver) common(ctx context.Context, rpc, about string, req any) {
+func (j judge) common(ctx context.Context, rpc, about string, req any) {
 	if _, ok := ctx.Deadline(); !ok {
-		d.ledger.violation("%s of %s has no deadline", rpc, about)
+		j.ledger.violation("%s of %s has no deadline", rpc, about)
 	}
 	if len(about) > maxString {
-		d.ledger.violation("%s is about a name of %d bytes", rpc, len(about))
+		j.ledger.violation("%s is about a name of %d bytes", rpc, len(about))
 	}
 	if r, ok := req.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == "" && !strings.HasPrefix(rpc, "List") {
-		d.ledger.violation("%s has no volume", rpc)
+		j.ledger.violation("%s has no volume", rpc)
 	}
 	for what, m := range fields(req) {
 		size := 0
@@ -140,12 +140,12 @@ func (d *Driver) common(ctx context.Context, rpc, about string, req any) {
 			size += len(k) + len(v)
 		}
 		if size > maxMap && m[tokensKey] == "" {
-			d.ledger.violation("%s of %s has %d bytes of %s", rpc, about, size, what)
+			j.ledger.violation("%s of %s has %d bytes of %s", rpc, about, size, what)
 		}
 	}
-	want, checked := d.opts.Secrets[rpc]
+	want, checked := j.opts.Secrets[rpc]
 	if s, ok := req.(interface{ GetSecrets() map[string]string }); ok && checked && !maps.Equal(want, s.GetSecrets()) {
-		d.ledger.violation("%s of %s has other secrets than it should: %v", rpc, about, slices.Sorted(maps.Keys(s.GetSecrets())))
+		j.ledger.violation("%s of %s has other secrets than it should: %v", rpc, about, slices.Sorted(maps.Keys(s.GetSecrets())))
 	}
 }
 
@@ -168,24 +168,24 @@ func fields(req any) map[string]map[string]string {
 }
 
 // answered remembers that a caller was told that a call went well.
-func (d *Driver) answered(rpc, id string, req any) {
+func (l *ledger) answered(id string, req any) {
 	switch r := req.(type) {
 	case *csi.NodeStageVolumeRequest:
-		d.ledger.change(id, func(v *Volume) {
+		l.change(id, func(v *Volume) {
 			if v.Stage != nil {
 				v.Stage.Done = true
 			}
 		})
 	case *csi.NodeUnstageVolumeRequest:
-		d.ledger.change(id, func(v *Volume) { v.Stage = nil })
+		l.change(id, func(v *Volume) { v.Stage = nil })
 	case *csi.NodePublishVolumeRequest:
-		d.ledger.change(id, func(v *Volume) {
+		l.change(id, func(v *Volume) {
 			if p := v.Targets[r.GetTargetPath()]; p != nil {
 				p.Done = true
 			}
 		})
 	case *csi.NodeUnpublishVolumeRequest:
-		d.ledger.update(func(s *State) {
+		l.update(func(s *State) {
 			v := s.Volumes[id]
 			if v == nil {
 				return
@@ -195,8 +195,6 @@ func (d *Driver) answered(rpc, id string, req any) {
 				delete(s.Volumes, id)
 			}
 		})
-	default:
-		_ = rpc // nothing else is remembered
 	}
 }
 

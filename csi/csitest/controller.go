@@ -61,7 +61,7 @@ func (svc controllerService) CreateVolume(ctx context.Context, in *csi.CreateVol
 		d.store.room.Lock()
 		defer d.store.room.Unlock()
 	}
-	v, from, err := d.wanted(in)
+	v, from, err := svc.wanted(in)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (svc controllerService) CreateVolume(ctx context.Context, in *csi.CreateVol
 		if old.Arguments != v.Arguments || old.Bytes < v.Bytes {
 			return nil, d.judge.wrong(codes.AlreadyExists, "%s of %s with other arguments than before: %s, not %s", rpc, name, v.Arguments, old.Arguments)
 		}
-		return d.created(old, in), nil
+		return svc.created(old, in), nil
 	}
 	if err := d.store.make(v, from); err != nil {
 		return nil, internal(err)
@@ -78,11 +78,12 @@ func (svc controllerService) CreateVolume(ctx context.Context, in *csi.CreateVol
 		return nil, err
 	}
 	d.ledger.update(func(s *State) { s.Volumes[v.ID] = v })
-	return d.created(v, in), nil
+	return svc.created(v, in), nil
 }
 
 // wanted is the volume that a call asks for, and where its content is to come from.
-func (d *Driver) wanted(in *csi.CreateVolumeRequest) (v *Volume, from string, err error) {
+func (svc controllerService) wanted(in *csi.CreateVolumeRequest) (v *Volume, from string, err error) {
+	d := svc.driver
 	const rpc = "CreateVolume"
 	name, size := in.GetName(), in.GetCapacityRange()
 	v = &Volume{ID: "v-" + name, Name: name, Bytes: size.GetRequiredBytes(), Parameters: in.GetParameters()}
@@ -96,7 +97,7 @@ func (d *Driver) wanted(in *csi.CreateVolumeRequest) (v *Volume, from string, er
 	if limit := size.GetLimitBytes(); limit > 0 && limit < v.Bytes || size.GetRequiredBytes() < 0 {
 		return nil, "", d.judge.wrong(codes.InvalidArgument, "%s of %s: a range of %v", rpc, name, size)
 	}
-	if d.free() < v.Bytes && d.ledger.named(name) == nil {
+	if svc.free() < v.Bytes && d.ledger.named(name) == nil {
 		return nil, "", status.Errorf(codes.OutOfRange, "there is no room for %d bytes", v.Bytes)
 	}
 	var caps []string
@@ -104,7 +105,7 @@ func (d *Driver) wanted(in *csi.CreateVolumeRequest) (v *Volume, from string, er
 		v.Block = v.Block || c.GetBlock() != nil
 		caps = append(caps, capability(c))
 	}
-	if !d.reachable(in.GetAccessibilityRequirements()) {
+	if !svc.reachable(in.GetAccessibilityRequirements()) {
 		return nil, "", status.Error(codes.ResourceExhausted, "no volume can be there")
 	}
 	source := in.GetVolumeContentSource()
@@ -134,14 +135,16 @@ func (d *Driver) wanted(in *csi.CreateVolumeRequest) (v *Volume, from string, er
 	return v, from, nil
 }
 
-func (d *Driver) reachable(r *csi.TopologyRequirement) bool {
+func (svc controllerService) reachable(r *csi.TopologyRequirement) bool {
+	d := svc.driver
 	if len(d.opts.Topology) == 0 || len(r.GetRequisite()) == 0 {
 		return true
 	}
 	return slices.ContainsFunc(r.GetRequisite(), func(t *csi.Topology) bool { return maps.Equal(t.GetSegments(), d.opts.Topology) })
 }
 
-func (d *Driver) created(v *Volume, in *csi.CreateVolumeRequest) *csi.CreateVolumeResponse {
+func (svc controllerService) created(v *Volume, in *csi.CreateVolumeRequest) *csi.CreateVolumeResponse {
+	d := svc.driver
 	out := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Bytes, VolumeContext: v.Context, ContentSource: in.GetVolumeContentSource()}
 	if len(d.opts.Topology) > 0 {
 		out.AccessibleTopology = []*csi.Topology{{Segments: d.opts.Topology}}
@@ -159,7 +162,8 @@ func (l *ledger) named(name string) *Volume {
 }
 
 // free is how many bytes new volumes may have.
-func (d *Driver) free() int64 {
+func (svc controllerService) free() int64 {
+	d := svc.driver
 	if d.opts.Capacity == 0 {
 		return 1 << 50
 	}
@@ -253,11 +257,11 @@ func (svc controllerService) ControllerExpandVolume(ctx context.Context, in *csi
 	if want <= 0 {
 		return nil, d.judge.wrong(codes.InvalidArgument, "%s of %s to %d bytes", rpc, id, want)
 	}
-	if more := want - v.Bytes; more > d.free() {
+	if more := want - v.Bytes; more > svc.free() {
 		return nil, status.Errorf(codes.OutOfRange, "there is no room for %d bytes", more)
 	}
 	if want > v.Bytes {
-		if err := d.enlarge(v, want); err != nil {
+		if err := d.mounts.enlarge(v, want); err != nil {
 			return nil, internal(err)
 		}
 	}
@@ -275,7 +279,7 @@ func (svc controllerService) GetCapacity(context.Context, *csi.GetCapacityReques
 	if err := d.judge.offers("GetCapacity", "", csi.ControllerServiceCapability_RPC_GET_CAPACITY); err != nil {
 		return nil, err
 	}
-	return &csi.GetCapacityResponse{AvailableCapacity: d.free()}, nil
+	return &csi.GetCapacityResponse{AvailableCapacity: svc.free()}, nil
 }
 
 // ValidateVolumeCapabilities implements the service.

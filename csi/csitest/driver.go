@@ -90,6 +90,7 @@ type Driver struct {
 	faults faults
 	ledger *ledger
 	judge  judge
+	mounts mounts
 	lives  sync.Mutex           // held while the service starts or ends, which waits for calls: they must not take it
 	life   atomic.Pointer[life] // nil: not served
 	exits  chan struct{}
@@ -135,7 +136,9 @@ func Open(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{opts: o, store: store{dir: o.Dir, kind: o.Kind}, ledger: l, judge: judge{o, l}, exits: make(chan struct{}, 1)}, nil
+	d := &Driver{opts: o, store: store{dir: o.Dir, kind: o.Kind}, ledger: l, judge: judge{o, l}, exits: make(chan struct{}, 1)}
+	d.mounts = mounts{&d.store, l, d.judge}
+	return d, nil
 }
 
 // Start serves a driver until the end of the test, which then takes away what the driver has mounted, and which fails

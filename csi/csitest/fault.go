@@ -81,6 +81,11 @@ func (f *faults) next(rpc, volume string) *Fault {
 
 type faultKey struct{}
 
+// within is [Driver.happen] for who knows of no call.
+func (d *Driver) within(ctx context.Context) func() error {
+	return func() error { return d.happen(ctx, Within) }
+}
+
 // happen does what a fault of a call does at a place, and returns what the call is to answer, or nil if it goes on.
 func (d *Driver) happen(ctx context.Context, at When) error {
 	f, _ := ctx.Value(faultKey{}).(*Fault)

@@ -138,7 +138,7 @@ func (svc nodeService) NodeStageVolume(ctx context.Context, in *csi.NodeStageVol
 		return nil, d.judge.wrong(codes.InvalidArgument, "%s of %s with another volume context: %v", rpc, id, in.GetVolumeContext())
 	}
 	d.ledger.change(id, func(v *Volume) { v.Stage = &Place{Path: at, Arguments: args} })
-	if err := d.stage(ctx, v, at, in.GetVolumeCapability()); err != nil {
+	if err := d.mounts.stage(v, at, in.GetVolumeCapability(), d.within(ctx)); err != nil {
 		return nil, err
 	}
 	return &csi.NodeStageVolumeResponse{}, nil
@@ -188,7 +188,7 @@ func (svc nodeService) NodeUnstageVolume(ctx context.Context, in *csi.NodeUnstag
 			v.Stage.Done, v.Stage.Undoing = false, true
 		}
 	})
-	if err := d.unstage(ctx, v, at); err != nil {
+	if err := d.mounts.unstage(v, at, d.within(ctx)); err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnstageVolumeResponse{}, nil
@@ -199,7 +199,7 @@ func (svc nodeService) NodePublishVolume(ctx context.Context, in *csi.NodePublis
 	d := svc.driver
 	const rpc = "NodePublishVolume"
 	id, at := in.GetVolumeId(), in.GetTargetPath()
-	v, err := d.publishable(rpc, in)
+	v, err := svc.publishable(rpc, in)
 	if err != nil {
 		return nil, err
 	}
@@ -224,14 +224,15 @@ func (svc nodeService) NodePublishVolume(ctx context.Context, in *csi.NodePublis
 		}
 		v.Targets[at].Undoing = false
 	})
-	if err := d.publish(ctx, v, in); err != nil {
+	if err := d.mounts.publish(v, in, d.within(ctx)); err != nil {
 		return nil, err
 	}
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
 // publishable is the volume that is to be published: one that is staged, or made now because it is of its pod.
-func (d *Driver) publishable(rpc string, in *csi.NodePublishVolumeRequest) (*Volume, error) {
+func (svc nodeService) publishable(rpc string, in *csi.NodePublishVolumeRequest) (*Volume, error) {
+	d := svc.driver
 	id := in.GetVolumeId()
 	if in.GetVolumeContext()[ephemeral] == "true" {
 		if in.GetStagingTargetPath() != "" {
@@ -316,7 +317,7 @@ func (svc nodeService) NodeUnpublishVolume(ctx context.Context, in *csi.NodeUnpu
 			p.Done, p.Undoing = false, true
 		}
 	})
-	if err := d.unpublish(ctx, id, at); err != nil {
+	if err := d.mounts.unpublish(id, at, d.within(ctx)); err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, nil

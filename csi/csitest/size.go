@@ -3,7 +3,6 @@ package csitest
 import (
 	"context"
 	"fmt"
-	"os/exec"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -12,7 +11,8 @@ import (
 )
 
 // placed is a volume that is at a path.
-func (d *Driver) placed(rpc, id, path string) (*Volume, error) {
+func (svc nodeService) placed(rpc, id, path string) (*Volume, error) {
+	d := svc.driver
 	v := d.ledger.volume(id)
 	switch {
 	case v == nil:
@@ -30,7 +30,7 @@ func (svc nodeService) NodeGetVolumeStats(_ context.Context, in *csi.NodeGetVolu
 	if !d.judge.can(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
 		return nil, d.judge.wrong(codes.Unimplemented, "%s of %s without the capability", rpc, in.GetVolumeId())
 	}
-	v, err := d.placed(rpc, in.GetVolumeId(), in.GetVolumePath())
+	v, err := svc.placed(rpc, in.GetVolumeId(), in.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (svc nodeService) NodeExpandVolume(ctx context.Context, in *csi.NodeExpandV
 	if !d.judge.can(csi.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 		return nil, d.judge.wrong(codes.Unimplemented, "%s of %s without the capability", rpc, in.GetVolumeId())
 	}
-	v, err := d.placed(rpc, in.GetVolumeId(), in.GetVolumePath())
+	v, err := svc.placed(rpc, in.GetVolumeId(), in.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
@@ -106,48 +106,14 @@ func (svc nodeService) NodeExpandVolume(ctx context.Context, in *csi.NodeExpandV
 	if want > v.Bytes && d.judge.controls(csi.ControllerServiceCapability_RPC_EXPAND_VOLUME) {
 		return nil, d.judge.wrong(codes.OutOfRange, "%s of %s to %d bytes before ControllerExpandVolume", rpc, v.ID, want)
 	}
-	if err := d.enlarge(v, want); err != nil {
+	if err := d.mounts.enlarge(v, want); err != nil {
 		return nil, internal(err)
 	}
 	if err := d.happen(ctx, Within); err != nil {
 		return nil, err
 	}
-	if err := d.fill(v, in.GetVolumePath()); err != nil {
+	if err := d.mounts.fill(v, in.GetVolumePath()); err != nil {
 		return nil, internal(err)
 	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: want}, nil
-}
-
-// enlarge makes what a volume is kept in larger.
-func (d *Driver) enlarge(v *Volume, bytes int64) error {
-	if v.Block || d.opts.Kind == Loop {
-		if err := unix.Truncate(d.store.image(v.ID), bytes); err != nil {
-			return fmt.Errorf("enlarge image: %w", err)
-		}
-	}
-	d.ledger.change(v.ID, func(v *Volume) { v.Bytes = bytes })
-	return nil
-}
-
-// fill has the file system, or the device, of a volume be as large as what it is kept in.
-func (d *Driver) fill(v *Volume, at string) error {
-	switch {
-	case v.Block:
-		return d.store.grow(v.ID)
-	case d.opts.Kind == Tmpfs:
-		data := fmt.Sprintf("size=%d", d.ledger.volume(v.ID).Bytes)
-		if err := unix.Mount("", at, "", unix.MS_REMOUNT, data); err != nil {
-			return fmt.Errorf("remount %s: %w", at, err)
-		}
-	case d.opts.Kind == Loop:
-		if err := d.store.grow(v.ID); err != nil {
-			return err
-		}
-		for _, device := range loops(d.store.image(v.ID)) {
-			if out, err := exec.Command("resize2fs", device).CombinedOutput(); err != nil {
-				return fmt.Errorf("enlarge file system: %w: %s", err, out)
-			}
-		}
-	}
-	return nil
 }

@@ -50,10 +50,11 @@ func (svc controllerService) CreateSnapshot(ctx context.Context, in *csi.CreateS
 		all.Snapshots[id].Asked++
 		s = *all.Snapshots[id]
 	})
-	return &csi.CreateSnapshotResponse{Snapshot: d.snapshot(&s)}, nil
+	return &csi.CreateSnapshotResponse{Snapshot: svc.snapshot(&s)}, nil
 }
 
-func (d *Driver) snapshot(s *Snapshot) *csi.Snapshot {
+func (svc controllerService) snapshot(s *Snapshot) *csi.Snapshot {
+	d := svc.driver
 	var at time.Time
 	if fi, err := os.Stat(d.store.home(s.ID)); err == nil {
 		at = fi.ModTime()
@@ -99,7 +100,7 @@ func (svc controllerService) ListSnapshots(_ context.Context, in *csi.ListSnapsh
 	}
 	out := &csi.ListSnapshotsResponse{NextToken: next}
 	for _, id := range ids[from:to] {
-		out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: d.snapshot(all[id])})
+		out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: svc.snapshot(all[id])})
 	}
 	return out, nil
 }
