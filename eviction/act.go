@@ -77,7 +77,7 @@ func (m *Manager) waits(d *due) bool {
 // begin does one thing about what is due. Before a pod goes for the sake of a disk, what nobody needs goes.
 func (m *Manager) begin(ctx context.Context, d due, now time.Time) {
 	of := d.signal()
-	f := &flight{due: d, node: m.cfg.Node, policy: &m.cfg.Policy}
+	f := &flight{due: d, node: m.cfg.Node, quick: m.cfg.Sensor.Quick, policy: &m.cfg.Policy}
 	f.reclaim = of.Condition() == corev1.NodeDiskPressure && !m.tried.reclaimed[of]
 	f.passed, f.given = m.tried.pods(now)
 	if m.cfg.Began != nil && !m.tried.reclaimed[of] && (f.reclaim || of.Condition() != corev1.NodeDiskPressure) {

@@ -116,8 +116,8 @@ func (m *Manager) finish(readings signal.Readings, now time.Time, next *earliest
 			d.Result.Error = l.err.Error()
 		}
 		m.tell(&l, &d, now)
-		if l.outcome == outcomeReclaimed && d.Reclaimed == 0 && l.err == nil {
-			continue // there was nothing
+		if l.outcome == outcomeReclaimed && d.Reclaimed == 0 && l.err == nil || l.outcome == outcomeEased {
+			continue // there was nothing to be done
 		}
 		m.journal.keep(d, l.outcome)
 		if m.cfg.Decided != nil {
@@ -140,6 +140,8 @@ func (m *Manager) tell(l *landing, d *Decision, now time.Time) {
 		} else if d.Reclaimed > 0 {
 			log.Info("what no pod needs was removed", "freed", d.Reclaimed, "took", d.Returned.Sub(d.Time))
 		}
+	case outcomeEased:
+		log.Info("nobody is evicted, as there is enough again", "freed", d.Result.Freed)
 	case outcomeNobody:
 		log.Warn("no pod can be evicted", "pods", len(l.ranked), "again", m.tried.rests[l.flight.resource()].until.Sub(now))
 	case outcomeFailed:

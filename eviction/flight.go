@@ -37,6 +37,7 @@ type flight struct {
 	given   map[types.UID]bool // have ended
 
 	node   Node
+	quick  func() (signal.Readings, error)
 	policy *threshold.Policy
 	cancel context.CancelCauseFunc
 	hard   *due // why there is no more time; set before the flight is told
@@ -68,6 +69,7 @@ const (
 	outcomeFailed    outcome = iota
 	outcomeReclaimed         // what nobody needs was removed, whatever that was
 	outcomeNobody            // no pod may go that has anything of the resource
+	outcomeEased             // there is enough again, before anybody was told to go
 	outcomeEvicted
 )
 
@@ -121,12 +123,28 @@ func (l *landing) evict(ctx context.Context) {
 		l.outcome = outcomeNobody
 		return
 	}
+	if !pod.Ending && f.eased() {
+		l.outcome = outcomeEased
+		return
+	}
 	l.decision.Pod, l.decision.Finished = named(pod), pod.Ending
 	l.decision.Ordered = time.Now()
 	if l.err = l.end(ctx, pod); l.err == nil {
 		l.outcome = outcomeEvicted
 	}
 	l.decision.Returned = time.Now()
+}
+
+// eased says whether there is enough again of what can be read without waiting. To ask who has what takes a while on a
+// busy machine, and who had the most may have ended in it, by himself or by the kernel: then the next one is no worse
+// than anybody.
+func (f *flight) eased() bool {
+	if f.due.watched == nil {
+		return false
+	}
+	readings, _ := f.quick()
+	r, known := readings[f.due.signal()]
+	return known && r.Available >= f.due.watched.Enough(r.Capacity)
 }
 
 // ranked asks for the pods, also when the flight was told to hurry: that is no reason to know nobody.

@@ -25,6 +25,8 @@ import (
 type Sensor interface {
 	// Read reads all signals now. What cannot be read is missing from the answer, and named in the error.
 	Read(ctx context.Context) (signal.Readings, error)
+	// Quick reads those signals now for which nobody waits: memory and process IDs. It can be called at any time.
+	Quick() (signal.Readings, error)
 	// Arm says below which values somebody wants to be woken, the most pressing last; it may be called again and again.
 	Arm(limits map[signal.Signal][]int64)
 	// Wake receives when a signal may have crossed a limit, or the time to the next look has passed.

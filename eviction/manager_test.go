@@ -475,6 +475,46 @@ func TestEased(t *testing.T) {
 	})
 }
 
+// TestEasedMeanwhile: who had the most ends by himself, or by the kernel, while it is asked who has what: nobody goes in
+// his place, and nothing was decided.
+func TestEasedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bomb, quiet := memory("bomb", 850, 0), memory("quiet", 100, 0)
+		w := newWorld(bomb, quiet)
+		w.asking = 200 * time.Millisecond
+		live(t, w, Config{Policy: policy(hard(mem, 100, 0))}, func(m *Manager) {
+			time.Sleep(100 * time.Millisecond)
+			w.set(func() { bomb.killed = true })
+			time.Sleep(10 * time.Second)
+			if got := w.story(); strings.Contains(got, "evict") {
+				t.Error(got)
+			}
+			if all := m.Decisions(); len(all) > 0 || m.Counts()[mem] != 0 {
+				t.Errorf("decided %+v", all)
+			}
+			w.set(func() { quiet.Usage = 950 })
+			time.Sleep(time.Second)
+			said(t, w, "0s KubeletHasInsufficientMemory", "10.3s evict quiet with 0 for memory.available", "10.3s quiet has ended")
+		})
+	})
+}
+
+// TestLateMemory: what a pod had of memory comes back a moment after it, and nobody else goes for it.
+func TestLateMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files, quiet := memory("files", 850, 0), memory("quiet", 100, 0)
+		files.lasts = 300 * time.Millisecond
+		w := newWorld(files, quiet)
+		live(t, w, Config{Policy: policy(hard(mem, 100, 0))}, func(m *Manager) {
+			time.Sleep(10 * time.Second)
+			said(t, w, "0s KubeletHasInsufficientMemory", "0s evict files with 0 for memory.available", "0s files has ended")
+			if all := m.Decisions(); len(all) != 1 || all[0].Result.Freed != 850 {
+				t.Errorf("decided %+v", all)
+			}
+		})
+	})
+}
+
 // TestNobody: when no pod may go that has any of it, none goes, and it is asked more and more rarely.
 func TestNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

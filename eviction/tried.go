@@ -63,7 +63,7 @@ func (t *tried) note(l *landing, now time.Time) {
 		t.given[uid] = true
 		delete(t.rests, resource)
 		delete(t.passed, uid)
-	case outcomeReclaimed:
+	case outcomeReclaimed, outcomeEased:
 	case outcomeNobody:
 		t.rest(resource, now)
 	case outcomeFailed:
