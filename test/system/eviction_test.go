@@ -121,18 +121,26 @@ func TestEvictionOfBomb(t *testing.T) {
 		n.apply(name+".yaml", eater(name, ", '32'", resources, ""))
 		before[name] = n.waitReady(name)
 	}
-	const runs = 3
-	for i := range runs {
+	const runs, most = 3, 10 // bombs that are evicted, of so many
+	evicted := 0
+	for i := 0; i < most && evicted < runs; i++ {
 		bomb := fmt.Sprintf("bomb%d", i)
 		n.apply(bomb+".yaml", eater(bomb, ", '4000'", "{}", "\n  restartPolicy: Never"))
-		p := n.requireEvicted(bomb, "memory")
-		if !strings.Contains(p.Status.Message, "Container main was using ") {
-			t.Error(p.Status.Message)
-		}
+		p := n.wait(bomb, "ended", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodFailed })
 		if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 137 {
 			t.Errorf("its container: %+v", p.Status.ContainerStatuses[0].State)
+		} else if p.Status.Reason == "" && s.Reason == "OOMKilled" {
+			t.Logf("the kernel was faster than an agent that waits for a processor: %s", bomb)
+			continue
+		}
+		evicted++
+		if p := n.requireEvicted(bomb, "memory"); !strings.Contains(p.Status.Message, "Container main was using ") {
+			t.Error(p.Status.Message)
 		}
 		n.waitCondition("MemoryPressure", "False")
+	}
+	if evicted < runs {
+		t.Fatalf("%d of %d bombs were evicted", evicted, most)
 	}
 	for name, p := range before {
 		n.requireSame(p, n.pod(name))
