@@ -52,6 +52,9 @@ type Drivers struct {
 	stop    context.CancelFunc
 	wait    sync.WaitGroup
 
+	// Held from a change until it was told, so that nobody hears of a driver's end before its coming. Taken before mu.
+	order sync.Mutex
+
 	mu      sync.Mutex
 	drivers map[string][]*entry // by name, the one that was registered last at the end
 	refused map[string]Refusal  // by endpoint
@@ -144,6 +147,8 @@ func (d *Drivers) take(ctx context.Context, r Registration) error {
 	}
 	following, end := context.WithCancel(d.ctx)
 	e := &entry{endpoint: r.Endpoint, client: client, end: end, driver: driver, connected: true}
+	d.order.Lock()
+	defer d.order.Unlock()
 	d.mu.Lock()
 	if d.ctx.Err() != nil {
 		d.mu.Unlock()
@@ -166,6 +171,8 @@ func (d *Drivers) take(ctx context.Context, r Registration) error {
 // Deregister lets a driver go whose registrar has. The one of its name that was registered before it has the calls
 // again, if it is there.
 func (d *Drivers) Deregister(name, endpoint string) {
+	d.order.Lock()
+	defer d.order.Unlock()
 	d.mu.Lock()
 	list := d.drivers[name]
 	delete(d.refused, endpoint)
@@ -269,8 +276,7 @@ func (d *Drivers) follow(ctx context.Context, name string, e *entry) {
 		if state != connectivity.Ready && !lost {
 			lost = true
 			d.log.Warn("CSI driver does not answer", "driver", name, "endpoint", e.endpoint)
-			d.connected(e, false)
-			d.tell(Event{name, false})
+			d.lost(name, e)
 		}
 		pace := time.Duration(0) // how long the state may last
 		switch {
@@ -323,10 +329,14 @@ func awaitChange(ctx context.Context, conn *grpc.ClientConn, state connectivity.
 	}
 }
 
-func (d *Drivers) connected(e *entry, is bool) {
+// lost tells that a driver does not answer.
+func (d *Drivers) lost(name string, e *entry) {
+	d.order.Lock()
+	defer d.order.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	e.connected = is
+	e.connected = false
+	d.mu.Unlock()
+	d.tell(Event{name, false})
 }
 
 // again asks a driver that is back; false: it does not answer as it should.
@@ -340,6 +350,8 @@ func (d *Drivers) again(ctx context.Context, name string, e *entry) bool {
 		}
 		return false
 	}
+	d.order.Lock()
+	defer d.order.Unlock()
 	d.mu.Lock()
 	e.driver, e.connected = driver, true
 	d.mu.Unlock()

@@ -8,12 +8,16 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -57,6 +61,46 @@ func TestRegister(t *testing.T) {
 		t.Errorf("after it has gone: %v", err)
 	}
 	d.Deregister(example, f.socket)
+}
+
+// TestOrderOfEvents: a driver that dies while its coming is told of is told to be gone after that, not before.
+func TestOrderOfEvents(t *testing.T) {
+	f := newFake(t, example).start()
+	d := newDrivers(t)
+	var mu sync.Mutex
+	var began, ended []bool
+	done := make(chan bool, 8)
+	defer d.Subscribe(func(e Event) {
+		mu.Lock()
+		began = append(began, e.Here)
+		first := len(began) == 1
+		mu.Unlock()
+		if first {
+			f.stop()
+			client := d.List()[0].Client()
+			for client.conn.GetState() == connectivity.Ready { // so that who follows it has the news as well
+				client.conn.WaitForStateChange(t.Context(), connectivity.Ready)
+			}
+			for range 100 {
+				runtime.Gosched()
+			}
+		}
+		mu.Lock()
+		ended = append(ended, e.Here)
+		mu.Unlock()
+		done <- e.Here
+	})()
+	must(t, d.Register(t.Context(), f.registration()))
+	for here := range done {
+		if !here {
+			break
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(began, []bool{true, false}) || !slices.Equal(ended, began) {
+		t.Errorf("told %v, heard %v", began, ended)
+	}
 }
 
 // TestOwn: the name of the driver that the process has itself is nobody else's, and it is called for when somebody asks
