@@ -1,6 +1,7 @@
 package system
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/csi/csitest"
 )
@@ -57,6 +60,47 @@ kind: CSIDriver
 metadata: {name: ` + testDriver + `}
 spec: {podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
 `
+
+// TestCSIRepublish has a driver that wants to publish its volumes again, a claim's and an inline one: it is asked to.
+func TestCSIRepublish(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.apply("driver.yaml", strings.Replace(csiDriverObject, "podInfoOnMount: true", "podInfoOnMount: true, requiresRepublish: true", 1))
+	n.apply("disks.yaml", csiDisk("data", "ReadWriteOnce", "fsType: ext4"))
+	d := csitest.Start(t, csitest.Options{
+		Name: testDriver, Registry: filepath.Join(n.Dir, "root/plugins_registry"), AnyVolume: true, NodeID: "node",
+		Roots: []string{filepath.Join(n.Dir, "root")},
+	})
+	n.apply("claimed.yaml", claiming("claimed", "data", ""))
+	n.apply("inline.yaml", pod("inline", "\n  volumes: [{name: v, csi: {driver: "+testDriver+"}}]"+runs(mountVol)))
+	before := []*corev1.Pod{n.waitReady("claimed"), n.waitReady("inline")}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	err := d.Await(ctx, func(s csitest.State) bool {
+		published := map[string]int{}
+		for _, c := range s.Calls {
+			if c.RPC == "NodePublishVolume" && c.Code == codes.OK.String() {
+				published[c.Volume]++
+			}
+		}
+		twice := 0
+		for _, times := range published {
+			if times > 1 {
+				twice++
+			}
+		}
+		return twice == 2
+	})
+	if err != nil {
+		t.Errorf("%v: %+v", err, d.Calls("NodePublishVolume"))
+	}
+	n.requireSame(before[0], n.pod("claimed"))
+	n.requireSame(before[1], n.pod("inline"))
+	for _, f := range []string{"claimed.yaml", "inline.yaml"} {
+		n.remove(f)
+	}
+	n.requireNoPods()
+}
 
 // TestCSI has pods with volumes of a driver: of claims, shared, in block mode, by a path in it, inline, with an agent
 // that is killed while they run, and while they are taken away.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,25 @@ func madeClaim(name, size, more string) string {
 
 func mounting(name, claim string) string {
 	return pod(name, "\n  volumes: [{name: v, persistentVolumeClaim: {claimName: "+claim+"}}]"+runs(mountVol))
+}
+
+// requireEvents waits until all of these were told of an object.
+func (n *Node) requireEvents(object string, reasons ...string) {
+	n.t.Helper()
+	n.eventually("the events of "+object, func() error {
+		out := n.must("events", "-A")
+		for _, reason := range reasons {
+			told := false
+			for line := range strings.Lines(out) {
+				words := strings.Fields(line)
+				told = told || slices.Contains(words, reason) && slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(w, object) })
+			}
+			if !told {
+				return fmt.Errorf("%s is not among\n%s", reason, out)
+			}
+		}
+		return nil
+	})
 }
 
 // TestProvision has volumes be made for claims with a StorageClass: one that waits for its pod, a snapshot of it, one
@@ -78,6 +98,16 @@ func TestProvision(t *testing.T) {
 		}
 		return errors.New("it is not")
 	})
+
+	n.requireEvents("PersistentVolumeClaim/data", "WaitForFirstConsumer", "ProvisioningSucceeded", "VolumeResizeSuccessful")
+	n.requireEvents("VolumeSnapshot/s", "SnapshotCreated", "SnapshotReady")
+	n.apply("wrong.yaml", madeClaim("wrong", "16Mi", "  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: nothing}\n"))
+	n.apply("three.yaml", mounting("three", "wrong"))
+	n.requireEvents("PersistentVolumeClaim/wrong", "ProvisioningFailed")
+	for _, f := range []string{"three.yaml", "wrong.yaml"} {
+		n.remove(f)
+	}
+	n.waitGone("three")
 
 	// The claim goes, the agent is killed, and the claim comes back.
 	n.remove("one.yaml")
