@@ -475,8 +475,8 @@ func TestEased(t *testing.T) {
 	})
 }
 
-// TestEasedMeanwhile: who had the most ends by himself, or by the kernel, while it is asked who has what: nobody goes in
-// his place, and nothing was decided.
+// TestEasedMeanwhile: who had the most ends by himself, or by the kernel, while it is asked who has what: nobody goes
+// in his place, and nothing was decided.
 func TestEasedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bomb, quiet := memory("bomb", 850, 0), memory("quiet", 100, 0)
