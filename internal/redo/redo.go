@@ -29,11 +29,20 @@ const (
 	damagedSuffix = ".damaged"
 	// size is that of the journal, in bytes. All of it is on the disk from the beginning: a sync then writes nothing
 	// about the file.
-	size = 256 << 10
+	size = 1 << 20
 	// maxEntry is what an entry may have, in bytes. What has more is synced as a file.
-	maxEntry = size / 8
+	maxEntry = 32 << 10
 	head     = 8 // the length and the checksum of an entry, in bytes
 )
+
+// syncs is how far the disk has the journal. One sync is for all who have written before it: a node that starts a
+// hundred pods waits for a few, not for a hundred one after the other.
+type syncs struct {
+	mu     sync.Mutex // held by who syncs; taken before that of the Log
+	done   int64      // of the entries that were ever written
+	failed int64      // so many of them the disk may not have: the kernel tells of an error once
+	err    error
+}
 
 // entry is what has become of a file.
 type entry struct {
@@ -50,12 +59,16 @@ type entry struct {
 // time.
 type Log struct {
 	dir, boot string
+	full      int64 // where no entry may end behind; that of the file, but for tests
 	step      func(name string)
+
+	syncs syncs
 
 	mu    sync.Mutex
 	file  *os.File        // nil: nothing was ever written
 	era   string          // "": the next entry begins one
 	end   int64           // of the entries of the era
+	count int64           // of the entries that were ever written
 	names map[string]bool // of files in entries of the era, which the disk need not have yet
 
 	behind bool // the journal was not read, or files are not what it says
@@ -67,7 +80,7 @@ type Log struct {
 // what a loss of power leaves of the last entry. An error says that some files may be older than the journal is, as on
 // a disk that is read-only; there is a Log then, too, whose next act tries that again before it does anything.
 func Open(dir, boot string) (*Log, error) {
-	l := &Log{dir: dir, boot: boot, step: func(string) {}, names: map[string]bool{}}
+	l := &Log{dir: dir, boot: boot, full: size, step: func(string) {}, names: map[string]bool{}}
 	l.behind = true
 	return l, l.catchUp()
 }
@@ -107,6 +120,8 @@ func (l *Log) catchUp() error {
 
 // Close closes the journal; its files stay what they are, and nothing is written any more.
 func (l *Log) Close() error {
+	l.syncs.mu.Lock()
+	defer l.syncs.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.file == nil {
@@ -204,6 +219,12 @@ func removed(err error) error {
 // settle has the disk have all files that entries are about, so that nothing needs these any more, and begins the
 // journal anew.
 func (l *Log) settle() error {
+	for name := range l.names { // begun for all of them, most of the waiting is for the first
+		if f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+			_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+			_ = f.Close()
+		}
+	}
 	for name := range l.names {
 		l.step("settle " + name)
 		f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -248,7 +269,11 @@ func (l *Log) Write(name string, data []byte) error {
 	if err := write(filepath.Join(l.dir, name), data, 0o600); err != nil {
 		return err
 	}
-	return l.append(e, true)
+	n, err := l.append(e)
+	if err != nil {
+		return err
+	}
+	return l.sync(n)
 }
 
 // Remove removes a file; it is no error when there is none. After a loss of power that follows soon it may be there
@@ -265,7 +290,8 @@ func (l *Log) Remove(name string) error {
 	if err := removed(os.Remove(filepath.Join(l.dir, name))); err != nil || none {
 		return err
 	}
-	return l.append(entry{Name: name, Gone: true}, false)
+	_, err = l.append(entry{Name: name, Gone: true})
+	return err
 }
 
 // prepare has there be a journal that takes all the place it will ever have.
@@ -290,16 +316,18 @@ func (l *Log) prepare() error {
 	return nil
 }
 
-// append adds an entry behind the others.
-func (l *Log) append(e entry, synced bool) error {
+// append adds an entry behind the others, and returns how many there are by then. Before there is no room for more the
+// journal is begun anew, by who removes something if possible: others wait to start a pod.
+func (l *Log) append(e entry) (n int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return fmt.Errorf("write journal: %w", fs.ErrClosed)
+		return 0, fmt.Errorf("write journal: %w", fs.ErrClosed)
 	}
-	if l.end > size-maxEntry-head {
+	if l.end > l.full-maxEntry-head || e.Gone && l.end > l.full/2 {
+		l.names[e.Name] = true
 		if err := l.settle(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	era := l.era
@@ -309,21 +337,46 @@ func (l *Log) append(e entry, synced bool) error {
 	e.Era, e.Boot = era, l.boot
 	data, err := encode(e)
 	if err != nil {
-		return fmt.Errorf("write journal: %w", err)
+		return 0, fmt.Errorf("write journal: %w", err)
 	}
 	l.step("append")
 	if _, err := l.file.WriteAt(data, l.end); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+		return 0, fmt.Errorf("write journal: %w", err)
 	}
-	if synced {
-		l.step("sync")
-		if err := unix.Fdatasync(int(l.file.Fd())); err != nil {
-			return fmt.Errorf("sync journal %s: %w", l.path(), err)
-		}
-	}
-	l.step("appended")
 	l.era = era
 	l.end += int64(len(data))
+	l.count++
 	l.names[e.Name] = true
+	return l.count, nil
+}
+
+// sync has the disk have the first n entries.
+func (l *Log) sync(n int64) error {
+	s := &l.syncs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case n <= s.failed:
+		return s.err
+	case n <= s.done:
+		l.step("appended")
+		return nil
+	}
+	l.mu.Lock()
+	file, all, closed := l.file, l.count, l.closed
+	l.mu.Unlock()
+	if closed {
+		return fmt.Errorf("sync journal: %w", fs.ErrClosed)
+	}
+	l.step("sync")
+	if err := unix.Fdatasync(int(file.Fd())); err != nil {
+		s.failed, s.err = all, fmt.Errorf("sync journal %s: %w", l.path(), err)
+		l.mu.Lock()
+		l.end = size // nobody reads what lies behind an entry that the disk may not have
+		l.mu.Unlock()
+		return s.err
+	}
+	s.done = all
+	l.step("appended")
 	return nil
 }

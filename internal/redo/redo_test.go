@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -203,6 +204,77 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestTogether has many write at once: one sync is for all that have written before it.
+func TestTogether(t *testing.T) {
+	const writers = 50
+	l := open(t, t.TempDir(), "one")
+	must(t, l.Write("first", nil))
+	appended, syncs, began, all := 0, 0, make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	l.Hear(func(step string) {
+		mu.Lock()
+		switch step {
+		case "append":
+			if appended++; appended == writers {
+				close(all)
+			}
+		case "sync":
+			syncs++
+		}
+		first := step == "sync" && syncs == 1
+		mu.Unlock()
+		if first {
+			close(began)
+			<-all
+		}
+	})
+	var wait sync.WaitGroup
+	write := func(i int) {
+		if err := l.Write(strconv.Itoa(i), []byte{byte(i)}); err != nil {
+			t.Error(err)
+		}
+	}
+	wait.Go(func() { write(0) })
+	<-began // it is at its sync, and the others have not written
+	for i := 1; i < writers; i++ {
+		wait.Go(func() { write(i) })
+	}
+	wait.Wait()
+	if syncs != 2 {
+		t.Errorf("%d syncs for %d writers", syncs, writers)
+	}
+}
+
+// TestSyncFails: what the disk may not have nobody is told to be there, not by a later sync either, of which the kernel
+// says nothing any more; and what comes then does not lie behind it.
+func TestSyncFails(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, "one")
+	must(t, l.Write("before", []byte("x")))
+	l.Hear(func(step string) {
+		if step == "sync" {
+			must(t, l.file.Close())
+		}
+	})
+	if err := l.Write("a", []byte("x")); err == nil {
+		t.Fatal("written without a sync")
+	}
+	if err := l.sync(l.count); err == nil {
+		t.Error("it is told to be there by another sync")
+	}
+	l.Hear(func(string) {})
+	f, err := os.OpenFile(filepath.Join(dir, fileName), os.O_RDWR, 0)
+	must(t, err)
+	l.file = f
+	must(t, l.Write("after", []byte("y")))
+	if len(l.names) != 1 || l.end > 300 {
+		t.Errorf("the journal has %v and ends at %d", l.names, l.end)
+	}
+	must(t, os.Remove(filepath.Join(dir, "after")))
+	open(t, dir, "two")
+	want(t, "after a loss of power", files(t, dir), map[string]string{"before": "x", "a": "x", "after": "y"})
+}
+
 // TestSameBoot has whoever wrote the files otherwise be right as long as the machine runs, and when the journal was
 // begun anew.
 func TestSameBoot(t *testing.T) {
@@ -230,6 +302,7 @@ func TestProcess(t *testing.T) {
 	must(t, err)
 	l, err := Open(dir, "two")
 	must(t, err)
+	l.full = 8 * maxEntry
 	l.Hear(func(string) {
 		if left--; left < 0 {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -306,7 +379,7 @@ func TestFullDisk(t *testing.T) {
 	if err := l.Write("a", []byte("x")); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("without room for the journal: %v", err)
 	}
-	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "size=300k"))
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "size=1300k"))
 	must(t, l.Write("a", []byte("kept")))
 	if err := l.Write("a", []byte(strings.Repeat("x", 1<<20))); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("without room for the file: %v", err)
