@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"probes":   {},
 	"eviction": {"internal/patience", "internal/quantity"},
 	"systemd":  {},
-	"install":  {"internal/atomicfile", "systemd"},
+	"install":  {"internal/atomicfile", "internal/command", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import
 	"cri": {
 		"cgroups", "cni", "internal/atomicfile", "internal/disk", "internal/excerpt", "internal/filetree", "internal/keylock",

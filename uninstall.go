@@ -80,7 +80,8 @@ func (u *uninstalling) run(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can uninstall: sudo berth uninstall, or --dry-run to see what it does")
 	}
-	if err := forgetUpgrades(in.Layout, false); err != nil {
+	upgrades := filepath.Join(in.Layout.Libexec, upgradesDir)
+	if err := forgetUpgrades(upgrades, false); err != nil {
 		return err
 	}
 	if err := u.end(ctx, filepath.Join(in.Layout.Bin, "berth"), args, c); err != nil {
@@ -95,7 +96,7 @@ func (u *uninstalling) run(ctx context.Context) error {
 			return fmt.Errorf("%w; nothing was uninstalled, and it can be run again", err)
 		}
 	}
-	if err := forgetUpgrades(in.Layout, true); err != nil {
+	if err := forgetUpgrades(upgrades, true); err != nil {
 		return err
 	}
 	if _, err := in.Remove(); err != nil {
@@ -133,8 +134,7 @@ const upgradesDir = "upgrade"
 
 // forgetUpgrades refuses to go on while an upgrade is not finished, and, when it is meant, removes what is kept of the
 // last one.
-func forgetUpgrades(l install.Layout, meant bool) error {
-	dir := filepath.Join(l.Libexec, upgradesDir)
+func forgetUpgrades(dir string, meant bool) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -34,7 +34,7 @@ import (
 type upgrading struct {
 	proof            release.Proof
 	resume, rollback bool
-	dryRun           bool
+	forget, dryRun   bool
 	binDir, rootDir  string
 	restart          string
 	ready            time.Duration
@@ -45,20 +45,27 @@ type upgrading struct {
 func upgradeCommand(runDir func() string) *cobra.Command {
 	u := upgrading{}
 	cmd := &cobra.Command{
-		Use: "upgrade FILE | --resume | --rollback", Short: "Replace berth on this machine by another version, with a way back",
+		Use: "upgrade FILE | --resume | --rollback | --forget", Short: "Replace berth on this machine by another version, with a way back",
 		Long: `Replace the programs by those of a release: a tar.gz with the programs, berth itself with berth-helper beside it, or a package, which dpkg
 or rpm installs. A digest (--sha256, or a SHA256SUMS beside the file) or a signature has to say that it is the release that is meant.
 
 The agent is stopped, its records are copied, the files are replaced, and the new agent is waited for; pods go on running. When it is not
 ready in time, the old programs and records come back by themselves. What is done is recorded before it is done: after this command was
-killed, the next one finishes that first, or takes it back with --rollback. --rollback also takes back the last upgrade.`,
+killed, the next one finishes that first, or takes it back with --rollback. --rollback also takes back the last upgrade, for which the
+version before is kept until the next one or --forget. Where dpkg has installed berth, dpkg installs the version before again.`,
 		Example: "  berth upgrade berth_1.2.0_amd64.tar.gz\n  berth upgrade --sha256 3f0a... berth_1.2.0_amd64.deb\n" +
 			"  berth upgrade --signature berth.sig --key release.pem berth.tar.gz\n  berth upgrade --rollback",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u.runDir, u.out = runDir(), cmd.OutOrStdout()
-			if wanted := len(args) == 1; wanted == (u.resume || u.rollback) || u.resume && u.rollback {
-				return cli.Usage(errors.New("one of a FILE, --resume and --rollback must be given"))
+			wanted := 0
+			for _, one := range []bool{len(args) == 1, u.resume, u.rollback, u.forget} {
+				if one {
+					wanted++
+				}
+			}
+			if wanted != 1 {
+				return cli.Usage(errors.New("one of a FILE, --resume, --rollback and --forget must be given"))
 			}
 			return u.run(cmd.Context(), slices.Concat(args, []string{""})[0])
 		},
@@ -70,6 +77,7 @@ killed, the next one finishes that first, or takes it back with --rollback. --ro
 	f.BoolVar(&u.proof.Insecure, "insecure", false, "install what nothing has proven to be the release that is meant, too")
 	f.BoolVar(&u.resume, "resume", false, "finish an upgrade that was cut off")
 	f.BoolVar(&u.rollback, "rollback", false, "take back an upgrade that was cut off, or the last one")
+	f.BoolVar(&u.forget, "forget", false, "remove what is kept for the way back from the last upgrade")
 	f.BoolVar(&u.dryRun, "dry-run", false, "check the file and say what would be done, and do nothing")
 	f.StringVar(&u.binDir, "bin-dir", "", "directory of the programs, where neither berth install nor a package has put them")
 	f.StringVar(&u.rootDir, "root-dir", "", "root directory of the agent (default that of the agent that runs, or /var/lib/berth)")
@@ -128,6 +136,12 @@ func (u *upgrading) run(ctx context.Context, file string) error {
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("programs are replaced for the whole machine, which root may: sudo berth upgrade")
+	}
+	if u.forget {
+		if u.dryRun {
+			return nil
+		}
+		return forgetUpgrades(t.dir, true)
 	}
 	if u.runDir, err = filepath.Abs(u.runDir); err != nil {
 		return fmt.Errorf("--run-dir: %w", err)
@@ -228,6 +242,11 @@ func (u *upgrading) begin(ctx context.Context, all *upgrade.Upgrades, t *target,
 	if u.dryRun {
 		return nil
 	}
+	if r.Kind == release.Deb {
+		if j.Before, err = keepPackage(ctx, filepath.Join(t.dir, upgrade.PackagesName), n.Program); err != nil {
+			return err
+		}
+	}
 	return u.watching(ctx, n, func() error { return all.Run(ctx, j, n) })
 }
 
@@ -254,10 +273,7 @@ func (u *upgrading) job(ctx context.Context, t *target, r *release.Release, stag
 		if !t.packaged {
 			return j, fmt.Errorf("berth is here without a package (%s): upgrade it by a tar.gz, or take it away first", t.programs["berth"])
 		}
-		for _, name := range slices.Backward(release.Programs) {
-			j.Files = append(j.Files, upgrade.File{Path: t.programs[name], Mode: 0o755})
-		}
-		j.Package = r.File
+		j.Package, j.Files, j.To = r.File, packagedFiles(t.programs), versionOfPackage(ctx, r)
 		return j, nil
 	}
 	if t.packaged {

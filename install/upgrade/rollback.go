@@ -116,8 +116,27 @@ func (u *Upgrades) returned(ctx context.Context, r *record, n Node) error {
 		}
 	}
 	release()
+	u.before("reinstall")
+	r.reinstall(ctx, n, u.tell)
 	u.tell("start " + name(r.From) + ", and wait until it is ready")
 	return n.Start(ctx, r.program().Path)
+}
+
+// reinstall has the packager know what is there again, and put back what else its package has brought. The files that
+// count are back already: where it cannot, the old version runs all the same.
+func (r *record) reinstall(ctx context.Context, n Node, tell func(string)) {
+	if !r.Called {
+		return
+	}
+	err := errors.New("no package of it is kept")
+	if r.Before != "" {
+		tell("have the packager install " + name(r.From) + " again")
+		err = n.Install(ctx, r.Before)
+	}
+	if err != nil {
+		tell(fmt.Sprintf("the packager takes this machine's berth for %s still: install the package of %s when you have it (%v)",
+			name(r.To), name(r.From), err))
+	}
 }
 
 // untouched says that every file is what it was.

@@ -77,10 +77,10 @@ func (u *Upgrades) drop(r *record) error {
 			return fmt.Errorf("undo preparation of %s: %w", f.Path, err)
 		}
 	}
-	u.unstage()
 	if err := errors.Join(os.RemoveAll(u.at(storesName+atomicfile.Part)), remove(u.at(underWayName))); err != nil {
 		return fmt.Errorf("forget upgrade: %w", err)
 	}
+	u.sweep()
 	return nil
 }
 
@@ -129,6 +129,7 @@ func (u *Upgrades) replace(ctx context.Context, r *record, n Node) error {
 	if err := n.Owns(r.Files, false); err != nil {
 		return err
 	}
+	r.Called = r.Package != ""
 	if err := u.to(r, Swapping); err != nil {
 		return err
 	}
@@ -195,7 +196,6 @@ func (u *Upgrades) finish(r *record) error {
 			return fmt.Errorf("finish upgrade: %w", err)
 		}
 	}
-	u.unstage()
 	u.before("settle")
 	err := os.Rename(u.at(underWayName), u.at(settledName))
 	if err == nil {
@@ -204,6 +204,7 @@ func (u *Upgrades) finish(r *record) error {
 	if err != nil {
 		return fmt.Errorf("finish upgrade: %w", err)
 	}
+	u.sweep()
 	u.tell(name(r.To) + " runs; `berth upgrade --rollback` goes back to " + name(r.From))
 	return nil
 }

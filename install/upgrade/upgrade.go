@@ -51,8 +51,10 @@ type Job struct {
 	Files []File `json:"files"`
 	// Stores are files, and directories of files, that a version of the program writes its own way; absolute.
 	Stores []string `json:"stores"`
-	// Package has the packager install this file, instead of files being replaced one by one.
+	// Package has the packager install this file, instead of files being replaced one by one, and Before is a package
+	// below [PackagesName] by which it goes back; "": there is none, and the files alone go back.
 	Package string `json:"package,omitempty"`
+	Before  string `json:"before,omitempty"`
 	// Node is for who knows the node: how it is stopped and started.
 	Node json.RawMessage `json:"node"`
 }
@@ -66,6 +68,8 @@ type record struct {
 	Restore bool `json:"restore,omitempty"`
 	// Late says that the upgrade was done when it was taken back.
 	Late bool `json:"late,omitempty"`
+	// Called says that the packager may have begun to install the package.
+	Called bool `json:"called,omitempty"`
 }
 
 const (
@@ -80,6 +84,10 @@ const (
 	storesName   = "stores"
 	lockName     = "lock"
 	stageName    = "release"
+
+	// PackagesName is the directory, in that of upgrades, of packages of what was there: each is kept while a record
+	// names it.
+	PackagesName = "packages"
 
 	// Staged is a new file that does not have its name yet, Previous the one that had it, and back that one on its way
 	// back.
@@ -156,7 +164,27 @@ func (u *Upgrades) Stage() (string, error) {
 	return dir, nil
 }
 
-func (u *Upgrades) unstage() { _ = os.RemoveAll(u.at(stageName)) }
+// sweep removes what was unpacked of a release, and packages that no record names.
+func (u *Upgrades) sweep() {
+	_ = os.RemoveAll(u.at(stageName))
+	used := map[string]bool{}
+	for _, name := range []string{underWayName, settledName} {
+		r, err := u.read(name)
+		if err != nil {
+			return // it may name any of them
+		}
+		if r != nil {
+			used[r.Before] = true
+		}
+	}
+	all, _ := os.ReadDir(u.at(PackagesName))
+	for _, d := range all {
+		if path := filepath.Join(u.at(PackagesName), d.Name()); !used[path] {
+			_ = os.RemoveAll(path)
+		}
+	}
+	_ = os.Remove(u.at(PackagesName)) // it stays while it has one
+}
 
 // read reads a record; nil when there is none.
 func (u *Upgrades) read(name string) (*record, error) {
@@ -202,6 +230,9 @@ func (j *Job) check() error {
 		if !filepath.IsAbs(f.Path) || f.Path != filepath.Clean(f.Path) {
 			return fmt.Errorf("the path %q is not absolute and clean", f.Path)
 		}
+	}
+	if j.Before != "" && (!filepath.IsAbs(j.Before) || j.Before != filepath.Clean(j.Before)) {
+		return fmt.Errorf("the package %q is not absolute and clean", j.Before)
 	}
 	for _, s := range j.Stores {
 		if !filepath.IsAbs(s) || s != filepath.Clean(s) {
@@ -264,10 +295,10 @@ func (u *Upgrades) Forget() error {
 			}
 		}
 	}
-	u.unstage()
 	if err := errors.Join(os.RemoveAll(u.at(storesName)), remove(u.at(settledName)), remove(u.at(lockName))); err != nil {
 		return fmt.Errorf("forget upgrade: %w", err)
 	}
+	u.sweep()
 	_ = os.Remove(u.dir) // it stays when somebody has put something there
 	return nil
 }

@@ -236,6 +236,67 @@ func TestPackage(t *testing.T) {
 	}
 }
 
+// TestPackageBefore: the packager itself brings back what it has replaced, from a package that is kept as long as it
+// may be wanted, and one that cannot be installed does not keep the old version from running.
+func TestPackageBefore(t *testing.T) {
+	for name, c := range map[string]struct {
+		to, kept, unit string
+		want           error
+	}{
+		"done": {"new", "old", "new", nil}, "never ready": {"broken", "old", "old", ErrRolledBack},
+		"no package": {"broken", "", "broken", ErrRolledBack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, t.TempDir(), c.to)
+			u := m.open(t)
+			dir := u.at(PackagesName)
+			write(t, filepath.Join(dir, "of an upgrade that was cut off"), "x")
+			j := m.job()
+			isUnit := func(f File) bool { return strings.HasSuffix(f.Path, "unit") }
+			j.Package, j.Files = m.at("release/bin/berth"), slices.DeleteFunc(j.Files, isUnit)
+			j.Before = filepath.Join(dir, "old.deb")
+			if c.kept != "" {
+				write(t, j.Before, c.kept)
+			}
+			if err := u.Run(t.Context(), j, m); !errors.Is(err, c.want) {
+				t.Errorf("error is %v", err)
+			}
+			if has := read(m.at("unit")); has != c.unit {
+				t.Errorf("of the package's other files there is %q", has)
+			}
+			left, _ := os.ReadDir(dir)
+			if kept := c.want == nil; kept != (len(left) == 1) {
+				t.Errorf("packages that are kept: %v", left)
+			}
+			if c.want != nil {
+				return
+			}
+			must(t, u.Rollback(t.Context(), m))
+			if running, unit := read(m.at("running")), read(m.at("unit")); running != "old" || unit != "old" {
+				t.Errorf("taken back, %q runs by %q", running, unit)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the directory of packages stays: %v", err)
+			}
+		})
+	}
+}
+
+// TestPackagerNotCalled: where the packager was not called it is not called on the way back either, as on a full disk.
+func TestPackagerNotCalled(t *testing.T) {
+	m := newMachine(t, t.TempDir(), "new")
+	u := m.open(t)
+	j := m.job()
+	j.Package, j.Before, j.Stores = m.at("release/bin/berth"), u.at(PackagesName+"/old.deb"), append(j.Stores, m.at("state/store/below a file"))
+	write(t, j.Before, "from the packager")
+	if err := u.Run(t.Context(), j, m); err == nil {
+		t.Error("a store that cannot be is copied")
+	}
+	if has := read(m.at("bin/berth")); has != "old" {
+		t.Errorf("the program is %q", has)
+	}
+}
+
 // TestStuck: an agent that does not end is left alone.
 func TestStuck(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "new")
