@@ -131,7 +131,7 @@ func probes(starting bool) []probe {
 	var all []probe
 	for _, list := range [][]probe{
 		systemProbes(), namespaceProbes(), cgroupProbes(), filesystemProbes(), rootProbes(), networkProbes(), bridgeProbes(), podNetworkProbes(),
-		processProbes(), securityProbes(), hostProbes(), diskProbes(), neighbourProbes(starting), podProbes(),
+		processProbes(), securityProbes(), hostProbes(), diskProbes(), neighbourProbes(starting), packageProbes(), podProbes(),
 	} {
 		all = append(all, list...)
 	}

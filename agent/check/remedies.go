@@ -25,7 +25,9 @@ func remedies() map[string]string {
 			"come along. `berth runtime` is for a kubelet that is to stay.",
 		"berth": "stop the other one, or give this one --run-dir, --root-dir, --log-dir, --cgroup-root, --bridge-name and --pod-cidr of its own.",
 		"ports": "stop who has the port, or give the agent another one by the flag that is named, 0 for none.",
-		"disk":  "give --root-dir a disk of its own, an SSD at best; look at what else writes with iostat -x 1.",
-		"room":  "berth prune --dry-run shows what is no longer needed; else give --root-dir a larger disk.",
+		"package": "install the package of the version that is to run (dpkg --install, rpm --upgrade --oldpackage), which puts all of its files " +
+			"back; pods go on.",
+		"disk": "give --root-dir a disk of its own, an SSD at best; look at what else writes with iostat -x 1.",
+		"room": "berth prune --dry-run shows what is no longer needed; else give --root-dir a larger disk.",
 	}
 }

@@ -1,0 +1,21 @@
+package check
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestAltered(t *testing.T) {
+	for said, want := range map[string][]string{
+		"": nil, "missing     /usr/share/man/man1/berth.1\n": nil,
+		"??5?????? c /etc/berth/x\n??5??????   /usr/bin/berth\n??5??????   /lib/berth\nmissing   /a (Permission denied)\n": {
+			"/etc/berth/x", "/lib/berth", "/usr/bin/berth",
+		},
+		".......T.    /usr/bin/a\nS.5....T.    /usr/bin/berth\nS.5....T.  d /usr/share/doc/b\nmissing    /c\n": {"/usr/bin/berth", "/usr/share/doc/b"},
+		"package berth is not installed\nxx5\n": nil,
+	} {
+		if got := altered(said); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, not %q", said, got, want)
+		}
+	}
+}
