@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -119,6 +120,50 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// kubeletUnits are kubelet's unit and the drop-in of kubeadm's package, without what is only said to people.
+var kubeletUnits = map[string]string{
+	"kubelet.service": `[Unit]
+Description=kubelet: The Kubernetes Node Agent
+Documentation=https://kubernetes.io/docs/
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart=/usr/bin/kubelet
+Restart=always
+StartLimitInterval=0
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+`,
+	"kubelet.service.d/10-kubeadm.conf": `[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`,
+}
+
+// TestDropIn: one command is left, and neither berth's own unit nor the runtime alone runs beside it.
+func TestDropIn(t *testing.T) {
+	agent := AgentService("/usr/bin/berth", "--config", "/var/lib/kubelet/config.yaml")
+	got := agent.DropIn()
+	for _, want := range []string{
+		"ExecStart=\n", "ExecStart=/usr/bin/berth agent --config /var/lib/kubelet/config.yaml\n", "Conflicts=berth-runtime.service berth.service\n",
+		"RestartSec=1s\n", "KillMode=process\n",
+	} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("not once %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(agent.Unit(), "berth.service") {
+		t.Error("the unit speaks of itself")
+	}
+}
+
 // TestVerify has systemd itself read the units.
 func TestVerify(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -133,8 +178,8 @@ func TestVerify(t *testing.T) {
 	agent, runtime := AgentService(binary), RuntimeService(binary)
 	files := map[string]string{
 		AgentName: agent.Unit(), RuntimeName: runtime.Unit(), SliceName: Slice(), KubeletDropIn: agent.DropIn(),
-		"kubelet.service": "[Service]\nExecStart=/bin/false\n",
 	}
+	maps.Copy(files, kubeletUnits)
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -144,7 +189,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	for name := range files {
-		if name == KubeletDropIn {
+		if strings.HasSuffix(name, ".conf") {
 			continue // it is read with its unit
 		}
 		cmd := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", filepath.Join(dir, name))

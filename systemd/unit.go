@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -65,7 +66,9 @@ func (s *Service) DropIn() string {
 	var b strings.Builder
 	b.WriteString("# berth runs as this unit, in place of the program that the unit names.\n")
 	settings := []setting{{"The command of the unit itself is not run.", "ExecStart", ""}}
-	section(&b, "Unit", s.unit()[1:])
+	other := *s
+	other.Conflicts = append(slices.Clone(s.Conflicts), AgentName) // what berth's own unit says of the others
+	section(&b, "Unit", other.unit()[1:])
 	section(&b, "Service", append(settings, s.service()...))
 	b.WriteString(notSandboxed)
 	return b.String()
@@ -85,7 +88,7 @@ func (s *Service) unit() []setting {
 		out = append(out, setting{"", "Before", strings.Join(s.Before, " ")})
 	}
 	if len(s.Conflicts) > 0 {
-		out = append(out, setting{"The two have the same directories: one at a time.", "Conflicts", strings.Join(s.Conflicts, " ")})
+		out = append(out, setting{"They have the same directories: one at a time.", "Conflicts", strings.Join(s.Conflicts, " ")})
 	}
 	return append(out, setting{"A node whose agent gave up restarting is a lost node.", "StartLimitIntervalSec", "0"})
 }
