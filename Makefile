@@ -54,6 +54,7 @@ build-test: build ## what the system tests run
 
 test: build-test ## every test; as root also those on the real kernel
 	$(GO) test -tags seccomp -timeout 30m ./...
+	$(GO) test -C packaging .
 
 test-long: build-test ## the system tests at their full length: more kills of the agent, and every field with another runtime
 	BERTH_TEST_LONG=1 $(GO) test -count=1 -tags seccomp -timeout 60m ./test/system

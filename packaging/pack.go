@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +67,10 @@ if [ -d /run/systemd/system ]; then
 	/lib/systemd/systemd-sysctl 90-berth.conf || true
 	if [ -f /usr/libexec/berth/.installed ]; then
 		systemctl try-restart berth.service berth-runtime.service || true
+		# By the drop-in, kubelet.service is berth, too.
+		if systemctl show -p ExecStart kubelet.service 2>/dev/null | grep -q 'path=/usr/bin/berth '; then
+			systemctl try-restart kubelet.service || true
+		fi
 	elif [ -x /usr/sbin/policy-rc.d ] && ! /usr/sbin/policy-rc.d berth start; then
 		systemctl enable berth.service || true
 	elif berth check >/run/berth-check 2>&1; then
@@ -89,11 +94,17 @@ case "$1" in
 remove | 0)
 	if [ -d /run/systemd/system ]; then
 		systemctl disable --now berth.service berth-runtime.service || true
+		if systemctl show -p ExecStart kubelet.service 2>/dev/null | grep -q 'path=/usr/bin/berth '; then
+			systemctl disable --now kubelet.service || true
+			echo "kubelet.service was berth, and is disabled: its drop-in names a program that is gone" >&2
+		fi
 		# Nobody stops a slice whose unit is gone. Processes in it would end with it, and are not ours to end.
 		if [ -z "$(find /sys/fs/cgroup/berth.slice /sys/fs/cgroup/systemd/berth.slice -name cgroup.procs -exec cat {} + 2>/dev/null)" ]; then
 			systemctl stop berth.slice || true
 		fi
 	fi
+	# What the last upgrade has kept for the way back.
+	berth upgrade --forget || true
 	rm -f /usr/libexec/berth/.installed
 	;;
 esac
@@ -135,12 +146,7 @@ func (j *job) pack(format string, all []file) error {
 		Deb: nfpm.Deb{Compression: "xz"},
 		RPM: nfpm.RPM{Compression: "xz", BuildHost: "berth", Summary: info.Description},
 	}
-	for _, f := range all {
-		info.Contents = append(info.Contents, &files.Content{
-			Source: f.from, Destination: f.path,
-			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: j.time},
-		})
-	}
+	info.Contents = j.contents(format, all)
 	packager, err := nfpm.Get(format)
 	if err != nil {
 		return err
@@ -149,6 +155,52 @@ func (j *job) pack(format string, all []file) error {
 		return err
 	}
 	return j.write(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// contents are the files, each where a format's distributions have it, and the directories that go with them.
+func (j *job) contents(format string, all []file) files.Contents {
+	own := map[string]bool{}
+	var out files.Contents
+	for _, f := range all {
+		path := place(format, f.path)
+		out = append(out, &files.Content{
+			Source: f.from, Destination: path,
+			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: j.time},
+		})
+		for dir := filepath.Dir(path); owned(format, dir); dir = filepath.Dir(dir) {
+			own[dir] = true
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(own)) {
+		out = append(out, &files.Content{
+			Destination: dir, Type: files.TypeDir,
+			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: j.time},
+		})
+	}
+	return out
+}
+
+// owned says whether a directory goes with its last file: one of berth's name, or below it. rpm removes the directories
+// that a package names, and no others, so that it is told of those of shells, too, which a machine need not have: they
+// go when nobody else names them. dpkg finds out by itself.
+func owned(format, dir string) bool {
+	if strings.Contains(dir+"/", "/berth/") {
+		return true
+	}
+	for _, shell := range []string{"/usr/share/bash-completion/", "/usr/share/fish/", "/usr/share/zsh/"} {
+		if strings.HasPrefix(dir+"/", shell) {
+			return format == "rpm"
+		}
+	}
+	return false
+}
+
+// place is where a file is on a machine of a format's: zsh looks for completions elsewhere there.
+func place(format, path string) string {
+	if name, ok := strings.CutPrefix(path, "/usr/share/zsh/vendor-completions/"); ok && format == "rpm" {
+		return "/usr/share/zsh/site-functions/" + name
+	}
+	return path
 }
 
 // write makes a file of the output.
