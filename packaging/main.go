@@ -21,6 +21,7 @@ type job struct {
 	version string // a git description
 	arch    string // Go's name
 	time    time.Time
+	formats []string // of packages
 }
 
 func main() {
@@ -30,10 +31,11 @@ func main() {
 	flag.StringVar(&j.out, "out", "dist", "directory that packages are written to")
 	flag.StringVar(&j.version, "version", "", "version, as git describe prints it")
 	flag.StringVar(&j.arch, "arch", "amd64", "amd64 or arm64")
+	formats := flag.String("formats", "deb,rpm", "kinds of packages, beside the tarball")
 	flag.Int64Var(&epoch, "epoch", 0, "time of every file, in seconds since 1970 (SOURCE_DATE_EPOCH)")
 	sums := flag.Bool("sums", false, "write the checksums of what is in the directory, and nothing else")
 	flag.Parse()
-	j.time = time.Unix(epoch, 0).UTC()
+	j.time, j.formats = time.Unix(epoch, 0).UTC(), strings.Split(*formats, ",")
 	err := j.run(*sums)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "packaging:", err)
@@ -69,7 +71,7 @@ func (j *job) run(sums bool) error {
 	if err := j.tarball(files); err != nil {
 		return fmt.Errorf("make tarball: %w", err)
 	}
-	for _, format := range []string{"deb", "rpm"} {
+	for _, format := range j.formats {
 		if err := j.pack(format, files); err != nil {
 			return fmt.Errorf("make %s: %w", format, err)
 		}
