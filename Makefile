@@ -16,10 +16,10 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build build-test deps run clean-node test race sanitize test-long test-vm csi-sanity csi-powercut package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
 build: ## bin/berth, bin/berth-helper and bin/berth-wasm
 	@.ci/deps build
@@ -66,11 +66,30 @@ VM_CUTS ?= 10
 
 test-vm: ## the package on a virtual machine: installed, rebooted, power cut, upgraded, disk filled, removed
 	@.ci/deps build vm
-	[ -e $(VM_OLD) ] || ARCHES=amd64 GO='$(GO)' VERSION=v0.0.1 packaging/build $(dir $(VM_OLD))
-	ARCHES=amd64 GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
+	[ -e $(VM_OLD) ] || ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.1 packaging/build $(dir $(VM_OLD))
+	ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(test/vm/image) && VM_IMAGE=$$image VM_OLD=$(abspath $(VM_OLD)) VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
-		VM_CUTS=$(VM_CUTS) $(GO) test -count=1 -timeout 120m -v ./test/vm
+		VM_CUTS=$(VM_CUTS) $(GO) test -count=1 -timeout 180m -v -run 'TestMachine|TestTarball' ./test/vm
+
+test-vm-short: ## the package on a virtual machine: installed, a pod asked from outside, removed without a trace
+	@.ci/deps build vm
+	ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
+	image=$$(test/vm/image) && VM_IMAGE=$$image VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
+		$(GO) test -count=1 -timeout 30m -v -run TestShort ./test/vm
+
+# What the tests of test/system call beside the packages of every such machine.
+V2_PACKAGES := iptables iputils-ping libseccomp2 psmisc strace uidmap
+V2_DRIVER   ?= cgroupfs
+V2_TESTS    ?=
+
+test-v2: build-test ## tests of what cgroup v2 does otherwise, each on a virtual machine; V2_TESTS are some, V2_DRIVER may be systemd
+	@.ci/deps vm
+	$(GO) test -c -tags seccomp -o bin/test/system.test ./test/system
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
+	image=$$(VM_PACKAGES='$(V2_PACKAGES)' test/vm/image) && VM_IMAGE=$$image VM_GUEST=$(CURDIR)/bin/vm/guest VM_SYSTEM=$(CURDIR)/bin \
+		VM_TESTS='$(V2_TESTS)' VM_DRIVER=$(V2_DRIVER) $(GO) test -count=1 -timeout 240m -v -run TestSystem ./test/vm
 
 race: ## the tests of what is concurrent, with the race detector
 	@.ci/deps build test

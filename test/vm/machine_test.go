@@ -25,7 +25,8 @@ type machine struct {
 	t     *testing.T
 	image string // directory of vmlinuz, initrd and the disk that the machine's own begins as
 	dir   string
-	port  int // of this machine's loopback, which is 8080 of the virtual one
+	// Ports of this machine's loopback, which are 8080 and 10250 of the virtual one.
+	port, kubelet int
 
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -53,10 +54,12 @@ type (
 func newMachine(t *testing.T, files string) *machine {
 	t.Helper()
 	m := &machine{t: t, image: os.Getenv("VM_IMAGE"), dir: t.TempDir()}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	m.must(err)
-	m.port = l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	for _, port := range []*int{&m.port, &m.kubelet} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		m.must(err)
+		defer l.Close() // both are taken until both are known
+		*port = l.Addr().(*net.TCPAddr).Port
+	}
 	m.host("mke2fs", "-q", "-t", "ext4", "-d", files, m.path("files.raw"), "512M")
 	m.host("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.image, "disk.raw"), m.path("disk.qcow2"))
 	t.Cleanup(func() {
@@ -97,7 +100,8 @@ func (m *machine) boot() {
 			"net.ifnames=0 systemd.show_status=no",
 		"-drive", "file="+m.path("disk.qcow2")+",format=qcow2,if=virtio,cache=writeback",
 		"-drive", "file="+m.path("files.raw")+",format=raw,if=virtio,readonly=on",
-		"-netdev", fmt.Sprintf("user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:8080", m.port),
+		"-netdev", fmt.Sprintf("user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:8080,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:10250",
+			m.port, m.kubelet),
 		"-device", "virtio-net-pci,netdev=n,romfile=", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 		"-chardev", "socket,id=port,server=on,wait=off,path="+m.path("port"), "-device", "virtserialport,chardev=port,name=berth",
 		"-serial", "file:"+m.path("console"))

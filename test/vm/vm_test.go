@@ -3,6 +3,7 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -55,10 +56,13 @@ func provide(t *testing.T) (dir string, file []byte) {
 		}
 	}
 	dir = t.TempDir()
-	for from, to := range map[string]string{"VM_OLD": "old.deb", "VM_NEW": "new.deb", "VM_GUEST": "guest"} {
-		data, err := os.ReadFile(os.Getenv(from))
-		must(err)
-		must(os.WriteFile(filepath.Join(dir, to), data, 0o755))
+	next := os.Getenv("VM_NEW")
+	old := cmp.Or(os.Getenv("VM_OLD"), next)
+	for to, from := range map[string]string{
+		"old.deb": old, "new.deb": next, "guest": os.Getenv("VM_GUEST"),
+		"old.tar.gz": strings.TrimSuffix(old, ".deb") + ".tar.gz", "new.tar.gz": strings.TrimSuffix(next, ".deb") + ".tar.gz",
+	} {
+		copyFile(t, from, filepath.Join(dir, to))
 	}
 	busybox, err := exec.LookPath("busybox")
 	must(err)
@@ -96,32 +100,55 @@ func provide(t *testing.T) (dir string, file []byte) {
 }
 
 // TestMachine is the life of berth on one machine, as its administrator sees it. VM_IMAGE is what test/vm/image prints,
-// VM_OLD and VM_NEW two releases as Debian packages, VM_GUEST the program of test/vm/guest; VM_CUTS is how often the
-// power is cut.
+// VM_OLD and VM_NEW two releases as Debian packages with their tarballs beside them, VM_GUEST the program of
+// test/vm/guest; VM_CUTS is how often the power is cut.
 func TestMachine(t *testing.T) {
-	if os.Getenv("VM_IMAGE") == "" {
+	life := born(t)
+	life.steps(t, []step{
+		{"install", life.install},
+		{"pod", life.pod},
+		{"reboot", life.rebooted},
+		{"upgrade", life.upgraded},
+		{"rollback", life.rolledBack},
+		{"kubelet", life.kubelet},
+		{"cuts", life.cuts},
+		{"full disk", life.full},
+		{"uninstall", life.uninstall},
+	})
+}
+
+// TestShort is what every change can be held to: it is installed, runs a pod, and leaves nothing.
+func TestShort(t *testing.T) {
+	life := born(t)
+	life.steps(t, []step{{"install", life.install}, {"pod", life.pod}, {"uninstall", life.uninstall}})
+}
+
+// born is a machine that has booted for the first time.
+func born(t *testing.T) *life {
+	t.Helper()
+	if os.Getenv("VM_IMAGE") == "" || os.Getenv("VM_NEW") == "" {
 		t.Skip("needs a virtual machine: make test-vm")
 	}
 	dir, file := provide(t)
 	m := newMachine(t, dir)
 	m.boot()
-	life := life{machine: m, file: file}
-	for _, step := range []struct {
-		name string
-		do   func(t *testing.T)
-	}{
-		{"install", life.install},
-		{"pod", life.pod},
-		{"reboot", life.rebooted},
-		{"upgrade", life.upgraded},
-		{"cuts", life.cuts},
-		{"full disk", life.full},
-		{"uninstall", life.uninstall},
-	} {
-		ok := t.Run(step.name, func(t *testing.T) {
+	return &life{machine: m, file: file}
+}
+
+// A step of a machine's life.
+type step struct {
+	name string
+	do   func(t *testing.T)
+}
+
+// steps takes one step after the other, until one fails.
+func (l *life) steps(t *testing.T, all []step) {
+	m := l.machine
+	for _, s := range all {
+		ok := t.Run(s.name, func(t *testing.T) {
 			m.t = t
 			began := time.Now()
-			step.do(t)
+			s.do(t)
 			t.Logf("took %s", time.Since(began).Round(time.Second))
 		})
 		m.t = t
@@ -221,30 +248,6 @@ func (l *life) rebooted(t *testing.T) {
 	l.addresses(t)
 	if n := m.run("cat /var/log/pods/*/site/*.log | grep -c started"); n != "2" {
 		t.Errorf("the logs have %s starts of two", n)
-	}
-}
-
-// upgraded goes to the new release and back, and there again by berth's own command, with a pod that goes on.
-func (l *life) upgraded(t *testing.T) {
-	m := l.machine
-	const process = "pgrep -f '^/bin/busybox httpd'"
-	was := m.run(process)
-	for _, step := range []struct{ release, script string }{
-		{"new", "dpkg -i /run/berth-vm/new.deb"},
-		{"old", "dpkg -i /run/berth-vm/old.deb"},
-		{"new", "berth upgrade --sha256 $(sha256sum </run/berth-vm/new.deb | cut -c 1-64) /run/berth-vm/new.deb"},
-	} {
-		version := m.run("dpkg-deb -f /run/berth-vm/" + step.release + ".deb Version")
-		m.run(step.script)
-		m.await("the service", "systemctl is-active berth && berth pods")
-		l.ready("site")
-		l.serves(t)
-		if got := m.run("dpkg-query -W -f '${Version}' berth"); got != version {
-			t.Errorf("%s is installed, not %s", got, version)
-		}
-		if now := m.run(process); now != was {
-			t.Errorf("after %s the pod's process was %s and is %s", step.script, was, now)
-		}
 	}
 }
 

@@ -1,5 +1,6 @@
 // Guest is what a test has inside of its virtual machine: it executes the commands that come over a port of the
-// machine, and is a registry of images on the machine's loopback.
+// machine, and is a registry of images on the machine's loopback. By the names of berth's programs it is a version of
+// them that never becomes ready.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -39,7 +41,28 @@ type (
 	}
 )
 
+// neverReady is a version of berth whose agent does nothing.
+func neverReady(program string, args []string) error {
+	switch {
+	case len(args) > 0 && args[0] == "version":
+		_, err := fmt.Println(program, "v9.9.9")
+		return err
+	case len(args) > 0 && args[0] == "install":
+		cmd := exec.Command("/usr/local/bin/berth", args...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		return cmd.Run()
+	}
+	time.Sleep(24 * time.Hour) // longer than anybody waits
+	return nil
+}
+
 func main() {
+	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "berth") {
+		if err := neverReady(name, os.Args[1:]); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	if len(os.Args) < 3 || os.Args[1] == "registry" && len(os.Args) < 4 {
 		fmt.Fprintln(os.Stderr, "usage: guest commands PORT | guest registry ADDRESS DIRECTORY")
 		os.Exit(2)

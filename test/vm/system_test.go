@@ -1,0 +1,68 @@
+package vm
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// systemTests are those of test/system whose subject the kernel does another way with cgroup v2 than with v1: what is
+// counted, who is killed, what is heard.
+const systemTests = "ForkBomb InodeBomb LogBomb DiskLimitBombs VolumeBomb EvictionForProcessIDs EvictionOfStarting " +
+	"EvictionOfFilesInMemory EvictionSparesCache DeadGoBeforePods OOMReport OOMReportsOfLimits OOMWithoutLog NodeLimits"
+
+// testLimit is how long a test may take on an emulated machine: ten times of what it takes on one that is idle.
+const testLimit = 20 * time.Minute
+
+// TestSystem runs tests of test/system on machines of their own. VM_SYSTEM has what they run, as `make build-test`
+// makes it, and the tests as a program; VM_TESTS are the tests, without their first word, and VM_DRIVER makes the
+// cgroups.
+func TestSystem(t *testing.T) {
+	from := os.Getenv("VM_SYSTEM")
+	if from == "" || os.Getenv("VM_IMAGE") == "" {
+		t.Skip("needs virtual machines: make test-v2")
+	}
+	dir := t.TempDir()
+	programs := []string{"berth", "berth-helper", "berth-wasm"}
+	more, err := filepath.Glob(filepath.Join(from, "test", "*"))
+	if err != nil || len(more) == 0 {
+		t.Fatalf("nothing in %s: %v", from, err)
+	}
+	for _, path := range more {
+		programs = append(programs, "test/"+filepath.Base(path))
+	}
+	for _, name := range programs {
+		copyFile(t, filepath.Join(from, name), filepath.Join(dir, "bin", name))
+	}
+	copyFile(t, os.Getenv("VM_GUEST"), filepath.Join(dir, "guest"))
+	driver := cmp.Or(os.Getenv("VM_DRIVER"), "cgroupfs")
+	for name := range strings.FieldsSeq(cmp.Or(os.Getenv("VM_TESTS"), systemTests)) {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, dir)
+			m.boot()
+			out, err := m.try(testLimit, fmt.Sprintf(`cd /var/tmp && BERTH_BIN=/run/berth-vm/bin BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER=%s \
+				/run/berth-vm/bin/test/system.test -test.v -test.timeout %s -test.run '^Test%s$'`, driver, testLimit-time.Minute, name))
+			if err != nil || !strings.Contains(out, "--- PASS: Test"+name) {
+				t.Errorf("%v: %s", err, out[max(0, len(out)-20000):])
+			}
+		})
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(to, data, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
