@@ -74,7 +74,7 @@ func (p *Installed) Make(ctx context.Context, program, dir string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("make package of what is installed: %w", err)
 	}
-	defer os.RemoveAll(tree)
+	defer func() { _ = os.RemoveAll(tree) }() // the next sweep has what stays
 	if err := p.build(ctx, tree, path); err != nil {
 		return "", fmt.Errorf("make package of %s %s as it is installed: %w", p.Name, p.Version, err)
 	}
