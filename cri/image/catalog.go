@@ -47,11 +47,14 @@ type nameRecord struct {
 	Target digest.Digest `json:",omitempty"`
 }
 
-func topLayer(r imageRecord) string {
-	if len(r.Layers) == 0 {
+func topLayer(r imageRecord) string { return topOf(r.Layers) }
+
+// topOf is the layer that stands on all others; "" when there is none.
+func topOf(chain []string) string {
+	if len(chain) == 0 {
 		return ""
 	}
-	return r.Layers[len(r.Layers)-1]
+	return chain[len(chain)-1]
 }
 
 func (c *catalog) open(db *store.DB) (err error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/keylock"
 )
 
@@ -131,6 +132,32 @@ func (c *content) write(d digest.Digest, b []byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("keep content %s: %w", d, err)
+	}
+	return nil
+}
+
+// outlive has kept content outlive a loss of power, of an image that is about to have a record. New layers are on the
+// disk before their records say so (the snapshotter's Sync), with whatever was written before them; an image that finds
+// all of its layers here, as one that is pulled again while a container stands on them, has nobody who syncs.
+func (c *content) outlive(kept []digest.Digest, l *layers, top string) error {
+	if !l.carry(top) {
+		return nil
+	}
+	dirs := map[string]bool{}
+	for _, d := range kept {
+		f, err := os.Open(c.blob(d))
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("sync content %s: %w", d, err)
+		}
+		dirs[filepath.Dir(c.blob(d))] = true
+	}
+	for dir := range dirs {
+		if err := atomicfile.SyncDir(dir); err != nil {
+			return fmt.Errorf("sync content: %w", err)
+		}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-node/berth/cri/image/imagetest"
@@ -207,6 +208,23 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("left:\n%s", w.left(t))
 			}
 		})
+	}
+}
+
+// TestOutlive: what is kept of an image is synced where its layers are here, and must be there then; where they are
+// not, it gets to the disk with them.
+func TestOutlive(t *testing.T) {
+	w := newWorld(t)
+	_, names := served(t, twoLayers)
+	img := mustPull(t, w, names[0])
+	absent := digest.FromString("absent")
+	for top, want := range map[string]error{img.TopLayer: os.ErrNotExist, "": os.ErrNotExist, absent.String(): nil} {
+		if err := w.pulls.content.outlive([]digest.Digest{absent}, w.layers, top); !errors.Is(err, want) {
+			t.Errorf("layer %q: %v, not %v", top, err, want)
+		}
+	}
+	if err := w.pulls.content.outlive([]digest.Digest{digest.Digest(img.ID)}, w.layers, img.TopLayer); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -105,6 +105,10 @@ func (im *importer) take(ctx context.Context, a *archive, f archived, tell func(
 			return Image{}, err
 		}
 	}
+	kept := slices.Sorted(maps.Keys(f.keep))
+	if err := im.content.outlive(kept, im.unpacker.layers, topOf(chain)); err != nil {
+		return Image{}, err
+	}
 	u := &unpacking{unpacker: im.unpacker, ref: label(f), tell: tell}
 	for i, desc := range f.layers {
 		diffID := config.RootFS.DiffIDs[i]
@@ -119,7 +123,7 @@ func (im *importer) take(ctx context.Context, a *archive, f archived, tell func(
 		return Image{}, err
 	}
 	return im.images.put(f.id.String(), imageRecord{
-		Manifest: f.manifest, Content: slices.Sorted(maps.Keys(f.keep)), Layers: chain, Config: config,
+		Manifest: f.manifest, Content: kept, Layers: chain, Config: config,
 		PulledAt: time.Now(),
 	}, names)
 }

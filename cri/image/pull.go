@@ -128,6 +128,9 @@ func (p *puller) run(ctx context.Context) (Image, error) {
 		tell: p.tell,
 	}
 	p.lease(layerKeys(chain)...)
+	if err := p.pulls.content.outlive(p.kept, p.pulls.unpacker.layers, topOf(chain)); err != nil {
+		return Image{}, err
+	}
 	for i, l := range doc.Layers {
 		u.add(chain[:i+1], config.RootFS.DiffIDs[i], l, func(ctx context.Context, count func(int)) (packed, error) {
 			return p.pulls.content.open(ctx, l, p.blob(ctx, l), count)
