@@ -179,8 +179,11 @@ systemctl daemon-reload`)
 	}
 	m.run("systemctl start kubelet; rm /etc/kubernetes/manifests/site.yaml")
 	m.await("the pod to be gone", `berth pods && ! berth pods --no-headers | grep '^site-'`)
+	// kubeadm's configuration has systemd make the groups, and berth's own service here makes them by files: what the
+	// driver before has made goes by its name.
 	m.run(`
 systemctl disable --now kubelet
+berth purge --yes --cgroup-driver systemd
 rm -r /etc/systemd/system/kubelet.service.d /usr/lib/systemd/system/kubelet.service* /etc/kubernetes /var/lib/kubelet/config.yaml
 rmdir /var/lib/kubelet
 systemctl daemon-reload

@@ -39,13 +39,17 @@ func TestSystem(t *testing.T) {
 		copyFile(t, filepath.Join(from, name), filepath.Join(dir, "bin", name))
 	}
 	copyFile(t, os.Getenv("VM_GUEST"), filepath.Join(dir, "guest"))
+	// The tests find all else from the directory that go test runs them in.
+	if err := os.MkdirAll(filepath.Join(dir, "test/system"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	driver := cmp.Or(os.Getenv("VM_DRIVER"), "cgroupfs")
 	for name := range strings.FieldsSeq(cmp.Or(os.Getenv("VM_TESTS"), systemTests)) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, dir)
 			m.boot()
-			out, err := m.try(testLimit, fmt.Sprintf(`cd /var/tmp && BERTH_BIN=/run/berth-vm/bin BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER=%s \
-				/run/berth-vm/bin/test/system.test -test.v -test.timeout %s -test.run '^Test%s$'`, driver, testLimit-time.Minute, name))
+			out, err := m.try(testLimit, fmt.Sprintf(`cd /run/berth-vm/test/system && BERTH_TEST_LIMIT=8m BERTH_CGROUP_DRIVER=%s \
+				../../bin/test/system.test -test.v -test.timeout %s -test.run '^Test%s$'`, driver, testLimit-time.Minute, name))
 			if err != nil || !strings.Contains(out, "--- PASS: Test"+name) {
 				t.Errorf("%v: %s", err, out[max(0, len(out)-20000):])
 			}

@@ -111,6 +111,7 @@ func TestMachine(t *testing.T) {
 		{"upgrade", life.upgraded},
 		{"rollback", life.rolledBack},
 		{"kubelet", life.kubelet},
+		{"pulled again", life.pulledAgain},
 		{"cuts", life.cuts},
 		{"full disk", life.full},
 		{"uninstall", life.uninstall},
@@ -289,6 +290,20 @@ func (l *life) cuts(t *testing.T) {
 	}
 	m.run("rm -f /etc/berth/manifests/one.yaml")
 	m.await("the pod to be gone", `! berth pods --no-headers | grep '^one-'`)
+}
+
+// pulledAgain has the power cut when an image has been taken away and pulled again, while its layers were here all the
+// time under a container.
+func (l *life) pulledAgain(t *testing.T) {
+	m := l.machine
+	m.run("sync; berth images rm --force 127.0.0.1:5000/site:1; berth images pull 127.0.0.1:5000/site:1")
+	time.Sleep(8 * time.Second) // the moment of the cut: records are on the disk after 5 s, and other files after 30 s
+	m.cut()
+	m.boot()
+	l.registry()
+	l.ready("site")
+	l.serves(t)
+	l.true(t)
 }
 
 // true says whether what the node believes to have is on the disk, byte for byte. Content of a pull that was cut off is
