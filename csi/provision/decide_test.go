@@ -3,6 +3,8 @@ package provision
 import (
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +94,52 @@ func TestBackAfterDelete(t *testing.T) {
 	if s := h.volume("a"); !s.Ready || s.Deleting {
 		t.Fatalf("got %+v", s)
 	}
+	if got := h.told(); !slices.Contains(got, "default/a VolumeDelete!") {
+		t.Errorf("the claim does not hear that its data is gone: %q", got)
+	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the old volume is used again")
+	}
+}
+
+// TestKilledBeforeDelete ends an agent between the record of a deletion and the call: the next one, which cannot know
+// whether there was a call, finishes the deletion though the claim is back, and tells the claim that its data is gone.
+func TestKilledBeforeDelete(t *testing.T) {
+	h := newHouse(t, csitest.Options{})
+	h.want([]Claim{claim("a")}, nil)
+	file := filepath.Join(h.driver.Data("v-pvc-uid-a"), "old")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.want(nil, nil)
+	h.stop()
+	killed := make(chan struct{})
+	h.recorded = func() {
+		if all, _, _, err := (journal{h.dir}).load(); err == nil && all["pvc-uid-a"] != nil && all["pvc-uid-a"].Deleting {
+			close(killed)
+			runtime.Goexit() // nothing of what would come next is done
+		}
+	}
+	h.open()
+	h.want(nil, nil)
+	if err := h.m.Delete(Volume, Ref{"default", "a"}); err != nil {
+		t.Fatal(err)
+	}
+	<-killed
+	h.stop()
+	if calls := h.driver.Calls("DeleteVolume"); len(calls) > 0 {
+		t.Fatalf("the driver was called: %v", calls)
+	}
+	h.recorded = nil
+	h.told()
+	h.open()
+	h.want([]Claim{claim("a")}, nil)
+	h.tells("default/a VolumeDelete!", "default/a ProvisioningSucceeded")
+	if _, err := os.Stat(file); err == nil {
+		t.Error("the old volume is used again")
+	}
+	if s := h.volume("a"); !s.Ready || s.Deleting || len(h.driver.Calls("DeleteVolume")) != 1 {
+		t.Errorf("got %+v, and calls %v", s, h.driver.Calls())
 	}
 }
 

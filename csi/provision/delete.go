@@ -86,8 +86,10 @@ func (a acts) grace(c *Claim) time.Duration {
 	return a.m.cfg.Grace
 }
 
-// remove has the driver delete it, and then there is no record of it. Until the driver is called the claim, put back,
-// has its data: what could keep it from being called is found out before the record says that it was.
+// remove has the driver delete it, and then there is no record of it. Until the record says so the claim, put back, has
+// its data: what could keep the driver from being called is found out before. A record that an earlier agent has left
+// does not tell whether the driver was called, and no call of the protocol tells a volume that is half deleted from a
+// whole one. So the deletion is finished, and a claim that is back hears of it.
 func (a acts) remove(ctx context.Context, i *item) error {
 	r := i.record
 	call, err := a.deletion(r)
@@ -112,19 +114,23 @@ func (a acts) remove(ctx context.Context, i *item) error {
 		return err
 	}
 	a.m.log.Info("deleted", "what", string(i.kind), "name", i.name, "claim", r.Claim.String())
+	late := a.back(i)
+	if late && r.Handle != "" { // before the record is gone, without which a next agent would not know
+		a.m.lostEvent(i)
+	}
 	if err := a.m.forget(i); err != nil {
 		return err
+	}
+	if !late && a.back(i) && r.Handle != "" {
+		a.m.lostEvent(i)
 	}
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	i.looked = time.Time{}
-	if i.want != nil { // it was put back too late
-		i.again = true
-	}
 	return nil
 }
 
-// back says whether the claim is there after all.
+// back says whether the claim is there after all, which is then looked at again.
 func (a acts) back(i *item) bool {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()

@@ -44,6 +44,7 @@ type house struct {
 	secrets  map[string]map[string]string
 
 	unreadable error
+	recorded   func() // called after each change of a record, by who goes on then
 	events     []Event
 }
 
@@ -97,6 +98,9 @@ func (h *house) open() {
 	m, err := New(Config{
 		Dir: h.dir, Drivers: h.drivers, Node: h, Grace: h.grace, Secret: h.secret,
 		Changed: func(Kind, Ref) {
+			if h.recorded != nil {
+				h.recorded()
+			}
 			select {
 			case h.changed <- struct{}{}:
 			default:
