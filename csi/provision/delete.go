@@ -116,13 +116,13 @@ func (a acts) remove(ctx context.Context, i *item) error {
 	a.m.log.Info("deleted", "what", string(i.kind), "name", i.name, "claim", r.Claim.String())
 	late := a.back(i)
 	if late && r.Handle != "" { // before the record is gone, without which a next agent would not know
-		a.m.lostEvent(i)
+		a.late(i)
 	}
 	if err := a.m.forget(i); err != nil {
 		return err
 	}
 	if !late && a.back(i) && r.Handle != "" {
-		a.m.lostEvent(i)
+		a.late(i)
 	}
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()

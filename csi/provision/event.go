@@ -89,14 +89,14 @@ func (m *Manager) readyEvent(i *item) {
 	m.tell(i, Event{Reason: "SnapshotReady", Message: "snapshot " + i.record.Claim.String() + " is ready to use"})
 }
 
-// lostEvent tells that a claim was put back too late: its driver has deleted what it had.
-func (m *Manager) lostEvent(i *item) {
+// late tells that a claim was put back too late: its driver has deleted what it had.
+func (a acts) late(i *item) {
 	e := Event{Warning: true, Reason: "VolumeDelete"}
 	if i.kind == Snapshot {
 		e.Reason = "SnapshotDelete"
 	}
 	e.Message = fmt.Sprintf("%s %s was being deleted when this was put back: its data is gone, and a new one is made", i.kind, i.name)
-	m.tell(i, e)
+	a.m.tell(i, e)
 }
 
 // waits tells once that nothing is made before a pod wants it.
