@@ -27,6 +27,20 @@ func orNew[T any](at **T, value T) {
 // SetDefaults fills in what the API server would. Doing it twice changes nothing.
 func SetDefaults(pod *corev1.Pod) {
 	s := &pod.Spec
+	SetTemplateDefaults(s)
+	orNew(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+	for i := range s.InitContainers {
+		defaultRunning(&s.InitContainers[i], s.HostNetwork)
+	}
+	for i := range s.Containers {
+		defaultRunning(&s.Containers[i], s.HostNetwork)
+	}
+	defaultPodResources(pod)
+}
+
+// SetTemplateDefaults fills in what the API server would in the template of a pod. What follows from other fields of the
+// pod is left to the pod that is made of it.
+func SetTemplateDefaults(s *corev1.PodSpec) {
 	// One field under two names.
 	or(&s.ServiceAccountName, s.DeprecatedServiceAccount)
 	s.DeprecatedServiceAccount = s.ServiceAccountName
@@ -35,15 +49,14 @@ func SetDefaults(pod *corev1.Pod) {
 	or(&s.SchedulerName, corev1.DefaultSchedulerName)
 	orNew(&s.SecurityContext, corev1.PodSecurityContext{})
 	orNew(&s.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
-	orNew(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 	for i := range s.Volumes {
 		defaultVolume(&s.Volumes[i])
 	}
 	for i := range s.InitContainers {
-		defaultContainer(&s.InitContainers[i], s.HostNetwork)
+		defaultContainerFields(&s.InitContainers[i])
 	}
 	for i := range s.Containers {
-		defaultContainer(&s.Containers[i], s.HostNetwork)
+		defaultContainerFields(&s.Containers[i])
 	}
 	for i := range s.EphemeralContainers {
 		// An ephemeral container has the fields of a container, but neither resources nor host ports of its own.
@@ -51,11 +64,14 @@ func SetDefaults(pod *corev1.Pod) {
 		defaultContainerFields(c)
 	}
 	milli(s.Overhead)
-	defaultPodResources(pod)
+	if s.Resources != nil {
+		milli(s.Resources.Limits)
+		milli(s.Resources.Requests)
+	}
 }
 
-func defaultContainer(c *corev1.Container, hostNetwork bool) {
-	defaultContainerFields(c)
+// defaultRunning fills in what only a pod has, not its template.
+func defaultRunning(c *corev1.Container, hostNetwork bool) {
 	for name, limit := range c.Resources.Limits {
 		if c.Resources.Requests == nil {
 			c.Resources.Requests = corev1.ResourceList{}
@@ -225,8 +241,6 @@ func defaultPodResources(pod *corev1.Pod) {
 	if r == nil {
 		return
 	}
-	milli(r.Limits)
-	milli(r.Requests)
 	if len(r.Limits) == 0 && len(r.Requests) == 0 {
 		return
 	}

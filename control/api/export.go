@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -32,4 +34,50 @@ func ValidateTolerations(all []corev1.Toleration, path *field.Path) field.ErrorL
 // ValidateNodeSelector holds a selector of nodes to its rules; none is right.
 func ValidateNodeSelector(s *corev1.NodeSelector, path *field.Path) field.ErrorList {
 	return validateNodeSelector(s, path)
+}
+
+// ValidateTemplate holds the template of a pod to the rules of the API server.
+func ValidateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
+	errs := metavalidation.ValidateLabels(t.Labels, path.Child("labels"))
+	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
+	errs = append(errs, validateSpec(&corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec}, path.Child("spec"))...)
+	if len(t.Spec.EphemeralContainers) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
+	}
+	return errs
+}
+
+// ValidateClaimSpec holds what a claim asks for to its rules.
+func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
+	return validateClaim(s, path)
+}
+
+// ValidatePersistentVolumeSpec holds a volume that stands inside of an attachment to its rules.
+func ValidatePersistentVolumeSpec(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
+	return validatePersistentVolume(s, path)
+}
+
+// SetPersistentVolumeSpecDefaults fills in what a volume misses.
+func SetPersistentVolumeSpecDefaults(s *corev1.PersistentVolumeSpec) {
+	or(&s.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
+	orNew(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
+	milli(s.Capacity)
+	switch {
+	case s.HostPath != nil:
+		orNew(&s.HostPath.Type, corev1.HostPathUnset)
+	case s.ISCSI != nil:
+		or(&s.ISCSI.ISCSIInterface, "default")
+	case s.RBD != nil:
+		or(&s.RBD.RBDPool, "rbd")
+		or(&s.RBD.RadosUser, "admin")
+		or(&s.RBD.Keyring, "/etc/ceph/keyring")
+	case s.AzureDisk != nil:
+		orNew(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
+		orNew(&s.AzureDisk.FSType, "ext4")
+		orNew(&s.AzureDisk.ReadOnly, false)
+		orNew(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
+	case s.ScaleIO != nil:
+		or(&s.ScaleIO.StorageMode, "ThinProvisioned")
+		or(&s.ScaleIO.FSType, "xfs")
+	}
 }

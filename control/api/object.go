@@ -38,14 +38,7 @@ func SetObjectDefaults(object metav1.Object) {
 		}
 		o.StringData = nil
 	case *corev1.PersistentVolume:
-		or(&o.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
-		orNew(&o.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-		if h := o.Spec.HostPath; h != nil {
-			orNew(&h.Type, corev1.HostPathUnset)
-		}
-		if i := o.Spec.ISCSI; i != nil {
-			or(&i.ISCSIInterface, "default")
-		}
+		SetPersistentVolumeSpecDefaults(&o.Spec)
 	case *corev1.PersistentVolumeClaim:
 		orNew(&o.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	case *resourcev1.ResourceClaim:

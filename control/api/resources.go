@@ -152,6 +152,7 @@ func validatePodResources(pod *corev1.Pod, path *field.Path) field.ErrorList {
 	if r == nil {
 		return errs
 	}
+	spec := path
 	path = path.Child("resources")
 	if len(r.Claims) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("claims"), "claims may not be set for resources at pod-level"))
@@ -182,7 +183,7 @@ func validatePodResources(pod *corev1.Pod, path *field.Path) field.ErrorList {
 		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
 			most, ok := r.Limits[name]
 			if want := c.Resources.Limits[name]; ok && want.Cmp(most) > 0 {
-				errs = append(errs, field.Invalid(field.NewPath("spec", "containers").Index(i).Child("resources", "limits").Key(string(name)), want.String(),
+				errs = append(errs, field.Invalid(spec.Child("containers").Index(i).Child("resources", "limits").Key(string(name)), want.String(),
 					fmt.Sprintf("must be less than or equal to pod limits of %s", most.String())))
 			}
 		}

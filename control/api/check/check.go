@@ -3,6 +3,8 @@ package check
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -179,3 +181,39 @@ var (
 	SubdomainName NameRule = apivalidation.NameIsDNSSubdomain
 	LabelName     NameRule = apivalidation.NameIsDNSLabel
 )
+
+// Share accepts a number that is not negative, or a percentage.
+func Share(path *field.Path, v intstr.IntOrString) field.ErrorList {
+	switch v.Type {
+	case intstr.String:
+		return Invalid(path, v, validation.IsValidPercent(v.StrVal))
+	case intstr.Int:
+		return AtLeast(path, v.IntVal, 0)
+	}
+	return field.ErrorList{field.Invalid(path, v, "must be an integer or percentage (e.g '5%')")}
+}
+
+// Percent reads a percentage; a number, or what is none, is not one.
+func Percent(v intstr.IntOrString) (int, bool) {
+	if v.Type != intstr.String || len(validation.IsValidPercent(v.StrVal)) > 0 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
+	return n, err == nil
+}
+
+// AtMostAll refuses more than 100 %.
+func AtMostAll(path *field.Path, v intstr.IntOrString) field.ErrorList {
+	if n, ok := Percent(v); ok && n > 100 {
+		return field.ErrorList{field.Invalid(path, v, "must not be greater than 100%")}
+	}
+	return nil
+}
+
+// NoneOf says whether a number or percentage comes to nothing.
+func NoneOf(v intstr.IntOrString) bool {
+	if n, ok := Percent(v); ok {
+		return n == 0
+	}
+	return v.IntVal == 0
+}

@@ -494,3 +494,11 @@ func subsets(all []corev1.EndpointSubset) field.ErrorList {
 	}
 	return errs
 }
+
+// FamilyOf tells the family of an address.
+func FamilyOf(address string) corev1.IPFamily { return familyOf(address) }
+
+// ValidateOrdinaryIP refuses addresses that never are of another machine.
+func ValidateOrdinaryIP(path *field.Path, address string) field.ErrorList {
+	return ordinaryIP(path, address)
+}

@@ -2,13 +2,33 @@ package rules
 
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/berth-node/berth/control/api"
 	"github.com/berth-node/berth/control/api/admissionregistration"
+	"github.com/berth-node/berth/control/api/apps"
+	"github.com/berth-node/berth/control/api/autoscaling"
+	"github.com/berth-node/berth/control/api/batch"
+	"github.com/berth-node/berth/control/api/cluster"
 	"github.com/berth-node/berth/control/api/core"
+	"github.com/berth-node/berth/control/api/discovery"
+	"github.com/berth-node/berth/control/api/networking"
+	"github.com/berth-node/berth/control/api/policy"
 	"github.com/berth-node/berth/control/api/rbac"
+	"github.com/berth-node/berth/control/api/storage"
 )
 
 func table() []group {
@@ -26,6 +46,9 @@ func table() []group {
 			of("Node", core.SetNodeDefaults, core.ValidateNode, core.ValidateNodeUpdate),
 			of("PersistentVolume", core.SetPersistentVolumeDefaults, core.ValidatePersistentVolume, core.ValidatePersistentVolumeUpdate),
 			of("PersistentVolumeClaim", core.SetClaimDefaults, core.ValidateClaim, core.ValidateClaimUpdate),
+			of("PodTemplate", core.SetPodTemplateDefaults, core.ValidatePodTemplate, core.ValidatePodTemplateUpdate),
+			of("ReplicationController", core.SetControllerDefaults, core.ValidateController, core.ValidateControllerUpdate),
+			of("Pod", api.SetDefaults, core.ValidatePod, core.ValidatePodUpdate),
 		}},
 		{admissionv1.SchemeGroupVersion, []row{
 			of("MutatingWebhookConfiguration", admissionregistration.SetMutatingWebhookDefaults,
@@ -48,6 +71,56 @@ func table() []group {
 				rbac.ValidateRoleBinding, rbac.ValidateRoleBindingUpdate),
 			of("ClusterRoleBinding", func(o *rbacv1.ClusterRoleBinding) { rbac.SetBindingDefaults(&o.RoleRef, o.Subjects) },
 				rbac.ValidateClusterRoleBinding, rbac.ValidateClusterRoleBindingUpdate),
+		}},
+		{networkingv1.SchemeGroupVersion, []row{
+			of("NetworkPolicy", networking.SetNetworkPolicyDefaults, networking.ValidateNetworkPolicy, networking.ValidateNetworkPolicyUpdate),
+			of("Ingress", nil, networking.ValidateIngress, networking.ValidateIngressUpdate),
+			of("IngressClass", networking.SetIngressClassDefaults, networking.ValidateIngressClass, networking.ValidateIngressClassUpdate),
+			of("IPAddress", nil, networking.ValidateIPAddress, networking.ValidateIPAddressUpdate),
+			of("ServiceCIDR", nil, networking.ValidateServiceCIDR, networking.ValidateServiceCIDRUpdate),
+		}},
+		{appsv1.SchemeGroupVersion, []row{
+			of("Deployment", apps.SetDeploymentDefaults, apps.ValidateDeployment, apps.ValidateDeploymentUpdate),
+			of("ReplicaSet", apps.SetReplicaSetDefaults, apps.ValidateReplicaSet, apps.ValidateReplicaSetUpdate),
+			of("StatefulSet", apps.SetStatefulSetDefaults, apps.ValidateStatefulSet, apps.ValidateStatefulSetUpdate),
+			of("DaemonSet", apps.SetDaemonSetDefaults, apps.ValidateDaemonSet, apps.ValidateDaemonSetUpdate),
+			of("ControllerRevision", nil, apps.ValidateControllerRevision, apps.ValidateControllerRevisionUpdate),
+		}},
+		{batchv1.SchemeGroupVersion, []row{
+			of("Job", batch.SetJobDefaults, batch.ValidateJob, batch.ValidateJobUpdate),
+			of("CronJob", batch.SetCronJobDefaults, batch.ValidateCronJob, batch.ValidateCronJobUpdate),
+		}},
+		{autoscalingv1.SchemeGroupVersion, []row{
+			of("HorizontalPodAutoscaler", autoscaling.SetV1Defaults, autoscaling.ValidateV1, autoscaling.ValidateV1Update),
+		}},
+		{autoscalingv2.SchemeGroupVersion, []row{
+			of("HorizontalPodAutoscaler", autoscaling.SetDefaults, autoscaling.Validate, autoscaling.ValidateUpdate),
+		}},
+		{policyv1.SchemeGroupVersion, []row{
+			of("PodDisruptionBudget", nil, policy.ValidateBudget, policy.ValidateBudgetUpdate),
+		}},
+		{storagev1.SchemeGroupVersion, []row{
+			of("StorageClass", func(o *storagev1.StorageClass) { api.SetObjectDefaults(o) }, storage.ValidateStorageClass, storage.ValidateStorageClassUpdate),
+			of("CSIDriver", func(o *storagev1.CSIDriver) { api.SetObjectDefaults(o) }, storage.ValidateDriver, storage.ValidateDriverUpdate),
+			of("CSINode", nil, storage.ValidateCSINode, storage.ValidateCSINodeUpdate),
+			of("VolumeAttachment", storage.SetAttachmentDefaults, storage.ValidateAttachment, storage.ValidateAttachmentUpdate),
+			of("VolumeAttributesClass", nil, storage.ValidateAttributesClass, storage.ValidateAttributesClassUpdate),
+			of("CSIStorageCapacity", nil, storage.ValidateCapacity, storage.ValidateCapacityUpdate),
+		}},
+		{schedulingv1.SchemeGroupVersion, []row{
+			of("PriorityClass", cluster.SetPriorityClassDefaults, cluster.ValidatePriorityClass, cluster.ValidatePriorityClassUpdate),
+		}},
+		{coordinationv1.SchemeGroupVersion, []row{
+			of("Lease", nil, cluster.ValidateLease, cluster.ValidateLeaseUpdate),
+		}},
+		{nodev1.SchemeGroupVersion, []row{
+			of("RuntimeClass", nil, cluster.ValidateRuntimeClass, cluster.ValidateRuntimeClassUpdate),
+		}},
+		{discoveryv1.SchemeGroupVersion, []row{
+			of("EndpointSlice", discovery.SetSliceDefaults, discovery.ValidateSlice, discovery.ValidateSliceUpdate),
+		}},
+		{eventsv1.SchemeGroupVersion, []row{
+			of("Event", nil, cluster.ValidateEvent, cluster.ValidateEventUpdate),
 		}},
 	}
 }

@@ -91,12 +91,18 @@ func answerTo(r *request) (a answer) {
 		return a
 	}
 	legacyscheme.Scheme.Default(obj)
-	if a.Defaulted, err = json.Marshal(obj); err != nil {
+	in, err := internal(obj)
+	if err != nil {
 		a.Undecodable = err.Error()
 		return a
 	}
-	in, err := internal(obj)
-	if err != nil {
+	// What is stored has gone through the internal type, which fills in some fields, too.
+	if obj, err = legacyscheme.Scheme.ConvertToVersion(in, gvk.GroupVersion()); err != nil {
+		a.Undecodable = err.Error()
+		return a
+	}
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	if a.Defaulted, err = json.Marshal(obj); err != nil {
 		a.Undecodable = err.Error()
 		return a
 	}
