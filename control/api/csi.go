@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // longestDriver is how long the name of a CSI driver may be (CSI, GetPluginInfo).
@@ -69,10 +71,10 @@ func setDriverDefaults(s *storagev1.CSIDriverSpec) {
 
 func validateDriver(o *storagev1.CSIDriver) field.ErrorList {
 	path := field.NewPath("spec")
-	errs := oneOf(path.Child("fsGroupPolicy"), *o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
+	errs := check.Supported(path.Child("fsGroupPolicy"), *o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
 		storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy)
-	for i, m := range o.Spec.VolumeLifecycleModes {
-		errs = append(errs, oneOf(path.Child("volumeLifecycleModes").Index(i), m, storagev1.VolumeLifecyclePersistent,
+	for _, m := range o.Spec.VolumeLifecycleModes {
+		errs = append(errs, check.Supported(path.Child("volumeLifecycleModes"), m, storagev1.VolumeLifecyclePersistent,
 			storagev1.VolumeLifecycleEphemeral)...)
 	}
 	if p := o.Spec.NodeAllocatableUpdatePeriodSeconds; p != nil && *p < 10 {

@@ -233,6 +233,7 @@ func validateRuntimeClass(o *nodev1.RuntimeClass) field.ErrorList {
 	if o.Overhead != nil {
 		at := field.NewPath("overhead", "podFixed")
 		for _, name := range slices.Sorted(maps.Keys(o.Overhead.PodFixed)) {
+			errs = append(errs, resourceName(at.Key(string(name)), name)...)
 			errs = append(errs, quantity(at.Key(string(name)), name, o.Overhead.PodFixed[name])...)
 		}
 	}

@@ -216,6 +216,18 @@ func (c *tally) note(what, example string) {
 
 var brackets = regexp.MustCompile(`\[[^\]]*\]`)
 
+// betterPaths are of fields that Kubernetes names otherwise than they are named.
+var betterPaths = map[string]string{
+	"volumeMode":             "spec.volumeMode",
+	"nodeAffinity":           "spec.nodeAffinity",
+	"spec.strategy.strategy": "spec.strategy",
+}
+
+var (
+	overhead     = regexp.MustCompile(`^(.*)overhead\.limits\[`)
+	sourceRanges = regexp.MustCompile(`^spec\.LoadBalancerSourceRanges(.*)$`)
+)
+
 func TestPeer(t *testing.T) {
 	p := startPeer(t)
 	rounds := 400
@@ -365,6 +377,7 @@ func (c *comparison) compare(op string, a answer, o runtime.Object, ours func() 
 		return
 	}
 	same := true
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	if d := difference("", generic(c.t, a.Defaulted), generic(c.t, c.encode(o))); d != "" {
 		c.note("default "+brackets.ReplaceAllString(d, "[]"), d)
 		same = false
@@ -373,6 +386,11 @@ func (c *comparison) compare(op string, a answer, o runtime.Object, ours func() 
 	}
 	theirs, mine := map[string]string{}, map[string]string{}
 	for _, p := range a.Problems {
+		if better, ok := betterPaths[p.Field]; ok {
+			p.Field = better
+		}
+		p.Field = overhead.ReplaceAllString(p.Field, "${1}overhead.podFixed[")
+		p.Field = sourceRanges.ReplaceAllString(p.Field, "spec.loadBalancerSourceRanges$1")
 		theirs[p.Type+" "+p.Field] = p.Detail
 	}
 	for _, e := range errs {

@@ -157,6 +157,7 @@ func ValidateControllerRevision(o *appsv1.ControllerRevision) field.ErrorList {
 
 // ValidateControllerRevisionUpdate holds a changed revision to its rules: its data stays.
 func ValidateControllerRevisionUpdate(o, old *appsv1.ControllerRevision) field.ErrorList {
-	errs := append(check.MetaUpdate(o, old), ValidateControllerRevision(o)...)
+	errs := append(check.MetaUpdate(o, old), check.Meta(o, true, check.SubdomainName)...)
+	errs = append(errs, check.AtLeast(field.NewPath("revision"), o.Revision, 0)...)
 	return append(errs, check.Immutable(field.NewPath("data"), o.Data, old.Data)...)
 }

@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -146,10 +147,20 @@ func ValidateDaemonSetUpdate(o, old *appsv1.DaemonSet) field.ErrorList {
 
 func daemonSpec(s *appsv1.DaemonSetSpec, old *metav1.LabelSelector) field.ErrorList {
 	path := field.NewPath("spec")
-	errs := selected(s.Selector, old, &s.Template, path)
+	at := path.Child("selector")
+	errs := check.SelectorAsBefore(at, s.Selector, old)
+	if s.Selector != nil && len(s.Selector.MatchLabels)+len(s.Selector.MatchExpressions) == 0 {
+		errs = append(errs, field.Invalid(at, s.Selector, "empty selector is invalid for daemonset"))
+	}
+	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil && !selector.Matches(labels.Set(s.Template.Labels)) {
+		errs = append(errs, field.Invalid(path.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`"))
+	}
+	errs = append(errs, api.ValidateTemplate(&s.Template, path.Child("template"))...)
+	errs = append(errs, forever(&s.Template, path.Child("template", "spec"))...)
 	errs = append(errs, check.AtLeast(path.Child("minReadySeconds"), s.MinReadySeconds, 0)...)
 	errs = append(errs, check.AtLeastIf(path.Child("revisionHistoryLimit"), s.RevisionHistoryLimit, 0)...)
-	u, at := &s.UpdateStrategy, path.Child("updateStrategy")
+	u := &s.UpdateStrategy
+	at = path.Child("updateStrategy")
 	switch u.Type {
 	case appsv1.OnDeleteDaemonSetStrategyType:
 		return errs

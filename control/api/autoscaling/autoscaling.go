@@ -6,6 +6,7 @@ import (
 	v2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -64,17 +65,21 @@ func ValidateUpdate(o, old *v2.HorizontalPodAutoscaler) field.ErrorList {
 func spec(s *v2.HorizontalPodAutoscalerSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	var errs field.ErrorList
-	zero := hasObjectMetric(s.Metrics) && false
-	if s.MinReplicas != nil && *s.MinReplicas < 1 && !zero {
-		errs = append(errs, field.Invalid(path.Child("minReplicas"), *s.MinReplicas, "must be greater than or equal to 1"))
+	errs = append(errs, check.AtLeastIf(path.Child("minReplicas"), s.MinReplicas, 0)...)
+	if s.MinReplicas != nil && *s.MinReplicas == 0 && !hasObjectMetric(s.Metrics) {
+		errs = append(errs, field.Forbidden(path.Child("metrics"), "must specify at least one Object or External metric to support scaling to zero replicas"))
 	}
-	if s.MaxReplicas < 1 {
+	switch {
+	case s.MaxReplicas == 0:
+		errs = append(errs, field.Required(path.Child("maxReplicas"), "must be set and greater than 0"))
+	case s.MaxReplicas < 0:
 		errs = append(errs, field.Invalid(path.Child("maxReplicas"), s.MaxReplicas, "must be greater than 0"))
 	}
 	if s.MinReplicas != nil && s.MaxReplicas < *s.MinReplicas {
 		errs = append(errs, field.Invalid(path.Child("maxReplicas"), s.MaxReplicas, "must be greater than or equal to `minReplicas`"))
 	}
 	errs = append(errs, target(s.ScaleTargetRef.Kind, s.ScaleTargetRef.Name, path.Child("scaleTargetRef"))...)
+	errs = append(errs, hasGroup(s.ScaleTargetRef, path.Child("scaleTargetRef", "apiVersion"))...)
 	for i := range s.Metrics {
 		errs = append(errs, metric(&s.Metrics[i], path.Child("metrics").Index(i))...)
 	}
@@ -92,6 +97,18 @@ func hasObjectMetric(all []v2.MetricSpec) bool {
 		}
 	}
 	return false
+}
+
+// hasGroup wants the group of what is scaled: only replication controllers have none.
+func hasGroup(r v2.CrossVersionObjectReference, path *field.Path) field.ErrorList {
+	gv, err := schema.ParseGroupVersion(r.APIVersion)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, r.APIVersion, err.Error())}
+	}
+	if gv.Group != "" || r.Kind == "ReplicationController" && gv.Version == "v1" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, r.APIVersion, "apiVersion must specify API group")}
 }
 
 func target(kind, name string, path *field.Path) field.ErrorList {
@@ -135,13 +152,13 @@ func rules(r *v2.HPAScalingRules, path *field.Path) field.ErrorList {
 }
 
 func metric(m *v2.MetricSpec, path *field.Path) field.ErrorList {
-	if m.Type == "" {
-		return field.ErrorList{field.Required(path.Child("type"), "must specify a metric source type")}
-	}
 	types := []v2.MetricSourceType{
 		v2.ObjectMetricSourceType, v2.PodsMetricSourceType, v2.ResourceMetricSourceType, v2.ExternalMetricSourceType, v2.ContainerResourceMetricSourceType,
 	}
 	errs := check.Supported(path.Child("type"), m.Type, types...)
+	if m.Type == "" {
+		errs = append(errs, field.Required(path.Child("type"), "must specify a metric source type"))
+	}
 	set := sets.New[string]()
 	part := func(has bool, name string, bad func() field.ErrorList) {
 		if !has {
@@ -169,10 +186,7 @@ func metric(m *v2.MetricSpec, path *field.Path) field.ErrorList {
 		v2.ExternalMetricSourceType: "external", v2.ContainerResourceMetricSourceType: "containerResource",
 	}
 	want := names[m.Type]
-	if want == "" {
-		want = string(m.Type)
-	}
-	if !set.Has(want) {
+	if want != "" && !set.Has(want) {
 		errs = append(errs, field.Required(path.Child(want), "must populate information for the given metric source"))
 	}
 	if set.Len() > 1 {

@@ -85,6 +85,7 @@ func ValidateJob(o *batchv1.Job) field.ErrorList {
 func ValidateJobUpdate(o, old *batchv1.Job) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := append(check.MetaUpdate(o, old), jobSpec(&o.Spec, old.Spec.Selector, path)...)
+	errs = append(errs, generatedSelector(o)...)
 	errs = append(errs, completions(o, old, path)...)
 	errs = append(errs, check.Immutable(path.Child("selector"), o.Spec.Selector, old.Spec.Selector)...)
 	errs = append(errs, sameTemplate(o, old, path.Child("template"))...)
@@ -142,7 +143,8 @@ func sameTemplate(o, old *batchv1.Job, path *field.Path) field.ErrorList {
 			was.Spec.Affinity = nil
 		}
 	}
-	return check.Immutable(path, *now, *was)
+	errs := check.Immutable(path.Child("metadata"), now.ObjectMeta, was.ObjectMeta)
+	return append(errs, check.Immutable(path.Child("spec"), now.Spec, was.Spec)...)
 }
 
 // generatedSelector holds the labels that the server gives a job to the job's own identity.

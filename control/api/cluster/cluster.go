@@ -31,9 +31,6 @@ func ValidateLeaseUpdate(o, old *coordinationv1.Lease) field.ErrorList {
 func leaseSpec(s *coordinationv1.LeaseSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	var errs field.ErrorList
-	if h := s.HolderIdentity; h != nil && *h == "" {
-		errs = append(errs, field.Invalid(path.Child("holderIdentity"), *h, "must not be empty"))
-	}
 	if d := s.LeaseDurationSeconds; d != nil && *d <= 0 {
 		errs = append(errs, field.Invalid(path.Child("leaseDurationSeconds"), *d, "must be greater than 0"))
 	}
@@ -64,7 +61,7 @@ func ValidateRuntimeClass(o *nodev1.RuntimeClass) field.ErrorList {
 
 // ValidateRuntimeClassUpdate holds a changed class to its rules: its handler stays.
 func ValidateRuntimeClassUpdate(o, old *nodev1.RuntimeClass) field.ErrorList {
-	errs := check.MetaUpdate(o, old)
+	errs := append(check.MetaUpdate(o, old), ValidateRuntimeClass(o)...)
 	return append(errs, check.Immutable(field.NewPath("handler"), o.Handler, old.Handler)...)
 }
 
@@ -131,14 +128,33 @@ func ValidatePriorityClassUpdate(o, old *schedulingv1.PriorityClass) field.Error
 
 // ValidateEvent holds a new event of events.k8s.io to its rules, which are stricter than those of the core group.
 func ValidateEvent(o *eventsv1.Event) field.ErrorList {
+	errs := event(o)
+	if o.EventTime.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
+	}
+	// What events of the core group say otherwise.
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"source", o.DeprecatedSource != corev1.EventSource{}},
+		{"firstTimestamp", !o.DeprecatedFirstTimestamp.IsZero()},
+		{"lastTimestamp", !o.DeprecatedLastTimestamp.IsZero()},
+		{"count", o.DeprecatedCount != 0},
+	} {
+		if f.set {
+			errs = append(errs, field.Invalid(field.NewPath(f.name), "", "needs to be unset"))
+		}
+	}
+	return errs
+}
+
+func event(o *eventsv1.Event) field.ErrorList {
 	errs := check.Meta(o, true, check.SubdomainName)
 	path := field.NewPath("involvedObject", "namespace")
 	at := o.Regarding.Namespace
 	if at == "" && o.Namespace != "default" && o.Namespace != "kube-system" || at != "" && at != o.Namespace {
 		errs = append(errs, field.Invalid(path, at, "does not match event.namespace"))
-	}
-	if o.EventTime.IsZero() {
-		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
 	}
 	errs = append(errs, Reported(o.ReportingController, o.ReportingInstance, o.Action, o.Reason, "reportingController", "reportingInstance")...)
 	if o.Type != corev1.EventTypeNormal && o.Type != corev1.EventTypeWarning {
@@ -168,7 +184,15 @@ func Reported(controller, instance, action, reason, controllerField, instanceFie
 
 // ValidateEventUpdate holds a changed event to its rules: but for its series, it stays.
 func ValidateEventUpdate(o, old *eventsv1.Event) field.ErrorList {
-	errs := append(check.MetaUpdate(o, old), ValidateEvent(o)...)
+	errs := append(check.MetaUpdate(o, old), event(o)...)
+	if s := o.Series; s != nil {
+		if s.Count < 2 {
+			errs = append(errs, field.Invalid(field.NewPath("series.count"), "", "should be at least 2"))
+		}
+		if s.LastObservedTime.IsZero() {
+			errs = append(errs, field.Required(field.NewPath("series.lastObservedTime"), ""))
+		}
+	}
 	for _, f := range []struct {
 		name     string
 		now, was any

@@ -160,10 +160,7 @@ func ports(all []discoveryv1.EndpointPort) field.ErrorList {
 			errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
 		}
 		names.Insert(*p.Name)
-		if p.Port != nil {
-			errs = append(errs, check.Invalid(at.Child("port"), *p.Port, validation.IsValidPortNum(int(*p.Port)))...)
-		}
-		errs = append(errs, check.OneOf(at.Child("protocol"), *p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)...)
+		errs = append(errs, check.Supported(at.Child("protocol"), *p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)...)
 		if a := p.AppProtocol; a != nil {
 			errs = append(errs, check.Qualified(at.Child("appProtocol"), *a)...)
 		}

@@ -129,7 +129,7 @@ func backend(b *v1.IngressBackend, _ string, path *field.Path) field.ErrorList {
 	case b.Resource != nil:
 		return typedReference(b.Resource, path.Child("resource"))
 	case b.Service == nil:
-		return field.ErrorList{field.Required(path, "must specify either service or resource")}
+		return field.ErrorList{field.Invalid(path, "", "resource or service backend is required")}
 	}
 	var errs field.ErrorList
 	at := path.Child("service", "name")
@@ -183,7 +183,8 @@ func ValidateIngressClass(o *v1.IngressClass) field.ErrorList {
 // ValidateIngressClassUpdate holds a changed class to its rules: its controller stays.
 func ValidateIngressClassUpdate(o, old *v1.IngressClass) field.ErrorList {
 	errs := append(check.MetaUpdate(o, old), check.Immutable(field.NewPath("spec", "controller"), o.Spec.Controller, old.Spec.Controller)...)
-	return append(errs, append(check.Meta(o, false, check.SubdomainName), parameters(o.Spec.Parameters, field.NewPath("spec", "parameters"))...)...)
+	errs = append(errs, check.Meta(o, false, check.SubdomainName)...)
+	return append(errs, ingressClass(o)...)
 }
 
 func ingressClass(o *v1.IngressClass) field.ErrorList {
@@ -206,7 +207,7 @@ func parameters(p *v1.IngressClassParametersReference, path *field.Path) field.E
 	}
 	errs := typedReference(&corev1.TypedLocalObjectReference{APIGroup: p.APIGroup, Kind: p.Kind, Name: p.Name}, path)
 	at := path.Child("scope")
-	if p.Scope == nil || *p.Scope == "" {
+	if p.Scope == nil {
 		return append(errs, field.Required(at, ""))
 	}
 	errs = append(errs, check.Supported(at, *p.Scope, v1.IngressClassParametersReferenceScopeCluster, v1.IngressClassParametersReferenceScopeNamespace)...)
@@ -215,6 +216,7 @@ func parameters(p *v1.IngressClassParametersReference, path *field.Path) field.E
 	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace && (p.Namespace == nil || *p.Namespace == ""):
 		errs = append(errs, field.Required(at, "`parameters.scope` is set to 'Namespace'"))
 	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace:
+		errs = append(errs, check.Invalid(at, *p.Namespace, pathvalidation.IsValidPathSegmentName(*p.Namespace))...)
 		errs = append(errs, check.Invalid(at, *p.Namespace, validation.IsDNS1123Label(*p.Namespace))...)
 	case *p.Scope == v1.IngressClassParametersReferenceScopeCluster && p.Namespace != nil:
 		errs = append(errs, field.Forbidden(at, "`parameters.scope` is set to 'Cluster'"))
@@ -237,6 +239,7 @@ func ValidateIPAddress(o *v1.IPAddress) field.ErrorList {
 // ValidateIPAddressUpdate holds a changed address to its rules: whose it is stays.
 func ValidateIPAddressUpdate(o, old *v1.IPAddress) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
+	errs = append(errs, parentReference(o.Spec.ParentRef, field.NewPath("spec"))...)
 	return append(errs, check.Immutable(field.NewPath("spec").Child("parentRef"), o.Spec.ParentRef, old.Spec.ParentRef)...)
 }
 
@@ -259,21 +262,23 @@ func parentReference(r *v1.ParentReference, path *field.Path) field.ErrorList {
 
 // ValidateServiceCIDR holds a new range to its rules.
 func ValidateServiceCIDR(o *v1.ServiceCIDR) field.ErrorList {
-	errs := check.Meta(o, false, check.SubdomainName)
+	return append(check.Meta(o, false, check.SubdomainName), ranges(o.Spec.CIDRs)...)
+}
+
+func ranges(all []string) field.ErrorList {
 	path := field.NewPath("spec", "cidrs")
-	switch n := len(o.Spec.CIDRs); {
+	switch n := len(all); {
 	case n == 0:
-		return append(errs, field.Required(path, "at least one CIDR required"))
+		return field.ErrorList{field.Required(path, "at least one CIDR required")}
 	case n > 2:
-		return append(errs, field.Invalid(path, o.Spec.CIDRs, "may only hold up to 2 values"))
+		return field.ErrorList{field.Invalid(path, all, "may only hold up to 2 values")}
 	}
-	families := map[bool]bool{}
-	for i, c := range o.Spec.CIDRs {
+	var errs field.ErrorList
+	for i, c := range all {
 		errs = append(errs, validation.IsValidCIDR(path.Index(i), c)...)
-		families[strings.Contains(c, ":")] = true
 	}
-	if len(o.Spec.CIDRs) == 2 && len(families) == 1 {
-		errs = append(errs, field.Invalid(path, o.Spec.CIDRs, "may specify no more than one IP for each IP family"))
+	if len(errs) == 0 && len(all) == 2 && strings.Contains(all[0], ":") == strings.Contains(all[1], ":") {
+		errs = append(errs, field.Invalid(path, all, "may specify no more than one IP for each IP family"))
 	}
 	return errs
 }
@@ -281,5 +286,16 @@ func ValidateServiceCIDR(o *v1.ServiceCIDR) field.ErrorList {
 // ValidateServiceCIDRUpdate holds a changed range to its rules: it may gain a second family, and keeps what it has.
 func ValidateServiceCIDRUpdate(o, old *v1.ServiceCIDR) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
-	return append(errs, check.Immutable(field.NewPath("spec", "cidrs"), o.Spec.CIDRs, old.Spec.CIDRs)...)
+	path := field.NewPath("spec", "cidrs")
+	now, was := o.Spec.CIDRs, old.Spec.CIDRs
+	if len(was) == 1 && len(now) == 2 {
+		return append(errs, append(check.Immutable(path.Index(0), now[0], was[0]), ranges(now)...)...)
+	}
+	if len(was) != len(now) {
+		return append(errs, field.Invalid(path, now, "field is immutable"))
+	}
+	for i := range now {
+		errs = append(errs, check.Immutable(path.Index(i), now[i], was[i])...)
+	}
+	return errs
 }

@@ -98,7 +98,7 @@ func policyPorts(ports []v1.NetworkPolicyPort, path *field.Path) field.ErrorList
 		switch {
 		case p.Port == nil:
 			if p.EndPort != nil {
-				errs = append(errs, field.Required(at.Child("port"), "must be specified when endPort is specified"))
+				errs = append(errs, field.Invalid(at.Child("endPort"), *p.EndPort, "may not be specified when `port` is not specified"))
 			}
 		case p.Port.Type == intstr.Int:
 			errs = append(errs, check.Invalid(at.Child("port"), p.Port.IntVal, validation.IsValidPortNum(int(p.Port.IntVal)))...)

@@ -33,15 +33,9 @@ func ValidateStorageClass(o *storagev1.StorageClass) field.ErrorList {
 // ValidateStorageClassUpdate holds a changed class to its rules: what volumes were made by stays.
 func ValidateStorageClassUpdate(o, old *storagev1.StorageClass) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
-	if !maps.Equal(o.Parameters, old.Parameters) {
-		errs = append(errs, field.Forbidden(field.NewPath("parameters"), "updates to parameters are forbidden."))
-	}
-	if o.Provisioner != old.Provisioner {
-		errs = append(errs, field.Forbidden(field.NewPath("provisioner"), "updates to provisioner are forbidden."))
-	}
-	if !equality.Semantic.DeepEqual(o.ReclaimPolicy, old.ReclaimPolicy) {
-		errs = append(errs, field.Forbidden(field.NewPath("reclaimPolicy"), "updates to reclaimPolicy are forbidden."))
-	}
+	errs = append(errs, check.Immutable(field.NewPath("parameters"), o.Parameters, old.Parameters)...)
+	errs = append(errs, check.Immutable(field.NewPath("provisioner"), o.Provisioner, old.Provisioner)...)
+	errs = append(errs, check.Immutable(field.NewPath("reclaimPolicy"), o.ReclaimPolicy, old.ReclaimPolicy)...)
 	return append(errs, check.Immutable(field.NewPath("volumeBindingMode"), o.VolumeBindingMode, old.VolumeBindingMode)...)
 }
 
@@ -64,7 +58,7 @@ func ValidateCSINode(o *storagev1.CSINode) field.ErrorList {
 // ValidateCSINodeUpdate holds changed drivers of a node to their rules: a driver comes and goes, but does not change.
 func ValidateCSINodeUpdate(o, old *storagev1.CSINode) field.ErrorList {
 	errs := ValidateCSINode(o)
-	for i, d := range o.Spec.Drivers {
+	for _, d := range o.Spec.Drivers {
 		j := slices.IndexFunc(old.Spec.Drivers, func(was storagev1.CSINodeDriver) bool { return was.Name == d.Name })
 		if j < 0 {
 			continue
@@ -73,7 +67,7 @@ func ValidateCSINodeUpdate(o, old *storagev1.CSINode) field.ErrorList {
 		// How many volumes a node takes is what a driver learns.
 		was.Allocatable = d.Allocatable
 		if !equality.Semantic.DeepEqual(d, was) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "drivers").Index(i), d, "field is immutable"))
+			errs = append(errs, field.Invalid(field.NewPath("spec", "drivers"), d, "a driver may not change, only come and go"))
 		}
 	}
 	return errs
@@ -103,7 +97,7 @@ func nodeDrivers(all []storagev1.CSINodeDriver) field.ErrorList {
 				errs = append(errs, field.Duplicate(at.Child("topologyKeys"), k))
 			}
 			keys.Insert(k)
-			errs = append(errs, check.Qualified(at.Child("topologyKeys"), k)...)
+			errs = append(errs, check.Qualified(at, k)...)
 		}
 		if names.Has(d.Name) {
 			errs = append(errs, field.Duplicate(at.Child("name"), d.Name))
@@ -127,7 +121,11 @@ func driverName(name string, path *field.Path) field.ErrorList {
 // ValidateAttachment holds a new attachment to its rules.
 func ValidateAttachment(o *storagev1.VolumeAttachment) field.ErrorList {
 	errs := append(check.Meta(o, false, check.SubdomainName), attachment(o)...)
-	errs = append(errs, driverName(o.Spec.Attacher, field.NewPath("spec.attacher"))...)
+	return append(errs, named(o)...)
+}
+
+func named(o *storagev1.VolumeAttachment) field.ErrorList {
+	errs := driverName(o.Spec.Attacher, field.NewPath("spec.attacher"))
 	if n := o.Spec.Source.PersistentVolumeName; n != nil {
 		errs = append(errs, check.Invalid(field.NewPath("spec.source.persistentVolumeName"), *n, validation.IsDNS1123Subdomain(*n))...)
 	}
@@ -137,6 +135,7 @@ func ValidateAttachment(o *storagev1.VolumeAttachment) field.ErrorList {
 // ValidateAttachmentUpdate holds a changed attachment to its rules: what is attached where stays.
 func ValidateAttachmentUpdate(o, old *storagev1.VolumeAttachment) field.ErrorList {
 	errs := append(check.Meta(o, false, check.SubdomainName), attachment(o)...)
+	errs = append(errs, named(o)...)
 	if !equality.Semantic.DeepEqual(o.Spec, old.Spec) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), o.Spec, "field is immutable"))
 	}
@@ -157,7 +156,7 @@ func attachment(o *storagev1.VolumeAttachment) field.ErrorList {
 	case s.InlineVolumeSpec != nil:
 		errs = append(errs, api.ValidatePersistentVolumeSpec(s.InlineVolumeSpec, source.Child("inlineVolumeSpec"))...)
 	}
-	errs = append(errs, check.Required(spec.Child("nodeName"), o.Spec.NodeName)...)
+	errs = append(errs, check.Invalid(spec.Child("nodeName"), o.Spec.NodeName, validation.IsDNS1123Subdomain(o.Spec.NodeName))...)
 	status := field.NewPath("status")
 	size := 0
 	for k, v := range o.Status.AttachmentMetadata {
@@ -205,11 +204,17 @@ func ValidateAttributesClass(o *storagev1.VolumeAttributesClass) field.ErrorList
 	return errs
 }
 
-func driverOf(name string) field.ErrorList { return driverName(name, field.NewPath("driverName")) }
+func driverOf(name string) field.ErrorList {
+	path := field.NewPath("driverName")
+	if name == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return check.Qualified(path, strings.ToLower(name))
+}
 
 // ValidateAttributesClassUpdate holds a changed class to its rules: only metadata changes.
 func ValidateAttributesClassUpdate(o, old *storagev1.VolumeAttributesClass) field.ErrorList {
-	errs := check.MetaUpdate(o, old)
+	errs := append(check.MetaUpdate(o, old), ValidateAttributesClass(o)...)
 	if o.DriverName != old.DriverName {
 		errs = append(errs, field.Forbidden(field.NewPath("driverName"), "updates to driverName are forbidden."))
 	}
@@ -224,16 +229,9 @@ func ValidateCapacity(o *storagev1.CSIStorageCapacity) field.ErrorList {
 	errs := check.Meta(o, true, check.SubdomainName)
 	errs = append(errs, check.Selector(field.NewPath("nodeTopology"), o.NodeTopology)...)
 	path := field.NewPath("storageClassName")
-	if o.StorageClassName == "" {
-		errs = append(errs, field.Required(path, ""))
-	} else {
-		errs = append(errs, check.Subdomain(path, o.StorageClassName)...)
-	}
+	errs = append(errs, check.Invalid(path, o.StorageClassName, validation.IsDNS1123Subdomain(o.StorageClassName))...)
 	if c := o.Capacity; c != nil && c.Sign() < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("capacity"), c.String(), "must be greater than or equal to 0"))
-	}
-	if c := o.MaximumVolumeSize; c != nil && c.Sign() < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("maximumVolumeSize"), c.String(), "must be greater than or equal to 0"))
 	}
 	return errs
 }

@@ -13,6 +13,8 @@ import (
 	"os"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -110,6 +112,9 @@ func answerTo(r *request) (a answer) {
 	var errs field.ErrorList
 	if r.Old == nil {
 		errs = s.Validate(ctx, in)
+		if m, err := meta.Accessor(in); err == nil && len(errs) == 0 {
+			errs = validation.ValidateObjectMetaAccessor(m, s.NamespaceScoped(), path.ValidatePathSegmentName, field.NewPath("metadata"))
+		}
 	} else {
 		old, err := decode(gvk, r.Old)
 		if err != nil {
@@ -123,6 +128,9 @@ func answerTo(r *request) (a answer) {
 			return a
 		}
 		errs = s.ValidateUpdate(ctx, in, oldIn)
+		if m, err := meta.Accessor(in); err == nil && len(errs) == 0 {
+			errs = validation.ValidateObjectMetaAccessor(m, s.NamespaceScoped(), path.ValidatePathSegmentName, field.NewPath("metadata"))
+		}
 	}
 	for _, e := range errs {
 		a.Problems = append(a.Problems, problem{string(e.Type), e.Field, e.Detail})
