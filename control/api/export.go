@@ -81,3 +81,9 @@ func SetPersistentVolumeSpecDefaults(s *corev1.PersistentVolumeSpec) {
 		or(&s.ScaleIO.FSType, "xfs")
 	}
 }
+
+// ValidateDriverName holds the name of a driver of devices to its rules.
+func ValidateDriverName(path *field.Path, name string) field.ErrorList { return driverName(path, name) }
+
+// ValidatePoolName holds the name of a pool of devices to its rules.
+func ValidatePoolName(path *field.Path, name string) field.ErrorList { return poolName(path, name) }

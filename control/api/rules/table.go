@@ -6,14 +6,18 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -22,12 +26,15 @@ import (
 	"github.com/berth-node/berth/control/api/apps"
 	"github.com/berth-node/berth/control/api/autoscaling"
 	"github.com/berth-node/berth/control/api/batch"
+	"github.com/berth-node/berth/control/api/certificates"
 	"github.com/berth-node/berth/control/api/cluster"
 	"github.com/berth-node/berth/control/api/core"
 	"github.com/berth-node/berth/control/api/discovery"
+	"github.com/berth-node/berth/control/api/flowcontrol"
 	"github.com/berth-node/berth/control/api/networking"
 	"github.com/berth-node/berth/control/api/policy"
 	"github.com/berth-node/berth/control/api/rbac"
+	"github.com/berth-node/berth/control/api/resource"
 	"github.com/berth-node/berth/control/api/storage"
 )
 
@@ -118,6 +125,22 @@ func table() []group {
 		}},
 		{discoveryv1.SchemeGroupVersion, []row{
 			of("EndpointSlice", discovery.SetSliceDefaults, discovery.ValidateSlice, discovery.ValidateSliceUpdate),
+		}},
+		{certificatesv1.SchemeGroupVersion, []row{
+			of("CertificateSigningRequest", nil, certificates.ValidateRequest, certificates.ValidateRequestUpdate),
+		}},
+		{certificatesv1beta1.SchemeGroupVersion, []row{
+			of("ClusterTrustBundle", nil, certificates.ValidateBundle, certificates.ValidateBundleUpdate),
+		}},
+		{flowcontrolv1.SchemeGroupVersion, []row{
+			of("FlowSchema", flowcontrol.SetSchemaDefaults, flowcontrol.ValidateSchema, flowcontrol.ValidateSchemaUpdate),
+			of("PriorityLevelConfiguration", flowcontrol.SetLevelDefaults, flowcontrol.ValidateLevel, flowcontrol.ValidateLevelUpdate),
+		}},
+		{resourcev1.SchemeGroupVersion, []row{
+			of("ResourceClaim", resource.SetClaimDefaults, resource.ValidateClaim, resource.ValidateClaimUpdate),
+			of("ResourceClaimTemplate", resource.SetTemplateDefaults, resource.ValidateTemplate, resource.ValidateTemplateUpdate),
+			of("DeviceClass", nil, resource.ValidateClass, resource.ValidateClassUpdate),
+			of("ResourceSlice", resource.SetSliceDefaults, resource.ValidateSlice, resource.ValidateSliceUpdate),
 		}},
 		{eventsv1.SchemeGroupVersion, []row{
 			of("Event", nil, cluster.ValidateEvent, cluster.ValidateEventUpdate),
