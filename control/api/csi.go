@@ -73,8 +73,8 @@ func validateDriver(o *storagev1.CSIDriver) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := check.Supported(path.Child("fsGroupPolicy"), *o.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
 		storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy)
-	for _, m := range o.Spec.VolumeLifecycleModes {
-		errs = append(errs, check.Supported(path.Child("volumeLifecycleModes"), m, storagev1.VolumeLifecyclePersistent,
+	for i, m := range o.Spec.VolumeLifecycleModes {
+		errs = append(errs, check.Supported(path.Child("volumeLifecycleModes").Index(i), m, storagev1.VolumeLifecyclePersistent,
 			storagev1.VolumeLifecycleEphemeral)...)
 	}
 	if p := o.Spec.NodeAllocatableUpdatePeriodSeconds; p != nil && *p < 10 {

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -62,21 +63,29 @@ func SetPersistentVolumeSpecDefaults(s *corev1.PersistentVolumeSpec) {
 	or(&s.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
 	orNew(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
 	milli(s.Capacity)
-	switch {
-	case s.HostPath != nil:
+	SetPersistentSourceDefaults(&s.PersistentVolumeSource)
+}
+
+// SetPersistentSourceDefaults fills in what the source of a volume misses.
+func SetPersistentSourceDefaults(s *corev1.PersistentVolumeSource) {
+	if s.HostPath != nil {
 		orNew(&s.HostPath.Type, corev1.HostPathUnset)
-	case s.ISCSI != nil:
+	}
+	if s.ISCSI != nil {
 		or(&s.ISCSI.ISCSIInterface, "default")
-	case s.RBD != nil:
+	}
+	if s.RBD != nil {
 		or(&s.RBD.RBDPool, "rbd")
 		or(&s.RBD.RadosUser, "admin")
 		or(&s.RBD.Keyring, "/etc/ceph/keyring")
-	case s.AzureDisk != nil:
+	}
+	if s.AzureDisk != nil {
 		orNew(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
 		orNew(&s.AzureDisk.FSType, "ext4")
 		orNew(&s.AzureDisk.ReadOnly, false)
 		orNew(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
-	case s.ScaleIO != nil:
+	}
+	if s.ScaleIO != nil {
 		or(&s.ScaleIO.StorageMode, "ThinProvisioned")
 		or(&s.ScaleIO.FSType, "xfs")
 	}
@@ -87,3 +96,9 @@ func ValidateDriverName(path *field.Path, name string) field.ErrorList { return 
 
 // ValidatePoolName holds the name of a pool of devices to its rules.
 func ValidatePoolName(path *field.Path, name string) field.ErrorList { return poolName(path, name) }
+
+// ValidateStorageClass holds what volumes are made by to the rules of the API server.
+func ValidateStorageClass(o *storagev1.StorageClass) field.ErrorList {
+	errs := apivalidation.ValidateObjectMeta(&o.ObjectMeta, false, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	return append(errs, validateStorageClass(o)...)
+}

@@ -14,8 +14,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/control/api/check"
 )
 
 // maxObjectData is what the values of a ConfigMap or a Secret may have together, in bytes.
@@ -71,6 +74,9 @@ func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 		errs = append(errs, validateSecret(o)...)
 	case *corev1.PersistentVolume:
 		errs = append(errs, validatePersistentVolume(&o.Spec, field.NewPath("spec"))...)
+		if r := o.Spec.ClaimRef; r != nil {
+			errs = append(errs, needs(field.NewPath("spec", "claimRef"), need{"namespace", r.Namespace}, need{"name", r.Name})...)
+		}
 	case *corev1.PersistentVolumeClaim:
 		errs = append(errs, validateClaim(&o.Spec, field.NewPath("spec"))...)
 	case *resourcev1.ResourceClaim:
@@ -165,14 +171,24 @@ func isJSON(path *field.Path, data []byte) field.ErrorList {
 
 func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
 	errs := accessModes(s.AccessModes, path.Child("accessModes"))
-	errs = append(errs, storage(s.Capacity, path.Child("capacity"))...)
+	errs = append(errs, capacity(s, path.Child("capacity"))...)
 	errs = append(errs, oneSource(s.PersistentVolumeSource, path)...)
 	errs = append(errs, oneOf(path.Child("persistentVolumeReclaimPolicy"), s.PersistentVolumeReclaimPolicy,
 		corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle)...)
 	errs = append(errs, subdomain(path.Child("storageClassName"), s.StorageClassName)...)
 	errs = append(errs, oneOf(path.Child("volumeMode"), *s.VolumeMode, corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock)...)
-	if r := s.ClaimRef; r != nil {
-		errs = append(errs, needs(path.Child("claimRef"), need{"namespace", r.Namespace}, need{"name", r.Name})...)
+	if c := s.VolumeAttributesClassName; c != nil {
+		errs = append(errs, objectName(path.Child("volumeAttributesClassName"), *c)...)
+		if s.CSI == nil {
+			errs = append(errs, field.Required(path.Child("csi"), "has to be specified when using volumeAttributesClassName"))
+		}
+	}
+	if a := s.NodeAffinity; a != nil {
+		at := path.Child("nodeAffinity", "required")
+		if a.Required == nil {
+			errs = append(errs, field.Required(at, "must specify required node constraints"))
+		}
+		errs = append(errs, validateNodeSelector(a.Required, at)...)
 	}
 	switch {
 	case s.HostPath != nil:
@@ -194,7 +210,11 @@ func validatePersistentVolume(s *corev1.PersistentVolumeSpec, path *field.Path) 
 func validateClaim(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	errs := accessModes(s.AccessModes, path.Child("accessModes"))
 	errs = append(errs, storage(s.Resources.Requests, path.Child("resources", "requests"))...)
-	errs = append(errs, subdomain(path.Child("volumeName"), s.VolumeName)...)
+	errs = append(errs, metavalidation.ValidateLabelSelector(s.Selector, selectorOptions, path.Child("selector"))...)
+	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
+		errs = append(errs, subdomain(path.Child("volumeAttributesClassName"), *c)...)
+	}
+	errs = append(errs, dataSources(s, path)...)
 	if s.StorageClassName != nil {
 		errs = append(errs, subdomain(path.Child("storageClassName"), *s.StorageClassName)...)
 	}
@@ -207,10 +227,64 @@ func accessModes(modes []corev1.PersistentVolumeAccessMode, path *field.Path) fi
 	}
 	var errs field.ErrorList
 	for i, m := range modes {
-		errs = append(errs, oneOf(path.Index(i), m, corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
+		errs = append(errs, check.Supported(path.Index(i), m, corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod)...)
 	}
 	if len(modes) > 1 && slices.Contains(modes, corev1.ReadWriteOncePod) {
 		errs = append(errs, field.Forbidden(path, "ReadWriteOncePod cannot be combined with other access modes"))
+	}
+	return errs
+}
+
+// dataSources are what a claim's volume begins as: one thing under two names, of which the second may be of another
+// namespace.
+func dataSources(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	one := func(at *field.Path, group *string, kind, name string) {
+		errs = append(errs, required(at.Child("name"), name)...)
+		errs = append(errs, required(at.Child("kind"), kind)...)
+		if group == nil || *group == "" {
+			if kind != "PersistentVolumeClaim" {
+				errs = append(errs, field.Invalid(at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
+			}
+			return
+		}
+		errs = append(errs, subdomain(at.Child("apiGroup"), *group)...)
+	}
+	d, r := s.DataSource, s.DataSourceRef
+	if d != nil {
+		one(path.Child("dataSource"), d.APIGroup, d.Kind, d.Name)
+	}
+	if r == nil {
+		return errs
+	}
+	one(path.Child("dataSourceRef"), r.APIGroup, r.Kind, r.Name)
+	elsewhere := r.Namespace != nil && *r.Namespace != ""
+	if elsewhere {
+		errs = append(errs, label(path.Child("dataSourceRef", "namespace"), *r.Namespace)...)
+	}
+	switch {
+	case d == nil:
+	case elsewhere:
+		errs = append(errs, field.Invalid(path, path.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified"))
+	case d.Kind != r.Kind || d.Name != r.Name || (d.APIGroup == nil) != (r.APIGroup == nil) || d.APIGroup != nil && *d.APIGroup != *r.APIGroup:
+		errs = append(errs, field.Invalid(path, path.Child("dataSource"), "must match dataSourceRef"))
+	}
+	return errs
+}
+
+// capacity of a volume is its storage alone.
+func capacity(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(s.Capacity) == 0 {
+		errs = append(errs, field.Required(path, ""))
+	}
+	if _, ok := s.Capacity[corev1.ResourceStorage]; !ok || len(s.Capacity) > 1 {
+		errs = append(errs, field.NotSupported(path, s.Capacity, []corev1.ResourceName{corev1.ResourceStorage}))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Capacity)) {
+		if q := s.Capacity[name]; q.Sign() <= 0 {
+			errs = append(errs, field.Invalid(path.Key(string(name)), q.String(), "must be greater than zero"))
+		}
 	}
 	return errs
 }

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"reflect"
+	"slices"
+
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -24,7 +27,13 @@ func setStorageClassDefaults(o *storagev1.StorageClass) {
 func validateProvisioning(object metav1.Object) field.ErrorList {
 	switch o := object.(type) {
 	case *storagev1.StorageClass:
-		return validateStorageClass(o)
+		errs := validateStorageClass(o)
+		for i, t := range o.AllowedTopologies {
+			if len(t.MatchLabelExpressions) == 0 {
+				errs = append(errs, field.Required(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions"), "a term without any matches nothing"))
+			}
+		}
+		return errs
 	case *snapshotv1.VolumeSnapshotClass:
 		errs := driverName(field.NewPath("driver"), o.Driver)
 		errs = append(errs, parameters(o.Parameters)...)
@@ -53,8 +62,9 @@ func topologies(path *field.Path, terms []corev1.TopologySelectorTerm) field.Err
 	var errs field.ErrorList
 	for i, term := range terms {
 		at := path.Index(i).Child("matchLabelExpressions")
-		if len(term.MatchLabelExpressions) == 0 {
-			errs = append(errs, field.Required(at, "a term without any matches nothing"))
+		same := func(t corev1.TopologySelectorTerm) bool { return reflect.DeepEqual(t, term) }
+		if slices.ContainsFunc(terms[:i], same) {
+			errs = append(errs, field.Duplicate(at, ""))
 		}
 		seen := map[string]bool{}
 		for j, e := range term.MatchLabelExpressions {

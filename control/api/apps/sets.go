@@ -166,7 +166,7 @@ func daemonSpec(s *appsv1.DaemonSetSpec, old *metav1.LabelSelector) field.ErrorL
 		return errs
 	case appsv1.RollingUpdateDaemonSetStrategyType:
 	default:
-		return append(errs, check.Supported(at.Child("type"), u.Type, appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType)...)
+		return append(errs, check.Supported(at, u.Type, appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType)...)
 	}
 	at = at.Child("rollingUpdate")
 	if u.RollingUpdate == nil {

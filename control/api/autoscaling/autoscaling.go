@@ -65,7 +65,9 @@ func ValidateUpdate(o, old *v2.HorizontalPodAutoscaler) field.ErrorList {
 func spec(s *v2.HorizontalPodAutoscalerSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	var errs field.ErrorList
-	errs = append(errs, check.AtLeastIf(path.Child("minReplicas"), s.MinReplicas, 0)...)
+	if m := s.MinReplicas; m != nil && *m < 1 {
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), *m, "must be greater than or equal to 1"))
+	}
 	if s.MinReplicas != nil && *s.MinReplicas == 0 && !hasObjectMetric(s.Metrics) {
 		errs = append(errs, field.Forbidden(path.Child("metrics"), "must specify at least one Object or External metric to support scaling to zero replicas"))
 	}

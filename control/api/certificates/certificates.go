@@ -36,7 +36,33 @@ func names(name string, _ bool) []string { return pathvalidation.IsValidPathSegm
 // ValidateRequest holds a new request to its rules: it is one, signed by its own key.
 func ValidateRequest(o *v1.CertificateSigningRequest) field.ErrorList {
 	errs := append(check.Meta(o, false, names), request(o)...)
-	return append(errs, conditions(o)...)
+	return append(errs, status(o)...)
+}
+
+// status holds what signers and approvers have written to its rules.
+func status(o *v1.CertificateSigningRequest) field.ErrorList {
+	errs := conditions(o)
+	if len(o.Status.Certificate) == 0 {
+		return errs
+	}
+	path := field.NewPath("status", "certificate")
+	n := 0
+	for rest := o.Status.Certificate; ; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return append(errs, field.Invalid(path, "<certificate data>", "only CERTIFICATE PEM blocks are allowed"))
+		}
+		if _, err := x509.ParseCertificates(block.Bytes); err != nil {
+			return append(errs, field.Invalid(path, "<certificate data>", err.Error()))
+		}
+	}
+	if n == 0 {
+		errs = append(errs, field.Invalid(path, "<certificate data>", "must contain at least one CERTIFICATE PEM block"))
+	}
+	return errs
 }
 
 func request(o *v1.CertificateSigningRequest) field.ErrorList {
@@ -107,7 +133,7 @@ func conditions(o *v1.CertificateSigningRequest) field.ErrorList {
 // ValidateRequestUpdate holds a changed request to its rules: what was decided stays.
 func ValidateRequestUpdate(o, old *v1.CertificateSigningRequest) field.ErrorList {
 	errs := append(check.Meta(o, false, names), request(o)...)
-	errs = append(errs, conditions(o)...)
+	errs = append(errs, status(o)...)
 	errs = append(errs, check.MetaUpdate(o, old)...)
 	for _, t := range []v1.RequestConditionType{v1.CertificateApproved, v1.CertificateDenied, v1.CertificateFailed} {
 		now, was := of(o, t), of(old, t)

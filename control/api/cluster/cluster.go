@@ -128,7 +128,7 @@ func ValidatePriorityClassUpdate(o, old *schedulingv1.PriorityClass) field.Error
 
 // ValidateEvent holds a new event of events.k8s.io to its rules, which are stricter than those of the core group.
 func ValidateEvent(o *eventsv1.Event) field.ErrorList {
-	errs := event(o)
+	errs := append(event(o), series(o)...)
 	if o.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
 	}
@@ -144,6 +144,19 @@ func ValidateEvent(o *eventsv1.Event) field.ErrorList {
 	} {
 		if f.set {
 			errs = append(errs, field.Invalid(field.NewPath(f.name), "", "needs to be unset"))
+		}
+	}
+	return errs
+}
+
+func series(o *eventsv1.Event) field.ErrorList {
+	var errs field.ErrorList
+	if s := o.Series; s != nil {
+		if s.Count < 2 {
+			errs = append(errs, field.Invalid(field.NewPath("series.count"), "", "should be at least 2"))
+		}
+		if s.LastObservedTime.IsZero() {
+			errs = append(errs, field.Required(field.NewPath("series.lastObservedTime"), ""))
 		}
 	}
 	return errs
@@ -185,14 +198,7 @@ func Reported(controller, instance, action, reason, controllerField, instanceFie
 // ValidateEventUpdate holds a changed event to its rules: but for its series, it stays.
 func ValidateEventUpdate(o, old *eventsv1.Event) field.ErrorList {
 	errs := append(check.MetaUpdate(o, old), event(o)...)
-	if s := o.Series; s != nil {
-		if s.Count < 2 {
-			errs = append(errs, field.Invalid(field.NewPath("series.count"), "", "should be at least 2"))
-		}
-		if s.LastObservedTime.IsZero() {
-			errs = append(errs, field.Required(field.NewPath("series.lastObservedTime"), ""))
-		}
-	}
+	errs = append(errs, series(o)...)
 	for _, f := range []struct {
 		name     string
 		now, was any

@@ -2,7 +2,6 @@ package core
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -55,7 +54,6 @@ func controllerSpec(s *corev1.ReplicationControllerSpec) field.ErrorList {
 	if len(s.Selector) == 0 {
 		errs = append(errs, field.Required(path.Child("selector"), ""))
 	}
-	errs = append(errs, metavalidation.ValidateLabels(s.Selector, path.Child("selector"))...)
 	errs = append(errs, check.AtLeastIf(path.Child("replicas"), s.Replicas, 0)...)
 	t, at := s.Template, path.Child("template")
 	if t == nil {

@@ -78,6 +78,7 @@ func ValidateServiceAccountUpdate(o, old *corev1.ServiceAccount) field.ErrorList
 
 // SetNamespaceDefaults gives a namespace the label that selectors find it by.
 func SetNamespaceDefaults(o *corev1.Namespace) {
+	check.Or(&o.Status.Phase, corev1.NamespaceActive)
 	if o.Name == "" {
 		return
 	}
@@ -201,7 +202,7 @@ func limitItem(l *corev1.LimitRangeItem, path *field.Path) field.ErrorList {
 	if l.Type == corev1.LimitTypePersistentVolumeClaim {
 		_, least := l.Min[corev1.ResourceStorage]
 		if _, most := l.Max[corev1.ResourceStorage]; !least && !most {
-			errs = append(errs, field.Required(path, "either minimum or maximum storage value is required, but neither was provided"))
+			errs = append(errs, field.Required(path.Child("limits"), "either minimum or maximum storage value is required, but neither was provided"))
 		}
 	}
 	for _, name := range sets.List(names) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -17,6 +16,14 @@ import (
 
 // SetNodeDefaults gives a node to use what it has.
 func SetNodeDefaults(o *corev1.Node) {
+	// One range under two names, of which the older one counts.
+	s := &o.Spec
+	switch {
+	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):
+		s.PodCIDRs = []string{s.PodCIDR}
+	case s.PodCIDR == "" && len(s.PodCIDRs) > 0:
+		s.PodCIDR = s.PodCIDRs[0]
+	}
 	Milli(o.Status.Capacity)
 	Milli(o.Status.Allocatable)
 	if o.Status.Allocatable != nil || o.Status.Capacity == nil {
@@ -95,14 +102,13 @@ func ValidateNodeUpdate(o, old *corev1.Node) field.ErrorList {
 	spec := field.NewPath("spec")
 	if len(old.Spec.PodCIDRs) > 0 && !slices.Equal(o.Spec.PodCIDRs, old.Spec.PodCIDRs) {
 		errs = append(errs, field.Forbidden(spec.Child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid"))
-	} else if !slices.Equal(o.Spec.PodCIDRs, old.Spec.PodCIDRs) {
-		errs = append(errs, podCIDRs(o)...)
 	}
+	errs = append(errs, podCIDRs(o)...)
 	if old.Spec.ProviderID != "" && o.Spec.ProviderID != old.Spec.ProviderID {
 		errs = append(errs, field.Forbidden(spec.Child("providerID"), "node updates may not change providerID except from \"\" to valid"))
 	}
-	if o.Spec.ConfigSource != nil && !equality.Semantic.DeepEqual(o.Spec.ConfigSource, old.Spec.ConfigSource) {
-		errs = append(errs, field.Forbidden(spec.Child("configSource"), "configSource may not be set"))
+	if o.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
+		errs = append(errs, field.Forbidden(spec.Child("externalID"), "may not be updated"))
 	}
 	return errs
 }

@@ -13,6 +13,19 @@ import (
 	"github.com/berth-node/berth/control/api/check"
 )
 
+// SetPodDefaults fills in what is missing.
+func SetPodDefaults(o *corev1.Pod) {
+	api.SetDefaults(o)
+	// One address under two names.
+	s := &o.Status
+	switch {
+	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
+		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
+	case s.PodIP == "" && len(s.PodIPs) > 0:
+		s.PodIP = s.PodIPs[0].IP
+	}
+}
+
 // ValidatePod holds a new pod to its rules.
 func ValidatePod(o *corev1.Pod) field.ErrorList {
 	errs := api.Validate(o)
@@ -89,12 +102,13 @@ func addedTolerations(now, old []corev1.Toleration, path *field.Path) field.Erro
 
 func fewerGates(now, old []corev1.PodSchedulingGate, path *field.Path) field.ErrorList {
 	had := sets.New(old...)
-	for _, g := range now {
+	var errs field.ErrorList
+	for i, g := range now {
 		if !had.Has(g) {
-			return field.ErrorList{field.Forbidden(path, fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))}
+			errs = append(errs, field.Forbidden(path.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}
-	return nil
+	return errs
 }
 
 // placement lets a pod that waits for its gates become pickier about nodes. What it lets pass it makes equal.

@@ -83,11 +83,17 @@ func quantities(list corev1.ResourceList, path *field.Path) field.ErrorList {
 		if q.Sign() < 0 {
 			errs = append(errs, field.Invalid(at, q.String(), "must be greater than or equal to 0"))
 		}
-		if integerResources.Has(name) && q.MilliValue()%1000 != 0 {
+		if (integerResources.Has(name) || extended(name)) && q.MilliValue()%1000 != 0 {
 			errs = append(errs, field.Invalid(at, q.String(), "must be an integer"))
 		}
 	}
 	return errs
+}
+
+// extended says whether a device plugin offers a resource, which is counted by whole numbers.
+func extended(name corev1.ResourceName) bool {
+	domain, _, ok := strings.Cut(string(name), "/")
+	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io") && !strings.HasPrefix(string(name), "requests.")
 }
 
 func quotaName(name corev1.ResourceName, path *field.Path) field.ErrorList {
@@ -137,7 +143,7 @@ func scopes(s *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at, s.Scopes, "unsupported scope"))
 		}
 		for name := range s.Hard {
-			if quotaScopes.Has(scope) && !fits(scope, name) {
+			if quotaResources.Has(name) && !fits(scope, name) {
 				errs = append(errs, field.Invalid(at, s.Scopes, "unsupported scope applied to resource"))
 			}
 		}
@@ -163,7 +169,7 @@ func scopeSelector(s *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorLis
 			errs = append(errs, field.Invalid(name, e.ScopeName, "unsupported scope"))
 		}
 		for hard := range s.Hard {
-			if quotaScopes.Has(e.ScopeName) && !fits(e.ScopeName, hard) {
+			if quotaResources.Has(hard) && !fits(e.ScopeName, hard) {
 				errs = append(errs, field.Invalid(at, s.ScopeSelector, "unsupported scope applied to resource"))
 			}
 		}

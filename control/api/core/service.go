@@ -79,6 +79,9 @@ func ValidateService(o *corev1.Service) field.ErrorList {
 func ValidateServiceUpdate(o, old *corev1.Service) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
 	errs = append(errs, sameAddresses(&o.Spec, &old.Spec, field.NewPath("spec"))...)
+	if checked(&o.Spec) && checked(&old.Spec) && old.Spec.HealthCheckNodePort != 0 && o.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "healthCheckNodePort"), "field is immutable"))
+	}
 	was, now := old.Spec.LoadBalancerClass, o.Spec.LoadBalancerClass
 	if old.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		errs = append(errs, check.Immutable(field.NewPath("spec", "loadBalancerClass"), now, was)...)
@@ -111,7 +114,7 @@ func serviceSpec(o, old *corev1.Service) field.ErrorList {
 	case corev1.ServiceTypeExternalName:
 		errs = append(errs, externalName(s, path)...)
 	}
-	errs = append(errs, servicePorts(s, headless, path.Child("ports"))...)
+	errs = append(errs, servicePorts(s, path.Child("ports"))...)
 	errs = append(errs, metavalidation.ValidateLabels(s.Selector, path.Child("selector"))...)
 	errs = append(errs, sessionAffinity(s, path)...)
 	errs = append(errs, clusterIPs(s, path)...)
@@ -133,7 +136,7 @@ func serviceSpec(o, old *corev1.Service) field.ErrorList {
 
 func externalName(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if s.ClusterIP != "" || len(s.ClusterIPs) > 0 {
+	if len(s.ClusterIPs) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("clusterIPs"), "may not be set for ExternalName services"))
 	}
 	if len(s.IPFamilies) > 0 {
@@ -150,7 +153,7 @@ func externalName(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	return append(errs, check.Invalid(path.Child("externalName"), name, validation.IsDNS1123Subdomain(name))...)
 }
 
-func servicePorts(s *corev1.ServiceSpec, headless bool, path *field.Path) field.ErrorList {
+func servicePorts(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names := sets.New[string]()
 	seen := sets.New[string]()
@@ -178,7 +181,6 @@ func servicePorts(s *corev1.ServiceSpec, headless bool, path *field.Path) field.
 			seen.Insert(key)
 		}
 	}
-	_ = headless
 	return errs
 }
 
@@ -238,9 +240,8 @@ func clusterIPs(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	errs = append(errs, check.SupportedIf(policy, s.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack,
 		corev1.IPFamilyPolicyRequireDualStack)...)
 	single := s.IPFamilyPolicy != nil && *s.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack
-	both := s.ClusterIP == "" && len(s.ClusterIPs) > 0
-	if both {
-		errs = append(errs, field.Required(path.Child("clusterIP"), "must be specified when `clusterIPs` is specified"))
+	if s.ClusterIP == "" && len(s.ClusterIPs) > 0 {
+		errs = append(errs, field.Invalid(ips, s.ClusterIPs, "must be empty when `clusterIP` is not specified"))
 	}
 	if s.ClusterIP != "" && len(s.ClusterIPs) == 0 {
 		errs = append(errs, field.Required(ips, "must be specified when `clusterIP` is specified"))
@@ -289,7 +290,7 @@ func addresses(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 		}
 		kind := familyOf(a)
 		kinds = append(kinds, kind)
-		if i < len(s.IPFamilies) && s.IPFamilies[i] != kind {
+		if i < len(s.IPFamilies) && s.IPFamilies[i] != kind && validFamily(s.IPFamilies[i]) {
 			errs = append(errs, field.Invalid(path.Index(i), s.ClusterIPs, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", s.IPFamilies[i], i)))
 		}
 	}
@@ -298,6 +299,8 @@ func addresses(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	}
 	return errs
 }
+
+func validFamily(f corev1.IPFamily) bool { return f == corev1.IPv4Protocol || f == corev1.IPv6Protocol }
 
 func familyOf(address string) corev1.IPFamily {
 	if strings.Contains(address, ":") {
@@ -362,9 +365,16 @@ func loadBalancer(o *corev1.Service, path *field.Path) field.ErrorList {
 		if !is {
 			errs = append(errs, field.Forbidden(at, "may only be used when `type` is 'LoadBalancer'"))
 		}
-		errs = append(errs, check.Qualified(at, *c)...)
+		if is {
+			errs = append(errs, check.Qualified(at, *c)...)
+		}
 	}
 	return errs
+}
+
+// checked says whether a load balancer asks each node if the service is there.
+func checked(s *corev1.ServiceSpec) bool {
+	return s.Type == corev1.ServiceTypeLoadBalancer && s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
 func traffic(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
@@ -380,9 +390,13 @@ func traffic(s *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at, p, "may only be set for externally-accessible services"))
 	}
 	at = path.Child("healthCheckNodePort")
-	if p := s.HealthCheckNodePort; p != 0 {
+	if p := s.HealthCheckNodePort; p == 0 {
+		if checked(s) {
+			errs = append(errs, field.Required(at, ""))
+		}
+	} else {
 		switch {
-		case s.Type != corev1.ServiceTypeLoadBalancer || s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal:
+		case !checked(s):
 			errs = append(errs, field.Invalid(at, p, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
 		default:
 			errs = append(errs, check.Invalid(at, p, validation.IsValidPortNum(int(p)))...)
@@ -423,9 +437,7 @@ func sameAddresses(now, old *corev1.ServiceSpec, path *field.Path) field.ErrorLi
 	at = path.Child("ipFamilies")
 	for i, f := range old.IPFamilies {
 		switch {
-		case i == 0 && len(now.IPFamilies) == 0:
-			errs = append(errs, field.Invalid(at.Index(0), now.IPFamilies, "primary ipFamily can not be unset"))
-		case i == 0 && now.IPFamilies[0] != f:
+		case i == 0 && len(now.IPFamilies) > 0 && now.IPFamilies[0] != f:
 			errs = append(errs, field.Invalid(at.Index(0), now.IPFamilies, "may not change once set"))
 		case i == 1 && len(now.IPFamilies) < 2 && !single:
 			errs = append(errs, field.Invalid(at.Index(1), now.IPFamilies, "`ipFamilyPolicy` must be set to 'SingleStack' when releasing the secondary ipFamily"))

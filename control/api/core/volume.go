@@ -18,7 +18,7 @@ func SetPersistentVolumeDefaults(o *corev1.PersistentVolume) {
 
 // ValidatePersistentVolume holds a new volume to its rules.
 func ValidatePersistentVolume(o *corev1.PersistentVolume) field.ErrorList {
-	return api.ValidateObject(o, false)
+	return append(check.Meta(o, false, check.SubdomainName), api.ValidatePersistentVolumeSpec(&o.Spec, field.NewPath("spec"))...)
 }
 
 // ValidatePersistentVolumeUpdate holds a changed volume to its rules: where it is stored stays.
@@ -42,6 +42,9 @@ func ValidatePersistentVolumeUpdate(o, old *corev1.PersistentVolume) field.Error
 		errs = append(errs, field.Forbidden(path.Child("persistentvolumesource"), "spec.persistentvolumesource is immutable after creation"))
 	}
 	errs = append(errs, check.Immutable(path.Child("volumeMode"), o.Spec.VolumeMode, old.Spec.VolumeMode)...)
+	if old.Spec.VolumeAttributesClassName != nil && o.Spec.VolumeAttributesClassName == nil {
+		errs = append(errs, field.Forbidden(path.Child("volumeAttributesClassName"), "update from non-nil value to nil is forbidden"))
+	}
 	if was := old.Spec.NodeAffinity; was != nil {
 		errs = append(errs, check.Immutable(path.Child("nodeAffinity"), o.Spec.NodeAffinity, was)...)
 	}
@@ -85,22 +88,16 @@ func ValidateClaimUpdate(o, old *corev1.PersistentVolumeClaim) field.ErrorList {
 		}
 	}
 	request, before := now.Resources.Requests[corev1.ResourceStorage], was.Resources.Requests[corev1.ResourceStorage]
-	bound := old.Status.Phase == corev1.ClaimBound
-	if bound {
-		now.Resources.Requests, was.Resources.Requests = now.Resources.Requests.DeepCopy(), was.Resources.Requests.DeepCopy()
-		delete(now.Resources.Requests, corev1.ResourceStorage)
-		delete(was.Resources.Requests, corev1.ResourceStorage)
+	if o.Status.Phase == corev1.ClaimBound && now.Resources.Requests != nil {
+		now.Resources.Requests[corev1.ResourceStorage] = before
 	}
 	now.VolumeAttributesClassName, was.VolumeAttributesClassName = nil, nil
 	if !equality.Semantic.DeepEqual(now, was) {
 		errs = append(errs, field.Forbidden(path, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"))
 	}
-	if have := old.Status.Capacity[corev1.ResourceStorage]; bound && request.Cmp(before) < 0 && request.Cmp(have) <= 0 {
+	if have := old.Status.Capacity[corev1.ResourceStorage]; request.Cmp(before) < 0 && request.Cmp(have) <= 0 {
 		errs = append(errs, field.Forbidden(path.Child("resources", "requests", "storage"), "field can not be less than status.capacity"))
 	}
 	errs = append(errs, check.Immutable(path.Child("volumeMode"), o.Spec.VolumeMode, old.Spec.VolumeMode)...)
-	if was := old.Spec.VolumeAttributesClassName; was != nil && o.Spec.VolumeAttributesClassName == nil {
-		errs = append(errs, field.Forbidden(path.Child("volumeAttributesClassName"), "update from non-nil value to nil is forbidden"))
-	}
 	return errs
 }

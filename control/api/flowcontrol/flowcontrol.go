@@ -51,6 +51,26 @@ func ValidateSchema(o *flowv1.FlowSchema) field.ErrorList {
 	for i := range s.Rules {
 		errs = append(errs, rule(&s.Rules[i], path.Child("rules").Index(i))...)
 	}
+	var types []string
+	for _, c := range o.Status.Conditions {
+		types = append(types, string(c.Type))
+	}
+	return append(errs, conditions(types)...)
+}
+
+func conditions(types []string) field.ErrorList {
+	var errs field.ErrorList
+	seen := sets.New[string]()
+	for i, t := range types {
+		at := field.NewPath("status", "conditions").Index(i).Child("type")
+		if t == "" {
+			errs = append(errs, field.Required(at, ""))
+		}
+		if seen.Has(t) {
+			errs = append(errs, field.Duplicate(at, t))
+		}
+		seen.Insert(t)
+	}
 	return errs
 }
 
@@ -236,9 +256,13 @@ func ValidateLevel(o *flowv1.PriorityLevelConfiguration) field.ErrorList {
 			errs = append(errs, limited(s.Limited, path.Child("limited"))...)
 		}
 	default:
-		errs = append(errs, check.Supported(path.Child("type"), s.Type, flowv1.PriorityLevelEnablementExempt, flowv1.PriorityLevelEnablementLimited)...)
+		errs = append(errs, check.OneOf(path.Child("type"), s.Type, flowv1.PriorityLevelEnablementExempt, flowv1.PriorityLevelEnablementLimited)...)
 	}
-	return errs
+	var types []string
+	for _, c := range o.Status.Conditions {
+		types = append(types, string(c.Type))
+	}
+	return append(errs, conditions(types)...)
 }
 
 // ValidateLevelUpdate holds a changed level to its rules.
@@ -273,7 +297,7 @@ func limited(l *flowv1.LimitedPriorityLevelConfiguration, path *field.Path) fiel
 			errs = append(errs, queuing(q, at.Child("queuing"))...)
 		}
 	default:
-		errs = append(errs, check.Supported(at.Child("type"), l.LimitResponse.Type, flowv1.LimitResponseTypeQueue, flowv1.LimitResponseTypeReject)...)
+		errs = append(errs, check.OneOf(at.Child("type"), l.LimitResponse.Type, flowv1.LimitResponseTypeQueue, flowv1.LimitResponseTypeReject)...)
 	}
 	return errs
 }

@@ -155,7 +155,7 @@ func backend(b *v1.IngressBackend, _ string, path *field.Path) field.ErrorList {
 func typedReference(r *corev1.TypedLocalObjectReference, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.APIGroup != nil {
-		errs = append(errs, check.Subdomain(path.Child("apiGroup"), *r.APIGroup)...)
+		errs = append(errs, check.Invalid(path.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
 	}
 	errs = append(errs, pathSegment(path.Child("kind"), r.Kind)...)
 	return append(errs, pathSegment(path.Child("name"), r.Name)...)
@@ -213,7 +213,7 @@ func parameters(p *v1.IngressClassParametersReference, path *field.Path) field.E
 	errs = append(errs, check.Supported(at, *p.Scope, v1.IngressClassParametersReferenceScopeCluster, v1.IngressClassParametersReferenceScopeNamespace)...)
 	at = path.Child("namespace")
 	switch {
-	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace && (p.Namespace == nil || *p.Namespace == ""):
+	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace && p.Namespace == nil:
 		errs = append(errs, field.Required(at, "`parameters.scope` is set to 'Namespace'"))
 	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace:
 		errs = append(errs, check.Invalid(at, *p.Namespace, pathvalidation.IsValidPathSegmentName(*p.Namespace))...)

@@ -51,14 +51,16 @@ func SetClaimDefaults(o *resourcev1.ResourceClaim) { api.SetObjectDefaults(o) }
 
 // ValidateClaim holds a new claim to its rules.
 func ValidateClaim(o *resourcev1.ResourceClaim) field.ErrorList {
-	return merge(api.ValidateObject(o, true), generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, nil))
+	// A new claim has no status: the server takes it away.
+	bare := &resourcev1.ResourceClaim{ObjectMeta: o.ObjectMeta, Spec: o.Spec}
+	return merge(api.ValidateObject(bare, true), generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, nil))
 }
 
 // ValidateClaimUpdate holds a changed claim to its rules: what is asked for stays.
 func ValidateClaimUpdate(o, old *resourcev1.ResourceClaim) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
 	errs = append(errs, check.Immutable(field.NewPath("spec"), o.Spec, old.Spec)...)
-	return merge(errs, append(generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, &old.Spec), api.ValidateObject(o, true)...))
+	return merge(errs, generated(resourcev1.Validate_ResourceClaimSpec, &o.Spec, &old.Spec))
 }
 
 // SetTemplateDefaults fills in what requests miss.
@@ -73,7 +75,7 @@ func ValidateTemplate(o *resourcev1.ResourceClaimTemplate) field.ErrorList {
 func ValidateTemplateUpdate(o, old *resourcev1.ResourceClaimTemplate) field.ErrorList {
 	errs := check.MetaUpdate(o, old)
 	errs = append(errs, check.Immutable(field.NewPath("spec"), o.Spec, old.Spec)...)
-	return merge(errs, append(generated(resourcev1.Validate_ResourceClaimTemplateSpec, &o.Spec, &old.Spec), api.ValidateObject(o, true)...))
+	return merge(errs, generated(resourcev1.Validate_ResourceClaimTemplateSpec, &o.Spec, &old.Spec))
 }
 
 // ValidateClass holds a new class to its rules.
@@ -97,9 +99,12 @@ func class(s *resourcev1.DeviceClassSpec) field.ErrorList {
 		}
 	}
 	for i, c := range s.Config {
-		at := path.Child("config").Index(i)
-		if c.Opaque == nil {
-			errs = append(errs, field.Required(at.Child("opaque"), "exactly one configuration must be given"))
+		at := path.Child("config").Index(i).Child("opaque")
+		switch {
+		case c.Opaque == nil:
+			errs = append(errs, field.Required(at, "exactly one configuration must be given"))
+		case len(c.Opaque.Parameters.Raw) == 0 && c.Opaque.Parameters.Object == nil:
+			errs = append(errs, field.Required(at.Child("parameters"), ""))
 		}
 	}
 	return errs
@@ -171,8 +176,12 @@ func slice(s *resourcev1.ResourceSliceSpec) field.ErrorList {
 		errs = append(errs, field.Invalid(path, "", "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set"))
 	}
 	errs = append(errs, api.ValidateDriverName(path.Child("driver"), s.Driver)...)
+	if len(s.SharedCounters) > 0 && len(s.Devices) > 0 {
+		errs = append(errs, field.Invalid(path, "", "only one of `sharedCounters` or `devices` is allowed"))
+	}
 	names := sets.New[string]()
 	for i, d := range s.Devices {
+		errs = append(errs, placed(&d, s.PerDeviceNodeSelection != nil && *s.PerDeviceNodeSelection, path.Child("devices").Index(i))...)
 		at := path.Child("devices").Index(i).Child("name")
 		if d.Name == "" {
 			errs = append(errs, field.Required(at, ""))
@@ -185,6 +194,25 @@ func slice(s *resourcev1.ResourceSliceSpec) field.ErrorList {
 		names.Insert(d.Name)
 	}
 	return errs
+}
+
+// placed holds a device to saying where it is if, and only if, its slice leaves that to devices.
+func placed(d *resourcev1.Device, own bool, path *field.Path) field.ErrorList {
+	n := 0
+	for _, set := range []bool{d.NodeName != nil, d.NodeSelector != nil, d.AllNodes != nil} {
+		if set {
+			n++
+		}
+	}
+	switch {
+	case !own && n > 0:
+		return field.ErrorList{field.Invalid(path, "", "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
+	case own && n == 0:
+		return field.ErrorList{field.Required(path, "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
+	case own && n > 1:
+		return field.ErrorList{field.Invalid(path, "", "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
+	}
+	return nil
 }
 
 func pool(p *resourcev1.ResourcePool, path *field.Path) field.ErrorList {

@@ -55,7 +55,7 @@ func table() []group {
 			of("PersistentVolumeClaim", core.SetClaimDefaults, core.ValidateClaim, core.ValidateClaimUpdate),
 			of("PodTemplate", core.SetPodTemplateDefaults, core.ValidatePodTemplate, core.ValidatePodTemplateUpdate),
 			of("ReplicationController", core.SetControllerDefaults, core.ValidateController, core.ValidateControllerUpdate),
-			of("Pod", api.SetDefaults, core.ValidatePod, core.ValidatePodUpdate),
+			of("Pod", core.SetPodDefaults, core.ValidatePod, core.ValidatePodUpdate),
 		}},
 		{admissionv1.SchemeGroupVersion, []row{
 			of("MutatingWebhookConfiguration", admissionregistration.SetMutatingWebhookDefaults,

@@ -27,12 +27,12 @@ const (
 
 // ValidateStorageClass holds a new class to its rules.
 func ValidateStorageClass(o *storagev1.StorageClass) field.ErrorList {
-	return api.ValidateObject(o, false)
+	return api.ValidateStorageClass(o)
 }
 
 // ValidateStorageClassUpdate holds a changed class to its rules: what volumes were made by stays.
 func ValidateStorageClassUpdate(o, old *storagev1.StorageClass) field.ErrorList {
-	errs := check.MetaUpdate(o, old)
+	errs := append(check.MetaUpdate(o, old), ValidateStorageClass(o)...)
 	errs = append(errs, check.Immutable(field.NewPath("parameters"), o.Parameters, old.Parameters)...)
 	errs = append(errs, check.Immutable(field.NewPath("provisioner"), o.Provisioner, old.Provisioner)...)
 	errs = append(errs, check.Immutable(field.NewPath("reclaimPolicy"), o.ReclaimPolicy, old.ReclaimPolicy)...)
@@ -94,7 +94,7 @@ func nodeDrivers(all []storagev1.CSINodeDriver) field.ErrorList {
 				errs = append(errs, field.Required(at, ""))
 			}
 			if keys.Has(k) {
-				errs = append(errs, field.Duplicate(at.Child("topologyKeys"), k))
+				errs = append(errs, field.Duplicate(at, k))
 			}
 			keys.Insert(k)
 			errs = append(errs, check.Qualified(at, k)...)
@@ -246,6 +246,6 @@ func ValidateCapacityUpdate(o, old *storagev1.CSIStorageCapacity) field.ErrorLis
 // SetAttachmentDefaults fills in what a volume inside of an attachment misses.
 func SetAttachmentDefaults(o *storagev1.VolumeAttachment) {
 	if s := o.Spec.Source.InlineVolumeSpec; s != nil {
-		api.SetPersistentVolumeSpecDefaults(s)
+		api.SetPersistentSourceDefaults(&s.PersistentVolumeSource)
 	}
 }
