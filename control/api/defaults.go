@@ -38,8 +38,8 @@ func SetDefaults(pod *corev1.Pod) {
 	defaultPodResources(pod)
 }
 
-// SetTemplateDefaults fills in what the API server would in the template of a pod. What follows from other fields of the
-// pod is left to the pod that is made of it.
+// SetTemplateDefaults fills in what the API server would in the template of a pod. What follows from other fields of
+// the pod is left to the pod that is made of it.
 func SetTemplateDefaults(s *corev1.PodSpec) {
 	// One field under two names.
 	or(&s.ServiceAccountName, s.DeprecatedServiceAccount)

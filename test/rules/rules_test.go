@@ -26,6 +26,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,6 +34,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/berth-node/berth/control/api/core"
 	"github.com/berth-node/berth/control/api/rules"
 )
 
@@ -44,6 +46,7 @@ type peer struct {
 
 type request struct {
 	Group, Version, Kind string
+	Part                 string `json:",omitempty"`
 	Object               json.RawMessage
 	Old                  json.RawMessage `json:",omitempty"`
 }
@@ -80,9 +83,9 @@ func startPeer(t *testing.T) *peer {
 	return &peer{in, bufio.NewReaderSize(out, 1<<20)}
 }
 
-func (p *peer) ask(t *testing.T, gvk schema.GroupVersionKind, object, old []byte) answer {
+func (p *peer) ask(t *testing.T, gvk schema.GroupVersionKind, object, old []byte, part ...string) answer {
 	t.Helper()
-	text, err := json.Marshal(request{gvk.Group, gvk.Version, gvk.Kind, object, old})
+	text, err := json.Marshal(request{gvk.Group, gvk.Version, gvk.Kind, strings.Join(part, ""), object, old})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,6 +274,45 @@ func TestPeer(t *testing.T) {
 			}
 		}
 		c.report()
+		if most := 60; c.agreed*100 < c.compared*35 || c.verdicts*100 < c.compared*most {
+			t.Errorf("%s: too little agrees", gvk)
+		}
+	}
+}
+
+// TestPeerParts compares the rules of subresources of pods.
+func TestPeerParts(t *testing.T) {
+	p := startPeer(t)
+	gvk := corev1.SchemeGroupVersion.WithKind("Pod")
+	byName := constants(t)
+	for _, part := range []struct {
+		name   string
+		update func(o, old *corev1.Pod) field.ErrorList
+	}{
+		{"status", core.ValidatePodStatus},
+		{"ephemeralcontainers", core.ValidateEphemeralContainers},
+		{"resize", core.ValidateResize},
+	} {
+		r, _ := rules.For(gvk)
+		r.ValidateUpdate = func(o, old runtime.Object) field.ErrorList { return part.update(o.(*corev1.Pod), old.(*corev1.Pod)) }
+		c := &comparison{t: t, peer: p, gvk: gvk, part: part.name, rules: r, tally: tally{differences: map[string]int{}, example: map[string]string{}}}
+		m := &mutator{Rand: rand.New(rand.NewPCG(1, 1)), words: map[reflect.Type][]string{}}
+		words(reflect.TypeFor[corev1.Pod](), byName, m.words, map[reflect.Type]bool{})
+		for _, s := range samples(t)[gvk] {
+			for range 300 {
+				n := s.DeepCopyObject().(*corev1.Pod)
+				switch part.name {
+				case "status":
+					m.mutate(reflect.ValueOf(&n.Status).Elem())
+				case "ephemeralcontainers":
+					m.mutate(reflect.ValueOf(&n.Spec.EphemeralContainers).Elem())
+				case "resize":
+					m.mutate(reflect.ValueOf(&n.Spec.Containers[m.IntN(len(n.Spec.Containers))].Resources).Elem())
+				}
+				c.update(n, s)
+			}
+		}
+		c.report()
 	}
 }
 
@@ -289,6 +331,7 @@ type comparison struct {
 	t     *testing.T
 	peer  *peer
 	gvk   schema.GroupVersionKind
+	part  string
 	rules rules.Rules
 }
 
@@ -343,7 +386,7 @@ func (c *comparison) update(o, old runtime.Object) {
 		m.SetNamespace(old.(metav1.Object).GetNamespace())
 	}
 	b := c.peer.ask(c.t, c.gvk, c.encode(old), nil)
-	a := c.peer.ask(c.t, c.gvk, c.encode(o), c.encode(old))
+	a := c.peer.ask(c.t, c.gvk, c.encode(o), c.encode(old), c.part)
 	if a.Undecodable != "" || a.Panic != "" || a.Seen == nil || b.Seen == nil || len(b.Problems) > 0 {
 		return
 	}
@@ -427,7 +470,7 @@ func (c *comparison) compare(op string, a answer, o runtime.Object, ours func() 
 }
 
 func (c *comparison) report() {
-	c.t.Logf("%-60s compared %5d  agreed %5d (%.1f %%)  same verdict %5d  same defaults %5d  differences %d", c.gvk.GroupVersion().String()+" "+c.gvk.Kind,
+	c.t.Logf("%-60s compared %5d  agreed %5d (%.1f %%)  same verdict %5d  same defaults %5d  differences %d", strings.TrimSuffix(c.gvk.GroupVersion().String()+" "+c.gvk.Kind+"/"+c.part, "/"),
 		c.compared, c.agreed, 100*float64(c.agreed)/float64(max(c.compared, 1)), c.verdicts, c.defaults, len(c.differences))
 	keys := slices.SortedFunc(maps.Keys(c.differences), func(a, b string) int { return c.differences[b] - c.differences[a] })
 	show := 12

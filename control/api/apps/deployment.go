@@ -61,7 +61,8 @@ func deploymentSpec(s *appsv1.DeploymentSpec, old *metav1.LabelSelector) field.E
 	return errs
 }
 
-// selected holds selector and template to each other: a controller whose own pods it does not select makes pods for ever.
+// selected holds selector and template to each other: a controller that does not select its own pods makes more of them
+// for ever.
 func selected(s, old *metav1.LabelSelector, t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 	at := path.Child("selector")
 	if s == nil {

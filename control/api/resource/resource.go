@@ -1,5 +1,5 @@
-// Package resource has the defaults and rules of claims of devices, their classes and the slices that offer them. Much of
-// it k8s.io/api generates of its types' tags; the rest is here and in package api.
+// Package resource has the defaults and rules of claims of devices, their classes and the slices that offer them. Much
+// of it k8s.io/api generates of its types' tags; the rest is here and in package api.
 package resource
 
 import (

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Rules are those of one kind. They change nothing but what Default is given, and want objects that have their defaults,
-// of the Go type that k8s.io/api has for the kind.
+// Rules are those of one kind. They change nothing but what Default is given, and want objects that have their
+// defaults, of the Go type that k8s.io/api has for the kind.
 type Rules struct {
 	// Default fills in what is missing. Doing it twice changes nothing.
 	Default func(runtime.Object)

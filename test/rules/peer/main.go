@@ -27,6 +27,7 @@ import (
 
 type request struct {
 	Group, Version, Kind string
+	Part                 string `json:",omitempty"` // the subresource that is updated
 	Object               json.RawMessage
 	Old                  json.RawMessage `json:",omitempty"`
 }
@@ -41,9 +42,13 @@ type answer struct {
 	Problems    []problem
 }
 
+type updater interface {
+	ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList
+}
+
 type strategy interface {
 	rest.RESTCreateStrategy
-	ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	updater
 }
 
 func main() {
@@ -127,7 +132,11 @@ func answerTo(r *request) (a answer) {
 			a.Undecodable = err.Error()
 			return a
 		}
-		errs = s.ValidateUpdate(ctx, in, oldIn)
+		var by updater = s
+		if r.Part != "" {
+			by = parts()[r.Part]
+		}
+		errs = by.ValidateUpdate(ctx, in, oldIn)
 		if m, err := meta.Accessor(in); err == nil && len(errs) == 0 {
 			errs = validation.ValidateObjectMetaAccessor(m, s.NamespaceScoped(), path.ValidatePathSegmentName, field.NewPath("metadata"))
 		}

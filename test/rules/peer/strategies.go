@@ -147,6 +147,13 @@ func strategies() map[schema.GroupVersionKind]strategy {
 	}
 }
 
+// parts are the subresources of pods.
+func parts() map[string]updater {
+	return map[string]updater{
+		"status": pod.StatusStrategy, "ephemeralcontainers": pod.EphemeralContainersStrategy, "resize": pod.ResizeStrategy,
+	}
+}
+
 // allow lets the strategies ask who may read parameters, which is no rule of the object.
 func allow(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorizer.DecisionAllow, "", nil
