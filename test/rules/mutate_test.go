@@ -15,9 +15,8 @@ import (
 // mutator changes objects at random, by their types, so that fields that no sample has are tried too.
 type mutator struct {
 	*rand.Rand
-	words    map[reflect.Type][]string // the constants that the API has of a type
-	strings  []string                  // what stands in the samples of the kind
-	creating bool
+	words   map[reflect.Type][]string // the constants that the API has of a type
+	strings []string                  // what stands in the samples of the kind
 }
 
 // common is what tells rules of names, keys, paths, addresses and numbers apart.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/cel-go/cel"
 	v1 "k8s.io/api/admissionregistration/v1"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -357,7 +357,7 @@ func binding(policy string, ref *v1.ParamRef, match *v1.MatchResources, path *fi
 func paramRef(r *v1.ParamRef, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.Name != "" {
-		errs = append(errs, check.Invalid(path.Child("name"), r.Name, pathvalidation.IsValidPathSegmentName(r.Name))...)
+		errs = append(errs, check.Invalid(path.Child("name"), r.Name, content.IsPathSegmentName(r.Name))...)
 		if r.Selector != nil {
 			errs = append(errs, field.Forbidden(path.Child("name"), "name and selector are mutually exclusive"))
 		}

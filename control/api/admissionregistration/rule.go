@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/admissionregistration/v1"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -116,7 +116,7 @@ func namedRules(rules []v1.NamedRuleWithOperations, path *field.Path) field.Erro
 		seen := sets.New[string]()
 		for j, n := range rules[i].ResourceNames {
 			name := at.Child("resourceNames").Index(j)
-			errs = append(errs, check.Invalid(name, n, pathvalidation.IsValidPathSegmentName(n))...)
+			errs = append(errs, check.Invalid(name, n, content.IsPathSegmentName(n))...)
 			if seen.Has(n) {
 				errs = append(errs, field.Duplicate(name, n))
 			}

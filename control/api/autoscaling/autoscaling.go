@@ -5,7 +5,7 @@ import (
 	v1 "k8s.io/api/autoscaling/v1"
 	v2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -121,7 +121,7 @@ func segment(path *field.Path, name string) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return check.Invalid(path, name, pathvalidation.IsValidPathSegmentName(name))
+	return check.Invalid(path, name, content.IsPathSegmentName(name))
 }
 
 func rules(r *v2.HPAScalingRules, path *field.Path) field.ErrorList {

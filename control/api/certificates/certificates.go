@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/certificates/v1"
 	v1beta1 "k8s.io/api/certificates/v1beta1"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -31,7 +31,7 @@ var usages = []v1.KeyUsage{
 	v1.UsageIPsecTunnel, v1.UsageIPsecUser, v1.UsageTimestamping, v1.UsageOCSPSigning, v1.UsageMicrosoftSGC, v1.UsageNetscapeSGC,
 }
 
-func names(name string, _ bool) []string { return pathvalidation.IsValidPathSegmentName(name) }
+func names(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 
 // ValidateRequest holds a new request to its rules: it is one, signed by its own key.
 func ValidateRequest(o *v1.CertificateSigningRequest) field.ErrorList {

@@ -97,7 +97,7 @@ func rule(r *flowv1.PolicyRulesWithSubjects, path *field.Path) field.ErrorList {
 		errs = append(errs, list(n.Resources, at.Child("resources"), "resources")...)
 		if len(n.Namespaces) == 0 && !n.ClusterScope {
 			errs = append(errs, field.Required(at.Child("namespaces"), "resource rules that are not cluster scoped must supply at least one namespace"))
-		} else if len(n.Namespaces) > 1 && has(n.Namespaces, "*") {
+		} else if len(n.Namespaces) > 1 && hasAll(n.Namespaces) {
 			errs = append(errs, field.Invalid(at.Child("namespaces"), n.Namespaces, "if '*' is present, must not specify other namespaces"))
 		} else {
 			for j, s := range n.Namespaces {
@@ -115,14 +115,14 @@ func rule(r *flowv1.PolicyRulesWithSubjects, path *field.Path) field.ErrorList {
 	return errs
 }
 
-func has(all []string, one string) bool { return sets.New(all...).Has(one) }
+func hasAll(list []string) bool { return sets.New(list...).Has("*") }
 
 func verbs(all []string, path *field.Path) field.ErrorList {
 	at := path.Child("verbs")
 	if len(all) == 0 {
 		return field.ErrorList{field.Required(at, "verbs must contain at least one value")}
 	}
-	if has(all, "*") {
+	if hasAll(all) {
 		if len(all) > 1 {
 			return field.ErrorList{field.Invalid(at, all, "if '*' is present, must not specify other verbs")}
 		}
@@ -139,7 +139,7 @@ func list(all []string, path *field.Path, what string) field.ErrorList {
 	if len(all) == 0 {
 		return field.ErrorList{field.Required(path, "resource rules must supply at least one of "+what)}
 	}
-	if len(all) > 1 && has(all, "*") {
+	if len(all) > 1 && hasAll(all) {
 		return field.ErrorList{field.Invalid(path, all, "if '*' is present, must not specify other "+what)}
 	}
 	return nil
@@ -149,7 +149,7 @@ func urls(all []string, path *field.Path) field.ErrorList {
 	if len(all) == 0 {
 		return field.ErrorList{field.Required(path, "nonResourceURLs must contain at least one value")}
 	}
-	if len(all) > 1 && has(all, "*") {
+	if len(all) > 1 && hasAll(all) {
 		return field.ErrorList{field.Invalid(path, all, "if '*' is present, must not specify other non-resource URLs")}
 	}
 	var errs field.ErrorList

@@ -5,8 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -165,7 +165,7 @@ func pathSegment(path *field.Path, name string) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return check.Invalid(path, name, pathvalidation.IsValidPathSegmentName(name))
+	return check.Invalid(path, name, content.IsPathSegmentName(name))
 }
 
 // SetIngressClassDefaults fills in what parameters miss.
@@ -216,7 +216,7 @@ func parameters(p *v1.IngressClassParametersReference, path *field.Path) field.E
 	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace && p.Namespace == nil:
 		errs = append(errs, field.Required(at, "`parameters.scope` is set to 'Namespace'"))
 	case *p.Scope == v1.IngressClassParametersReferenceScopeNamespace:
-		errs = append(errs, check.Invalid(at, *p.Namespace, pathvalidation.IsValidPathSegmentName(*p.Namespace))...)
+		errs = append(errs, check.Invalid(at, *p.Namespace, content.IsPathSegmentName(*p.Namespace))...)
 		errs = append(errs, check.Invalid(at, *p.Namespace, validation.IsDNS1123Label(*p.Namespace))...)
 	case *p.Scope == v1.IngressClassParametersReferenceScopeCluster && p.Namespace != nil:
 		errs = append(errs, field.Forbidden(at, "`parameters.scope` is set to 'Cluster'"))
@@ -255,7 +255,7 @@ func parentReference(r *v1.ParentReference, path *field.Path) field.ErrorList {
 	errs = append(errs, pathSegment(path.Child("resource"), r.Resource)...)
 	errs = append(errs, pathSegment(path.Child("name"), r.Name)...)
 	if r.Namespace != "" {
-		errs = append(errs, check.Invalid(path.Child("namespace"), r.Namespace, pathvalidation.IsValidPathSegmentName(r.Namespace))...)
+		errs = append(errs, check.Invalid(path.Child("namespace"), r.Namespace, content.IsPathSegmentName(r.Namespace))...)
 	}
 	return errs
 }

@@ -3,7 +3,7 @@ package rbac
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -12,7 +12,7 @@ import (
 )
 
 // names of roles and bindings may be anything that fits in a path, as system:node does.
-func names(name string, _ bool) []string { return pathvalidation.IsValidPathSegmentName(name) }
+func names(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 
 // SetBindingDefaults fills in what a binding of either kind misses.
 func SetBindingDefaults(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
@@ -136,7 +136,7 @@ func binding(ref rbacv1.RoleRef, subjects []rbacv1.Subject, namespaced bool) fie
 	if ref.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), ""))
 	} else {
-		errs = append(errs, check.Invalid(path.Child("name"), ref.Name, pathvalidation.IsValidPathSegmentName(ref.Name))...)
+		errs = append(errs, check.Invalid(path.Child("name"), ref.Name, content.IsPathSegmentName(ref.Name))...)
 	}
 	for i := range subjects {
 		errs = append(errs, subject(&subjects[i], namespaced, field.NewPath("subjects").Index(i))...)

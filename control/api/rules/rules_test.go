@@ -100,18 +100,28 @@ func TestUpdates(t *testing.T) {
 	}{
 		{"data of an immutable ConfigMap", "{immutable: true, data: {a: b}}", "{immutable: true, data: {a: c}}", "data", "ConfigMap", 0},
 		{"type of a Secret", "{type: a}", "{type: b}", "type", "Secret", 0},
-		{"cluster IP", "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ports: [{port: 1}]}}",
-			"{spec: {clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2], ports: [{port: 1}]}}", "spec.clusterIPs[0]", "Service", 0},
+		{
+			"cluster IP", "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ports: [{port: 1}]}}",
+			"{spec: {clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2], ports: [{port: 1}]}}", "spec.clusterIPs[0]", "Service", 0,
+		},
 		{"image of a pod", "{spec: {containers: [{name: a, image: a}]}}", "{spec: {containers: [{name: a, image: b}]}}", "", "Pod", 0},
 		{"command of a pod", "{spec: {containers: [{name: a, image: a}]}}", "{spec: {containers: [{name: a, image: a, command: [b]}]}}", "spec", "Pod", 0},
-		{"selector of a deployment", "{spec: {selector: {matchLabels: {a: b}}, template: " + always + "}}",
-			"{spec: {selector: {matchExpressions: [{key: a, operator: Exists}]}, template: " + always + "}}", "spec.selector", "Deployment", 1},
-		{"service of a stateful set", "{spec: {serviceName: a, selector: {matchLabels: {a: b}}, template: " + always + "}}",
-			"{spec: {serviceName: b, selector: {matchLabels: {a: b}}, template: " + always + "}}", "spec", "StatefulSet", 1},
-		{"parallelism of a job", "{spec: {manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}",
-			"{spec: {parallelism: 3, completions: 1, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}", "", "Job", 2},
-		{"completions of a job", "{spec: {completions: 1, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}",
-			"{spec: {completions: 2, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}", "spec.completions", "Job", 2},
+		{
+			"selector of a deployment", "{spec: {selector: {matchLabels: {a: b}}, template: " + always + "}}",
+			"{spec: {selector: {matchExpressions: [{key: a, operator: Exists}]}, template: " + always + "}}", "spec.selector", "Deployment", 1,
+		},
+		{
+			"service of a stateful set", "{spec: {serviceName: a, selector: {matchLabels: {a: b}}, template: " + always + "}}",
+			"{spec: {serviceName: b, selector: {matchLabels: {a: b}}, template: " + always + "}}", "spec", "StatefulSet", 1,
+		},
+		{
+			"parallelism of a job", "{spec: {manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}",
+			"{spec: {parallelism: 3, completions: 1, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}", "", "Job", 2,
+		},
+		{
+			"completions of a job", "{spec: {completions: 1, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}",
+			"{spec: {completions: 2, manualSelector: true, selector: {matchLabels: {a: b}}, template: " + never + "}}", "spec.completions", "Job", 2,
+		},
 	} {
 		gvk := []func(string) (Rules, bool){
 			func(k string) (Rules, bool) { return For(corev1.SchemeGroupVersion.WithKind(k)) },
