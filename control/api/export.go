@@ -2,6 +2,7 @@ package api
 
 import (
 	"math"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -100,5 +101,8 @@ func ValidatePoolName(path *field.Path, name string) field.ErrorList { return po
 // ValidateStorageClass holds what volumes are made by to the rules of the API server.
 func ValidateStorageClass(o *storagev1.StorageClass) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&o.ObjectMeta, false, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	if o.Provisioner != "" {
+		errs = append(errs, qualified(field.NewPath("provisioner"), strings.ToLower(o.Provisioner))...)
+	}
 	return append(errs, validateStorageClass(o)...)
 }
