@@ -69,6 +69,9 @@ func (u *Upgrades) backward(ctx context.Context, r *record, n Node) error {
 			return fmt.Errorf("tidy up: %w", err)
 		}
 	}
+	if err := u.unkeep(r); err != nil {
+		return err
+	}
 	if r.Package == "" {
 		if err := n.Owns(reversed(r.Files), true); err != nil {
 			return err

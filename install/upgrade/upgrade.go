@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +56,8 @@ type Job struct {
 	// below [PackagesName] by which it goes back; "": there is none, and the files alone go back.
 	Package string `json:"package,omitempty"`
 	Before  string `json:"before,omitempty"`
+	// Stale are files of the upgrade before, found out here, whose old versions are kept no longer than its record.
+	Stale []string `json:"stale,omitempty"`
 	// Node is for who knows the node: how it is stopped and started.
 	Node json.RawMessage `json:"node"`
 }
@@ -234,9 +237,9 @@ func (j *Job) check() error {
 	if j.Before != "" && (!filepath.IsAbs(j.Before) || j.Before != filepath.Clean(j.Before)) {
 		return fmt.Errorf("the package %q is not absolute and clean", j.Before)
 	}
-	for _, s := range j.Stores {
+	for _, s := range slices.Concat(j.Stores, j.Stale) {
 		if !filepath.IsAbs(s) || s != filepath.Clean(s) {
-			return fmt.Errorf("the store %q is not absolute and clean", s)
+			return fmt.Errorf("the path %q is not absolute and clean", s)
 		}
 	}
 	return nil

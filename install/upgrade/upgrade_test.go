@@ -194,6 +194,31 @@ func TestSameFiles(t *testing.T) {
 }
 
 // TestLateRollbackKeepsStores: an old version that reads the stores of now keeps them, since pods are known by them.
+// TestFewerFiles upgrades a second time, with a release that has not all of the files: what the first one kept of them
+// goes with its record, whatever comes of the second.
+func TestFewerFiles(t *testing.T) {
+	for version, want := range map[string]error{"new": nil, "broken": ErrRolledBack} {
+		m := newMachine(t, t.TempDir(), "new")
+		u := m.open(t)
+		must(t, u.Run(t.Context(), m.job(), m))
+		j := m.job()
+		j.Files = j.Files[len(j.Files)-1:]
+		write(t, m.at("release/bin/berth"), version)
+		if err := u.Run(t.Context(), j, m); !errors.Is(err, want) {
+			t.Errorf("%s: %v", version, err)
+		}
+		for name := range m.all(t) {
+			if strings.HasSuffix(name, Previous) && (want != nil || name != "bin/berth"+Previous) {
+				t.Errorf("%s: %s is left", version, name)
+			}
+		}
+		must(t, u.Forget())
+		if has := m.all(t); has["bin/berth"] != "new" || has["libexec/helper"] != "new" || has["bin/berth"+Previous] != "" {
+			t.Errorf("%s: the machine has %q", version, has)
+		}
+	}
+}
+
 func TestLateRollbackKeepsStores(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "new")
 	u := m.open(t)
