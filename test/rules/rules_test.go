@@ -190,8 +190,8 @@ func words(t reflect.Type, byName map[string][]string, into map[reflect.Type][]s
 	seen[t] = true
 	switch t.Kind() {
 	case reflect.Struct:
-		for i := range t.NumField() {
-			words(t.Field(i).Type, byName, into, seen)
+		for field := range t.Fields() {
+			words(field.Type, byName, into, seen)
 		}
 	case reflect.Pointer, reflect.Slice:
 		words(t.Elem(), byName, into, seen)
