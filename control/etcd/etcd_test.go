@@ -1,0 +1,62 @@
+package etcd
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func start(t *testing.T, dir string) (*Member, *clientv3.Client) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	m, err := Start(t.Context(), filepath.Join(dir, "etcd"), filepath.Join(dir, "run"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Connect(Servers{Endpoints: []string{m.Endpoint()}}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, c
+}
+
+// TestMember writes, stops, starts and reads, with nobody else let in.
+func TestMember(t *testing.T) {
+	dir := t.TempDir()
+	m, c := start(t, dir)
+	if _, err := c.Put(t.Context(), "/a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"etcd", "run"} {
+		if info, err := os.Stat(filepath.Join(dir, d)); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", d, info.Mode(), err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	m.Stop()
+	m, c = start(t, dir)
+	got, err := c.Get(t.Context(), "/a")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "b" {
+		t.Errorf("after a restart: %v, %v", got, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	m.Stop()
+	if _, err := os.Stat(SocketPath(filepath.Join(dir, "run"))); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+func TestLongPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("a", maxSocketPath))
+	if _, err := Start(t.Context(), dir, dir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "shorter") {
+		t.Errorf("a socket that cannot be: %v", err)
+	}
+}

@@ -1,0 +1,73 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// What etcd says is bounded: of the same message so many in a second, and then one of so many.
+const (
+	firstLogs, laterLogs = 10, 100
+)
+
+// newZap makes a logger of etcd's kind that writes to ours.
+func newZap(log *slog.Logger) *zap.Logger {
+	c := core{log.With("component", "etcd"), nil}
+	return zap.New(zapcore.NewSamplerWithOptions(c, time.Second, firstLogs, laterLogs))
+}
+
+type core struct {
+	log    *slog.Logger
+	fields []zapcore.Field
+}
+
+// level is one lower than etcd has it: what it tells at its start as information is for who looks for a fault in it.
+func level(l zapcore.Level) slog.Level {
+	switch {
+	case l >= zapcore.ErrorLevel:
+		return slog.LevelError
+	case l >= zapcore.WarnLevel:
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// Enabled implements [zapcore.LevelEnabler].
+func (c core) Enabled(l zapcore.Level) bool { return c.log.Enabled(context.Background(), level(l)) }
+
+// With implements [zapcore.Core].
+func (c core) With(fields []zapcore.Field) zapcore.Core {
+	return core{c.log, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+// Check implements [zapcore.Core].
+func (c core) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return to.AddCore(e, c)
+	}
+	return to
+}
+
+// Write implements [zapcore.Core].
+func (c core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range c.fields {
+		f.AddTo(enc)
+	}
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	attrs := make([]slog.Attr, 0, len(enc.Fields))
+	for k, v := range enc.Fields {
+		attrs = append(attrs, slog.Any(k, v))
+	}
+	c.log.LogAttrs(context.Background(), level(e.Level), e.Message, attrs...)
+	return nil
+}
+
+// Sync implements [zapcore.Core].
+func (core) Sync() error { return nil }

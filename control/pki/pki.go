@@ -1,0 +1,337 @@
+// Package pki is the certificates of a cluster, in one directory: its authority, the one of requests that the API server
+// passes on, what they have signed, and the key that service account tokens are signed with.
+//
+// A certificate is one file with its key, replaced as a whole, so that no crash parts them. What an authority has signed
+// is made again when it cannot be read or is about to end. An authority is never made again: whatever trusts it would
+// not trust the next one.
+package pki
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/berth-node/berth/internal/atomicfile"
+)
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	leafLife      = 365 * 24 * time.Hour
+	// skew is how far the clock of another machine may be behind ours.
+	skew = 5 * time.Minute
+	// checkEvery is how often certificates are looked at for their end, which is months away when it first matters.
+	checkEvery = time.Hour
+	// maxFile bounds what is read of a file. A certificate with its key takes some 2 KiB.
+	maxFile = 1 << 20
+)
+
+// The authorities and certificates, by name: NAME.pem is the certificate with its key.
+const (
+	ClusterAuthority    = "ca"                 // signs servers and clients of the cluster
+	FrontProxyAuthority = "front-proxy-ca"     // signs who may say on whose behalf a request is
+	Serving             = "apiserver"          // of the API server, for its clients
+	Kubelet             = "apiserver-kubelet"  // of the API server, as a client of kubelets
+	FrontProxy          = "front-proxy-client" // of the API server, as a client of API servers behind it
+	Admin               = "admin"              // of who may do everything
+)
+
+const serviceAccountFile = "sa.pem"
+
+// Options is what certificates are made for.
+type Options struct {
+	Hosts []string         // names and addresses that clients reach the API server by
+	Log   *slog.Logger     // hears of what is made, renewed and quarantined
+	Now   func() time.Time // nil: the clock
+}
+
+// leaf is a certificate that an authority signs.
+type leaf struct {
+	name, authority string
+	subject         pkix.Name
+	usage           x509.ExtKeyUsage
+}
+
+func leaves() []leaf {
+	return []leaf{
+		{Serving, ClusterAuthority, pkix.Name{CommonName: "kube-apiserver"}, x509.ExtKeyUsageServerAuth},
+		{
+			Kubelet, ClusterAuthority,
+			pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},
+			x509.ExtKeyUsageClientAuth,
+		},
+		{FrontProxy, FrontProxyAuthority, pkix.Name{CommonName: "front-proxy-client"}, x509.ExtKeyUsageClientAuth},
+		{
+			Admin, ClusterAuthority, pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
+			x509.ExtKeyUsageClientAuth,
+		},
+	}
+}
+
+// Store is the certificates of one directory. It has one writer at a time, which the lock of the data directory sees to.
+type Store struct {
+	dir  string
+	opts Options
+}
+
+// Open reads the certificates in a directory and makes those that are missing, torn, about to end, or not for the hosts.
+// It fails for an authority or a service account key that cannot be read, and says which.
+func Open(dir string, opts Options) (*Store, error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	s := &Store{dir: dir, opts: opts}
+	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of certificates: %w", err)
+	}
+	for _, name := range []string{ClusterAuthority, FrontProxyAuthority} {
+		if err := s.ensureAuthority(name); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.ensureServiceAccountKey(); err != nil {
+		return nil, err
+	}
+	_, err := s.Renew(false)
+	return s, err
+}
+
+// Path is the file of a certificate with its key.
+func (s *Store) Path(name string) string { return filepath.Join(s.dir, name+".pem") }
+
+// TrustPath is the file of an authority's certificate alone, for who trusts it.
+func (s *Store) TrustPath(authority string) string { return filepath.Join(s.dir, authority+".crt") }
+
+// Authority reads the certificate and key of an authority.
+func (s *Store) Authority(name string) (*x509.Certificate, crypto.Signer, error) {
+	p, err := readPair(s.Path(name))
+	return p.cert, p.key, err
+}
+
+// ServiceAccountKey is what tokens of service accounts are signed with.
+func (s *Store) ServiceAccountKey() (*ecdsa.PrivateKey, error) {
+	data, err := readFile(filepath.Join(s.dir, serviceAccountFile))
+	if err != nil {
+		return nil, err
+	}
+	return parseSigner(data)
+}
+
+// Renew makes those certificates again that need it, or all of them, and returns their names. Authorities stay.
+func (s *Store) Renew(all bool) ([]string, error) {
+	var made []string
+	for _, l := range leaves() {
+		authority, err := readPair(s.Path(l.authority))
+		if err != nil {
+			return made, unreadable(s.Path(l.authority), err)
+		}
+		why, err := s.due(l, authority.cert)
+		if err != nil {
+			return made, err
+		}
+		if why == "" && !all {
+			continue
+		}
+		p, err := s.sign(l, authority)
+		if err == nil {
+			err = p.write(s.Path(l.name))
+		}
+		if err != nil {
+			return made, fmt.Errorf("make certificate %s: %w", l.name, err)
+		}
+		made = append(made, l.name)
+		s.opts.Log.Debug("certificate made", "name", l.name, "why", why, "until", p.cert.NotAfter)
+	}
+	return made, nil
+}
+
+// Run renews what is due until ctx ends. Servers and clients of this process hear of it by their files.
+func (s *Store) Run(ctx context.Context) {
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if made, err := s.Renew(false); err != nil {
+			s.opts.Log.Error("certificates are not renewed", "error", err)
+		} else if len(made) > 0 {
+			s.opts.Log.Info("certificates renewed", "names", made)
+		}
+	}
+}
+
+// due says why a certificate is made, or nothing. One that cannot be read is put aside, for whoever wants to know how it
+// came to be so.
+func (s *Store) due(l leaf, authority *x509.Certificate) (string, error) {
+	path := s.Path(l.name)
+	p, err := readPair(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "there is none", nil
+	}
+	if err != nil {
+		aside := fmt.Sprintf("%s.bad-%d", path, s.opts.Now().UnixNano())
+		if err := os.Rename(path, aside); err != nil {
+			return "", fmt.Errorf("put certificate aside: %w", err)
+		}
+		s.opts.Log.Warn("certificate cannot be read and is made again", "file", path, "aside", aside, "error", err)
+		return "it cannot be read", nil
+	}
+	now := s.opts.Now()
+	switch life := p.cert.NotAfter.Sub(p.cert.NotBefore); {
+	case p.cert.CheckSignatureFrom(authority) != nil:
+		return "another authority signed it", nil
+	case now.After(p.cert.NotAfter.Add(-life / 3)):
+		return "it is about to end", nil
+	case now.Before(p.cert.NotBefore):
+		return "it is not valid yet", nil
+	case l.usage == x509.ExtKeyUsageServerAuth:
+		for _, h := range s.opts.Hosts {
+			if p.cert.VerifyHostname(h) != nil {
+				return "it is not for " + h, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+func (s *Store) ensureAuthority(name string) error {
+	path := s.Path(name)
+	p, err := readPair(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Whoever has the certificate alone trusts an authority whose key is lost: that is not for us to replace.
+		if _, err := os.Lstat(s.TrustPath(name)); err == nil {
+			return unreadable(path, errors.New("it is gone, and "+s.TrustPath(name)+" is not"))
+		}
+		if p, err = s.makeAuthority(name); err != nil {
+			return fmt.Errorf("make certificate authority %s: %w", name, err)
+		}
+	case err != nil:
+		return unreadable(path, err)
+	case s.opts.Now().After(p.cert.NotAfter):
+		return unreadable(path, fmt.Errorf("it has ended on %s", p.cert.NotAfter.Format(time.DateOnly)))
+	}
+	data := encodeCert(p.cert)
+	if old, err := os.ReadFile(s.TrustPath(name)); err == nil && slices.Equal(old, data) {
+		return nil
+	}
+	return atomicfile.WriteSynced(s.TrustPath(name), data, 0o644)
+}
+
+// unreadable is the error of an authority that must not be replaced.
+func unreadable(path string, cause error) error {
+	return fmt.Errorf("read certificate authority %s: %w; "+
+		"put back a copy of the file, or remove the directory to begin anew, with which all certificates end", path, cause)
+}
+
+func (s *Store) makeAuthority(name string) (pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pair{}, err
+	}
+	now := s.opts.Now()
+	common := map[string]string{ClusterAuthority: "kubernetes", FrontProxyAuthority: "kubernetes-front-proxy"}[name]
+	cert, err := sign(&x509.Certificate{
+		Subject:   pkix.Name{CommonName: common},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign,
+		IsCA:     true, BasicConstraintsValid: true,
+	}, nil, key.Public(), key)
+	if err != nil {
+		return pair{}, err
+	}
+	p := pair{cert, key}
+	return p, p.write(s.Path(name))
+}
+
+func (s *Store) sign(l leaf, by pair) (pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pair{}, err
+	}
+	now := s.opts.Now()
+	template := &x509.Certificate{
+		Subject: l.subject, NotBefore: now.Add(-skew), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{l.usage}, BasicConstraintsValid: true,
+	}
+	if template.NotAfter.After(by.cert.NotAfter) {
+		template.NotAfter = by.cert.NotAfter
+	}
+	if l.usage == x509.ExtKeyUsageServerAuth {
+		for _, h := range s.opts.Hosts {
+			if ip := net.ParseIP(h); ip != nil {
+				template.IPAddresses = append(template.IPAddresses, ip)
+			} else {
+				template.DNSNames = append(template.DNSNames, h)
+			}
+		}
+	}
+	cert, err := sign(template, by.cert, key.Public(), by.key)
+	return pair{cert, key}, err
+}
+
+func (s *Store) ensureServiceAccountKey() error {
+	path := filepath.Join(s.dir, serviceAccountFile)
+	_, err := s.ServiceAccountKey()
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read key of service account tokens %s: %w; "+
+			"put back a copy of the file, or remove it, with which all tokens end", path, err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make key of service account tokens: %w", err)
+	}
+	data, err := encodeSigner(key)
+	if err != nil {
+		return fmt.Errorf("make key of service account tokens: %w", err)
+	}
+	return atomicfile.WriteSynced(path, data, 0o600)
+}
+
+// Entry is one certificate as a list has it.
+type Entry struct {
+	Name, File, Subject, Authority string
+	NotAfter                       time.Time
+	Err                            error // why it cannot be read
+}
+
+// List reads the certificates of a directory and changes nothing.
+func List(dir string) []Entry {
+	s := &Store{dir: dir}
+	all := []Entry{{Name: ClusterAuthority}, {Name: FrontProxyAuthority}}
+	for _, l := range leaves() {
+		all = append(all, Entry{Name: l.name, Authority: l.authority})
+	}
+	for i := range all {
+		e := &all[i]
+		e.File = s.Path(e.Name)
+		p, err := readPair(e.File)
+		if e.Err = err; err == nil {
+			e.Subject, e.NotAfter = p.cert.Subject.String(), p.cert.NotAfter
+		}
+	}
+	return all
+}
+
+func encodeCert(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
