@@ -65,7 +65,7 @@ func ValidateResize(o, old *corev1.Pod) field.ErrorList {
 	if !equality.Semantic.DeepEqual(*now, old.Spec) {
 		errs = append(errs, field.Forbidden(path, "only cpu and memory resources are mutable"))
 	}
-	if was, is := classOf(old), classOf(o); was != is {
+	if was, is := QOSClass(old), QOSClass(o); was != is {
 		errs = append(errs, field.Invalid(path, is, "Pod QOS Class may not change as a result of resizing"))
 	}
 	return errs
@@ -100,8 +100,8 @@ func resized(now, was *corev1.Container, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// classOf is the QoS class that a pod's resources come to.
-func classOf(o *corev1.Pod) corev1.PodQOSClass {
+// QOSClass is the QoS class that a pod's resources come to.
+func QOSClass(o *corev1.Pod) corev1.PodQOSClass {
 	some, guaranteed := false, true
 	for _, c := range slices.Concat(o.Spec.Containers, o.Spec.InitContainers) {
 		for r := range resizable {

@@ -1,0 +1,136 @@
+package registry
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/berth-node/berth/control/api/core"
+)
+
+func quotaStatus(o, old runtime.Object) field.ErrorList {
+	return core.ValidateResourceQuotaStatus(o.(*corev1.ResourceQuota), old.(*corev1.ResourceQuota))
+}
+
+func volumeHooks() hooks {
+	return hooks{create: func(_ context.Context, o runtime.Object) {
+		now := metav1.Now()
+		o.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: &now}
+	}}
+}
+
+func volumeClaimHooks() hooks {
+	return hooks{create: func(_ context.Context, o runtime.Object) {
+		o.(*corev1.PersistentVolumeClaim).Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	}}
+}
+
+// jobHooks give a Job the labels by which it knows its pods, and a selector of them.
+func jobHooks() hooks {
+	return hooks{create: func(_ context.Context, o runtime.Object) {
+		j := o.(*batchv1.Job)
+		if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
+			return
+		}
+		if j.Spec.Template.Labels == nil {
+			j.Spec.Template.Labels = map[string]string{}
+		}
+		own := map[string]string{
+			"controller-uid": string(j.UID), batchv1.ControllerUidLabel: string(j.UID),
+			"job-name": j.Name, batchv1.JobNameLabel: j.Name,
+		}
+		for k, v := range own {
+			if _, taken := j.Spec.Template.Labels[k]; !taken {
+				j.Spec.Template.Labels[k] = v
+			}
+		}
+		if j.Spec.Selector == nil {
+			j.Spec.Selector = &metav1.LabelSelector{}
+		}
+		if j.Spec.Selector.MatchLabels == nil {
+			j.Spec.Selector.MatchLabels = map[string]string{}
+		}
+		maps.Copy(j.Spec.Selector.MatchLabels, map[string]string{batchv1.ControllerUidLabel: string(j.UID)})
+	}}
+}
+
+// requestHooks write into a request for a certificate who asks: what it is signed by.
+func requestHooks() hooks {
+	type csr = certificatesv1.CertificateSigningRequest
+	return hooks{
+		create: func(ctx context.Context, o runtime.Object) {
+			s := &o.(*csr).Spec
+			s.Username, s.UID, s.Groups, s.Extra = "", "", nil, nil
+			user, ok := request.UserFrom(ctx)
+			if !ok {
+				return
+			}
+			s.Username, s.UID, s.Groups = user.GetName(), user.GetUID(), user.GetGroups()
+			for k, v := range user.GetExtra() {
+				if s.Extra == nil {
+					s.Extra = map[string]certificatesv1.ExtraValue{}
+				}
+				s.Extra[k] = v
+			}
+		},
+		update: func(_ context.Context, o, old runtime.Object) { o.(*csr).Spec = old.(*csr).Spec },
+	}
+}
+
+func requestParts() []part {
+	type csr = certificatesv1.CertificateSigningRequest
+	stamp := func(now, was []certificatesv1.CertificateSigningRequestCondition) {
+		for i := range now {
+			c := &now[i]
+			if c.LastUpdateTime.IsZero() {
+				c.LastUpdateTime = metav1.Time{Time: time.Now()}
+			}
+			if !c.LastTransitionTime.IsZero() {
+				continue
+			}
+			c.LastTransitionTime = metav1.Time{Time: time.Now()}
+			for _, w := range was {
+				if w.Type == c.Type && w.Status == c.Status && !w.LastTransitionTime.IsZero() {
+					c.LastTransitionTime = w.LastTransitionTime
+				}
+			}
+		}
+	}
+	judged := func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
+	}
+	return []part{
+		{name: "status", writes: []string{"status"}, prepare: func(o, old runtime.Object) {
+			keepBut(o, old, "status")
+			now, was := &o.(*csr).Status, old.(*csr).Status
+			// A signer does not approve: that is another right.
+			var kept []certificatesv1.CertificateSigningRequestCondition
+			for _, c := range now.Conditions {
+				if !judged(c) {
+					kept = append(kept, c)
+				}
+			}
+			for _, c := range was.Conditions {
+				if judged(c) {
+					kept = append(kept, c)
+				}
+			}
+			now.Conditions = kept
+			stamp(now.Conditions, was.Conditions)
+		}},
+		{name: "approval", writes: []string{"status"}, prepare: func(o, old runtime.Object) {
+			keepBut(o, old, "status")
+			now, was := &o.(*csr).Status, old.(*csr).Status
+			now.Certificate = was.Certificate
+			stamp(now.Conditions, was.Conditions)
+		}},
+	}
+}

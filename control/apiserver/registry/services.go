@@ -1,0 +1,323 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/util/dryrun"
+)
+
+// services gives services their addresses and ports in the write that makes or changes them: taken before it, given back
+// when it fails. What a crash leaves taken [Repair] finds.
+type services struct {
+	ips      *addresses
+	ports    *ports
+	families []corev1.IPFamily // those that the cluster has, the default one first
+	log      *slog.Logger
+}
+
+// undo gives back what was taken.
+type undo []func(context.Context) error
+
+func (u undo) run(ctx context.Context, log *slog.Logger) {
+	for _, f := range slices.Backward(u) {
+		if err := f(context.WithoutCancel(ctx)); err != nil {
+			log.Warn("what a service was given is not given back; a repair will", "error", err)
+		}
+	}
+}
+
+func (s *services) install(r *REST) {
+	r.BeginCreate = func(ctx context.Context, o runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+		return s.begin(ctx, o.(*corev1.Service), nil, dryrun.IsDryRun(options.DryRun))
+	}
+	r.BeginUpdate = func(ctx context.Context, o, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+		return s.begin(ctx, o.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(options.DryRun))
+	}
+	r.AfterDelete = func(o runtime.Object, options *metav1.DeleteOptions) {
+		if dryrun.IsDryRun(options.DryRun) {
+			return
+		}
+		svc := o.(*corev1.Service)
+		var all undo
+		s.giveBack(svc, addressesOf(svc), portsOf(svc), &all)
+		all.run(context.Background(), s.log)
+	}
+}
+
+// begin takes what the service is to have and has not, and returns what is done when the write has ended: one way or the
+// other something is given back.
+func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
+	if old != nil {
+		keepAllocated(svc, old)
+	}
+	var taken, given undo
+	err := s.addresses(ctx, svc, old, dry, &taken)
+	if err == nil {
+		err = s.nodePorts(ctx, svc, old, dry, &taken)
+	}
+	if err != nil {
+		taken.run(ctx, s.log)
+		return nil, err
+	}
+	if old != nil && !dry {
+		now, nowPorts := addressesOf(svc), portsOf(svc)
+		gone := slices.DeleteFunc(addressesOf(old), func(ip string) bool { return slices.Contains(now, ip) })
+		free := slices.DeleteFunc(portsOf(old), func(p int32) bool { return slices.Contains(nowPorts, p) })
+		s.giveBack(old, gone, free, &given)
+	}
+	return func(ctx context.Context, written bool) {
+		if written {
+			given.run(ctx, s.log)
+		} else {
+			taken.run(ctx, s.log)
+		}
+	}, nil
+}
+
+func (s *services) giveBack(_ *corev1.Service, ips []string, numbers []int32, to *undo) {
+	for _, ip := range ips {
+		*to = append(*to, func(ctx context.Context) error { return s.ips.free(ctx, ip) })
+	}
+	for _, p := range numbers {
+		*to = append(*to, func(ctx context.Context) error { return s.ports.free(ctx, p) })
+	}
+}
+
+// keepAllocated leaves a service what it has when a client that changes it does not say so: a manifest has no addresses.
+func keepAllocated(svc, old *corev1.Service) {
+	needs := func(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+	if needs(svc) && needs(old) {
+		if svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0 {
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = old.Spec.ClusterIP, old.Spec.ClusterIPs
+		}
+		if len(svc.Spec.IPFamilies) == 0 {
+			svc.Spec.IPFamilies = old.Spec.IPFamilies
+		}
+		if svc.Spec.IPFamilyPolicy == nil {
+			svc.Spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+		}
+	}
+	if !needs(svc) && needs(old) && slices.Equal(svc.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = "", nil, nil, nil
+	}
+	if hasNodePorts(svc) && hasNodePorts(old) {
+		for i := range svc.Spec.Ports {
+			p := &svc.Spec.Ports[i]
+			for _, was := range old.Spec.Ports {
+				if p.NodePort == 0 && p.Port == was.Port && p.Protocol == was.Protocol {
+					p.NodePort = was.NodePort
+				}
+			}
+		}
+	}
+	if !hasNodePorts(svc) && hasNodePorts(old) {
+		for i := range svc.Spec.Ports {
+			if slices.Contains(portsOf(old), svc.Spec.Ports[i].NodePort) {
+				svc.Spec.Ports[i].NodePort = 0
+			}
+		}
+	}
+	switch {
+	case needsHealthPort(svc) && needsHealthPort(old) && svc.Spec.HealthCheckNodePort == 0:
+		svc.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	case !needsHealthPort(svc) && svc.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort:
+		svc.Spec.HealthCheckNodePort = 0
+	}
+}
+
+func hasNodePorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+func needsHealthPort(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// addressesOf are those that a service has of the cluster's ranges.
+func addressesOf(s *corev1.Service) []string {
+	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone {
+		return nil
+	}
+	return slices.Clone(s.Spec.ClusterIPs)
+}
+
+// portsOf are those that a service has of the nodes, each once.
+func portsOf(s *corev1.Service) []int32 {
+	var all []int32
+	add := func(p int32) {
+		if p != 0 && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	for _, p := range s.Spec.Ports {
+		add(p.NodePort)
+	}
+	add(s.Spec.HealthCheckNodePort)
+	return all
+}
+
+func (s *services) addresses(ctx context.Context, svc, old *corev1.Service, dry bool, taken *undo) error {
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	if err := s.setFamilies(svc); err != nil {
+		return err
+	}
+	if svc.Spec.ClusterIP == corev1.ClusterIPNone {
+		svc.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
+		return nil
+	}
+	var has []string
+	if old != nil {
+		has = addressesOf(old)
+	}
+	for i, family := range svc.Spec.IPFamilies {
+		wanted := ""
+		if i < len(svc.Spec.ClusterIPs) {
+			wanted = svc.Spec.ClusterIPs[i]
+		}
+		if wanted != "" && slices.Contains(has, wanted) {
+			continue
+		}
+		ip, err := s.address(ctx, svc, family, wanted, dry)
+		if err != nil {
+			return invalid(svc, field.NewPath("spec", "clusterIPs").Index(i), wanted, err)
+		}
+		if i < len(svc.Spec.ClusterIPs) {
+			svc.Spec.ClusterIPs[i] = ip
+		} else {
+			svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, ip)
+		}
+		if !dry {
+			*taken = append(*taken, func(ctx context.Context) error { return s.ips.free(ctx, ip) })
+		}
+	}
+	if len(svc.Spec.ClusterIPs) > 0 {
+		svc.Spec.ClusterIP = svc.Spec.ClusterIPs[0]
+	}
+	return nil
+}
+
+func (s *services) address(ctx context.Context, svc *corev1.Service, family corev1.IPFamily, wanted string, dry bool) (string, error) {
+	if wanted == "" {
+		ip, err := s.ips.next(ctx, svc, family, dry)
+		return ip.String(), err
+	}
+	ip, err := netip.ParseAddr(wanted)
+	if err != nil {
+		return wanted, nil //nolint:nilerr // the rules say what is wrong with it
+	}
+	err = s.ips.take(ctx, svc, ip, dry)
+	if apierrors.IsAlreadyExists(err) {
+		err = errors.New("failed to allocate IP " + wanted + ": provided IP is already allocated")
+	}
+	return wanted, err
+}
+
+// setFamilies completes what a service says of families and of its addresses.
+func (s *services) setFamilies(svc *corev1.Service) error {
+	spec := &svc.Spec
+	switch {
+	case spec.ClusterIP != "" && len(spec.ClusterIPs) == 0:
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	case spec.ClusterIP == "" && len(spec.ClusterIPs) > 0:
+		spec.ClusterIP = spec.ClusterIPs[0]
+	}
+	headless := spec.ClusterIP == corev1.ClusterIPNone
+	if spec.IPFamilyPolicy == nil {
+		policy := corev1.IPFamilyPolicySingleStack
+		switch {
+		case headless && len(spec.Selector) == 0 && len(spec.IPFamilies) == 0:
+			policy = corev1.IPFamilyPolicyRequireDualStack // whoever writes its endpoints may have both
+		case len(spec.IPFamilies) == 2 || len(spec.ClusterIPs) == 2:
+			policy = corev1.IPFamilyPolicyRequireDualStack
+		}
+		spec.IPFamilyPolicy = &policy
+	}
+	if len(spec.IPFamilies) == 0 {
+		for _, text := range spec.ClusterIPs {
+			if ip, err := netip.ParseAddr(text); err == nil {
+				spec.IPFamilies = append(spec.IPFamilies, familyOf(ip))
+			}
+		}
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []corev1.IPFamily{s.families[0]}
+	}
+	if *spec.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack || len(spec.IPFamilies) == 2 {
+		return nil
+	}
+	other := corev1.IPv6Protocol
+	if spec.IPFamilies[0] == other {
+		other = corev1.IPv4Protocol
+	}
+	both := slices.Contains(s.families, other) || headless && len(spec.Selector) == 0
+	switch {
+	case both:
+		spec.IPFamilies = append(spec.IPFamilies, other)
+	case *spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack:
+		return invalid(svc, field.NewPath("spec", "ipFamilyPolicy"), *spec.IPFamilyPolicy,
+			errors.New("this cluster is not configured for dual-stack services"))
+	}
+	return nil
+}
+
+func (s *services) nodePorts(ctx context.Context, svc, old *corev1.Service, dry bool, taken *undo) error {
+	var has []int32
+	if old != nil {
+		has = portsOf(old)
+	}
+	owner := svc.Namespace + "/" + svc.Name
+	give := func(port *int32, path *field.Path) error {
+		if *port != 0 && slices.Contains(has, *port) {
+			return nil
+		}
+		var err error
+		wanted := *port
+		if wanted == 0 {
+			*port, err = s.ports.next(ctx, owner, dry)
+		} else {
+			err = s.ports.take(ctx, owner, wanted, dry)
+		}
+		if err != nil {
+			return invalid(svc, path, wanted, err)
+		}
+		got := *port
+		has = append(has, got)
+		if !dry {
+			*taken = append(*taken, func(ctx context.Context) error { return s.ports.free(ctx, got) })
+		}
+		return nil
+	}
+	none := svc.Spec.AllocateLoadBalancerNodePorts != nil && !*svc.Spec.AllocateLoadBalancerNodePorts && svc.Spec.Type == corev1.ServiceTypeLoadBalancer
+	if hasNodePorts(svc) {
+		for i := range svc.Spec.Ports {
+			if p := &svc.Spec.Ports[i]; p.NodePort != 0 || !none {
+				if err := give(&p.NodePort, field.NewPath("spec", "ports").Index(i).Child("nodePort")); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if needsHealthPort(svc) {
+		return give(&svc.Spec.HealthCheckNodePort, field.NewPath("spec", "healthCheckNodePort"))
+	}
+	return nil
+}
+
+func invalid(svc *corev1.Service, path *field.Path, value any, err error) error {
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), svc.Name, field.ErrorList{
+		field.Invalid(path, fmt.Sprint(value), err.Error()),
+	})
+}
