@@ -212,3 +212,16 @@ func (r role) ref() rbacv1.RoleRef {
 	}
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: r.name}
 }
+
+// NodeRules are those of system:node, which the authorizer of nodes narrows to what is a node's own.
+func NodeRules() ([]rbacv1.PolicyRule, error) {
+	roles, err := defaultRoles()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(roles, func(r role) bool { return r.name == "system:node" })
+	if i < 0 {
+		return nil, fmt.Errorf("no default role is system:node")
+	}
+	return roles[i].rules, nil
+}
