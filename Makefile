@@ -10,23 +10,32 @@ GOLANGCI_VERSION := v2.15.0
 
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
+# The API is that of this Kubernetes: clients and the code of custom resources ask for it.
+KUBE_VERSION := 1.37.2
+KUBE_LDFLAGS := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version, -X $(p).gitVersion=v$(KUBE_VERSION) \
+	-X $(p).gitMajor=1 -X $(p).gitMinor=37 -X $(p).gitTreeState=clean)
+
 # Where several goroutines of one process meet. The other packages mostly execute programs, which race detection does not see into.
 RACE := $(addprefix ./agent/,api/... credential desired device dra drift event intercept kills metrics object pinning plugin \
 	pod/... pulled record rotate shutdown source/... stats status volume/...) ./cgroups/... ./cni ./control/... ./eviction/... \
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
-build: ## bin/berth, bin/berth-helper and bin/berth-wasm
+build: ## bin/berth, bin/berth-helper, bin/berth-wasm and bin/berth-control
 	@.ci/deps build
 	@# Without gRPC's traces, which nobody asks for, the linker finds what is not used: a seventh of the program.
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/berth .
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/berth-wasm ./cri/wasm
 	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '$(LDFLAGS)' -o bin/berth-helper ./cri/helper
+	$(MAKE) control
+
+control: ## bin/berth-control
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS) $(KUBE_LDFLAGS)' -o bin/berth-control ./control/berth-control
 
 bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go examples/hello/image
 	@.ci/deps run

@@ -335,3 +335,16 @@ func List(dir string) []Entry {
 func encodeCert(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
+
+// Hosts are the names and addresses that the serving certificate in a directory is for.
+func Hosts(dir string) ([]string, error) {
+	p, err := readPair((&Store{dir: dir}).Path(Serving))
+	if err != nil {
+		return nil, fmt.Errorf("read serving certificate: %w", err)
+	}
+	all := slices.Clone(p.cert.DNSNames)
+	for _, ip := range p.cert.IPAddresses {
+		all = append(all, ip.String())
+	}
+	return all, nil
+}

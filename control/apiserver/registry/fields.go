@@ -37,7 +37,13 @@ func (r *resource) triggers() storage.IndexerFuncs {
 	if r.index == "" {
 		return nil
 	}
-	return storage.IndexerFuncs{r.index: func(o runtime.Object) string { return r.fields(o)[r.index] }}
+	return storage.IndexerFuncs{r.index: func(o runtime.Object) string {
+		_, set, err := r.attributes(o)
+		if err != nil {
+			return ""
+		}
+		return set[r.index]
+	}}
 }
 
 // addSelectors registers by which fields clients may select a resource's objects. Others are refused.

@@ -38,6 +38,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/berth-node/berth/control/api/rules"
 )
@@ -155,9 +157,12 @@ func addDefaults(s *runtime.Scheme) error {
 	return nil
 }
 
-// Codecs makes what reads and writes the types of a scheme: JSON, YAML, Protobuf and CBOR.
+// Codecs makes what reads and writes the types of a scheme: JSON, YAML and Protobuf, and CBOR where its feature is on.
 func Codecs(s *runtime.Scheme) serializer.CodecFactory {
-	return serializer.NewCodecFactory(s, serializer.WithSerializer(cbor.NewSerializerInfo))
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		return serializer.NewCodecFactory(s, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	return serializer.NewCodecFactory(s)
 }
 
 // addOptions has options of a subresource read from a query.

@@ -1,0 +1,209 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-node/berth/control/apiserver/bootstrap"
+	"github.com/berth-node/berth/control/apiserver/registry"
+)
+
+const (
+	// keepEvery is how often what every cluster has is looked after.
+	keepEvery = time.Minute
+	// retryFirst is how soon the first try that has failed is followed by another.
+	retryFirst = 200 * time.Millisecond
+	// apiPort is what clients in pods reach the API by.
+	apiPort = 443
+	// apiName is the name of the API's own service, its endpoints, and the first range of services.
+	apiName = "kubernetes"
+)
+
+// addHooks adds what runs when the server serves.
+func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *registry.Repair) {
+	server.AddPostStartHookOrDie("reload-certificate-authorities", func(ctx genericapiserver.PostStartHookContext) error {
+		go s.clientCA.Run(ctx, 1)
+		go s.proxyCA.Run(ctx, 1)
+		return nil
+	})
+	server.AddPostStartHookOrDie("bootstrap-cluster", func(ctx genericapiserver.PostStartHookContext) error {
+		if err := s.first(ctx); err != nil {
+			return err
+		}
+		go s.keep(ctx, repair)
+		return nil
+	})
+}
+
+// first makes what a cluster has before anybody may count on it, as often as it takes.
+func (s *shared) first(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+	defer cancel()
+	for {
+		err := s.ensure(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("make what a cluster begins with: %w", err)
+		case <-time.After(retryFirst):
+		}
+	}
+}
+
+// keep puts right what somebody has taken away, until ctx ends.
+func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := errors.Join(s.ensure(ctx), repair.Run(ctx)); err != nil && ctx.Err() == nil {
+			s.options.Log.Warn("what every cluster has is not put right", "error", err)
+		}
+	}
+}
+
+func (s *shared) ensure(ctx context.Context) error {
+	err := bootstrap.Ensure(ctx, s.client, bootstrap.Options{
+		ClientCA: s.clientCA.CurrentCABundleContent(), RequestHeaderCA: s.proxyCA.CurrentCABundleContent(), RequestHeaderNames: frontProxyNames(),
+	})
+	if err != nil {
+		return err
+	}
+	if err := ensureRange(ctx, s.client, s.options.ServiceRanges); err != nil {
+		return err
+	}
+	_, port, err := s.config.SecureServing.HostPort()
+	if err != nil {
+		return fmt.Errorf("find own port: %w", err)
+	}
+	return ensureService(ctx, s.client, s.options.ServiceRanges[0], s.options.Advertise, int32(port))
+}
+
+// ensureRange makes the object of the ranges that the server was started with.
+func ensureRange(ctx context.Context, client kubernetes.Interface, ranges []netip.Prefix) error {
+	var texts []string
+	for _, r := range ranges {
+		texts = append(texts, r.Masked().String())
+	}
+	all := client.NetworkingV1().ServiceCIDRs()
+	has, err := all.Get(ctx, apiName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		has, err = all.Create(ctx, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: apiName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: texts}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("ensure range of services: %w", err)
+	}
+	if strings.Join(has.Spec.CIDRs, ",") != strings.Join(texts, ",") {
+		return fmt.Errorf("ensure range of services: the cluster has %v and the server was started with %v: "+
+			"start it with those, or add a ServiceCIDR object", has.Spec.CIDRs, texts)
+	}
+	if len(has.Status.Conditions) > 0 {
+		return nil
+	}
+	has.Status.Conditions = []metav1.Condition{{
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready",
+		LastTransitionTime: metav1.Now(),
+	}}
+	if _, err := all.UpdateStatus(ctx, has, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("ensure range of services: %w", err)
+	}
+	return nil
+}
+
+// ensureService makes the service by which pods reach this server, which has the first address of the range, and its
+// endpoints.
+func ensureService(ctx context.Context, client kubernetes.Interface, in netip.Prefix, at netip.Addr, port int32) error {
+	core := client.CoreV1()
+	services := core.Services(metav1.NamespaceDefault)
+	if _, err := services.Get(ctx, apiName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		single := corev1.IPFamilyPolicySingleStack
+		_, err = services.Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: apiName, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeClusterIP, ClusterIP: in.Masked().Addr().Next().String(), IPFamilyPolicy: &single,
+				SessionAffinity: corev1.ServiceAffinityNone,
+				Ports:           []corev1.ServicePort{{Name: "https", Port: apiPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(port)}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("ensure service of the API: %w", err)
+		}
+	} else if err != nil {
+		return fmt.Errorf("ensure service of the API: %w", err)
+	}
+	if err := ensureEndpoints(ctx, client, at, port); err != nil {
+		return fmt.Errorf("ensure endpoints of the API: %w", err)
+	}
+	return nil
+}
+
+func ensureEndpoints(ctx context.Context, client kubernetes.Interface, at netip.Addr, port int32) error {
+	endpoints := client.CoreV1().Endpoints(metav1.NamespaceDefault)
+	want := []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: at.String()}},
+		Ports:     []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
+	}}
+	has, err := endpoints.Get(ctx, apiName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		// It is not to be mirrored: the slice is made here, too.
+		meta := metav1.ObjectMeta{Name: apiName, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
+		_, err = endpoints.Create(ctx, &corev1.Endpoints{ObjectMeta: meta, Subsets: want}, metav1.CreateOptions{})
+	case err == nil && !equality.Semantic.DeepEqual(has.Subsets, want):
+		has.Subsets = want
+		_, err = endpoints.Update(ctx, has, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	return ensureSlice(ctx, client, at, port)
+}
+
+func ensureSlice(ctx context.Context, client kubernetes.Interface, at netip.Addr, port int32) error {
+	name, protocol, ready, family := "https", corev1.ProtocolTCP, true, discoveryv1.AddressTypeIPv4
+	if at.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: apiName, Labels: map[string]string{discoveryv1.LabelServiceName: apiName}},
+		AddressType: family,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{at.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	has, err := slices.Get(ctx, apiName, metav1.GetOptions{})
+	if err == nil && has.AddressType != family {
+		if err = slices.Delete(ctx, apiName, metav1.DeleteOptions{}); err == nil {
+			_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+		}
+		return err
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+	case err == nil && (!equality.Semantic.DeepEqual(has.Endpoints, want.Endpoints) || !equality.Semantic.DeepEqual(has.Ports, want.Ports)):
+		want.ResourceVersion = has.ResourceVersion
+		_, err = slices.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	return err
+}

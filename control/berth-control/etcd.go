@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berth-node/berth/control/etcd"
+)
+
+// etcdTimeout bounds a command to etcd. Defragmenting and snapshots read the whole store.
+const etcdTimeout = 5 * time.Minute
+
+func newEtcd(d *data) *cobra.Command {
+	c := &cobra.Command{Use: "etcd", Short: "The store of a server that runs"}
+	with := func(do func(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
+		return func(c *cobra.Command, args []string) error {
+			client, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			ctx, cancel := context.WithTimeout(c.Context(), etcdTimeout)
+			defer cancel()
+			return do(ctx, c, client, args)
+		}
+	}
+	c.AddCommand(
+		&cobra.Command{Use: "status", Short: "Show size, revision and alarms", Args: cobra.NoArgs, RunE: with(etcdStatus)},
+		&cobra.Command{Use: "members", Short: "List the members", Args: cobra.NoArgs, RunE: with(etcdMembers)},
+		&cobra.Command{
+			Use: "defrag", Short: "Give back to the file system what deleted objects have left; nothing is written meanwhile", Args: cobra.NoArgs,
+			RunE: with(etcdDefrag),
+		},
+		&cobra.Command{
+			Use: "snapshot FILE", Short: "Write a copy of the store to a file, which is checked and there as a whole", Args: cobra.ExactArgs(1),
+			RunE: with(func(ctx context.Context, _ *cobra.Command, client *clientv3.Client, args []string) error {
+				return etcd.Snapshot(ctx, client, args[0])
+			}),
+		},
+	)
+	return c
+}
+
+func endpoint(client *clientv3.Client) string { return client.Endpoints()[0] }
+
+func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
+	s, err := client.Status(ctx, endpoint(client))
+	if err != nil {
+		return fmt.Errorf("ask etcd: %w", err)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+	fmt.Fprintf(w, "version\t%s\nsize\t%d bytes\nin use\t%d bytes\nrevision\t%d\nleader\t%x\nraft term\t%d\n",
+		s.Version, s.DbSize, s.DbSizeInUse, s.Header.Revision, s.Leader, s.RaftTerm)
+	for _, e := range s.Errors {
+		fmt.Fprintf(w, "alarm\t%s\n", e)
+	}
+	return w.Flush()
+}
+
+func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
+	all, err := client.MemberList(ctx)
+	if err != nil {
+		return fmt.Errorf("list members of etcd: %w", err)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tNAME\tLEARNER")
+	for _, m := range all.Members {
+		fmt.Fprintf(w, "%x\t%s\t%t\n", m.ID, m.Name, m.IsLearner)
+	}
+	return w.Flush()
+}
+
+func etcdDefrag(ctx context.Context, _ *cobra.Command, client *clientv3.Client, _ []string) error {
+	if _, err := client.Defragment(ctx, endpoint(client)); err != nil {
+		return fmt.Errorf("defragment etcd: %w", err)
+	}
+	return nil
+}

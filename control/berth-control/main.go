@@ -1,0 +1,78 @@
+// Command berth-control is the control plane of a cluster: certificates, etcd and the API server in one process.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the build.
+var version = "dev" //nolint:gochecknoglobals // the linker sets it
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-control:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has been called
+	}
+}
+
+// data is the directory that everything of this control plane is in.
+type data struct{ dir string }
+
+func (d data) pki() string        { return filepath.Join(d.dir, "pki") }
+func (d data) etcd() string       { return filepath.Join(d.dir, "etcd") }
+func (d data) run() string        { return filepath.Join(d.dir, "run") }
+func (d data) lock() string       { return filepath.Join(d.dir, "lock") }
+func (d data) state() string      { return filepath.Join(d.dir, "serving.json") }
+func (d data) kubeconfig() string { return filepath.Join(d.dir, "admin.kubeconfig") }
+
+const defaultData = "/var/lib/berth-control"
+
+func newCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "berth-control",
+		Short: "The control plane of a cluster in one process: certificates, etcd and the API server",
+		Long: `The control plane of a cluster in one process: certificates, etcd and the API server.
+
+    berth-control serve                        run it; an empty data directory becomes a new cluster
+    berth-control kubeconfig > ~/.kube/config  then use kubectl as with any cluster`,
+		Version: version, SilenceUsage: true, SilenceErrors: true,
+	}
+	d := &data{}
+	c.PersistentFlags().StringVar(&d.dir, "data-dir", defaultData, "directory of certificates, keys and etcd's data")
+	c.AddCommand(newServe(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d))
+	c.CompletionOptions.HiddenDefaultCmd = true
+	return c
+}
+
+func newLog(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("read --log-level %q: it is one of debug, info, warn and error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+// quiet has what the libraries tell of their work told only to who looks for a fault in it.
+type quiet struct{ slog.Handler }
+
+// Enabled implements [slog.Handler].
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	return q.Handler.Enabled(ctx, l) && (l >= slog.LevelWarn || q.Handler.Enabled(ctx, slog.LevelDebug))
+}
+
+// WithAttrs implements [slog.Handler].
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements [slog.Handler].
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

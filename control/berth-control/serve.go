@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-node/berth/control/apiserver"
+	"github.com/berth-node/berth/control/etcd"
+	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/internal/atomicfile"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	bind, advertise, serviceCIDR, issuer string
+	port                                 int
+	names                                []string
+	etcd                                 etcd.Servers
+	authentication, authorization        string
+	encryption, kubeletCA, logLevel      string
+}
+
+func newServe(d *data) *cobra.Command {
+	f := &serveFlags{}
+	c := &cobra.Command{
+		Use: "serve", Short: "Run the control plane until it is told to stop", Args: cobra.NoArgs,
+		Long: `Run the control plane until it is told to stop.
+
+An empty data directory becomes a new cluster: certificates and keys are made, and etcd begins with nothing in it. A
+data directory that is there goes on where it stopped, whatever stopped it. admin.kubeconfig in it is for the
+administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.`,
+		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), *d, f) },
+	}
+	p := c.Flags()
+	p.StringVar(&f.bind, "bind", "0.0.0.0", "address to listen on")
+	p.IntVar(&f.port, "port", 6443, "port to listen on; 0: any that is free")
+	p.StringVar(&f.advertise, "advertise-address", "", "address by which pods and nodes reach the API; the address of the default route, if empty")
+	p.StringSliceVar(&f.names, "tls-san", nil, "further names and addresses that clients reach the API by")
+	p.StringVar(&f.serviceCIDR, "service-cidr", "10.96.0.0/16", "range of the addresses of services; two of both families, with a comma between")
+	p.StringVar(&f.issuer, "service-account-issuer", "https://kubernetes.default.svc", "URL that tokens of service accounts name as their issuer")
+	p.StringSliceVar(&f.etcd.Endpoints, "etcd-servers", nil, "URLs of an etcd of your own; without them one runs in this process")
+	p.StringVar(&f.etcd.CAFile, "etcd-cafile", "", "file of the authority of your own etcd's certificates")
+	p.StringVar(&f.etcd.CertFile, "etcd-certfile", "", "file of the certificate for your own etcd")
+	p.StringVar(&f.etcd.KeyFile, "etcd-keyfile", "", "file of the key for your own etcd")
+	p.StringVar(&f.authentication, "authentication-config", "", "file with an AuthenticationConfiguration, as for OIDC")
+	p.StringVar(&f.authorization, "authorization-config", "", "file with an AuthorizationConfiguration; Node and RBAC, if empty")
+	p.StringVar(&f.encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration")
+	p.StringVar(&f.kubeletCA, "kubelet-certificate-authority", "", "file of the authorities of kubelets' certificates; not verified, if empty")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	return c
+}
+
+// serving is what other commands are told of a server that runs.
+type serving struct {
+	Port      int    `json:"port"`
+	Advertise string `json:"advertise"`
+}
+
+func serve(ctx context.Context, d data, f *serveFlags) error {
+	log, err := newLog(f.logLevel)
+	if err != nil {
+		return err
+	}
+	klog.SetLogger(logr.FromSlogHandler(quiet{log.With("component", "apiserver").Handler()}))
+	ranges, err := parseRanges(f.serviceCIDR)
+	if err != nil {
+		return err
+	}
+	advertise, err := advertised(f)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	unlock, err := lock(d.lock())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(f.bind, strconv.Itoa(f.port)))
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	store, err := pki.Open(d.pki(), pki.Options{Hosts: hosts(f, advertise, ranges), Log: log})
+	if err != nil {
+		return err
+	}
+	if err := writeAdmin(d, store, serving{port, advertise.String()}); err != nil {
+		return err
+	}
+	log.Info("control plane starts", "version", version, "dataDir", d.dir, "address", listener.Addr())
+	return run(ctx, d, f, log, apiserver.Options{
+		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
+		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: f.encryption, Log: log,
+	})
+}
+
+// run runs etcd, and the API server on it. They stop in reverse.
+func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserver.Options) error {
+	client, failed, stop, err := connect(ctx, d, f, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	o.Etcd = client
+	group, ctx := errgroup.WithContext(ctx)
+	server, err := apiserver.New(ctx, o)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { o.PKI.Run(ctx); return nil })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return fmt.Errorf("etcd has ended: %w", err)
+		}
+	})
+	group.Go(func() error {
+		if err := server.Run(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() == nil {
+			return errors.New("run API server: it has ended by itself")
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// connect connects to the user's own etcd, or starts one.
+func connect(ctx context.Context, d data, f *serveFlags, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
+	servers, stopMember := f.etcd, func() {}
+	var failed <-chan error
+	if len(servers.Endpoints) == 0 {
+		member, err := etcd.Start(ctx, d.etcd(), d.run(), log)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		servers, failed, stopMember = etcd.Servers{Endpoints: []string{member.Endpoint()}}, member.Failed(), member.Stop
+	}
+	client, err := etcd.Connect(servers, log)
+	if err != nil {
+		stopMember()
+		return nil, nil, nil, err
+	}
+	return client, failed, func() {
+		if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+			log.Warn("connection to etcd is not closed", "error", err)
+		}
+		stopMember()
+	}, nil
+}
+
+// lock keeps a second control plane away from the directory. The kernel gives it back when this process ends.
+func lock(path string) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock data directory: another berth-control serves from it (%s)", path)
+		}
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func parseRanges(text string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for one := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(one))
+		if err != nil {
+			return nil, fmt.Errorf("read --service-cidr %q: it is a range as 10.96.0.0/16: %w", one, err)
+		}
+		if bits := p.Addr().BitLen() - p.Bits(); bits < 3 {
+			return nil, fmt.Errorf("read --service-cidr %q: it has %d addresses, and a cluster needs at least 8", one, 1<<bits)
+		}
+		all = append(all, p.Masked())
+	}
+	if len(all) > 2 || len(all) == 2 && all[0].Addr().Is4() == all[1].Addr().Is4() {
+		return nil, fmt.Errorf("read --service-cidr %q: there is one range, or one of IPv4 and one of IPv6", text)
+	}
+	return all, nil
+}
+
+// advertised is the address that pods and nodes are to use.
+func advertised(f *serveFlags) (netip.Addr, error) {
+	if f.advertise != "" {
+		a, err := netip.ParseAddr(f.advertise)
+		if err != nil {
+			return a, fmt.Errorf("read --advertise-address: %w", err)
+		}
+		return a, nil
+	}
+	if a, err := netip.ParseAddr(f.bind); err == nil && !a.IsUnspecified() {
+		return a, nil
+	}
+	// Nothing is sent: the kernel chooses the address that it would send from.
+	c, err := net.Dial("udp", "192.0.2.1:9") //nolint:noctx // no packet is sent
+	if err != nil {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil //nolint:nilerr // a machine without a network is reached by itself alone
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+// hosts are the names and addresses that the API server is reached by.
+func hosts(f *serveFlags, advertise netip.Addr, ranges []netip.Prefix) []string {
+	all := []string{
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost",
+		"127.0.0.1", "::1", advertise.String(),
+	}
+	for _, r := range ranges {
+		all = append(all, r.Addr().Next().String())
+	}
+	if name, err := os.Hostname(); err == nil {
+		all = append(all, name)
+	}
+	return append(all, f.names...)
+}
+
+// writeAdmin writes what the administrator and other commands need of this server.
+func writeAdmin(d data, store *pki.Store, s serving) error {
+	state, err := json.Marshal(s)
+	if err == nil {
+		err = atomicfile.Write(d.state(), state, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	config, err := kubeconfig(d, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)), store.Path(pki.Admin))
+	if err == nil {
+		err = atomicfile.WriteSynced(d.kubeconfig(), config, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
