@@ -1,5 +1,5 @@
-// Package apiserver is the API server of a cluster: Kubernetes' API on the published Kubernetes libraries, in one process
-// and one delegation chain of the aggregator, the resources of the table, and custom resources.
+// Package apiserver is the API server of a cluster: Kubernetes' API on the published Kubernetes libraries, in one
+// process and one delegation chain of the aggregator, the resources of the table, and custom resources.
 package apiserver
 
 import (

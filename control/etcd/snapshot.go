@@ -17,8 +17,8 @@ import (
 // blockSize is what the database in a snapshot is a multiple of; the digest comes after it.
 const blockSize = 512
 
-// Snapshot writes a copy of the store to a file. The file is there when it is whole: its end is the digest of what comes
-// before, which is checked as it is written.
+// Snapshot writes a copy of the store to a file. The file is there when it is whole: its end is the digest of what
+// comes before, which is checked as it is written.
 func Snapshot(ctx context.Context, client *clientv3.Client, path string) (err error) {
 	from, err := client.Snapshot(ctx)
 	if err != nil {

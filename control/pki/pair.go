@@ -88,8 +88,8 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// encodeSigner has the public key beside the private one, so that a bit that has flipped is seen: any number is a private
-// key.
+// encodeSigner has the public key beside the private one, so that a bit that has flipped is seen: any number is a
+// private key.
 func encodeSigner(key *ecdsa.PrivateKey) ([]byte, error) {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package pki is the certificates of a cluster, in one directory: its authority, the one of requests that the API server
-// passes on, what they have signed, and the key that service account tokens are signed with.
+// Package pki is the certificates of a cluster, in one directory: its authority, the one of requests that the API
+// server passes on, what they have signed, and the key that service account tokens are signed with.
 //
-// A certificate is one file with its key, replaced as a whole, so that no crash parts them. What an authority has signed
-// is made again when it cannot be read or is about to end. An authority is never made again: whatever trusts it would
-// not trust the next one.
+// A certificate is one file with its key, replaced as a whole, so that no crash parts them. What an authority has
+// signed is made again when it cannot be read or is about to end. An authority is never made again: whatever trusts it
+// would not trust the next one.
 package pki
 
 import (
@@ -81,14 +81,15 @@ func leaves() []leaf {
 	}
 }
 
-// Store is the certificates of one directory. It has one writer at a time, which the lock of the data directory sees to.
+// Store is the certificates of one directory. It has one writer at a time, which the lock of the data directory sees
+// to.
 type Store struct {
 	dir  string
 	opts Options
 }
 
-// Open reads the certificates in a directory and makes those that are missing, torn, about to end, or not for the hosts.
-// It fails for an authority or a service account key that cannot be read, and says which.
+// Open reads the certificates in a directory and makes those that are missing, torn, about to end, or not for the
+// hosts. It fails for an authority or a service account key that cannot be read, and says which.
 func Open(dir string, opts Options) (*Store, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -176,8 +177,8 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// due says why a certificate is made, or nothing. One that cannot be read is put aside, for whoever wants to know how it
-// came to be so.
+// due says why a certificate is made, or nothing. One that cannot be read is put aside, for whoever wants to know how
+// it came to be so.
 func (s *Store) due(l leaf, authority *x509.Certificate) (string, error) {
 	path := s.Path(l.name)
 	p, err := readPair(path)

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 )
 
-// services gives services their addresses and ports in the write that makes or changes them: taken before it, given back
-// when it fails. What a crash leaves taken [Repair] finds.
+// services gives services their addresses and ports in the write that makes or changes them: taken before it, given
+// back when it fails. What a crash leaves taken [Repair] finds.
 type services struct {
 	ips      *addresses
 	ports    *ports
@@ -55,8 +55,8 @@ func (s *services) install(r *REST) {
 	}
 }
 
-// begin takes what the service is to have and has not, and returns what is done when the write has ended: one way or the
-// other something is given back.
+// begin takes what the service is to have and has not, and returns what is done when the write has ended: one way or
+// the other something is given back.
 func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	if old != nil {
 		keepAllocated(svc, old)
@@ -94,7 +94,8 @@ func (s *services) giveBack(_ *corev1.Service, ips []string, numbers []int32, to
 	}
 }
 
-// keepAllocated leaves a service what it has when a client that changes it does not say so: a manifest has no addresses.
+// keepAllocated leaves a service what it has when a client that changes it does not say so: a manifest has no
+// addresses.
 func keepAllocated(svc, old *corev1.Service) {
 	needs := func(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
 	if needs(svc) && needs(old) {

@@ -1,9 +1,9 @@
 // Package scheme is the types that the API server knows: those of k8s.io/api, each registered twice, at its own
 // group-version and at __internal of its group.
 //
-// There are no internal types. Generic code asks for the internal version of what it stores and admits, and is given the
-// versioned type. Where a group has several versions one of them, the hub, is registered as the internal one, and the
-// others are converted to it.
+// There are no internal types. Generic code asks for the internal version of what it stores and admits, and is given
+// the versioned type. Where a group has several versions one of them, the hub, is registered as the internal one, and
+// the others are converted to it.
 package scheme
 
 import (
