@@ -42,6 +42,7 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 	})
 	server.AddPostStartHookOrDie("bootstrap-cluster", func(ctx genericapiserver.PostStartHookContext) error {
 		if err := s.first(ctx); err != nil {
+			s.options.Log.Error("the cluster has not what it begins with", "error", err) // the library ends the process without a word
 			return err
 		}
 		go s.keep(ctx, repair)
@@ -150,6 +151,9 @@ func ensureService(ctx context.Context, client kubernetes.Interface, in netip.Pr
 		}
 	} else if err != nil {
 		return fmt.Errorf("ensure service of the API: %w", err)
+	}
+	if at.IsLoopback() {
+		return nil // nobody but this machine reaches the API, and an endpoint must not say so
 	}
 	if err := ensureEndpoints(ctx, client, at, port); err != nil {
 		return fmt.Errorf("ensure endpoints of the API: %w", err)

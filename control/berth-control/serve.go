@@ -214,7 +214,7 @@ func advertised(f *serveFlags) (netip.Addr, error) {
 		}
 		return a, nil
 	}
-	if a, err := netip.ParseAddr(f.bind); err == nil && !a.IsUnspecified() {
+	if a, err := netip.ParseAddr(f.bind); err == nil && !a.IsUnspecified() && !a.IsLoopback() {
 		return a, nil
 	}
 	// Nothing is sent: the kernel chooses the address that it would send from.

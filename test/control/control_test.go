@@ -1,0 +1,150 @@
+// Package control starts the built control plane as a user would, and drives it with Kubernetes' own client.
+package control
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	binary = "../../bin/berth-control"
+	// patience is how long something may take that takes a second on an idle machine.
+	patience = 2 * time.Minute
+)
+
+// plane is a control plane that runs, in a data directory of its own.
+type plane struct {
+	dir    string
+	cmd    *exec.Cmd
+	output *bytes.Buffer
+	config *rest.Config
+	client kubernetes.Interface
+	dyn    dynamic.Interface
+}
+
+// start starts the control plane on a data directory and waits until it is ready.
+func start(t *testing.T, dir string) *plane {
+	t.Helper()
+	if _, err := os.Stat(binary); err != nil {
+		t.Skipf("%s is not built: make control", binary)
+	}
+	p := &plane{dir: dir, output: &bytes.Buffer{}}
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", "0")
+	p.cmd.Stderr = p.output
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("the control plane has written:\n%s", p.output)
+		}
+	})
+	p.ready(t)
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	p.config = config
+	p.client, p.dyn = kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config)
+	return p
+}
+
+// ready waits for the process of this start to be ready at the port that it has chosen.
+func (p *plane) ready(t *testing.T) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		_ = p.cmd.Wait()
+		close(ended)
+	}()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	until(t, "the control plane is ready", func() error {
+		select {
+		case <-ended:
+			t.Fatalf("the control plane has ended:\n%s", p.output)
+		default:
+		}
+		var state struct{ Port int }
+		text, err := os.ReadFile(filepath.Join(p.dir, "serving.json"))
+		if err == nil {
+			err = json.Unmarshal(text, &state)
+		}
+		if err != nil {
+			return err
+		}
+		answer, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/readyz", state.Port))
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", answer.Status, body)
+		}
+		return err
+	})
+}
+
+func (p *plane) kill() { _ = p.cmd.Process.Kill() }
+
+// stop asks the control plane to end, and waits until it has.
+func (p *plane) stop(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the control plane has ended", func() error {
+		if err := p.cmd.Process.Signal(syscall.Signal(0)); err == nil {
+			return fmt.Errorf("it runs")
+		}
+		return nil
+	})
+}
+
+// until tries until something is so.
+func until(t *testing.T, what string, try func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// run runs a command of the control plane on the data directory.
+func (p *plane) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), binary, append(args, "--data-dir", p.dir)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("berth-control %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
