@@ -3,18 +3,35 @@ package apiserver
 import (
 	"fmt"
 
+	genericadmission "k8s.io/apiserver/pkg/admission"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-node/berth/control/apiserver/admission"
 )
 
 // admit makes what looks at objects before they are stored, and may change or refuse them.
 func (s *shared) admit() error {
-	o := genericoptions.NewAdmissionOptions()
+	o := admission.Options{Informers: s.informers}
+	plugins, err := admission.Plugins(o)
+	if err != nil {
+		return fmt.Errorf("make admission: %w", err)
+	}
 	dyn, err := dynamic.NewForConfig(s.config.LoopbackClientConfig)
 	if err != nil {
 		return fmt.Errorf("make dynamic client: %w", err)
 	}
-	if err := o.ApplyTo(s.config, s.informers, s.client, dyn, s.config.FeatureGate, s.config.EffectiveVersion); err != nil {
+	webhooks := webhookinit.NewPluginInitializer(
+		webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, s.config.LoopbackClientConfig, s.config.TracerProvider), s.resolver)
+	c := s.config
+	err = (&genericoptions.AdmissionOptions{
+		Plugins: plugins, RecommendedPluginOrder: admission.RecommendedOrder(), DefaultOffPlugins: admission.DefaultOff(),
+		Decorators: genericadmission.Decorators{genericadmission.DecoratorFunc(admissionmetrics.WithControllerMetrics)},
+	}).ApplyTo(c, s.informers, s.client, dyn, c.FeatureGate, c.EffectiveVersion, append(genericadmission.PluginInitializers{webhooks}, admission.Initializers(o)...)...)
+	if err != nil {
 		return fmt.Errorf("make admission: %w", err)
 	}
 	return nil
