@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -24,6 +25,10 @@ import (
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
 )
+
+// gcPercent has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on, and a
+// quarter of the memory is worth more here than a hundredth of a processor.
+const gcPercent = 50
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
@@ -105,6 +110,9 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	}
 	if err := writeAdmin(d, store, serving{port, advertise.String()}); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	log.Info("control plane starts", "version", version, "dataDir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, log, apiserver.Options{
