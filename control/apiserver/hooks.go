@@ -42,7 +42,8 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 	})
 	server.AddPostStartHookOrDie("bootstrap-cluster", func(ctx genericapiserver.PostStartHookContext) error {
 		if err := s.first(ctx); err != nil {
-			s.options.Log.Error("the cluster has not what it begins with", "error", err) // the library ends the process without a word
+			// The library ends the process without a word.
+			s.options.Log.Error("the cluster has not what it begins with", "error", err)
 			return err
 		}
 		go s.keep(ctx, repair)

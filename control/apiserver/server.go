@@ -22,10 +22,8 @@ import (
 
 // Server is an API server that is ready to run.
 type Server struct {
-	shared  *shared
-	front   *aggregator.APIAggregator
-	repair  *registry.Repair
-	started func()
+	shared *shared
+	front  *aggregator.APIAggregator
 }
 
 // New makes a server. It serves when it runs.
@@ -38,7 +36,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make server of custom resources: %w", err)
 	}
-	own, repair, err := s.resources(custom.GenericAPIServer)
+	own, err := s.resources(custom.GenericAPIServer)
 	if err != nil {
 		return nil, fmt.Errorf("make server of resources: %w", err)
 	}
@@ -46,7 +44,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make aggregator: %w", err)
 	}
-	return &Server{shared: s, front: front, repair: repair}, nil
+	return &Server{shared: s, front: front}, nil
 }
 
 // Run serves until ctx ends and requests have been answered.
@@ -94,7 +92,7 @@ func (s *shared) customResources() (*extensions.CustomResourceDefinitions, error
 }
 
 // resources is the middle: the table.
-func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, *registry.Repair, error) {
+func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, error) {
 	versions := registry.StorageVersions()
 	builtin := &options{
 		store: s.store, prefix: builtinPrefix, cached: registry.Cached(),
@@ -104,11 +102,11 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	c := &genericapiserver.RecommendedConfig{Config: *s.config, SharedInformerFactory: s.informers}
 	server, err := c.Complete().New("kube-apiserver", next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	nodes, err := newDialer(s.options)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	storage, repair, err := registry.Build(registry.Options{
 		Scheme: s.scheme, Storage: builtin, Etcd: s.options.Etcd, Families: s.families(),
@@ -116,14 +114,14 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 		Tokens: issuer{s.auth.Tokens()}, Roles: s.guard, Nodes: nodes, Log: s.options.Log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := install(server, s, storage); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s.openID(server)
 	s.addHooks(server, repair)
-	return server, repair, nil
+	return server, nil
 }
 
 // install adds the groups of the table to a server.

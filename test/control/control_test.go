@@ -34,6 +34,7 @@ type plane struct {
 	dir    string
 	cmd    *exec.Cmd
 	output *bytes.Buffer
+	ended  chan struct{}
 	config *rest.Config
 	client kubernetes.Interface
 	dyn    dynamic.Interface
@@ -45,12 +46,16 @@ func start(t *testing.T, dir string) *plane {
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
-	p := &plane{dir: dir, output: &bytes.Buffer{}}
+	p := &plane{dir: dir, output: &bytes.Buffer{}, ended: make(chan struct{})}
 	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", "0")
 	p.cmd.Stderr = p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
@@ -71,16 +76,11 @@ func start(t *testing.T, dir string) *plane {
 // ready waits for the process of this start to be ready at the port that it has chosen.
 func (p *plane) ready(t *testing.T) {
 	t.Helper()
-	ended := make(chan struct{})
-	go func() {
-		_ = p.cmd.Wait()
-		close(ended)
-	}()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	until(t, "the control plane is ready", func() error {
 		select {
-		case <-ended:
+		case <-p.ended:
 			t.Fatalf("the control plane has ended:\n%s", p.output)
 		default:
 		}
@@ -105,7 +105,11 @@ func (p *plane) ready(t *testing.T) {
 	})
 }
 
-func (p *plane) kill() { _ = p.cmd.Process.Kill() }
+// kill kills the process and waits until it is gone.
+func (p *plane) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
 
 // stop asks the control plane to end, and waits until it has.
 func (p *plane) stop(t *testing.T) {
@@ -113,12 +117,11 @@ func (p *plane) stop(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the control plane has ended", func() error {
-		if err := p.cmd.Process.Signal(syscall.Signal(0)); err == nil {
-			return fmt.Errorf("it runs")
-		}
-		return nil
-	})
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		t.Fatalf("the control plane has not ended within %s", patience)
+	}
 }
 
 // until tries until something is so.

@@ -151,7 +151,7 @@ func (s Storage) special(o Options, mains map[string]*REST) {
 	budgets := mains["poddisruptionbudgets"]
 	budgetStatus := s[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*partREST)
 	s.add(core, "pods/eviction", evictionREST{pods, budgets, budgetStatus})
-	for path, r := range connections(pods, mains["services"], mains["nodes"], o.Nodes) {
+	for path, r := range connections(pods, mains["services"], mains["endpointslices"], mains["nodes"], o.Nodes) {
 		s.add(core, path, r)
 	}
 	if o.Tokens != nil {

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,8 +13,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
@@ -33,8 +37,8 @@ type NodeDialer interface {
 const defaultKubeletPort = 10250
 
 // connections are the subresources that lead to somebody else.
-func connections(pods, services, nodes *REST, dial NodeDialer) map[string]rest.Storage {
-	to := &targets{pods, services, nodes, dial}
+func connections(pods, services, endpointSlices, nodes *REST, dial NodeDialer) map[string]rest.Storage {
+	to := &targets{pods, services, endpointSlices, nodes, dial}
 	every := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
 	stream := []string{"GET", "POST"}
 	return map[string]rest.Storage{
@@ -111,8 +115,8 @@ func (c *connectREST) Connect(ctx context.Context, name string, options runtime.
 
 // targets finds where connections go.
 type targets struct {
-	pods, services, nodes *REST
-	dial                  NodeDialer
+	pods, services, slices, nodes *REST
+	dial                          NodeDialer
 }
 
 func (t *targets) pod(ctx context.Context, name string) (*corev1.Pod, error) {
@@ -283,7 +287,7 @@ func (t *targets) workload(scheme, host, port, path string) target {
 
 func proxyPath(path string) string { return "/" + strings.TrimPrefix(path, "/") }
 
-// serviceProxy goes to a service's address: what the proxy of this machine's node makes of it.
+// serviceProxy goes to one of a service's ready endpoints, by chance.
 func (t *targets) serviceProxy(ctx context.Context, id string, o *corev1.ServiceProxyOptions) (target, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
@@ -294,21 +298,50 @@ func (t *targets) serviceProxy(ctx context.Context, id string, o *corev1.Service
 		return target{}, err
 	}
 	svc := obj.(*corev1.Service)
-	number := ""
-	for _, p := range svc.Spec.Ports {
-		if port == "" && len(svc.Spec.Ports) == 1 || port != "" && (p.Name == port || strconv.Itoa(int(p.Port)) == port) {
-			number = strconv.Itoa(int(p.Port))
-			break
-		}
-	}
-	if number == "" {
+	i := slices.IndexFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
+		return port == "" && len(svc.Spec.Ports) == 1 || port != "" && (p.Name == port || strconv.Itoa(int(p.Port)) == port)
+	})
+	if i < 0 {
 		return target{}, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, name))
 	}
-	host := svc.Spec.ClusterIP
-	if host == "" || host == corev1.ClusterIPNone {
+	hosts, err := t.endpoints(ctx, name, svc.Spec.Ports[i].Name)
+	if err != nil {
+		return target{}, err
+	}
+	if len(hosts) == 0 {
 		return target{}, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
 	}
+	host, number, err := net.SplitHostPort(hosts[rand.IntN(len(hosts))])
+	if err != nil {
+		return target{}, apierrors.NewInternalError(err)
+	}
+	if err := outside(host); err != nil {
+		return target{}, err
+	}
 	return t.workload(scheme, host, number, o.Path), nil
+}
+
+// endpoints are the addresses with the ports that are ready behind a port of a service.
+func (t *targets) endpoints(ctx context.Context, service, port string) ([]string, error) {
+	of := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})
+	o, err := t.slices.List(ctx, &internalversion.ListOptions{LabelSelector: of})
+	if err != nil {
+		return nil, err
+	}
+	var hosts []string
+	for _, s := range o.(*discoveryv1.EndpointSliceList).Items {
+		for _, p := range s.Ports {
+			if p.Port == nil || deref(p.Name) != port {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+					hosts = append(hosts, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*p.Port))))
+				}
+			}
+		}
+	}
+	return hosts, nil
 }
 
 func (t *targets) nodeProxy(ctx context.Context, id string, o *corev1.NodeProxyOptions) (target, error) {

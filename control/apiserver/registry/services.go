@@ -50,7 +50,7 @@ func (s *services) install(r *REST) {
 		}
 		svc := o.(*corev1.Service)
 		var all undo
-		s.giveBack(svc, addressesOf(svc), portsOf(svc), &all)
+		s.giveBack(addressesOf(svc), portsOf(svc), &all)
 		all.run(context.Background(), s.log)
 	}
 }
@@ -74,7 +74,7 @@ func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool
 		now, nowPorts := addressesOf(svc), portsOf(svc)
 		gone := slices.DeleteFunc(addressesOf(old), func(ip string) bool { return slices.Contains(now, ip) })
 		free := slices.DeleteFunc(portsOf(old), func(p int32) bool { return slices.Contains(nowPorts, p) })
-		s.giveBack(old, gone, free, &given)
+		s.giveBack(gone, free, &given)
 	}
 	return func(ctx context.Context, written bool) {
 		if written {
@@ -85,7 +85,7 @@ func (s *services) begin(ctx context.Context, svc, old *corev1.Service, dry bool
 	}, nil
 }
 
-func (s *services) giveBack(_ *corev1.Service, ips []string, numbers []int32, to *undo) {
+func (s *services) giveBack(ips []string, numbers []int32, to *undo) {
 	for _, ip := range ips {
 		*to = append(*to, func(ctx context.Context) error { return s.ips.free(ctx, ip) })
 	}
