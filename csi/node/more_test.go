@@ -372,7 +372,7 @@ func TestFull(t *testing.T) {
 	}
 	h.called("")
 	must(t, os.Remove(dir+"/full"))
-	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "size=1m"))
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "size=4m"))
 	h.register()
 	h.publish(h.request("a", "v"))
 	must(t, h.Release(t.Context(), h.podDir("a")))
