@@ -107,7 +107,7 @@ package: ## Debian packages, RPMs and tarballs for amd64 and arm64 in dist/, the
 	GO='$(GO)' VERSION='$(VERSION)' packaging/build dist
 
 csi-sanity: ## the sanity suite of Kubernetes' CSI project on the built-in driver, mount and block
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/berth .
 	cd test/sanity && $(GO) test -count=1 -timeout 30m -v -run TestSanity .
 
 rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose own are built; RULES_ROUNDS changes a sample
@@ -117,7 +117,7 @@ rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose o
 RULES_ROUNDS ?= 400
 
 csi-powercut: ## the built-in driver in a virtual machine whose power is cut in the middle of stage, expand and snapshot
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/berth .
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/powercut ./test/powercut
 	@.ci/deps vm
 	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \
