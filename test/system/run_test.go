@@ -36,8 +36,12 @@ func TestInitAndRun(t *testing.T) {
 			return err
 		}
 		defer resp.Body.Close()
-		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "from the node" {
-			return fmt.Errorf("it answers %q (%v)", body, err)
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return err
+		}
+		if string(body) != "from the node" {
+			return fmt.Errorf("it answers %q", body)
 		}
 		return nil
 	})
