@@ -21,7 +21,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -116,8 +116,12 @@ package: ## Debian packages, RPMs and tarballs for amd64 and arm64 in dist/, the
 	GO='$(GO)' VERSION='$(VERSION)' packaging/build dist
 
 csi-sanity: ## the sanity suite of Kubernetes' CSI project on the built-in driver, mount and block
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/berth .
 	cd test/sanity && $(GO) test -count=1 -timeout 30m -v -run TestSanity .
+
+csi-thirdparty: build-test ## a CSI driver that others have written, with its own registrar, and the agent
+	cd test/thirdparty && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/bin/test/thirdparty .
+	BERTH_THIRD_PARTY=$(CURDIR)/bin/test/thirdparty $(GO) test -count=1 -tags seccomp -timeout 20m -v -run TestThirdPartyDriver ./test/system
 
 rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose own are built; RULES_ROUNDS changes a sample
 	cd test/rules/peer && $(GO) build -p 1 -o $(CURDIR)/bin/test/rules-peer .
@@ -126,7 +130,7 @@ rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose o
 RULES_ROUNDS ?= 400
 
 csi-powercut: ## the built-in driver in a virtual machine whose power is cut in the middle of stage, expand and snapshot
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/berth .
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/powercut ./test/powercut
 	@.ci/deps vm
 	image=$$(test/vm/image) && POWERCUT_IMAGE=$$image POWERCUT_BERTH=$(CURDIR)/bin/berth \

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,6 +55,8 @@ type Decision struct {
 // Result is what came of a decision.
 type Result struct {
 	Error string `json:"error,omitempty"`
+	// Told says of an error that the pod was told to end all the same, and was not gone when it was waited for no more.
+	Told bool `json:"told,omitempty"`
 	// Known says that it is known what was available afterwards, and so how much came back.
 	Known     bool  `json:"known,omitempty"`
 	Available int64 `json:"available,omitempty"`
@@ -113,7 +116,7 @@ func (m *Manager) finish(readings signal.Readings, now time.Time, next *earliest
 			d.Result = Result{Known: true, Available: r.Available, Freed: r.Available - d.Available}
 		}
 		if l.err != nil {
-			d.Result.Error = l.err.Error()
+			d.Result.Error, d.Result.Told = l.err.Error(), errors.Is(l.err, ErrNotGone)
 		}
 		m.tell(&l, &d, now)
 		if l.outcome == outcomeReclaimed && d.Reclaimed == 0 && l.err == nil || l.outcome == outcomeEased {
@@ -145,6 +148,10 @@ func (m *Manager) tell(l *landing, d *Decision, now time.Time) {
 	case outcomeNobody:
 		log.Warn("no pod can be evicted", "pods", len(l.ranked), "again", m.tried.rests[l.flight.resource()].until.Sub(now))
 	case outcomeFailed:
+		if d.Result.Told {
+			log.Warn("pod was told to end, and is not gone yet", "pod", d.Pod.String(), "uid", string(d.Pod.UID), "error", l.err)
+			break
+		}
 		log.Warn("pod is not evicted", "pod", d.Pod.String(), "uid", string(d.Pod.UID), "error", l.err)
 	}
 }

@@ -33,12 +33,15 @@ type Sensor interface {
 	Wake() <-chan struct{}
 }
 
+// ErrNotGone is of a pod that was told to end and has something left when it is waited for no more.
+var ErrNotGone = errors.New("the pod is not gone yet")
+
 // Node has the pods that may be evicted, and evicts them.
 type Node interface {
 	// Ranked are the pods that run, with what each has of the resource behind the signal.
 	Ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error)
-	// Evict ends a pod and returns when nothing of it runs any more and what it had is given back, or ctx ends.
-	// grace 0 is at once, with SIGKILL. It can be repeated.
+	// Evict ends a pod and returns when nothing of it runs any more and what it had is given back, or ctx ends: with
+	// [ErrNotGone] where the pod was told to end. Grace 0 is at once, with SIGKILL. It can be repeated.
 	Evict(ctx context.Context, uid types.UID, order Order) error
 	// Reclaim frees what no pod needs (dead containers, unused images) where that helps the signal, until so much is
 	// freed as is needed; it returns how much was. Both are in what the signal counts.

@@ -382,7 +382,7 @@ func TestStubborn(t *testing.T) {
 			said(t, w, "0s KubeletHasInsufficientMemory", "0s evict stubborn with 0 for memory.available", "10.1s evict a with 0 for memory.available",
 				"10.1s a has ended", "10.1s evict b with 0 for memory.available", "10.1s b has ended")
 			d := m.Decisions()
-			if len(d) != 3 || d[0].Result.Error == "" || d[1].Result.Error != "" {
+			if len(d) != 3 || !d[0].Result.Told || d[1].Result.Error != "" || d[1].Result.Told {
 				t.Errorf("%+v", d)
 			}
 			w.set(func() { w.others[mem] = 400 })

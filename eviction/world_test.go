@@ -181,7 +181,7 @@ func (w *world) Evict(ctx context.Context, uid types.UID, o Order) error {
 		if p.hangs {
 			time.Sleep(time.Hour)
 		}
-		return ctx.Err()
+		return fmt.Errorf("%w: %w", ErrNotGone, ctx.Err())
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

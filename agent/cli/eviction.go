@@ -223,7 +223,10 @@ func (e *evictions) podsOfDecisions(cmd *cobra.Command, args []string, _ string)
 	var past []pastPod
 	for i := range all {
 		what := "evicted"
-		if all[i].Result.Error != "" {
+		switch r := all[i].Result; {
+		case r.Told:
+			what = "told to end"
+		case r.Error != "":
 			what = "was to go"
 		}
 		past = append(past, pastPod{all[i].Pod.Namespace, all[i].Pod.Name, what, all[i].Time})

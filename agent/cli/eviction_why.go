@@ -18,6 +18,8 @@ func printDecision(w io.Writer, d *eviction.Decision) {
 	switch {
 	case d.Pod.UID != "" && d.Result.Error == "":
 		who = oneLine(d.Pod.String()) + " was evicted"
+	case d.Result.Told:
+		who = oneLine(d.Pod.String()) + " was told to end"
 	case d.Pod.UID != "":
 		who = oneLine(d.Pod.String()) + " was to go"
 	case d.Reclaimed > 0:

@@ -2,11 +2,13 @@ package pressure
 
 import (
 	"slices"
-	"time"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/eviction"
 	"github.com/berth-node/berth/eviction/signal"
 )
 
@@ -14,7 +16,13 @@ import (
 type counted struct {
 	evictions *prometheus.CounterVec
 	ages      *prometheus.HistogramVec
+
+	mu   sync.Mutex
+	told []types.UID // pods that were counted and not gone yet, the latest
 }
+
+// keptTold are more pods than take their time to go at once.
+const keptTold = 64
 
 func newCounted() *counted {
 	c := &counted{
@@ -33,9 +41,25 @@ func newCounted() *counted {
 	return c
 }
 
-func (c *counted) evicted(of signal.Signal, age time.Duration) {
-	c.evictions.WithLabelValues(string(of)).Inc()
-	c.ages.WithLabelValues(string(of)).Observe(age.Seconds())
+// evicted counts the pod of a decision. One that was told to end and not gone is the same eviction when it is finished.
+func (c *counted) evicted(d *eviction.Decision) {
+	if c.again(d) {
+		return
+	}
+	c.evictions.WithLabelValues(string(d.Signal)).Inc()
+	c.ages.WithLabelValues(string(d.Signal)).Observe((d.Age + d.Ordered.Sub(d.Time)).Seconds())
+}
+
+func (c *counted) again(d *eviction.Decision) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.told, d.Pod.UID) {
+		return true
+	}
+	if d.Result.Told {
+		c.told = append(slices.Clone(c.told[max(0, len(c.told)-keptTold+1):]), d.Pod.UID)
+	}
+	return false
 }
 
 // Collectors are the metrics of evictions and of the conditions.

@@ -6,6 +6,7 @@ package pressure
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"slices"
@@ -193,17 +194,25 @@ func (n *Node) Evict(ctx context.Context, uid types.UID, o eviction.Order) error
 	if err := n.cfg.Pods.Evict(uid, why); err != nil {
 		return err
 	}
+	if err := n.gone(ctx, p, o); err != nil {
+		return fmt.Errorf("%w: %w", eviction.ErrNotGone, err)
+	}
+	return nil
+}
+
+// gone kills a pod that was told to end and has no time to do so, and waits until it has nothing more of the resource.
+func (n *Node) gone(ctx context.Context, p *corev1.Pod, o eviction.Order) error {
 	killed := o.GraceSeconds <= 0 && n.kill(ctx, p)
 	if givesBackLater(p, o.Signal) {
-		return n.cfg.Pods.Ended(ctx, uid)
+		return n.cfg.Pods.Ended(ctx, p.UID)
 	}
 	if !killed {
-		if err := n.cfg.Pods.Quiet(ctx, uid); err != nil {
+		if err := n.cfg.Pods.Quiet(ctx, p.UID); err != nil {
 			return err
 		}
 	}
 	if o.Signal.Resource() == corev1.ResourceMemory && n.keepsMemory(p) {
-		return n.cfg.Pods.Ended(ctx, uid)
+		return n.cfg.Pods.Ended(ctx, p.UID)
 	}
 	return nil
 }
@@ -250,8 +259,8 @@ func (n *Node) kill(ctx context.Context, p *corev1.Pod) bool {
 
 // Decided keeps what was decided. It does not wait for the disk.
 func (n *Node) Decided(d eviction.Decision) {
-	if d.Pod.UID != "" && d.Result.Error == "" {
-		n.counted.evicted(d.Signal, d.Age+d.Ordered.Sub(d.Time))
+	if d.Pod.UID != "" && (d.Result.Error == "" || d.Result.Told) {
+		n.counted.evicted(&d)
 	}
 	n.history.add(d)
 }

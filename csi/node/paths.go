@@ -121,8 +121,12 @@ func removePoint(path string) error {
 		}
 		err = unix.Unlink(path)
 	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove %s: %w", path, err)
+	switch {
+	case err == nil || errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ENOTEMPTY): // a pod has written them while the driver had nothing mounted
+		return fmt.Errorf("remove %s: the driver has left files there, on the node's own disk: once they are moved or removed, "+
+			"the volume goes: %w", path, err)
 	}
-	return nil
+	return fmt.Errorf("remove %s: %w", path, err)
 }

@@ -88,3 +88,14 @@ func (n names) giveBack(f File) error {
 	}
 	return err
 }
+
+// unkeep removes what was kept of files that the upgrade before replaced and this one does not.
+func (n names) unkeep(paths []string) error {
+	n.before("unkeep")
+	for _, path := range paths {
+		if err := remove(path + Previous); err != nil {
+			return fmt.Errorf("remove what was kept of the last upgrade: %w", err)
+		}
+	}
+	return nil
+}

@@ -69,7 +69,7 @@ func (u *Upgrades) backward(ctx context.Context, r *record, n Node) error {
 			return fmt.Errorf("tidy up: %w", err)
 		}
 	}
-	if err := u.unkeep(r); err != nil {
+	if err := u.names().unkeep(r.Stale); err != nil {
 		return err
 	}
 	if r.Package == "" {

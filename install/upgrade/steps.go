@@ -29,13 +29,14 @@ func (u *Upgrades) Run(ctx context.Context, j Job, n Node) error {
 	if err := r.measure(); err != nil {
 		return err
 	}
-	if err := u.supersede(r); err != nil {
+	last, err := u.read(settledName)
+	if err != nil {
 		return err
 	}
+	r.supersede(last)
 	if err := u.to(r, Preparing); err != nil {
 		return err
 	}
-	var err error
 	if r.Package == "" {
 		err = u.names().prepare(r.Files)
 	}
@@ -50,28 +51,15 @@ func (u *Upgrades) Run(ctx context.Context, j Job, n Node) error {
 
 // supersede notes what is kept of the upgrade before alone. Its record goes when this one replaces the first file, and
 // with it whoever would know of these.
-func (u *Upgrades) supersede(r *record) error {
-	last, err := u.read(settledName)
-	if err != nil || last == nil {
-		return err
+func (r *record) supersede(last *record) {
+	if last == nil {
+		return
 	}
 	for _, f := range last.Files {
 		if !slices.ContainsFunc(r.Files, func(g File) bool { return g.Path == f.Path }) {
 			r.Stale = append(r.Stale, f.Path)
 		}
 	}
-	return nil
-}
-
-// unkeep removes what was kept of the upgrade before, whose record is gone.
-func (u *Upgrades) unkeep(r *record) error {
-	u.before("unkeep")
-	for _, path := range r.Stale {
-		if err := remove(path + Previous); err != nil {
-			return fmt.Errorf("remove what was kept of the last upgrade: %w", err)
-		}
-	}
-	return nil
 }
 
 // measure says what the files are now and what they are to be.
@@ -225,7 +213,7 @@ func (u *Upgrades) finish(r *record) error {
 			return fmt.Errorf("finish upgrade: %w", err)
 		}
 	}
-	if err := u.unkeep(r); err != nil {
+	if err := u.names().unkeep(r.Stale); err != nil {
 		return err
 	}
 	u.before("settle")

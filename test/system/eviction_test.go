@@ -41,6 +41,7 @@ type decision struct {
 	GraceSeconds int64  `json:"graceSeconds"`
 	Result       struct {
 		Error string `json:"error"`
+		Told  bool   `json:"told"`
 	} `json:"result"`
 }
 

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -29,15 +30,21 @@ func TestInitAndRun(t *testing.T) {
 	if !strings.Contains(out, "is ready at "+p.Status.PodIP) || !strings.Contains(out, "rm "+path) || !isReady(p) {
 		t.Errorf("it says\n%s", out)
 	}
-	resp, err := http.Get("http://" + p.Status.PodIP + ":8080/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if string(body) != "from the node" {
-		t.Errorf("the pod answers %q", body)
-	}
+	n.eventually("the pod to answer", func() error { // it has no probe: it is ready as soon as it runs
+		resp, err := http.Get("http://" + p.Status.PodIP + ":8080/index.html")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return err
+		}
+		if string(body) != "from the node" {
+			return fmt.Errorf("it answers %q", body)
+		}
+		return nil
+	})
 	if got := n.sh("web", "touch /data/x && echo $WHO; touch /www/y"+" || echo no"); got != "me and you\nno\n" {
 		t.Errorf("in the pod: %q", got)
 	}
