@@ -132,7 +132,8 @@ func (i own) Initialize(p admission.Interface) {
 	}
 }
 
-// excluded are what policies and webhooks are not asked about: a policy that refused them could not be undone by anybody.
+// excluded are what policies and webhooks are not asked about: a policy that refused them could not be undone by
+// anybody.
 func excluded() []schema.GroupResource {
 	return []schema.GroupResource{
 		{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"},

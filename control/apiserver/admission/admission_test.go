@@ -215,9 +215,14 @@ func TestOrder(t *testing.T) {
 		t.Errorf("in the order are %v, registered %v", sorted, registered)
 	}
 	for _, pair := range [][2]string{
-		{"NamespaceLifecycle", "LimitRanger"}, {"LimitRanger", "ServiceAccount"}, {"ServiceAccount", "PodSecurity"}, {"Priority", "ResourceQuota"},
-		{"MutatingAdmissionPolicy", "MutatingAdmissionWebhook"}, {"MutatingAdmissionWebhook", "ValidatingAdmissionPolicy"},
-		{"ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"}, {"ValidatingAdmissionWebhook", "ResourceQuota"},
+		{"NamespaceLifecycle", "LimitRanger"},
+		{"LimitRanger", "ServiceAccount"},
+		{"ServiceAccount", "PodSecurity"},
+		{"Priority", "ResourceQuota"},
+		{"MutatingAdmissionPolicy", "MutatingAdmissionWebhook"},
+		{"MutatingAdmissionWebhook", "ValidatingAdmissionPolicy"},
+		{"ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"},
+		{"ValidatingAdmissionWebhook", "ResourceQuota"},
 	} {
 		if slices.Index(order, pair[0]) >= slices.Index(order, pair[1]) {
 			t.Errorf("%s comes after %s", pair[0], pair[1])

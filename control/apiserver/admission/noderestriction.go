@@ -99,7 +99,7 @@ func (n *nodeRestriction) check(ctx context.Context, a admission.Attributes, nod
 	case "resourceslices.resource.k8s.io":
 		return slice(a, node)
 	case "certificatesigningrequests.certificates.k8s.io":
-		return signingRequest(a, node)
+		return signingRequest(a)
 	case "podcertificaterequests.certificates.k8s.io":
 		return n.certificateRequest(a, node)
 	}
@@ -227,6 +227,7 @@ func (n *nodeRestriction) node(a admission.Attributes, node string) error {
 			return fmt.Errorf("node %q is not allowed to modify ownerReferences", node)
 		}
 	}
+	//nolint:staticcheck // deprecated, and still a way to what a node must not read
 	if o.Spec.ConfigSource != nil && !equality.Semantic.DeepEqual(o.Spec.ConfigSource, before.Spec.ConfigSource) {
 		return fmt.Errorf("node %q is not allowed to set configSource", node)
 	}
@@ -236,8 +237,8 @@ func (n *nodeRestriction) node(a admission.Attributes, node string) error {
 	return nil
 }
 
-// forbiddenLabels are those that differ and are not a node's to set: what starts with node-restriction.kubernetes.io, and
-// those of Kubernetes that are not a kubelet's.
+// forbiddenLabels are those that differ and are not a node's to set: what starts with node-restriction.kubernetes.io,
+// and those of Kubernetes that are not a kubelet's.
 func forbiddenLabels(now, before map[string]string) []string {
 	var wrong []string
 	look := func(key string) {
@@ -338,7 +339,7 @@ func slice(a admission.Attributes, node string) error {
 }
 
 // signingRequest has a node ask for certificates of its own name alone.
-func signingRequest(a admission.Attributes, node string) error {
+func signingRequest(a admission.Attributes) error {
 	o, err := typed[*certificatesv1.CertificateSigningRequest](a.GetObject())
 	if err != nil || a.GetOperation() != admission.Create {
 		return err

@@ -55,6 +55,7 @@ func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.given.clie
 func (p *plugin) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
 	p.given.informers = f
 }
+
 func (p *plugin) SetUnconditionalAuthorizer(a authorizer.UnconditionalAuthorizer) {
 	p.given.authorizer = a
 }

@@ -87,7 +87,7 @@ func TestPlugins(t *testing.T) {
 		{plugin: "PodSecurity", have: []string{namespace}, resource: "pods", object: pod, refused: "violates PodSecurity \"restricted:latest\""},
 		{plugin: "PodSecurity", have: []string{strings.Replace(namespace, "restricted", "baseline", 1)}, resource: "pods", object: with(pod, "spec", "hostNetwork: true"), refused: "host namespaces"},
 		{plugin: "PodSecurity", have: []string{strings.Replace(namespace, "restricted", "privileged", 1)}, resource: "pods", object: with(pod, "spec", "hostNetwork: true")},
-		{plugin: "PodSecurity", resource: "pods", object: pod, refused: "failed to lookup namespace"}, // a namespace that cannot be found allows nothing
+		{plugin: "PodSecurity", resource: "pods", object: pod, refused: "failed to lookup namespace"},
 
 		{plugin: "Priority", have: []string{priorityClass}, resource: "pods", object: pod, want: "priority: 1000"},
 		{plugin: "Priority", resource: "pods", object: pod, want: "priority: 0"},

@@ -65,7 +65,7 @@ func newPodSecurity(g given) (checks, error) {
 
 // refused is the error that the library's answer stands for.
 func refused(a admission.Attributes, answer *admissionv1.AdmissionResponse) error {
-	err := admission.NewForbidden(a, errors.New("Not allowed by PodSecurity")) //nolint:staticcheck // as clients know it
+	err := admission.NewForbidden(a, errors.New("Not allowed by PodSecurity"))
 	var status *apierrors.StatusError
 	if answer.Result == nil || !errors.As(err, &status) {
 		return err
@@ -91,6 +91,7 @@ type asked struct{ admission.Attributes }
 
 func (r asked) GetObject() (runtime.Object, error)    { return present(r.Attributes.GetObject()) }
 func (r asked) GetOldObject() (runtime.Object, error) { return present(r.Attributes.GetOldObject()) }
+
 func (r asked) GetOperation() admissionv1.Operation {
 	return admissionv1.Operation(r.Attributes.GetOperation())
 }
@@ -107,5 +108,7 @@ func present(o runtime.Object) (runtime.Object, error) {
 type noRecord struct{}
 
 func (noRecord) RecordEvaluation(metrics.Decision, api.LevelVersion, metrics.Mode, api.Attributes) {}
-func (noRecord) RecordExemption(api.Attributes)                                                    {}
-func (noRecord) RecordError(bool, api.Attributes)                                                  {}
+
+func (noRecord) RecordExemption(api.Attributes) {}
+
+func (noRecord) RecordError(bool, api.Attributes) {}

@@ -20,8 +20,8 @@ import (
 type Options struct {
 	// ClientCA verifies the certificates of clients. Its content may change.
 	ClientCA dynamiccertificates.CAContentProvider
-	// RequestHeaderCA verifies the certificate of a front proxy, and RequestHeaderNames are the common names that it may
-	// have: any, if there are none. Without a CA nobody may say for whom a request is.
+	// RequestHeaderCA verifies the certificate of a front proxy, and RequestHeaderNames are the common names that it
+	// may have: any, if there are none. Without a CA nobody may say for whom a request is.
 	RequestHeaderCA    dynamiccertificates.CAContentProvider
 	RequestHeaderNames []string
 	// ServiceAccountIssuer is the URL that tokens name as their issuer.
@@ -32,8 +32,8 @@ type Options struct {
 	ServiceAccountKey crypto.Signer
 	// ServiceAccountPublicKeys verify tokens beside the public part of ServiceAccountKey, as while a key is replaced.
 	ServiceAccountPublicKeys []any
-	// AuthenticationConfiguration and AuthorizationConfiguration are files of apiserver.config.k8s.io. Without the first
-	// there is no OIDC, without the second the authorizers are Node and RBAC.
+	// AuthenticationConfiguration and AuthorizationConfiguration are files of apiserver.config.k8s.io. Without the
+	// first there is no OIDC, without the second the authorizers are Node and RBAC.
 	AuthenticationConfiguration string
 	AuthorizationConfiguration  string
 	// AuthenticationWebhook is a kubeconfig file of a service that is asked about tokens that nobody else knows.

@@ -24,15 +24,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// How long an answer of a webhook about a token is kept, and how long one question may take. Tokens of the cluster's own
-// are checked each time, so that one is refused at once when what it is bound to is gone.
+// How long an answer of a webhook about a token is kept, and how long one question may take. Tokens of the cluster's
+// own are checked each time, so that one is refused at once when what it is bound to is gone.
 const (
 	webhookCache   = 2 * time.Minute
 	webhookTimeout = 10 * time.Second
 )
 
-// newAuthenticator puts the ways in order by which a request can tell whose it is: a front proxy may speak for others, so
-// it is first; what asks others over the network is last.
+// newAuthenticator puts the ways in order by which a request can tell whose it is: a front proxy may speak for others,
+// so it is first; what asks others over the network is last.
 func (a *Auth) newAuthenticator(ctx context.Context, o Options, informers informers.SharedInformerFactory, client kubernetes.Interface) (authenticator.Request, error) {
 	config, err := readAuthentication(o.AuthenticationConfiguration, o.ServiceAccountIssuer)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// Bootstrap tokens are ID.SECRET: nodes that join have nothing else to show (Secrets bootstrap-token-ID of kube-system).
+// Bootstrap tokens are ID.SECRET: nodes that join have nothing else to show (Secrets bootstrap-token-ID of
+// kube-system).
 const (
 	bootstrapPrefix = "bootstrap-token-"
 	bootstrapUser   = "system:bootstrap:"

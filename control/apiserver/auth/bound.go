@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// objectGetter finds the objects that tokens are bound to. uid is the one that is expected: an answer that is not current
-// may have another.
+// objectGetter finds the objects that tokens are bound to. uid is the one that is expected: an answer that is not
+// current may have another.
 type objectGetter interface {
 	get(ctx context.Context, kind, namespace, name, uid string) (metav1.Object, error)
 }
@@ -54,8 +54,8 @@ func (b *TokenBinding) check(ctx context.Context, objects objectGetter, now time
 // askTimeout bounds a question to the server about a bound object.
 const askTimeout = 5 * time.Second
 
-// clusterObjects asks the informers, and the server itself where they do not know the object: it may be so new that they
-// have not heard of it.
+// clusterObjects asks the informers, and the server itself where they do not know the object: it may be so new that
+// they have not heard of it.
 type clusterObjects struct {
 	informers informers.SharedInformerFactory
 	client    kubernetes.Interface

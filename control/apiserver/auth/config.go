@@ -26,7 +26,7 @@ func readFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it is only read
+	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, longestConfiguration+1))
 	if err != nil {
 		return nil, err

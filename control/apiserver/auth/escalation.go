@@ -15,8 +15,8 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 )
 
-// EscalationCheck keeps users from giving, to themselves or others, what they do not have. The API server asks it before
-// it stores roles and bindings.
+// EscalationCheck keeps users from giving, to themselves or others, what they do not have. The API server asks it
+// before it stores roles and bindings.
 type EscalationCheck struct {
 	authorizer authorizer.Authorizer
 	rbac       *RBAC
@@ -27,8 +27,8 @@ func NewEscalationCheck(a authorizer.Authorizer, r *RBAC) *EscalationCheck {
 	return &EscalationCheck{a, r}
 }
 
-// CheckRole is about rules that a Role of a namespace, or a ClusterRole, is to have: who stores it must have them all, or
-// may escalate. A rule by which the ClusterRole is made of others counts as all that there is. On an update, a role
+// CheckRole is about rules that a Role of a namespace, or a ClusterRole, is to have: who stores it must have them all,
+// or may escalate. A rule by which the ClusterRole is made of others counts as all that there is. On an update, a role
 // whose rules stay as they are may be changed otherwise.
 func (e *EscalationCheck) CheckRole(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule, aggregation *rbacv1.AggregationRule) error {
 	u, ok := request.UserFrom(ctx)
@@ -60,8 +60,8 @@ func (e *EscalationCheck) CheckRole(ctx context.Context, namespace, name string,
 	return nil
 }
 
-// CheckBinding is about a role that a RoleBinding of a namespace, or a ClusterRoleBinding, is to give: who stores it must
-// have all of its rules, or may bind it.
+// CheckBinding is about a role that a RoleBinding of a namespace, or a ClusterRoleBinding, is to give: who stores it
+// must have all of its rules, or may bind it.
 func (e *EscalationCheck) CheckBinding(ctx context.Context, namespace, name string, ref rbacv1.RoleRef) error {
 	u, ok := request.UserFrom(ctx)
 	if ok && superuser(u) {

@@ -110,8 +110,8 @@ func (a *Auth) JWKS() ([]byte, error) {
 	return body, nil
 }
 
-// OpenIDMetadata is the body of /.well-known/openid-configuration (OpenID Connect Discovery 1.0, 3). address is the host
-// and port by which others reach the server.
+// OpenIDMetadata is the body of /.well-known/openid-configuration (OpenID Connect Discovery 1.0, 3). address is the
+// host and port by which others reach the server.
 func (a *Auth) OpenIDMetadata(address string) ([]byte, error) {
 	where := url.URL{Scheme: "https", Host: address, Path: JWKSPath}
 	body, err := json.Marshal(struct {

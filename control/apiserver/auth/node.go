@@ -20,8 +20,8 @@ import (
 
 const nodeUser = "system:node:"
 
-// NodeOf is the node that a user is, if it is one: a member of system:nodes by the name of system:node:NAME. A member of
-// another name is a node that nobody can tell.
+// NodeOf is the node that a user is, if it is one: a member of system:nodes by the name of system:node:NAME. A member
+// of another name is a node that nobody can tell.
 func NodeOf(u user.Info) (name string, is bool) {
 	if u == nil || !slices.Contains(u.GetGroups(), user.NodesGroup) {
 		return "", false
@@ -33,8 +33,8 @@ func NodeOf(u user.Info) (name string, is bool) {
 	return name, true
 }
 
-// nodeAuthorizer allows nodes what kubelets do: to read what pods of theirs need, and to write what is theirs. What of it
-// depends on the object itself is up to admission (NodeRestriction).
+// nodeAuthorizer allows nodes what kubelets do: to read what pods of theirs need, and to write what is theirs. What of
+// it depends on the object itself is up to admission (NodeRestriction).
 type nodeAuthorizer struct {
 	index *nodeIndex
 	rules []rbacv1.PolicyRule

@@ -17,8 +17,8 @@ import (
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 )
 
-// RBAC allows what the roles say that are bound to a user, to its groups or to its service account. It never denies: what
-// it does not allow, another authorizer may.
+// RBAC allows what the roles say that are bound to a user, to its groups or to its service account. It never denies:
+// what it does not allow, another authorizer may.
 type RBAC struct {
 	roles           rbaclisters.RoleLister
 	bindings        rbaclisters.RoleBindingLister
@@ -60,7 +60,8 @@ func (r *RBAC) EvaluateConditions(context.Context, authorizer.ConditionsAwareDec
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// Rules are all that a user has in a namespace, with those for all. What could not be read is the error; the rest counts.
+// Rules are all that a user has in a namespace, with those for all. What could not be read is the error; the rest
+// counts.
 func (r *RBAC) Rules(u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	var all []rbacv1.PolicyRule
 	err := r.visit(u, namespace, func(_ source, rules []rbacv1.PolicyRule) bool {
@@ -103,8 +104,8 @@ func (s source) String() string {
 	return fmt.Sprintf("%s %q of %s %q to %s", s.kind, s.name, s.ref.Kind, s.ref.Name, subject)
 }
 
-// visit shows the rules of all roles that a user has, until it is told that it is enough. A role that is not there is an
-// error in the end, and no obstacle to the others.
+// visit shows the rules of all roles that a user has, until it is told that it is enough. A role that is not there is
+// an error in the end, and no obstacle to the others.
 func (r *RBAC) visit(u user.Info, namespace string, show func(source, []rbacv1.PolicyRule) bool) error {
 	if u == nil {
 		return errors.New("there is no user")

@@ -120,8 +120,8 @@ func (s *signer) Generate(_ context.Context, claims TokenClaims) (string, error)
 	return token, nil
 }
 
-// longestToken bounds what is parsed, in bytes. Headers of a request are bounded by the server, at 1 MiB; a token of ours
-// has some 1,000.
+// longestToken bounds what is parsed, in bytes. Headers of a request are bounded by the server, at 1 MiB; a token of
+// ours has some 1,000.
 const longestToken = 64 << 10
 
 // tokenAuthenticator knows the tokens that this cluster has issued.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -24,6 +25,8 @@ type Options struct {
 	RequestHeaderCA []byte
 	// RequestHeaderNames are the common names that certificate may have. Any, if there are none.
 	RequestHeaderNames []string
+	// Log is told of default roles that are left as they are. It may be nil.
+	Log *slog.Logger
 }
 
 // fieldManager is who has written these objects, by their managed fields.
@@ -40,7 +43,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface, o Options) error {
 	}{
 		{"namespaces", ensureNamespaces}, // before what is in them
 		{"priority levels and flow schemas", ensureFlowControl},
-		{"roles", ensureRoles},
+		{"roles", o.ensureRoles},
 		{"priority classes", ensurePriorityClasses},
 		{"authentication of extension API servers", o.ensureTrust},
 	} {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-node/berth/control/api/flowcontrol"
 )
 
-// ensureFlowControl makes the schemas and levels of API priority and fairness. The mandatory ones are always as they are
-// to be; the suggested ones are kept up to date until somebody changes them.
+// ensureFlowControl makes the schemas and levels of API priority and fairness. The mandatory ones are always as they
+// are to be; the suggested ones are kept up to date until somebody changes them.
 func ensureFlowControl(ctx context.Context, client kubernetes.Interface) error {
 	levels := kind[*flowcontrolv1.PriorityLevelConfiguration]{
 		client:  client.FlowcontrolV1().PriorityLevelConfigurations(),
@@ -113,8 +113,8 @@ func (k kind[T]) ensure(ctx context.Context, want T, mandatory bool) error {
 	return nil
 }
 
-// keptUpToDate tells whether a suggested object still is to be as suggested: its annotation says so, or says nothing and
-// nobody has changed the specification, which would have counted the generation.
+// keptUpToDate tells whether a suggested object still is to be as suggested: its annotation says so, or says nothing
+// and nobody has changed the specification, which would have counted the generation.
 func keptUpToDate(o metav1.Object) bool {
 	if says, err := strconv.ParseBool(o.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey]); err == nil {
 		return says

@@ -16,7 +16,7 @@ import (
 
 // ensureRoles makes the default roles and bindings, and gives those that are there what they lack. What somebody has
 // added to them stays; one that is annotated with autoupdate=false stays as a whole.
-func ensureRoles(ctx context.Context, client kubernetes.Interface) error {
+func (o Options) ensureRoles(ctx context.Context, client kubernetes.Interface) error {
 	roles, err := defaultRoles()
 	if err != nil {
 		return err
@@ -24,6 +24,9 @@ func ensureRoles(ctx context.Context, client kubernetes.Interface) error {
 	known, err := readKnown(ctx, client.RbacV1())
 	if err != nil {
 		return err
+	}
+	if known.log = o.Log; known.log == nil {
+		known.log = slog.New(slog.DiscardHandler)
 	}
 	var all []error
 	for _, r := range roles {
@@ -52,7 +55,7 @@ func (r role) ensure(client rbacclient.RbacV1Interface, known *known) error {
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-			slog.Warn("A default role is left as it is, since its annotation says so", "namespace", r.namespace, "role", r.name)
+			known.log.Warn("A default role is left as it is, since its annotation says so", "namespace", r.namespace, "role", r.name)
 		}
 		return err
 	})
@@ -74,16 +77,18 @@ func (r role) ensureBinding(client rbacclient.RbacV1Interface, known *known, b b
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-			slog.Warn("A default binding is left as it is, since its annotation says so", "namespace", r.namespace, "binding", b.name)
+			known.log.Warn("A default binding is left as it is, since its annotation says so", "namespace", r.namespace, "binding", b.name)
 		}
 		return err
 	})
 }
 
-// known is what the server had when it was asked for all at once: with two hundred objects, asking for each takes a good
-// part of the time that a server needs to start. What is asked for a second time, as after a conflict, is read anew.
+// known is what the server had when it was asked for all at once: with two hundred objects, asking for each takes a
+// good part of the time that a server needs to start. What is asked for a second time, as after a conflict, is read
+// anew.
 type known struct {
 	ctx      context.Context
+	log      *slog.Logger
 	objects  map[key]metav1.Object
 	answered map[key]bool
 }

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -116,9 +117,7 @@ func podUsage(o runtime.Object) (corev1.ResourceList, error) {
 		return usage, nil
 	}
 	options := resourcehelper.PodResourcesOptions{UseStatusResources: true}
-	for name, q := range resourceUsage(resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options)) {
-		usage[name] = q
-	}
+	maps.Copy(usage, resourceUsage(resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options)))
 	usage[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return usage, nil
 }

@@ -1,5 +1,5 @@
-// Package quota tells what objects count for in a ResourceQuota: pods with their resources and scopes, claims with their
-// storage and classes, services by their kind, and others by their number.
+// Package quota tells what objects count for in a ResourceQuota: pods with their resources and scopes, claims with
+// their storage and classes, services by their kind, and others by their number.
 package quota
 
 import (
