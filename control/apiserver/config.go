@@ -61,12 +61,8 @@ type Options struct {
 	Log                     *slog.Logger
 }
 
-const (
-	// informerResync is how often informers hand on what they have, in case that somebody has missed it.
-	informerResync = 10 * time.Minute
-	// stopTimeout bounds how long requests may take when the server stops.
-	stopTimeout = 10 * time.Second
-)
+// informerResync is how often informers hand on what they have, in case that somebody has missed it.
+const informerResync = 10 * time.Minute
 
 // healthPaths anybody may ask for.
 func healthPaths() []string { return []string{"/healthz", "/livez", "/readyz"} }

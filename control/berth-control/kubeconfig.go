@@ -26,7 +26,7 @@ func newKubeconfig(d *data) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				server = "https://" + net.JoinHostPort(s.Advertise, strconv.Itoa(s.Port))
+				server = "https://" + net.JoinHostPort(s.Reach, strconv.Itoa(s.Port))
 			}
 			out, err := kubeconfig(*d, server, filepath.Join(d.pki(), pki.Admin+".pem"))
 			if err != nil {
@@ -36,7 +36,7 @@ func newKubeconfig(d *data) *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&server, "server", "", "URL of the API; that which nodes use, if empty")
+	c.Flags().StringVar(&server, "server", "", "URL of the API; that which others reach it by, if empty")
 	return c
 }
 

@@ -72,8 +72,9 @@ administrator. With --etcd-servers the objects are in an etcd of your own, and t
 
 // serving is what other commands are told of a server that runs.
 type serving struct {
-	Port      int    `json:"port"`
-	Advertise string `json:"advertise"`
+	Port int `json:"port"`
+	// Reach is the address by which others reach it: the one it listens on, or the advertised one if it listens on all.
+	Reach string `json:"reach"`
 }
 
 func serve(ctx context.Context, d data, f *serveFlags) error {
@@ -108,13 +109,13 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := writeAdmin(d, store, serving{port, advertise.String()}); err != nil {
+	if err := writeAdmin(d, store, serving{port, reach(f.bind, advertise)}); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	log.Info("control plane starts", "version", version, "dataDir", d.dir, "address", listener.Addr())
+	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, log, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
 		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: f.encryption, Log: log,
@@ -232,6 +233,14 @@ func advertised(f *serveFlags) (netip.Addr, error) {
 	}
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+// reach is the address by which a server is reached that listens on bind.
+func reach(bind string, advertise netip.Addr) string {
+	if a, err := netip.ParseAddr(bind); err == nil && !a.IsUnspecified() {
+		return a.String()
+	}
+	return advertise.String()
 }
 
 // hosts are the names and addresses that the API server is reached by.

@@ -111,5 +111,5 @@ func joinCommand(d data, token string) (string, error) {
 	}
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return fmt.Sprintf("kubeadm join %s --token %s --discovery-token-ca-cert-hash sha256:%s",
-		net.JoinHostPort(s.Advertise, strconv.Itoa(s.Port)), token, hex.EncodeToString(sum[:])), nil
+		net.JoinHostPort(s.Reach, strconv.Itoa(s.Port)), token, hex.EncodeToString(sum[:])), nil
 }

@@ -33,9 +33,9 @@ const (
 	dialTimeout  = 20 * time.Second
 	// maxSocketPath is what the kernel's sockaddr_un holds, less the zero at its end.
 	maxSocketPath = 107
-	// token and peer name a cluster of one member, which no other one ever reaches.
+	// memberName and peerHost name a cluster of one member, which no other one ever reaches.
 	memberName = "berth"
-	peerURL    = "http://berth.invalid:2380"
+	peerHost   = "berth.invalid:2380"
 )
 
 // Member is an etcd in this process.
@@ -85,11 +85,11 @@ func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, 
 func configure(dir, socket string, log *slog.Logger) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = memberName, dir
-	peer, client := must(peerURL), url.URL{Scheme: "unix", Path: socket}
+	peer, client := url.URL{Scheme: "http", Host: peerHost}, url.URL{Scheme: "unix", Path: socket}
 	c.ListenPeerUrls = nil // there is no other member to listen to
 	c.AdvertisePeerUrls = []url.URL{peer}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.InitialCluster = memberName + "=" + peerURL
+	c.InitialCluster = memberName + "=" + peer.String()
 	c.InitialClusterToken = "berth"
 	// Nobody else can be elected: the first election need not wait for others to be heard of.
 	c.TickMs, c.ElectionMs = 100, 500
@@ -103,14 +103,6 @@ func configure(dir, socket string, log *slog.Logger) *embed.Config {
 	c.SnapshotCount = 10_000
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(log))
 	return c
-}
-
-func must(text string) url.URL {
-	u, err := url.Parse(text)
-	if err != nil {
-		panic(err) // a constant
-	}
-	return *u
 }
 
 // SocketPath is the member's socket in a run directory.

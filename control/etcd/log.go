@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,7 +42,7 @@ func (c core) Enabled(l zapcore.Level) bool { return c.log.Enabled(context.Backg
 
 // With implements [zapcore.Core].
 func (c core) With(fields []zapcore.Field) zapcore.Core {
-	return core{c.log, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return core{c.log, append(slices.Clip(c.fields), fields...)}
 }
 
 // Check implements [zapcore.Core].

@@ -33,7 +33,7 @@ func Snapshot(ctx context.Context, client *clientv3.Client, path string) (err er
 	defer func() {
 		f.Close()
 		if err != nil {
-			os.Remove(part)
+			_ = os.Remove(part) // the next one begins with it
 		}
 	}()
 	size, err := io.Copy(f, from)

@@ -75,7 +75,8 @@ func leaves() []leaf {
 		},
 		{FrontProxy, FrontProxyAuthority, pkix.Name{CommonName: "front-proxy-client"}, x509.ExtKeyUsageClientAuth},
 		{
-			Admin, ClusterAuthority, pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
+			Admin, ClusterAuthority,
+			pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
 			x509.ExtKeyUsageClientAuth,
 		},
 	}

@@ -449,7 +449,7 @@ func sameAddresses(now, old *corev1.ServiceSpec, path *field.Path) field.ErrorLi
 }
 
 // SetEndpointsDefaults fills in protocols.
-func SetEndpointsDefaults(o *corev1.Endpoints) { //nolint:staticcheck // deprecated, and served
+func SetEndpointsDefaults(o *corev1.Endpoints) {
 	for i := range o.Subsets {
 		for j := range o.Subsets[i].Ports {
 			check.Or(&o.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
@@ -458,16 +458,16 @@ func SetEndpointsDefaults(o *corev1.Endpoints) { //nolint:staticcheck // depreca
 }
 
 // ValidateEndpoints holds new endpoints to their rules.
-func ValidateEndpoints(o *corev1.Endpoints) field.ErrorList { //nolint:staticcheck // deprecated, and served
+func ValidateEndpoints(o *corev1.Endpoints) field.ErrorList {
 	return append(check.Meta(o, true, check.SubdomainName), subsets(o.Subsets)...)
 }
 
 // ValidateEndpointsUpdate holds changed endpoints to their rules.
-func ValidateEndpointsUpdate(o, old *corev1.Endpoints) field.ErrorList { //nolint:staticcheck // deprecated, and served
+func ValidateEndpointsUpdate(o, old *corev1.Endpoints) field.ErrorList {
 	return append(check.MetaUpdate(o, old), ValidateEndpoints(o)...)
 }
 
-func subsets(all []corev1.EndpointSubset) field.ErrorList { //nolint:staticcheck // deprecated, and served
+func subsets(all []corev1.EndpointSubset) field.ErrorList {
 	var errs field.ErrorList
 	for i := range all {
 		s, path := &all[i], field.NewPath("subsets").Index(i)

@@ -68,7 +68,7 @@ type (
 
 // nameOf is the name of a type's model; a type without one has its schema where it is used.
 func nameOf(t reflect.Type) (string, bool) {
-	n, ok := reflect.New(t).Interface().(named)
+	n, ok := reflect.TypeAssert[named](reflect.New(t))
 	if !ok {
 		return "", false
 	}
@@ -76,7 +76,7 @@ func nameOf(t reflect.Type) (string, bool) {
 }
 
 func docOf(t reflect.Type) map[string]string {
-	if d, ok := reflect.New(t).Interface().(described); ok {
+	if d, ok := reflect.TypeAssert[described](reflect.New(t)); ok {
 		return d.SwaggerDoc()
 	}
 	return nil
@@ -121,8 +121,7 @@ type definition struct {
 
 func (d *definition) fields(t reflect.Type, how *merge.Map) {
 	doc := docOf(t)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "-" {
 			continue

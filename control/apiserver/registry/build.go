@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -83,7 +84,7 @@ func Build(o Options) (Storage, *Repair, error) {
 				return nil, nil, fmt.Errorf("serve %s: %w", row.name, err)
 			}
 			mains[row.name] = r
-			s.install(g.version, r, o.Scheme)
+			s.install(g.version, r)
 		}
 	}
 	if err := s.aliases(o.Scheme, mains); err != nil {
@@ -98,15 +99,15 @@ func Build(o Options) (Storage, *Repair, error) {
 }
 
 // install adds a resource with the subresources that its row tells of.
-func (s Storage) install(gv schema.GroupVersion, r *REST, scheme *runtime.Scheme) {
+func (s Storage) install(gv schema.GroupVersion, r *REST) {
 	name := r.row.name
 	s.add(gv, name, r)
 	parts := r.row.parts
 	if r.row.is(status) && !hasPart(parts, "status") {
-		parts = append(parts[:len(parts):len(parts)], statusPart(nil))
+		parts = append(slices.Clip(parts), statusPart(nil))
 	}
 	for _, p := range parts {
-		s.add(gv, name+"/"+p.name, newPart(r, scheme, p))
+		s.add(gv, name+"/"+p.name, newPart(r, p))
 	}
 	if r.row.scale != nil {
 		s.add(gv, name+"/scale", scaleREST{r})
@@ -125,8 +126,8 @@ func hasPart(parts []part, name string) bool {
 // aliases adds resources that are served in a second version, or group, from the same storage.
 func (s Storage) aliases(scheme *runtime.Scheme, mains map[string]*REST) error {
 	hpa, events := mains["horizontalpodautoscalers"], mains["events"]
-	s.install(autoscalingv1.SchemeGroupVersion, hpa, scheme)
-	s.install(eventsv1.SchemeGroupVersion, events, scheme)
+	s.install(autoscalingv1.SchemeGroupVersion, hpa)
+	s.install(eventsv1.SchemeGroupVersion, events)
 	for _, alias := range []struct {
 		gv  schema.GroupVersion
 		row *resource
@@ -144,7 +145,7 @@ func (s Storage) special(o Options, mains map[string]*REST) {
 	namespaces := newNamespaces(mains["namespaces"])
 	s.add(core, "namespaces", namespaces)
 	for _, p := range append(namespaceParts(), statusPart(nil)) {
-		s.add(core, "namespaces/"+p.name, newPart(namespaces.REST, o.Scheme, p))
+		s.add(core, "namespaces/"+p.name, newPart(namespaces.REST, p))
 	}
 	s.add(core, "pods/binding", bindingREST{pods})
 	s.add(core, "bindings", bindingsREST{bindingREST{pods}})

@@ -210,7 +210,7 @@ func (e evictionREST) remove(ctx context.Context, p *corev1.Pod, del *metav1.Del
 			})
 			return now, nil
 		})
-		status := newPart(e.pods, nil, part{name: "status", writes: []string{"status"}, prepare: func(o, old runtime.Object) { keepBut(o, old, "status") }})
+		status := newPart(e.pods, part{name: "status", writes: []string{"status"}, prepare: func(o, old runtime.Object) { keepBut(o, old, "status") }})
 		o, _, err := status.Update(ctx, p.Name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,9 +25,7 @@ func (r *resource) attributes(o runtime.Object) (labels.Set, fields.Set, error) 
 		set["metadata.namespace"] = m.GetNamespace()
 	}
 	if r.fields != nil {
-		for name, value := range r.fields(o) {
-			set[name] = value
-		}
+		maps.Copy(set, r.fields(o))
 	}
 	return m.GetLabels(), set, nil
 }

@@ -88,7 +88,7 @@ func newREST(gv schema.GroupVersion, row *resource, scheme *runtime.Scheme, opti
 // partREST serves a subresource that writes some of an object.
 type partREST struct{ store *genericregistry.Store }
 
-func newPart(r *REST, scheme *runtime.Scheme, p part) *partREST {
+func newPart(r *REST, p part) *partREST {
 	main := r.UpdateStrategy.(*strategy)
 	s := partStrategy{main, p}
 	store := *r.Store

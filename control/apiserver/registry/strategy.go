@@ -6,7 +6,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -203,9 +202,5 @@ func statusOf(o runtime.Object) reflect.Value { return reflect.ValueOf(o).Elem()
 
 // metaOf is the metadata of an object of the table, which all have.
 func metaOf(o runtime.Object) metav1.Object {
-	m, err := meta.Accessor(o)
-	if err != nil {
-		panic(err)
-	}
-	return m
+	return o.(metav1.ObjectMetaAccessor).GetObjectMeta()
 }
