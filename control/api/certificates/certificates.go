@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/certificates/v1"
 	v1beta1 "k8s.io/api/certificates/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -130,19 +131,58 @@ func conditions(o *v1.CertificateSigningRequest) field.ErrorList {
 	return errs
 }
 
-// ValidateRequestUpdate holds a changed request to its rules: what was decided stays.
+// ValidateRequestUpdate holds a changed request to its rules: neither decision nor certificate comes or goes with it.
 func ValidateRequestUpdate(o, old *v1.CertificateSigningRequest) field.ErrorList {
+	errs := append(changed(o, old), decisions(o, old)...)
+	if !bytes.Equal(o.Status.Certificate, old.Status.Certificate) {
+		errs = append(errs, field.Forbidden(field.NewPath("status", "certificate"), "updates may not set certificate content"))
+	}
+	return errs
+}
+
+// ValidateRequestApproval holds what an approver has changed to its rules: a decision is taken, and none is taken back.
+func ValidateRequestApproval(o, old *v1.CertificateSigningRequest) field.ErrorList {
+	errs := changed(o, old)
+	if !bytes.Equal(o.Status.Certificate, old.Status.Certificate) {
+		errs = append(errs, field.Forbidden(field.NewPath("status", "certificate"), "updates may not set certificate content"))
+	}
+	return errs
+}
+
+// ValidateRequestStatus holds what a signer has changed to its rules: a certificate comes once, and the decision stays.
+func ValidateRequestStatus(o, old *v1.CertificateSigningRequest) field.ErrorList {
+	errs := append(changed(o, old), decisions(o, old)...)
+	if len(old.Status.Certificate) > 0 && !bytes.Equal(o.Status.Certificate, old.Status.Certificate) {
+		errs = append(errs, field.Forbidden(field.NewPath("status", "certificate"), "updates may not modify existing certificate content"))
+	}
+	return errs
+}
+
+// changed is what holds for whoever changes a request: what was decided stays.
+func changed(o, old *v1.CertificateSigningRequest) field.ErrorList {
 	errs := append(check.Meta(o, false, names), request(o)...)
 	errs = append(errs, status(o)...)
 	errs = append(errs, check.MetaUpdate(o, old)...)
 	for _, t := range []v1.RequestConditionType{v1.CertificateApproved, v1.CertificateDenied, v1.CertificateFailed} {
-		now, was := of(o, t), of(old, t)
-		if fmt.Sprint(now) != fmt.Sprint(was) {
-			errs = append(errs, field.Forbidden(field.NewPath("status", "conditions"), fmt.Sprintf("updates may not change a condition of type %q", t)))
+		if len(of(o, t)) < len(of(old, t)) {
+			errs = append(errs, field.Forbidden(field.NewPath("status", "conditions"), fmt.Sprintf("updates may not remove a condition of type %q", t)))
 		}
 	}
-	if !bytes.Equal(o.Status.Certificate, old.Status.Certificate) {
-		errs = append(errs, field.Forbidden(field.NewPath("status", "certificate"), "updates may not set certificate content"))
+	return errs
+}
+
+// decisions holds those to their rules who decide nothing.
+func decisions(o, old *v1.CertificateSigningRequest) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("status", "conditions")
+	for _, t := range []v1.RequestConditionType{v1.CertificateApproved, v1.CertificateDenied} {
+		now, was := of(o, t), of(old, t)
+		switch {
+		case len(now) > len(was):
+			errs = append(errs, field.Forbidden(path, fmt.Sprintf("updates may not add a condition of type %q", t)))
+		case len(now) == len(was) && !equality.Semantic.DeepEqual(now, was):
+			errs = append(errs, field.Forbidden(path, fmt.Sprintf("updates may not modify a condition of type %q", t)))
+		}
 	}
 	return errs
 }

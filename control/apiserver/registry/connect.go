@@ -43,12 +43,12 @@ func connections(pods, services, endpointSlices, nodes *REST, dial NodeDialer) m
 	stream := []string{"GET", "POST"}
 	return map[string]rest.Storage{
 		"pods/log":         &logREST{to},
-		"pods/exec":        connect(&corev1.Pod{}, &corev1.PodExecOptions{}, stream, to.exec),
-		"pods/attach":      connect(&corev1.Pod{}, &corev1.PodAttachOptions{}, stream, to.attach),
-		"pods/portforward": connect(&corev1.Pod{}, &corev1.PodPortForwardOptions{}, stream, to.portForward),
-		"pods/proxy":       connectPath(&corev1.Pod{}, &corev1.PodProxyOptions{}, every, to.podProxy),
-		"services/proxy":   connectPath(&corev1.Service{}, &corev1.ServiceProxyOptions{}, every, to.serviceProxy),
-		"nodes/proxy":      connectPath(&corev1.Node{}, &corev1.NodeProxyOptions{}, every, to.nodeProxy),
+		"pods/exec":        connect(&corev1.PodExecOptions{}, stream, to.exec),
+		"pods/attach":      connect(&corev1.PodAttachOptions{}, stream, to.attach),
+		"pods/portforward": connect(&corev1.PodPortForwardOptions{}, stream, to.portForward),
+		"pods/proxy":       connectPath(&corev1.PodProxyOptions{}, every, to.podProxy),
+		"services/proxy":   connectPath(&corev1.ServiceProxyOptions{}, every, to.serviceProxy),
+		"nodes/proxy":      connectPath(&corev1.NodeProxyOptions{}, every, to.nodeProxy),
 	}
 }
 
@@ -62,14 +62,14 @@ type target struct {
 
 // connectREST implements [rest.Connecter].
 type connectREST struct {
-	object, options runtime.Object
-	methods         []string
-	subpath         bool
-	find            func(ctx context.Context, name string, options runtime.Object) (target, error)
+	options runtime.Object
+	methods []string
+	subpath bool
+	find    func(ctx context.Context, name string, options runtime.Object) (target, error)
 }
 
-func connect[O runtime.Object](object runtime.Object, options O, methods []string, find func(context.Context, string, O) (target, error)) *connectREST {
-	return &connectREST{object, options, methods, false, func(ctx context.Context, name string, o runtime.Object) (target, error) {
+func connect[O runtime.Object](options O, methods []string, find func(context.Context, string, O) (target, error)) *connectREST {
+	return &connectREST{options, methods, false, func(ctx context.Context, name string, o runtime.Object) (target, error) {
 		typed, ok := o.(O)
 		if !ok {
 			return target{}, apierrors.NewBadRequest(fmt.Sprintf("not a %T: %T", options, o))
@@ -78,14 +78,14 @@ func connect[O runtime.Object](object runtime.Object, options O, methods []strin
 	}}
 }
 
-func connectPath[O runtime.Object](object runtime.Object, options O, methods []string, find func(context.Context, string, O) (target, error)) *connectREST {
-	c := connect(object, options, methods, find)
+func connectPath[O runtime.Object](options O, methods []string, find func(context.Context, string, O) (target, error)) *connectREST {
+	c := connect(options, methods, find)
 	c.subpath = true
 	return c
 }
 
-// New implements [rest.Storage].
-func (c *connectREST) New() runtime.Object { return fresh(c.object) }
+// New implements [rest.Storage]. What such a request is about, for admission's plugins and in discovery, is its options.
+func (c *connectREST) New() runtime.Object { return fresh(c.options) }
 
 // Destroy implements [rest.Storage].
 func (*connectREST) Destroy() {}

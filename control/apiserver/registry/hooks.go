@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/berth-node/berth/control/api/certificates"
 	"github.com/berth-node/berth/control/api/core"
 )
 
@@ -85,6 +87,10 @@ func requestHooks() hooks {
 	}
 }
 
+func isOf(t certificatesv1.RequestConditionType) func(certificatesv1.CertificateSigningRequestCondition) bool {
+	return func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == t }
+}
+
 func requestParts() []part {
 	type csr = certificatesv1.CertificateSigningRequest
 	stamp := func(now, was []certificatesv1.CertificateSigningRequestCondition) {
@@ -108,25 +114,27 @@ func requestParts() []part {
 		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
 	}
 	return []part{
-		{name: "status", writes: []string{"status"}, prepare: func(o, old runtime.Object) {
+		{name: "status", writes: []string{"status"}, validate: on(certificates.ValidateRequestStatus), prepare: func(o, old runtime.Object) {
 			keepBut(o, old, "status")
 			now, was := &o.(*csr).Status, old.(*csr).Status
-			// A signer does not approve: that is another right.
-			var kept []certificatesv1.CertificateSigningRequestCondition
-			for _, c := range now.Conditions {
-				if !judged(c) {
-					kept = append(kept, c)
-				}
-			}
+			// A signer does not approve: that is another right. What was decided stays, and where it stood.
+			kept := slices.DeleteFunc(slices.Clone(now.Conditions), func(c certificatesv1.CertificateSigningRequestCondition) bool {
+				return judged(c) && !slices.ContainsFunc(was.Conditions, isOf(c.Type))
+			})
 			for _, c := range was.Conditions {
-				if judged(c) {
+				if !judged(c) {
+					continue
+				}
+				if i := slices.IndexFunc(kept, isOf(c.Type)); i >= 0 {
+					kept[i] = c
+				} else {
 					kept = append(kept, c)
 				}
 			}
 			now.Conditions = kept
 			stamp(now.Conditions, was.Conditions)
 		}},
-		{name: "approval", writes: []string{"status"}, prepare: func(o, old runtime.Object) {
+		{name: "approval", writes: []string{"status"}, validate: on(certificates.ValidateRequestApproval), prepare: func(o, old runtime.Object) {
 			keepBut(o, old, "status")
 			now, was := &o.(*csr).Status, old.(*csr).Status
 			now.Certificate = was.Certificate
