@@ -42,17 +42,11 @@ kind: CSIDriver
 metadata: {name: disk.example.com}
 spec: {attachRequired: false, fsGroupPolicy: File}
 `)
-	h.wait("priority class", func() bool { return h.object(object.PriorityClass, "high") != nil })
-	for _, k := range []struct {
-		kind object.Kind
-		name string
-	}{{object.ConfigMap, "c"}, {object.PersistentVolume, "p"}, {object.PersistentVolumeClaim, "q"}, {
-		object.RuntimeClass,
-		"r",
-	}, {object.CSIDriver, "disk.example.com"}} {
-		if h.object(k.kind, k.name) == nil {
-			t.Errorf("no %s %s", k.kind, k.name)
-		}
+	for kind, name := range map[object.Kind]string{
+		object.ConfigMap: "c", object.PersistentVolume: "p", object.PersistentVolumeClaim: "q", object.RuntimeClass: "r",
+		object.PriorityClass: "high", object.CSIDriver: "disk.example.com",
+	} {
+		h.wait(string(kind)+" "+name, func() bool { return h.object(kind, name) != nil })
 	}
 	if p := h.src.Problems(); len(p) > 0 {
 		t.Errorf("problems: %+v", p)
