@@ -35,7 +35,6 @@ func (a *Auth) newAuthorizer(o Options, informers informers.SharedInformerFactor
 		all = append(all, union.NamedAuthorizer{AuthorizerName: c.Name, Authorizer: one})
 		resolvers = append(resolvers, one)
 	}
-	all = append(all, union.NamedAuthorizer{AuthorizerName: "always-deny", Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer()})
 	a.authorizer, err = union.New(all...)
 	a.resolver = union.NewRuleResolvers(resolvers...)
 	return err

@@ -64,6 +64,7 @@ type (
 	described  interface{ SwaggerDoc() map[string]string }
 	schemaType interface{ OpenAPISchemaType() []string }
 	format     interface{ OpenAPISchemaFormat() string }
+	oneOf      interface{ OpenAPIV3OneOfTypes() []string }
 )
 
 // nameOf is the name of a type's model; a type without one has its schema where it is used.
@@ -109,6 +110,11 @@ func (m *maker) visit(t reflect.Type) {
 		d.fields(t, how.Map)
 	}
 	m.all[name] = common.OpenAPIDefinition{Schema: d.schema, Dependencies: d.needs}
+	if of, ok := v.(oneOf); ok {
+		// Version 2 has no word for a value of one type or another.
+		d.schema.Type, d.schema.OneOf = nil, common.GenerateOpenAPIV3OneOfSchema(of.OpenAPIV3OneOfTypes())
+		m.all[name] = common.EmbedOpenAPIDefinitionIntoV2Extension(common.OpenAPIDefinition{Schema: d.schema}, m.all[name])
+	}
 }
 
 // definition is one that is being made.

@@ -38,7 +38,9 @@ type Options struct {
 	Roles RoleGuard
 	// Nodes reaches the kubelets.
 	Nodes NodeDialer
-	Log   *slog.Logger
+	// Healthy says what is wrong with etcd.
+	Healthy func(context.Context) error
+	Log     *slog.Logger
 }
 
 // RoleGuard checks what is granted against what its author has.
@@ -110,7 +112,7 @@ func (s Storage) install(gv schema.GroupVersion, r *REST) {
 		s.add(gv, name+"/"+p.name, newPart(r, p))
 	}
 	if r.row.scale != nil {
-		s.add(gv, name+"/scale", scaleREST{r})
+		s.add(gv, name+"/scale", scaleREST{r, gv})
 	}
 }
 
@@ -144,10 +146,10 @@ func (s Storage) special(o Options, mains map[string]*REST) {
 	core, pods := corev1.SchemeGroupVersion, mains["pods"]
 	namespaces := newNamespaces(mains["namespaces"])
 	s.add(core, "namespaces", namespaces)
-	for _, p := range append(namespaceParts(), statusPart(nil)) {
-		s.add(core, "namespaces/"+p.name, newPart(namespaces.REST, p))
-	}
+	s.add(core, "namespaces/status", newPart(mains["namespaces"], statusPart(nil)))
+	s.add(core, "namespaces/finalize", newFinalize(mains["namespaces"]))
 	s.add(core, "pods/binding", bindingREST{pods})
+	s.add(core, "componentstatuses", newComponents(o.Healthy))
 	s.add(core, "bindings", bindingsREST{bindingREST{pods}})
 	budgets := mains["poddisruptionbudgets"]
 	budgetStatus := s[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*partREST)

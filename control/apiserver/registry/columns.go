@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -65,8 +66,16 @@ func createdAt(name string) column {
 	return column{metav1.TableColumnDefinition{Name: name, Type: "date", Description: "Creation of the object."}, func(o runtime.Object) any { return created(o) }}
 }
 
-// noAge stands for the age where a kind has its creation instead.
-func noAge() column { return column{value: nil} }
+// ageless is the type of the column that says that there is no age.
+const ageless = "none"
+
+// noAge stands for the age where a kind has its creation instead, or nothing.
+func noAge() column {
+	return column{TableColumnDefinition: metav1.TableColumnDefinition{Type: ageless}}
+}
+
+// ageHere is where the age stands that does not come last.
+func ageHere() column { return column{} }
 
 func roleColumns() []column { return createdColumns() }
 
@@ -107,18 +116,14 @@ func own(name, kind string, value func(runtime.Object) any) column {
 }
 
 func configMapColumns() []column {
-	return []column{col("Data", "integer", func(o *corev1.ConfigMap) any { return int64(len(o.Data) + len(o.BinaryData)) })}
+	return []column{col("Data", "string", func(o *corev1.ConfigMap) any { return int64(len(o.Data) + len(o.BinaryData)) })}
 }
 
 func secretColumns() []column {
 	return []column{
 		col("Type", "string", func(o *corev1.Secret) any { return string(o.Type) }),
-		col("Data", "integer", func(o *corev1.Secret) any { return int64(len(o.Data)) }),
+		col("Data", "string", func(o *corev1.Secret) any { return int64(len(o.Data)) }),
 	}
-}
-
-func serviceAccountColumns() []column {
-	return []column{col("Secrets", "integer", func(o *corev1.ServiceAccount) any { return int64(len(o.Secrets)) })}
 }
 
 func namespaceColumns() []column {
@@ -198,6 +203,7 @@ func priorityClassColumns() []column {
 	return []column{
 		col("Value", "integer", func(o *schedulingv1.PriorityClass) any { return int64(o.Value) }),
 		col("Global-Default", "boolean", func(o *schedulingv1.PriorityClass) any { return o.GlobalDefault }),
+		ageHere(),
 		col("PreemptionPolicy", "string", func(o *schedulingv1.PriorityClass) any { return or(o.PreemptionPolicy, "") }),
 	}
 }
@@ -232,7 +238,7 @@ func webhookColumns() []column {
 	})}
 }
 
-func admissionPolicyColumns() []column {
+func admissionPolicyColumns(counts string) []column {
 	param := func(k *admissionv1.ParamKind) any {
 		if k == nil {
 			return unset
@@ -240,7 +246,7 @@ func admissionPolicyColumns() []column {
 		return k.APIVersion + "/" + k.Kind
 	}
 	return []column{
-		own("Validations", "integer", func(o runtime.Object) any {
+		own(counts, "integer", func(o runtime.Object) any {
 			switch p := o.(type) {
 			case *admissionv1.ValidatingAdmissionPolicy:
 				return int64(len(p.Spec.Validations))
@@ -289,6 +295,7 @@ func policyBindingColumns() []column {
 func requestColumns() []column {
 	type csr = certificatesv1.CertificateSigningRequest
 	return []column{
+		ageHere(),
 		col("SignerName", "string", func(o *csr) any { return o.Spec.SignerName }),
 		col("Requestor", "string", func(o *csr) any { return o.Spec.Username }),
 		col("RequestedDuration", "string", func(o *csr) any {
@@ -313,16 +320,23 @@ func requestColumns() []column {
 	}
 }
 
+// byPrecedence is the order in which flow schemas are tried.
+func byPrecedence(a, b runtime.Object) int {
+	x, y := a.(*flowcontrolv1.FlowSchema), b.(*flowcontrolv1.FlowSchema)
+	return cmp.Or(cmp.Compare(x.Spec.MatchingPrecedence, y.Spec.MatchingPrecedence), cmp.Compare(x.Name, y.Name))
+}
+
 func flowSchemaColumns() []column {
 	return []column{
 		col("PriorityLevel", "string", func(o *flowcontrolv1.FlowSchema) any { return o.Spec.PriorityLevelConfiguration.Name }),
-		col("MatchingPrecedence", "integer", func(o *flowcontrolv1.FlowSchema) any { return int64(o.Spec.MatchingPrecedence) }),
+		col("MatchingPrecedence", "string", func(o *flowcontrolv1.FlowSchema) any { return int64(o.Spec.MatchingPrecedence) }),
 		col("DistinguisherMethod", "string", func(o *flowcontrolv1.FlowSchema) any {
 			if o.Spec.DistinguisherMethod == nil {
 				return none
 			}
 			return string(o.Spec.DistinguisherMethod.Type)
 		}),
+		ageHere(),
 		col("MissingPL", "string", func(o *flowcontrolv1.FlowSchema) any {
 			for _, c := range o.Status.Conditions {
 				if c.Type == flowcontrolv1.FlowSchemaConditionDangling {
@@ -354,10 +368,10 @@ func priorityLevelColumns() []column {
 	}
 	return []column{
 		col("Type", "string", func(o *level) any { return string(o.Spec.Type) }),
-		col("NominalConcurrencyShares", "integer", limited(func(l *flowcontrolv1.LimitedPriorityLevelConfiguration) *int32 { return l.NominalConcurrencyShares })),
-		col("Queues", "integer", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.Queues })),
-		col("HandSize", "integer", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.HandSize })),
-		col("QueueLengthLimit", "integer", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.QueueLengthLimit })),
+		col("NominalConcurrencyShares", "string", limited(func(l *flowcontrolv1.LimitedPriorityLevelConfiguration) *int32 { return l.NominalConcurrencyShares })),
+		col("Queues", "string", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.Queues })),
+		col("HandSize", "string", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.HandSize })),
+		col("QueueLengthLimit", "string", queued(func(q *flowcontrolv1.QueuingConfiguration) *int32 { return &q.QueueLengthLimit })),
 	}
 }
 

@@ -58,6 +58,7 @@ func nodeColumns() []column {
 			slices.Sort(roles)
 			return listed(roles)
 		}),
+		ageHere(),
 		col("Version", "string", func(o *corev1.Node) any { return o.Status.NodeInfo.KubeletVersion }),
 		wide(col("Internal-IP", "string", address(corev1.NodeInternalIP))),
 		wide(col("External-IP", "string", address(corev1.NodeExternalIP))),
@@ -285,23 +286,10 @@ func driversColumns() []column {
 	return []column{col("Drivers", "integer", func(o *storagev1.CSINode) any { return int64(len(o.Spec.Drivers)) })}
 }
 
-func capacityColumns() []column {
-	type kind = storagev1.CSIStorageCapacity
-	return []column{
-		col("StorageClassName", "string", func(o *kind) any { return o.StorageClassName }),
-		col("Capacity", "string", func(o *kind) any {
-			if o.Capacity == nil {
-				return unset
-			}
-			return o.Capacity.String()
-		}),
-	}
-}
-
 func attachmentColumns() []column {
 	type kind = storagev1.VolumeAttachment
 	return []column{
-		col("Attacher", "string", func(o *kind) any { return o.Spec.Attacher }),
+		named(col("Attacher", "string", func(o *kind) any { return o.Spec.Attacher })),
 		col("PV", "string", func(o *kind) any { return deref(o.Spec.Source.PersistentVolumeName) }),
 		col("Node", "string", func(o *kind) any { return o.Spec.NodeName }),
 		col("Attached", "boolean", func(o *kind) any { return o.Status.Attached }),
@@ -368,7 +356,7 @@ func policyColumns() []column {
 }
 
 func addressColumns() []column {
-	return []column{col("ParentRef", "string", func(o *networkingv1.IPAddress) any {
+	return []column{noAge(), col("ParentRef", "string", func(o *networkingv1.IPAddress) any {
 		p := o.Spec.ParentRef
 		if p == nil {
 			return none

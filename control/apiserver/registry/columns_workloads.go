@@ -44,8 +44,8 @@ func deploymentColumns() []column {
 	})
 	return []column{
 		col("Ready", "string", func(o *kind) any { return fmt.Sprintf("%d/%d", o.Status.ReadyReplicas, deref(o.Spec.Replicas)) }),
-		col("Up-to-date", "integer", func(o *kind) any { return int64(o.Status.UpdatedReplicas) }),
-		col("Available", "integer", func(o *kind) any { return int64(o.Status.AvailableReplicas) }),
+		col("Up-to-date", "string", func(o *kind) any { return int64(o.Status.UpdatedReplicas) }),
+		col("Available", "string", func(o *kind) any { return int64(o.Status.AvailableReplicas) }),
 		wide(col("Containers", "string", names)), wide(col("Images", "string", images)), wide(col("Selector", "string", selector)),
 	}
 }
@@ -139,7 +139,7 @@ func podTemplateColumns() []column {
 	})
 	return []column{
 		col("Containers", "string", names), col("Images", "string", images),
-		col("Pod Labels", "string", func(o *corev1.PodTemplate) any { return pairs(o.Template.Labels) }),
+		col("Pod Labels", "string", func(o *corev1.PodTemplate) any { return pairs(o.Template.Labels) }), noAge(),
 	}
 }
 
@@ -203,7 +203,12 @@ func cronJobColumns() []column {
 	return []column{
 		col("Schedule", "string", func(o *kind) any { return o.Spec.Schedule }),
 		col("Timezone", "string", func(o *kind) any { return or(o.Spec.TimeZone, none) }),
-		col("Suspend", "boolean", func(o *kind) any { return or(o.Spec.Suspend, unset) }),
+		col("Suspend", "boolean", func(o *kind) any {
+			if o.Spec.Suspend == nil {
+				return unset
+			}
+			return map[bool]string{true: "True", false: "False"}[*o.Spec.Suspend]
+		}),
 		col("Active", "integer", func(o *kind) any { return int64(len(o.Status.Active)) }),
 		col("Last Schedule", "string", func(o *kind) any {
 			if o.Status.LastScheduleTime == nil {
@@ -221,8 +226,8 @@ func autoscalerColumns() []column {
 		col("Reference", "string", func(o *kind) any { return o.Spec.ScaleTargetRef.Kind + "/" + o.Spec.ScaleTargetRef.Name }),
 		col("Targets", "string", autoscalerTargets),
 		col("MinPods", "string", func(o *kind) any { return or(o.Spec.MinReplicas, unset) }),
-		col("MaxPods", "integer", func(o *kind) any { return int64(o.Spec.MaxReplicas) }),
-		col("Replicas", "integer", func(o *kind) any { return int64(o.Status.CurrentReplicas) }),
+		col("MaxPods", "string", func(o *kind) any { return int64(o.Spec.MaxReplicas) }),
+		col("Replicas", "string", func(o *kind) any { return int64(o.Status.CurrentReplicas) }),
 	}
 }
 

@@ -84,7 +84,7 @@ func connectPath[O runtime.Object](options O, methods []string, find func(contex
 	return c
 }
 
-// New implements [rest.Storage]. What such a request is about, for admission's plugins and in discovery, is its options.
+// New implements [rest.Storage]. For admission's plugins and in discovery such a request is about its options.
 func (c *connectREST) New() runtime.Object { return fresh(c.options) }
 
 // Destroy implements [rest.Storage].
@@ -397,6 +397,9 @@ func (l *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	o, ok := options.(*corev1.PodLogOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not PodLogOptions: %T", options))
+	}
+	if p, err := l.to.pod(ctx, name); err == nil && p.Spec.NodeName == "" {
+		return &genericrest.LocationStreamer{ContentType: "text/plain"}, nil // it has written nothing yet
 	}
 	t, err := l.to.container(ctx, "containerLogs", name, o.Container, logQuery(o))
 	if err != nil {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -62,6 +65,31 @@ func jobHooks() hooks {
 		}
 		maps.Copy(j.Spec.Selector.MatchLabels, map[string]string{batchv1.ControllerUidLabel: string(j.UID)})
 	}}
+}
+
+// daemonHooks count a DaemonSet's templates in an annotation, by which pods older than revisions are told apart.
+func daemonHooks() hooks {
+	set := func(o *appsv1.DaemonSet, generation int64) {
+		if o.Annotations == nil {
+			o.Annotations = map[string]string{}
+		}
+		o.Annotations[appsv1.DeprecatedTemplateGeneration] = strconv.FormatInt(generation, 10)
+	}
+	of := func(o *appsv1.DaemonSet) int64 {
+		n, _ := strconv.ParseInt(o.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
+		return max(n, 1)
+	}
+	return hooks{
+		create: func(_ context.Context, o runtime.Object) { set(o.(*appsv1.DaemonSet), of(o.(*appsv1.DaemonSet))) },
+		update: func(_ context.Context, o, old runtime.Object) {
+			now, was := o.(*appsv1.DaemonSet), old.(*appsv1.DaemonSet)
+			generation := of(was)
+			if !equality.Semantic.DeepEqual(now.Spec.Template, was.Spec.Template) {
+				generation++
+			}
+			set(now, generation)
+		},
+	}
 }
 
 // requestHooks write into a request for a certificate who asks: what it is signed by.

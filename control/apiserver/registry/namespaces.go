@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 func namespaceHooks() hooks {
@@ -31,25 +32,67 @@ func namespaceHooks() hooks {
 	}
 }
 
-func namespaceParts() []part {
-	return []part{{name: "finalize", writes: []string{"spec"}, prepare: func(o, old runtime.Object) { keepBut(o, old, "spec") }}}
+// finalizeREST serves who takes a finalizer of a namespace away. It can do nothing else, and hides the rest of a part.
+type finalizeREST struct{ part *partREST }
+
+func newFinalize(r *REST) finalizeREST {
+	return finalizeREST{newPart(r, part{
+		name: "finalize", writes: []string{"spec"}, prepare: func(o, old runtime.Object) { keepBut(o, old, "spec") },
+	})}
+}
+
+// New implements [rest.Storage].
+func (f finalizeREST) New() runtime.Object { return f.part.New() }
+
+// Destroy implements [rest.Storage].
+func (finalizeREST) Destroy() {}
+
+// Update implements [rest.Updater].
+func (f finalizeREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, force bool, o *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
+	return f.part.Update(ctx, name, info, create, update, force, o)
+}
+
+// GetResetFields implements [rest.ResetFieldsStrategy].
+func (f finalizeREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return f.part.GetResetFields()
+}
+
+// namespaceStore is what namespaces have of other resources' storage. Many at once are not deleted: the store would not
+// know to empty them.
+type namespaceStore interface {
+	rest.Storage
+	rest.Scoper
+	rest.Getter
+	rest.Lister
+	rest.CreaterUpdater
+	rest.Watcher
+	rest.ShortNamesProvider
+	rest.CategoriesProvider
+	rest.SingularNameProvider
+	rest.StorageVersionProvider
+	rest.ResetFieldsStrategy
 }
 
 // namespaceREST serves namespaces, which end only after all that is in them.
-type namespaceREST struct{ *REST }
+type namespaceREST struct {
+	namespaceStore
+	rest *REST
+}
 
 func newNamespaces(r *REST) *namespaceREST {
 	r.ShouldDeleteDuringUpdate = func(ctx context.Context, key string, o, old runtime.Object) bool {
 		return len(o.(*corev1.Namespace).Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, o, old)
 	}
-	return &namespaceREST{r}
+	return &namespaceREST{r, r}
 }
 
 // Delete begins the end of a namespace. Who keeps namespaces empties it, takes its finalizer away and with it the
 // namespace.
 func (n *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
 ) (runtime.Object, bool, error) {
-	o, err := n.Get(ctx, name, &metav1.GetOptions{})
+	o, err := n.rest.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
 	}
@@ -70,18 +113,18 @@ func (n *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	if len(ns.Spec.Finalizers) > 0 {
 		return ns, false, nil
 	}
-	return n.REST.Delete(ctx, name, validate, options)
+	return n.rest.Delete(ctx, name, validate, options)
 }
 
 func (n *namespaceREST) terminate(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
 ) (runtime.Object, error) {
-	key, err := n.KeyFunc(ctx, name)
+	key, err := n.rest.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	wanted := storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
 	out := &corev1.Namespace{}
-	err = n.Storage.GuaranteedUpdate(ctx, key, out, false, &wanted, storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) {
+	err = n.rest.Storage.GuaranteedUpdate(ctx, key, out, false, &wanted, storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) {
 		ns := o.(*corev1.Namespace)
 		if err := validate(ctx, ns); err != nil {
 			return nil, err

@@ -34,6 +34,7 @@ type resource struct {
 	traits       trait
 	short        string
 	columns      []column
+	order        func(a, b runtime.Object) int   // of a table's rows; nil: by name
 	fields       func(runtime.Object) fields.Set // selectable beside name and namespace
 	index        string                          // the field by which watchers are told apart
 	ttl          uint64                          // seconds that an object lives; 0: for ever

@@ -98,7 +98,7 @@ func rows() []group {
 		{flowcontrolv1.SchemeGroupVersion, []resource{
 			{
 				name: "flowschemas", object: &flowcontrolv1.FlowSchema{}, list: &flowcontrolv1.FlowSchemaList{},
-				traits: status | counted, columns: flowSchemaColumns(),
+				traits: status | counted, columns: flowSchemaColumns(), order: byPrecedence,
 			},
 			{
 				name: "prioritylevelconfigurations", object: &flowcontrolv1.PriorityLevelConfiguration{},
@@ -135,7 +135,7 @@ func coreRows() []resource {
 		},
 		{
 			name: "namespaces", object: &corev1.Namespace{}, list: &corev1.NamespaceList{}, traits: status | cached, short: "ns",
-			columns: namespaceColumns(), fields: namespaceFields, hooks: namespaceHooks(), parts: namespaceParts(),
+			columns: namespaceColumns(), fields: namespaceFields, hooks: namespaceHooks(),
 		},
 		{
 			name: "configmaps", object: &corev1.ConfigMap{}, list: &corev1.ConfigMapList{}, traits: namespaced | cached, short: "cm",
@@ -147,7 +147,6 @@ func coreRows() []resource {
 		},
 		{
 			name: "serviceaccounts", object: &corev1.ServiceAccount{}, list: &corev1.ServiceAccountList{}, traits: namespaced | cached, short: "sa",
-			columns: serviceAccountColumns(),
 		},
 		{
 			name: "services", object: &corev1.Service{}, list: &corev1.ServiceList{}, traits: namespaced | inAll | status | cached | createOnUpdate,
@@ -204,7 +203,7 @@ func workloadRows() []resource {
 			short: "sts", columns: statefulSetColumns(), scale: statefulSetScale(),
 		},
 		{
-			name: "daemonsets", object: &appsv1.DaemonSet{}, list: &appsv1.DaemonSetList{}, traits: namespaced | inAll | status | counted,
+			name: "daemonsets", object: &appsv1.DaemonSet{}, list: &appsv1.DaemonSetList{}, traits: namespaced | inAll | status | counted, hooks: daemonHooks(),
 			short: "ds", columns: daemonSetColumns(),
 		},
 		{
@@ -243,7 +242,7 @@ func storageRows() []resource {
 		{name: "csinodes", object: &storagev1.CSINode{}, list: &storagev1.CSINodeList{}, traits: cached | careful, columns: driversColumns()},
 		{
 			name: "csistoragecapacities", object: &storagev1.CSIStorageCapacity{}, list: &storagev1.CSIStorageCapacityList{},
-			traits: namespaced | careful, columns: capacityColumns(),
+			traits: namespaced | careful, columns: createdColumns(),
 		},
 		{
 			name: "volumeattachments", object: &storagev1.VolumeAttachment{}, list: &storagev1.VolumeAttachmentList{}, traits: status | cached | careful,
@@ -268,7 +267,7 @@ func admissionRows() []resource {
 		},
 		{
 			name: "validatingadmissionpolicies", object: &admissionv1.ValidatingAdmissionPolicy{}, list: &admissionv1.ValidatingAdmissionPolicyList{},
-			traits: extension | status | counted | careful, columns: admissionPolicyColumns(),
+			traits: extension | status | counted | careful, columns: admissionPolicyColumns("Validations"),
 		},
 		{
 			name: "validatingadmissionpolicybindings", object: &admissionv1.ValidatingAdmissionPolicyBinding{},
@@ -276,7 +275,7 @@ func admissionRows() []resource {
 		},
 		{
 			name: "mutatingadmissionpolicies", object: &admissionv1.MutatingAdmissionPolicy{}, list: &admissionv1.MutatingAdmissionPolicyList{},
-			traits: extension | counted | careful, columns: admissionPolicyColumns(),
+			traits: extension | counted | careful, columns: admissionPolicyColumns("Mutations"),
 		},
 		{
 			name: "mutatingadmissionpolicybindings", object: &admissionv1.MutatingAdmissionPolicyBinding{},

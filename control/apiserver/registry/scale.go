@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // scale is where a kind has its number of replicas.
@@ -52,7 +54,10 @@ func controllerScale() *scale {
 }
 
 // scaleREST serves the scale of a resource's objects: what autoscalers and kubectl scale speak to.
-type scaleREST struct{ of *REST }
+type scaleREST struct {
+	of      *REST
+	version schema.GroupVersion
+}
 
 // New implements [rest.Storage].
 func (scaleREST) New() runtime.Object { return &autoscalingv1.Scale{} }
@@ -70,7 +75,7 @@ func (s scaleREST) ConvertToTable(ctx context.Context, o, options runtime.Object
 	return newTable(s.of.DefaultQualifiedResource, []column{
 		col("Desired", "integer", func(o *autoscalingv1.Scale) any { return int64(o.Spec.Replicas) }),
 		col("Available", "integer", func(o *autoscalingv1.Scale) any { return int64(o.Status.Replicas) }),
-	}).ConvertToTable(ctx, o, options)
+	}, nil).ConvertToTable(ctx, o, options)
 }
 
 func (s scaleREST) make(o runtime.Object) (*autoscalingv1.Scale, error) {
@@ -88,6 +93,12 @@ func (s scaleREST) make(o runtime.Object) (*autoscalingv1.Scale, error) {
 		Spec:   autoscalingv1.ScaleSpec{Replicas: deref(*wanted)},
 		Status: autoscalingv1.ScaleStatus{Replicas: has, Selector: parsed.String()},
 	}, nil
+}
+
+// owners tell between who has set the object's fields and who has set those of its scale.
+func (s scaleREST) owners(m metav1.Object) *managedfields.ScaleHandler {
+	paths := managedfields.ResourcePathMappings{s.version.String(): fieldpath.MakePathOrDie("spec", "replicas")}
+	return managedfields.NewScaleHandler(m.GetManagedFields(), s.version, paths)
 }
 
 // Get implements [rest.Getter].
@@ -128,6 +139,9 @@ func (i *scaleInfo) UpdatedObject(ctx context.Context, old runtime.Object) (runt
 	if err != nil {
 		return nil, err
 	}
+	if was.ManagedFields, err = i.scale.owners(metaOf(o)).ToSubresource(); err != nil {
+		return nil, fmt.Errorf("read who has set the scale: %w", err)
+	}
 	changed, err := i.info.UpdatedObject(ctx, was)
 	if err != nil {
 		return nil, err
@@ -153,5 +167,10 @@ func (i *scaleInfo) UpdatedObject(ctx context.Context, old runtime.Object) (runt
 	wanted, _, _ := i.scale.of.row.scale.replicas(o)
 	replicas := now.Spec.Replicas
 	*wanted = &replicas
+	owned, err := i.scale.owners(metaOf(o)).ToParent(now.ManagedFields)
+	if err != nil {
+		return nil, fmt.Errorf("write who has set the scale: %w", err)
+	}
+	metaOf(o).SetManagedFields(owned)
 	return o, nil
 }

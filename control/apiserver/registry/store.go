@@ -70,7 +70,7 @@ func newREST(gv schema.GroupVersion, row *resource, scheme *runtime.Scheme, opti
 		DefaultQualifiedResource:  schema.GroupResource{Group: gv.Group, Resource: row.name},
 		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: row.singular()},
 		CreateStrategy:            s, UpdateStrategy: s, DeleteStrategy: s, ResetFieldsStrategy: s,
-		TableConvertor: newTable(schema.GroupResource{Group: gv.Group, Resource: row.name}, row.columns),
+		TableConvertor: newTable(schema.GroupResource{Group: gv.Group, Resource: row.name}, row.columns, row.order),
 	}
 	if row.name == "pods" {
 		store.DeleteStrategy, store.ReturnDeletedObject = gracefulStrategy{s}, true

@@ -37,37 +37,44 @@ func wide(c column) column {
 	return c
 }
 
+// named has a column tell of a name.
+func named(c column) column {
+	c.Format = "name"
+	return c
+}
+
 // table implements [rest.TableConvertor] with a row's columns between the name and the age.
 type table struct {
 	resource schema.GroupResource
 	columns  []column
+	order    func(a, b runtime.Object) int
 	defs     []metav1.TableColumnDefinition
 }
 
-func newTable(r schema.GroupResource, columns []column) rest.TableConvertor {
-	t := table{resource: r}
+func newTable(r schema.GroupResource, columns []column, order func(a, b runtime.Object) int) rest.TableConvertor {
+	t := table{resource: r, order: order}
 	docs := metav1.ObjectMeta{}.SwaggerDoc()
 	name := metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: docs["name"]}
 	age := metav1.TableColumnDefinition{Name: "Age", Type: "string", Description: docs["creationTimestamp"]}
-	named, aged := false, false
-	columns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool {
-		named, aged = named || c.Name == "Name", aged || c.value == nil
-		return c.value == nil
-	})
-	if !named {
+	if !slices.ContainsFunc(columns, func(c column) bool { return c.Name == "Name" }) {
 		t.columns = append(t.columns, column{name, func(o runtime.Object) any { return metaOf(o).GetName() }})
 	}
-	// Wide columns come after the age.
-	for _, c := range columns {
-		if c.Priority == 0 {
-			t.columns = append(t.columns, c)
+	// The age comes before the first wide column, unless the kind has a place of its own for it, or none.
+	at := slices.IndexFunc(columns, func(c column) bool { return c.Priority > 0 })
+	if at < 0 {
+		at = len(columns)
+	}
+	if i := slices.IndexFunc(columns, func(c column) bool { return c.value == nil }); i >= 0 {
+		at = i
+	}
+	for i, c := range append(slices.Clone(columns), column{}) {
+		if i == at && c.Type != ageless {
+			t.columns = append(t.columns, column{age, func(o runtime.Object) any { return since(metaOf(o).GetCreationTimestamp()) }})
 		}
-	}
-	if !aged {
-		t.columns = append(t.columns, column{age, func(o runtime.Object) any { return since(metaOf(o).GetCreationTimestamp()) }})
-	}
-	for _, c := range columns {
-		if c.Priority > 0 {
+		if c.value != nil {
+			if c.Name == "Name" {
+				c.Format = "name"
+			}
 			t.columns = append(t.columns, c)
 		}
 	}
@@ -91,7 +98,11 @@ func (t table) ConvertToTable(_ context.Context, o, options runtime.Object) (*me
 	if !meta.IsListType(o) {
 		return out, t.row(out, o)
 	}
-	return out, meta.EachListItem(o, func(item runtime.Object) error { return t.row(out, item) })
+	if err := meta.EachListItem(o, func(item runtime.Object) error { return t.row(out, item) }); err != nil || t.order == nil {
+		return out, err
+	}
+	slices.SortStableFunc(out.Rows, func(a, b metav1.TableRow) int { return t.order(a.Object.Object, b.Object.Object) })
+	return out, nil
 }
 
 func (t table) row(out *metav1.Table, o runtime.Object) (err error) {
