@@ -62,6 +62,7 @@ var changing = []struct {
 	{regexp.MustCompile(`[EWI]\d{4} [0-9:.]+ +\d+ `), "LOG "},
 	{regexp.MustCompile(`\b10\.96\.\d+\.\d+`), "ADDRESS"},
 	{regexp.MustCompile(`(nodePort: |NodePort: +\S+ +|:)3[0-2]\d{3}\b`), "${1}PORT"},
+	{regexp.MustCompile(`("serverAddress":)"[^"]*"`), `${1}"SERVER"`},
 	{regexp.MustCompile(`https?://127\.0\.0\.1:\d+`), "SERVER"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "SERVER"},
 	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "AGE"},
@@ -103,6 +104,7 @@ func TestKubectl(t *testing.T) {
 	known := known(t)
 	same := 0
 	commands := script(t)
+	others := []string{""}
 	for _, command := range commands {
 		var answers []answer
 		for _, c := range clients {
@@ -112,12 +114,18 @@ func TestKubectl(t *testing.T) {
 		case answers[0] == answers[1]:
 			same++
 		case expected:
-			t.Logf("kubectl %s: differs: %s", command, reason)
+			others = append(others, fmt.Sprintf("- `kubectl %s`: %s", command, reason))
 		default:
 			t.Errorf("kubectl %s\n%s", command, difference(answers[0].String(), answers[1].String()))
 		}
 	}
-	t.Logf("%d of %d commands have the same answer", same, len(commands))
+	others[0] = fmt.Sprintf("%d of %d commands have the same answer to the letter. The others:\n", same, len(commands))
+	t.Log(others[0])
+	page, differ := coverage(resources(t, clients[0].config), resources(t, clients[1].config), others)
+	if !t.Failed() {
+		checkPage(t, page)
+	}
+	t.Logf("differences of resources:\n%s", strings.Join(differ, "\n"))
 }
 
 func known(t *testing.T) map[string]string {

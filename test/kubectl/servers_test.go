@@ -63,7 +63,7 @@ current-context: c
 	begin(t, os.Getenv("BERTH_KUBE_APISERVER"), "--etcd-servers="+clients, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+dir,
 		"--service-account-key-file="+dir+"/key", "--service-account-signing-key-file="+dir+"/key",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=Node,RBAC", "--token-auth-file="+dir+"/tokens", "--enable-admission-plugins=NodeRestriction")
+		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--token-auth-file="+dir+"/tokens", "--enable-admission-plugins=NodeRestriction")
 	return inNamespace(t, filepath.Join(dir, "kubeconfig"))
 }
 
