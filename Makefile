@@ -21,7 +21,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -122,6 +122,11 @@ csi-sanity: ## the sanity suite of Kubernetes' CSI project on the built-in drive
 csi-thirdparty: build-test ## a CSI driver that others have written, with its own registrar, and the agent
 	cd test/thirdparty && CGO_ENABLED=0 $(GO) build -trimpath -o $(CURDIR)/bin/test/thirdparty .
 	BERTH_THIRD_PARTY=$(CURDIR)/bin/test/thirdparty $(GO) test -count=1 -tags seccomp -timeout 20m -v -run TestThirdPartyDriver ./test/system
+
+kubectl-compare: control ## kubectl with berth-control and with Kubernetes' own API server, each answer compared; -update by COMPARE
+	test/cluster/build bin/cluster kubectl kube-apiserver etcd
+	BERTH_KUBECTL=$(CURDIR)/bin/cluster/kubectl BERTH_KUBE_APISERVER=$(CURDIR)/bin/cluster/kube-apiserver BERTH_ETCD=$(CURDIR)/bin/cluster/etcd \
+		BERTH_CONTROL=$(CURDIR)/bin/berth-control $(GO) test -count=1 -timeout 20m -v ./test/kubectl $(COMPARE)
 
 rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose own are built; RULES_ROUNDS changes a sample
 	cd test/rules/peer && $(GO) build -p 1 -o $(CURDIR)/bin/test/rules-peer .

@@ -58,7 +58,8 @@ var changing = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} [0-9:]+ [+-]\d{4}`), "TIME"},
-	{regexp.MustCompile(`(resourceVersion: )"\d+"`), `${1}"VERSION"`},
+	{regexp.MustCompile(`("?resourceVersion"?: ?)"\d+"`), `${1}"VERSION"`},
+	{regexp.MustCompile(`(Resource Version: +)\d+`), "${1}VERSION"},
 	{regexp.MustCompile(`[EWI]\d{4} [0-9:.]+ +\d+ `), "LOG "},
 	{regexp.MustCompile(`\b10\.96\.\d+\.\d+`), "ADDRESS"},
 	{regexp.MustCompile(`(nodePort: |NodePort: +\S+ +|:)3[0-2]\d{3}\b`), "${1}PORT"},
@@ -114,7 +115,7 @@ func TestKubectl(t *testing.T) {
 		case answers[0] == answers[1]:
 			same++
 		case expected:
-			others = append(others, fmt.Sprintf("- `kubectl %s`: %s", command, reason))
+			others = append(others, fmt.Sprintf("- `kubectl %s`:\n  %s", command, reason))
 		default:
 			t.Errorf("kubectl %s\n%s", command, difference(answers[0].String(), answers[1].String()))
 		}

@@ -51,6 +51,9 @@ func addSelectors(s *runtime.Scheme, gvk schema.GroupVersionKind, r *resource) e
 	if err != nil {
 		return err
 	}
+	if r.fields == nil {
+		return nil // the library's own is for name and namespace
+	}
 	return s.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
 		if r.name == "pods" && label == "spec.host" {
 			return "spec.nodeName", value, nil // its name in the first versions
