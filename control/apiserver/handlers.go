@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -69,8 +70,10 @@ func (s *shared) openID(server *genericapiserver.GenericAPIServer) {
 		}))
 	}
 	serve("/openid/v1/jwks", "application/jwk-set+json", s.auth.JWKS)
+	port := s.options.Listener.Addr().(*net.TCPAddr).Port
+	address := net.JoinHostPort(s.options.Advertise.String(), strconv.Itoa(port))
 	serve("/.well-known/openid-configuration", "application/json", func() ([]byte, error) {
-		return s.auth.OpenIDMetadata("https://" + s.config.ExternalAddress)
+		return s.auth.OpenIDMetadata(address)
 	})
 }
 

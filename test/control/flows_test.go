@@ -30,6 +30,8 @@ func TestControlPlane(t *testing.T) {
 	t.Run("patches", func(t *testing.T) { testPatches(t, p) })
 	t.Run("service", func(t *testing.T) { testService(t, p) })
 	t.Run("subresources", func(t *testing.T) { testSubresources(t, p) })
+	t.Run("certificates", func(t *testing.T) { testCertificates(t, p) })
+	t.Run("issuer", func(t *testing.T) { testIssuer(t, p) })
 	t.Run("custom", func(t *testing.T) { testCustom(t, p) })
 	t.Run("events", func(t *testing.T) { testEvents(t, p) })
 	t.Run("commands", func(t *testing.T) { testCommands(t, p) })

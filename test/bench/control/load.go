@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	namespace = "bench"
+	// clients is how many write and read at once, each by a connection of its own.
+	clients = 16
+	// burst is how long each rate is taken over.
+	burst = 10 * time.Second
+)
+
+// applies is how long the apply of one Deployment takes, at the client.
+func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := p.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := p.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	var times []float64
+	for i := range 200 {
+		labels := map[string]string{"app": fmt.Sprint("web-", i)}
+		d := appsac.Deployment(fmt.Sprint("web-", i), namespace).WithSpec(appsac.DeploymentSpec().WithReplicas(3).
+			WithSelector(metaac.LabelSelector().WithMatchLabels(labels)).
+			WithTemplate(coreac.PodTemplateSpec().WithLabels(labels).WithSpec(coreac.PodSpec().WithContainers(
+				coreac.Container().WithName("web").WithImage("registry.example.com/web:1").
+					WithPorts(coreac.ContainerPort().WithContainerPort(80))))))
+		began := time.Now()
+		if _, err := p.client.AppsV1().Deployments(namespace).Apply(ctx, d, metav1.ApplyOptions{FieldManager: "bench"}); err != nil {
+			return nil, fmt.Errorf("apply: %w", err)
+		}
+		times = append(times, time.Since(began).Seconds()*1000)
+	}
+	slices.Sort(times)
+	err := p.client.AppsV1().Deployments(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	return []figure{{"apply of a Deployment: median", "ms", times[len(times)/2]}, {"apply of a Deployment: p99", "ms", times[len(times)*99/100]}}, err
+}
+
+// rate is how often a second several clients can do something.
+func rate(ctx context.Context, p *plane, do func(ctx context.Context, c kubernetes.Interface, i int) error) (float64, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	var counts [clients]int
+	began := time.Now()
+	for n := range clients {
+		config := *p.config
+		config.UserAgent = fmt.Sprint("bench-", n)
+		c, err := kubernetes.NewForConfig(&config)
+		if err != nil {
+			return 0, err
+		}
+		group.Go(func() error {
+			for i := 0; time.Since(began) < burst; i++ {
+				if err := do(ctx, c, i*clients+n); err != nil {
+					return err
+				}
+				counts[n]++
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	took, sum := time.Since(began), 0
+	for _, n := range counts {
+		sum += n
+	}
+	return float64(sum) / took.Seconds(), nil
+}
+
+func creates(ctx context.Context, _ config, p *plane) ([]figure, error) {
+	maps, err := rate(ctx, p, func(ctx context.Context, c kubernetes.Interface, i int) error {
+		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m-", i)}, Data: map[string]string{"a": "b"}}
+		_, err := c.CoreV1().ConfigMaps(namespace).Create(ctx, o, metav1.CreateOptions{})
+		return err
+	})
+	return []figure{{"ConfigMaps created (more is better)", "/s", maps}}, err
+}
+
+func gets(ctx context.Context, _ config, p *plane) ([]figure, error) {
+	n, err := rate(ctx, p, func(ctx context.Context, c kubernetes.Interface, i int) error {
+		_, err := c.CoreV1().ConfigMaps(namespace).Get(ctx, fmt.Sprint("m-", i%1000), metav1.GetOptions{})
+		return err
+	})
+	return []figure{{"ConfigMaps read (more is better)", "/s", n}}, err
+}
+
+func pod(name string) *corev1.Pod {
+	grace := int64(0)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, NodeName: "node-1", Containers: []corev1.Container{{
+			Name: "web", Image: "registry.example.com/web:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}},
+			Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+		}}},
+	}
+}
+
+// lists makes the pods and is how long a list of them takes, of the store and of what the server has at hand.
+func lists(ctx context.Context, c config, p *plane) ([]figure, error) {
+	began := time.Now()
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(clients)
+	for i := range c.objects {
+		group.Go(func() error {
+			_, err := p.client.CoreV1().Pods(namespace).Create(inner, pod(fmt.Sprint("p-", i)), metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	all := []figure{{"pods created (more is better)", "/s", float64(c.objects) / time.Since(began).Seconds()}}
+	for _, how := range []struct{ name, version string }{{"list of all pods", ""}, {"list of all pods, of any age", "0"}} {
+		var times []float64
+		for range 5 {
+			began := time.Now()
+			if _, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: how.version}); err != nil {
+				return nil, err
+			}
+			times = append(times, time.Since(began).Seconds()*1000)
+		}
+		slices.Sort(times)
+		all = append(all, figure{how.name, "ms", times[2]})
+	}
+	return all, nil
+}
+
+// watches is what so many clients that watch the pods cost, each a connection's stream of its own.
+func watches(ctx context.Context, c config, p *plane) ([]figure, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	last, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	heard := make(chan struct{}, c.watchers)
+	for range c.watchers {
+		w, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: last.ResourceVersion})
+		if err != nil {
+			return nil, err
+		}
+		defer w.Stop()
+		go func() {
+			<-w.ResultChan()
+			heard <- struct{}{}
+			for range w.ResultChan() {
+			}
+		}()
+	}
+	began := time.Now()
+	if _, err := p.client.CoreV1().Pods(namespace).Create(ctx, pod("last"), metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	for range c.watchers {
+		select {
+		case <-heard:
+		case <-time.After(time.Minute):
+			return nil, fmt.Errorf("watch pods: not all have heard of a new one")
+		}
+	}
+	took := time.Since(began)
+	rss, err := p.rss()
+	if err != nil {
+		return nil, err
+	}
+	peak, err := p.peak()
+	return []figure{
+		{"a new pod to all watchers", "ms", took.Seconds() * 1000},
+		{"resident memory with all watchers", "MB", rss},
+		{"resident memory, at most", "MB", peak},
+	}, err
+}
