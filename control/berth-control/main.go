@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-node/berth/control/pki"
 )
 
 // version is set by the build.
@@ -30,6 +32,8 @@ func main() {
 type data struct{ dir string }
 
 func (d data) pki() string        { return filepath.Join(d.dir, "pki") }
+func (d data) authority() string  { return filepath.Join(d.pki(), pki.ClusterAuthority+".pem") }
+func (d data) encryption() string { return filepath.Join(d.pki(), "encryption.yaml") }
 func (d data) etcd() string       { return filepath.Join(d.dir, "etcd") }
 func (d data) run() string        { return filepath.Join(d.dir, "run") }
 func (d data) lock() string       { return filepath.Join(d.dir, "lock") }

@@ -64,7 +64,7 @@ administrator. With --etcd-servers the objects are in an etcd of your own, and t
 	p.StringVar(&f.etcd.KeyFile, "etcd-keyfile", "", "file of the key for your own etcd")
 	p.StringVar(&f.authentication, "authentication-config", "", "file with an AuthenticationConfiguration, as for OIDC")
 	p.StringVar(&f.authorization, "authorization-config", "", "file with an AuthorizationConfiguration; Node and RBAC, if empty")
-	p.StringVar(&f.encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration")
+	p.StringVar(&f.encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration; off: none; if empty, Secrets by a key of the data directory")
 	p.StringVar(&f.kubeletCA, "kubelet-certificate-authority", "", "file of the authorities of kubelets' certificates; not verified, if empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
@@ -105,6 +105,10 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
+	secrets, err := encryption(d, f.encryption)
+	if err != nil {
+		return err
+	}
 	store, err := pki.Open(d.pki(), pki.Options{Hosts: hosts(f, advertise, ranges), Log: log})
 	if err != nil {
 		return err
@@ -118,7 +122,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, log, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
-		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: f.encryption, Log: log,
+		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets, Log: log,
 	})
 }
 

@@ -1,7 +1,8 @@
-// Command control measures berth-control beside Kubernetes' own API server and etcd, one after the other, on this machine,
-// and prints both with their ratio.
+// Command control measures berth-control beside Kubernetes' own API server and etcd, one after the other, on this
+// machine, and prints both with their ratio.
 //
-//	go run ./test/bench/control -control bin/berth-control -apiserver bin/cluster/kube-apiserver -etcd bin/cluster/etcd
+//	go run ./test/bench/control -control bin/berth-control -etcd bin/cluster/etcd \
+//		-apiserver bin/cluster/kube-apiserver
 package main
 
 import (

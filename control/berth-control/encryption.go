@@ -1,0 +1,61 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-node/berth/internal/atomicfile"
+)
+
+// noEncryption is the value of --encryption-provider-config that has objects stored as they are.
+const noEncryption = "off"
+
+// encryption is the file by which Secrets are encrypted: the user's, none, or the data directory's own. A new cluster's is
+// made here, with a key of its own, before anything else of the cluster: a cluster that is there and has none has lost it,
+// and a new key would make its Secrets unreadable for ever.
+func encryption(d data, file string) (string, error) {
+	switch file {
+	case noEncryption:
+		return "", nil
+	case "":
+	default:
+		return file, nil
+	}
+	own := d.encryption()
+	_, err := os.Stat(own)
+	if err == nil {
+		return own, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("find key of Secrets: %w", err)
+	}
+	if _, err := os.Stat(d.authority()); !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("find key of Secrets: %s is not there, and Secrets can be read with it alone: put it back from a copy; "+
+			"or --encryption-provider-config=%s, if none was ever encrypted", own, noEncryption)
+	}
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return "", fmt.Errorf("make key of Secrets: %w", err)
+	}
+	// What was stored before there was a key is read as it is.
+	text := fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets]
+  providers:
+  - secretbox: {keys: [{name: key-1, secret: %q}]}
+  - identity: {}
+`, base64.StdEncoding.EncodeToString(key))
+	if err := atomicfile.MkdirSynced(filepath.Dir(own), 0o700); err != nil {
+		return "", fmt.Errorf("make key of Secrets: %w", err)
+	}
+	if err := atomicfile.WriteSynced(own, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("make key of Secrets: %w", err)
+	}
+	return own, nil
+}
