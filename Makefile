@@ -21,7 +21,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -127,6 +127,21 @@ kubectl-compare: control ## kubectl with berth-control and with Kubernetes' own 
 	test/cluster/build bin/cluster kubectl kube-apiserver etcd
 	BERTH_KUBECTL=$(CURDIR)/bin/cluster/kubectl BERTH_KUBE_APISERVER=$(CURDIR)/bin/cluster/kube-apiserver BERTH_ETCD=$(CURDIR)/bin/cluster/etcd \
 		BERTH_CONTROL=$(CURDIR)/bin/berth-control $(GO) test -count=1 -timeout 20m -v ./test/kubectl $(COMPARE)
+
+# What runs around berth-control and beside it, built of published modules.
+PEERS := kubectl kube-apiserver etcd kube-controller-manager kube-scheduler kube-proxy kubelet e2e.test agnhost sample-apiserver coredns
+
+control-conformance: build ## Kubernetes' conformance specs of its API against berth-control, in an otherwise real cluster; FOCUS are some
+	@.ci/deps test
+	test/cluster/build bin/cluster $(PEERS)
+	test/cluster/conformance bin bin/cluster $(FOCUS)
+
+control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
+	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
+
+control-bench: control ## berth-control beside Kubernetes' own API server and etcd, as ratios
+	test/cluster/build bin/cluster kube-apiserver etcd
+	$(GO) run ./test/bench/control
 
 rules-peer: ## defaults and rules of the API beside those of Kubernetes, whose own are built; RULES_ROUNDS changes a sample
 	cd test/rules/peer && $(GO) build -p 1 -o $(CURDIR)/bin/test/rules-peer .

@@ -15,9 +15,10 @@ import (
 // noEncryption is the value of --encryption-provider-config that has objects stored as they are.
 const noEncryption = "off"
 
-// encryption is the file by which Secrets are encrypted: the user's, none, or the data directory's own. A new cluster's is
-// made here, with a key of its own, before anything else of the cluster: a cluster that is there and has none has lost it,
-// and a new key would make its Secrets unreadable for ever.
+// encryption is the file by which Secrets are encrypted: the user's, none, or the data directory's own.
+//
+// That of a new cluster is made here, with a key of its own, before anything else of the cluster. A cluster that is
+// there and has none has lost it, and a new key would make its Secrets unreadable for ever.
 func encryption(d data, file string) (string, error) {
 	switch file {
 	case noEncryption:

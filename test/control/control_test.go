@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,11 +44,17 @@ type plane struct {
 // start starts the control plane on a data directory and waits until it is ready.
 func start(t *testing.T, dir string) *plane {
 	t.Helper()
+	return startAt(t, dir, "0")
+}
+
+// startAt is start with a port.
+func startAt(t *testing.T, dir, port string) *plane {
+	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
 	p := &plane{dir: dir, output: &bytes.Buffer{}, ended: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", "0")
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", port)
 	p.cmd.Stderr = p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -103,6 +110,16 @@ func (p *plane) ready(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// port is where the process listens.
+func (p *plane) port(t *testing.T) string {
+	t.Helper()
+	u, err := url.Parse(p.config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Port()
 }
 
 // kill kills the process and waits until it is gone.
