@@ -30,7 +30,9 @@ const (
 	maxRequest = 4 << 20
 	// startTimeout is how long the member may take to read its log and to elect itself.
 	startTimeout = 60 * time.Second
-	dialTimeout  = 20 * time.Second
+	// stopTimeout is how long the end of the member is waited for. All that was acknowledged is on the disk before.
+	stopTimeout = 15 * time.Second
+	dialTimeout = 20 * time.Second
 	// maxSocketPath is what the kernel's sockaddr_un holds, less the zero at its end.
 	maxSocketPath = 107
 	// memberName and peerHost name a cluster of one member, which no other one ever reaches.
@@ -60,9 +62,9 @@ func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, 
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
 	}
-	e, err := embed.StartEtcd(configure(dir, socket, log))
+	e, err := begin(configure(dir, socket, log))
 	if err != nil {
-		return nil, fmt.Errorf("start etcd: %w", err)
+		return nil, fmt.Errorf("start etcd: %w; its data is in %s", err, dir)
 	}
 	m := &Member{e, socket}
 	deadline := time.NewTimer(startTimeout)
@@ -78,8 +80,19 @@ func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, 
 		return nil, fmt.Errorf("start etcd: %w", ctx.Err())
 	case <-deadline.C:
 		m.Stop()
-		return nil, fmt.Errorf("start etcd: not ready within %s", startTimeout)
+		return nil, fmt.Errorf("start etcd: not ready within %s: where the disk is well, its data in %s has lost its end, "+
+			"and a copy or a snapshot has to take its place", startTimeout, dir)
 	}
+}
+
+// begin starts the library, which panics where a file is not what it has written.
+func begin(c *embed.Config) (e *embed.Etcd, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("read data: it is damaged: %v", r)
+		}
+	}()
+	return embed.StartEtcd(c)
 }
 
 func configure(dir, socket string, log *slog.Logger) *embed.Config {
@@ -117,8 +130,21 @@ func Endpoint(socket string) string { return "unix://" + socket }
 // Failed has the error with which the member ended by itself.
 func (m *Member) Failed() <-chan error { return m.etcd.Err() }
 
-// Stop ends the member, with what it has acknowledged on the disk.
-func (m *Member) Stop() { m.etcd.Close() }
+// Stop ends the member, with what it has acknowledged on the disk. It waits for a while only: a member that has never
+// become ready waits for itself, for minutes.
+func (m *Member) Stop() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		m.etcd.Close()
+	}()
+	limit := time.NewTimer(stopTimeout)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
+}
 
 // Servers is where the store is, and how to be known there.
 type Servers struct {
