@@ -169,7 +169,9 @@ func (n *node) next() Look {
 func TestMeter(t *testing.T) {
 	volume, container, none := withVolume("volume"), withLimit("container"), &corev1.Pod{}
 	run(t, func(n *node) {
+		n.mu.Lock()
 		n.err = errors.New("not now")
+		n.mu.Unlock()
 		n.write("v", 1<<20)
 		n.write("c", 1<<20+1)
 		time.Sleep(time.Minute)
@@ -203,6 +205,7 @@ func TestMeter(t *testing.T) {
 		for len(l.Over) > 0 {
 			l = n.next()
 		}
+		synctest.Wait()
 		if len(n.meter.pods) > 0 {
 			t.Errorf("pods that are gone are remembered: %v", n.meter.pods)
 		}

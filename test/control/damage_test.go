@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDamagedLog changes etcd's log below a cluster. It does not start with less than it has acknowledged: it names what
-// is damaged, and starts again when a copy is put back.
+// TestDamagedLog changes etcd's log below a cluster. It does not start with less than it has acknowledged: it names
+// what is damaged, and starts again when a copy is put back.
 func TestDamagedLog(t *testing.T) {
 	p := start(t, t.TempDir())
 	if _, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("kept"), metav1.CreateOptions{}); err != nil {
