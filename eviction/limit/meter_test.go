@@ -262,7 +262,9 @@ func TestMeterHangs(t *testing.T) {
 		pods = append(pods, withVolume(fmt.Sprint("slow", i)))
 	}
 	run(t, func(n *node) {
+		n.mu.Lock()
 		n.took = 5 * time.Minute
+		n.mu.Unlock()
 		n.write("v", 1)
 		time.Sleep(time.Second)
 		n.mu.Lock()
