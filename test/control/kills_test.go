@@ -64,8 +64,7 @@ func TestKills(t *testing.T) {
 		p.cmd, p.ended = next.cmd, next.ended
 	}
 	pause(ctx, time.Second)
-	cancelAfter := h.count()
-	cancelWriters(&writing, h)
+	stopWriters(&writing, h)
 	last := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last", Labels: map[string]string{"last": "yes"}}}
 	done, err := p.client.CoreV1().ConfigMaps(ns).Create(ctx, last, metav1.CreateOptions{})
 	if err != nil {
@@ -74,7 +73,7 @@ func TestKills(t *testing.T) {
 	until(t, "the watch has heard of the last write", func() error { return h.heard(done.ResourceVersion) })
 	stopWatching()
 	listening.Wait()
-	t.Logf("%d operations, %d kills, %.0f writes a second", cancelAfter, kills, float64(h.written())/time.Since(began).Seconds())
+	t.Logf("%d operations, %d kills, %.0f writes a second", h.count(), kills, float64(h.written())/time.Since(began).Seconds())
 	h.check(t)
 }
 
@@ -85,7 +84,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func cancelWriters(w *sync.WaitGroup, h *history) {
+func stopWriters(w *sync.WaitGroup, h *history) {
 	h.mu.Lock()
 	h.over = true
 	h.mu.Unlock()

@@ -49,7 +49,7 @@ func podCIDRs(o *corev1.Node) field.ErrorList {
 	kinds := sets.New[corev1.IPFamily]()
 	for i, c := range o.Spec.PodCIDRs {
 		errs = append(errs, validation.IsValidCIDRForLegacyField(path.Index(i), c, false, nil)...)
-		kinds.Insert(familyOf(c))
+		kinds.Insert(FamilyOf(c))
 	}
 	if n := len(o.Spec.PodCIDRs); n > 2 || n == 2 && kinds.Len() < 2 {
 		errs = append(errs, field.Invalid(path, o.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))

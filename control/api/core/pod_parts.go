@@ -184,7 +184,7 @@ func podIPs(o *corev1.Pod, path *field.Path) field.ErrorList {
 	families := sets.New[corev1.IPFamily]()
 	for i, a := range o.Status.PodIPs {
 		errs = append(errs, check.IP(path.Child("podIPs").Index(i), a.IP)...)
-		families.Insert(familyOf(a.IP))
+		families.Insert(FamilyOf(a.IP))
 	}
 	if n := len(o.Status.PodIPs); n > 2 || n == 2 && families.Len() < 2 {
 		errs = append(errs, field.Invalid(path.Child("podIPs"), o.Status.PodIPs, "may specify no more than one IP for each IP family"))

@@ -8,6 +8,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
@@ -48,10 +49,10 @@ func (r role) ensure(client rbacclient.RbacV1Interface, known *known) error {
 		options := reconciliation.ReconcileRoleOptions{Confirm: true}
 		if r.namespace == "" {
 			options.Role = reconciliation.ClusterRoleRuleOwner{ClusterRole: r.clusterRole()}
-			options.Client = clusterRoles{known.ctx, client.ClusterRoles(), known}
+			options.Client = objects[*rbacv1.ClusterRole, reconciliation.RuleOwner]{known, "ClusterRole", client.ClusterRoles(), ownerOfCluster}
 		} else {
 			options.Role = reconciliation.RoleRuleOwner{Role: &rbacv1.Role{ObjectMeta: r.meta(r.name), Rules: r.rules}}
-			options.Client = namespacedRoles{known.ctx, client.Roles(r.namespace), known}
+			options.Client = objects[*rbacv1.Role, reconciliation.RuleOwner]{known, "Role", client.Roles(r.namespace), owner}
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
@@ -68,12 +69,16 @@ func (r role) ensureBinding(client rbacclient.RbacV1Interface, known *known, b b
 			options.RoleBinding = reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &rbacv1.ClusterRoleBinding{
 				ObjectMeta: r.meta(b.name), Subjects: b.subjects, RoleRef: r.ref(),
 			}}
-			options.Client = clusterBindings{known.ctx, client.ClusterRoleBindings(), known}
+			options.Client = objects[*rbacv1.ClusterRoleBinding, reconciliation.RoleBinding]{
+				known, "ClusterRoleBinding", client.ClusterRoleBindings(), adapterOfCluster,
+			}
 		} else {
 			options.RoleBinding = reconciliation.RoleBindingAdapter{RoleBinding: &rbacv1.RoleBinding{
 				ObjectMeta: r.meta(b.name), Subjects: b.subjects, RoleRef: r.ref(),
 			}}
-			options.Client = namespacedBindings{known.ctx, client.RoleBindings(r.namespace), known}
+			options.Client = objects[*rbacv1.RoleBinding, reconciliation.RoleBinding]{
+				known, "RoleBinding", client.RoleBindings(r.namespace), adapter,
+			}
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
@@ -141,104 +146,52 @@ func find[T metav1.Object](k *known, kind, namespace, name string, get func() (T
 	return get()
 }
 
-// The library's own clients have no context, so that nothing bounds how long they wait.
+// roleClient is a client of one of the four kinds.
+type roleClient[O metav1.Object] interface {
+	client[O]
+	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
+}
 
-type clusterRoles struct {
-	ctx    context.Context
-	client rbacclient.ClusterRoleInterface
+// objects are those of one kind, as the library that reconciles asks for them, wrapped as it has them. Its own clients
+// have no context, so that nothing bounds how long they wait.
+type objects[O metav1.Object, W interface{ GetObject() runtime.Object }] struct {
 	known  *known
+	kind   string
+	client roleClient[O]
+	wrap   func(O) W
 }
 
-func (c clusterRoles) Get(_, name string) (reconciliation.RuleOwner, error) {
-	o, err := find(c.known, "ClusterRole", "", name, func() (*rbacv1.ClusterRole, error) {
-		return c.client.Get(c.ctx, name, metav1.GetOptions{})
+func (c objects[O, W]) Get(namespace, name string) (W, error) {
+	o, err := find(c.known, c.kind, namespace, name, func() (O, error) {
+		return c.client.Get(c.known.ctx, name, metav1.GetOptions{})
 	})
-	return reconciliation.ClusterRoleRuleOwner{ClusterRole: o}, err
+	return c.wrap(o), err
 }
 
-func (c clusterRoles) Create(r reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
-	o, err := c.client.Create(c.ctx, r.GetObject().(*rbacv1.ClusterRole), metav1.CreateOptions{FieldManager: fieldManager})
-	return reconciliation.ClusterRoleRuleOwner{ClusterRole: o}, err
+func (c objects[O, W]) Create(w W) (W, error) {
+	o, err := c.client.Create(c.known.ctx, w.GetObject().(O), metav1.CreateOptions{FieldManager: fieldManager})
+	return c.wrap(o), err
 }
 
-func (c clusterRoles) Update(r reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
-	o, err := c.client.Update(c.ctx, r.GetObject().(*rbacv1.ClusterRole), metav1.UpdateOptions{FieldManager: fieldManager})
-	return reconciliation.ClusterRoleRuleOwner{ClusterRole: o}, err
+func (c objects[O, W]) Update(w W) (W, error) {
+	o, err := c.client.Update(c.known.ctx, w.GetObject().(O), metav1.UpdateOptions{FieldManager: fieldManager})
+	return c.wrap(o), err
 }
 
-type namespacedRoles struct {
-	ctx    context.Context
-	client rbacclient.RoleInterface
-	known  *known
+func (c objects[O, W]) Delete(_, name string, uid types.UID) error {
+	return c.client.Delete(c.known.ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-func (c namespacedRoles) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	o, err := find(c.known, "Role", namespace, name, func() (*rbacv1.Role, error) {
-		return c.client.Get(c.ctx, name, metav1.GetOptions{})
-	})
-	return reconciliation.RoleRuleOwner{Role: o}, err
+func ownerOfCluster(o *rbacv1.ClusterRole) reconciliation.RuleOwner {
+	return reconciliation.ClusterRoleRuleOwner{ClusterRole: o}
 }
 
-func (c namespacedRoles) Create(r reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
-	o, err := c.client.Create(c.ctx, r.GetObject().(*rbacv1.Role), metav1.CreateOptions{FieldManager: fieldManager})
-	return reconciliation.RoleRuleOwner{Role: o}, err
+func owner(o *rbacv1.Role) reconciliation.RuleOwner { return reconciliation.RoleRuleOwner{Role: o} }
+
+func adapterOfCluster(o *rbacv1.ClusterRoleBinding) reconciliation.RoleBinding {
+	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}
 }
 
-func (c namespacedRoles) Update(r reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
-	o, err := c.client.Update(c.ctx, r.GetObject().(*rbacv1.Role), metav1.UpdateOptions{FieldManager: fieldManager})
-	return reconciliation.RoleRuleOwner{Role: o}, err
-}
-
-type clusterBindings struct {
-	ctx    context.Context
-	client rbacclient.ClusterRoleBindingInterface
-	known  *known
-}
-
-func (c clusterBindings) Get(_, name string) (reconciliation.RoleBinding, error) {
-	o, err := find(c.known, "ClusterRoleBinding", "", name, func() (*rbacv1.ClusterRoleBinding, error) {
-		return c.client.Get(c.ctx, name, metav1.GetOptions{})
-	})
-	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}, err
-}
-
-func (c clusterBindings) Delete(_, name string, uid types.UID) error {
-	return c.client.Delete(c.ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-}
-
-func (c clusterBindings) Create(b reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
-	o, err := c.client.Create(c.ctx, b.GetObject().(*rbacv1.ClusterRoleBinding), metav1.CreateOptions{FieldManager: fieldManager})
-	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}, err
-}
-
-func (c clusterBindings) Update(b reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
-	o, err := c.client.Update(c.ctx, b.GetObject().(*rbacv1.ClusterRoleBinding), metav1.UpdateOptions{FieldManager: fieldManager})
-	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}, err
-}
-
-type namespacedBindings struct {
-	ctx    context.Context
-	client rbacclient.RoleBindingInterface
-	known  *known
-}
-
-func (c namespacedBindings) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	o, err := find(c.known, "RoleBinding", namespace, name, func() (*rbacv1.RoleBinding, error) {
-		return c.client.Get(c.ctx, name, metav1.GetOptions{})
-	})
-	return reconciliation.RoleBindingAdapter{RoleBinding: o}, err
-}
-
-func (c namespacedBindings) Delete(_, name string, uid types.UID) error {
-	return c.client.Delete(c.ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-}
-
-func (c namespacedBindings) Create(b reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
-	o, err := c.client.Create(c.ctx, b.GetObject().(*rbacv1.RoleBinding), metav1.CreateOptions{FieldManager: fieldManager})
-	return reconciliation.RoleBindingAdapter{RoleBinding: o}, err
-}
-
-func (c namespacedBindings) Update(b reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
-	o, err := c.client.Update(c.ctx, b.GetObject().(*rbacv1.RoleBinding), metav1.UpdateOptions{FieldManager: fieldManager})
-	return reconciliation.RoleBindingAdapter{RoleBinding: o}, err
+func adapter(o *rbacv1.RoleBinding) reconciliation.RoleBinding {
+	return reconciliation.RoleBindingAdapter{RoleBinding: o}
 }
