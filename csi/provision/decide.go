@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Keep retains what was made for a claim that is gone, until the claim is put back or [Manager.Delete] is called. The
@@ -17,7 +18,7 @@ func (m *Manager) Keep(k Kind, claim Ref) error { return m.decide(k, claim, true
 func (m *Manager) Delete(k Kind, claim Ref) error { return m.decide(k, claim, false) }
 
 func (m *Manager) decide(k Kind, claim Ref, keep bool) error {
-	i, err := m.missing(k, claim)
+	i, err := acts{m}.take(k, claim)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", k, claim, err)
 	}
@@ -30,16 +31,62 @@ func (m *Manager) decide(k Kind, claim Ref, keep bool) error {
 	err = m.keep(i, &r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i.busy = false
+	i.give()
 	i.soon()
 	m.rouse()
 	return err
 }
 
-// missing takes the item whose claim is gone, so that nobody else does anything with it, until it is given back.
+// busyLimit bounds how long somebody waits for what is being done with an item, as after the decision before. A driver
+// may take longer than one waits for an answer.
+const busyLimit = 10 * time.Second
+
+// take takes the item whose claim is gone, so that nobody else does anything with it, until it is given back.
+func (a acts) take(k Kind, claim Ref) (*item, error) {
+	limit := time.NewTimer(busyLimit)
+	defer limit.Stop()
+	for {
+		a.m.mu.Lock()
+		i, err := a.m.missing(k, claim)
+		var free <-chan struct{}
+		if err == nil {
+			free = i.take()
+		}
+		a.m.mu.Unlock()
+		if free == nil {
+			return i, err
+		}
+		select {
+		case <-free:
+		case <-limit.C:
+			return nil, errors.New("something is being done with it: try again")
+		}
+	}
+}
+
+// take takes an item, unless somebody has it: then what it returns is closed when it is given back. The lock is held.
+func (i *item) take() <-chan struct{} {
+	if !i.busy {
+		i.busy = true
+		return nil
+	}
+	if i.free == nil {
+		i.free = make(chan struct{})
+	}
+	return i.free
+}
+
+// give gives an item back that was taken; the lock is held.
+func (i *item) give() {
+	i.busy = false
+	if i.free != nil {
+		close(i.free)
+		i.free = nil
+	}
+}
+
+// missing is the item whose claim is gone; the lock is held.
 func (m *Manager) missing(k Kind, claim Ref) (*item, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if !m.told {
 		return nil, errors.New("what the manifests ask for is not known yet: try again")
 	}
@@ -69,10 +116,7 @@ func (m *Manager) missing(k Kind, claim Ref) (*item, error) {
 		return nil, fmt.Errorf("several were made for it: say which of %s", strings.Join(names, ", "))
 	case found[0].record.Deleting:
 		return nil, errors.New("it is being deleted")
-	case found[0].busy:
-		return nil, errors.New("something is being done with it: try again")
 	}
-	found[0].busy = true
 	return found[0], nil
 }
 

@@ -189,3 +189,33 @@ func TestSeveral(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDecideAfterAnother decides while something is being done with what was made, as after the decision before.
+func TestDecideAfterAnother(t *testing.T) {
+	h := newHouse(t, csitest.Options{})
+	h.want([]Claim{claim("a")}, nil)
+	h.want(nil, nil)
+	i, err := acts{h.m}.take(Volume, Ref{"default", "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- h.m.Keep(Volume, Ref{"default", "a"}) }()
+	waited := func() bool {
+		h.m.mu.Lock()
+		defer h.m.mu.Unlock()
+		return i.free != nil
+	}
+	for !waited() {
+		runtime.Gosched()
+	}
+	h.m.mu.Lock()
+	i.give()
+	h.m.mu.Unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if s := h.volume("a"); !s.Stays {
+		t.Errorf("got %+v", s)
+	}
+}

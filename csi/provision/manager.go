@@ -40,9 +40,10 @@ type item struct {
 	record *record
 	want   *Claim // nil: nobody wants it
 	busy   bool
-	again  bool      // something has changed while it was busy
-	due    time.Time // when to look at it; zero: when something changes
-	looked time.Time // since when the claim is known to be missing, of this run
+	free   chan struct{} // closed when it is not busy any more; nil: nobody waits for that
+	again  bool          // something has changed while it was busy
+	due    time.Time     // when to look at it; zero: when something changes
+	looked time.Time     // since when the claim is known to be missing, of this run
 	delay  time.Duration
 	err    error
 	waits  bool // it was told that nothing is made yet
@@ -264,7 +265,8 @@ func (m *Manager) work(ctx context.Context, i *item) {
 	after, err := acts{m}.sync(ctx, i)
 	m.mu.Lock()
 	changed := (err == nil) != (i.err == nil) || err != nil && err.Error() != i.err.Error()
-	i.busy, i.err = false, err
+	i.err = err
+	i.give()
 	switch {
 	case err != nil && !errors.Is(err, errInUse):
 		i.delay = min(max(2*i.delay, retryInitial), retryMax)

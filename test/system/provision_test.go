@@ -62,6 +62,7 @@ func TestProvision(t *testing.T) {
 	n := startNode(t)
 	n.apply("classes.yaml", provisionClasses)
 	n.apply("claim.yaml", madeClaim("data", "16Mi", ""))
+	n.requireEvents("PersistentVolumeClaim/data", "WaitForFirstConsumer") // which there is in one.yaml
 	n.apply("one.yaml", mounting("one", "data"))
 	d := csitest.Start(t, csitest.Options{
 		Name: testProvisioner, Registry: filepath.Join(n.Dir, "root/plugins_registry"), NodeID: "node",
@@ -99,7 +100,7 @@ func TestProvision(t *testing.T) {
 		return errors.New("it is not")
 	})
 
-	n.requireEvents("PersistentVolumeClaim/data", "WaitForFirstConsumer", "ProvisioningSucceeded", "VolumeResizeSuccessful")
+	n.requireEvents("PersistentVolumeClaim/data", "ProvisioningSucceeded", "VolumeResizeSuccessful")
 	n.requireEvents("VolumeSnapshot/s", "SnapshotCreated", "SnapshotReady")
 	n.apply("wrong.yaml", madeClaim("wrong", "16Mi", "  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: nothing}\n"))
 	n.apply("three.yaml", mounting("three", "wrong"))

@@ -127,9 +127,19 @@ func TestPrune(t *testing.T) {
 	if out := n.must("prune", "--dry-run"); !strings.Contains(out, "Would free ") || !strings.Contains(out, "one:v1") {
 		t.Errorf("said:\n%s", out)
 	}
-	did, _ := n.pruned()
-	if did.DryRun || len(did.Items) != len(said.Items) || did.Bytes != said.Bytes || len(did.Errors) > 0 {
+	did, done := n.pruned()
+	if did.DryRun || len(did.Errors) > 0 {
 		t.Errorf("did %+v, said %+v", did, said)
+	}
+	for key, f := range by {
+		// What is left of pods the agent's own look may have removed in between.
+		if d, ok := done[key]; d.Bytes != f.Bytes && (ok || f.Kind != "logs" && f.Kind != "pod") {
+			t.Errorf("%s: did %+v, said %+v", key, did, said)
+		}
+		delete(done, key)
+	}
+	if len(done) > 0 {
+		t.Errorf("did what was not said: %+v", done)
 	}
 	for path, there := range map[string]bool{logs: false, gone: false, theirs: true} {
 		if _, err := os.Stat(path); (err == nil) != there {
