@@ -17,7 +17,7 @@ import (
 const etcdTimeout = 5 * time.Minute
 
 func newEtcd(d *data) *cobra.Command {
-	c := &cobra.Command{Use: "etcd", Short: "The store of a server that runs"}
+	c := &cobra.Command{Use: "etcd", Short: "The store of a server that runs, or restored for the next one"}
 	with := func(do func(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
 		return func(c *cobra.Command, args []string) error {
 			client, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
@@ -43,6 +43,7 @@ func newEtcd(d *data) *cobra.Command {
 				return etcd.Snapshot(ctx, client, args[0])
 			}),
 		},
+		newRestore(d),
 	)
 	return c
 }

@@ -38,6 +38,7 @@ type serveFlags struct {
 	etcd                                 etcd.Servers
 	authentication, authorization        string
 	encryption, kubeletCA, logLevel      string
+	snapshots                            snapshotFlags
 }
 
 func newServe(d *data) *cobra.Command {
@@ -48,8 +49,16 @@ func newServe(d *data) *cobra.Command {
 
 An empty data directory becomes a new cluster: certificates and keys are made, and etcd begins with nothing in it. A
 data directory that is there goes on where it stopped, whatever stopped it. admin.kubeconfig in it is for the
-administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.`,
-		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), *d, f) },
+administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.
+
+Snapshots of the objects are written by themselves; berth-control etcd restore makes the store anew from one. One that
+cannot be written is told of in the log and tried again, and the server goes on. With --etcd-servers there are none.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.snapshots.check(c.Flags(), len(f.etcd.Endpoints) > 0); err != nil {
+				return err
+			}
+			return serve(c.Context(), *d, f)
+		},
 	}
 	p := c.Flags()
 	p.StringVar(&f.bind, "bind", "0.0.0.0", "address to listen on")
@@ -66,6 +75,7 @@ administrator. With --etcd-servers the objects are in an etcd of your own, and t
 	p.StringVar(&f.authorization, "authorization-config", "", "file with an AuthorizationConfiguration; Node and RBAC, if empty")
 	p.StringVar(&f.encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration; off: none; if empty, Secrets by a key of the data directory")
 	p.StringVar(&f.kubeletCA, "kubelet-certificate-authority", "", "file of the authorities of kubelets' certificates; not verified, if empty")
+	f.snapshots.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -135,6 +145,9 @@ func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserv
 	defer stop()
 	o.Etcd = client
 	group, ctx := errgroup.WithContext(ctx)
+	if schedule, on := f.snapshots.schedule(d, log); on && len(f.etcd.Endpoints) == 0 {
+		group.Go(func() error { schedule.Run(ctx, client); return nil })
+	}
 	server, err := apiserver.New(ctx, o)
 	if err != nil {
 		return err
@@ -193,7 +206,7 @@ func lock(path string) (func(), error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock data directory: another berth-control serves from it (%s)", path)
+			return nil, fmt.Errorf("lock data directory: another berth-control has it (%s)", path)
 		}
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}

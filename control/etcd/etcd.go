@@ -36,8 +36,9 @@ const (
 	// maxSocketPath is what the kernel's sockaddr_un holds, less the zero at its end.
 	maxSocketPath = 107
 	// memberName and peerHost name a cluster of one member, which no other one ever reaches.
-	memberName = "berth"
-	peerHost   = "berth.invalid:2380"
+	memberName   = "berth"
+	peerHost     = "berth.invalid:2380"
+	clusterToken = "berth"
 )
 
 // Member is an etcd in this process.
@@ -47,12 +48,16 @@ type Member struct {
 }
 
 // Start starts the member whose data is in dir, and waits until it serves. A directory that is empty becomes a new
-// cluster of this one member. The socket is below runDir, which only this user may enter.
+// cluster of this one member; a restore that was killed when its store was whole is ended first. The socket is below
+// runDir, which only this user may enter.
 func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, error) {
 	socket := SocketPath(runDir)
 	if len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("start etcd: the path of its socket %s has %d bytes and may have %d: use a shorter data directory",
 			socket, len(socket), maxSocketPath)
+	}
+	if err := settle(dir); err != nil {
+		return nil, err
 	}
 	for _, d := range []string{dir, runDir} {
 		if err := atomicfile.MkdirSynced(d, 0o700); err != nil {
@@ -98,12 +103,11 @@ func begin(c *embed.Config) (e *embed.Etcd, err error) {
 func configure(dir, socket string, log *slog.Logger) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = memberName, dir
-	peer, client := url.URL{Scheme: "http", Host: peerHost}, url.URL{Scheme: "unix", Path: socket}
+	peer, client := peerURL(), url.URL{Scheme: "unix", Path: socket}
 	c.ListenPeerUrls = nil // there is no other member to listen to
 	c.AdvertisePeerUrls = []url.URL{peer}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.InitialCluster = memberName + "=" + peer.String()
-	c.InitialClusterToken = "berth"
+	c.InitialCluster, c.InitialClusterToken = initialCluster(), clusterToken
 	// Nobody else can be elected: the first election need not wait for others to be heard of.
 	c.TickMs, c.ElectionMs = 100, 500
 	c.QuotaBackendBytes, c.MaxRequestBytes = quota, maxRequest
@@ -117,6 +121,12 @@ func configure(dir, socket string, log *slog.Logger) *embed.Config {
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(log))
 	return c
 }
+
+// peerURL is where others would reach the member.
+func peerURL() url.URL { return url.URL{Scheme: "http", Host: peerHost} }
+
+// initialCluster is the cluster of the one member.
+func initialCluster() string { u := peerURL(); return memberName + "=" + u.String() }
 
 // SocketPath is the member's socket in a run directory.
 func SocketPath(runDir string) string { return filepath.Join(runDir, "etcd.sock") }

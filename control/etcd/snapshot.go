@@ -19,13 +19,24 @@ const blockSize = 512
 
 // Snapshot writes a copy of the store to a file. The file is there when it is whole: its end is the digest of what
 // comes before, which is checked as it is written.
-func Snapshot(ctx context.Context, client *clientv3.Client, path string) (err error) {
+func Snapshot(ctx context.Context, client *clientv3.Client, path string) error {
+	part := path + atomicfile.Part
+	if err := writeSnapshot(ctx, client, part); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return fmt.Errorf("write snapshot of etcd: %w", err)
+	}
+	return atomicfile.SyncDir(filepath.Dir(path))
+}
+
+// writeSnapshot writes a copy that nobody sees yet, and nothing where it fails.
+func writeSnapshot(ctx context.Context, client *clientv3.Client, part string) (err error) {
 	from, err := client.Snapshot(ctx)
 	if err != nil {
 		return fmt.Errorf("read snapshot of etcd: %w", err)
 	}
 	defer from.Close()
-	part := path + atomicfile.Part
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write snapshot of etcd: %w", err)
@@ -46,16 +57,13 @@ func Snapshot(ctx context.Context, client *clientv3.Client, path string) (err er
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("write snapshot of etcd: %w", err)
 	}
-	if err := os.Rename(part, path); err != nil {
-		return fmt.Errorf("write snapshot of etcd: %w", err)
-	}
-	return atomicfile.SyncDir(filepath.Dir(path))
+	return nil
 }
 
 // checkSnapshot compares the digest at the end of a file with what comes before.
 func checkSnapshot(path string, size int64) error {
 	if size%blockSize != sha256.Size {
-		return errors.New("its digest is missing")
+		return errors.New("its digest is missing: it is torn, or no snapshot of etcd")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,7 +79,7 @@ func checkSnapshot(path string, size int64) error {
 		return err
 	}
 	if [sha256.Size]byte(sum.Sum(nil)) != [sha256.Size]byte(want) {
-		return errors.New("its digest is another one's")
+		return errors.New("its digest is another one's: it is damaged")
 	}
 	return nil
 }
