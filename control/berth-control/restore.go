@@ -29,7 +29,8 @@ they were stored by, which no snapshot has in it.`,
 }
 
 func restore(c *cobra.Command, d data, file string) error {
-	log, err := newLog("warn")
+	// What etcd says when it is stopped right after its start sounds like faults. A fault is an error of the command.
+	log, err := newLog(etcd.LevelFatal.String())
 	if err != nil {
 		return err
 	}

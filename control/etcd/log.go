@@ -15,6 +15,9 @@ const (
 	firstLogs, laterLogs = 10, 100
 )
 
+// LevelFatal is the level of what etcd ends the process with.
+const LevelFatal = slog.LevelError + 4
+
 // newZap makes a logger of etcd's kind that writes to ours.
 func newZap(log *slog.Logger) *zap.Logger {
 	c := core{log.With("component", "etcd"), nil}
@@ -29,6 +32,8 @@ type core struct {
 // level is one lower than etcd has it: what it tells at its start as information is for who looks for a fault in it.
 func level(l zapcore.Level) slog.Level {
 	switch {
+	case l > zapcore.ErrorLevel:
+		return LevelFatal
 	case l >= zapcore.ErrorLevel:
 		return slog.LevelError
 	case l >= zapcore.WarnLevel:

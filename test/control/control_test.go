@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -34,11 +35,31 @@ const (
 type plane struct {
 	dir    string
 	cmd    *exec.Cmd
-	output *bytes.Buffer
+	output *said
 	ended  chan struct{}
 	config *rest.Config
 	client kubernetes.Interface
 	dyn    dynamic.Interface
+}
+
+// said is what a process writes, which may be read while it runs.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+// String implements [fmt.Stringer].
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
 }
 
 // start starts the control plane on a data directory and waits until it is ready.
@@ -47,14 +68,15 @@ func start(t *testing.T, dir string) *plane {
 	return startAt(t, dir, "0")
 }
 
-// startAt is start with a port.
-func startAt(t *testing.T, dir, port string) *plane {
+// startAt is start with a port, and further flags.
+func startAt(t *testing.T, dir, port string, flags ...string) *plane {
 	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
-	p := &plane{dir: dir, output: &bytes.Buffer{}, ended: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", port)
+	p := &plane{dir: dir, output: &said{}, ended: make(chan struct{})}
+	args := append([]string{"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", port}, flags...)
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
 	p.cmd.Stderr = p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
