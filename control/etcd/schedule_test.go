@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,14 +21,35 @@ import (
 
 // fakeSource is a store that writes what it is told.
 type fakeSource struct {
+	mu       sync.Mutex
 	revision int64
 	fails    error
 	writes   int
 }
 
-func (f *fakeSource) status(context.Context) (int64, int64, error) { return f.revision, 1, nil }
+// becomes has the store be another one from now on.
+func (f *fakeSource) becomes(revision int64, fails error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.revision, f.fails = revision, fails
+}
+
+// tried is how often a copy was begun.
+func (f *fakeSource) tried() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes
+}
+
+func (f *fakeSource) status(context.Context) (int64, int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.revision, 1, nil
+}
 
 func (f *fakeSource) write(_ context.Context, path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.writes++
 	if f.fails != nil {
 		return errors.Join(f.fails, os.WriteFile(path, []byte("half"), 0o600))
@@ -96,24 +118,24 @@ func TestSchedule(t *testing.T) {
 			}
 		}
 		foreign := list(t, dir)
-		from.revision = 7
+		from.becomes(7, nil)
 		time.Sleep(6 * time.Hour)
 		has("the first", "20000101T000000Z-r1.db.bak", "20000101T060000Z-r7.db", "mine.db")
 		time.Sleep(6 * time.Hour)
 		has("nothing new", "20000101T000000Z-r1.db.bak", "20000101T060000Z-r7.db", "mine.db")
-		from.revision, from.fails = 8, errors.New("the disk is full")
+		from.becomes(8, errors.New("the disk is full"))
 		time.Sleep(6*time.Hour + 25*time.Minute)
 		has("a failure", "20000101T000000Z-r1.db.bak", "20000101T060000Z-r7.db", "mine.db")
-		if said := strings.Count(log.String(), "the disk is full"); from.writes != 4 || said != 1 || !strings.Contains(log.String(), "--snapshot-dir") {
-			t.Errorf("tried %d times, told %d times:\n%s", from.writes, said, log)
+		if said := strings.Count(log.String(), "the disk is full"); from.tried() != 4 || said != 1 || !strings.Contains(log.String(), "--snapshot-dir") {
+			t.Errorf("tried %d times, told %d times:\n%s", from.tried(), said, log)
 		}
-		from.fails = nil
+		from.becomes(8, nil)
 		time.Sleep(5 * time.Minute)
 		has("after failures", "20000101T000000Z-r1.db.bak", "20000101T060000Z-r7.db", "20000101T183000Z-r8.db", "mine.db")
 		if !strings.Contains(log.String(), "written again") {
 			t.Errorf("the end of the failure was not told of:\n%s", log)
 		}
-		from.revision = 9
+		from.becomes(9, nil)
 		time.Sleep(6 * time.Hour)
 		has("more than are kept", append(foreign[:1:1], "20000101T183000Z-r8.db", "20000102T003000Z-r9.db", "mine.db")...)
 		cancel()
@@ -137,7 +159,7 @@ func TestScheduleAfterRestart(t *testing.T) {
 		go s.run(ctx, from)
 		time.Sleep(5*time.Hour - time.Second)
 		synctest.Wait()
-		if from.writes != 0 {
+		if from.tried() != 0 {
 			t.Error("written before it was due")
 		}
 		time.Sleep(time.Second)
