@@ -81,6 +81,7 @@ type shared struct {
 	proxyCA   *dynamiccertificates.DynamicFileCAContent
 	guard     *auth.EscalationCheck
 	resolver  serviceResolver
+	servers   *servers
 }
 
 // newShared makes the configuration that each server of the chain has a copy of.
@@ -111,6 +112,8 @@ func newShared(ctx context.Context, o Options) (*shared, error) {
 	}
 	s.informers = informers.NewSharedInformerFactoryWithOptions(s.client, informerResync, informers.WithTransform(withoutManagers))
 	s.resolver = serviceResolver{s.informers.Core().V1().Services().Lister()}
+	port := o.Listener.Addr().(*net.TCPAddr).AddrPort().Port()
+	s.servers = newServers(o.Etcd, netip.AddrPortFrom(o.Advertise, port), o.Log)
 	s.store = newStore(o.Etcd, c.StorageObjectCountTracker)
 	if err := s.encrypt(ctx); err != nil {
 		return nil, err

@@ -46,6 +46,7 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 			s.options.Log.Error("the cluster has not what it begins with", "error", err)
 			return err
 		}
+		go s.servers.run(ctx)
 		go s.keep(ctx, repair)
 		return nil
 	})
@@ -76,6 +77,9 @@ func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.servers.changed:
+			s.tellPods(ctx)
+			continue
 		case <-tick.C:
 		}
 		if err := errors.Join(s.ensure(ctx), repair.Run(ctx)); err != nil && ctx.Err() == nil {
@@ -94,11 +98,37 @@ func (s *shared) ensure(ctx context.Context) error {
 	if err := ensureRange(ctx, s.client, s.options.ServiceRanges); err != nil {
 		return err
 	}
-	_, port, err := s.config.SecureServing.HostPort()
-	if err != nil {
-		return fmt.Errorf("find own port: %w", err)
+	return s.ensureService(ctx)
+}
+
+// tellPods has the endpoints of the API be all servers that live. Another server may be at it, too.
+func (s *shared) tellPods(ctx context.Context) {
+	err := s.ensureService(ctx)
+	if err == nil || ctx.Err() != nil {
+		return
 	}
-	return ensureService(ctx, s.client, s.options.ServiceRanges[0], s.options.Advertise, int32(port))
+	if !apierrors.IsConflict(err) {
+		s.options.Log.Warn("pods are not told of all API servers", "error", err)
+	}
+	time.AfterFunc(serverAgain, s.servers.tell)
+}
+
+// ensureService makes the service of the API, with all servers that live as its endpoints.
+func (s *shared) ensureService(ctx context.Context) error {
+	if err := ensureService(ctx, s.client, s.options.ServiceRanges[0], int32(s.servers.self.Port())); err != nil {
+		return fmt.Errorf("ensure service of the API: %w", err)
+	}
+	all, err := s.servers.list(ctx)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return nil // nobody but this machine reaches the API, and an endpoint must not say so
+	}
+	if err := ensureEndpoints(ctx, s.client, all); err != nil {
+		return fmt.Errorf("ensure endpoints of the API: %w", err)
+	}
+	return nil
 }
 
 // ensureRange makes the object of the ranges that the server was started with.
@@ -132,40 +162,36 @@ func ensureRange(ctx context.Context, client kubernetes.Interface, ranges []neti
 	return nil
 }
 
-// ensureService makes the service by which pods reach this server, which has the first address of the range, and its
-// endpoints.
-func ensureService(ctx context.Context, client kubernetes.Interface, in netip.Prefix, at netip.Addr, port int32) error {
-	core := client.CoreV1()
-	services := core.Services(metav1.NamespaceDefault)
-	if _, err := services.Get(ctx, apiName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		single := corev1.IPFamilyPolicySingleStack
-		_, err = services.Create(ctx, &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: apiName, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
-			Spec: corev1.ServiceSpec{
-				Type: corev1.ServiceTypeClusterIP, ClusterIP: in.Masked().Addr().Next().String(), IPFamilyPolicy: &single,
-				SessionAffinity: corev1.ServiceAffinityNone,
-				Ports:           []corev1.ServicePort{{Name: "https", Port: apiPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(port)}},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("ensure service of the API: %w", err)
-		}
-	} else if err != nil {
-		return fmt.Errorf("ensure service of the API: %w", err)
+// ensureService makes the service by which pods reach the API, which has the first address of the range.
+func ensureService(ctx context.Context, client kubernetes.Interface, in netip.Prefix, port int32) error {
+	services := client.CoreV1().Services(metav1.NamespaceDefault)
+	if _, err := services.Get(ctx, apiName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return err
 	}
-	if at.IsLoopback() {
-		return nil // nobody but this machine reaches the API, and an endpoint must not say so
+	single := corev1.IPFamilyPolicySingleStack
+	_, err := services.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: apiName, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: in.Masked().Addr().Next().String(), IPFamilyPolicy: &single,
+			SessionAffinity: corev1.ServiceAffinityNone,
+			Ports:           []corev1.ServicePort{{Name: "https", Port: apiPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(port)}},
+		},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	if err := ensureEndpoints(ctx, client, at, port); err != nil {
-		return fmt.Errorf("ensure endpoints of the API: %w", err)
-	}
-	return nil
+	return err
 }
 
-func ensureEndpoints(ctx context.Context, client kubernetes.Interface, at netip.Addr, port int32) error {
+func ensureEndpoints(ctx context.Context, client kubernetes.Interface, all []netip.AddrPort) error {
+	port := int32(all[0].Port())
+	var addresses []corev1.EndpointAddress
+	for _, a := range all {
+		addresses = append(addresses, corev1.EndpointAddress{IP: a.Addr().String()})
+	}
 	endpoints := client.CoreV1().Endpoints(metav1.NamespaceDefault)
 	want := []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: at.String()}},
+		Addresses: addresses,
 		Ports:     []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
 	}}
 	has, err := endpoints.Get(ctx, apiName, metav1.GetOptions{})
@@ -181,19 +207,26 @@ func ensureEndpoints(ctx context.Context, client kubernetes.Interface, at netip.
 	if err != nil {
 		return err
 	}
-	return ensureSlice(ctx, client, at, port)
+	return ensureSlice(ctx, client, all)
 }
 
-func ensureSlice(ctx context.Context, client kubernetes.Interface, at netip.Addr, port int32) error {
+func ensureSlice(ctx context.Context, client kubernetes.Interface, all []netip.AddrPort) error {
 	name, protocol, ready, family := "https", corev1.ProtocolTCP, true, discoveryv1.AddressTypeIPv4
-	if at.Is6() {
+	port := int32(all[0].Port())
+	if all[0].Addr().Is6() {
 		family = discoveryv1.AddressTypeIPv6
+	}
+	var endpoints []discoveryv1.Endpoint
+	for _, a := range all {
+		endpoints = append(endpoints, discoveryv1.Endpoint{
+			Addresses: []string{a.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
 	}
 	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	want := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: apiName, Labels: map[string]string{discoveryv1.LabelServiceName: apiName}},
 		AddressType: family,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{at.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Endpoints:   endpoints,
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 	}
 	has, err := slices.Get(ctx, apiName, metav1.GetOptions{})

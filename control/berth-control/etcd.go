@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -33,6 +35,10 @@ func newEtcd(d *data) *cobra.Command {
 	c.AddCommand(
 		&cobra.Command{Use: "status", Short: "Show size, revision and alarms", Args: cobra.NoArgs, RunE: with(etcdStatus)},
 		&cobra.Command{Use: "members", Short: "List the members", Args: cobra.NoArgs, RunE: with(etcdMembers)},
+		&cobra.Command{
+			Use: "remove ID", Short: "Take a member away that is gone for good; those that are left decide without it", Args: cobra.ExactArgs(1),
+			RunE: with(etcdRemove),
+		},
 		&cobra.Command{
 			Use: "defrag", Short: "Give back to the file system what deleted objects have left; nothing is written meanwhile", Args: cobra.NoArgs,
 			RunE: with(etcdDefrag),
@@ -70,11 +76,23 @@ func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client,
 		return fmt.Errorf("list members of etcd: %w", err)
 	}
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tNAME\tLEARNER")
+	fmt.Fprintln(w, "ID\tNAME\tADDRESS\tLEARNER")
 	for _, m := range all.Members {
-		fmt.Fprintf(w, "%x\t%s\t%t\n", m.ID, m.Name, m.IsLearner)
+		fmt.Fprintf(w, "%x\t%s\t%s\t%t\n", m.ID, m.Name, strings.Join(m.PeerURLs, ","), m.IsLearner)
 	}
 	return w.Flush()
+}
+
+func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error {
+	id, err := strconv.ParseUint(args[0], 16, 64)
+	if err != nil {
+		return fmt.Errorf("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
+	}
+	if _, err := client.MemberRemove(ctx, id); err != nil {
+		return fmt.Errorf("remove member %x: %w", id, err)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "member %x is removed\n", id)
+	return nil
 }
 
 func etcdDefrag(ctx context.Context, _ *cobra.Command, client *clientv3.Client, _ []string) error {

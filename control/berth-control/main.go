@@ -39,6 +39,7 @@ func (d data) snapshots() string  { return filepath.Join(d.dir, "snapshots") }
 func (d data) run() string        { return filepath.Join(d.dir, "run") }
 func (d data) lock() string       { return filepath.Join(d.dir, "lock") }
 func (d data) state() string      { return filepath.Join(d.dir, "serving.json") }
+func (d data) member() string     { return filepath.Join(d.dir, "member.json") }
 func (d data) kubeconfig() string { return filepath.Join(d.dir, "admin.kubeconfig") }
 
 const defaultData = "/var/lib/berth-control"
@@ -50,12 +51,13 @@ func newCommand() *cobra.Command {
 		Long: `The control plane of a cluster in one process: certificates, etcd and the API server.
 
     berth-control serve                        run it; an empty data directory becomes a new cluster
-    berth-control kubeconfig > ~/.kube/config  then use kubectl as with any cluster`,
+    berth-control kubeconfig > ~/.kube/config  then use kubectl as with any cluster
+    berth-control token create --member        print the command that makes another machine a member of the control plane`,
 		Version: version, SilenceUsage: true, SilenceErrors: true,
 	}
 	d := &data{}
 	c.PersistentFlags().StringVar(&d.dir, "data-dir", defaultData, "directory of certificates, keys and etcd's data")
-	c.AddCommand(newServe(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d))
+	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d))
 	c.CompletionOptions.HiddenDefaultCmd = true
 	return c
 }

@@ -39,6 +39,7 @@ type serveFlags struct {
 	authentication, authorization        string
 	encryption, kubeletCA, logLevel      string
 	snapshots                            snapshotFlags
+	member                               member
 }
 
 func newServe(d *data) *cobra.Command {
@@ -52,7 +53,10 @@ data directory that is there goes on where it stopped, whatever stopped it. admi
 administrator. With --etcd-servers the objects are in an etcd of your own, and the data directory has the certificates.
 
 Snapshots of the objects are written by themselves; berth-control etcd restore makes the store anew from one. One that
-cannot be written is told of in the log and tried again, and the server goes on. With --etcd-servers there are none.`,
+cannot be written is told of in the log and tried again, and the server goes on. With --etcd-servers there are none.
+
+With --peer-address other machines may become members of the control plane (berth-control token create --member prints
+the command for them). Of three members any one may be lost. The address is kept, for the next start.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.snapshots.check(c.Flags(), len(f.etcd.Endpoints) > 0); err != nil {
 				return err
@@ -76,6 +80,7 @@ cannot be written is told of in the log and tried again, and the server goes on.
 	p.StringVar(&f.encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration; off: none; if empty, Secrets by a key of the data directory")
 	p.StringVar(&f.kubeletCA, "kubelet-certificate-authority", "", "file of the authorities of kubelets' certificates; not verified, if empty")
 	f.snapshots.add(p)
+	f.member.bind(p, "address of this machine by which other members of the control plane reach it; as before, if empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -115,6 +120,9 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
+	if f.member, err = d.place(f.member); err != nil {
+		return err
+	}
 	secrets, err := encryption(d, f.encryption)
 	if err != nil {
 		return err
@@ -138,7 +146,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 
 // run runs etcd, and the API server on it. They stop in reverse.
 func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserver.Options) error {
-	client, failed, stop, err := connect(ctx, d, f, log)
+	client, failed, stop, err := connect(ctx, d, f, o.PKI, log)
 	if err != nil {
 		return err
 	}
@@ -174,11 +182,13 @@ func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserv
 }
 
 // connect connects to the user's own etcd, or starts one.
-func connect(ctx context.Context, d data, f *serveFlags, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
+func connect(ctx context.Context, d data, f *serveFlags, store *pki.Store, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
 	servers, stopMember := f.etcd, func() {}
 	var failed <-chan error
 	if len(servers.Endpoints) == 0 {
-		member, err := etcd.Start(ctx, d.etcd(), d.run(), log)
+		member, err := etcd.Start(ctx, etcd.Options{
+			Dir: d.etcd(), RunDir: d.run(), Name: f.member.Name, Peering: f.member.peering(store), Join: f.member.Join, Log: log,
+		})
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -271,6 +281,9 @@ func hosts(f *serveFlags, advertise netip.Addr, ranges []netip.Prefix) []string 
 	}
 	if name, err := os.Hostname(); err == nil {
 		all = append(all, name)
+	}
+	if f.member.Address != "" {
+		all = append(all, f.member.Address)
 	}
 	return append(all, f.names...)
 }

@@ -1,78 +1,182 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
-	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/control/etcd"
 )
 
+const (
+	nodeGroup   = "system:bootstrappers:kubeadm:default-node-token"
+	memberGroup = "system:bootstrappers:berth-control:" // and the id of the token
+	keysField   = "bundle"
+	nodeTTL     = 24 * time.Hour
+	// memberTTL is short: who has the command has the whole cluster.
+	memberTTL = 2 * time.Hour
+)
+
+// keysName is the object of what members share, and of the right to read it, for the holder of one token.
+func keysName(id string) string { return "berth-control-member-" + id }
+
+// tokenFlags are the flags of token create.
+type tokenFlags struct {
+	ttl          time.Duration
+	about        string
+	join, member bool
+}
+
 func newToken(d *data) *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Tokens by which nodes join the cluster"}
-	var (
-		ttl   time.Duration
-		about string
-		join  bool
-	)
+	c := &cobra.Command{Use: "token", Short: "Tokens by which nodes and members join the cluster"}
+	f := &tokenFlags{}
 	create := &cobra.Command{
 		Use: "create", Short: "Make a bootstrap token and print it", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := admin(*d)
+			if f.member && !c.Flags().Changed("ttl") {
+				f.ttl = memberTTL
+			}
+			out, err := createToken(c.Context(), *d, f)
 			if err != nil {
 				return err
 			}
-			id, secret := letters(6), letters(16)
-			_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(c.Context(), tokenSecret(id, secret, about, ttl), metav1.CreateOptions{})
-			if err != nil {
-				return fmt.Errorf("make token: %w", err)
-			}
-			if !join {
-				fmt.Fprintln(c.OutOrStdout(), id+"."+secret)
-				return nil
-			}
-			command, err := joinCommand(*d, id+"."+secret)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(c.OutOrStdout(), command)
+			fmt.Fprintln(c.OutOrStdout(), out)
 			return nil
 		},
 	}
-	create.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is good; 0: for ever")
-	create.Flags().StringVar(&about, "description", "", "what the token is for")
-	create.Flags().BoolVar(&join, "print-join-command", false, "print kubeadm's join command, with the hash of the authority's key")
+	p := create.Flags()
+	p.DurationVar(&f.ttl, "ttl", nodeTTL, "how long the token is good; 0: for ever. Of one for a member 2h, if not given")
+	p.StringVar(&f.about, "description", "", "what the token is for")
+	p.BoolVar(&f.join, "print-join-command", false, "print kubeadm's join command, with the hash of the authority's key")
+	p.BoolVar(&f.member, "member", false, "print the command by which another machine becomes a member of the control plane; who reads it has the whole cluster")
+	create.MarkFlagsMutuallyExclusive("print-join-command", "member")
 	c.AddCommand(create)
 	return c
 }
 
-func tokenSecret(id, secret, about string, ttl time.Duration) *corev1.Secret {
+// createToken makes a token, and returns what the user is to have of it.
+func createToken(ctx context.Context, d data, f *tokenFlags) (string, error) {
+	client, err := admin(d)
+	if err != nil {
+		return "", err
+	}
+	var b bundle
+	group := nodeGroup
+	id, secret := letters(6), letters(16)
+	if f.member {
+		if b, err = ownBundle(ctx, d); err != nil {
+			return "", err
+		}
+		group = memberGroup + id
+	}
+	made, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, tokenSecret(id, secret, group, f), metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("make token: %w", err)
+	}
+	token := id + "." + secret
+	if !f.join && !f.member {
+		return token, nil
+	}
+	command := "kubeadm join"
+	var key string
+	if f.member {
+		k := newSealKey()
+		if err := give(ctx, client, made, id, k, b); err != nil {
+			return "", err
+		}
+		command, key = "berth-control join", " --certificate-key "+k.String()
+	}
+	at, err := readServing(d)
+	if err != nil {
+		return "", err
+	}
+	hash, err := authorityHash(d)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s --token %s --discovery-token-ca-cert-hash %s%s",
+		command, net.JoinHostPort(at.Reach, strconv.Itoa(at.Port)), token, hash, key), nil
+}
+
+// ownBundle is what this member shares, with where etcd takes new members.
+func ownBundle(ctx context.Context, d data) (bundle, error) {
+	store, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return bundle{}, err
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	urls, err := etcd.ClientURLs(ctx, store)
+	if err != nil {
+		return bundle{}, err
+	}
+	if len(urls) == 0 {
+		return bundle{}, errors.New("make token: no member takes others: start this one with --peer-address")
+	}
+	b, err := d.bundle(urls)
+	if err != nil {
+		return b, err
+	}
+	return b, b.check()
+}
+
+// give puts what members share where the holder of a token, and nobody else who is not an administrator, may read it.
+// All of it goes with the token.
+func give(ctx context.Context, client kubernetes.Interface, token *corev1.Secret, id string, k sealKey, b bundle) error {
+	sealed, err := k.seal(b, id)
+	if err != nil {
+		return fmt.Errorf("seal what members share: %w", err)
+	}
+	meta := metav1.ObjectMeta{
+		Name: keysName(id), Namespace: metav1.NamespaceSystem,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: token.Name, UID: token.UID}},
+	}
+	_, err = client.CoreV1().Secrets(meta.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{keysField: sealed}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = client.RbacV1().Roles(meta.Namespace).Create(ctx, &rbacv1.Role{
+			ObjectMeta: meta,
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{meta.Name}, Verbs: []string{"get"}}},
+		}, metav1.CreateOptions{})
+	}
+	if err == nil {
+		_, err = client.RbacV1().RoleBindings(meta.Namespace).Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: meta,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: memberGroup + id}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("give what members share: %w", err)
+	}
+	return nil
+}
+
+func tokenSecret(id, secret, group string, f *tokenFlags) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: metav1.NamespaceSystem},
 		Type:       corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-			"auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
+			"auth-extra-groups": group,
 		},
 	}
-	if about != "" {
-		s.StringData["description"] = about
+	if f.about != "" {
+		s.StringData["description"] = f.about
 	}
-	if ttl > 0 {
-		s.StringData["expiration"] = time.Now().Add(ttl).UTC().Format(time.RFC3339)
+	if f.ttl > 0 {
+		s.StringData["expiration"] = time.Now().Add(f.ttl).UTC().Format(time.RFC3339)
 	}
 	return s
 }
@@ -89,27 +193,4 @@ func letters(n int) string {
 		}
 	}
 	return string(out)
-}
-
-// joinCommand has the hash of the authority's key, by which a node knows that it speaks to this cluster.
-func joinCommand(d data, token string) (string, error) {
-	s, err := readServing(d)
-	if err != nil {
-		return "", err
-	}
-	text, err := os.ReadFile(filepath.Join(d.pki(), pki.ClusterAuthority+".crt"))
-	if err != nil {
-		return "", fmt.Errorf("read certificate authority: %w", err)
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return "", errors.New("read certificate authority: there is no certificate")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return "", fmt.Errorf("read certificate authority: %w", err)
-	}
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return fmt.Sprintf("kubeadm join %s --token %s --discovery-token-ca-cert-hash sha256:%s",
-		net.JoinHostPort(s.Reach, strconv.Itoa(s.Port)), token, hex.EncodeToString(sum[:])), nil
 }

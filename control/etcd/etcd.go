@@ -1,17 +1,19 @@
 // Package etcd is the cluster's store: a member of etcd in this process, or the user's own servers, and a client of it.
 //
-// The member listens on a unix socket in a directory of its own and on no port. It syncs each write before it
-// acknowledges it.
+// The member listens on a unix socket in a directory of its own, and on ports only where it has, or may have, others
+// beside it. It syncs each write before it acknowledges it.
 package etcd
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -35,8 +37,8 @@ const (
 	dialTimeout = 20 * time.Second
 	// maxSocketPath is what the kernel's sockaddr_un holds, less the zero at its end.
 	maxSocketPath = 107
-	// memberName and peerHost name a cluster of one member, which no other one ever reaches.
-	memberName   = "berth"
+	// FirstName is that of a cluster's first member. peerHost is where a member is that no other one reaches.
+	FirstName    = "berth"
 	peerHost     = "berth.invalid:2380"
 	clusterToken = "berth"
 )
@@ -47,19 +49,35 @@ type Member struct {
 	socket string
 }
 
-// Start starts the member whose data is in dir, and waits until it serves. A directory that is empty becomes a new
-// cluster of this one member; a restore that was killed when its store was whole is ended first. The socket is below
-// runDir, which only this user may enter.
-func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, error) {
-	socket := SocketPath(runDir)
+// Options are what a member is started with.
+type Options struct {
+	Dir    string // of its data
+	RunDir string // of its socket; only this user may enter it
+	// Name tells it from the others; FirstName, if empty.
+	Name string
+	// Peering is how other members reach it; nil: there are none.
+	Peering *Peering
+	// Join are URLs of members of the cluster that a new one is to be of. Without them an empty directory becomes a new
+	// cluster of this one member.
+	Join []string
+	Log  *slog.Logger
+}
+
+// Start starts a member, and waits until it serves and takes part in elections. A restore that was killed when its
+// store was whole is ended first.
+func Start(ctx context.Context, o Options) (*Member, error) {
+	if o.Name == "" {
+		o.Name = FirstName
+	}
+	socket := SocketPath(o.RunDir)
 	if len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("start etcd: the path of its socket %s has %d bytes and may have %d: use a shorter data directory",
 			socket, len(socket), maxSocketPath)
 	}
-	if err := settle(dir); err != nil {
+	if err := settle(o.Dir); err != nil {
 		return nil, err
 	}
-	for _, d := range []string{dir, runDir} {
+	for _, d := range []string{o.Dir, o.RunDir} {
 		if err := atomicfile.MkdirSynced(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
@@ -67,27 +85,60 @@ func Start(ctx context.Context, dir, runDir string, log *slog.Logger) (*Member, 
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
 	}
-	e, err := begin(configure(dir, socket, log))
+	c := configure(o, socket)
+	if len(o.Join) > 0 && fresh(o.Dir) {
+		members, err := enlist(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("join etcd: %w", err)
+		}
+		c.InitialCluster, c.ClusterState = members, embed.ClusterStateFlagExisting
+	}
+	e, err := begin(c)
 	if err != nil {
-		return nil, fmt.Errorf("start etcd: %w; its data is in %s", err, dir)
+		return nil, fmt.Errorf("start etcd: %w; its data is in %s", err, o.Dir)
 	}
 	m := &Member{e, socket}
+	if err := m.arrive(ctx, o); err != nil {
+		m.Stop()
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	return m, nil
+}
+
+// fresh says whether a directory has no member's data yet.
+func fresh(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// arrive waits until the member serves, has a vote, and is known by the address that it has now.
+func (m *Member) arrive(ctx context.Context, o Options) error {
+	if n := len(m.etcd.Server.Cluster().Members()); n > 1 && o.Peering == nil {
+		return fmt.Errorf("its data in %s is that of %d members, and it was not told how the others reach it: "+
+			"start it with --peer-address", o.Dir, n)
+	}
 	deadline := time.NewTimer(startTimeout)
 	defer deadline.Stop()
 	select {
-	case <-e.Server.ReadyNotify():
-		return m, nil
-	case err := <-e.Err():
-		m.Stop()
-		return nil, fmt.Errorf("start etcd: %w", err)
+	case <-m.etcd.Server.ReadyNotify():
+	case err := <-m.etcd.Err():
+		return err
+	case <-m.etcd.Server.StopNotify():
+		return errRemoved
 	case <-ctx.Done():
-		m.Stop()
-		return nil, fmt.Errorf("start etcd: %w", ctx.Err())
+		return ctx.Err()
 	case <-deadline.C:
-		m.Stop()
-		return nil, fmt.Errorf("start etcd: not ready within %s: where the disk is well, its data in %s has lost its end, "+
-			"and a copy or a snapshot has to take its place", startTimeout, dir)
+		if others := m.others(); len(others) > 0 {
+			return fmt.Errorf("not ready within %s: most members have to run for one to be elected; the others are %s",
+				startTimeout, strings.Join(others, ", "))
+		}
+		return fmt.Errorf("not ready within %s: where the disk is well, its data in %s has lost its end, "+
+			"and a copy or a snapshot has to take its place", startTimeout, o.Dir)
 	}
+	if err := m.promote(ctx, o.Log); err != nil {
+		return err
+	}
+	return m.moved(ctx, o)
 }
 
 // begin starts the library, which panics where a file is not what it has written.
@@ -100,33 +151,37 @@ func begin(c *embed.Config) (e *embed.Etcd, err error) {
 	return embed.StartEtcd(c)
 }
 
-func configure(dir, socket string, log *slog.Logger) *embed.Config {
+func configure(o Options, socket string) *embed.Config {
 	c := embed.NewConfig()
-	c.Name, c.Dir = memberName, dir
-	peer, client := peerURL(), url.URL{Scheme: "unix", Path: socket}
-	c.ListenPeerUrls = nil // there is no other member to listen to
-	c.AdvertisePeerUrls = []url.URL{peer}
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.InitialCluster, c.InitialClusterToken = initialCluster(), clusterToken
+	c.Name, c.Dir = o.Name, o.Dir
 	// Nobody else can be elected: the first election need not wait for others to be heard of.
 	c.TickMs, c.ElectionMs = 100, 500
+	// A snapshot of the log keeps this many entries in memory for members that are behind.
+	c.SnapshotCatchUpEntries = 100
+	c.SnapshotCount = 10_000
+	c.ListenPeerUrls = nil // there is no other member to listen to
+	c.AdvertisePeerUrls = []url.URL{peerURL()}
+	c.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}}
+	if p := o.Peering; p != nil {
+		p.configure(c)
+	}
+	c.AdvertiseClientUrls = c.ListenClientUrls
+	c.InitialCluster = initialCluster(o.Name, c.AdvertisePeerUrls[0])
+	c.InitialClusterToken = clusterToken
 	c.QuotaBackendBytes, c.MaxRequestBytes = quota, maxRequest
 	// The API server compacts every five minutes. Where it does not, an hour of history is enough for anybody.
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	c.WatchProgressNotifyInterval = 5 * time.Second
 	c.EnableGRPCGateway = false
-	// A snapshot of the log keeps this many entries in memory for members that are behind.
-	c.SnapshotCatchUpEntries = 100
-	c.SnapshotCount = 10_000
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(o.Log))
 	return c
 }
 
-// peerURL is where others would reach the member.
+// peerURL is where others would reach a member that has none.
 func peerURL() url.URL { return url.URL{Scheme: "http", Host: peerHost} }
 
-// initialCluster is the cluster of the one member.
-func initialCluster() string { u := peerURL(); return memberName + "=" + u.String() }
+// initialCluster is a cluster of one member.
+func initialCluster(name string, at url.URL) string { return name + "=" + at.String() }
 
 // SocketPath is the member's socket in a run directory.
 func SocketPath(runDir string) string { return filepath.Join(runDir, "etcd.sock") }
@@ -138,7 +193,18 @@ func (m *Member) Endpoint() string { return Endpoint(m.socket) }
 func Endpoint(socket string) string { return "unix://" + socket }
 
 // Failed has the error with which the member ended by itself.
-func (m *Member) Failed() <-chan error { return m.etcd.Err() }
+func (m *Member) Failed() <-chan error {
+	failed := make(chan error, 1)
+	go func() {
+		select {
+		case err := <-m.etcd.Err():
+			failed <- err
+		case <-m.etcd.Server.StopNotify():
+			failed <- errRemoved // or somebody has stopped it, who does not ask
+		}
+	}()
+	return failed
+}
 
 // Stop ends the member, with what it has acknowledged on the disk. It waits for a while only: a member that has never
 // become ready waits for itself, for minutes.

@@ -13,7 +13,7 @@ import (
 func start(t *testing.T, dir string) (*Member, *clientv3.Client) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	m, err := Start(t.Context(), filepath.Join(dir, "etcd"), filepath.Join(dir, "run"), log)
+	m, err := Start(t.Context(), Options{Dir: filepath.Join(dir, "etcd"), RunDir: filepath.Join(dir, "run"), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestMember(t *testing.T) {
 
 func TestLongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("a", maxSocketPath))
-	if _, err := Start(t.Context(), dir, dir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "shorter") {
+	if _, err := Start(t.Context(), Options{Dir: dir, RunDir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "shorter") {
 		t.Errorf("a socket that cannot be: %v", err)
 	}
 }

@@ -75,7 +75,7 @@ func Restore(ctx context.Context, file, dir, runDir string, log *slog.Logger) (R
 	}
 	peer := peerURL()
 	r.Revision, err = build(ctx, snapshot.RestoreConfig{
-		SnapshotPath: file, OutputDataDir: made, Name: memberName, PeerURLs: []string{peer.String()}, InitialCluster: initialCluster(),
+		SnapshotPath: file, OutputDataDir: made, Name: FirstName, PeerURLs: []string{peer.String()}, InitialCluster: initialCluster(FirstName, peer),
 		InitialClusterToken: clusterToken, RevisionBump: bump, MarkCompacted: true,
 	}, runDir, log)
 	if err != nil {
@@ -152,7 +152,7 @@ func write(c snapshot.RestoreConfig, log *slog.Logger) (err error) {
 
 // try starts a store as serve will: one that this version cannot read never takes the place of another.
 func try(ctx context.Context, dir, runDir string, log *slog.Logger) (int64, error) {
-	m, err := Start(ctx, dir, runDir, log)
+	m, err := Start(ctx, Options{Dir: dir, RunDir: runDir, Log: log})
 	if err != nil {
 		return 0, err
 	}

@@ -81,7 +81,7 @@ func TestRestore(t *testing.T) {
 		put(t, c, "/a", "newer")
 		_, seen = value(t, c, "/a")
 		members, err := c.MemberList(t.Context())
-		if err != nil || len(members.Members) != 1 || members.Members[0].Name != memberName {
+		if err != nil || len(members.Members) != 1 || members.Members[0].Name != FirstName {
 			t.Errorf("%d: members: %v, %v", i, members, err)
 		}
 		end(t, m, c)

@@ -20,10 +20,10 @@ import (
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
-// pair is a certificate with its key.
+// pair is a certificate with its key. Its issuer is there where clients are shown it.
 type pair struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	cert, issuer *x509.Certificate
+	key          *ecdsa.PrivateKey
 }
 
 func readPair(path string) (pair, error) {
@@ -37,14 +37,18 @@ func readPair(path string) (pair, error) {
 func parsePair(data []byte) (pair, error) {
 	var p pair
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" || p.cert != nil {
+		if block.Type != "CERTIFICATE" || p.issuer != nil {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return pair{}, fmt.Errorf("parse certificate: %w", err)
 		}
-		p.cert = cert
+		if p.cert == nil {
+			p.cert = cert
+		} else {
+			p.issuer = cert
+		}
 	}
 	if p.cert == nil {
 		return pair{}, errors.New("parse certificate: there is no block CERTIFICATE")
@@ -125,7 +129,11 @@ func (p pair) write(path string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteSynced(path, slices.Concat(encodeCert(p.cert), key), 0o600)
+	certs := encodeCert(p.cert)
+	if p.issuer != nil {
+		certs = append(certs, encodeCert(p.issuer)...)
+	}
+	return atomicfile.WriteSynced(path, slices.Concat(certs, key), 0o600)
 }
 
 // sign makes a certificate. Without a parent it signs itself.

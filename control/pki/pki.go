@@ -43,13 +43,26 @@ const (
 const (
 	ClusterAuthority    = "ca"                 // signs servers and clients of the cluster
 	FrontProxyAuthority = "front-proxy-ca"     // signs who may say on whose behalf a request is
+	EtcdAuthority       = "etcd-ca"            // signs members of etcd, for each other
 	Serving             = "apiserver"          // of the API server, for its clients
 	Kubelet             = "apiserver-kubelet"  // of the API server, as a client of kubelets
 	FrontProxy          = "front-proxy-client" // of the API server, as a client of API servers behind it
 	Admin               = "admin"              // of who may do everything
+	EtcdMember          = "etcd-member"        // of the member of etcd, for the other members and as a client of theirs
 )
 
 const serviceAccountFile = "sa.pem"
+
+func authorities() []string { return []string{ClusterAuthority, FrontProxyAuthority, EtcdAuthority} }
+
+// Shared are the files that each member of a control plane has a copy of: the authorities, and the key of tokens.
+func Shared() []string {
+	var all []string
+	for _, name := range authorities() {
+		all = append(all, name+".pem")
+	}
+	return append(all, serviceAccountFile)
+}
 
 // Options is what certificates are made for.
 type Options struct {
@@ -62,23 +75,28 @@ type Options struct {
 type leaf struct {
 	name, authority string
 	subject         pkix.Name
-	usage           x509.ExtKeyUsage
+	usage           []x509.ExtKeyUsage
 }
 
+// serves says whether the certificate is for the hosts.
+func (l leaf) serves() bool { return slices.Contains(l.usage, x509.ExtKeyUsageServerAuth) }
+
 func leaves() []leaf {
+	server, client := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return []leaf{
-		{Serving, ClusterAuthority, pkix.Name{CommonName: "kube-apiserver"}, x509.ExtKeyUsageServerAuth},
+		{Serving, ClusterAuthority, pkix.Name{CommonName: "kube-apiserver"}, server},
 		{
 			Kubelet, ClusterAuthority,
 			pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}},
-			x509.ExtKeyUsageClientAuth,
+			client,
 		},
-		{FrontProxy, FrontProxyAuthority, pkix.Name{CommonName: "front-proxy-client"}, x509.ExtKeyUsageClientAuth},
+		{FrontProxy, FrontProxyAuthority, pkix.Name{CommonName: "front-proxy-client"}, client},
 		{
 			Admin, ClusterAuthority,
 			pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
-			x509.ExtKeyUsageClientAuth,
+			client,
 		},
+		{EtcdMember, EtcdAuthority, pkix.Name{CommonName: "etcd-member"}, slices.Concat(server, client)},
 	}
 }
 
@@ -99,7 +117,7 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
-	for _, name := range []string{ClusterAuthority, FrontProxyAuthority} {
+	for _, name := range authorities() {
 		if err := s.ensureAuthority(name); err != nil {
 			return nil, err
 		}
@@ -202,7 +220,9 @@ func (s *Store) due(l leaf, authority *x509.Certificate) (string, error) {
 		return "it is about to end", nil
 	case now.Before(p.cert.NotBefore):
 		return "it is not valid yet", nil
-	case l.usage == x509.ExtKeyUsageServerAuth:
+	case l.name == Serving && (p.issuer == nil || !p.issuer.Equal(authority)):
+		return "its authority is not beside it", nil
+	case l.serves():
 		for _, h := range s.opts.Hosts {
 			if p.cert.VerifyHostname(h) != nil {
 				return "it is not for " + h, nil
@@ -248,7 +268,9 @@ func (s *Store) makeAuthority(name string) (pair, error) {
 		return pair{}, err
 	}
 	now := s.opts.Now()
-	common := map[string]string{ClusterAuthority: "kubernetes", FrontProxyAuthority: "kubernetes-front-proxy"}[name]
+	common := map[string]string{
+		ClusterAuthority: "kubernetes", FrontProxyAuthority: "kubernetes-front-proxy", EtcdAuthority: "etcd",
+	}[name]
 	cert, err := sign(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: common},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
@@ -258,7 +280,7 @@ func (s *Store) makeAuthority(name string) (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
-	p := pair{cert, key}
+	p := pair{cert: cert, key: key}
 	return p, p.write(s.Path(name))
 }
 
@@ -270,12 +292,12 @@ func (s *Store) sign(l leaf, by pair) (pair, error) {
 	now := s.opts.Now()
 	template := &x509.Certificate{
 		Subject: l.subject, NotBefore: now.Add(-skew), NotAfter: now.Add(leafLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{l.usage}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: l.usage, BasicConstraintsValid: true,
 	}
 	if template.NotAfter.After(by.cert.NotAfter) {
 		template.NotAfter = by.cert.NotAfter
 	}
-	if l.usage == x509.ExtKeyUsageServerAuth {
+	if l.serves() {
 		for _, h := range s.opts.Hosts {
 			if ip := net.ParseIP(h); ip != nil {
 				template.IPAddresses = append(template.IPAddresses, ip)
@@ -285,7 +307,12 @@ func (s *Store) sign(l leaf, by pair) (pair, error) {
 		}
 	}
 	cert, err := sign(template, by.cert, key.Public(), by.key)
-	return pair{cert, key}, err
+	p := pair{cert: cert, key: key}
+	if l.name == Serving {
+		// Who is to join sees the authority in the handshake, and knows it by its hash.
+		p.issuer = by.cert
+	}
+	return p, err
 }
 
 func (s *Store) ensureServiceAccountKey() error {
@@ -319,7 +346,10 @@ type Entry struct {
 // List reads the certificates of a directory and changes nothing.
 func List(dir string) []Entry {
 	s := &Store{dir: dir}
-	all := []Entry{{Name: ClusterAuthority}, {Name: FrontProxyAuthority}}
+	var all []Entry
+	for _, name := range authorities() {
+		all = append(all, Entry{Name: name})
+	}
 	for _, l := range leaves() {
 		all = append(all, Entry{Name: l.name, Authority: l.authority})
 	}

@@ -64,7 +64,7 @@ func TestChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{l.usage}}); err != nil {
+		if _, err := p.cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: l.usage}); err != nil {
 			t.Errorf("%s: %v", l.name, err)
 		}
 		if info, err := os.Stat(s.Path(l.name)); err != nil || info.Mode().Perm() != 0o600 {
