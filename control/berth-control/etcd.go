@@ -88,8 +88,8 @@ func etcdRemove(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 	if err != nil {
 		return fmt.Errorf("read ID %q of a member: it is one that berth-control etcd members lists", args[0])
 	}
-	if _, err := client.MemberRemove(ctx, id); err != nil {
-		return fmt.Errorf("remove member %x: %w", id, err)
+	if err := etcd.Remove(ctx, client, id); err != nil {
+		return err
 	}
 	fmt.Fprintf(c.OutOrStdout(), "member %x is removed\n", id)
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,6 +91,8 @@ type serving struct {
 	Port int `json:"port"`
 	// Reach is the address by which others reach it: the one it listens on, or the advertised one if it listens on all.
 	Reach string `json:"reach"`
+	// Local is the address by which this machine does; empty: the loopback.
+	Local string `json:"local,omitempty"`
 }
 
 func serve(ctx context.Context, d data, f *serveFlags) error {
@@ -131,7 +134,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := writeAdmin(d, store, serving{port, reach(f.bind, advertise)}); err != nil {
+	if err := writeAdmin(d, store, serving{port, reach(f.bind, advertise), local(f.bind)}); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
@@ -263,11 +266,14 @@ func advertised(f *serveFlags) (netip.Addr, error) {
 }
 
 // reach is the address by which a server is reached that listens on bind.
-func reach(bind string, advertise netip.Addr) string {
+func reach(bind string, advertise netip.Addr) string { return cmp.Or(local(bind), advertise.String()) }
+
+// local is the address that a server listens on, if it is not all.
+func local(bind string) string {
 	if a, err := netip.ParseAddr(bind); err == nil && !a.IsUnspecified() {
 		return a.String()
 	}
-	return advertise.String()
+	return ""
 }
 
 // hosts are the names and addresses that the API server is reached by.
@@ -282,8 +288,10 @@ func hosts(f *serveFlags, advertise netip.Addr, ranges []netip.Prefix) []string 
 	if name, err := os.Hostname(); err == nil {
 		all = append(all, name)
 	}
-	if f.member.Address != "" {
-		all = append(all, f.member.Address)
+	for _, a := range []string{local(f.bind), f.member.Address} {
+		if a != "" {
+			all = append(all, a)
+		}
 	}
 	return append(all, f.names...)
 }
@@ -297,7 +305,7 @@ func writeAdmin(d data, store *pki.Store, s serving) error {
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	config, err := kubeconfig(d, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)), store.Path(pki.Admin))
+	config, err := kubeconfig(d, "https://"+net.JoinHostPort(cmp.Or(s.Local, "127.0.0.1"), strconv.Itoa(s.Port)), store.Path(pki.Admin))
 	if err == nil {
 		err = atomicfile.WriteSynced(d.kubeconfig(), config, 0o600)
 	}

@@ -74,17 +74,36 @@ func enlist(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	defer client.Close()
-	for {
-		members, err := add(ctx, client, o)
-		if err == nil {
-			return initial(members, o), nil
+	var members []*etcdserverpb.Member
+	err = patiently(ctx, func() error {
+		members, err = add(ctx, client, o)
+		return err
+	})
+	return initial(members, o), err
+}
+
+// Remove takes a member away. The others may refuse that for some seconds after one of them has come back.
+func Remove(ctx context.Context, client *clientv3.Client, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, enlistTimeout)
+	defer cancel()
+	return patiently(ctx, func() error {
+		if _, err := client.MemberRemove(ctx, id); err != nil {
+			return fmt.Errorf("remove member %x: %w", id, err)
 		}
+		return nil
+	})
+}
+
+// patiently does what the members may refuse for now, until they do not.
+func patiently(ctx context.Context, do func() error) error {
+	for {
+		err := do()
 		if !passing(err) {
-			return "", err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("add member: not within %s: %w", enlistTimeout, err)
+			return fmt.Errorf("not within %s: %w", enlistTimeout, err)
 		case <-time.After(againAfter):
 		}
 	}

@@ -71,11 +71,17 @@ func start(t *testing.T, dir string) *plane {
 // startAt is start with a port, and further flags.
 func startAt(t *testing.T, dir, port string, flags ...string) *plane {
 	t.Helper()
+	return startOn(t, dir, "127.0.0.1", port, flags...)
+}
+
+// startOn is startAt with an address.
+func startOn(t *testing.T, dir, address, port string, flags ...string) *plane {
+	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
 	p := &plane{dir: dir, output: &said{}, ended: make(chan struct{})}
-	args := append([]string{"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", port}, flags...)
+	args := append([]string{"serve", "--data-dir", dir, "--bind", address, "--port", port}, flags...)
 	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
 	p.cmd.Stderr = p.output
 	if err := p.cmd.Start(); err != nil {
@@ -113,7 +119,10 @@ func (p *plane) ready(t *testing.T) {
 			t.Fatalf("the control plane has ended:\n%s", p.output)
 		default:
 		}
-		var state struct{ Port int }
+		var state struct {
+			Port  int
+			Local string
+		}
 		text, err := os.ReadFile(filepath.Join(p.dir, "serving.json"))
 		if err == nil {
 			err = json.Unmarshal(text, &state)
@@ -121,7 +130,7 @@ func (p *plane) ready(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		answer, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/readyz", state.Port))
+		answer, err := client.Get(fmt.Sprintf("https://%s:%d/readyz", state.Local, state.Port))
 		if err != nil {
 			return err
 		}
