@@ -33,11 +33,14 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	basecompatibility "k8s.io/component-base/compatibility"
+	componenttracing "k8s.io/component-base/tracing"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 
+	"github.com/berth-node/berth/control/apiserver/audit"
 	"github.com/berth-node/berth/control/apiserver/auth"
 	"github.com/berth-node/berth/control/apiserver/openapi"
 	"github.com/berth-node/berth/control/apiserver/scheme"
+	"github.com/berth-node/berth/control/apiserver/tracing"
 	"github.com/berth-node/berth/control/pki"
 )
 
@@ -58,6 +61,8 @@ type Options struct {
 	AuthenticationConfiguration, AuthorizationConfiguration string
 	// EncryptionConfiguration is a file of apiserver.config.k8s.io; empty: objects are stored as they are.
 	EncryptionConfiguration string
+	Audit                   audit.Audit
+	Tracing                 *tracing.Provider // nil: none
 	Log                     *slog.Logger
 }
 
@@ -104,6 +109,7 @@ func newShared(ctx context.Context, o Options) (*shared, error) {
 	if err := s.serve(); err != nil {
 		return nil, err
 	}
+	s.watch()
 	if err := s.describe(); err != nil {
 		return nil, err
 	}
@@ -176,6 +182,16 @@ func (s *shared) serve() error {
 	client.QPS = -1 // priority and fairness holds back who has to be
 	s.config.LoopbackClientConfig = client
 	return nil
+}
+
+// watch has requests told of, and their spans sent.
+func (s *shared) watch() {
+	c := s.config
+	c.AuditPolicyRuleEvaluator, c.AuditBackend = s.options.Audit.Rules, s.options.Audit.Backend
+	if spans := s.options.Tracing; spans != nil {
+		c.TracerProvider = spans
+		c.LoopbackClientConfig.Wrap(componenttracing.WrapperFor(spans))
+	}
 }
 
 // describe makes what OpenAPI is built of when it is asked for.

@@ -22,6 +22,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/apiserver"
+	"github.com/berth-node/berth/control/apiserver/audit"
+	"github.com/berth-node/berth/control/apiserver/tracing"
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -41,6 +43,7 @@ type serveFlags struct {
 	encryption, kubeletCA, logLevel      string
 	snapshots                            snapshotFlags
 	member                               member
+	watch                                watchFlags
 }
 
 func newServe(d *data) *cobra.Command {
@@ -60,6 +63,9 @@ With --peer-address other machines may become members of the control plane (bert
 the command for them). Of three members any one may be lost. The address is kept, for the next start.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.snapshots.check(c.Flags(), len(f.etcd.Endpoints) > 0); err != nil {
+				return err
+			}
+			if err := f.watch.check(c.Flags()); err != nil {
 				return err
 			}
 			return serve(c.Context(), *d, f)
@@ -82,6 +88,7 @@ the command for them). Of three members any one may be lost. The address is kept
 	p.StringVar(&f.kubeletCA, "kubelet-certificate-authority", "", "file of the authorities of kubelets' certificates; not verified, if empty")
 	f.snapshots.add(p)
 	f.member.bind(p, "address of this machine by which other members of the control plane reach it; as before, if empty")
+	f.watch.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -106,6 +113,14 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 		return err
 	}
 	advertise, err := advertised(f)
+	if err != nil {
+		return err
+	}
+	told, err := audit.New(f.watch.audit, log)
+	if err != nil {
+		return err
+	}
+	spans, err := tracing.New(ctx, f.watch.tracing, log)
 	if err != nil {
 		return err
 	}
@@ -143,13 +158,14 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, log, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
-		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets, Log: log,
+		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets,
+		Audit: told, Tracing: spans, Log: log,
 	})
 }
 
 // run runs etcd, and the API server on it. They stop in reverse.
 func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserver.Options) error {
-	client, failed, stop, err := connect(ctx, d, f, o.PKI, log)
+	client, failed, stop, err := connect(ctx, d, f, o, log)
 	if err != nil {
 		return err
 	}
@@ -185,19 +201,19 @@ func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserv
 }
 
 // connect connects to the user's own etcd, or starts one.
-func connect(ctx context.Context, d data, f *serveFlags, store *pki.Store, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
+func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, log *slog.Logger) (*clientv3.Client, <-chan error, func(), error) {
 	servers, stopMember := f.etcd, func() {}
 	var failed <-chan error
 	if len(servers.Endpoints) == 0 {
 		member, err := etcd.Start(ctx, etcd.Options{
-			Dir: d.etcd(), RunDir: d.run(), Name: f.member.Name, Peering: f.member.peering(store), Join: f.member.Join, Log: log,
+			Dir: d.etcd(), RunDir: d.run(), Name: f.member.Name, Peering: f.member.peering(o.PKI), Join: f.member.Join, Log: log,
 		})
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		servers, failed, stopMember = etcd.Servers{Endpoints: []string{member.Endpoint()}}, member.Failed(), member.Stop
 	}
-	client, err := etcd.Connect(servers, log)
+	client, err := etcd.Connect(servers, log, o.Tracing.DialOptions()...)
 	if err != nil {
 		stopMember()
 		return nil, nil, nil, err

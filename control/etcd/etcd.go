@@ -229,7 +229,7 @@ type Servers struct {
 }
 
 // Connect makes a client. It does not wait for the servers: each call has a deadline of its own.
-func Connect(s Servers, log *slog.Logger) (*clientv3.Client, error) {
+func Connect(s Servers, log *slog.Logger, dial ...grpc.DialOption) (*clientv3.Client, error) {
 	if len(s.Endpoints) == 0 {
 		return nil, errors.New("connect to etcd: no endpoints")
 	}
@@ -237,7 +237,7 @@ func Connect(s Servers, log *slog.Logger) (*clientv3.Client, error) {
 		Endpoints: s.Endpoints, DialTimeout: dialTimeout,
 		DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second,
 		MaxCallSendMsgSize: maxRequest, MaxCallRecvMsgSize: 1<<31 - 1, // a list is one answer
-		DialOptions: []grpc.DialOption{grpc.WithDisableServiceConfig()},
+		DialOptions: append([]grpc.DialOption{grpc.WithDisableServiceConfig()}, dial...),
 		Logger:      newZap(log),
 	}
 	if s.CAFile+s.CertFile+s.KeyFile != "" {

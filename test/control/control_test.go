@@ -77,13 +77,22 @@ func startAt(t *testing.T, dir, port string, flags ...string) *plane {
 // startOn is startAt with an address.
 func startOn(t *testing.T, dir, address, port string, flags ...string) *plane {
 	t.Helper()
+	return startWith(t, dir, nil, append([]string{"--bind", address, "--port", port}, flags...)...)
+}
+
+// startWith is start with flags, and a file for its standard output.
+func startWith(t *testing.T, dir string, stdout *os.File, flags ...string) *plane {
+	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
 	p := &plane{dir: dir, output: &said{}, ended: make(chan struct{})}
-	args := append([]string{"serve", "--data-dir", dir, "--bind", address, "--port", port}, flags...)
+	args := append([]string{"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--port", "0"}, flags...)
 	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
 	p.cmd.Stderr = p.output
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
