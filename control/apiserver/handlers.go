@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,10 +69,8 @@ func (s *shared) openID(server *genericapiserver.GenericAPIServer) {
 		}))
 	}
 	serve("/openid/v1/jwks", "application/jwk-set+json", s.auth.JWKS)
-	port := s.options.Listener.Addr().(*net.TCPAddr).Port
-	address := net.JoinHostPort(s.options.Advertise.String(), strconv.Itoa(port))
 	serve("/.well-known/openid-configuration", "application/json", func() ([]byte, error) {
-		return s.auth.OpenIDMetadata(address)
+		return s.auth.OpenIDMetadata(s.servers.self.String())
 	})
 }
 

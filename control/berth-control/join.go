@@ -24,7 +24,6 @@ import (
 
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
-	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 // joinTimeout bounds each question to the member that is joined.
@@ -70,10 +69,7 @@ func join(ctx context.Context, d data, server string, f *joinFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
-	}
-	unlock, err := lock(d.lock())
+	unlock, err := d.take()
 	if err != nil {
 		return err
 	}

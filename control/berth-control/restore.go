@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/control/etcd"
-	"github.com/berth-node/berth/internal/atomicfile"
 )
 
 func newRestore(d *data) *cobra.Command {
@@ -34,10 +33,7 @@ func restore(c *cobra.Command, d data, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
-	}
-	unlock, err := lock(d.lock())
+	unlock, err := d.take()
 	if err != nil {
 		return fmt.Errorf("restore etcd: nothing is changed while a server runs, stop it first: %w", err)
 	}

@@ -124,10 +124,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
-	}
-	unlock, err := lock(d.lock())
+	unlock, err := d.take()
 	if err != nil {
 		return err
 	}
@@ -226,16 +223,20 @@ func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, lo
 	}, nil
 }
 
-// lock keeps a second control plane away from the directory. The kernel gives it back when this process ends.
-func lock(path string) (func(), error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+// take makes the data directory, if there is none, and keeps everybody else away from it. The kernel gives it back when
+// this process ends.
+func (d data) take() (func(), error) {
+	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	f, err := os.OpenFile(d.lock(), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock data directory: another berth-control has it (%s)", path)
+			return nil, fmt.Errorf("lock data directory: another berth-control has it (%s)", d.lock())
 		}
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}

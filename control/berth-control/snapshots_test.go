@@ -3,7 +3,6 @@ package main
 import (
 	"io"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +59,7 @@ func TestSnapshotFlags(t *testing.T) {
 // TestRestoreWhileItServes has the command keep its hands off a directory that somebody has.
 func TestRestoreWhileItServes(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lock(filepath.Join(dir, "lock"))
+	unlock, err := data{dir}.take()
 	if err != nil {
 		t.Fatal(err)
 	}
