@@ -108,6 +108,9 @@ func openRuntime(ctx context.Context, o opening) (*runtime, error) {
 	if o.Endpoint != "" {
 		return another(o)
 	}
+	if o.Joined() {
+		return embedded(ctx, o, config.Member)
+	}
 	return embedded(ctx, o, config.Alone)
 }
 

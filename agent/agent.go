@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/api/server"
 	"github.com/berth-node/berth/agent/api/socket"
+	"github.com/berth-node/berth/agent/cluster"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/desired"
@@ -72,13 +73,10 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// cluster says whether the node has an API server, whose static pods are what it runs as itself.
-func (c *Config) cluster() bool { return c.Kubeconfig != "" }
-
 // drivers is [Config.CSI]; of a node of a cluster, where it is deployed as other drivers are, without the agent's own.
 func (c *Config) drivers() config.CSI {
 	out := c.CSI
-	out.Local.On = out.Local.On && !c.cluster()
+	out.Local.On = out.Local.On && !c.Joined()
 	return out
 }
 
@@ -96,14 +94,20 @@ type Agent struct {
 	synced    atomic.Bool
 	read      chan struct{} // closed when synced
 	stats     *stats.Collector
-	probed    *metrics.Probes
+	counted   counted
 	room      room
-	work      *metrics.Work
 	server    atomic.Pointer[server.Server] // nil before it serves
 	authority *pki.Authority                // nil: certificates are somebody else's
+	cluster   *cluster.Client               // nil: the node is its own
 	evictions evictions
 	kills     *kills.Keeper
 	groups    *os.File // locked as long as the agent lives
+}
+
+// counted is what of the agent's work metrics tell.
+type counted struct {
+	probes *metrics.Probes
+	work   *metrics.Work
 }
 
 // managers have what pods are given of the node for themselves.
@@ -127,7 +131,7 @@ func New(c Config) (*Agent, error) {
 	}
 	c.Runtime = intercept.Runtime(c.Runtime, work.Call, intercept.Log(c.Log, "runtime was called"))
 	a := &Agent{
-		cfg: c, log: c.Log, probed: metrics.NewProbes(), work: work, read: make(chan struct{}),
+		cfg: c, log: c.Log, counted: counted{metrics.NewProbes(), work}, read: make(chan struct{}),
 	}
 	a.room.read = a.read
 	memory, err := hostMemory()
@@ -139,6 +143,13 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.tree = tree
+	if c.Joined() {
+		if a.cluster, err = cluster.Open(cluster.Config{
+			Kubeconfig: c.Kubeconfig, ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst,
+		}); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.open(h, div, memory); err != nil {
 		if a.groups != nil {
 			a.groups.Close()
@@ -172,7 +183,7 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 		RootDir: c.RootDir, Groups: kills.Tree{Pods: a.tree, All: h}, Pods: a.pods.List, Watch: a.pods.Watch, Read: a.read,
 		Node: a.evictions.figures, Events: a.events, Log: a.log,
 	})
-	if a.authority, err = server.OpenAuthority(c.Server); err != nil {
+	if a.authority, err = server.OpenAuthority(c.Server, c.Joined()); err != nil {
 		return err
 	}
 	if a.manifests, err = openManifests(&c, a.pods.List, a.events); err != nil {
@@ -255,12 +266,12 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	}
 	a.pods, err = pod.New(pod.Config{
 		Runtime: freeingRuntime{c.Runtime, a.room.free, a.log}, Objects: objects,
-		Cgroups: intercept.Cgroups(groups, a.work.Group, intercept.Log(c.Log, "cgroup was changed")),
+		Cgroups: intercept.Cgroups(groups, a.counted.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volumes,
 		Node: pod.NodeConfig{
 			Name: c.NodeName, Labels: labels, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
-			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.cluster()},
+			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
 		Given:    given,
 		Images:   pod.ImageConfig{Credentials: credentials, Pulled: pulled, Room: a.room.freeIfFull},
@@ -268,7 +279,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
 		RootDir:  c.RootDir, LogDir: c.LogDir,
 		Backoff: plan.Delays{Initial: c.BackoffInitial, Max: c.BackoffMax}, MaxParallelStarts: parallel,
-		Observers: pod.Observers{Probes: a.probed, Work: a.work}, Events: a.events, Log: c.Log,
+		Observers: pod.Observers{Probes: a.counted.probes, Work: a.counted.work}, Events: a.events, Log: c.Log,
 	})
 	if err != nil {
 		return err

@@ -80,7 +80,7 @@ type evictable struct {
 func evictionRules(c *Config, groups *cgroups.Hierarchy) kube.Evicts {
 	kubelet := c.Evict.MemoryAvailable == config.MemoryKubelet
 	swap := c.Resources.Swap == string(kube.LimitedSwap) && groups.Mode() == cgroups.Unified
-	return kube.Evicts{WorkingSet: kubelet, Swap: swap && !kubelet, SparesStatic: c.cluster()}
+	return kube.Evicts{WorkingSet: kubelet, Swap: swap && !kubelet, SparesStatic: c.Joined()}
 }
 
 // openEviction puts together what pods are evicted by. The pods are there already.
@@ -102,7 +102,7 @@ func openEviction(c *Config, of evictable) (evictions, error) {
 	images, group := imageDir(c), of.tree.ClassPath(corev1.PodQOSGuaranteed)
 	node := pressure.New(pressure.Config{
 		Pods: pods, Groups: podGroups{of.tree, memory}, Dead: pod.NewPruner(of.pods), Images: of.images, Events: of.events,
-		Again: pods.Again, Cluster: c.cluster(), RootDir: c.RootDir, ImageDir: images,
+		Again: pods.Again, Cluster: c.Joined(), RootDir: c.RootDir, ImageDir: images,
 		File: filepath.Join(c.RootDir, evictionsFile), Held: filepath.Join(c.RootDir, conditionsFile),
 		Transition: policy.Transition, Log: c.Log,
 	})

@@ -28,7 +28,7 @@ func (a *Agent) collector(h *cgroups.Hierarchy, memory int64) *stats.Collector {
 func (a *Agent) metrics() map[string]prometheus.Gatherer {
 	return map[string]prometheus.Gatherer{
 		"/metrics": a.ownMetrics(), "/metrics/resource": a.stats.Resource(),
-		"/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version), "/metrics/probes": a.probed.Registry(),
+		"/metrics/cadvisor": a.stats.Cadvisor(a.cfg.Version), "/metrics/probes": a.counted.probes.Registry(),
 	}
 }
 
@@ -64,7 +64,7 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	})
 	name.Set(1)
 	r.MustRegister(info, name, metrics.Build())
-	r.MustRegister(a.work.Collectors()...)
+	r.MustRegister(a.counted.work.Collectors()...)
 	r.MustRegister(a.managers.devices.Collectors()...)
 	r.MustRegister(a.managers.claims.Collectors()...)
 	r.MustRegister(a.managers.csi.drivers.Collectors()...)

@@ -15,9 +15,13 @@ const checkpointDir = "checkpoints"
 
 // listen opens what the API is served on.
 func (a *Agent) listen(ctx context.Context) (*server.Server, error) {
-	return server.Open(ctx, server.Config{
+	c := server.Config{
 		Server: a.cfg.Server, RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Addresses: nodeIPs, Authority: a.authority, Log: a.log,
-	}, api.New(a.apiConfig()))
+	}
+	if a.cluster != nil {
+		c.Cluster = a.cluster.Config()
+	}
+	return server.Open(ctx, c, api.New(a.apiConfig()))
 }
 
 // Reload takes over what can change while the agent runs: who may do what.
@@ -45,7 +49,7 @@ func (a *Agent) apiConfig() api.Config {
 	if a.cfg.SystemLogs {
 		c.SystemLogs = "/var/log"
 	}
-	if a.authority != nil && a.cfg.Kubeconfig == "" {
+	if a.authority != nil && a.cluster == nil {
 		c.Authority = a.authority
 	}
 	return c

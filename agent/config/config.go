@@ -80,11 +80,11 @@ type Config struct {
 	CredentialConfig string // image credential providers; "" = none
 	CredentialBinDir string
 
-	BackoffInitial time.Duration
-	BackoffMax     time.Duration
+	Backoff
 
 	Managers
 	Server
+	Cluster
 	Pods
 	CSI CSI
 	Shutdown
@@ -92,6 +92,12 @@ type Config struct {
 	Dead    collect.Policy // which dead containers are kept for their logs
 
 	Logging
+}
+
+// Backoff is how long a failed container waits for its next start.
+type Backoff struct {
+	BackoffInitial time.Duration
+	BackoffMax     time.Duration
 }
 
 // Logging is how the program itself logs.
@@ -160,18 +166,18 @@ func Default() Config {
 			LogMaxFiles:      5,
 			LogInterval:      10 * time.Second,
 		},
-		Resources:      defaultResources(),
-		Manifests:      Manifests{ManifestDir: "/etc/berth/manifests"},
-		CRISocket:      CRISocketName,
-		BackoffInitial: 10 * time.Second,
-		BackoffMax:     5 * time.Minute,
-		Managers:       defaultManagers(),
-		ImageGC:        defaultImageGC(),
-		Dead:           collect.Default(),
-		Server:         defaultServer(),
-		Pods:           Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local", Verify: pulled.DefaultKind},
-		CSI:            CSI{Grace: 12 * time.Hour, Local: LocalCSI{On: true, Overcommit: 1, ThinPool: "berth"}},
-		Logging:        Logging{Level: slog.LevelInfo, Format: "text"},
+		Resources: defaultResources(),
+		Manifests: Manifests{ManifestDir: "/etc/berth/manifests"},
+		CRISocket: CRISocketName,
+		Backoff:   Backoff{BackoffInitial: 10 * time.Second, BackoffMax: 5 * time.Minute},
+		Managers:  defaultManagers(),
+		ImageGC:   defaultImageGC(),
+		Dead:      collect.Default(),
+		Server:    defaultServer(),
+		Cluster:   defaultCluster(),
+		Pods:      Pods{ResolvConf: "/etc/resolv.conf", ClusterDomain: "cluster.local", Verify: pulled.DefaultKind},
+		CSI:       CSI{Grace: 12 * time.Hour, Local: LocalCSI{On: true, Overcommit: 1, ThinPool: "berth"}},
+		Logging:   Logging{Level: slog.LevelInfo, Format: "text"},
 	}
 }
 
@@ -304,10 +310,22 @@ func (c *Config) Complete() error {
 	_, pins := c.Pinning()
 	_, labels := c.Labels()
 	_, periods := c.Periods()
-	errs = append(errs, pins, labels, periods, c.Server.Complete(c.RootDir), c.Pods.Complete(), c.CSI.Complete(),
+	errs = append(errs, pins, labels, periods, c.completeCluster(), c.Server.Complete(c.RootDir), c.Pods.Complete(), c.CSI.Complete(),
 		c.completeCredentials(),
 		c.Logging.Validate())
 	return errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...)
+}
+
+// completeCluster has a node of a cluster serve its API where the API server asks for it.
+func (c *Config) completeCluster() error {
+	err := c.Cluster.complete()
+	if !c.Joined() {
+		return err
+	}
+	if c.Port == 0 {
+		c.Port = DefaultPort
+	}
+	return errors.Join(err, checkLabels(c.NodeLabels))
 }
 
 func (c *Config) completeCredentials() error {

@@ -83,6 +83,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.BackoffMax, "backoff-max", c.BackoffMax, "longest delay before a failed container is started again")
 	c.Managers.AddFlags(fs)
 	c.Server.AddFlags(fs)
+	c.Cluster.AddFlags(fs)
 	c.Pods.AddFlags(fs)
 	c.CSI.AddFlags(fs)
 	c.Shutdown.AddFlags(fs)

@@ -69,8 +69,8 @@ reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
 		!strings.Contains(err.Error(), "somewhere") {
 		t.Errorf("bad value: %v", err)
 	}
-	if l, err = loadFile(t, kubeletDoc+"nodeStatusMaxImages: 5\nregistryBurst: 4\npodsPerCore: 4\n"); err != nil ||
-		!strings.Contains(l.Warning(), "nodeStatusMaxImages: ") || !strings.Contains(l.Warning(), "registryBurst: ") ||
+	if l, err = loadFile(t, kubeletDoc+"registryPullQPS: 5\nregistryBurst: 4\npodsPerCore: 4\n"); err != nil ||
+		!strings.Contains(l.Warning(), "registryPullQPS: ") || !strings.Contains(l.Warning(), "registryBurst: ") ||
 		l.PodsPerCore != 4 {
 		t.Errorf("%q, %v", l.Warning(), err)
 	}

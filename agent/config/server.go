@@ -34,7 +34,6 @@ type Server struct {
 	TLSCurves       []int32
 	ClientCAFile    string
 	TokenFile       string
-	Kubeconfig      string // of the API server that is asked about tokens and rights; "": nobody is asked
 	Anonymous       bool
 	TokenWebhook    bool
 	TokenTTL        time.Duration
@@ -96,8 +95,6 @@ func (s *Server) AddFlags(fs *pflag.FlagSet) {
 			"too")
 	fs.StringVar(&s.TokenFile, "token-auth-file", s.TokenFile,
 		`bearer tokens, lines of token,user,uid,"group1,group2"; of mode 0600, read again when replaced`)
-	fs.StringVar(&s.Kubeconfig, "kubeconfig", s.Kubeconfig,
-		"API server that is asked who has a token and who may do what (empty: --token-auth-file and --api-allow say)")
 	fs.BoolVar(&s.Anonymous, "anonymous-auth", s.Anonymous,
 		"take requests without credentials for those of system:anonymous")
 	fs.BoolVar(&s.TokenWebhook, "authentication-token-webhook", s.TokenWebhook, "with --kubeconfig, ask for tokens")
@@ -123,7 +120,7 @@ func (s *Server) Complete(rootDir string) error {
 	var errs []error
 	for flag, p := range map[string]*string{
 		"tls-cert-file": &s.TLSCertFile, "tls-private-key-file": &s.TLSKeyFile, "client-ca-file": &s.ClientCAFile,
-		"token-auth-file": &s.TokenFile, "kubeconfig": &s.Kubeconfig, "cert-dir": &s.CertDir,
+		"token-auth-file": &s.TokenFile, "cert-dir": &s.CertDir,
 	} {
 		if *p != "" {
 			errs = append(errs, absolute(flag, p))

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-node/berth/agent/api"
 	"github.com/berth-node/berth/agent/api/access"
@@ -33,7 +33,9 @@ type Config struct {
 	NodeName  string
 	Addresses func() []string // of the node
 	Authority *pki.Authority  // nil: an API server's authority is the only one
-	Log       *slog.Logger
+	// Cluster is how the API server is asked who has a token and who may do what; nil: there is none.
+	Cluster *rest.Config
+	Log     *slog.Logger
 }
 
 // Server is the API as it is served to others: on the socket for root, and on ports where they are given.
@@ -66,8 +68,8 @@ const (
 )
 
 // OpenAuthority opens the node's own authority, which is needed where nobody else has certificates for HTTPS.
-func OpenAuthority(c config.Server) (*pki.Authority, error) {
-	if !c.Enabled || c.Port == 0 || c.Kubeconfig != "" && c.TLSCertFile != "" {
+func OpenAuthority(c config.Server, joined bool) (*pki.Authority, error) {
+	if !c.Enabled || c.Port == 0 || joined && c.TLSCertFile != "" {
 		return nil, nil
 	}
 	return pki.Open(c.CertDir)
@@ -165,7 +167,7 @@ func (s *Server) guard(next access.Routes) (http.Handler, error) {
 		g.Authenticators = append(g.Authenticators, access.TokenFile{Get: s.tokens.Get})
 	}
 	var hook *access.Webhook
-	if c.Kubeconfig != "" {
+	if c.Cluster != nil {
 		if hook, err = s.webhook(); err != nil {
 			return nil, err
 		}
@@ -190,12 +192,8 @@ func (s *Server) guard(next access.Routes) (http.Handler, error) {
 }
 
 func (s *Server) webhook() (*access.Webhook, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", s.cfg.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read --kubeconfig: %w", err)
-	}
 	return access.NewWebhook(access.WebhookConfig{
-		API: cfg, NodeName: s.cfg.NodeName, TokenTTL: s.cfg.TokenTTL, AllowedTTL: s.cfg.AllowedTTL, ForbiddenTTL: s.cfg.ForbiddenTTL,
+		API: s.cfg.Cluster, NodeName: s.cfg.NodeName, TokenTTL: s.cfg.TokenTTL, AllowedTTL: s.cfg.AllowedTTL, ForbiddenTTL: s.cfg.ForbiddenTTL,
 	})
 }
 
@@ -218,7 +216,7 @@ func (s *Server) roots() *x509.CertPool {
 	if s.clients != nil {
 		certs = append(certs, s.clients.Get()...)
 	}
-	if s.cfg.Authority != nil && s.cfg.Kubeconfig == "" {
+	if s.cfg.Authority != nil && s.cfg.Cluster == nil {
 		certs = append(certs, s.cfg.Authority.Trusted()...)
 	}
 	if len(certs) == 0 {

@@ -24,11 +24,10 @@ type Field struct {
 
 // What many fields have in common.
 const (
-	forCluster = "is for a node of a cluster, which asks nothing here yet"
-	byEvent    = "nothing is polled: changes are heard of when they happen"
-	byUnit     = "is the service manager's, see 'berth unit'"
-	notYet     = "is not done yet"
-	legacy     = "does nothing in kubelet either"
+	byEvent = "nothing is polled: changes are heard of when they happen"
+	byUnit  = "is the service manager's, see 'berth unit'"
+	notYet  = "is not done yet"
+	legacy  = "does nothing in kubelet either"
 )
 
 func setting(path, flag string) Field { return Field{Path: path, Flag: flag} }
@@ -59,8 +58,8 @@ func serverFields() []Field {
 		setting("tlsCipherSuites", "tls-cipher-suites"),
 		setting("tlsCurvePreferences", "tls-curve-preferences"),
 		setting("tlsMinVersion", "tls-min-version"),
-		ignored("rotateCertificates", forCluster),
-		ignored("serverTLSBootstrap", "the serving certificate is a file's, or signed by the node's own authority"),
+		setting("rotateCertificates", "rotate-certificates"),
+		setting("serverTLSBootstrap", "rotate-server-certificates"),
 		setting("authentication.x509.clientCAFile", "client-ca-file"),
 		setting("authentication.webhook.enabled", "authentication-token-webhook"),
 		setting("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl"),
@@ -105,7 +104,7 @@ func podFields() []Field {
 			"each pod's keeper rotates its own logs; those of another runtime are rotated one after the other"),
 		setting("containerLogMonitorInterval", "log-monitor-interval"),
 		setting("crashLoopBackOff.maxContainerRestartPeriod", "backoff-max"),
-		ignored("configMapAndSecretChangeDetectionStrategy", forCluster),
+		ignored("configMapAndSecretChangeDetectionStrategy", "what pods refer to is watched", "Watch"),
 		setting("localStorageCapacityIsolation", "local-storage-capacity-isolation"),
 		ignored("userNamespaces.idsPerPod", "a pod has 65536 ids", "65536"),
 		ignored("volumePluginDir", "FlexVolume plugins are not called, CSI has replaced them"),
@@ -115,20 +114,20 @@ func podFields() []Field {
 
 func nodeFields() []Field {
 	return []Field{
-		ignored("eventRecordQPS", "events are kept in memory, none is left out"),
-		ignored("eventBurst", "events are kept in memory, none is left out"),
+		setting("eventRecordQPS", "event-qps"),
+		setting("eventBurst", "event-burst"),
 		ignored("oomScoreAdj", byUnit, "-999"),
-		ignored("nodeStatusUpdateFrequency", forCluster),
-		ignored("nodeStatusReportFrequency", forCluster),
-		ignored("nodeLeaseDurationSeconds", forCluster),
-		ignored("nodeStatusMaxImages", forCluster),
-		ignored("registerNode", forCluster),
-		ignored("registerWithTaints", forCluster),
-		ignored("providerID", forCluster),
-		ignored("contentType", forCluster),
-		ignored("kubeAPIQPS", forCluster),
-		ignored("kubeAPIBurst", forCluster),
-		ignored("enableControllerAttachDetach", forCluster),
+		ignored("nodeStatusUpdateFrequency", byEvent),
+		setting("nodeStatusReportFrequency", "node-status-report-frequency"),
+		converted("nodeLeaseDurationSeconds", "node-lease-duration", seconds),
+		setting("nodeStatusMaxImages", "node-status-max-images"),
+		setting("registerNode", "register-node"),
+		converted("registerWithTaints", "register-with-taints", taints),
+		setting("providerID", "provider-id"),
+		setting("contentType", "kube-api-content-type"),
+		setting("kubeAPIQPS", "kube-api-qps"),
+		setting("kubeAPIBurst", "kube-api-burst"),
+		ignored("enableControllerAttachDetach", "volumes are attached by the cluster's controllers, or the CSI driver", "true"),
 		setting("imageMinimumGCAge", "minimum-image-ttl-duration"),
 		setting("imageMaximumGCAge", "maximum-image-gc-age"),
 		setting("imageGCHighThresholdPercent", "image-gc-high-threshold"),
@@ -270,6 +269,26 @@ func oomGroup(value any) ([]string, error) {
 		return []string{"none"}, nil
 	}
 	return []string{"container"}, nil
+}
+
+func seconds(value any) ([]string, error) {
+	var n int64
+	if err := decode(value, &n); err != nil {
+		return nil, err
+	}
+	return []string{strconv.FormatInt(n, 10) + "s"}, nil
+}
+
+func taints(value any) ([]string, error) {
+	var list []struct{ Key, Value, Effect string }
+	if err := decode(value, &list); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range list {
+		out = append(out, t.Key+"="+t.Value+":"+t.Effect)
+	}
+	return out, nil
 }
 
 func thresholds(value any) ([]string, error) {
