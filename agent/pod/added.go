@@ -45,8 +45,9 @@ func (a *added) empty() bool { return len(a.EphemeralContainers) == 0 && len(a.C
 
 // addTo gives a pod the containers that were added to it.
 func (a *added) addTo(pod *corev1.Pod) *corev1.Pod {
-	if pod == nil || len(pod.Spec.EphemeralContainers) == len(a.EphemeralContainers) {
-		return pod // none is ever changed or taken away
+	// None is ever changed or taken away; those of a pod of an API server are in the pod.
+	if pod == nil || len(pod.Spec.EphemeralContainers) >= len(a.EphemeralContainers) {
+		return pod
 	}
 	out := *pod
 	out.Spec.EphemeralContainers = a.EphemeralContainers
@@ -187,6 +188,9 @@ func (n *node) add(uid types.UID, change func(*corev1.Pod, *added) error) (*core
 	switch {
 	case !ok || shown.UID != uid:
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod is not ready to be changed, try again"))
+	case !desired.RulesOf(shown).Manifest:
+		return nil, apierrors.NewForbidden(podResource, name,
+			errors.New("the pod is an API server's: ask that one (kubectl debug, kubectl patch --subresource=status)"))
 	case shown.DeletionTimestamp != nil:
 		return nil, apierrors.NewConflict(podResource, name, errors.New("the pod is being removed"))
 	case over(shown):

@@ -114,5 +114,5 @@ func (l *leftovers) endFound(ctx context.Context, uid types.UID) {
 		l.manager.log.Info("ending a pod that is not wanted any more", "pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
 	}
 	w := l.manager.workers.start(ctx, pod)
-	l.manager.workers.end(w)
+	l.manager.workers.end(w, spec.Grace(pod))
 }

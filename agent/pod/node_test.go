@@ -61,8 +61,15 @@ func onNode(t *testing.T, test func(n *testNode)) {
 // start starts the agent, with what is wanted now.
 func (n *testNode) start() {
 	n.t.Helper()
+	n.startWith(func(*Config) {})
+}
+
+// startWith starts it with a configuration that is changed first.
+func (n *testNode) startWith(change func(*Config)) {
+	n.t.Helper()
 	n.events = event.NewRing(event.Config{})
 	n.cfg.Events, n.cfg.TracerProvider, n.cfg.Statuses = event.NewRecorder("node", n.events), nil, nil
+	change(&n.cfg)
 	m, err := New(n.cfg)
 	if err != nil {
 		n.t.Fatal(err)
@@ -86,8 +93,13 @@ func (n *testNode) start() {
 
 func (n *testNode) restart() {
 	n.t.Helper()
+	n.restartWith(func(*Config) {})
+}
+
+func (n *testNode) restartWith(change func(*Config)) {
+	n.t.Helper()
 	n.stop()
-	n.start()
+	n.startWith(change)
 }
 
 func (n *testNode) apply(pods ...*corev1.Pod) {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
@@ -59,9 +60,7 @@ func (p *publisher) publish(d *plan.Decision) {
 		Sandbox: w.observer.seen.Sandbox(), Containers: w.observer.seen.Statuses(), Messages: w.observer.said,
 		Waiting: d.Waiting, Starting: starting, Probes: p.probeStates(), Devices: w.node.resources.health(w.pod), Claims: claimStatuses(w.pod), Ended: d.Over,
 	}
-	if p.last != nil {
-		in.Old = &p.last.Status
-	}
+	in.Old = p.before()
 	if w.observer.seen.Problem != "" {
 		in.Reason, in.Message = ReasonNotAnswering, w.observer.seen.Problem
 	}
@@ -81,7 +80,7 @@ func (p *publisher) publish(d *plan.Decision) {
 	if w.size.want != nil {
 		pod = *w.size.want
 	}
-	pod.Status = status.Build(in)
+	pod.Status = p.build(&in)
 	if w.fate.end != nil && !w.fate.end.Keep {
 		seconds := int64(w.fate.end.Grace / time.Second)
 		pod.DeletionTimestamp = new(metav1.NewTime(w.fate.end.Since.Add(w.fate.end.Grace).Truncate(time.Second)))
@@ -93,6 +92,29 @@ func (p *publisher) publish(d *plan.Decision) {
 	}
 	p.last = &pod
 	w.node.status.Put(&pod)
+}
+
+// before is what was said of the pod last: of one of an API server what that knows, when the agent has just started.
+func (p *publisher) before() *corev1.PodStatus {
+	switch w := p.worker; {
+	case p.last != nil:
+		return &p.last.Status
+	case !desired.RulesOf(w.pod).Manifest && w.pod.Status.StartTime != nil:
+		return &w.pod.Status
+	}
+	return nil
+}
+
+// build is the status of in. A final phase stays, with what was said of containers that are not there any more.
+func (p *publisher) build(in *status.Input) corev1.PodStatus {
+	final := p.worker.fate.final
+	if final == nil {
+		return status.Build(*in)
+	}
+	in.Shed, in.Failed, in.Reason, in.Message = true, final.Phase == corev1.PodFailed, final.Reason, final.Message
+	st := status.Build(*in)
+	st.Phase = final.Phase
+	return st
 }
 
 func (p *publisher) probeStates() map[string]status.Probes {

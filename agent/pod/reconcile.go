@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/admission"
+	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/status"
 )
 
@@ -21,6 +22,10 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	before := m.held[key]
 	delete(m.held, key)
 	delete(m.admitter.next, key)
+	if want.pod != nil && want.pod.DeletionTimestamp != nil {
+		m.endDeleted(ctx, key, want.pod)
+		return
+	}
 	ran := false
 	for uid, pod := range m.left.found {
 		if pod.Namespace != key.Namespace || pod.Name != key.Name {
@@ -53,7 +58,7 @@ func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 			w.mail.putOrder(order{pod: want.pod})
 			return
 		}
-		m.workers.end(w)
+		m.workers.end(w, spec.Grace(w.share.Pod))
 		waits = true
 	}
 	switch {
@@ -98,6 +103,10 @@ func (m *Manager) tryStart(
 ) {
 	pod := want.pod
 	if !ran && m.admitter.refused(want, key) {
+		return
+	}
+	if !ran && ended(pod) {
+		m.node.status.Put(pod)
 		return
 	}
 	v := m.admitter.judge(pod, ran)

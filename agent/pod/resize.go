@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,14 @@ type sizing struct {
 // others.
 func (z *sizing) accept(pod *corev1.Pod) {
 	w := z.worker
+	if !maps.Equal(pod.Labels, w.pod.Labels) || !maps.Equal(pod.Annotations, w.pod.Annotations) {
+		w.place.renew = w.place.renew || environment.HasContent(pod) // a volume may tell of them
+	}
+	if z.want != nil && sameResources(pod, z.want) {
+		// It is the same wish, of which it is known whether it can be granted.
+		z.want, w.pod = pod, z.withAllocated(pod)
+		return
+	}
 	z.want, z.pending = nil, nil
 	if sameResources(pod, w.pod) {
 		w.pod = pod
@@ -46,8 +55,14 @@ func (z *sizing) accept(pod *corev1.Pod) {
 	if err := environment.KeepDefinition(w.node.cfg.RootDir, pod); err != nil {
 		w.log.Warn("a restart of the agent may end the pod before another one can take its place", "error", err)
 	}
-	z.want, w.pod = pod, withResources(pod, w.pod.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
-		if had := spec.FindContainer(w.pod, c.Name); had != nil {
+	z.want, w.pod = pod, z.withAllocated(pod)
+}
+
+// withAllocated is a definition of the pod with the resources that are allocated.
+func (z *sizing) withAllocated(pod *corev1.Pod) *corev1.Pod {
+	now := z.worker.pod
+	return withResources(pod, now.Spec.Resources, func(c *corev1.Container) *corev1.ResourceRequirements {
+		if had := spec.FindContainer(now, c.Name); had != nil {
 			return &had.Resources
 		}
 		return nil

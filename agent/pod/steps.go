@@ -241,7 +241,7 @@ func (a acts) finish(plan.Step) act {
 	w := a.worker
 	env, root, uid := a.environment(), w.node.cfg.RootDir, w.pod.UID
 	said, more, end := w.messages(), w.size.added, (*termination)(nil)
-	if w.fate.end != nil {
+	if w.fate.end != nil && w.fate.final == nil {
 		end = new(w.termination())
 	}
 	// The record that there is more of this pod, and what the next agent will want to know of it.

@@ -49,6 +49,7 @@ type worker struct {
 // managed is what the manager knows of a worker.
 type managed struct {
 	leaving   bool // it was told to end
+	grace     time.Duration
 	preempted bool // it was told to end for another pod
 	gone      bool // it has ended because nothing is left of the pod
 }
@@ -68,8 +69,9 @@ type reports struct {
 
 // fate is whether the pod is to end, and as what.
 type fate struct {
-	hidden  bool         // what is left of a pod of which nothing more is known: not published
-	end     *plan.Ending // nil: it is to run
+	hidden  bool              // what is left of a pod of which nothing more is known: not published
+	final   *corev1.PodStatus // in which an API server has the pod that takes no phase back; nil: in none that is final
+	end     *plan.Ending      // nil: it is to run
 	evicted *Eviction
 }
 
@@ -210,6 +212,9 @@ func (w *worker) read(ctx context.Context) {
 	if o := w.mail.order.Swap(nil); o != nil {
 		if o.pod != nil && w.fate.end == nil {
 			w.size.accept(o.pod)
+			if w.fate.finalize(o.pod, w.shown.last); w.fate.final != nil {
+				w.work.cutOff(false)
+			}
 		}
 		if o.end != nil {
 			w.stop(*o.end)
@@ -266,7 +271,12 @@ func (w *worker) stop(e plan.Ending) {
 	if err := writeTermination(w.node.cfg.RootDir, w.uid, end); err != nil {
 		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
 	}
-	for _, t := range w.work.tasks {
+	w.work.cutOff(hurry)
+}
+
+// cutOff ends what is being started, and what is being ended if that is in more of a hurry now.
+func (k *work) cutOff(hurry bool) {
+	for _, t := range k.tasks {
 		if k := t.step.Kind; k == plan.Prepare || k == plan.Image || k == plan.Start || k == plan.Kill && hurry {
 			t.cancel()
 		}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/pod/plan"
-	"github.com/berth-node/berth/agent/pod/spec"
 )
 
 // workers starts and ends those of the node's pods. They belong to the goroutine of the manager; whoever else looks for
@@ -33,6 +32,8 @@ func (s *workers) start(ctx context.Context, pod *corev1.Pod) *worker {
 	if end := readTermination(s.node.cfg.RootDir, pod.UID); end != nil && end.Evicted != nil {
 		w.fate.evicted, w.fate.end = end.Evicted, new(end.ending())
 		w.told.evicted.Store(end.Evicted)
+	} else if end == nil {
+		w.fate.finalize(pod, nil)
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if s.live[key] == nil {
@@ -48,15 +49,18 @@ func (s *workers) start(ctx context.Context, pod *corev1.Pod) *worker {
 	return w
 }
 
-// end makes the worker's pod end. Told twice it is told once.
-func (s *workers) end(w *worker) {
-	if w.managed.leaving {
+// end makes the worker's pod end within a grace. Told twice it is told once, unless it is to be over sooner.
+func (s *workers) end(w *worker, grace time.Duration) {
+	if w.managed.leaving && grace >= w.managed.grace {
 		return
 	}
-	w.managed.leaving = true
-	e := plan.Ending{Since: time.Now(), Grace: spec.Grace(w.share.Pod)}
+	w.managed.leaving, w.managed.grace = true, grace
+	e := plan.Ending{Since: time.Now(), Grace: grace}
 	if before := readTermination(s.node.cfg.RootDir, w.uid); before != nil && before.Evicted == nil {
-		e = before.ending() // an agent before us has told it already
+		// An agent before us has told it already.
+		if b := before.ending(); !b.Since.Add(b.Grace).After(e.Since.Add(e.Grace)) {
+			e = b
+		}
 	}
 	w.mail.putOrder(order{end: &e})
 }
