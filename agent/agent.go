@@ -246,7 +246,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	objects := new(object.Store)
+	objects := new(object.Stores)
 	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
 		return err
 	}

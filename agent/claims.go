@@ -18,6 +18,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/plugin"
@@ -44,7 +45,7 @@ func (d draPlugins) Deregister(p plugin.Plugin) { d.m.Deregister(p.Name, p.Endpo
 // podClaims are the devices of resource claims, which drivers prepare.
 type podClaims struct {
 	claims  *dra.Manager
-	objects *object.Store
+	objects *object.Stores
 }
 
 var _ pod.NodeResource = podClaims{}
@@ -66,7 +67,7 @@ func (c podClaims) Prepare(ctx context.Context, p *corev1.Pod) error {
 		return nil
 	}
 	err := c.claims.Prepare(ctx, p, func(of *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
-		return c.objects.ResourceClaim(p, of)
+		return c.objects.Of(desired.OriginOf(p)).ResourceClaim(p, of)
 	})
 	if err != nil {
 		return &pod.PrepareError{Reason: plan.ReasonClaims, Event: "Failed to prepare dynamic resources: ", Err: err}

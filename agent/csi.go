@@ -13,10 +13,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/plugin"
 	"github.com/berth-node/berth/agent/pod"
@@ -34,7 +36,7 @@ const csiDir = "csi"
 type csiVolumes struct {
 	drivers *csi.Drivers
 	volumes *node.Manager
-	objects *object.Store
+	objects *object.Stores
 	own     *localDriver // nil: the agent has none itself
 	log     *slog.Logger
 
@@ -52,7 +54,7 @@ type csiSettings struct {
 }
 
 // openCSI reads the records of the volumes that pods have. No driver is called before one registers.
-func openCSI(c csiSettings, objects *object.Store, log *slog.Logger) (*csiVolumes, error) {
+func openCSI(c csiSettings, objects *object.Stores, log *slog.Logger) (*csiVolumes, error) {
 	// The kernel's list of mounts has no links in its paths.
 	root, err := filepath.EvalSymlinks(c.place.RootDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,9 +88,10 @@ func openCSI(c csiSettings, objects *object.Store, log *slog.Logger) (*csiVolume
 	return v, nil
 }
 
-// secret is the content of a Secret, as drivers have it.
+// secret is the content of a Secret of the manifests, as drivers have it. It is asked for where this node does what an
+// API server's controllers do for the pods of theirs.
 func (v *csiVolumes) secret(namespace, name string) (map[string]string, error) {
-	o, err := v.objects.Secret(namespace, name)
+	o, err := v.objects.Of(desired.File).Secret(namespace, name)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +114,12 @@ func (v *csiVolumes) ring() {
 
 // kind is what the volumes of pods know of it.
 func (v *csiVolumes) kind() volumecsi.Config {
-	return volumecsi.Config{Volumes: v.volumes, Driver: v.object, Released: v.ring}
+	return volumecsi.Config{
+		Volumes: v.volumes, Released: v.ring,
+		Driver: func(p *corev1.Pod, name string) (*storagev1.CSIDriver, error) {
+			return v.object(desired.OriginOf(p), name)
+		},
+	}
 }
 
 // run takes on the drivers of the settings, until ctx ends and nothing is heard of any driver any more.
@@ -135,7 +143,7 @@ const republishEvery = time.Minute
 func (v *csiVolumes) republish(ctx context.Context) {
 	every(ctx, republishEvery, func() {
 		for _, s := range v.volumes.List() {
-			if len(s.Uses) > 0 && v.republishes(s.Driver) {
+			if len(s.Uses) > 0 && (v.republishes(desired.File, s.Driver) || v.republishes(desired.API, s.Driver)) {
 				v.ring()
 				return
 			}
@@ -143,9 +151,9 @@ func (v *csiVolumes) republish(ctx context.Context) {
 	})
 }
 
-// republishes says whether a driver wants its volumes to be published again.
-func (v *csiVolumes) republishes(driver string) bool {
-	o, err := v.object(driver)
+// republishes says whether a driver wants the volumes of pods of an origin to be published again.
+func (v *csiVolumes) republishes(of desired.Origin, driver string) bool {
+	o, err := v.object(of, driver)
 	return err == nil && o.Spec.RequiresRepublish != nil && *o.Spec.RequiresRepublish
 }
 
@@ -157,7 +165,7 @@ func (v *csiVolumes) Renews(p *corev1.Pod) bool {
 		if one.PersistentVolumeClaim == nil && one.Ephemeral == nil {
 			continue
 		}
-		if pv := v.bound(p, one); pv != nil && pv.Spec.CSI != nil && v.republishes(pv.Spec.CSI.Driver) {
+		if pv := v.bound(p, one); pv != nil && pv.Spec.CSI != nil && v.republishes(desired.OriginOf(p), pv.Spec.CSI.Driver) {
 			return true
 		}
 	}
@@ -182,7 +190,7 @@ func csiToPurge(ctx context.Context, p config.Place, l config.LocalCSI, log *slo
 	if _, err := os.Stat(filepath.Join(p.RootDir, csiDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, none, nil
 	}
-	if v, err = openCSI(csiSettings{place: p, csi: config.CSI{Local: l}}, new(object.Store), log); err != nil {
+	if v, err = openCSI(csiSettings{place: p, csi: config.CSI{Local: l}}, new(object.Stores), log); err != nil {
 		return nil, none, err
 	}
 	watch := plugin.New(plugin.Config{

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/csi/local"
 )
@@ -105,10 +106,10 @@ func (l *localDriver) serve(ctx context.Context, drivers *csi.Drivers) error {
 	}
 }
 
-// object is the CSIDriver object of a driver. The agent's own needs none in the manifests, and one that is there
-// counts.
-func (v *csiVolumes) object(name string) (*storagev1.CSIDriver, error) {
-	o, err := v.objects.CSIDriver(name)
+// object is the CSIDriver object of a driver, for pods of an origin. The agent's own needs none in the manifests, and
+// one that is there counts.
+func (v *csiVolumes) object(of desired.Origin, name string) (*storagev1.CSIDriver, error) {
+	o, err := v.objects.Of(of).CSIDriver(name)
 	if err == nil || v.own == nil || name != local.Name {
 		return o, err
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/csi/local"
 )
@@ -18,7 +19,7 @@ import (
 // The agent's own driver is there once somebody has asked for it, and does what its CSIDriver object says, which a
 // manifest's replaces.
 func TestLocalDriver(t *testing.T) {
-	objects, log := new(object.Store), slog.New(slog.DiscardHandler)
+	objects, log := new(object.Stores), slog.New(slog.DiscardHandler)
 	c := csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node", version: "7", csi: config.Default().CSI}
 	v, err := openCSI(c, objects, log)
 	if err != nil {
@@ -41,16 +42,16 @@ func TestLocalDriver(t *testing.T) {
 	if err != nil || d.NodeID != "node" || d.Vendor != "7" {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	o, err := v.object(local.Name)
+	o, err := v.object(desired.File, local.Name)
 	if err != nil || *o.Spec.AttachRequired || len(o.Spec.VolumeLifecycleModes) != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	given := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: local.Name}}
-	objects.Put(object.RefTo(object.CSIDriver, "", local.Name), given)
-	if o, err := v.object(local.Name); err != nil || o != given {
+	objects.Of(desired.File).Put(object.RefTo(object.CSIDriver, "", local.Name), given)
+	if o, err := v.object(desired.File, local.Name); err != nil || o != given {
 		t.Errorf("with one of a manifest: %+v, %v", o, err)
 	}
-	if o, err := v.object("other.example.com"); err == nil {
+	if o, err := v.object(desired.File, "other.example.com"); err == nil {
 		t.Errorf("of another driver: %+v", o)
 	}
 }
@@ -66,7 +67,7 @@ func TestLocalDriverBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	v, err := openCSI(c, new(object.Store), log)
+	v, err := openCSI(c, new(object.Stores), log)
 	if err != nil {
 		t.Fatal(err)
 	}

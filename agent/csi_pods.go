@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
@@ -122,13 +123,13 @@ func (v *csiVolumes) bound(p *corev1.Pod, one *corev1.Volume) *corev1.Persistent
 	var err error
 	switch {
 	case one.PersistentVolumeClaim != nil:
-		pv, err = v.objects.Volume(p.Namespace, one.PersistentVolumeClaim.ClaimName)
+		pv, err = v.objects.Of(desired.OriginOf(p)).Volume(p.Namespace, one.PersistentVolumeClaim.ClaimName)
 	case one.Ephemeral != nil && v.boundName != nil:
 		name := v.boundName(p.UID, one.Name)
 		if name == "" {
 			return nil
 		}
-		pv, err = v.objects.Bound(object.ClaimOf(p, one), name)
+		pv, err = v.objects.Of(desired.OriginOf(p)).Bound(object.ClaimOf(p, one), name)
 	}
 	if err != nil {
 		return nil

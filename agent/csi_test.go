@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/plugin"
@@ -19,8 +20,9 @@ import (
 // A pod is not taken in for a volume that its driver cannot have any more, nor for one that another pod has for itself.
 func TestAdmitVolumes(t *testing.T) {
 	d := csitest.Start(t, csitest.Options{MaxVolumes: 2})
-	objects := new(object.Store)
-	v, err := openCSI(csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node"}, objects, nil)
+	stores := new(object.Stores)
+	objects := stores.Of(desired.File)
+	v, err := openCSI(csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node"}, stores, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +81,9 @@ func TestAdmitVolumes(t *testing.T) {
 
 // TestRenews wants a pod's volumes of claims to be published again where their driver says so.
 func TestRenews(t *testing.T) {
-	objects := new(object.Store)
-	v, err := openCSI(csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node"}, objects, nil)
+	stores := new(object.Stores)
+	objects := stores.Of(desired.File)
+	v, err := openCSI(csiSettings{place: config.Place{RootDir: t.TempDir()}, node: "node"}, stores, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

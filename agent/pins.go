@@ -63,7 +63,7 @@ func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error
 }
 
 // givePods says what pods are given of the node for themselves, and what their groups are then.
-func (a *Agent) givePods(objects *object.Store) (pod.Cgroups, pod.Given) {
+func (a *Agent) givePods(objects *object.Stores) (pod.Cgroups, pod.Given) {
 	pins, devices := a.managers.pins, pluginDevices{a.managers.devices, a.managers.pins}
 	claims := podClaims{a.managers.claims, objects}
 	if pins == nil {

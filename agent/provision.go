@@ -53,7 +53,7 @@ type provisionSettings struct {
 
 func openProvisioner(c provisionSettings, v *csiVolumes, log *slog.Logger) (*provisioner, error) {
 	out := &provisioner{
-		objects: v.objects, node: c.node, bell: make(chan struct{}, 1),
+		objects: v.objects.Of(desired.File), node: c.node, bell: make(chan struct{}, 1),
 		have: map[object.Ref]object.Object{}, pods: map[types.NamespacedName]*corev1.Pod{}, shown: map[string]*corev1.PersistentVolume{},
 	}
 	var err error

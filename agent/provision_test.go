@@ -43,7 +43,7 @@ func newProvisioning(t testing.TB, root string, records ...string) (*provisioner
 		}
 	}
 	c := csiSettings{place: config.Place{RootDir: root}, node: "n"}
-	v, err := openCSI(c, new(object.Store), slog.New(slog.DiscardHandler))
+	v, err := openCSI(c, new(object.Stores), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type Update struct {
 	Key    types.NamespacedName
 	Pod    *corev1.Pod   // nil: removed
 	Object object.Object // nil: removed
-	Origin Origin        // "" of what is removed
+	Origin Origin        // "" of what no file or URL has any more; [API] also of what an API server has removed
 	File   string        // that asks for it, or the URL
 	Synced bool          // every origin was read once; comes once, without a key
 }

@@ -67,6 +67,9 @@ func (o Origin) Rules() Rules {
 	return Rules{Waits: true, Returns: true, KeepsOld: true, Critical: true, Spared: true, Manifest: true}
 }
 
+// Cluster says whether it is an API server: what [object.Stores] tells objects apart by.
+func (o Origin) Cluster() bool { return o == API }
+
 // IsMirror says whether a pod is only the copy of a static pod that an API server has. Such a pod is never run.
 func IsMirror(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[AnnotationMirror]

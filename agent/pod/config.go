@@ -92,7 +92,7 @@ type Config struct {
 	Runtime Runtime
 	Cgroups Cgroups
 	Volumes Volumes
-	Objects *object.Store // filled by the Manager with what updates tell; nil: one of its own
+	Objects *object.Stores // filled by the Manager with what updates tell; nil: one of its own
 
 	Node     NodeConfig
 	Given    Given
@@ -239,7 +239,7 @@ func (c *Config) complete() error {
 		c.Node.Short.Holding = func() []corev1.NodeConditionType { return nil }
 	}
 	if c.Objects == nil {
-		c.Objects = new(object.Store)
+		c.Objects = new(object.Stores)
 	}
 	setDefault(&c.DNS.ResolvConf, "/etc/resolv.conf")
 	setDefault(&c.DNS.Domain, "cluster.local")

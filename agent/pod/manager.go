@@ -143,7 +143,7 @@ func (m *Manager) update(ctx context.Context, u desired.Update) {
 		return
 	}
 	if u.Kind != "" && u.Kind != object.Pod {
-		m.change(ctx, object.Ref{Kind: u.Kind, NamespacedName: u.Key}, u.Object)
+		m.change(ctx, &u)
 		return
 	}
 	if u.Pod == nil {

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/spec"
 )
@@ -52,11 +54,14 @@ func (n *node) handlerOf(pod *corev1.Pod) string {
 	if name == nil {
 		return ""
 	}
-	if c, err := n.cfg.Objects.RuntimeClass(*name); err == nil {
+	if c, err := n.objects(pod).RuntimeClass(*name); err == nil {
 		return c.Handler
 	}
 	return *name
 }
+
+// objects are those that a pod may refer to.
+func (n *node) objects(pod *corev1.Pod) *object.Store { return n.cfg.Objects.Of(desired.OriginOf(pod)) }
 
 func (n *node) event(pod *corev1.Pod, typ, reason, format string, args ...any) {
 	n.cfg.Events.Event(pod, typ, reason, format, args...)

@@ -14,12 +14,13 @@ import (
 	"github.com/berth-node/berth/agent/pod/plan"
 )
 
-// change makes an object known, or that there is none any more, and tells the pods that it concerns.
-func (m *Manager) change(ctx context.Context, ref object.Ref, o object.Object) {
-	m.node.cfg.Objects.Put(ref, o)
+// change makes an object known, or that there is none any more, and tells the pods of its origin that it concerns.
+func (m *Manager) change(ctx context.Context, u *desired.Update) {
+	ref := u.Ref()
+	m.node.cfg.Objects.Of(u.Origin).Put(ref, u.Object)
 	for _, workers := range m.workers.live {
 		for _, w := range workers {
-			if concerns(ref, w.share.Pod) {
+			if desired.OriginOf(w.share.Pod).Cluster() == u.Origin.Cluster() && concerns(ref, w.share.Pod) {
 				w.mail.putObject()
 			}
 		}

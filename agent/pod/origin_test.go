@@ -5,8 +5,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/podtest"
 )
 
@@ -94,5 +96,31 @@ func TestSuccessorByOrigin(t *testing.T) {
 		n.pass(time.Minute)
 		n.is("static", "Running main:0:running")
 		n.is("remote", "Failed(OutOfcpu) main:0:ContainerCreating")
+	})
+}
+
+// TestObjectsByOrigin wants a pod to be started with the object of where it comes from, and with no other of that name.
+func TestObjectsByOrigin(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		asks := func(name string) *corev1.Pod {
+			p := podtest.New(name)
+			ref := corev1.LocalObjectReference{Name: "settings"}
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}}}
+			return p
+		}
+		remote := asks("remote")
+		remote.Spec.NodeName = "node"
+		n.apply(asks("static"))
+		n.apply(fromAPI(remote)...)
+		u := desired.Update{Kind: object.ConfigMap, Key: types.NamespacedName{Namespace: "default", Name: "settings"}, Origin: desired.API}
+		u.Object = &corev1.ConfigMap{}
+		n.updates <- u
+		n.pass(0)
+		n.is("remote", "Running main:0:running")
+		n.is("static", "Pending main:0:CreateContainerConfigError")
+		u.Origin = desired.File
+		n.updates <- u
+		n.pass(0)
+		n.is("static", "Running main:0:running")
 	})
 }

@@ -128,7 +128,7 @@ func (p puller) pullWithCredentials(ctx context.Context, pod *corev1.Pod, r *run
 func (p puller) pullSecrets(pod *corev1.Pod, image string) []credential.Offer {
 	var found []*corev1.Secret
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		s, err := p.node.cfg.Objects.Secret(pod.Namespace, ref.Name)
+		s, err := p.node.objects(pod).Secret(pod.Namespace, ref.Name)
 		if err != nil {
 			p.node.event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name)

@@ -17,7 +17,7 @@ import (
 func (m *Manager) reconcile(ctx context.Context, key types.NamespacedName) {
 	want := m.desired[key]
 	if want.pod != nil {
-		want.pod = classed(want.pod, m.node.cfg.Objects)
+		want.pod = classed(want.pod, m.node.objects(want.pod))
 	}
 	before := m.held[key]
 	delete(m.held, key)

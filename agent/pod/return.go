@@ -53,7 +53,7 @@ func (m *Manager) retryHeld(ctx context.Context) {
 
 func (a *admitter) priorityOf(key types.NamespacedName) int32 {
 	if pod := a.manager.desired[key].pod; pod != nil {
-		return admission.Priority(classed(pod, a.node.cfg.Objects))
+		return admission.Priority(classed(pod, a.node.objects(pod)))
 	}
 	return 0
 }

@@ -295,7 +295,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		Pod: l.pod, Container: l.c, Node: l.worker.node.Spec(), Image: l.image, PodIPs: l.ips,
 		Attempt: l.step.Attempt, Backoff: l.step.Backoff, Round: l.step.Round,
 		IDs: l.env.IDs(), HostsFile: l.env.HostsFile(), RecursiveRO: l.env.Features().GetRecursiveReadOnlyMounts(),
-		BindOptions: l.worker.node.mountOptions, Objects: l.worker.node.cfg.Objects, EnvFile: l.envFile, Target: l.target,
+		BindOptions: l.worker.node.mountOptions, Objects: l.worker.node.objects(l.pod), EnvFile: l.envFile, Target: l.target,
 		ReadOnly: l.env.ReadOnly(),
 	}
 	injection, err := l.worker.node.resources.inject(ctx, l.pod, l.c)
@@ -339,7 +339,7 @@ func (l *launch) mount(ctx context.Context, i int) (string, error) {
 	if m.SubPathExpr != "" {
 		var err error
 		in := spec.Input{
-			Pod: l.pod, Container: l.c, Node: l.worker.node.Spec(), PodIPs: l.ips, Objects: l.worker.node.cfg.Objects,
+			Pod: l.pod, Container: l.c, Node: l.worker.node.Spec(), PodIPs: l.ips, Objects: l.worker.node.objects(l.pod),
 			EnvFile: l.envFile,
 		}
 		if sub, err = spec.ExpandSubPath(m.SubPathExpr, &in); err != nil {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/volume"
 )
@@ -17,10 +18,10 @@ import (
 // A pod of which nobody knows what it has keeps what it could have, and the others are given the rest.
 func TestChooseVolumeBesideDamagedRecords(t *testing.T) {
 	root := t.TempDir()
-	objects := new(object.Store)
+	objects := new(object.Stores)
 	for name, class := range map[string]string{"fast-1": "fast", "fast-2": "fast", "slow-1": "slow"} {
 		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{StorageClassName: class}}
-		objects.Put(object.RefTo(object.PersistentVolume, "", name), pv)
+		objects.Of(desired.File).Put(object.RefTo(object.PersistentVolume, "", name), pv)
 	}
 	podOf := func(uid types.UID, class string) *corev1.Pod {
 		template := &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
@@ -36,7 +37,7 @@ func TestChooseVolumeBesideDamagedRecords(t *testing.T) {
 		for _, n := range names {
 			taken.Names[n] = true
 		}
-		return chooseVolume(root, objects, nil, object.ClaimOf(pod, &pod.Spec.Volumes[0]), taken)
+		return chooseVolume(root, objects, nil, pod, object.ClaimOf(pod, &pod.Spec.Volumes[0]), taken)
 	}
 	if err := os.MkdirAll(filepath.Join(root, "pods/damaged"), 0o750); err != nil {
 		t.Fatal(err)

@@ -81,7 +81,7 @@ type Config struct {
 	Cgroups   Cgroups
 	Volumes   Volumes
 	Resources []Resource // got ready in this order, and taken back in the other
-	Objects   *object.Store
+	Objects   *object.Stores
 
 	RootDir string // pods' files are under pods/<uid>
 	LogDir  string

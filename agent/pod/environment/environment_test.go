@@ -127,7 +127,7 @@ func newWorld(t *testing.T, groupFirst bool) (*world, *Maker) {
 	t.Helper()
 	w := &world{sandboxes: map[string]bool{}, root: t.TempDir()}
 	return w, New(Config{
-		Node: w, Runtime: w, Cgroups: w, Volumes: w, Resources: []Resource{gift{w, "cpus"}, gift{w, "devices"}}, Objects: new(object.Store),
+		Node: w, Runtime: w, Cgroups: w, Volumes: w, Resources: []Resource{gift{w, "cpus"}, gift{w, "devices"}}, Objects: new(object.Stores),
 		RootDir: w.root, LogDir: filepath.Join(w.root, "logs"), Domain: "cluster.local", GroupFirst: groupFirst,
 	})
 }

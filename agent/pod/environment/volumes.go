@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
@@ -33,6 +34,9 @@ type volumes struct {
 
 	readOnly map[string]bool // by name
 }
+
+// objects are those that the pod may refer to.
+func (v *volumes) objects() *object.Store { return v.cfg.Objects.Of(desired.OriginOf(v.pod)) }
 
 func (v *volumes) make(ctx context.Context) (err error) {
 	content, err := v.content()
@@ -92,7 +96,7 @@ func (v *volumes) contentOf(one *corev1.Volume, to volume.Content) error {
 		to.Persistent[one.Name] = bound
 	}
 	for _, ref := range v.cfg.Volumes.Secrets(one, bound) {
-		o, err := v.cfg.Objects.Secret(cmp.Or(ref.Namespace, v.pod.Namespace), ref.Name)
+		o, err := v.objects().Secret(cmp.Or(ref.Namespace, v.pod.Namespace), ref.Name)
 		if err != nil {
 			return err
 		}
@@ -101,7 +105,7 @@ func (v *volumes) contentOf(one *corev1.Volume, to volume.Content) error {
 		}
 		to.Secrets[one.Name][ref.Use] = o.Data
 	}
-	files, ok, err := spec.Files(v.pod, one, v.cfg.Objects, v.cfg.Node.Spec())
+	files, ok, err := spec.Files(v.pod, one, v.objects(), v.cfg.Node.Spec())
 	if ok {
 		to.Files[one.Name] = files
 	}
@@ -112,15 +116,15 @@ func (v *volumes) contentOf(one *corev1.Volume, to volume.Content) error {
 func (v *volumes) persistent(one *corev1.Volume) (bound *corev1.PersistentVolume, ok bool, err error) {
 	switch {
 	case one.PersistentVolumeClaim != nil:
-		bound, err = v.cfg.Objects.Volume(v.pod.Namespace, one.PersistentVolumeClaim.ClaimName)
+		bound, err = v.objects().Volume(v.pod.Namespace, one.PersistentVolumeClaim.ClaimName)
 	case one.Ephemeral != nil:
 		claim := object.ClaimOf(v.pod, one)
 		var name string
 		name, err = v.cfg.Volumes.Bind(v.pod.UID, one.Name, func(taken volume.Taken) (string, error) {
-			return chooseVolume(v.cfg.RootDir, v.cfg.Objects, v.cfg.Labels, claim, taken)
+			return chooseVolume(v.cfg.RootDir, v.cfg.Objects, v.cfg.Labels, v.pod, claim, taken)
 		})
 		if err == nil {
-			bound, err = v.cfg.Objects.Bound(claim, name)
+			bound, err = v.objects().Bound(claim, name)
 		}
 		if err != nil {
 			err = fmt.Errorf("persistentvolumeclaim %q: %w", claim.Name, err)

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/podtest"
 )
@@ -23,10 +24,10 @@ func TestReadOnlyVolume(t *testing.T) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
 		}})
-		m.cfg.Objects.Put(object.RefTo(object.PersistentVolumeClaim, pod.Namespace, name), &corev1.PersistentVolumeClaim{
+		m.cfg.Objects.Of(desired.File).Put(object.RefTo(object.PersistentVolumeClaim, pod.Namespace, name), &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: name},
 		})
-		m.cfg.Objects.Put(object.RefTo(object.PersistentVolume, "", name), &corev1.PersistentVolume{
+		m.cfg.Objects.Of(desired.File).Put(object.RefTo(object.PersistentVolume, "", name), &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source},
 		})
 	}

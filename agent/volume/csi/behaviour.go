@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/berth-node/berth/csi/node"
@@ -19,7 +20,7 @@ type behaviour struct {
 	modes                             []storagev1.VolumeLifecycleMode
 }
 
-func (k *Kind) behaviour(driver string) behaviour {
+func (k *Kind) behaviour(pod *corev1.Pod, driver string) behaviour {
 	out := behaviour{
 		attach: true, groups: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
 		modes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
@@ -27,7 +28,7 @@ func (k *Kind) behaviour(driver string) behaviour {
 	if k.cfg.Driver == nil {
 		return out
 	}
-	o, err := k.cfg.Driver(driver)
+	o, err := k.cfg.Driver(pod, driver)
 	if err != nil || o == nil {
 		return out
 	}

@@ -39,8 +39,8 @@ type Volumes interface {
 type Config struct {
 	// Volumes makes the volumes. nil: no pod can have any, as where only the directories of pods are looked at.
 	Volumes Volumes
-	// Driver is the CSIDriver object of a name; an error: there is none.
-	Driver func(name string) (*storagev1.CSIDriver, error)
+	// Driver is the CSIDriver object of a name, as a pod is to have it; an error: there is none.
+	Driver func(pod *corev1.Pod, name string) (*storagev1.CSIDriver, error)
 	// Released is called when a pod has lost its volumes: another may have waited for that.
 	Released func()
 }
@@ -168,7 +168,7 @@ func (k *Kind) request(v *kind.Volume) (node.Request, behaviour, error) {
 			r.FSType = *s.FSType
 		}
 	}
-	says := k.behaviour(r.Driver)
+	says := k.behaviour(v.Pod, r.Driver)
 	if err := says.takes(&r); err != nil {
 		return r, says, err
 	}

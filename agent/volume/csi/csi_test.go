@@ -34,11 +34,11 @@ func (v *volumes) Release(context.Context, string) error { return v.err }
 
 func (v *volumes) Users(string, string) []node.Pod { return v.users }
 
-func said(s storagev1.CSIDriverSpec) func(string) (*storagev1.CSIDriver, error) {
-	return func(string) (*storagev1.CSIDriver, error) { return &storagev1.CSIDriver{Spec: s}, nil }
+func said(s storagev1.CSIDriverSpec) func(*corev1.Pod, string) (*storagev1.CSIDriver, error) {
+	return func(*corev1.Pod, string) (*storagev1.CSIDriver, error) { return &storagev1.CSIDriver{Spec: s}, nil }
 }
 
-func unsaid(string) (*storagev1.CSIDriver, error) { return nil, errors.New("not found") }
+func unsaid(*corev1.Pod, string) (*storagev1.CSIDriver, error) { return nil, errors.New("not found") }
 
 func podWith(group *int64) *corev1.Pod {
 	return &corev1.Pod{
@@ -105,7 +105,7 @@ func TestBehaviour(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	device := persistent(func(s *corev1.PersistentVolumeSpec) { s.VolumeMode = &block })
 	for name, c := range map[string]struct {
-		driver func(string) (*storagev1.CSIDriver, error)
+		driver func(*corev1.Pod, string) (*storagev1.CSIDriver, error)
 		source kind.Source
 		gave   bool // the driver gives the files to the group
 		group  bool
