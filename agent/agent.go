@@ -23,7 +23,6 @@ import (
 
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/api/server"
-	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/cluster"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
@@ -312,7 +311,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.heedShutdown(ctx, g)
 	found, wanted, provided := make(chan desired.Update), make(chan desired.Update), make(chan desired.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.manifests.source.Run(ctx, found)) })
-	g.Go(func() error { a.pass(ctx, found, wanted); return nil })
+	g.Go(func() error { a.pass(ctx, found, nil, wanted); return nil })
 	g.Go(func() error {
 		return ended(ctx, "provision volumes", a.managers.provisioner.run(ctx, wanted, provided))
 	})
@@ -343,33 +342,6 @@ func ended(ctx context.Context, what string, err error) error {
 		return fmt.Errorf("%s: ended by itself", what)
 	default:
 		return fmt.Errorf("%s: %w", what, err)
-	}
-}
-
-// pass hands on what the manifests ask for and keeps which file asks for what.
-func (a *Agent) pass(ctx context.Context, in <-chan desired.Update, out chan<- desired.Update) {
-	for {
-		var u desired.Update
-		select {
-		case <-ctx.Done():
-			return
-		case u = <-in:
-		}
-		if !u.Synced && u.Kind == object.Pod {
-			a.manifests.files.set(u)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case out <- u:
-		}
-		if u.Synced && !a.synced.Swap(true) {
-			a.log.Info("agent is ready", "manifests", a.cfg.ManifestDir, "api", filepath.Join(a.cfg.RunDir, socket.Name))
-			if a.cfg.Ready != nil {
-				a.cfg.Ready()
-			}
-			close(a.read)
-		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/status"
 )
 
@@ -86,10 +87,10 @@ func Shutdown(closed func() bool) Check {
 	}
 }
 
-// PriorityClass has a pod wait for the priority class that it names.
+// PriorityClass has a pod of a manifest wait for the priority class that it names; an API server has looked for it.
 func PriorityClass(r *Request) *Verdict {
 	c := r.Pod.Spec.PriorityClassName
-	if c == "" || r.Pod.Spec.Priority != nil {
+	if c == "" || r.Pod.Spec.Priority != nil || !desired.RulesOf(r.Pod).Manifest {
 		return nil
 	}
 	return waits("PriorityClassNotFound", "no PriorityClass with name "+c+" was found; the pod starts when there is one")
