@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,10 +16,16 @@ import (
 )
 
 // ResourceClaimName is what the claim is called that an entry of a pod's spec.resourceClaims names, or that its
-// template makes: <pod>-<entry> as in a cluster, but without a random end, so that its allocation can be written down.
+// template makes: what an API server says in the pod's status, else <pod>-<entry> as in a cluster, but without a random
+// end, so that its allocation can be written down.
 func ResourceClaimName(pod *corev1.Pod, c *corev1.PodResourceClaim) string {
 	if c.ResourceClaimName != nil {
 		return *c.ResourceClaimName
+	}
+	for _, made := range pod.Status.ResourceClaimStatuses {
+		if made.Name == c.Name && made.ResourceClaimName != nil {
+			return *made.ResourceClaimName
+		}
 	}
 	name := pod.Name + "-" + c.Name
 	if len(name) <= validation.DNS1123SubdomainMaxLength {
@@ -50,6 +57,26 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	out := claim.DeepCopy()
 	out.Status.Allocation = &resourcev1.AllocationResult{}
 	return out, nil
+}
+
+// AllocatedClaim is the claim of an entry of a pod of an API server, where a controller makes the claims of templates, and
+// the scheduler allocates and reserves them.
+func (s *Store) AllocatedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+	name := ResourceClaimName(pod, c)
+	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	reserved := func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod.UID }
+	switch {
+	case c.ResourceClaimTemplateName != nil && !metav1.IsControlledBy(claim, pod):
+		return nil, fmt.Errorf("resourceclaim %q was not made for the pod", name)
+	case claim.Status.Allocation == nil:
+		return nil, fmt.Errorf("resourceclaim %q is not allocated yet", name)
+	case !slices.ContainsFunc(claim.Status.ReservedFor, reserved):
+		return nil, fmt.Errorf("resourceclaim %q is not reserved for the pod", name)
+	}
+	return claim, nil
 }
 
 // made is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has;

@@ -70,3 +70,30 @@ func TestResourceClaim(t *testing.T) {
 		t.Errorf("long names are %s and %s", a, b)
 	}
 }
+
+// TestAllocatedClaim: a pod of an API server has the claims that are reserved for it, and no others.
+func TestAllocatedClaim(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
+	entry := &corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: new("t")}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: new("web-gpu-x7z")}}
+	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-gpu-x7z"}}
+	var s Store
+	for _, c := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "not found"},
+		{func() { s.Put(RefTo(ResourceClaim, "ns", claim.Name), claim) }, "not made for the pod"},
+		{func() {
+			claim.OwnerReferences = []metav1.OwnerReference{{UID: "u1", Controller: new(true)}}
+		}, "not allocated"},
+		{func() { claim.Status.Allocation = &resourcev1.AllocationResult{} }, "not reserved"},
+		{func() { claim.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{UID: "u1"}} }, ""},
+	} {
+		c.change()
+		got, err := s.AllocatedClaim(pod, entry)
+		if c.want == "" && (err != nil || got != claim) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}

@@ -3,11 +3,15 @@ package pod
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/object"
 )
 
-// claimStatuses are the claims that templates make for a pod.
+// claimStatuses are the claims that templates make for a pod. Of one of an API server a controller says that.
 func claimStatuses(pod *corev1.Pod) []corev1.PodResourceClaimStatus {
+	if !desired.RulesOf(pod).Manifest {
+		return pod.Status.ResourceClaimStatuses
+	}
 	var out []corev1.PodResourceClaimStatus
 	for i := range pod.Spec.ResourceClaims {
 		if c := &pod.Spec.ResourceClaims[i]; c.ResourceClaimTemplateName != nil {
