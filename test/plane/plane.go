@@ -1,0 +1,350 @@
+// Package plane starts the built control plane for tests of nodes, and does what controllers do for a node that joins:
+// it approves and signs the requests for certificates.
+package plane
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-node/berth/control/pki"
+)
+
+// patience is how long something may take that takes a second on an idle machine.
+const patience = 2 * time.Minute
+
+// Plane is a control plane that runs, in a data directory of its own.
+type Plane struct {
+	Dir    string
+	Config *rest.Config // of the administrator
+	Client kubernetes.Interface
+
+	binary string
+	port   string
+	flags  []string
+	cmd    *exec.Cmd
+	output *said
+	ended  chan struct{}
+}
+
+// said is what a process writes, which may be read while it runs.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+// String implements [fmt.Stringer].
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// Start starts the program of a control plane on a data directory and waits until it is ready. It ends with the test.
+func Start(t *testing.T, binary, dir string, flags ...string) *Plane {
+	t.Helper()
+	if _, err := os.Stat(binary); err != nil {
+		t.Skipf("%s is not built: make control", binary)
+	}
+	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("the control plane has written:\n%s", p.output)
+		}
+	})
+	p.launch(t)
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	p.Config, p.Client = config, kubernetes.NewForConfigOrDie(config)
+	return p
+}
+
+// Again starts it again, at the port that it had, after it was killed.
+func (p *Plane) Again(t *testing.T) {
+	t.Helper()
+	p.launch(t)
+}
+
+func (p *Plane) launch(t *testing.T) {
+	t.Helper()
+	p.output, p.ended = &said{}, make(chan struct{})
+	args := append([]string{"serve", "--data-dir", p.Dir, "--bind", "127.0.0.1", "--port", p.port}, p.flags...)
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), p.binary, args...)
+	p.cmd.Stderr, p.cmd.Stdout = p.output, p.output
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended, cmd := p.ended, p.cmd
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	Until(t, "the control plane is ready", func() error {
+		select {
+		case <-p.ended:
+			t.Fatalf("the control plane has ended:\n%s", p.output)
+		default:
+		}
+		return p.ready(client)
+	})
+}
+
+// ready asks the process of this start at the port that it has chosen.
+func (p *Plane) ready(client *http.Client) error {
+	var state struct {
+		Port  int
+		Local string
+	}
+	text, err := os.ReadFile(filepath.Join(p.Dir, "serving.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &state)
+	}
+	if err != nil {
+		return err
+	}
+	answer, err := client.Get(fmt.Sprintf("https://%s:%d/readyz", state.Local, state.Port))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", answer.Status, body)
+	}
+	p.port = fmt.Sprint(state.Port)
+	return err
+}
+
+// Kill kills the process and waits until it is gone.
+func (p *Plane) Kill() {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// Freeze stops the process, so that it answers nothing and ends no connection, and returns what lets it go on.
+func (p *Plane) Freeze(t *testing.T) (thaw func()) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Run runs a command of the control plane on the data directory.
+func (p *Plane) Run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), p.binary, append(args, "--data-dir", p.Dir)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("berth-control %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// authority is that which signs for clients.
+func (p *Plane) authority(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(p.Dir, "pki", pki.ClusterAuthority+".pem"), filepath.Join(p.Dir, "pki", pki.ClusterAuthority+".pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
+}
+
+// sign signs a certificate for a client or a server.
+func (p *Plane) sign(t *testing.T, public any, template *x509.Certificate) []byte {
+	t.Helper()
+	ca, key := p.authority(t)
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, template, ca, public, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// As is how somebody reaches the API whose certificate the cluster's authority has signed.
+func (p *Plane) As(t *testing.T, user string, groups ...string) *rest.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := rest.AnonymousClientConfig(p.Config)
+	c.CAData, c.QPS = p.Config.CAData, -1
+	c.KeyData = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+	c.CertData = p.sign(t, key.Public(), &x509.Certificate{
+		Subject: pkix.Name{CommonName: user, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	return c
+}
+
+// NodeConfig is how a node of a name reaches the API.
+func (p *Plane) NodeConfig(t *testing.T, name string) *rest.Config {
+	t.Helper()
+	return p.As(t, "system:node:"+name, "system:nodes")
+}
+
+// WriteKubeconfig writes how the API is reached into a file.
+func WriteKubeconfig(t *testing.T, c *rest.Config, path string) {
+	t.Helper()
+	k := clientcmdapi.NewConfig()
+	k.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
+	k.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData, Token: c.BearerToken}
+	k.Contexts["x"], k.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+	if err := clientcmd.WriteToFile(*k, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Bootstrap writes a kubeconfig with a bootstrap token, of the group that may ask for certificates of nodes.
+func (p *Plane) Bootstrap(t *testing.T, path string) {
+	t.Helper()
+	c := rest.AnonymousClientConfig(p.Config)
+	c.CAData = p.Config.CAData
+	c.BearerToken = strings.TrimSpace(p.Run(t, "token", "create"))
+	WriteKubeconfig(t, c, path)
+}
+
+// SignNodes approves and signs what nodes ask for, until the test ends, as the controllers of a cluster do.
+func (p *Plane) SignNodes(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			if err := p.signSome(ctx, t); err != nil && ctx.Err() == nil {
+				select {
+				case <-ctx.Done():
+				case <-time.After(100 * time.Millisecond): // it is away
+				}
+			}
+		}
+	})
+	t.Cleanup(wait.Wait)
+	t.Cleanup(cancel)
+}
+
+func (p *Plane) signSome(ctx context.Context, t *testing.T) error {
+	all := p.Client.CertificatesV1().CertificateSigningRequests()
+	w, err := all.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		r, ok := e.Object.(*certificatesv1.CertificateSigningRequest)
+		if !ok || len(r.Status.Certificate) > 0 || !slices.Contains([]string{
+			certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName,
+		}, r.Spec.SignerName) {
+			continue
+		}
+		if err := p.approve(ctx, t, r); err != nil {
+			return err
+		}
+	}
+	return errors.New("the watch has ended")
+}
+
+func (p *Plane) approve(ctx context.Context, t *testing.T, r *certificatesv1.CertificateSigningRequest) error {
+	all := p.Client.CertificatesV1().CertificateSigningRequests()
+	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+	}}
+	r, err := all.UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{})
+	if err != nil {
+		return err
+	}
+	block, _ := pem.Decode(r.Spec.Request)
+	if block == nil {
+		return errors.New("the request is no PEM")
+	}
+	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return err
+	}
+	usage := x509.ExtKeyUsageClientAuth
+	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	r.Status.Certificate = p.sign(t, asked.PublicKey, &x509.Certificate{
+		Subject: asked.Subject, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	})
+	_, err = all.UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	return err
+}
+
+// Until tries until something is so.
+func Until(t *testing.T, what string, try func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
