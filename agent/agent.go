@@ -235,7 +235,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if a.managers.devices, err = openDevices(&c); err != nil {
 		return err
 	}
-	if a.managers.claims, err = openClaims(&c, labels); err != nil {
+	if a.managers.claims, err = openClaims(&c, func() map[string]string { return labels }); err != nil {
 		return err
 	}
 	if a.managers.pins, err = openPins(&c, div, a.managers.devices); err != nil {
@@ -268,7 +268,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		Cgroups: intercept.Cgroups(groups, a.counted.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volumes,
 		Node: pod.NodeConfig{
-			Name: c.NodeName, Labels: labels, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
+			Name: c.NodeName, Labels: func() map[string]string { return labels }, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},

@@ -27,7 +27,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/spec"
 )
 
-func openClaims(c *Config, labels map[string]string) (*dra.Manager, error) {
+func openClaims(c *Config, labels func() map[string]string) (*dra.Manager, error) {
 	return dra.New(dra.Config{File: filepath.Join(c.RootDir, claimsFile), Boot: pod.BootID(), Node: c.NodeName, Labels: labels, Log: c.Log})
 }
 

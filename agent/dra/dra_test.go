@@ -49,7 +49,7 @@ func newHouse(t *testing.T) *house {
 func (h *house) restart() {
 	h.t.Helper()
 	h.end()
-	m, err := New(Config{File: filepath.Join(h.dir, "claims.json"), Boot: h.boot, Node: "node", Labels: map[string]string{"rack": "7"}})
+	m, err := New(Config{File: filepath.Join(h.dir, "claims.json"), Boot: h.boot, Node: "node", Labels: func() map[string]string { return map[string]string{"rack": "7"} }})
 	if err != nil {
 		h.t.Fatal(err)
 	}

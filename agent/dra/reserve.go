@@ -122,7 +122,11 @@ func (m *Manager) onNode(s *corev1.NodeSelector) error {
 	if err != nil {
 		return fmt.Errorf("status.allocation.nodeSelector: %w", err)
 	}
-	if !terms.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.cfg.Node, Labels: m.cfg.Labels}}) {
+	self := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.cfg.Node}}
+	if m.cfg.Labels != nil {
+		self.Labels = m.cfg.Labels()
+	}
+	if !terms.Match(self) {
 		return fmt.Errorf("status.allocation.nodeSelector does not match node %s or its labels: its devices are on another node",
 			m.cfg.Node)
 	}

@@ -20,7 +20,7 @@ func newEnvironments(n *node) *environment.Maker {
 		Node: n, Runtime: n.cfg.Runtime, Cgroups: n.cfg.Cgroups, Volumes: slowVolumes{n.cfg.Volumes, n},
 		Resources: resources, Objects: n.cfg.Objects,
 		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, Domain: n.cfg.DNS.Domain,
-		Labels: n.cfg.Node.Labels, GroupFirst: n.cfg.Node.GroupFirst,
+		Labels: n.cfg.Node.Labels(), GroupFirst: n.cfg.Node.GroupFirst,
 	})
 }
 

@@ -8,11 +8,11 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Affinity refuses pods whose nodeSelector and required node affinity do not choose this node. They never will: labels
-// change with a restart of the agent only.
-func Affinity(node string, labels map[string]string) Check {
-	self := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels}}
+// Affinity refuses pods whose nodeSelector and required node affinity do not choose this node. For such a pod that is
+// final: labels change with a restart of the agent only, or an API server has put the pod on the wrong node.
+func Affinity(node string, labels func() map[string]string) Check {
 	return func(r *Request) *Verdict {
+		self := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels()}}
 		ok, err := nodeaffinity.GetRequiredNodeAffinity(r.Pod).Match(self)
 		switch {
 		case err != nil:

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAffinity(t *testing.T) {
-	check := Affinity("n1", map[string]string{"disk": "ssd", "rack": "7"})
+	check := Affinity("n1", func() map[string]string { return map[string]string{"disk": "ssd", "rack": "7"} })
 	term := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
 	}
