@@ -27,7 +27,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control build-test deps run clean-node test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go exam
 
 run: build bin/example/hello.tar ## a node with an example pod, in the foreground, on directories under ./run
 	@examples/hello/run $(RUN)
+
+run-cluster: build bin/example/hello.tar ## a control plane and a node that joins it, in the foreground, on directories under ./run-cluster
+	@examples/cluster/run $(RUN)-cluster
+
+clean-cluster: bin/berth ## remove the cluster of make run-cluster
+	@examples/cluster/clean $(RUN)-cluster
 
 bin/berth:
 	@$(MAKE) build

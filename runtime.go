@@ -108,10 +108,7 @@ func openRuntime(ctx context.Context, o opening) (*runtime, error) {
 	if o.Endpoint != "" {
 		return another(o)
 	}
-	if o.Joined() {
-		return embedded(ctx, o, config.Member)
-	}
-	return embedded(ctx, o, config.Alone)
+	return embedded(ctx, o, o.Station())
 }
 
 // another is the runtime behind a socket.

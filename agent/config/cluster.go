@@ -94,6 +94,14 @@ func (c *Cluster) AddFlags(fs *pflag.FlagSet) {
 // Joined says whether the node is one of a cluster.
 func (c *Cluster) Joined() bool { return c.Kubeconfig != "" }
 
+// Station is what the node is to its pods.
+func (c *Cluster) Station() Station {
+	if c.Joined() {
+		return Member
+	}
+	return Alone
+}
+
 // complete makes paths absolute and says what is wrong with the settings.
 func (c *Cluster) complete() error {
 	var errs []error

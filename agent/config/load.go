@@ -109,7 +109,7 @@ func (l *Loaded) podNetwork() any {
 	if l.Endpoint != "" {
 		return PodNetwork{Kind: "of the runtime", Why: "--runtime says whose"}
 	}
-	return l.PodNetwork(Alone)
+	return l.PodNetwork(l.Station())
 }
 
 // reloadable are the settings that can change while the agent runs.
