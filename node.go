@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,7 @@ import (
 func agentCommand(runDir func() string, version string) *cobra.Command {
 	flags := config.Default()
 	sources := &config.Sources{}
+	await := false
 	cmd := &cobra.Command{
 		Use: "agent", Short: "Run the node's agent",
 		Long: `Run the pods whose manifests are in a directory, until SIGTERM or SIGINT. Pods go on running when the agent ends, however it ends;
@@ -31,6 +33,11 @@ Several agents can run on one machine when they differ in --root-dir, --run-dir,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sources.RunDir, sources.Given = runDir(), cmd.Flags()
+			if missing, err := sources.Missing(); err != nil {
+				return err
+			} else if missing && await {
+				return runUntilConfigured(cmd.Context(), sources, version)
+			}
 			l, err := sources.Load()
 			if err != nil {
 				return err
@@ -38,9 +45,35 @@ Several agents can run on one machine when they differ in --root-dir, --run-dir,
 			return runAgent(cmd.Context(), sources, l, version)
 		},
 	}
+	cmd.Flags().SetNormalizeFunc(config.KubeletNames)
 	sources.AddFlags(cmd.Flags())
 	flags.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&await, "await-config", await,
+		"while the file of --config is not there, serve the runtime alone, as kubeadm wants before it writes that file; then end, to be "+
+			"started again")
 	return cmd
+}
+
+// runUntilConfigured serves the runtime alone, until the file of the configuration is there.
+func runUntilConfigured(ctx context.Context, sources *config.Sources, version string) error {
+	l, err := (&config.Sources{RunDir: sources.RunDir, Given: sources.Given}).Load()
+	if err != nil {
+		return err
+	}
+	if l.Endpoint != "" {
+		return config.AwaitFile(ctx, sources.File) // the runtime is somebody else's to serve
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() {
+		defer stop()
+		if err := config.AwaitFile(ctx, sources.File); err != nil && ctx.Err() == nil {
+			l.Logger(os.Stderr).Error("configuration cannot be waited for", "error", err)
+		}
+	})
+	return runRuntime(ctx, l.Config, version)
 }
 
 func runAgent(ctx context.Context, sources *config.Sources, loaded *config.Loaded, version string) error {

@@ -22,19 +22,32 @@ var units = map[string]func(binary string, args []string) string{
 }
 
 func unitCommand() *cobra.Command {
-	return &cobra.Command{
+	asKubelet := false
+	cmd := &cobra.Command{
 		Use: "unit [agent|runtime|kubelet|slice] [-- FLAG...]", Short: "Print a systemd unit",
 		Long: `Print a unit of systemd, with the reason of each line: that of the agent (` + systemd.AgentName + `), of the runtime alone
 (` + systemd.RuntimeName + `), of the slice that both are in (` + systemd.SliceName + `), or a drop-in by which the agent runs as
-kubelet.service. What follows -- are the service's own flags. Packages and berth install have the same units.`,
+kubelet.service. What follows -- are the service's own flags. Packages and berth install have the same units.
+
+With --as-kubelet it is kubelet.service as kubeadm knows it: what kubeadm writes for a kubelet says what the agent is started with. It
+is good as the unit, and as a drop-in where kubeadm's package has one.`,
 		Example: "  berth unit > /etc/systemd/system/berth.service\n  berth unit slice > /etc/systemd/system/berth.slice\n" +
 			"  berth unit -- --manifest-dir /etc/kubernetes/manifests\n" +
-			"  berth unit kubelet -- --config /var/lib/kubelet/config.yaml > /etc/systemd/system/" + systemd.KubeletDropIn,
+			"  berth unit kubelet -- --config /var/lib/kubelet/config.yaml > /etc/systemd/system/" + systemd.KubeletDropIn +
+			"\n  berth unit --as-kubelet > /etc/systemd/system/" + systemd.KubeletDropIn,
 		ValidArgs: slices.Sorted(maps.Keys(units)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			exe, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
+			}
+			if asKubelet {
+				if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
+					return errors.New("--as-kubelet is a unit of its own: name none beside it")
+				}
+				s := systemd.KubeletService(exe, args...)
+				_, err = fmt.Fprint(cmd.OutOrStdout(), s.Standing())
+				return err
 			}
 			text, err := unitText(exe, args, cmd.ArgsLenAtDash())
 			if err == nil {
@@ -43,6 +56,8 @@ kubelet.service. What follows -- are the service's own flags. Packages and berth
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&asKubelet, "as-kubelet", asKubelet, "print kubelet.service for kubeadm, run by the agent")
+	return cmd
 }
 
 // unitText is the unit that arguments ask for; those from the dash on are the service's.

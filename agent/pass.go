@@ -11,7 +11,8 @@ import (
 )
 
 // pass hands on what the manifests and the API server ask for, and keeps which file asks for what. cluster is nil where
-// there is no API server. The agent is ready when the manifests have been read: the API server may be one of their pods.
+// there is no API server. The agent is ready when the manifests have been read: the API server may be one of their
+// pods.
 func (a *Agent) pass(ctx context.Context, manifests, cluster <-chan desired.Update, out chan<- desired.Update) {
 	var both source.Both
 	if cluster == nil {

@@ -164,6 +164,22 @@ func TestDropIn(t *testing.T) {
 	}
 }
 
+// TestKubelet: the files of kubeadm say what the agent is started with.
+func TestKubelet(t *testing.T) {
+	s := KubeletService("/usr/bin/berth", "--max-pods=5")
+	got := s.Standing()
+	for _, want := range []string{
+		"ExecStart=\n", "ExecStart=/usr/bin/berth agent --await-config --kubelet-dir=/var/lib/kubelet --max-pods=5 " +
+			"$KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS\n",
+		"EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env\n", "EnvironmentFile=-/etc/default/kubelet\n",
+		"Environment=KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml\n", "WantedBy=multi-user.target\n",
+	} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("not once %q in\n%s", want, got)
+		}
+	}
+}
+
 // TestVerify has systemd itself read the units.
 func TestVerify(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -180,6 +196,8 @@ func TestVerify(t *testing.T) {
 		AgentName: agent.Unit(), RuntimeName: runtime.Unit(), SliceName: Slice(), KubeletDropIn: agent.DropIn(),
 	}
 	maps.Copy(files, kubeletUnits)
+	standing := KubeletService(binary)
+	files["stands-for-kubelet.service"] = standing.Standing()
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)

@@ -23,11 +23,14 @@ type Service struct {
 	Description string
 	ExecStart   []string // absolute path and arguments
 	Environment []string // KEY=value
-	After       []string // more units to be ordered after
-	Before      []string
-	Conflicts   []string
-	Watchdog    time.Duration // 0: none
-	Reload      bool          // it reads its configuration again at SIGHUP
+	// EnvironmentFiles have more of it, where they are there.
+	EnvironmentFiles []string
+	Variables        []string // of the environment, whose words are further arguments
+	After            []string // more units to be ordered after
+	Before           []string
+	Conflicts        []string
+	Watchdog         time.Duration // 0: none
+	Reload           bool          // it reads its configuration again at SIGHUP
 	// OOMScoreAdjust keeps the service alive when pods fill the machine; 0 is -999, as kubelet's.
 	OOMScoreAdjust int
 }
@@ -48,6 +51,19 @@ func RuntimeService(binary string, args ...string) Service {
 	}
 }
 
+// KubeletService is the agent as kubeadm starts a kubelet: with the arguments that kubeadm's files have, and as a
+// runtime alone while there are none. --kubelet-dir is where drivers look for kubelet's sockets.
+func KubeletService(binary string, args ...string) Service {
+	s := AgentService(binary, append([]string{"--await-config", "--kubelet-dir=/var/lib/kubelet"}, args...)...)
+	s.Environment = []string{
+		"KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf",
+		"KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml",
+	}
+	s.EnvironmentFiles = []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet"}
+	s.Variables = []string{"KUBELET_KUBECONFIG_ARGS", "KUBELET_CONFIG_ARGS", "KUBELET_KUBEADM_ARGS", "KUBELET_EXTRA_ARGS"}
+	return s
+}
+
 // A setting is a line of a unit, and why it is there.
 type setting struct{ why, key, value string }
 
@@ -65,13 +81,26 @@ func (s *Service) Unit() string {
 func (s *Service) DropIn() string {
 	var b strings.Builder
 	b.WriteString("# berth runs as this unit, in place of the program that the unit names.\n")
+	s.dropIn(&b)
+	return b.String()
+}
+
+// Standing is [Service.DropIn] for a machine that has no such unit either: it is good as the unit itself, too.
+func (s *Service) Standing() string {
+	var b strings.Builder
+	b.WriteString("# berth runs as this unit. This is good as the unit and as a drop-in of one that names another program.\n")
+	s.dropIn(&b)
+	section(&b, "Install", []setting{{"", "WantedBy", "multi-user.target"}})
+	return b.String()
+}
+
+func (s *Service) dropIn(b *strings.Builder) {
 	settings := []setting{{"The command of the unit itself is not run.", "ExecStart", ""}}
 	other := *s
 	other.Conflicts = append(slices.Clone(s.Conflicts), AgentName) // what berth's own unit says of the others
-	section(&b, "Unit", other.unit()[1:])
-	section(&b, "Service", append(settings, s.service()...))
+	section(b, "Unit", other.unit()[1:])
+	section(b, "Service", append(settings, s.service()...))
 	b.WriteString(notSandboxed)
-	return b.String()
 }
 
 func (s *Service) unit() []setting {
@@ -97,13 +126,16 @@ func (s *Service) service() []setting {
 	out := []setting{
 		{"The service says itself when it is ready; units after it wait for that.", "Type", "notify"},
 		{"Messages of other processes, of containers above all, do not count.", "NotifyAccess", "main"},
-		{"", "ExecStart", commandLine(s.ExecStart)},
+		{"", "ExecStart", s.command()},
 	}
 	if s.Reload {
 		out = append(out, setting{"The files of the configuration are read again, and pods go on.", "ExecReload", "/bin/kill -HUP $MAINPID"})
 	}
 	for _, e := range s.Environment {
 		out = append(out, setting{"", "Environment", quote(specifiers(e))})
+	}
+	for _, f := range s.EnvironmentFiles {
+		out = append(out, setting{"", "EnvironmentFile", "-" + specifiers(f)})
 	}
 	out = append(out, []setting{
 		{"What it can reserve of memory and CPU is set on the slice.", "Slice", SliceName},
@@ -182,6 +214,14 @@ func specifiers(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
 // commandLine quotes arguments; in ExecStart a dollar sign would be expanded too. The executable itself takes no
 // expansion.
+func (s *Service) command() string {
+	out := commandLine(s.ExecStart)
+	for _, v := range s.Variables {
+		out += " $" + v // unquoted and without braces it is as many words as there are
+	}
+	return out
+}
+
 func commandLine(args []string) string {
 	out := make([]string, len(args))
 	for i, a := range args {

@@ -295,6 +295,9 @@ func (c *Config) Complete() error {
 	if c.BackoffMax < c.BackoffInitial {
 		errs = append(errs, fmt.Errorf("--backoff-max %s is less than --backoff-initial %s", c.BackoffMax, c.BackoffInitial))
 	}
+	if c.Endpoint != "" && c.CRISocket != "" && strings.TrimPrefix(c.Endpoint, "unix://") == InRunDir(c.RunDir, c.CRISocket) {
+		c.Endpoint = "" // it names the socket of the runtime that is built in
+	}
 	switch {
 	case c.Endpoint != "" && c.CRISocket == CRISocketName:
 		c.CRISocket = ""

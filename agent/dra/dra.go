@@ -20,10 +20,11 @@ import (
 
 // Config is what a [Manager] works with. File is required.
 type Config struct {
-	File   string                   // of the claims that pods have
-	Boot   string                   // of the machine: CDI files are in memory, so what an earlier one has is prepared again
-	Node   string                   // its name, for the nodeSelector of allocations
-	Labels func() map[string]string // of the node; nil: none
+	File string // of the claims that pods have
+	Boot string // of the machine: CDI files are in memory, those of an earlier one are gone
+	Node string // its name, for the nodeSelector of allocations
+	// Labels of the node; nil: none.
+	Labels func() map[string]string
 	Log    *slog.Logger
 }
 

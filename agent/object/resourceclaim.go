@@ -59,8 +59,8 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	return out, nil
 }
 
-// AllocatedClaim is the claim of an entry of a pod of an API server, where a controller makes the claims of templates, and
-// the scheduler allocates and reserves them.
+// AllocatedClaim is the claim of an entry of a pod of an API server, where a controller makes the claims of templates,
+// and the scheduler allocates and reserves them.
 func (s *Store) AllocatedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
 	name := ResourceClaimName(pod, c)
 	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)

@@ -122,14 +122,15 @@ type Config struct {
 
 // NodeConfig is what pods are told of the node, and what they may have of it.
 type NodeConfig struct {
-	Name        string
-	Labels      func() map[string]string // nil: none
-	IPs         func() []string          // the node's addresses, the main one first
-	Memory      int64                    // bytes, for oom_score_adj
-	Allocatable corev1.ResourceList      // what pods may request, or resourceFieldRef says without a limit; nil: the node's
-	Groups      kube.Options             // the node's choices for the groups of containers
-	Dead        *collect.Policy          // which dead containers are kept for their logs; nil: as kubelet does by default
-	GroupFirst  bool                     // a pod's group comes before its sandbox: systemd would make one without limits
+	Name string
+	// Labels are what pods choose the node by; nil: none.
+	Labels      func() map[string]string
+	IPs         func() []string     // the node's addresses, the main one first
+	Memory      int64               // bytes, for oom_score_adj
+	Allocatable corev1.ResourceList // what pods may request, or resourceFieldRef says without a limit; nil: the node's
+	Groups      kube.Options        // the node's choices for the groups of containers
+	Dead        *collect.Policy     // which dead containers are kept for their logs; nil: as kubelet does by default
+	GroupFirst  bool                // a pod's group comes before its sandbox: systemd would make one without limits
 	Short       Short
 }
 

@@ -90,7 +90,8 @@ func (m *member) requireEvents(p *corev1.Pod, reasons ...string) {
 	})
 }
 
-// TestMirrorPods: static pods have a copy in the API, which is made again when somebody deletes it and goes with its pod.
+// TestMirrorPods: static pods have a copy in the API, which is made again when somebody deletes it, and goes with its
+// pod.
 func TestMirrorPods(t *testing.T) {
 	t.Parallel()
 	m := joined(t)
@@ -114,8 +115,8 @@ func TestMirrorPods(t *testing.T) {
 	m.requireNoPods()
 }
 
-// TestAPIServerAway: pods go on while the API server is gone or does not answer, what happens to them is told when it is
-// back, and a restart of the agent is no event in their life.
+// TestAPIServerAway: pods go on while the API server is gone or does not answer, what happens to them is told when it
+// is back, and a restart of the agent is no event in their life.
 func TestAPIServerAway(t *testing.T) {
 	t.Parallel()
 	m := joined(t)
