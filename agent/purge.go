@@ -145,7 +145,7 @@ func purgeRoot(ctx context.Context, h *cgroups.Hierarchy, tree *kube.Tree, root 
 		if err != nil || len(children) > 0 || path == "/" {
 			return err
 		}
-		return tree.RemoveRoot(ctx)
+		return kube.RemoveRoot(ctx, tree)
 	}
 	var errs []error
 	for _, d := range h.Dirs(path) {

@@ -42,7 +42,7 @@ func testDrivers(t *testing.T, fn func(t *testing.T, tree *Tree, h *cgroups.Hier
 		}
 		tree := NewTree(h, fmt.Sprintf("/berthtest%d", os.Getpid())).WithDriver(s).WithOptions(Options{Unified: h.Mode() == cgroups.Unified, WholePercent: true})
 		t.Cleanup(func() {
-			if err := tree.RemoveRoot(context.Background()); err != nil {
+			if err := RemoveRoot(context.Background(), tree); err != nil {
 				t.Error(err)
 			}
 			root, _ := tree.Root()

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/cgroups"
 )
@@ -58,5 +60,26 @@ func KillContainers(ctx context.Context, t *Tree, pod *corev1.Pod, ids []string)
 		wait.Go(func() { errs[i] = t.h.Kill(ctx, path) })
 	}
 	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// KillIn sends SIGKILL to all that runs in the groups of containers and sandboxes, whose IDs are given, in the group of
+// a pod, and waits for the deaths. The pod is looked for in every class, since all that is known of it may be its UID.
+// What has no group there is left out.
+func (t *Tree) KillIn(ctx context.Context, uid types.UID, ids []string) error {
+	if strings.Contains(string(uid), "/") {
+		return fmt.Errorf("kill in pod %q: not a UID", uid) // it could lead out of the pods' groups
+	}
+	var errs []error
+	for _, q := range classes() {
+		path := pathOf(t, uid, q)
+		names, err := t.h.Children(path)
+		errs = append(errs, err)
+		for _, id := range ids {
+			if name, ok := ContainerGroup(names, id); ok && id != "" {
+				errs = append(errs, t.h.Kill(ctx, path+"/"+name))
+			}
+		}
+	}
 	return errors.Join(errs...)
 }

@@ -127,8 +127,8 @@ func (t *Tree) Root() (path string, unit bool) {
 	return t.d.Path(t.root), t.d.Driver() == cgroups.DriverSystemd
 }
 
-// RemoveRoot takes the group away that the tree was in.
-func (t *Tree) RemoveRoot(ctx context.Context) error { return t.d.Remove(ctx, t.d.Path(t.root)) }
+// RemoveRoot takes the group away that a tree was in.
+func RemoveRoot(ctx context.Context, t *Tree) error { return t.d.Remove(ctx, t.d.Path(t.root)) }
 
 func classes() []corev1.PodQOSClass {
 	return []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}
