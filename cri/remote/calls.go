@@ -52,6 +52,7 @@ func whole[Req, Resp any](ctx context.Context, changed chan<- struct{}, do call[
 type sandboxes struct {
 	client  runtimeapi.RuntimeServiceClient
 	changed chan<- struct{}
+	tasks   tasks
 }
 
 // RunPodSandbox is the CRI's.
@@ -72,7 +73,19 @@ func (s sandboxes) StopPodSandbox(
 func (s sandboxes) RemovePodSandbox(
 	ctx context.Context, req *runtimeapi.RemovePodSandboxRequest,
 ) (*runtimeapi.RemovePodSandboxResponse, error) {
-	return change(ctx, s.changed, s.client.RemovePodSandbox, req)
+	return removal(ctx, s.changed, s.tasks, s.client.RemovePodSandbox, req, func() []string {
+		id := req.GetPodSandboxId()
+		list, err := wait(ctx, s.client.ListContainers,
+			&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
+		if err != nil {
+			return nil // the next try lists them again
+		}
+		var ids []string
+		for _, c := range list.GetContainers() {
+			ids = append(ids, c.GetId())
+		}
+		return append(ids, id)
+	})
 }
 
 // PodSandboxStatus is the CRI's.
@@ -93,6 +106,7 @@ func (s sandboxes) ListPodSandbox(
 type containers struct {
 	client  runtimeapi.RuntimeServiceClient
 	changed chan<- struct{}
+	tasks   tasks
 }
 
 // CreateContainer is the CRI's.
@@ -120,7 +134,8 @@ func (c containers) StopContainer(
 func (c containers) RemoveContainer(
 	ctx context.Context, req *runtimeapi.RemoveContainerRequest,
 ) (*runtimeapi.RemoveContainerResponse, error) {
-	return change(ctx, c.changed, c.client.RemoveContainer, req)
+	return removal(ctx, c.changed, c.tasks, c.client.RemoveContainer, req,
+		func() []string { return []string{req.GetContainerId()} })
 }
 
 // ListContainers is the CRI's.

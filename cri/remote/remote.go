@@ -68,12 +68,12 @@ func Dial(c Config) (*Runtime, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	client, changed := runtimeapi.NewRuntimeServiceClient(conn), make(chan struct{}, 1)
+	client, changed, tasks := runtimeapi.NewRuntimeServiceClient(conn), make(chan struct{}, 1), tasks{conn, c.Log}
 	r := &Runtime{
-		sandboxes: sandboxes{client, changed}, containers: containers{client, changed}, streams: streams{client},
-		stats: stats{client},
-		node:  node{client}, images: images{runtimeapi.NewImageServiceClient(conn)},
-		link: link{path: path, conn: conn, client: client, log: c.Log},
+		sandboxes: sandboxes{client, changed, tasks}, containers: containers{client, changed, tasks},
+		streams: streams{client}, stats: stats{client}, node: node{client},
+		images: images{runtimeapi.NewImageServiceClient(conn)},
+		link:   link{path: path, conn: conn, client: client, log: c.Log},
 	}
 	r.relister = relister{
 		sandboxes: r.sandboxes, containers: r.containers, changed: changed,
