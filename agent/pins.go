@@ -159,6 +159,11 @@ func (g *pinnedGroups) RemovePod(ctx context.Context, uid types.UID, path string
 	return g.limited.RemovePod(ctx, uid, path)
 }
 
+// KillIn implements [pod.Cgroups].
+func (g *pinnedGroups) KillIn(ctx context.Context, uid types.UID, ids []string) error {
+	return g.limited.KillIn(ctx, uid, ids)
+}
+
 // EnsurePod makes the pod's group.
 func (g *pinnedGroups) EnsurePod(p *corev1.Pod) (string, error) { return g.of(p.UID).EnsurePod(p) }
 

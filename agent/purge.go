@@ -16,7 +16,6 @@ import (
 	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/kills"
-	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/environment"
 	"github.com/berth-node/berth/agent/pod/spec"
 	"github.com/berth-node/berth/agent/volume"
@@ -97,7 +96,7 @@ func below(dir string, names ...string) []string {
 
 // PurgePods ends the pods that agents of this place have on a runtime, without grace, and removes their logs. Images
 // stay, and pods of others go on. It can be run again after it failed.
-func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
+func PurgePods(ctx context.Context, r environment.Runtime, p config.Place) error {
 	list, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
@@ -112,13 +111,26 @@ func PurgePods(ctx context.Context, r pod.Sandboxes, p config.Place) error {
 			if _, err := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
 				return fmt.Errorf("stop sandbox %s: %w", s.GetId(), err)
 			}
-			if _, err := r.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			remover := environment.Remover{Runtime: r, Killer: killerAt{p}}
+			if err := remover.Sandbox(ctx, types.UID(s.GetMetadata().GetUid()), s.GetId()); err != nil {
 				return fmt.Errorf("remove sandbox %s: %w", s.GetId(), err)
 			}
 			return filetree.RemoveAll(ctx, spec.LogDirectory(p.LogDir, spec.Restore(s, nil)))
 		})
 	}
 	return g.Wait()
+}
+
+// killerAt kills in the groups of a place's pods, which are looked for only then.
+type killerAt struct{ place config.Place }
+
+// KillIn implements [environment.Killer].
+func (k killerAt) KillIn(ctx context.Context, uid types.UID, ids []string) error {
+	h, driver, err := openDriver(k.place)
+	if err != nil {
+		return err
+	}
+	return kube.NewTree(h, k.place.CgroupRoot).WithDriver(driver).KillIn(ctx, uid, ids)
 }
 
 func purgeGroups(ctx context.Context, h *cgroups.Hierarchy, tree *kube.Tree, root string) error {

@@ -24,6 +24,11 @@ func newEnvironments(n *node) *environment.Maker {
 	})
 }
 
+// remover removes what pods have in the runtime.
+func (n *node) remover() environment.Remover {
+	return environment.Remover{Runtime: n.cfg.Runtime, Killer: n.cfg.Cgroups}
+}
+
 // Handler is part of [environment.Node].
 func (n *node) Handler(pod *corev1.Pod) (string, *runtimeapi.RuntimeHandlerFeatures) {
 	name := n.handlerOf(pod)

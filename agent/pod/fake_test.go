@@ -480,6 +480,7 @@ type fakeCgroups struct {
 	mu     sync.Mutex
 	pods   map[types.UID]bool
 	refuse func() error // a resize
+	killed func(ids []string)
 }
 
 func (c *fakeCgroups) PodPath(pod *corev1.Pod) string { return "/pods/pod" + string(pod.UID) }
@@ -509,6 +510,13 @@ func (c *fakeCgroups) RemovePod(_ context.Context, uid types.UID, _ string) erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pods, uid)
+	return nil
+}
+
+func (c *fakeCgroups) KillIn(_ context.Context, _ types.UID, ids []string) error {
+	if c.killed != nil {
+		c.killed(ids)
+	}
 	return nil
 }
 

@@ -90,8 +90,8 @@ func (f *orphans) find(ctx context.Context) ([]*corev1.Pod, error) {
 			of[c.GetPodSandboxId()] = append(of[c.GetPodSandboxId()], c)
 		} else if c.GetAnnotations()[spec.OwnerAnnotation] == f.node.cfg.RootDir {
 			f.log.Info("removing a container without a sandbox", "container", c.GetId())
-			_, err := f.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()})
-			if err != nil && !isNotFound(err) {
+			uid := types.UID(c.GetLabels()[spec.PodUIDLabel])
+			if err := f.node.remover().Container(ctx, uid, c.GetId()); err != nil {
 				return nil, fmt.Errorf("remove container %s: %w", c.GetId(), err)
 			}
 		}

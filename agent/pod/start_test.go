@@ -224,6 +224,31 @@ func TestSandboxFails(t *testing.T) {
 	})
 }
 
+// A runtime refuses to remove a pod in which something lives that it has lost sight of. That is killed.
+func TestRemovalRefused(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		p := podtest.New("web")
+		n.apply(p)
+		n.pass(time.Second)
+		var killed []string
+		n.cgroups.killed = func(ids []string) { killed = append(killed, ids...) }
+		n.rt.locked(func() {
+			n.rt.refuse = func(call string) error {
+				if strings.HasPrefix(call, "RemovePodSandbox") && len(killed) == 0 {
+					return grpcstatus.Error(codes.FailedPrecondition, "cannot delete running task")
+				}
+				return nil
+			}
+		})
+		n.remove(p)
+		n.pass(time.Minute)
+		n.gone(p)
+		if got, tries := len(killed), len(n.rt.called("RemovePodSandbox")); got != 2 || tries != 2 {
+			t.Errorf("after %d tries %q were killed, which should be the sandbox and its container", tries, killed)
+		}
+	})
+}
+
 // A container that was made, but not started before the agent died, is started by the next agent.
 func TestCreatedIsStarted(t *testing.T) {
 	onNode(t, func(n *testNode) {

@@ -214,8 +214,7 @@ func (a acts) remove(s plan.Step) act {
 	w := a.worker
 	pod := w.pod
 	return func(ctx context.Context) (func(), error) {
-		_, err := w.node.cfg.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID})
-		if err != nil && !isNotFound(err) {
+		if err := w.node.remover().Container(ctx, pod.UID, s.ID); err != nil {
 			return nil, fmt.Errorf("remove container: %w", err)
 		}
 		// With a rotated log's names in the directory of the container there are few.

@@ -40,7 +40,12 @@ state = "%[1]s/state"
 [plugins."io.containerd.nri.v1.nri"]
   disable = true
 `, r.Dir, r.Socket, pauseImage)
-	return settings{
+	if r.runc != "" {
+		config += fmt.Sprintf(`[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  BinaryName = "%s/bin/runc"
+`, r.Dir)
+	}
+	s := settings{
 		files: map[string]string{
 			"config.toml": config,
 			"certs/" + imageHost + "/hosts.toml": fmt.Sprintf(`server = "http://%[1]s"
@@ -52,6 +57,10 @@ state = "%[1]s/state"
 		// the shim of the same version stands beside it
 		env: []string{"PATH=" + filepath.Dir(r.path) + ":" + os.Getenv("PATH")},
 	}
+	if r.runc != "" {
+		s.files["bin/runc"] = r.runc
+	}
+	return s
 }
 
 // CRI-O's has nothing in the places of the machine's CRI-O and podman. Its own defaults of security are switched off

@@ -39,6 +39,7 @@ type Program struct {
 	GroupPrefix string
 
 	path      string
+	runc      string // a script in place of runc
 	configure func(*Runtime) settings
 }
 

@@ -227,3 +227,43 @@ func TestPurgeOfPeer(t *testing.T) {
 	n.peer.Start(t)
 	// The end of the test purges again.
 }
+
+// TestStuckPeer kills the agent in the midst of a start that the runtime cannot take back: it keeps a container that
+// it says has never run, whose process lives, and refuses to remove it. The pod goes all the same.
+func TestStuckPeer(t *testing.T) {
+	t.Parallel()
+	peers.Store(t.Name(), peer.ContainerdStuck(t))
+	for name, end := range map[string]func(*Node){
+		"Teardown": func(n *Node) {
+			n.remove("stuck.yaml")
+			n.start()
+			n.requireNoPods()
+		},
+		"Purge": func(n *Node) { n.cmd = nil }, // as at the end of each test
+		"Wanted": func(n *Node) {
+			n.peer.Unstick()
+			n.start()
+			n.waitReady("stuck")
+			n.remove("stuck.yaml")
+			n.requireNoPods()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t)
+			n.peer.Stick(t)
+			defer n.peer.FailStart()
+			n.apply("stuck.yaml", pod("stuck", sleeping))
+			n.eventually("a start to hang", func() error {
+				if !n.peer.Starting() {
+					return errors.New("none does")
+				}
+				return nil
+			})
+			n.kill()
+			n.peer.FailStart()
+			n.eventually("the runtime to keep what it refuses to remove", func() error { return n.peer.Refused(t.Context()) })
+			end(n)
+		})
+	}
+}

@@ -31,15 +31,16 @@ type Node interface {
 
 // Runtime is where the sandboxes are.
 type Runtime interface {
+	Removals
 	RunPodSandbox(context.Context, *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error)
 	StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error)
-	RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error)
 	PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error)
 	ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error)
 }
 
 // Cgroups are the groups of the pods. All methods are idempotent.
 type Cgroups interface {
+	Killer
 	// PodPath is where the pod's group is or will be, the cgroup parent of the pod's sandbox.
 	PodPath(*corev1.Pod) string
 	// EnsurePod makes the pod's group with its limits and returns its path. The group may be there, with groups in it.

@@ -1,8 +1,10 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +31,7 @@ type world struct {
 	calls     []string
 	fails     string          // the call that does
 	sandboxes map[string]bool // that the runtime has
+	lives     string          // the container whose removal the runtime refuses
 	root      string
 }
 
@@ -73,6 +76,9 @@ func (w *world) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandb
 	if !w.sandboxes[r.GetPodSandboxId()] {
 		return nil, grpcstatus.Error(codes.NotFound, "no such sandbox")
 	}
+	if err := w.refused(r.GetPodSandboxId() + "-main"); err != nil {
+		return nil, errors.Join(w.call("refuse sandbox "+r.GetPodSandboxId()), err)
+	}
 	delete(w.sandboxes, r.GetPodSandboxId())
 	return nil, w.call("remove sandbox " + r.GetPodSandboxId())
 }
@@ -94,6 +100,37 @@ func (w *world) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxReques
 func (w *world) PodPath(p *corev1.Pod) string { return "/pods/" + string(p.UID) }
 
 func (w *world) EnsurePod(p *corev1.Pod) (string, error) { return w.PodPath(p), w.call("make cgroup") }
+
+func (w *world) KillIn(_ context.Context, uid types.UID, ids []string) error {
+	w.mu.Lock()
+	w.lives = ""
+	w.mu.Unlock()
+	return w.call(fmt.Sprintf("kill in %s %q", uid, ids))
+}
+
+func (w *world) ListContainers(
+	_ context.Context, r *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
+	id := r.GetFilter().GetPodSandboxId()
+	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: id + "-main"}}},
+		w.call("list containers of " + id)
+}
+
+func (w *world) RemoveContainer(
+	_ context.Context, r *runtimeapi.RemoveContainerRequest,
+) (*runtimeapi.RemoveContainerResponse, error) {
+	return nil, cmp.Or(w.call("remove container "+r.GetContainerId()), w.refused(r.GetContainerId()))
+}
+
+// refused is what containerd says of a container that it takes for one that never ran, and whose process lives.
+func (w *world) refused(id string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lives == id {
+		return grpcstatus.Errorf(codes.FailedPrecondition, "cannot delete running task %s", id)
+	}
+	return nil
+}
 
 func (w *world) RemovePod(context.Context, types.UID, string) error { return w.call("remove cgroup") }
 
@@ -178,6 +215,46 @@ func TestMakeAndRemove(t *testing.T) {
 	}
 	if left, err := filepath.Glob(w.root + "/*/*"); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// TestRefused: what lives in a container that the runtime refuses to remove is killed, and the runtime asked again.
+// Nothing is killed of what it removes at once.
+func TestRefused(t *testing.T) {
+	w, m := newWorld(t, true)
+	pod := podtest.New("web")
+	w.sandboxes["a"], w.sandboxes["b"], w.lives = true, true, "b-main"
+	if err := m.Of(pod, nil).RemoveSandbox(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Of(pod, nil).RemoveSandbox(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"stop sandbox a", "remove sandbox a", "stop sandbox b", "refuse sandbox b", "list containers of b",
+		fmt.Sprintf(`kill in %s ["b" "b-main"]`, pod.UID), "remove sandbox b",
+	}
+	if calls := w.take(); !slices.Equal(calls, want) {
+		t.Errorf("removed by %q", calls)
+	}
+	remover := Remover{w, w}
+	w.lives = "c"
+	if err := remover.Container(t.Context(), pod.UID, "c"); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{"remove container c", fmt.Sprintf(`kill in %s ["c"]`, pod.UID), "remove container c"}
+	if calls := w.take(); !slices.Equal(calls, want) {
+		t.Errorf("removed by %q", calls)
+	}
+	// What is refused for ever is told, as is what cannot be killed.
+	w.lives, w.fails = "c", fmt.Sprintf(`kill in %s ["c"]`, pod.UID)
+	if err := remover.Container(t.Context(), pod.UID, "c"); grpcstatus.Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "refused") {
+		t.Errorf("got %v", err)
+	}
+	w.fails = "remove container c"
+	if err := remover.Container(t.Context(), pod.UID, "c"); err == nil {
+		t.Error("a removal that fails is none")
 	}
 }
 

@@ -79,8 +79,7 @@ func (s *sandbox) remove(ctx context.Context, id string) error {
 	if err := s.stop(ctx, id); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	_, err := s.cfg.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-	if err != nil && !isNotFound(err) {
+	if err := (Remover{s.cfg.Runtime, s.cfg.Cgroups}).Sandbox(ctx, s.pod.UID, id); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	return nil
