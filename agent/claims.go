@@ -67,11 +67,7 @@ func (c podClaims) Prepare(ctx context.Context, p *corev1.Pod) error {
 		return nil
 	}
 	err := c.claims.Prepare(ctx, p, func(of *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
-		origin := desired.OriginOf(p)
-		if origin.Cluster() {
-			return c.objects.Of(origin).AllocatedClaim(p, of)
-		}
-		return c.objects.Of(origin).ResourceClaim(p, of)
+		return c.objects.Of(desired.OriginOf(p)).ResourceClaim(p, of)
 	})
 	if err != nil {
 		return &pod.PrepareError{Reason: plan.ReasonClaims, Event: "Failed to prepare dynamic resources: ", Err: err}

@@ -9,21 +9,27 @@ import (
 )
 
 // Refs lists the objects that a pod refers to, each once, those that may be missing too. What a claim is bound to is
-// not among them: that depends on the claim.
+// not among them: that depends on the claim. A pod of an API server comes with its priority, and with its claims made,
+// so that it refers to no class of priorities and to no template.
 func Refs(pod *corev1.Pod) []object.Ref {
 	r := refs{namespace: pod.Namespace}
-	s := &pod.Spec
+	s, static := &pod.Spec, OriginOf(pod) != API
 	for _, p := range s.ImagePullSecrets {
 		r.add(object.Secret, p.Name)
 	}
 	if s.RuntimeClassName != nil {
 		r.add(object.RuntimeClass, *s.RuntimeClassName)
 	}
-	r.add(object.PriorityClass, s.PriorityClassName)
+	if static {
+		r.add(object.PriorityClass, s.PriorityClassName)
+	}
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
 			r.container(&list[i])
 		}
+	}
+	for i := range s.EphemeralContainers {
+		r.container((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
@@ -36,12 +42,21 @@ func Refs(pod *corev1.Pod) []object.Ref {
 	}
 	for i := range s.ResourceClaims {
 		c := &s.ResourceClaims[i]
-		r.add(object.ResourceClaim, object.ResourceClaimName(pod, c))
-		if c.ResourceClaimTemplateName != nil {
+		if static || c.ResourceClaimName != nil || claimed(pod, c.Name) {
+			r.add(object.ResourceClaim, object.ResourceClaimName(pod, c))
+		}
+		if static && c.ResourceClaimTemplateName != nil {
 			r.add(object.ResourceClaimTemplate, *c.ResourceClaimTemplateName)
 		}
 	}
 	return r.list
+}
+
+// claimed says whether the status of a pod names the claim that was made for an entry.
+func claimed(pod *corev1.Pod, entry string) bool {
+	return slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool {
+		return s.Name == entry
+	})
 }
 
 type refs struct {

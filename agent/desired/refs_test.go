@@ -22,3 +22,22 @@ func TestRefsOfResourceClaims(t *testing.T) {
 		t.Errorf("the pod refers to %v", refs)
 	}
 }
+
+func TestRefsOfAPIPods(t *testing.T) {
+	template, made := "gpus", "p-b-x7k2p"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "p", Namespace: "default", Annotations: map[string]string{AnnotationSource: string(API)},
+	}}
+	pod.Spec.PriorityClassName = "high"
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{
+		{Name: "b", ResourceClaimTemplateName: &template}, {Name: "none", ResourceClaimTemplateName: &template},
+	}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: &made}, {Name: "none"}}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}},
+	}}}
+	want := []object.Ref{object.RefTo(object.Secret, "default", "s"), object.RefTo(object.ResourceClaim, "default", made)}
+	if refs := Refs(pod); !slices.Equal(refs, want) {
+		t.Errorf("the pod refers to %v", refs)
+	}
+}

@@ -3,6 +3,7 @@ package desired
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,13 +20,10 @@ const (
 	volumeYet = "this kind of volume is not there yet"
 )
 
-// unsupported lists what this version does not do yet. Such a pod is refused, because a field that is silently ignored
-// is found out in production. Each line goes when its feature comes.
+// unsupported lists what this version does not do yet, wherever the pod is from. Such a pod is refused, because a field
+// that is silently ignored is found out in production. Each line goes when its feature comes.
 var unsupported = []entry{
-	{"spec.serviceAccountName", objects},
-	{"spec.automountServiceAccountToken=true", objects},
 	{"spec.resources.claims", "the API has no claims of the pod as a whole: containers name them"},
-
 	{"spec.volumes[*].awsElasticBlockStore", volumeYet},
 	{"spec.volumes[*].azureDisk", volumeYet},
 	{"spec.volumes[*].azureFile", volumeYet},
@@ -39,31 +37,37 @@ var unsupported = []entry{
 	{"spec.volumes[*].glusterfs", volumeYet},
 	{"spec.volumes[*].photonPersistentDisk", volumeYet},
 	{"spec.volumes[*].portworxVolume", volumeYet},
-	{"spec.volumes[*].projected.sources[*].serviceAccountToken", "only an API server makes tokens, and there is none"},
-	{"spec.volumes[*].projected.sources[*].clusterTrustBundle", "only an API server has trust bundles, and there is none"},
-	{"spec.volumes[*].projected.sources[*].podCertificate", "only an API server signs certificates, and there is none"},
 	{"spec.volumes[*].quobyte", volumeYet},
 	{"spec.volumes[*].rbd", volumeYet},
 	{"spec.volumes[*].scaleIO", volumeYet},
 	{"spec.volumes[*].storageos", volumeYet},
 	{"spec.volumes[*].vsphereVolume", volumeYet},
-
-	{"spec.ephemeralContainers", "they are added to a pod that runs: berth debug"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSource", "nothing here fills volumes"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSourceRef", "nothing here fills volumes"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", "nothing here changes volumes"},
 	{"spec.containers[*].lifecycle.postStart.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].lifecycle.preStop.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].securityContext.windowsOptions", "this is a Linux node"},
 	{"spec.securityContext.windowsOptions", "this is a Linux node"},
-
-	{"spec.evictionResponders", "evictions by an API server are not there yet"},
 	{"spec.os.name=windows", "this is a Linux node"},
+}
+
+// unsupportedStatic lists what a pod cannot have that no API server knows: there is nobody who would make tokens for it,
+// bind it, or fill its volumes.
+var unsupportedStatic = []entry{
+	{"spec.serviceAccountName", objects},
+	{"spec.automountServiceAccountToken=true", objects},
+	{"spec.volumes[*].projected.sources[*].serviceAccountToken", "only an API server makes tokens, and there is none"},
+	{"spec.volumes[*].projected.sources[*].clusterTrustBundle", "only an API server has trust bundles, and there is none"},
+	{"spec.volumes[*].projected.sources[*].podCertificate", "only an API server signs certificates, and there is none"},
+	{"spec.ephemeralContainers", "they are added to a pod that runs: berth debug"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSource", "nothing here fills volumes"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSourceRef", "nothing here fills volumes"},
+	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", "nothing here changes volumes"},
+	{"spec.evictionResponders", "evictions by an API server are not there yet"},
 	{"spec.schedulingGates", "a static pod is not scheduled, so nothing would ever open the gate"},
 	{"spec.schedulingGroup", "a static pod is not scheduled"},
 }
 
-// ignoredFields lists what has no meaning for a pod that is bound to its node: the pod runs, with a warning.
+// ignoredFields lists what has no meaning for a static pod: the pod runs, with a warning. Of a pod of an API server the
+// server and its scheduler have acted upon them.
 var ignoredFields = []entry{
 	{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "a static pod is not scheduled"},
 	{"spec.affinity.podAffinity", "a static pod is not scheduled"},
@@ -75,13 +79,19 @@ var ignoredFields = []entry{
 
 var (
 	unsupportedRules = sync.OnceValue(func() []rule { return rules(unsupported) })
+	staticRules      = sync.OnceValue(func() []rule { return rules(unsupportedStatic) })
 	ignoredRules     = sync.OnceValue(func() []rule { return rules(ignoredFields) })
 )
 
-// Unsupported names every field of a pod that this version of the agent does not act upon.
+// Unsupported names every field of a pod that this version of the agent does not act upon. What only an API server and
+// those who watch it act upon counts for pods of manifests alone.
 func Unsupported(pod *corev1.Pod) field.ErrorList {
+	held := unsupportedRules()
+	if OriginOf(pod).Rules().Manifest {
+		held = slices.Concat(held, staticRules())
+	}
 	var errs field.ErrorList
-	for _, r := range unsupportedRules() {
+	for _, r := range held {
 		for _, path := range r.find(pod) {
 			errs = append(errs, field.Forbidden(field.NewPath(path), r.reason))
 		}
@@ -92,8 +102,28 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 // Ignored is a field that a pod sets and that means nothing here, and why.
 type Ignored struct{ Path, Reason string }
 
-// IgnoredIn lists the fields of a pod that mean nothing for one that is bound to its node.
+// Refusal says why the node does not run a pod for the fields that it sets, in words for its status; "": it does.
+func Refusal(pod *corev1.Pod) string {
+	errs := Unsupported(pod)
+	if len(errs) == 0 {
+		return ""
+	}
+	const few = 5
+	var why []string
+	for _, e := range errs[:min(len(errs), few)] {
+		why = append(why, e.Field+" is not supported: "+e.Detail)
+	}
+	if more := len(errs) - few; more > 0 {
+		why = append(why, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(why, "; ")
+}
+
+// IgnoredIn lists the fields of a static pod that mean nothing for it.
 func IgnoredIn(pod *corev1.Pod) []Ignored {
+	if !OriginOf(pod).Rules().Manifest {
+		return nil
+	}
 	var out []Ignored
 	for _, r := range ignoredRules() {
 		for _, path := range r.find(pod) {
@@ -112,10 +142,10 @@ type Field struct {
 	Refused bool
 }
 
-// Fields lists the fields of the Pod API that pods cannot use. Every other one is acted upon.
+// Fields lists the fields of the Pod API that pods of manifests cannot use. Every other one is acted upon.
 func Fields() []Field {
 	var out []Field
-	for i, table := range [][]entry{unsupported, ignoredFields} {
+	for i, table := range [][]entry{slices.Concat(unsupported, unsupportedStatic), ignoredFields} {
 		for _, e := range table {
 			path, value, _ := strings.Cut(e.path, "=")
 			out = append(out, Field{Path: path, Value: value, Reason: e.reason, Refused: i == 0})

@@ -1,12 +1,15 @@
 package desired
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 func TestUnsupportedPathsExist(t *testing.T) {
-	for _, e := range append(append([]entry(nil), unsupported...), ignoredFields...) {
+	for _, e := range slices.Concat(unsupported, unsupportedStatic, ignoredFields) {
 		want := 1
 		if strings.HasPrefix(e.path, "spec.containers[*]") {
 			want = 3 // init and ephemeral containers
@@ -14,5 +17,30 @@ func TestUnsupportedPathsExist(t *testing.T) {
 		if e.reason == "" || len(rules([]entry{e})) != want {
 			t.Errorf("%s: no such field, or no reason", e.path)
 		}
+	}
+}
+
+func TestUnsupportedByOrigin(t *testing.T) {
+	yes := true
+	pod := &corev1.Pod{}
+	pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = "robot", &yes
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a"}}
+	pod.Spec.SchedulerName = "theirs"
+	pod.Spec.EphemeralContainers = make([]corev1.EphemeralContainer, 1)
+	pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+	}}}}
+	if errs := Unsupported(pod); len(errs) != 5 || len(IgnoredIn(pod)) != 1 {
+		t.Errorf("a static pod: %v, ignored %v", errs, IgnoredIn(pod))
+	}
+	pod.Annotations = map[string]string{AnnotationSource: string(API)}
+	if errs := Unsupported(pod); len(errs) != 0 || len(IgnoredIn(pod)) != 0 || Refusal(pod) != "" {
+		t.Errorf("a pod of an API server: %v, ignored %v", errs, IgnoredIn(pod))
+	}
+	for range 7 {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{}}})
+	}
+	if why := Refusal(pod); !strings.HasPrefix(why, "spec.volumes[1].rbd is not supported: this kind") || !strings.HasSuffix(why, "and 2 more") {
+		t.Errorf("refused for %q", why)
 	}
 }

@@ -1,6 +1,7 @@
 // Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims,
 // ResourceClaims and their templates, RuntimeClasses, PriorityClasses, CSIDrivers, StorageClasses and what there is of
-// snapshots. Here they come out of the node's manifests, not from an API server.
+// snapshots. Here they come out of the node's manifests, or from an API server, which has Services and VolumeAttachments
+// too: what the one has, pods of the other do not see.
 //
 // [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be
 // told to the pods that it concerns and to no others.
@@ -45,6 +46,10 @@ const (
 	VolumeSnapshot        Kind = "VolumeSnapshot"
 	VolumeSnapshotClass   Kind = "VolumeSnapshotClass"
 	VolumeSnapshotContent Kind = "VolumeSnapshotContent"
+
+	// Only an API server has these.
+	VolumeAttachment Kind = "VolumeAttachment"
+	Service          Kind = "Service"
 )
 
 const snapshotVersion = "snapshot.storage.k8s.io/v1"
@@ -69,6 +74,8 @@ var kinds = map[Kind]kind{
 	VolumeSnapshot:        {snapshotVersion, false, func() Object { return new(snapshotv1.VolumeSnapshot) }},
 	VolumeSnapshotClass:   {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotClass) }},
 	VolumeSnapshotContent: {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotContent) }},
+	VolumeAttachment:      {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttachment) }},
+	Service:               {"v1", false, func() Object { return new(corev1.Service) }},
 }
 
 // Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.
@@ -78,6 +85,12 @@ func (k Kind) Empty() (o Object, version string) {
 		return nil, ""
 	}
 	return is.empty(), is.version
+}
+
+// InManifests says whether a manifest may hold objects of the kind.
+func (k Kind) InManifests() bool {
+	_, known := kinds[k]
+	return known && k != VolumeAttachment && k != Service
 }
 
 // Namespaced says whether objects of the kind are in a namespace.

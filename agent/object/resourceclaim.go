@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,16 +15,14 @@ import (
 )
 
 // ResourceClaimName is what the claim is called that an entry of a pod's spec.resourceClaims names, or that its
-// template makes: what an API server says in the pod's status, else <pod>-<entry> as in a cluster, but without a random
-// end, so that its allocation can be written down.
+// template makes: <pod>-<entry> as in a cluster, but without a random end, so that its allocation can be written down.
+// Where the pod's status says what it is called, as in a cluster, it is that; "" when it says that none is needed.
 func ResourceClaimName(pod *corev1.Pod, c *corev1.PodResourceClaim) string {
 	if c.ResourceClaimName != nil {
 		return *c.ResourceClaimName
 	}
-	for _, made := range pod.Status.ResourceClaimStatuses {
-		if made.Name == c.Name && made.ResourceClaimName != nil {
-			return *made.ResourceClaimName
-		}
+	if name, said := saidName(pod, c); said {
+		return name
 	}
 	name := pod.Name + "-" + c.Name
 	if len(name) <= validation.DNS1123SubdomainMaxLength {
@@ -37,9 +34,60 @@ func ResourceClaimName(pod *corev1.Pod, c *corev1.PodResourceClaim) string {
 	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-digits-1], "-.") + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
+// saidName is the name of a claim by the pod's status; false when that does not have the entry.
+func saidName(pod *corev1.Pod, c *corev1.PodResourceClaim) (string, bool) {
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.Name != c.Name {
+			continue
+		}
+		if s.ResourceClaimName == nil {
+			return "", true
+		}
+		return *s.ResourceClaimName, true
+	}
+	return "", false
+}
+
+// servedClaim is the claim that an API server has made for an entry of a pod, or that the entry names. The scheduler
+// has allocated it before it bound the pod.
+func (s *Store) servedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+	name, said := saidName(pod, c)
+	switch {
+	case c.ResourceClaimName != nil:
+		name = *c.ResourceClaimName
+	case !said:
+		return nil, fmt.Errorf("resourceclaim of %q is not made yet: status.resourceClaimStatuses does not have it", c.Name)
+	case name == "":
+		// The template asks for no devices.
+		return &resourcev1.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: pod.Namespace, UID: madeUID(pod.UID, c.Name)},
+			Status:     resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{}},
+		}, nil
+	}
+	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if made := metav1.GetControllerOf(claim); c.ResourceClaimName == nil && (made == nil || made.UID != pod.UID) {
+		return nil, fmt.Errorf("resourceclaim %q was not made for this pod", name)
+	}
+	if claim.Status.Allocation == nil {
+		return nil, fmt.Errorf("resourceclaim %q is not allocated yet", name)
+	}
+	for _, r := range claim.Status.ReservedFor {
+		if r.UID == pod.UID {
+			return claim, nil
+		}
+	}
+	return nil, fmt.Errorf("resourceclaim %q is not reserved for this pod", name)
+}
+
 // ResourceClaim is the allocated claim that an entry of a pod's spec.resourceClaims means. Nothing here chooses
 // devices, so which they are must be written in the claim's status. A claim without requests needs none.
 func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+	if s.served {
+		return s.servedClaim(pod, c)
+	}
 	name := ResourceClaimName(pod, c)
 	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
 	if c.ResourceClaimTemplateName != nil {
@@ -57,26 +105,6 @@ func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*res
 	out := claim.DeepCopy()
 	out.Status.Allocation = &resourcev1.AllocationResult{}
 	return out, nil
-}
-
-// AllocatedClaim is the claim of an entry of a pod of an API server, where a controller makes the claims of templates,
-// and the scheduler allocates and reserves them.
-func (s *Store) AllocatedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
-	name := ResourceClaimName(pod, c)
-	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)
-	if err != nil {
-		return nil, err
-	}
-	reserved := func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod.UID }
-	switch {
-	case c.ResourceClaimTemplateName != nil && !metav1.IsControlledBy(claim, pod):
-		return nil, fmt.Errorf("resourceclaim %q was not made for the pod", name)
-	case claim.Status.Allocation == nil:
-		return nil, fmt.Errorf("resourceclaim %q is not allocated yet", name)
-	case !slices.ContainsFunc(claim.Status.ReservedFor, reserved):
-		return nil, fmt.Errorf("resourceclaim %q is not reserved for the pod", name)
-	}
-	return claim, nil
 }
 
 // made is the claim that a template makes for a pod. Its allocation is in the claim of that name that a manifest has;

@@ -71,29 +71,58 @@ func TestResourceClaim(t *testing.T) {
 	}
 }
 
-// TestAllocatedClaim: a pod of an API server has the claims that are reserved for it, and no others.
-func TestAllocatedClaim(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
-	entry := &corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: new("t")}
-	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: new("web-gpu-x7z")}}
-	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-gpu-x7z"}}
-	var s Store
-	for _, c := range []struct {
+func TestServedClaims(t *testing.T) {
+	s, template, name := Served(), "gpus", "p-b-x7k2p"
+	yes := true
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"}}
+	entry := &corev1.PodResourceClaim{Name: "b", ResourceClaimTemplateName: &template}
+	if _, err := s.ResourceClaim(pod, entry); err == nil || !strings.Contains(err.Error(), "not made yet") {
+		t.Errorf("no status: %v", err)
+	}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b"}}
+	if c, err := s.ResourceClaim(pod, entry); err != nil || c.Status.Allocation == nil {
+		t.Errorf("none is needed: %v, %v", c, err)
+	}
+	pod.Status.ResourceClaimStatuses[0].ResourceClaimName = &name
+	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	for _, step := range []struct {
 		change func()
-		want   string
+		why    string // "": none
 	}{
-		{func() {}, "not found"},
-		{func() { s.Put(RefTo(ResourceClaim, "ns", claim.Name), claim) }, "not made for the pod"},
-		{func() {
-			claim.OwnerReferences = []metav1.OwnerReference{{UID: "u1", Controller: new(true)}}
-		}, "not allocated"},
+		{func() {}, "not made for this pod"},
+		{func() { claim.OwnerReferences = []metav1.OwnerReference{{UID: "u", Controller: &yes}} }, "not allocated"},
 		{func() { claim.Status.Allocation = &resourcev1.AllocationResult{} }, "not reserved"},
-		{func() { claim.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{UID: "u1"}} }, ""},
+		{func() { claim.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{UID: "u"}} }, ""},
 	} {
-		c.change()
-		got, err := s.AllocatedClaim(pod, entry)
-		if c.want == "" && (err != nil || got != claim) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%v, want %q", err, c.want)
+		step.change()
+		s.Put(RefTo(ResourceClaim, "default", name), claim.DeepCopy())
+		_, err := s.ResourceClaim(pod, entry)
+		if (err == nil) != (step.why == "") || err != nil && !strings.Contains(err.Error(), step.why) {
+			t.Errorf("want %q: %v", step.why, err)
+		}
+	}
+}
+
+func TestServedVolumes(t *testing.T) {
+	s := Served()
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default", UID: "new"}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "old"}
+	s.Put(RefTo(PersistentVolume, "", "v"), pv)
+	for _, step := range []struct {
+		change func()
+		why    string
+	}{
+		{func() {}, "not bound yet"},
+		{func() { claim.Spec.VolumeName = "v" }, "not bound yet"},
+		{func() { claim.Status.Phase = corev1.ClaimBound }, "not bound to this claim"},
+		{func() { claim.UID = "old" }, ""},
+	} {
+		step.change()
+		s.Put(RefTo(PersistentVolumeClaim, "default", "c"), claim.DeepCopy())
+		_, err := s.Volume("default", "c")
+		if (err == nil) != (step.why == "") || err != nil && !strings.Contains(err.Error(), step.why) {
+			t.Errorf("want %q: %v", step.why, err)
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 // Store has the latest of each object. Its zero value is empty. It can be used by several goroutines; what it returns
 // must not be changed.
 type Store struct {
+	served bool // by an API server, whose controllers bind claims, and allocate devices to them
+
 	mu      sync.RWMutex
 	objects map[Ref]Object
 	// named are PersistentVolumes, by the claim that their spec.claimRef names and by name.
@@ -24,6 +26,10 @@ type Store struct {
 	// pending are the claims whose volume is being made, with what is to be said of it.
 	pending map[types.NamespacedName]string
 }
+
+// Served returns an empty Store for what an API server has. Who binds a claim to a volume, or allocates devices to one,
+// is not the node then: it acts on what is written down, and waits for what is not yet.
+func Served() *Store { return &Store{served: true} }
 
 // Put makes o the object that ref names; nil: there is none any more.
 func (s *Store) Put(ref Ref, o Object) {
@@ -112,6 +118,25 @@ func (s *Store) CSIDriver(name string) (*storagev1.CSIDriver, error) {
 	return get[*storagev1.CSIDriver](s, CSIDriver, "", name)
 }
 
+// VolumeAttachment says whether the volume of a driver is attached to the node.
+func (s *Store) VolumeAttachment(name string) (*storagev1.VolumeAttachment, error) {
+	return get[*storagev1.VolumeAttachment](s, VolumeAttachment, "", name)
+}
+
+// Services are those of a namespace, by name.
+func (s *Store) Services(namespace string) []*corev1.Service {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []*corev1.Service
+	for ref, o := range s.objects {
+		if svc, ok := o.(*corev1.Service); ok && ref.Namespace == namespace {
+			out = append(out, svc)
+		}
+	}
+	slices.SortFunc(out, func(a, b *corev1.Service) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
 // DefaultPriority is the class of pods that name none: of those that want to be it, the one with the lowest value, as
 // under an API server. nil: there is none.
 func (s *Store) DefaultPriority() *schedulingv1.PriorityClass {
@@ -141,6 +166,9 @@ func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error
 }
 
 func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	if s.served {
+		return s.servedVolume(c)
+	}
 	if c.Spec.VolumeName != "" {
 		v, err := get[*corev1.PersistentVolume](s, PersistentVolume, "", c.Spec.VolumeName)
 		if err != nil {
@@ -162,6 +190,22 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 		return found[names[0]], fits(found[names[0]], c)
 	}
 	return nil, fmt.Errorf("spec.claimRef of both persistentvolume %q and %q names it: name one of them in its spec.volumeName", names[0], names[1])
+}
+
+// servedVolume is what a claim is bound to by both of them: a volume that was released and claimed again, and a claim
+// that was deleted and made again, have their old names, and other UIDs.
+func (s *Store) servedVolume(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	if c.Spec.VolumeName == "" || c.Status.Phase != corev1.ClaimBound {
+		return nil, fmt.Errorf("not bound yet")
+	}
+	v, err := get[*corev1.PersistentVolume](s, PersistentVolume, "", c.Spec.VolumeName)
+	if err != nil {
+		return nil, err
+	}
+	if r := v.Spec.ClaimRef; r == nil || r.UID != c.UID {
+		return nil, fmt.Errorf("persistentvolume %q: it is not bound to this claim", v.Name)
+	}
+	return v, nil
 }
 
 // fits says why a claim cannot have a volume.

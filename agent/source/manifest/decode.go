@@ -240,7 +240,7 @@ func versionOf(k object.Kind) (string, bool) {
 		return "v1", true
 	}
 	_, version := k.Empty()
-	return version, version != ""
+	return version, k.InManifests()
 }
 
 // decodeOne reads a pod or another object.
