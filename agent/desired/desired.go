@@ -20,6 +20,7 @@ type Update struct {
 	Object object.Object // nil: removed
 	Origin Origin        // "" of what no file or URL has any more; [API] also of what an API server has removed
 	File   string        // that asks for it, or the URL
+	Listed bool          // every object of the Kind there was has been told, see [object.Store.Expect]; without a key
 	Synced bool          // every origin was read once; comes once, without a key
 }
 

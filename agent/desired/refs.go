@@ -112,6 +112,19 @@ func (r *refs) volume(v *corev1.Volume) {
 			if p.Secret != nil {
 				r.add(object.Secret, p.Secret.Name)
 			}
+			if t := p.ClusterTrustBundle; t != nil && t.Name != nil {
+				r.add(object.ClusterTrustBundle, *t.Name)
+			}
 		}
 	}
+}
+
+// Trusts says whether a pod has the trust bundles of a signer in a volume, whatever they are called: [Refs] does not
+// have those.
+func Trusts(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool {
+			return p.ClusterTrustBundle != nil && p.ClusterTrustBundle.SignerName != nil
+		})
+	})
 }

@@ -1,7 +1,7 @@
 // Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims,
 // ResourceClaims and their templates, RuntimeClasses, PriorityClasses, CSIDrivers, StorageClasses and what there is of
-// snapshots. Here they come out of the node's manifests, or from an API server, which has Services and VolumeAttachments
-// too: what the one has, pods of the other do not see.
+// snapshots. Here they come out of the node's manifests, or from an API server, which has Services, VolumeAttachments
+// and ClusterTrustBundles too: what the one has, pods of the other do not see.
 //
 // [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be
 // told to the pods that it concerns and to no others.
@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -48,8 +49,9 @@ const (
 	VolumeSnapshotContent Kind = "VolumeSnapshotContent"
 
 	// Only an API server has these.
-	VolumeAttachment Kind = "VolumeAttachment"
-	Service          Kind = "Service"
+	VolumeAttachment   Kind = "VolumeAttachment"
+	Service            Kind = "Service"
+	ClusterTrustBundle Kind = "ClusterTrustBundle"
 )
 
 const snapshotVersion = "snapshot.storage.k8s.io/v1"
@@ -76,6 +78,7 @@ var kinds = map[Kind]kind{
 	VolumeSnapshotContent: {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotContent) }},
 	VolumeAttachment:      {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttachment) }},
 	Service:               {"v1", false, func() Object { return new(corev1.Service) }},
+	ClusterTrustBundle:    {"certificates.k8s.io/v1beta1", true, func() Object { return new(certificatesv1beta1.ClusterTrustBundle) }},
 }
 
 // Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.
@@ -90,7 +93,7 @@ func (k Kind) Empty() (o Object, version string) {
 // InManifests says whether a manifest may hold objects of the kind.
 func (k Kind) InManifests() bool {
 	_, known := kinds[k]
-	return known && k != VolumeAttachment && k != Service
+	return known && k != VolumeAttachment && k != Service && k != ClusterTrustBundle
 }
 
 // Namespaced says whether objects of the kind are in a namespace.

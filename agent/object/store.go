@@ -25,6 +25,8 @@ type Store struct {
 	named map[types.NamespacedName]map[string]*corev1.PersistentVolume
 	// pending are the claims whose volume is being made, with what is to be said of it.
 	pending map[types.NamespacedName]string
+	// expected are the kinds of which not all are known yet.
+	expected map[Kind]bool
 }
 
 // Served returns an empty Store for what an API server has. Who binds a claim to a volume, or allocates devices to one,

@@ -96,6 +96,7 @@ type Config struct {
 
 	Node     NodeConfig
 	Given    Given
+	Issued   Issued
 	Images   ImageConfig
 	Security SecurityConfig
 	DNS      DNSConfig
@@ -141,6 +142,11 @@ type Given struct {
 	Resources []NodeResource
 	Extended  func() corev1.ResourceList // what pods may request beside Allocatable at the moment; nil: nothing
 	Pins      Pins                       // nil: nothing is pinned
+}
+
+// Issued is what an API server makes for pods of its own.
+type Issued struct {
+	Tokens environment.Tokens // nil: there is no API server
 }
 
 // Pins hears which containers run with which CPUs, and which resizes are to be.

@@ -16,11 +16,19 @@ import (
 
 // change makes an object known, or that there is none any more, and tells the pods of its origin that it concerns.
 func (m *Manager) change(ctx context.Context, u *desired.Update) {
-	ref := u.Ref()
-	m.node.cfg.Objects.Of(u.Origin).Put(ref, u.Object)
+	ref, store := u.Ref(), m.node.cfg.Objects.Of(u.Origin)
+	switch {
+	case u.Listed:
+		store.Listed(ref.Kind)
+	case ref.Kind == object.Service: // containers have those that there are when they start
+		store.Put(ref, u.Object)
+		return
+	default:
+		store.Put(ref, u.Object)
+	}
 	for _, workers := range m.workers.live {
 		for _, w := range workers {
-			if desired.OriginOf(w.share.Pod).Cluster() == u.Origin.Cluster() && concerns(ref, w.share.Pod) {
+			if desired.OriginOf(w.share.Pod).Cluster() == u.Origin.Cluster() && (u.Listed || concerns(ref, w.share.Pod)) {
 				w.mail.putObject()
 			}
 		}
@@ -29,10 +37,14 @@ func (m *Manager) change(ctx context.Context, u *desired.Update) {
 }
 
 // concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so
-// that a volume concerns every pod with a claim, and so does what says how a driver's volumes are to be treated.
+// that a volume concerns every pod with a claim, and so do its attachment and what says how a driver's volumes are to be
+// treated.
 func concerns(ref object.Ref, pod *corev1.Pod) bool {
 	refs := desired.Refs(pod)
-	if ref.Kind == object.PersistentVolume || ref.Kind == object.CSIDriver && !slices.Contains(refs, ref) {
+	if ref.Kind == object.ClusterTrustBundle && desired.Trusts(pod) {
+		return true
+	}
+	if ref.Kind == object.PersistentVolume || ref.Kind == object.VolumeAttachment || ref.Kind == object.CSIDriver && !slices.Contains(refs, ref) {
 		return slices.ContainsFunc(refs, func(r object.Ref) bool { return r.Kind == object.PersistentVolumeClaim })
 	}
 	return slices.Contains(refs, ref)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/token"
 	"github.com/berth-node/berth/agent/volume"
 	volumekind "github.com/berth-node/berth/agent/volume/kind"
 )
@@ -75,7 +76,15 @@ type Resource interface {
 	Release(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Config is what environments are made of. All of it but Labels is required.
+// Tokens are those of the service accounts of pods.
+type Tokens interface {
+	// Token is one for the pod, and the same one until another takes its place.
+	Token(ctx context.Context, pod *corev1.Pod, want token.Want) (token.Token, error)
+	// Forget drops those of a pod that needs none any more.
+	Forget(uid types.UID)
+}
+
+// Config is what environments are made of. All of it but Tokens and Labels is required.
 type Config struct {
 	Node      Node
 	Runtime   Runtime
@@ -83,6 +92,7 @@ type Config struct {
 	Volumes   Volumes
 	Resources []Resource // got ready in this order, and taken back in the other
 	Objects   *object.Stores
+	Tokens    Tokens // nil: there are none to be had
 
 	RootDir string // pods' files are under pods/<uid>
 	LogDir  string

@@ -151,6 +151,7 @@ func (e *Environment) Release(ctx context.Context, keep func() error) error {
 			return &Error{r.Name(), err}
 		}
 	}
+	e.volumes.forget()
 	err := e.record(ctx, keep)
 	if err != nil && !disk.Unwritable(err) {
 		return err

@@ -39,7 +39,7 @@ type volumes struct {
 func (v *volumes) objects() *object.Store { return v.cfg.Objects.Of(desired.OriginOf(v.pod)) }
 
 func (v *volumes) make(ctx context.Context) (err error) {
-	content, err := v.content()
+	content, err := v.content(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,6 +56,7 @@ func onlyRead(s *corev1.PersistentVolumeSource) bool {
 }
 
 func (v *volumes) remove(ctx context.Context) error {
+	v.forget()
 	teardown := func() error { return v.cfg.Volumes.Teardown(ctx, v.pod.UID) }
 	if v.pod.Name == "" { // nobody waits for what is left of a pod that nobody knows
 		teardown = func() error { return filetree.Idle(func() error { return v.cfg.Volumes.Teardown(ctx, v.pod.UID) }) }
@@ -72,14 +73,14 @@ func (v *volumes) remove(ctx context.Context) error {
 }
 
 // content is what the pod's volumes get of objects.
-func (v *volumes) content() (volume.Content, error) {
+func (v *volumes) content(ctx context.Context) (volume.Content, error) {
 	out := volume.Content{
 		Files: map[string][]volumekind.File{}, Persistent: map[string]*corev1.PersistentVolume{},
 		Secrets: map[string]volumekind.Secrets{},
 	}
 	for i := range v.pod.Spec.Volumes {
 		one := &v.pod.Spec.Volumes[i]
-		if err := v.contentOf(one, out); err != nil {
+		if err := v.contentOf(ctx, one, out); err != nil {
 			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", one.Name, err)
 		}
 	}
@@ -87,7 +88,7 @@ func (v *volumes) content() (volume.Content, error) {
 }
 
 // contentOf adds what one volume gets.
-func (v *volumes) contentOf(one *corev1.Volume, to volume.Content) error {
+func (v *volumes) contentOf(ctx context.Context, one *corev1.Volume, to volume.Content) error {
 	bound, claimed, err := v.persistent(one)
 	if err != nil {
 		return err
@@ -105,7 +106,11 @@ func (v *volumes) contentOf(one *corev1.Volume, to volume.Content) error {
 		}
 		to.Secrets[one.Name][ref.Use] = o.Data
 	}
-	files, ok, err := spec.Files(v.pod, one, v.objects(), v.cfg.Node.Spec())
+	issued, err := v.issued(ctx, one)
+	if err != nil {
+		return err
+	}
+	files, ok, err := spec.Files(v.pod, one, v.objects(), issued, v.cfg.Node.Spec())
 	if ok {
 		to.Files[one.Name] = files
 	}

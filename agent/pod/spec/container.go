@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/cgroups/kube"
@@ -52,6 +54,12 @@ type Input struct {
 type Objects interface {
 	ConfigMap(namespace, name string) (*corev1.ConfigMap, error)
 	Secret(namespace, name string) (*corev1.Secret, error)
+	TrustBundle(name string) (*certificatesv1beta1.ClusterTrustBundle, error)
+	// TrustBundles are those of a signer whose labels a selector matches.
+	TrustBundles(signer string, which labels.Selector) []*certificatesv1beta1.ClusterTrustBundle
+	// Services are those of a namespace, once ServicesListed says that they are known.
+	Services(namespace string) []*corev1.Service
+	ServicesListed() bool
 }
 
 const hostsPath = "/etc/hosts"

@@ -48,10 +48,22 @@ type gatherer struct {
 	files map[[2]string]map[string]string // what env files say, by volume and path
 }
 
-// env gathers the container's environment. A value can refer to those before it.
+// env gathers the container's environment. A value can refer to those before it, and to those of Services, which are
+// there where the container does not set them itself.
 func env(in *Input) (*environment, error) {
+	if !in.Objects.ServicesListed() {
+		return nil, errServicesUnknown
+	}
 	g := gatherer{in: in}
 	e := &environment{values: make(map[string]string, len(in.Container.Env))}
+	services := serviceVars(in.Pod, in.Objects)
+	lookup := func(name string) (string, bool) {
+		if v, ok := e.lookup(name); ok {
+			return v, true
+		}
+		v, ok := services[name]
+		return v, ok
+	}
 	for i := range in.Container.EnvFrom {
 		if err := envFrom(in, &in.Container.EnvFrom[i], e); err != nil {
 			return nil, err
@@ -60,7 +72,7 @@ func env(in *Input) (*environment, error) {
 	for i := range in.Container.Env {
 		v := &in.Container.Env[i]
 		if v.ValueFrom == nil {
-			value, err := expand(v.Value, e.lookup)
+			value, err := expand(v.Value, lookup)
 			if err != nil {
 				return nil, fmt.Errorf("environment variable %s: %w", v.Name, err)
 			}
@@ -77,6 +89,7 @@ func env(in *Input) (*environment, error) {
 			e.set(v.Name, value)
 		}
 	}
+	e.under(services)
 	return e, nil
 }
 

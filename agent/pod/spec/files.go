@@ -10,10 +10,15 @@ import (
 	"github.com/berth-node/berth/agent/volume/kind"
 )
 
+// Issued is what others have made for a pod, by the index of the source in its projected volume.
+type Issued struct {
+	Tokens map[int]string // of its service account
+}
+
 // Files is the content of a volume that is made of objects, or of the pod itself; false for a volume of any other kind.
 // Of two files with one path the later one counts, as under kubelet.
-func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]kind.File, bool, error) {
-	f := files{pod: pod, objects: objects, node: node, at: map[string]kind.File{}}
+func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, issued Issued, node *Node) ([]kind.File, bool, error) {
+	f := files{pod: pod, objects: objects, issued: issued, node: node, at: map[string]kind.File{}}
 	var err error
 	switch {
 	case v.ConfigMap != nil:
@@ -46,6 +51,7 @@ func Files(pod *corev1.Pod, v *corev1.Volume, objects Objects, node *Node) ([]ki
 type files struct {
 	pod     *corev1.Pod
 	objects Objects
+	issued  Issued
 	node    *Node
 	mode    *int32
 	user    *int64
@@ -129,7 +135,7 @@ func (f *files) downward(items []corev1.DownwardAPIVolumeFile) error {
 }
 
 func (f *files) projected(sources []corev1.VolumeProjection) error {
-	for _, s := range sources {
+	for i, s := range sources {
 		var err error
 		switch {
 		case s.ConfigMap != nil:
@@ -138,6 +144,10 @@ func (f *files) projected(sources []corev1.VolumeProjection) error {
 			err = f.secret(s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 		case s.DownwardAPI != nil:
 			err = f.downward(s.DownwardAPI.Items)
+		case s.ServiceAccountToken != nil:
+			err = f.token(s.ServiceAccountToken, i)
+		case s.ClusterTrustBundle != nil:
+			err = f.trustBundle(s.ClusterTrustBundle)
 		}
 		if err != nil {
 			return err

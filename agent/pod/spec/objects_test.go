@@ -96,7 +96,7 @@ func TestFiles(t *testing.T) {
 			{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "nobody", Resource: "limits.cpu"}},
 		}}}, `!cpu: container "nobody" is not one of the pod`},
 	} {
-		files, ok, err := Files(pod, &corev1.Volume{VolumeSource: c.v}, objects(), testNode())
+		files, ok, err := Files(pod, &corev1.Volume{VolumeSource: c.v}, objects(), Issued{}, testNode())
 		var got []string
 		for _, f := range files {
 			got = append(got, f.Path+":"+formatMode(f.Mode)+":"+string(f.Data))
@@ -109,7 +109,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, text, c.want)
 		}
 	}
-	if _, ok, _ := Files(pod, &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, objects(), testNode()); ok {
+	if _, ok, _ := Files(pod, &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, objects(), Issued{}, testNode()); ok {
 		t.Error("an emptyDir is made of objects")
 	}
 }

@@ -58,14 +58,14 @@ func TestExpandBomb(t *testing.T) {
 	for i := range 12 {
 		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i+1), Value: strings.Repeat(fmt.Sprintf("$(V%d)", i), 10)})
 	}
-	if _, err := env(&Input{Pod: &corev1.Pod{}, Container: &c}); err == nil || !strings.Contains(err.Error(), "environment variable V5: with its references it has more than") {
+	if _, err := env(&Input{Objects: new(object.Store), Pod: &corev1.Pod{}, Container: &c}); err == nil || !strings.Contains(err.Error(), "environment variable V5: with its references it has more than") {
 		t.Errorf("%v", err)
 	}
 	c.Env = c.Env[:5] // the last one has 100 kB
 	for i := range 100 {
 		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("W%d", i), Value: "$(V4)"})
 	}
-	if _, err := env(&Input{Pod: &corev1.Pod{}, Container: &c}); !errors.Is(err, errTooMuch) {
+	if _, err := env(&Input{Objects: new(object.Store), Pod: &corev1.Pod{}, Container: &c}); !errors.Is(err, errTooMuch) {
 		t.Errorf("%v", err)
 	}
 	long := func(string) (string, bool) { return strings.Repeat("x", maxString-1), true }
