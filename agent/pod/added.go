@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/control/api"
 )
 
@@ -94,14 +95,6 @@ func (m *Manager) AddEphemeral(uid types.UID, list []corev1.EphemeralContainer) 
 	})
 }
 
-// ownConditions are those that say what the agent itself has seen or done.
-func ownConditions() []corev1.PodConditionType {
-	return []corev1.PodConditionType{
-		corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-		corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
-	}
-}
-
 // SetConditions sets conditions of a pod's status, and takes those of the types away that are named to be removed. That
 // is how readiness gates are opened. It returns the pod with them. Its errors are as those of [Manager.AddEphemeral].
 func (m *Manager) SetConditions(
@@ -151,7 +144,7 @@ func checkConditions(set []corev1.PodCondition, remove []corev1.PodConditionType
 		for _, bad := range content.IsLabelKey(string(t)) {
 			errs = append(errs, field.Invalid(at.Child("type"), t, bad))
 		}
-		if slices.Contains(ownConditions(), t) {
+		if slices.Contains(status.Own(), t) {
 			errs = append(errs, field.Forbidden(at.Child("type"), fmt.Sprintf("%q is the agent's own to set", t)))
 		}
 	}

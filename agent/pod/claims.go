@@ -7,9 +7,9 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// claimStatuses are the claims that templates make for a pod. Of one of an API server a controller says that.
+// claimStatuses are the claims that templates make for a pod.
 func claimStatuses(pod *corev1.Pod) []corev1.PodResourceClaimStatus {
-	if !desired.RulesOf(pod).Manifest {
+	if desired.OriginOf(pod).Cluster() { // who has made them has said so
 		return pod.Status.ResourceClaimStatuses
 	}
 	var out []corev1.PodResourceClaimStatus

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/desired"
@@ -122,5 +123,47 @@ func TestObjectsByOrigin(t *testing.T) {
 		n.updates <- u
 		n.pass(0)
 		n.is("static", "Running main:0:running")
+	})
+}
+
+// TestGatesByOrigin wants the conditions that an API server has of a pod to open its readiness gates, and to stay.
+func TestGatesByOrigin(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		pod := podtest.New("gated")
+		pod.Spec.NodeName = "node"
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/in"}}
+		fromAPI(pod)
+		ready := func() string {
+			t.Helper()
+			out := ""
+			for _, c := range n.pod("gated").Status.Conditions {
+				if c.Type == corev1.PodReady || c.Type == "example.com/in" {
+					out += string(c.Type) + "=" + string(c.Status) + " "
+				}
+			}
+			return out
+		}
+		n.apply(pod)
+		n.is("gated", "Running main:0:running")
+		if got := ready(); got != "Ready=False " {
+			t.Errorf("without the condition: %s", got)
+		}
+		for _, s := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
+			pod = pod.DeepCopy()
+			at := metav1.NewTime(time.Unix(1000, 0))
+			pod.Status.Conditions = []corev1.PodCondition{
+				{Type: "example.com/in", Status: s, ObservedGeneration: 7, LastTransitionTime: at}, {Type: corev1.PodReady, Status: corev1.ConditionUnknown},
+			}
+			n.apply(pod)
+			want := "Ready=" + string(s) + " example.com/in=" + string(s) + " "
+			if got := ready(); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		for _, c := range n.pod("gated").Status.Conditions {
+			if c.Type == "example.com/in" && (c.ObservedGeneration != 7 || c.LastTransitionTime.Unix() != 1000) {
+				t.Errorf("somebody else's condition is changed: %+v", c)
+			}
+		}
 	})
 }

@@ -33,7 +33,28 @@ func conditions(in Input, st *corev1.PodStatus, old []corev1.PodCondition) []cor
 		c.ObservedGeneration = in.Pod.Generation
 		c.LastTransitionTime = transition(in, st, c, old)
 	}
+	for _, c := range others(in.Pod) { // as they are
+		if !slices.ContainsFunc(out, func(o corev1.PodCondition) bool { return o.Type == c.Type }) {
+			out = append(out, c)
+		}
+	}
 	return out
+}
+
+// Own are the conditions that say what the agent itself has seen or done.
+func Own() []corev1.PodConditionType {
+	return []corev1.PodConditionType{
+		corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+		corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
+	}
+}
+
+// others are the conditions that an API server's pod comes with and that are not the agent's: whoever watches over a
+// readiness gate has set them. That the pod is to be disrupted others may say, too. A manifest has none.
+func others(pod *corev1.Pod) []corev1.PodCondition {
+	return slices.DeleteFunc(slices.Clone(pod.Status.Conditions), func(c corev1.PodCondition) bool {
+		return c.Type != corev1.DisruptionTarget && slices.Contains(Own(), c.Type)
+	})
 }
 
 // transition is when the condition became what it is. An agent that was restarted has not seen it, but the runtime's
@@ -167,13 +188,14 @@ func gated(in Input, ready corev1.PodCondition) corev1.PodCondition {
 		return ready
 	}
 	var shut []string
+	all := slices.Concat(in.Conditions, others(in.Pod))
 	for _, g := range in.Pod.Spec.ReadinessGates {
-		i := slices.IndexFunc(in.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
+		i := slices.IndexFunc(all, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
 		switch {
 		case i < 0:
 			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
-		case in.Conditions[i].Status != corev1.ConditionTrue:
-			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType, in.Conditions[i].Status))
+		case all[i].Status != corev1.ConditionTrue:
+			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType, all[i].Status))
 		}
 	}
 	if len(shut) > 0 {

@@ -404,7 +404,7 @@ func TestInjection(t *testing.T) {
 		Env: []corev1.EnvVar{{Name: "POD", Value: "pod"}, {Name: "REF", Value: "$(Vone)"}},
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}, Volumes: []corev1.Volume{{Name: "v"}}}}
-	got, err := Container(Input{Pod: pod, Container: c, Node: &Node{}, Mounts: []string{"/volume"}, HostsFile: "/hosts", Injection: in})
+	got, err := Container(Input{Objects: new(object.Store), Pod: pod, Container: c, Node: &Node{}, Mounts: []string{"/volume"}, HostsFile: "/hosts", Injection: in})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -588,7 +588,7 @@ func TestRestore(t *testing.T) {
 	}
 	var list []*runtimeapi.Container
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		cc, err := Container(Input{Pod: pod, Container: &c, Node: testNode()})
+		cc, err := Container(Input{Objects: new(object.Store), Pod: pod, Container: &c, Node: testNode()})
 		if err != nil {
 			t.Fatal(err)
 		}
