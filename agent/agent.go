@@ -144,7 +144,9 @@ func New(c Config) (*Agent, error) {
 	a.tree = tree
 	if c.Joined() {
 		if a.cluster, err = cluster.Open(cluster.Config{
-			Kubeconfig: c.Kubeconfig, ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst,
+			Kubeconfig: c.Kubeconfig, BootstrapKubeconfig: c.BootstrapKubeconfig, CertDir: c.CertDir, NodeName: c.NodeName,
+			Rotate: c.RotateCertificates, ServerBootstrap: c.ServerTLSBootstrap && c.TLSCertFile == "", Addresses: nodeIPs,
+			ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -316,6 +318,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ended(ctx, "provision volumes", a.managers.provisioner.run(ctx, wanted, provided))
 	})
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
+	if a.cluster != nil {
+		g.Go(func() error { return a.cluster.Run(ctx) })
+	}
 	a.runDevices(ctx, g)
 	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
 	g.Go(func() error {

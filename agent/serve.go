@@ -20,6 +20,9 @@ func (a *Agent) listen(ctx context.Context) (*server.Server, error) {
 	}
 	if a.cluster != nil {
 		c.Cluster = a.cluster.Config()
+		if s := a.cluster.Serving(); s != nil {
+			c.Certificate = s.Certificate
+		}
 	}
 	return server.Open(ctx, c, api.New(a.apiConfig()))
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -24,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // Object is what the API server has.
@@ -36,8 +39,10 @@ type Object interface {
 // apart. It is safe for concurrent use.
 type Client struct {
 	cfg        *rest.Config
+	limiter    flowcontrol.RateLimiter // of all groups together; nil: none
 	codecs     serializer.CodecFactory
 	parameters runtime.ParameterCodec
+	member     *member // keeps the credentials; nil: they are the caller's
 
 	mu      sync.Mutex
 	clients map[schema.GroupVersion]*rest.RESTClient
@@ -57,7 +62,17 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, errors.Join(errs...)
 }
 
-// NewClient returns a Client of the server that cfg tells of.
+// answerWithin bounds a call that is no watch: an API server gives up its requests after a minute.
+const answerWithin = 65 * time.Second
+
+// Requests a second where nothing else is said, and at once.
+const (
+	defaultQPS   = 50
+	defaultBurst = 100
+)
+
+// NewClient returns a Client of the server that cfg tells of. Its requests a second are those of all groups together;
+// 0: 50, less: any number.
 func NewClient(cfg *rest.Config) (*Client, error) {
 	scheme, err := newScheme()
 	if err != nil {
@@ -66,13 +81,43 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	codecs := serializer.NewCodecFactory(scheme)
 	own := rest.CopyConfig(cfg)
 	own.NegotiatedSerializer = codecs.WithoutConversion()
+	if own.QPS == 0 {
+		own.QPS, own.Burst = defaultQPS, max(own.Burst, defaultBurst)
+	}
+	limiter := own.RateLimiter
+	if limiter == nil && own.QPS > 0 {
+		limiter = flowcontrol.NewTokenBucketRateLimiter(own.QPS, max(own.Burst, 1))
+	}
 	return &Client{
-		cfg: own, codecs: codecs, parameters: runtime.NewParameterCodec(scheme),
+		cfg: own, limiter: limiter, codecs: codecs, parameters: runtime.NewParameterCodec(scheme),
 		clients: map[schema.GroupVersion]*rest.RESTClient{},
 	}, nil
 }
 
-// Config is for clients of other kinds.
+// begin waits until there are credentials, and bounds a call.
+func (c *Client) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	if c.member == nil {
+		return ctx, cancel, nil
+	}
+	if err := c.member.link.ready(ctx); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return ctx, cancel, nil
+}
+
+// Ready waits until the node has credentials for its API server. Calls of a Client wait for that, too; those of other
+// clients that are made of [Client.Config] fail until then, with [ErrNotJoined].
+func (c *Client) Ready(ctx context.Context) error {
+	if c.member == nil {
+		return nil
+	}
+	return c.member.link.ready(ctx)
+}
+
+// Config is for clients of other kinds. It stays good when the credentials or the server change. Each client that is
+// made of it has a rate limit of its own.
 func (c *Client) Config() *rest.Config { return rest.CopyConfig(c.cfg) }
 
 // of is the client of a group's version.
@@ -83,7 +128,8 @@ func (c *Client) of(gv schema.GroupVersion) (*rest.RESTClient, error) {
 		return have, nil
 	}
 	cfg := rest.CopyConfig(c.cfg)
-	cfg.GroupVersion, cfg.APIPath = &gv, "/apis"
+	cfg.GroupVersion, cfg.APIPath, cfg.RateLimiter = &gv, "/apis", c.limiter
+	cfg.Wrap(func(t http.RoundTripper) http.RoundTripper { return bounded{t} })
 	if gv.Group == "" {
 		cfg.APIPath = "/api"
 	}
@@ -112,6 +158,11 @@ func (c *Client) request(
 
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	r, err := c.request(res, key, (*rest.RESTClient).Get)
 	if err != nil {
 		return err
@@ -123,6 +174,11 @@ func (c *Client) Get(ctx context.Context, res schema.GroupVersionResource, key t
 func (c *Client) List(
 	ctx context.Context, res schema.GroupVersionResource, namespace string, opts metav1.ListOptions, into runtime.Object,
 ) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	r, err := c.request(res, types.NamespacedName{Namespace: namespace}, (*rest.RESTClient).Get)
 	if err != nil {
 		return err
@@ -139,6 +195,9 @@ func (c *Client) Watch(
 		return nil, err
 	}
 	opts.Watch = true
+	if err := c.Ready(ctx); err != nil {
+		return nil, err
+	}
 	return r.VersionedParams(&opts, c.parameters).Watch(ctx)
 }
 
@@ -146,6 +205,11 @@ func (c *Client) Watch(
 func (c *Client) Create(
 	ctx context.Context, res schema.GroupVersionResource, o Object, into runtime.Object, sub ...string,
 ) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	key := types.NamespacedName{Namespace: o.GetNamespace()}
 	if len(sub) > 0 {
 		key.Name = o.GetName()
@@ -161,6 +225,11 @@ func (c *Client) Create(
 func (c *Client) Update(
 	ctx context.Context, res schema.GroupVersionResource, o Object, into runtime.Object, sub ...string,
 ) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 	r, err := c.request(res, key, (*rest.RESTClient).Put, sub...)
 	if err != nil {
@@ -174,6 +243,11 @@ func (c *Client) Patch(
 	ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, patch []byte,
 	into runtime.Object, sub ...string,
 ) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	verb := func(r *rest.RESTClient) *rest.Request { return r.Patch(kind) }
 	r, err := c.request(res, key, verb, sub...)
 	if err != nil {
@@ -186,6 +260,11 @@ func (c *Client) Patch(
 func (c *Client) Delete(
 	ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, opts metav1.DeleteOptions,
 ) error {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	r, err := c.request(res, key, (*rest.RESTClient).Delete)
 	if err != nil {
 		return err

@@ -35,7 +35,10 @@ type Config struct {
 	Authority *pki.Authority  // nil: an API server's authority is the only one
 	// Cluster is how the API server is asked who has a token and who may do what; nil: there is none.
 	Cluster *rest.Config
-	Log     *slog.Logger
+	// Certificate is what the cluster has signed for HTTPS, or nil while it has not: then the node's own authority's
+	// serves. Nil: it signs none.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	Log         *slog.Logger
 }
 
 // Server is the API as it is served to others: on the socket for root, and on ports where they are given.
@@ -242,9 +245,19 @@ func (s *Server) tls() (*tls.Config, error) {
 	}
 	s.serving, err = pki.NewServing(s.cfg.Authority, s.names, s.log)
 	if err == nil {
-		cfg.GetCertificate = s.serving.Certificate
+		cfg.GetCertificate = s.certificate
 	}
 	return cfg, err
+}
+
+// certificate is the one that the cluster has signed, which its API server trusts, else that of the node.
+func (s *Server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if s.cfg.Certificate != nil {
+		if c, err := s.cfg.Certificate(hello); c != nil || err != nil {
+			return c, err
+		}
+	}
+	return s.serving.Certificate(hello)
 }
 
 // names are what clients may call this node.

@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+)
+
+// ErrNotJoined is the error of calls while there are no credentials for the API server.
+var ErrNotJoined = errors.New("the node has not joined its cluster")
+
+// link is the transport of all clients of the API server: each request goes over the route of the moment.
+type link struct {
+	seen func(status int, err error) // what became of a request
+
+	mu    sync.Mutex
+	route *route // nil: there are no credentials
+	why   error  // of that
+	made  chan struct{}
+}
+
+func newLink(seen func(int, error)) *link {
+	return &link{seen: seen, made: make(chan struct{})}
+}
+
+// take has all requests from now on go over r. The connections of the route before are closed, so that watches begin
+// anew with what is good now.
+func (l *link) take(r *route) {
+	l.mu.Lock()
+	old := l.route
+	l.route = r
+	if old == nil {
+		close(l.made)
+	}
+	l.mu.Unlock()
+	if old != nil {
+		old.retire()
+	}
+}
+
+// lacks says why there is no route.
+func (l *link) lacks(why error) {
+	l.mu.Lock()
+	l.why = why
+	l.mu.Unlock()
+}
+
+// begin returns the route of the moment with a call that has begun, or why there is none.
+func (l *link) begin() (*route, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.route == nil {
+		if l.why == nil {
+			return nil, ErrNotJoined
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNotJoined, l.why)
+	}
+	l.route.begin()
+	return l.route, nil
+}
+
+// ready waits for a route.
+func (l *link) ready(ctx context.Context) error {
+	select {
+	case <-l.made:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	why := l.why
+	l.mu.Unlock()
+	if why == nil {
+		why = ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ErrNotJoined, why)
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (l *link) RoundTrip(req *http.Request) (*http.Response, error) {
+	r, err := l.begin()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := r.RoundTrip(req)
+	switch {
+	case err == nil:
+		l.seen(resp.StatusCode, nil)
+	case errors.Is(req.Context().Err(), context.Canceled), errors.Is(err, errReplaced):
+		// That says nothing of the server.
+	default:
+		l.seen(0, err)
+	}
+	return resp, err
+}
