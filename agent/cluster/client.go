@@ -29,8 +29,9 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Object is what the API server has.
-type Object interface {
+// Object is what the API server has. It is an alias, so that those who take a part of [Client] as an interface of their
+// own can name what its methods take.
+type Object = interface {
 	metav1.Object
 	runtime.Object
 }

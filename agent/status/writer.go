@@ -11,18 +11,29 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
+// Sink is told everything that a [Writer] is told, in the order in which it is. What it is handed is shared and must
+// not be changed. Its methods return at once, and do not call the Writer.
+type Sink interface {
+	// Put tells of a pod with its status.
+	Put(pod *corev1.Pod)
+	// Delete tells that the node has nothing of the pod any more, also of one that was never put.
+	Delete(pod *corev1.Pod)
+}
+
 // Writer owns what was last said about each pod. Whoever asks is told from here, and whoever watches hears of every
-// change, though a slow watcher hears only the last of several changes of one pod. What it hands out is shared and must
-// not be changed.
+// change, though a slow watcher hears only the last of several changes of one pod. Sinks hear all. What it hands out is
+// shared and must not be changed.
 type Writer struct {
-	mu    sync.Mutex
+	sinks []Sink
+
+	mu    sync.Mutex // held while sinks are told, so that they hear of changes in their order
 	pods  map[types.NamespacedName]*corev1.Pod
 	watch map[*watcher]struct{}
 }
 
 // NewWriter returns a Writer that knows of no pod.
-func NewWriter() *Writer {
-	return &Writer{pods: map[types.NamespacedName]*corev1.Pod{}, watch: map[*watcher]struct{}{}}
+func NewWriter(sinks ...Sink) *Writer {
+	return &Writer{sinks: sinks, pods: map[types.NamespacedName]*corev1.Pod{}, watch: map[*watcher]struct{}{}}
 }
 
 type change struct {
@@ -46,6 +57,9 @@ func keyOf(pod *corev1.Pod) types.NamespacedName {
 func (w *Writer) Put(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, s := range w.sinks {
+		s.Put(pod)
+	}
 	key := keyOf(pod)
 	old, known := w.pods[key]
 	w.pods[key] = pod
@@ -61,10 +75,14 @@ func (w *Writer) Put(pod *corev1.Pod) {
 	w.tell(key, change{typ, pod})
 }
 
-// Delete forgets the pod, if it is the one known by its name.
+// Delete forgets the pod, if it is the one known by its name. Sinks hear of it in any case: a pod that its API server
+// deletes before it ever ran here is still waited for there.
 func (w *Writer) Delete(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, s := range w.sinks {
+		s.Delete(pod)
+	}
 	key := keyOf(pod)
 	old, ok := w.pods[key]
 	if !ok || old.UID != pod.UID {

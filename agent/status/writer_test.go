@@ -133,3 +133,34 @@ func TestResourceVersionIsTheAPIs(t *testing.T) {
 		t.Errorf("versions %q and %q", list[0].ResourceVersion, list[1].ResourceVersion)
 	}
 }
+
+// heard notes what a sink is told.
+type heard []string
+
+// Put implements [Sink].
+func (h *heard) Put(p *corev1.Pod) {
+	*h = append(*h, fmt.Sprintf("put %s/%s %s", p.Name, p.UID, p.Status.Phase))
+}
+
+// Delete implements [Sink].
+func (h *heard) Delete(p *corev1.Pod) { *h = append(*h, fmt.Sprintf("delete %s/%s", p.Name, p.UID)) }
+
+// A sink hears all: what a slow watcher would not, and that nothing is there of a pod that was never put.
+func TestSinks(t *testing.T) {
+	var one, two heard
+	w := NewWriter(&one, &two)
+	w.Put(pod("a", "1", corev1.PodPending))
+	w.Put(pod("a", "1", corev1.PodRunning))
+	w.Put(pod("a", "2", corev1.PodPending))
+	w.Delete(pod("a", "1", ""))
+	w.Delete(pod("never", "1", ""))
+	const want = "put a/1 Pending\nput a/1 Running\nput a/2 Pending\ndelete a/1\ndelete never/1"
+	for _, h := range []heard{one, two} {
+		if got := strings.Join(h, "\n"); got != want {
+			t.Errorf("told\n%s\nwant\n%s", got, want)
+		}
+	}
+	if p, ok := w.Get(types.NamespacedName{Namespace: "default", Name: "a"}); !ok || p.UID != "2" {
+		t.Errorf("there is %v", p)
+	}
+}
