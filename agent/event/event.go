@@ -1,5 +1,5 @@
 // Package event has what happens to this node and its pods. A [Recorder] makes events of what it is told and hands each
-// to its sinks. The one sink there is, a [Ring], shows the latest as the API's Events: an event that repeats is
+// to its sinks. One of them, a [Ring], shows the latest as the API's Events: an event that repeats is
 // counted, not stored again. They are kept in a file, too, so that a restart of the agent does not forget why a pod is
 // where it is.
 package event
