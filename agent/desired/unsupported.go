@@ -49,8 +49,8 @@ var unsupported = []entry{
 	{"spec.os.name=windows", "this is a Linux node"},
 }
 
-// unsupportedStatic lists what a pod cannot have that no API server knows: there is nobody who would make tokens for it,
-// bind it, or fill its volumes.
+// unsupportedStatic lists what a pod cannot have that no API server knows: there is nobody who would make tokens for
+// it, bind it, or fill its volumes.
 var unsupportedStatic = []entry{
 	{"spec.serviceAccountName", objects},
 	{"spec.automountServiceAccountToken=true", objects},
