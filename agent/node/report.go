@@ -20,10 +20,10 @@ const (
 	// event for it.
 	watchRuntime = 10 * time.Second
 	soon         = time.Second
-	// Writes of changes that follow one another are apart by more and more: what flaps is not to keep a server busy.
-	apartLeast = 100 * time.Millisecond
-	apartMost  = 2 * time.Second
-	quiet      = 10 * time.Second
+	// Some changes after another are written at once, and more of them so far apart: what flaps is not to keep a server
+	// busy.
+	apart = 2 * time.Second
+	burst = 5 * apart
 )
 
 // reports are what the writing of the Node goes by. It is for one goroutine.
@@ -35,8 +35,7 @@ type reports struct {
 	uid     types.UID // of the Node that was written; "": none was
 	due     time.Time // when it is written though nothing has changed
 	retry   time.Time // not before
-	written time.Time
-	apart   time.Duration
+	spent   time.Time // when all writes so far would have been due, had they been apart
 	refused string // labels and annotations that the API server does not take
 	told    told
 }
@@ -67,7 +66,11 @@ func (n *Node) report(ctx context.Context) {
 			next.Reset(wait)
 			continue
 		}
-		next.Reset(n.step(ctx))
+		wait := n.step(ctx)
+		if again := time.Until(n.reports.retry); again > 0 {
+			wait = again
+		}
+		next.Reset(wait)
 	}
 }
 
@@ -169,7 +172,7 @@ func (n *Node) update(ctx context.Context, f *Facts, before *corev1.Node, due bo
 		n.reported(before)
 		return 0, nil
 	}
-	if left := r.apart - time.Since(r.written); left > 0 && !due {
+	if left := time.Until(r.spent); left > 0 && !due {
 		return left, nil
 	}
 	answer, err := n.send(ctx, before, &d)
@@ -208,11 +211,10 @@ func (n *Node) send(ctx context.Context, before *corev1.Node, d *diff) (*corev1.
 func (n *Node) wrote(answer *corev1.Node) {
 	r := &n.reports
 	now := time.Now()
-	r.apart = min(max(2*r.apart, apartLeast), apartMost)
-	if now.Sub(r.written) > quiet {
-		r.apart = apartLeast
+	if least := now.Add(-burst); r.spent.Before(least) {
+		r.spent = least
 	}
-	r.uid, r.written, r.due = answer.UID, now, now.Add(jitter(n.cfg.ReportEvery))
+	r.uid, r.spent, r.due = answer.UID, r.spent.Add(apart), now.Add(jitter(n.cfg.ReportEvery))
 	n.store.set(answer, false)
 	n.reported(answer)
 }
