@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,8 @@ type Manager struct {
 
 	mu     sync.Mutex // of the ledger
 	ledger ledger
+
+	told atomic.Pointer[func()]
 }
 
 // New takes over what was given out before. Nothing is served before [Manager.Run].
@@ -97,7 +100,13 @@ func (m *Manager) Changed() <-chan struct{} {
 	return m.changed
 }
 
+// Notify has fn called, too, whenever Changed tells something. It must not wait.
+func (m *Manager) Notify(fn func()) { m.told.Store(&fn) }
+
 func (m *Manager) ring() {
+	if fn := m.told.Load(); fn != nil {
+		(*fn)()
+	}
 	select {
 	case m.changed <- struct{}{}:
 	default:

@@ -63,9 +63,9 @@ type Config struct {
 
 	// Migrated are the plugins of volumes within Kubernetes whose volumes drivers of CSI are asked for.
 	Migrated []string
-	// InUse is told what volumes the API server has as in use on this node, after each time it was told; nil: nobody is.
-	// No controller detaches one of these.
-	InUse func([]corev1.UniqueVolumeName)
+	// Written is told what the API server has whenever that is what this node is; nil: nobody is. No controller detaches a
+	// volume that is in use by it.
+	Written func(is *corev1.Node)
 	// WentBack is told that the API server knows less than it has known: its data is of a backup. Nil: nobody is.
 	WentBack func()
 	Log      *slog.Logger

@@ -58,7 +58,7 @@ func TestWritesWhatChanges(t *testing.T) {
 	s, m := newServer(), &machine{facts: testFacts()}
 	var inUse atomic.Int32
 	n, h := run(t, s, m, func(c *Config) {
-		c.InUse = func(list []corev1.UniqueVolumeName) { inUse.Store(int32(len(list))) }
+		c.Written = func(is *corev1.Node) { inUse.Store(int32(len(is.Status.VolumesInUse))) }
 	})
 	s.until(t, "the node is ready", func() bool { return isReady(s) })
 	s.change(func(n *corev1.Node) {

@@ -36,7 +36,7 @@ type reports struct {
 	due     time.Time // when it is written though nothing has changed
 	retry   time.Time // not before
 	spent   time.Time // when all writes so far would have been due, had they been apart
-	refused string // labels and annotations that the API server does not take
+	refused string    // labels and annotations that the API server does not take
 	told    told
 }
 
@@ -219,10 +219,10 @@ func (n *Node) wrote(answer *corev1.Node) {
 	n.reported(answer)
 }
 
-// reported tells what volumes the API server knows to be in use.
+// reported tells what the API server knows.
 func (n *Node) reported(is *corev1.Node) {
-	if n.cfg.InUse != nil {
-		n.cfg.InUse(is.Status.VolumesInUse)
+	if n.cfg.Written != nil {
+		n.cfg.Written(is)
 	}
 }
 

@@ -162,6 +162,9 @@ func (m *Manager) Close(closed bool) {
 	m.node.askAgain() // for those that were refused, or have ended
 }
 
+// Closed says whether pods are refused since the machine is being shut down.
+func (m *Manager) Closed() bool { return m.closed.Load() }
+
 // removeWorker forgets one that has ended, and lets those come who have waited for it.
 func (m *Manager) removeWorker(ctx context.Context, w *worker) {
 	key := m.workers.forget(w)

@@ -30,21 +30,32 @@ func (n *Node) Conditions(now eviction.Conditions) {
 	n.mu.Lock()
 	before := n.conditions
 	n.conditions = slices.Clone(now)
+	told := n.told
 	n.mu.Unlock()
-	eased := false
+	changed, eased := false, false
 	for _, c := range now {
 		was := slices.ContainsFunc(before, func(b eviction.Condition) bool { return b.Type == c.Type && b.Status })
 		if was == c.Status {
 			continue
 		}
-		eased = eased || was
+		changed, eased = true, eased || was
 		reason := reasonOf(c.Type, c.Status)
 		n.cfg.Events.Node(corev1.EventTypeNormal, reason, "Node status is now: %s", reason)
 		n.log.Info("condition of the node has changed", "condition", string(c.Type), "status", c.Status, "reason", c.Reason)
 	}
+	if changed && told != nil {
+		told()
+	}
 	if eased {
 		n.cfg.Again()
 	}
+}
+
+// Notify has fn called whenever conditions hold that have not held before, or hold no more. It must not wait.
+func (n *Node) Notify(fn func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = fn
 }
 
 // Holding are the conditions that hold.

@@ -87,6 +87,7 @@ type Node struct {
 
 	mu         sync.Mutex
 	conditions eviction.Conditions
+	told       func() // of conditions that are others than before; nil: nobody
 }
 
 var _ eviction.Node = (*Node)(nil)
