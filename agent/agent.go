@@ -23,7 +23,6 @@ import (
 
 	"github.com/berth-node/berth/agent/api/pki"
 	"github.com/berth-node/berth/agent/api/server"
-	"github.com/berth-node/berth/agent/cluster"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
 	"github.com/berth-node/berth/agent/desired"
@@ -38,6 +37,7 @@ import (
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/stats"
+	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -97,7 +97,7 @@ type Agent struct {
 	room      room
 	server    atomic.Pointer[server.Server] // nil before it serves
 	authority *pki.Authority                // nil: certificates are somebody else's
-	cluster   *cluster.Client               // nil: the node is its own
+	member    *member                       // nil: the node is its own
 	evictions evictions
 	kills     *kills.Keeper
 	groups    *os.File // locked as long as the agent lives
@@ -128,10 +128,13 @@ func New(c Config) (*Agent, error) {
 	if c.Endpoint != "" {
 		c.Runtime = &recordedRuntime{Runtime: c.Runtime, record: func() error { return recordRuntime(c.RootDir, c.Endpoint) }}
 	}
-	c.Runtime = intercept.Runtime(c.Runtime, work.Call, intercept.Log(c.Log, "runtime was called"))
-	a := &Agent{
-		cfg: c, log: c.Log, counted: counted{metrics.NewProbes(), work}, read: make(chan struct{}),
+	a := &Agent{log: c.Log, counted: counted{metrics.NewProbes(), work}, read: make(chan struct{})}
+	calls := []intercept.Interceptor{work.Call, intercept.Log(c.Log, "runtime was called")}
+	if c.Joined() {
+		calls = append(calls, imageCalls(func() { a.member.node.node.ImagesChanged() }))
 	}
+	c.Runtime = intercept.Runtime(c.Runtime, calls...)
+	a.cfg = c
 	a.room.read = a.read
 	memory, err := hostMemory()
 	if err != nil {
@@ -142,14 +145,8 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.tree = tree
-	if c.Joined() {
-		if a.cluster, err = cluster.Open(cluster.Config{
-			Kubeconfig: c.Kubeconfig, BootstrapKubeconfig: c.BootstrapKubeconfig, CertDir: c.CertDir, NodeName: c.NodeName,
-			Rotate: c.RotateCertificates, ServerBootstrap: c.ServerTLSBootstrap && c.TLSCertFile == "", Addresses: nodeIPs,
-			ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
-		}); err != nil {
-			return nil, err
-		}
+	if a.member, err = a.openMember(); err != nil {
+		return nil, err
 	}
 	if err := a.open(h, div, memory); err != nil {
 		if a.groups != nil {
@@ -178,6 +175,9 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	}
 	a.evictions, err = openEviction(&c, evictable{h, a.tree, a.pods, a.room.images, a.events})
 	if err != nil {
+		return err
+	}
+	if err := a.member.join(a, div); err != nil {
 		return err
 	}
 	a.kills = kills.New(kills.Config{
@@ -228,16 +228,17 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	labels, err := c.Labels()
+	own, err := c.Labels()
 	if err != nil {
 		return err
 	}
+	labels := func() map[string]string { return a.member.labels(own) }
 	a.ring = event.NewRing(event.Config{Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
-	a.events = event.NewRecorder(c.NodeName, a.ring)
+	a.events = event.NewRecorder(c.NodeName, append([]event.Sink{a.ring}, a.member.eventSinks()...)...)
 	if a.managers.devices, err = openDevices(&c); err != nil {
 		return err
 	}
-	if a.managers.claims, err = openClaims(&c, func() map[string]string { return labels }); err != nil {
+	if a.managers.claims, err = openClaims(&c, labels); err != nil {
 		return err
 	}
 	if a.managers.pins, err = openPins(&c, div, a.managers.devices); err != nil {
@@ -252,7 +253,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		return err
 	}
 	if a.managers.provisioner, err = openProvisioner(
-		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, labels, a.events}, a.managers.csi, c.Log); err != nil {
+		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, a.managers.csi, c.Log); err != nil {
 		return err
 	}
 	volumes := volume.New(volume.Config{
@@ -270,11 +271,11 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		Cgroups: intercept.Cgroups(groups, a.counted.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volumes,
 		Node: pod.NodeConfig{
-			Name: c.NodeName, Labels: func() map[string]string { return labels }, IPs: nodeIPs, Memory: memory, Allocatable: div.Allocatable,
+			Name: c.NodeName, Labels: labels, IPs: a.addresses, Memory: memory, Allocatable: div.Allocatable,
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
-		Given:    given,
+		Given: given, Issued: a.member.issued(), Statuses: status.NewWriter(a.member.statusSinks()...),
 		Images:   pod.ImageConfig{Credentials: credentials, Pulled: pulled, Room: a.room.freeIfFull},
 		Security: pod.SecurityConfig{Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault},
 		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
@@ -313,14 +314,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.heedShutdown(ctx, g)
 	found, wanted, provided := make(chan desired.Update), make(chan desired.Update), make(chan desired.Update)
 	g.Go(func() error { return ended(ctx, "read manifests", a.manifests.source.Run(ctx, found)) })
-	g.Go(func() error { a.pass(ctx, found, nil, wanted); return nil })
+	cluster := a.member.run(ctx, g, a.read)
+	g.Go(func() error { a.pass(ctx, found, cluster, wanted); return nil })
 	g.Go(func() error {
 		return ended(ctx, "provision volumes", a.managers.provisioner.run(ctx, wanted, provided))
 	})
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
-	if a.cluster != nil {
-		g.Go(func() error { return a.cluster.Run(ctx) })
-	}
 	a.runDevices(ctx, g)
 	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
 	g.Go(func() error {

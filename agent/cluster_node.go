@@ -80,14 +80,14 @@ func (a *Agent) openClusterNode(div config.Division, wentBack func()) (*clusterN
 		port = c.Server.Port
 	}
 	n.node = node.New(node.Config{
-		Client: nodeClient{a.cluster}, Events: a.events, Register: c.Register, Limited: c.Enforces(config.EnforcePods),
+		Client: nodeClient{a.member.client}, Events: a.events, Register: c.Register, Limited: c.Enforces(config.EnforcePods),
 		ReportEvery: c.StatusReport, LeaseDuration: c.LeaseDuration, MaxImages: c.MaxImages,
 		Identity: node.Identity{
 			Name: c.NodeName, Labels: labels, Taints: taints, ProviderID: c.ProviderID, Version: node.Version(c.Version), Port: port,
 			Features: agentFeatures,
 		},
 		Sources: node.Sources{
-			Machine: func() node.Machine { return n.machine }, Addresses: n.addresses, Resources: n.resources,
+			Machine: func() node.Machine { return n.machine }, Addresses: a.addresses, Resources: n.resources,
 			Pressure: n.pressure, Runtime: n.runtime, Images: n.images, Drivers: n.drivers, InUse: n.inUse, NotReady: n.notReady,
 		},
 		Written: func(*corev1.Node) { n.devices.written() }, WentBack: wentBack, Log: a.log,
@@ -121,14 +121,6 @@ func (n *clusterNode) run(ctx context.Context, g *errgroup.Group) {
 			return nil
 		})
 	}
-}
-
-// addresses are those of the settings, else those by which the node reaches the world.
-func (n *clusterNode) addresses() []string {
-	if given := n.agent.cfg.NodeIPs; len(given) > 0 {
-		return given
-	}
-	return nodeIPs()
 }
 
 // resources are what the node was divided into when the agent was started, as its groups are, and devices as they are

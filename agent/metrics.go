@@ -69,6 +69,10 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r.MustRegister(a.managers.claims.Collectors()...)
 	r.MustRegister(a.managers.csi.drivers.Collectors()...)
 	r.MustRegister(a.evictions.node.Collectors()...)
+	if m := a.member; m != nil {
+		r.MustRegister(m.counted.Collectors()...)
+		r.MustRegister(m.counted.Waiting(m.statuses.Pending, m.statuses.Mirrors)...)
+	}
 	if a.managers.pins != nil {
 		r.MustRegister(&pinMetrics{a.managers.pins})
 	}

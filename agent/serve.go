@@ -16,11 +16,11 @@ const checkpointDir = "checkpoints"
 // listen opens what the API is served on.
 func (a *Agent) listen(ctx context.Context) (*server.Server, error) {
 	c := server.Config{
-		Server: a.cfg.Server, RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Addresses: nodeIPs, Authority: a.authority, Log: a.log,
+		Server: a.cfg.Server, RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Addresses: a.addresses, Authority: a.authority, Log: a.log,
 	}
-	if a.cluster != nil {
-		c.Cluster = a.cluster.Config()
-		if s := a.cluster.Serving(); s != nil {
+	if a.member != nil {
+		c.Cluster = a.member.client.Config()
+		if s := a.member.client.Serving(); s != nil {
 			c.Certificate = s.Certificate
 		}
 	}
@@ -52,7 +52,7 @@ func (a *Agent) apiConfig() api.Config {
 	if a.cfg.SystemLogs {
 		c.SystemLogs = "/var/log"
 	}
-	if a.authority != nil && a.cluster == nil {
+	if a.authority != nil && a.member == nil {
 		c.Authority = a.authority
 	}
 	return c

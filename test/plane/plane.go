@@ -30,6 +30,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -257,6 +259,14 @@ func WriteKubeconfig(t *testing.T, c *rest.Config, path string) {
 // Bootstrap writes a kubeconfig with a bootstrap token, of the group that may ask for certificates of nodes.
 func (p *Plane) Bootstrap(t *testing.T, path string) {
 	t.Helper()
+	_, err := p.Client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-node-bootstrapper"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:bootstrappers"}},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 	c := rest.AnonymousClientConfig(p.Config)
 	c.CAData = p.Config.CAData
 	c.BearerToken = strings.TrimSpace(p.Run(t, "token", "create"))

@@ -45,7 +45,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("status: %+v", p.Status)
 	}
 	m.requireCgroup(p, "main")
-	got, err := m.execute("web", "sh", "-c", "cat /settings/color; echo; cd /run/secrets/kubernetes.io/serviceaccount && "+
+	got, err := m.execute("web", "sh", "-c", "cat /settings/color; echo; cd /var/run/secrets/kubernetes.io/serviceaccount && "+
 		"cut -d. -f1 token | head -c 3; echo; cat namespace; head -n 1 ca.crt; echo $KUBERNETES_SERVICE_PORT")
 	if want := "red\neyJ\ndefault-----BEGIN CERTIFICATE-----\n443\n"; err != nil || got != want {
 		t.Errorf("in the pod: %q, %v, want %q", got, err, want)

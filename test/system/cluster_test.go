@@ -192,9 +192,9 @@ func (m *member) execute(pod string, command ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var out bytes.Buffer
+	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(m.t.Context(), limit)
 	defer cancel()
-	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out})
-	return out.String(), err
+	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
+	return out.String() + errs.String(), err
 }

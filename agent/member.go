@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/cluster"
+	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/event"
+	eventsto "github.com/berth-node/berth/agent/event/apiserver"
+	"github.com/berth-node/berth/agent/metrics"
+	"github.com/berth-node/berth/agent/pod"
+	podsof "github.com/berth-node/berth/agent/source/apiserver"
+	"github.com/berth-node/berth/agent/status"
+	statusesto "github.com/berth-node/berth/agent/status/apiserver"
+	"github.com/berth-node/berth/agent/token"
+)
+
+// member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
+type member struct {
+	client   *cluster.Client
+	source   *podsof.Source
+	statuses *statusesto.Writer
+	counted  *metrics.Statuses
+	events   *eventsto.Sink
+	tokens   *token.Manager
+	node     *clusterNode
+}
+
+// openMember reads how the API server is reached, and puts together what speaks to it. Nothing is asked yet; nil where
+// the node is its own.
+func (a *Agent) openMember() (*member, error) {
+	c := &a.cfg
+	if !c.Joined() {
+		return nil, nil
+	}
+	client, err := cluster.Open(cluster.Config{
+		Kubeconfig: c.Kubeconfig, BootstrapKubeconfig: c.BootstrapKubeconfig, CertDir: c.CertDir, NodeName: c.NodeName,
+		Rotate: c.RotateCertificates, ServerBootstrap: c.ServerTLSBootstrap && c.TLSCertFile == "", Addresses: a.addresses,
+		ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := &member{client: client, counted: metrics.NewStatuses()}
+	m.events = eventsto.New(eventsto.Config{Client: client, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Log: c.Log})
+	m.statuses = statusesto.New(statusesto.Config{
+		Client: client, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
+	})
+	m.tokens = token.New(token.Config{Ask: m.askToken, Renewed: func(uid types.UID) { a.pods.Renew(uid) }, Log: c.Log})
+	m.source = podsof.New(podsof.Config{
+		Client: client, NodeName: c.NodeName, Log: c.Log,
+		Seen: m.statuses.Seen, Listed: m.statuses.Listed, Mirror: m.statuses.Mirror,
+		Gone: func(key types.NamespacedName, uid types.UID) {
+			m.statuses.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
+		},
+	})
+	return m, nil
+}
+
+// addresses are the node's, the main one first: those of the settings, else those by which it reaches the world.
+func (a *Agent) addresses() []string {
+	if len(a.cfg.NodeIPs) > 0 {
+		return a.cfg.NodeIPs
+	}
+	return nodeIPs()
+}
+
+// askToken has the API server make a token for a service account.
+func (m *member) askToken(
+	ctx context.Context, account types.NamespacedName, r *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
+	of := corev1.SchemeGroupVersion.WithResource("serviceaccounts")
+	r = r.DeepCopy()
+	r.Namespace, r.Name = account.Namespace, account.Name
+	out := &authenticationv1.TokenRequest{}
+	return out, m.client.Create(ctx, of, r, out, "token")
+}
+
+// uid is that of the Node; "" while there is none.
+func (m *member) uid() types.UID {
+	if m.node == nil {
+		return ""
+	}
+	return m.node.node.UID()
+}
+
+// labels are the node's: those that the API server has it under, else those of its settings.
+func (m *member) labels(own map[string]string) map[string]string {
+	if m == nil || m.node == nil {
+		return own
+	}
+	now := m.node.node.Current()
+	if now == nil {
+		return own
+	}
+	out := maps.Clone(own)
+	maps.Copy(out, now.Labels)
+	return out
+}
+
+// eventSinks are where events go beside the ring.
+func (m *member) eventSinks() []event.Sink {
+	if m == nil {
+		return nil
+	}
+	return []event.Sink{m.events}
+}
+
+// statusSinks are where statuses go.
+func (m *member) statusSinks() []status.Sink {
+	if m == nil {
+		return nil
+	}
+	return []status.Sink{m.statuses}
+}
+
+// issued is what the API server makes for its pods.
+func (m *member) issued() pod.Issued {
+	if m == nil {
+		return pod.Issued{}
+	}
+	return pod.Issued{Tokens: m.tokens}
+}
+
+// join opens what keeps the Node, once there is what that is made of.
+func (m *member) join(a *Agent, div config.Division) (err error) {
+	if m == nil {
+		return nil
+	}
+	m.node, err = a.openClusterNode(div, m.statuses.Reset)
+	return err
+}
+
+// run speaks to the API server until ctx ends, and returns what it wants; nil where there is none.
+func (m *member) run(ctx context.Context, g *errgroup.Group, read <-chan struct{}) <-chan desired.Update {
+	if m == nil {
+		return nil
+	}
+	wanted := make(chan desired.Update)
+	g.Go(func() error { return m.client.Run(ctx) })
+	g.Go(func() error { return ended(ctx, "read pods of the API server", m.source.Run(ctx, wanted)) })
+	g.Go(func() error { m.statuses.Run(ctx); return nil })
+	g.Go(func() error { m.events.Run(ctx); return nil })
+	g.Go(func() error { m.tokens.Run(ctx); return nil })
+	g.Go(func() error {
+		end := m.node.node.Subscribe(func(*corev1.Node) { m.statuses.Registered() })
+		defer end()
+		<-ctx.Done()
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-read:
+			m.statuses.Settled()
+		}
+		return nil
+	})
+	m.node.run(ctx, g)
+	return wanted
+}
