@@ -64,8 +64,10 @@ func (p *publisher) publish(d *plan.Decision) {
 	if w.observer.seen.Problem != "" {
 		in.Reason, in.Message = ReasonNotAnswering, w.observer.seen.Problem
 	}
+	// Of one of an API server, what ends is removed before an agent that is started then has seen it.
+	in.Shed = w.fate.end != nil && !desired.RulesOf(w.pod).Manifest
 	if e := w.fate.evicted; e != nil {
-		in.Shed = e.sheds()
+		in.Shed = in.Shed || e.sheds()
 		in.Failed, in.Reason, in.Message, in.Conditions = true, e.Reason, e.Message, e.Conditions
 	}
 	in.Conditions = slices.Concat(w.size.added.Conditions, in.Conditions, w.size.resizeConditions())

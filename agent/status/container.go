@@ -98,16 +98,16 @@ func (b *builder) container(c *corev1.Container, init bool) corev1.ContainerStat
 	return st
 }
 
-// shed is the status of a container that was removed when its pod had ended: what was said of it last. That it ran is
-// all that is known when nobody remembers, which kubelet says so.
+// shed is the status of a container that was removed when its pod had ended: what was said of it last, also that it
+// never ran. That it ran is all that is known when nobody remembers, which kubelet says so.
 func (b *builder) shed(st corev1.ContainerStatus, init bool) corev1.ContainerStatus {
 	var before []corev1.ContainerStatus
 	if b.in.Old != nil {
 		before = slices.Concat(b.in.Old.InitContainerStatuses, b.in.Old.ContainerStatuses, b.in.Old.EphemeralContainerStatuses)
 	}
 	for i := range before {
-		if before[i].Name == st.Name && before[i].State.Terminated != nil {
-			return before[i]
+		if b := &before[i]; b.Name == st.Name && (b.State.Terminated != nil || b.State.Waiting != nil && b.ContainerID == "") {
+			return *b
 		}
 	}
 	st.State.Terminated = &corev1.ContainerStateTerminated{

@@ -356,6 +356,9 @@ func BenchmarkBuild(b *testing.B) {
 // What was removed is told of as it was last; without that it is only known that it ran.
 func TestShedContainers(t *testing.T) {
 	const name = "a"
+	never := &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ContainerCreating}},
+	}}}
 	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: name}}}}
 	old := &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
 		Name: name, ContainerID: "berth://x", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}},
@@ -371,5 +374,10 @@ func TestShedContainers(t *testing.T) {
 		if s := got.State.Terminated; st.Phase != corev1.PodFailed || s == nil || s.Reason != c.reason || s.ExitCode != c.code || got.ContainerID != c.id {
 			t.Errorf("%s: %+v", st.Phase, got)
 		}
+	}
+	p.Spec.Containers[0].Name = name
+	st := Build(Input{Pod: p, Old: never, Now: time.Now(), Shed: true})
+	if got := st.ContainerStatuses[0].State; got.Waiting == nil || got.Waiting.Reason != ContainerCreating {
+		t.Errorf("one that never ran: %+v", got)
 	}
 }
