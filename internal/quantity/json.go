@@ -24,7 +24,7 @@ const (
 // decoded into. It looks at the text and not at what became of it, because decoding is what takes long, and because of
 // two equal keys both are decoded.
 func CheckJSON(data []byte, into any) field.ErrorList {
-	if !costly(data) {
+	if !suspicious(data) {
 		return nil // as nearly every text, which is not parsed for this then
 	}
 	s := &scan{tokens: json.NewDecoder(bytes.NewReader(data))}
@@ -32,6 +32,37 @@ func CheckJSON(data []byte, into any) field.ErrorList {
 	s.value(reflect.TypeOf(into), "", 0)
 	return s.found
 }
+
+// suspicious says whether a text may have a costly quantity in it. A quantity is all of its string, and what its number
+// ends with ends it: the digests and IDs that texts are full of, with an e between digits, are none.
+func suspicious(data []byte) bool {
+	for i := 0; i < len(data); {
+		end := i
+		for end < len(data) && (data[end] >= '0' && data[end] <= '9' || data[end] == '.') {
+			end++
+		}
+		if end == i {
+			i++
+			continue
+		}
+		inWord := i > 0 && isLetter(data[i-1])
+		if !inWord && (end-i > maxDigits || endsInLongExponent(data[end:])) {
+			return true
+		}
+		i = end
+	}
+	return false
+}
+
+func endsInLongExponent(text []byte) bool {
+	if len(text) == 0 || text[0] != 'e' && text[0] != 'E' || !longExponent(text[1:]) {
+		return false
+	}
+	rest := bytes.TrimLeft(text[1:], "+-0123456789")
+	return len(rest) == 0 || !isLetter(rest[0])
+}
+
+func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
 type scan struct {
 	tokens *json.Decoder

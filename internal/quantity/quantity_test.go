@@ -117,6 +117,16 @@ func TestCheckJSON(t *testing.T) {
 			}
 		})
 	}
+	for text, want := range map[string]bool{
+		`{"size":"1e999"}`: true, `{"size":" +1e999 "}`: true, `[-.1E+999]`: true, "1e999": true, "\u00a01e999\u00a0": true,
+		`"` + strings.Repeat("1", maxDigits+1) + `"`: true,
+		`"sha256:6b228f5ce0a91e205590c0"`:            false, "ab1e999": false, "1e999a": false, `"1e99","12e3"`: false,
+		`"` + strings.Repeat("a1", maxDigits+1) + `"`: false,
+	} {
+		if got := suspicious([]byte(text)); got != want {
+			t.Errorf("%.60q is suspicious: %v", text, got)
+		}
+	}
 	many := CheckJSON([]byte(`{"lists":[["1e999"`+strings.Repeat(`,"1e999"`, 1000)+`]]}`), &outer{})
 	if len(many) != maxErrors {
 		t.Errorf("%d errors, want %d", len(many), maxErrors)
