@@ -65,8 +65,8 @@ type Driver struct {
 // Open takes the data directory, and finishes or undoes what was cut off when the last driver on it was killed. What
 // fails of that is logged and tried again when it is asked for.
 func Open(ctx context.Context, c Config) (*Driver, error) {
-	if !nodeID.MatchString(c.NodeID) {
-		return nil, fmt.Errorf("node ID %q: must be the name of a node, at most 63 letters, digits, '-', '_' and '.'", c.NodeID)
+	if len(c.NodeID) > maxNodeID || !nodeID.MatchString(c.NodeID) {
+		return nil, fmt.Errorf("node ID %.80q: must be the name of a node, at most 63 letters, digits, '-', '_' and '.'", c.NodeID)
 	}
 	if c.Overcommit < 1 || c.Overcommit > 1000 {
 		return nil, fmt.Errorf("overcommit %v: must be from 1 to 1000", c.Overcommit)

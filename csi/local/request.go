@@ -17,7 +17,11 @@ import (
 	"github.com/berth-node/berth/internal/mount"
 )
 
-var nodeID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+// nodeID is the form of a node's name, which has at most maxNodeID bytes. To count them in the expression would have
+// every command compile so many copies.
+var nodeID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+
+const maxNodeID = 63
 
 // The types of storage.
 const (

@@ -17,8 +17,11 @@ import (
 // lvmTime bounds a call of LVM.
 const lvmTime = 2 * time.Minute
 
-// lvmName is what names of groups and volumes are made of (lvm(8)).
-var lvmName = regexp.MustCompile(`^[A-Za-z0-9_+.][-A-Za-z0-9_+.]{0,126}$`)
+// lvmName is what names of groups and volumes are made of, at most maxLVMName of it (lvm(8)).
+var lvmName = regexp.MustCompile(`^[A-Za-z0-9_+.][-A-Za-z0-9_+.]*$`)
+
+// maxLVMName is not counted by the expression: that would be compiled from so many copies, by every command.
+const maxLVMName = 127
 
 // LVM is thin volumes in a pool of a volume group.
 type LVM struct{ group, pool string }
@@ -26,7 +29,7 @@ type LVM struct{ group, pool string }
 // NewLVM uses a thin pool that is there.
 func NewLVM(group, pool string) (*LVM, error) {
 	for _, name := range []string{group, pool} {
-		if !lvmName.MatchString(name) {
+		if len(name) > maxLVMName || !lvmName.MatchString(name) {
 			return nil, fmt.Errorf("%q is not the name of a volume group or of a thin pool", name)
 		}
 	}
