@@ -75,6 +75,9 @@ func (a audit) files() map[string]map[string]bool {
 				}
 			}
 		}
+		if a.needsPids(n) {
+			files[procsFile] = true
+		}
 		if n.Kind == kindContainer && len(a.snap.Pins) > 0 {
 			for _, f := range cpusetFiles() {
 				files[f] = true
@@ -83,6 +86,22 @@ func (a audit) files() map[string]map[string]bool {
 		out[n.Path] = files
 	}
 	return out
+}
+
+// needsPids says whether the processes of a group are looked at: of an orphan and all in it, of a pod whose own group
+// must have none, and of a container that its pod does not run any more with what is in it.
+func (a audit) needsPids(n *Node) bool {
+	if n.pod == nil {
+		return true
+	}
+	switch n.Kind {
+	case kindPod:
+		return a.snap.Machine.Mode == cgroups.Unified
+	case kindContainer:
+		now := running(n.pod, n.Title)
+		return now != "" && now != n.ID
+	}
+	return true // it may be in such a container
 }
 
 func (a audit) pod(n *Node) []Problem {

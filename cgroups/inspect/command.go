@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -69,10 +70,16 @@ func Command(runDir func() string, order Order) *cobra.Command {
 	return cmd
 }
 
+// gcPercent is for who ends when what it has read is printed: nearly all of that lives until then.
+const gcPercent = 400
+
 // snapshot reads the machine or the capture, and writes the capture that was asked for.
 func (a *app) snapshot(cmd *cobra.Command) (*Snapshot, error) {
 	if err := a.checkOutput(); err != nil {
 		return nil, err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	var s *Snapshot
 	var err error

@@ -49,6 +49,17 @@ func (l Live) capture(ctx context.Context, n need) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := l.captureOf(ctx, h, n)
+	if errors.Is(err, errMore) {
+		// Nearly never: that there are no others shows as all are read, so that they are not looked for before.
+		n.search = true
+		s, err = l.captureOf(ctx, h, n)
+	}
+	return s, err
+}
+
+func (l Live) captureOf(ctx context.Context, h *cgroups.Hierarchy, n need) (*Snapshot, error) {
+	var err error
 	s := &Snapshot{
 		Version: snapshotVersion, Time: time.Now(), Groups: map[string]Group{}, Processes: map[int]Process{},
 		Machine: Machine{Mode: h.Mode(), CPUs: runtime.NumCPU(), Memory: totalMemory(), Root: l.root(), Options: l.Options, Node: l.NodeName, Evicts: l.Evicts},
@@ -89,7 +100,7 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 			continue
 		}
 		walkNames(h.MemoryDir("/"), top, s.Groups)
-		if n.partial {
+		if n.search {
 			walkOthers(h, top, s.Groups)
 		}
 		layouts[top] = layoutOf(h, top, n.files)
@@ -121,8 +132,14 @@ func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot
 			return err
 		}
 	}
+	if n.partial && !n.search && d.hasMore() {
+		return errMore
+	}
 	return nil
 }
+
+// errMore says that there are groups which are not in the hierarchy of memory.
+var errMore = errors.New("there are groups that are not in the hierarchy of memory")
 
 func isPod(group string) bool {
 	_, ok := podOf(filepath.Base(group))

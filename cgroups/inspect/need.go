@@ -27,7 +27,8 @@ type need struct {
 	pids       bool
 	processes  bool // and what the kernel says of each
 	everywhere bool // each hierarchy is looked at, for groups that are not in all, and their inodes
-	partial    bool // groups that are not in the hierarchy of memory are looked for
+	partial    bool // and those that are not in the hierarchy of memory, which everywhere shows
+	search     bool // there are some of these, which are looked for
 	above      bool // the limits of the groups that those of all pods are in
 	kills      bool // those in the kernel's log
 }

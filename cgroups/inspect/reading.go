@@ -10,6 +10,9 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
+// procsFile has the processes of a group.
+const procsFile = "cgroup.procs"
+
 // reading reads what is needed of groups, from the top down: each is found by the open directory of the one that it is
 // in.
 type reading struct {
@@ -24,10 +27,18 @@ type reading struct {
 	whole         map[string]Group           // those that are read as a whole
 	layout, brief layout                     // of these, and of pods beside them
 	only          map[string]map[string]bool // files by group; nil: all of the layout
+
+	below map[dirOf]int // how many groups more each has than were met there
+}
+
+// dirOf is a group in one of the hierarchies.
+type dirOf struct {
+	hierarchy int
+	group     string
 }
 
 func newReading(h *cgroups.Hierarchy, s *Snapshot, n need, whole map[string]Group) *reading {
-	d := &reading{h: h, s: s, n: n, whole: whole, kids: map[string][]string{}, beside: -1}
+	d := &reading{h: h, s: s, n: n, whole: whole, kids: map[string][]string{}, beside: -1, below: map[dirOf]int{}}
 	for i, dir := range h.Dirs("/") {
 		if dir == h.MemoryDir("/") {
 			d.memory = i
@@ -62,6 +73,16 @@ func closeAll(dirs []kernfs.Dir) {
 	for _, dir := range dirs {
 		dir.Close()
 	}
+}
+
+// hasMore says whether there are groups that were not met, in a hierarchy that was looked at.
+func (d *reading) hasMore() bool {
+	for _, more := range d.below {
+		if more > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *reading) group(ctx context.Context, path string, parents []kernfs.Dir) error {
@@ -131,12 +152,14 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 	g.Inode = before
 	for i, in := range parents {
 		if d.n.everywhere {
-			ino, _, ok := in.Stat(name)
+			ino, below, ok := in.Stat(name)
 			if !ok {
 				g.Missing = append(g.Missing, strings.TrimSuffix(d.h.Dirs(path)[i], path))
 				continue
 			}
 			g.Inodes = append(g.Inodes, ino)
+			d.below[dirOf{i, path}] += below
+			d.below[dirOf{i, filepath.Dir(path)}]--
 		}
 		prefix := ""
 		if i == d.beside {
@@ -148,8 +171,8 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 			}
 		}
 	}
-	if d.n.pids {
-		if data, err := d.ReadAllAt(parents[d.memory], name+"/cgroup.procs"); err == nil {
+	if d.n.pids && (d.only == nil || d.only[path][procsFile]) {
+		if data, err := d.ReadAllAt(parents[d.memory], name+"/"+procsFile); err == nil {
 			g.Pids = cgroups.ParsePids(data)
 			slices.Sort(g.Pids)
 		}
