@@ -338,12 +338,10 @@ var larger = map[string]struct {
 }{
 	"agent/config.Embedded":   {0, 21, "settings"},
 	"agent/config.Server":     {0, 25, "settings"},
-	"agent/intercept.runtime": {31, 0, "the calls of the CRI, each of which goes through one function"},
 	"agent/status.Input":      {0, 21, "what the one function that makes a status is given"},
 	"cgroups/inspect.Figures": {0, 28, "JSON of a command, in which each field is a figure"},
 	"cri.Server":              {45, 0, "the calls of the CRI, whose services want one type; each hands on to whose it is"},
 	"cri/container.Record":    {0, 25, "JSON on the disk, which versions before this one read too"},
-	"cri/nri.editor":          {38, 0, "the interface of the NRI's library: a method for each change of a specification"},
 }
 
 // TestSizes keeps types small. Of those that are larger none may grow, and none is excepted that need not be.

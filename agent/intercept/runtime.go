@@ -9,178 +9,282 @@ import (
 	"github.com/berth-node/berth/agent/pod"
 )
 
-// runtime has every call go through an interceptor.
+// runtime has every call go through an interceptor. Its calls are parted as those of [pod.Runtime] are.
 type runtime struct {
-	pod.Runtime
-	around Interceptor
+	sandboxes
+	containers
+	images
+	streams
+	stats
+	node
+
+	events func(context.Context, func(*runtimeapi.ContainerEventResponse)) error
 }
 
 // Runtime has the interceptors around every call of a runtime, the first one outermost. Events are no call.
 func Runtime(r pod.Runtime, around ...Interceptor) pod.Runtime {
-	return runtime{r, chain(around)}
+	i := chain(around)
+	return runtime{sandboxes{r, i}, containers{r, i}, images{r, i}, streams{r, i}, stats{r, i}, node{r, i}, r.Events}
+}
+
+// Events implements [pod.Runtime].
+func (r runtime) Events(ctx context.Context, fn func(*runtimeapi.ContainerEventResponse)) error {
+	return r.events(ctx, fn)
 }
 
 // through makes one call.
-func through[Q proto.Message, S any](ctx context.Context, r runtime, operation string, do func(context.Context, Q) (S, error), req Q) (S, error) {
+func through[Q proto.Message, S any](
+	ctx context.Context, around Interceptor, operation string, do func(context.Context, Q) (S, error), req Q,
+) (S, error) {
 	var resp S
-	err := r.around(ctx, Call{Operation: operation, Request: req}, func() (err error) {
+	err := around(ctx, Call{Operation: operation, Request: req}, func() (err error) {
 		resp, err = do(ctx, req)
 		return err
 	})
 	return resp, err
 }
 
-// RunPodSandbox implements [pod.Runtime].
-func (r runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return through(ctx, r, "run_podsandbox", r.Runtime.RunPodSandbox, req)
+// sandboxes are the calls about sandboxes.
+type sandboxes struct {
+	calls  pod.Sandboxes
+	around Interceptor
 }
 
-// StopPodSandbox implements [pod.Runtime].
-func (r runtime) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	return through(ctx, r, "stop_podsandbox", r.Runtime.StopPodSandbox, req)
+// RunPodSandbox implements [pod.Sandboxes].
+func (s sandboxes) RunPodSandbox(
+	ctx context.Context, req *runtimeapi.RunPodSandboxRequest,
+) (*runtimeapi.RunPodSandboxResponse, error) {
+	return through(ctx, s.around, "run_podsandbox", s.calls.RunPodSandbox, req)
 }
 
-// RemovePodSandbox implements [pod.Runtime].
-func (r runtime) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	return through(ctx, r, "remove_podsandbox", r.Runtime.RemovePodSandbox, req)
+// StopPodSandbox implements [pod.Sandboxes].
+func (s sandboxes) StopPodSandbox(
+	ctx context.Context, req *runtimeapi.StopPodSandboxRequest,
+) (*runtimeapi.StopPodSandboxResponse, error) {
+	return through(ctx, s.around, "stop_podsandbox", s.calls.StopPodSandbox, req)
 }
 
-// PodSandboxStatus implements [pod.Runtime].
-func (r runtime) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	return through(ctx, r, "podsandbox_status", r.Runtime.PodSandboxStatus, req)
+// RemovePodSandbox implements [pod.Sandboxes].
+func (s sandboxes) RemovePodSandbox(
+	ctx context.Context, req *runtimeapi.RemovePodSandboxRequest,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
+	return through(ctx, s.around, "remove_podsandbox", s.calls.RemovePodSandbox, req)
 }
 
-// ListPodSandbox implements [pod.Runtime].
-func (r runtime) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	return through(ctx, r, ListSandboxes, r.Runtime.ListPodSandbox, req)
+// PodSandboxStatus implements [pod.Sandboxes].
+func (s sandboxes) PodSandboxStatus(
+	ctx context.Context, req *runtimeapi.PodSandboxStatusRequest,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return through(ctx, s.around, "podsandbox_status", s.calls.PodSandboxStatus, req)
 }
 
-// CreateContainer implements [pod.Runtime].
-func (r runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	return through(ctx, r, "create_container", r.Runtime.CreateContainer, req)
+// ListPodSandbox implements [pod.Sandboxes].
+func (s sandboxes) ListPodSandbox(
+	ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
+	return through(ctx, s.around, ListSandboxes, s.calls.ListPodSandbox, req)
 }
 
-// StartContainer implements [pod.Runtime].
-func (r runtime) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	return through(ctx, r, "start_container", r.Runtime.StartContainer, req)
+// containers are the calls about containers.
+type containers struct {
+	calls  pod.Containers
+	around Interceptor
 }
 
-// StopContainer implements [pod.Runtime].
-func (r runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	return through(ctx, r, "stop_container", r.Runtime.StopContainer, req)
+// CreateContainer implements [pod.Containers].
+func (c containers) CreateContainer(
+	ctx context.Context, req *runtimeapi.CreateContainerRequest,
+) (*runtimeapi.CreateContainerResponse, error) {
+	return through(ctx, c.around, "create_container", c.calls.CreateContainer, req)
 }
 
-// RemoveContainer implements [pod.Runtime].
-func (r runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	return through(ctx, r, "remove_container", r.Runtime.RemoveContainer, req)
+// StartContainer implements [pod.Containers].
+func (c containers) StartContainer(
+	ctx context.Context, req *runtimeapi.StartContainerRequest,
+) (*runtimeapi.StartContainerResponse, error) {
+	return through(ctx, c.around, "start_container", c.calls.StartContainer, req)
 }
 
-// ListContainers implements [pod.Runtime].
-func (r runtime) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	return through(ctx, r, "list_containers", r.Runtime.ListContainers, req)
+// StopContainer implements [pod.Containers].
+func (c containers) StopContainer(
+	ctx context.Context, req *runtimeapi.StopContainerRequest,
+) (*runtimeapi.StopContainerResponse, error) {
+	return through(ctx, c.around, "stop_container", c.calls.StopContainer, req)
 }
 
-// ContainerStatus implements [pod.Runtime].
-func (r runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	return through(ctx, r, "container_status", r.Runtime.ContainerStatus, req)
+// RemoveContainer implements [pod.Containers].
+func (c containers) RemoveContainer(
+	ctx context.Context, req *runtimeapi.RemoveContainerRequest,
+) (*runtimeapi.RemoveContainerResponse, error) {
+	return through(ctx, c.around, "remove_container", c.calls.RemoveContainer, req)
 }
 
-// UpdateContainerResources implements [pod.Runtime].
-func (r runtime) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
-	return through(ctx, r, "update_container", r.Runtime.UpdateContainerResources, req)
+// ListContainers implements [pod.Containers].
+func (c containers) ListContainers(
+	ctx context.Context, req *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
+	return through(ctx, c.around, "list_containers", c.calls.ListContainers, req)
 }
 
-// ReopenContainerLog implements [pod.Runtime].
-func (r runtime) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	return through(ctx, r, "reopen_container_log", r.Runtime.ReopenContainerLog, req)
+// ContainerStatus implements [pod.Containers].
+func (c containers) ContainerStatus(
+	ctx context.Context, req *runtimeapi.ContainerStatusRequest,
+) (*runtimeapi.ContainerStatusResponse, error) {
+	return through(ctx, c.around, "container_status", c.calls.ContainerStatus, req)
 }
 
-// ExecSync implements [pod.Runtime].
-func (r runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	return through(ctx, r, "exec_sync", r.Runtime.ExecSync, req)
+// UpdateContainerResources implements [pod.Containers].
+func (c containers) UpdateContainerResources(
+	ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	return through(ctx, c.around, "update_container", c.calls.UpdateContainerResources, req)
 }
 
-// CheckpointContainer implements [pod.Runtime].
-func (r runtime) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
-	return through(ctx, r, "checkpoint_container", r.Runtime.CheckpointContainer, req)
+// ReopenContainerLog implements [pod.Containers].
+func (c containers) ReopenContainerLog(
+	ctx context.Context, req *runtimeapi.ReopenContainerLogRequest,
+) (*runtimeapi.ReopenContainerLogResponse, error) {
+	return through(ctx, c.around, "reopen_container_log", c.calls.ReopenContainerLog, req)
 }
 
-// ImageStatus implements [pod.Runtime].
-func (r runtime) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	return through(ctx, r, "image_status", r.Runtime.ImageStatus, req)
+// ExecSync implements [pod.Containers].
+func (c containers) ExecSync(
+	ctx context.Context, req *runtimeapi.ExecSyncRequest,
+) (*runtimeapi.ExecSyncResponse, error) {
+	return through(ctx, c.around, "exec_sync", c.calls.ExecSync, req)
 }
 
-// PullImage implements [pod.Runtime].
-func (r runtime) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	return through(ctx, r, "pull_image", r.Runtime.PullImage, req)
+// CheckpointContainer implements [pod.Containers].
+func (c containers) CheckpointContainer(
+	ctx context.Context, req *runtimeapi.CheckpointContainerRequest,
+) (*runtimeapi.CheckpointContainerResponse, error) {
+	return through(ctx, c.around, "checkpoint_container", c.calls.CheckpointContainer, req)
 }
 
-// ListImages implements [pod.Runtime].
-func (r runtime) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	return through(ctx, r, "list_images", r.Runtime.ListImages, req)
+// images are the calls about images.
+type images struct {
+	calls  pod.Images
+	around Interceptor
 }
 
-// RemoveImage implements [pod.Runtime].
-func (r runtime) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	return through(ctx, r, "remove_image", r.Runtime.RemoveImage, req)
+// ImageStatus implements [pod.Images].
+func (i images) ImageStatus(
+	ctx context.Context, req *runtimeapi.ImageStatusRequest,
+) (*runtimeapi.ImageStatusResponse, error) {
+	return through(ctx, i.around, "image_status", i.calls.ImageStatus, req)
 }
 
-// ImageFsInfo implements [pod.Runtime].
-func (r runtime) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return through(ctx, r, "image_fs_info", r.Runtime.ImageFsInfo, req)
+// PullImage implements [pod.Images].
+func (i images) PullImage(
+	ctx context.Context, req *runtimeapi.PullImageRequest,
+) (*runtimeapi.PullImageResponse, error) {
+	return through(ctx, i.around, "pull_image", i.calls.PullImage, req)
 }
 
-// Exec implements [pod.Runtime].
-func (r runtime) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	return through(ctx, r, "exec", r.Runtime.Exec, req)
+// ListImages implements [pod.Images].
+func (i images) ListImages(
+	ctx context.Context, req *runtimeapi.ListImagesRequest,
+) (*runtimeapi.ListImagesResponse, error) {
+	return through(ctx, i.around, "list_images", i.calls.ListImages, req)
 }
 
-// Attach implements [pod.Runtime].
-func (r runtime) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	return through(ctx, r, "attach", r.Runtime.Attach, req)
+// RemoveImage implements [pod.Images].
+func (i images) RemoveImage(
+	ctx context.Context, req *runtimeapi.RemoveImageRequest,
+) (*runtimeapi.RemoveImageResponse, error) {
+	return through(ctx, i.around, "remove_image", i.calls.RemoveImage, req)
 }
 
-// PortForward implements [pod.Runtime].
-func (r runtime) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	return through(ctx, r, "port_forward", r.Runtime.PortForward, req)
+// ImageFsInfo implements [pod.Images].
+func (i images) ImageFsInfo(
+	ctx context.Context, req *runtimeapi.ImageFsInfoRequest,
+) (*runtimeapi.ImageFsInfoResponse, error) {
+	return through(ctx, i.around, "image_fs_info", i.calls.ImageFsInfo, req)
 }
 
-// ContainerStats implements [pod.Runtime].
-func (r runtime) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
-	return through(ctx, r, "container_stats", r.Runtime.ContainerStats, req)
+// streams are the calls that return the URL of a stream.
+type streams struct {
+	calls  pod.Streams
+	around Interceptor
 }
 
-// ListContainerStats implements [pod.Runtime].
-func (r runtime) ListContainerStats(ctx context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
-	return through(ctx, r, "list_container_stats", r.Runtime.ListContainerStats, req)
+// Exec implements [pod.Streams].
+func (s streams) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return through(ctx, s.around, "exec", s.calls.Exec, req)
 }
 
-// PodSandboxStats implements [pod.Runtime].
-func (r runtime) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
-	return through(ctx, r, "podsandbox_stats", r.Runtime.PodSandboxStats, req)
+// Attach implements [pod.Streams].
+func (s streams) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return through(ctx, s.around, "attach", s.calls.Attach, req)
 }
 
-// ListPodSandboxStats implements [pod.Runtime].
-func (r runtime) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
-	return through(ctx, r, "list_podsandbox_stats", r.Runtime.ListPodSandboxStats, req)
+// PortForward implements [pod.Streams].
+func (s streams) PortForward(
+	ctx context.Context, req *runtimeapi.PortForwardRequest,
+) (*runtimeapi.PortForwardResponse, error) {
+	return through(ctx, s.around, "port_forward", s.calls.PortForward, req)
 }
 
-// Version implements [pod.Runtime].
-func (r runtime) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return through(ctx, r, "version", r.Runtime.Version, req)
+// stats are the calls about what is used.
+type stats struct {
+	calls  pod.Stats
+	around Interceptor
 }
 
-// Status implements [pod.Runtime].
-func (r runtime) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	return through(ctx, r, "status", r.Runtime.Status, req)
+// ContainerStats implements [pod.Stats].
+func (s stats) ContainerStats(
+	ctx context.Context, req *runtimeapi.ContainerStatsRequest,
+) (*runtimeapi.ContainerStatsResponse, error) {
+	return through(ctx, s.around, "container_stats", s.calls.ContainerStats, req)
 }
 
-// UpdateRuntimeConfig implements [pod.Runtime].
-func (r runtime) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	return through(ctx, r, "update_runtime_config", r.Runtime.UpdateRuntimeConfig, req)
+// ListContainerStats implements [pod.Stats].
+func (s stats) ListContainerStats(
+	ctx context.Context, req *runtimeapi.ListContainerStatsRequest,
+) (*runtimeapi.ListContainerStatsResponse, error) {
+	return through(ctx, s.around, "list_container_stats", s.calls.ListContainerStats, req)
 }
 
-// RuntimeConfig implements [pod.Runtime].
-func (r runtime) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return through(ctx, r, "runtime_config", r.Runtime.RuntimeConfig, req)
+// PodSandboxStats implements [pod.Stats].
+func (s stats) PodSandboxStats(
+	ctx context.Context, req *runtimeapi.PodSandboxStatsRequest,
+) (*runtimeapi.PodSandboxStatsResponse, error) {
+	return through(ctx, s.around, "podsandbox_stats", s.calls.PodSandboxStats, req)
+}
+
+// ListPodSandboxStats implements [pod.Stats].
+func (s stats) ListPodSandboxStats(
+	ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest,
+) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return through(ctx, s.around, "list_podsandbox_stats", s.calls.ListPodSandboxStats, req)
+}
+
+// node is the calls about the runtime itself.
+type node struct {
+	calls  pod.Node
+	around Interceptor
+}
+
+// Version implements [pod.Node].
+func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return through(ctx, n.around, "version", n.calls.Version, req)
+}
+
+// Status implements [pod.Node].
+func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return through(ctx, n.around, "status", n.calls.Status, req)
+}
+
+// UpdateRuntimeConfig implements [pod.Node].
+func (n node) UpdateRuntimeConfig(
+	ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest,
+) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return through(ctx, n.around, "update_runtime_config", n.calls.UpdateRuntimeConfig, req)
+}
+
+// RuntimeConfig implements [pod.Node].
+func (n node) RuntimeConfig(
+	ctx context.Context, req *runtimeapi.RuntimeConfigRequest,
+) (*runtimeapi.RuntimeConfigResponse, error) {
+	return through(ctx, n.around, "runtime_config", n.calls.RuntimeConfig, req)
 }

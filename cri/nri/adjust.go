@@ -34,7 +34,7 @@ func Adjust(s *specs.Spec, a *api.ContainerAdjustment, l Limits) error {
 	for _, r := range a.GetRlimits() {
 		s.Process.Rlimits = without(s.Process.Rlimits, func(have specs.POSIXRlimit) bool { return have.Type == r.GetType() })
 	}
-	if err := nrigen.SpecGenerator(editor{s}, nrigen.WithCDIDeviceInjector(l.InjectCDI), nrigen.WithBlockIOResolver(l.BlockIO), nrigen.WithRdtResolver(l.RDT)).Adjust(a); err != nil {
+	if err := nrigen.SpecGenerator(newEditor(s), nrigen.WithCDIDeviceInjector(l.InjectCDI), nrigen.WithBlockIOResolver(l.BlockIO), nrigen.WithRdtResolver(l.RDT)).Adjust(a); err != nil {
 		return fmt.Errorf("adjust container as plugins ask: %w", err)
 	}
 	// Which the library leaves out.

@@ -8,7 +8,12 @@ import (
 )
 
 // editor changes a specification in the small steps that the NRI library asks for.
-type editor struct{ s *specs.Spec }
+type editor struct {
+	resourceEditor
+	s *specs.Spec
+}
+
+func newEditor(s *specs.Spec) editor { return editor{resourceEditor{s}, s} }
 
 func (e editor) Spec() *specs.Spec { return e.s }
 
@@ -83,48 +88,4 @@ func (e editor) SetLinuxCgroupsPath(path string)  { e.s.Linux.CgroupsPath = path
 func (e editor) SetLinuxRootPropagation(mode string) error {
 	e.s.Linux.RootfsPropagation = mode
 	return nil
-}
-
-func (e editor) resources() *specs.LinuxResources {
-	if e.s.Linux.Resources == nil {
-		e.s.Linux.Resources = &specs.LinuxResources{}
-	}
-	return e.s.Linux.Resources
-}
-
-func (e editor) cpu() *specs.LinuxCPU {
-	r := e.resources()
-	if r.CPU == nil {
-		r.CPU = &specs.LinuxCPU{}
-	}
-	return r.CPU
-}
-
-func (e editor) memory() *specs.LinuxMemory {
-	r := e.resources()
-	if r.Memory == nil {
-		r.Memory = &specs.LinuxMemory{}
-	}
-	return r.Memory
-}
-
-func (e editor) SetLinuxResourcesCPUCpus(cpus string)        { e.cpu().Cpus = cpus }
-func (e editor) SetLinuxResourcesCPUMems(mems string)        { e.cpu().Mems = mems }
-func (e editor) SetLinuxResourcesCPUPeriod(v uint64)         { e.cpu().Period = &v }
-func (e editor) SetLinuxResourcesCPUQuota(v int64)           { e.cpu().Quota = &v }
-func (e editor) SetLinuxResourcesCPUShares(v uint64)         { e.cpu().Shares = &v }
-func (e editor) SetLinuxResourcesCPURealtimePeriod(v uint64) { e.cpu().RealtimePeriod = &v }
-func (e editor) SetLinuxResourcesCPURealtimeRuntime(v int64) { e.cpu().RealtimeRuntime = &v }
-func (e editor) SetLinuxResourcesMemoryLimit(v int64)        { e.memory().Limit = &v }
-func (e editor) SetLinuxResourcesMemorySwap(v int64)         { e.memory().Swap = &v }
-func (e editor) AddLinuxResourcesUnified(key, value string)  { put(&e.resources().Unified, key, value) }
-
-func (e editor) AddLinuxResourcesHugepageLimit(size string, n uint64) {
-	r := e.resources()
-	r.HugepageLimits = append(without(r.HugepageLimits, func(h specs.LinuxHugepageLimit) bool { return h.Pagesize == size }), specs.LinuxHugepageLimit{Pagesize: size, Limit: n})
-}
-
-func (e editor) AddLinuxResourcesDevice(allow bool, kind string, major, minor *int64, access string) {
-	r := e.resources()
-	r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: allow, Type: kind, Major: major, Minor: minor, Access: access})
 }
