@@ -340,7 +340,7 @@ var larger = map[string]struct {
 	"agent/config.Server":     {0, 25, "settings"},
 	"agent/status.Input":      {0, 21, "what the one function that makes a status is given"},
 	"cgroups/inspect.Figures": {0, 28, "JSON of a command, in which each field is a figure"},
-	"cri.Server":              {45, 0, "the calls of the CRI, whose services want one type; each hands on to whose it is"},
+	"cri.Server":              {40, 0, "the calls of a service of the CRI, which wants one type; each hands on to whose it is"},
 	"cri/container.Record":    {0, 25, "JSON on the disk, which versions before this one read too"},
 }
 

@@ -158,7 +158,11 @@ func embedded(ctx context.Context, o opening, station config.Station) (*runtime,
 	}
 	local := s.Local()
 	rt := &runtime{
-		Runtime: s, images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers,
+		Runtime: struct {
+			*cri.Server
+			*cri.ImageServer
+		}{s, s.ImageServer()},
+		images: local.ImageHandler(), named: local.TellNamed, room: local.AskForRoom, layers: local.Layers,
 		parts: local.ImageParts, collect: local.Images().Collect,
 	}
 	rt.run = func(ctx context.Context) error {
@@ -168,7 +172,7 @@ func embedded(ctx context.Context, o opening, station config.Station) (*runtime,
 		if o.CRISocket == "" {
 			return s.Run(ctx)
 		}
-		err := serve.Run(ctx, serve.Config{Socket: o.CRISocket, Runtime: s, Images: s, Ready: rt.ready, Log: o.log})
+		err := serve.Run(ctx, serve.Config{Socket: o.CRISocket, Runtime: s, Images: s.ImageServer(), Ready: rt.ready, Log: o.log})
 		return errors.Join(err, s.Close())
 	}
 	return rt, nil

@@ -89,19 +89,15 @@ type ImagesConfig struct {
 // Server is the runtime. It is safe for concurrent use. What its methods return shares parts with what it keeps, so it
 // is for reading only.
 //
-// The services of the CRI want one type with all of their calls, so this one has nothing else: each call is handed on
-// to whose it is.
+// The service of the CRI wants one type with all of its calls, so this one has nothing else: each call is handed on to
+// whose it is. Images are a service of their own, [ImageServer].
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
-	runtimeapi.UnimplementedImageServiceServer
 
 	core *core
 }
 
-var (
-	_ runtimeapi.RuntimeServiceServer = (*Server)(nil)
-	_ runtimeapi.ImageServiceServer   = (*Server)(nil)
-)
+var _ runtimeapi.RuntimeServiceServer = (*Server)(nil)
 
 // New opens the records, brings every sandbox and container they name to a state that holds, and removes what no record
 // explains.

@@ -25,6 +25,7 @@ import (
 // node is a real Server on directories, a bridge and a cgroup of its own.
 type node struct {
 	*Server
+	*ImageServer
 	cfg Config
 }
 
@@ -83,6 +84,7 @@ func (n *node) open(t testing.TB) {
 	if n.Server, err = New(context.Background(), n.cfg); err != nil {
 		t.Fatal(err)
 	}
+	n.ImageServer = n.Server.ImageServer()
 }
 
 func (n *node) purge(t testing.TB) {

@@ -79,28 +79,3 @@ func (s *Server) ListPodSandboxMetrics(ctx context.Context, r *runtimeapi.ListPo
 func (s *Server) StreamPodSandboxMetrics(r *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	return s.core.meters.streamMetrics(r, stream)
 }
-
-// ListImages lists images, all or the one the filter names.
-func (s *Server) ListImages(ctx context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	return s.core.images.list(ctx, r)
-}
-
-// ImageStatus returns an image, and nothing when there is none.
-func (s *Server) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	return s.core.images.status(ctx, r)
-}
-
-// PullImage brings an image here.
-func (s *Server) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	return s.core.images.pull(ctx, r)
-}
-
-// RemoveImage removes an image with all its names.
-func (s *Server) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	return s.core.images.remove(ctx, r)
-}
-
-// ImageFsInfo says what images take.
-func (s *Server) ImageFsInfo(ctx context.Context, r *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return s.core.images.usage(ctx, r)
-}

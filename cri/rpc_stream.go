@@ -57,14 +57,3 @@ func (s *Server) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsReques
 		return &runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: p}
 	})
 }
-
-// StreamImages streams the list of images.
-func (s *Server) StreamImages(r *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	l, err := s.ListImages(stream.Context(), &runtimeapi.ListImagesRequest{Filter: r.GetFilter()})
-	if err != nil {
-		return err
-	}
-	return send(stream, l.GetImages(), func(p []*runtimeapi.Image) *runtimeapi.StreamImagesResponse {
-		return &runtimeapi.StreamImagesResponse{Images: p}
-	})
-}

@@ -170,7 +170,7 @@ func TestRandomRequests(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	served, ready := make(chan error, 1), make(chan struct{})
 	go func() {
-		served <- serve.Run(ctx, serve.Config{Socket: socket, Runtime: n.Server, Images: n.Server, Ready: func() { close(ready) }, Log: discard()})
+		served <- serve.Run(ctx, serve.Config{Socket: socket, Runtime: n.Server, Images: n.ImageServer, Ready: func() { close(ready) }, Log: discard()})
 	}()
 	<-ready
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(32<<20)))

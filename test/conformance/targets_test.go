@@ -65,7 +65,10 @@ func TestEmbedded(t *testing.T) {
 			}
 			n.purge(t)
 		})
-		return n.target(t, s)
+		return n.target(t, struct {
+			*cri.Server
+			*cri.ImageServer
+		}{s, s.ImageServer()})
 	})
 }
 
