@@ -13,7 +13,9 @@ var ErrNotJoined = errors.New("the node has not joined its cluster")
 
 // link is the transport of all clients of the API server: each request goes over the route of the moment.
 type link struct {
-	seen func(status int, err error) // what became of a request
+	// seen is called with what became of each request over the route of the moment. What an old one has to say would be
+	// taken for the new one's.
+	seen func(status int, err error)
 
 	mu    sync.Mutex
 	route *route // nil: there are no credentials
@@ -26,11 +28,12 @@ func newLink(seen func(int, error)) *link {
 }
 
 // take has all requests from now on go over r. The connections of the route before are closed, so that watches begin
-// anew with what is good now.
-func (l *link) take(r *route) {
+// anew with what is good now. taken is called before anything is seen of r, and after all that is seen of the other.
+func (l *link) take(r *route, taken func()) {
 	l.mu.Lock()
 	old := l.route
 	l.route = r
+	taken()
 	if old == nil {
 		close(l.made)
 	}
@@ -84,12 +87,13 @@ func (l *link) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := r.RoundTrip(req)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
+	case r != l.route:
 	case err == nil:
 		l.seen(resp.StatusCode, nil)
-	case errors.Is(req.Context().Err(), context.Canceled), errors.Is(err, errReplaced):
-		// That says nothing of the server.
-	default:
+	case !errors.Is(req.Context().Err(), context.Canceled): // else it says nothing of the server
 		l.seen(0, err)
 	}
 	return resp, err

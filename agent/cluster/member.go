@@ -158,10 +158,12 @@ func (m *member) use(a *access) error {
 		m.log.Info("credentials of the API server were replaced", "server", a.config.Host)
 	}
 	t.access, t.pair, t.route, t.sum = a, pair, r, sum
-	m.link.take(r)
-	m.standing.set(func(f *facts) {
-		f.server, f.pair, f.usable, f.lack = a.config.Host, pair, true, nil
-		f.asked, f.unreachable, f.unauthorized = false, nil, false
+	m.link.take(r, func() {
+		m.standing.set(func(f *facts) {
+			f.server, f.pair, f.usable, f.lack = a.config.Host, pair, true, nil
+			f.asking, f.about = "", ""
+			f.asked, f.unreachable, f.unauthorized = false, nil, false
+		})
 	})
 	m.tellChanged()
 	return nil

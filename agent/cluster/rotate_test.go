@@ -64,7 +64,7 @@ func TestRenewAt(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := renewAt(pair.Leaf).Sub(pair.Leaf.NotBefore)
-		if after < 700*time.Hour || after > 900*time.Hour || renewAt(pair.Leaf) != renewAt(pair.Leaf) {
+		if after < 700*time.Hour || after > 900*time.Hour {
 			t.Error(after)
 		}
 		seen[after] = true

@@ -68,6 +68,7 @@ func TestServing(t *testing.T) {
 		}
 		return nil
 	})
+	n.stopped()
 	n.member.now = func() time.Time { return time.Now().Add(10 * 365 * 24 * time.Hour) }
 	if c, _ := serving().Certificate(nil); c != nil {
 		t.Error("one that has ended serves")
