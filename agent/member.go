@@ -43,8 +43,9 @@ func (a *Agent) openMember() (*member, error) {
 	}
 	client, err := cluster.Open(cluster.Config{
 		Kubeconfig: c.Kubeconfig, BootstrapKubeconfig: c.BootstrapKubeconfig, CertDir: c.CertDir, NodeName: c.NodeName,
-		Rotate: c.RotateCertificates, ServerBootstrap: c.ServerTLSBootstrap && c.TLSCertFile == "", Addresses: a.addresses,
-		ContentType: c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
+		Rotate: c.RotateCertificates, Addresses: a.addresses,
+		ServerBootstrap: c.ServerTLSBootstrap && c.Enabled && c.Port != 0 && c.TLSCertFile == "",
+		ContentType:     c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
 	})
 	if err != nil {
 		return nil, err

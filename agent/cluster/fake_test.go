@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	token    = "abcdef.0123456789abcdef"
-	patience = time.Minute
+	token  = "abcdef.0123456789abcdef"
+	within = time.Minute
 )
 
 // authority signs certificates of tests.
@@ -124,6 +124,8 @@ type apiServer struct {
 	watchers int
 	serials  map[string]int // of certificates that calls came with
 	tokens   map[string]bool
+	slow     chan struct{} // answers wait for it
+	began    chan struct{} // hears of one that does
 }
 
 func newAPIServer(t *testing.T) *apiServer { return newAPIServerAt(t, newAuthority(t), "127.0.0.1:0") }
@@ -133,6 +135,7 @@ func newAPIServerAt(t *testing.T, ca *authority, address string) *apiServer {
 	s := &apiServer{
 		t: t, ca: ca, csrs: map[string]*certificatesv1.CertificateSigningRequest{}, change: make(chan struct{}),
 		serials: map[string]int{}, trusts: x509.NewCertPool(), tokens: map[string]bool{token: true},
+		began: make(chan struct{}, 1),
 	}
 	s.decide = s.approve
 	s.trusts.AddCert(ca.cert)
@@ -218,6 +221,13 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	default: // who asks
+		s.mu.Lock()
+		slow := s.slow
+		s.mu.Unlock()
+		if slow != nil {
+			s.began <- struct{}{}
+			<-slow
+		}
 		answer(w, http.StatusOK, &corev1.Node{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 			ObjectMeta: metav1.ObjectMeta{Name: user, Annotations: map[string]string{"path": r.URL.Path, "agent": r.UserAgent()}},
@@ -465,7 +475,7 @@ func (n *node) start() {
 // who is the user that the server takes the node for.
 func (n *node) who() (string, error) {
 	got := &corev1.Node{}
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.t.Context(), within)
 	defer cancel()
 	err := n.Get(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, types.NamespacedName{Name: "n1"}, got)
 	return got.Name, err
@@ -483,7 +493,7 @@ func (n *node) phase(want Phase) {
 
 func until(t *testing.T, what string, try func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	for {
 		err := try()
@@ -492,7 +502,7 @@ func until(t *testing.T, what string, try func() error) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+			t.Fatalf("%s: not within %s: %v", what, within, err)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -1,17 +1,22 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func good(t *testing.T, s *apiServer) string {
@@ -163,6 +168,28 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 	}
 }
 
+// TestHangingPlugin has a plugin that never answers: whoever waits for it gives up.
+func TestHangingPlugin(t *testing.T) {
+	s, n := newAPIServer(t), newNode(t)
+	plugin, pipe := filepath.Join(n.dir, "etc", "plugin"), filepath.Join(n.dir, "etc", "pipe")
+	n.write(plugin, "#!/bin/sh\nexec cat "+pipe+"\n")
+	if err := errors.Join(os.Chmod(plugin, 0o700), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.write(n.cfg.Kubeconfig, s.kubeconfig("exec: {apiVersion: client.authentication.k8s.io/v1, command: "+plugin+", interactiveMode: Never}"))
+	n.start()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		err := n.Get(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, types.NamespacedName{Name: "x"}, &corev1.Node{})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Error(err)
+		}
+	}
+	n.write(pipe, `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+token+`"}}`)
+	until(t, "it answers", func() error { _, err := n.who(); return err })
+}
+
 // TestUnreachable has a server that goes away and comes back.
 func TestUnreachable(t *testing.T) {
 	s, n := newAPIServer(t), newNode(t)
@@ -183,6 +210,96 @@ func TestUnreachable(t *testing.T) {
 	s.listen(s.address)
 	until(t, "it is back", func() error { _, err := n.who(); return err })
 	n.phase(Joined)
+}
+
+// TestCallGoesOn has the kubeconfig replaced while a call is waited for.
+func TestCallGoesOn(t *testing.T) {
+	s, n := newAPIServer(t), newNode(t)
+	n.write(n.cfg.Kubeconfig, good(t, s))
+	n.start()
+	n.connect()
+	s.mu.Lock()
+	s.slow = make(chan struct{})
+	s.mu.Unlock()
+	answered := make(chan error, 1)
+	go func() { _, err := n.who(); answered <- err }()
+	<-s.began
+	n.write(n.cfg.Kubeconfig, good(t, s))
+	until(t, "the new certificate", func() error {
+		if n.lines.count("were replaced") == 0 {
+			return errors.New("the old one")
+		}
+		return nil
+	})
+	close(s.slow)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDeadConnection has a network that swallows everything: a watch ends all the same.
+func TestDeadConnection(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
+	s, n := newAPIServer(t), newNode(t)
+	hole := newHole(t, s.address)
+	n.write(n.cfg.Kubeconfig, strings.Replace(good(t, s), s.address, hole.l.Addr().String(), 1))
+	n.start()
+	n.connect()
+	w, err := n.Watch(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hole.dead.Store(true)
+	for range w.ResultChan() {
+	}
+	n.phase(Joined)
+	hole.dead.Store(false)
+	until(t, "another connection", func() error { _, err := n.who(); return err })
+}
+
+// hole is a network that can die.
+type hole struct {
+	l    net.Listener
+	dead atomic.Bool
+}
+
+func newHole(t *testing.T, to string) *hole {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	h := &hole{l: l}
+	pass := func(from, to net.Conn) {
+		defer to.Close()
+		for b := make([]byte, 4096); ; {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			if !h.dead.Load() {
+				_, _ = to.Write(b[:n])
+			}
+		}
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d, err := net.Dial("tcp", to)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go pass(c, d)
+			go pass(d, c)
+		}
+	}()
+	return h
 }
 
 // TestPrefix has an API server below a path.

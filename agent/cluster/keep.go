@@ -27,7 +27,7 @@ type pauses struct {
 }
 
 func defaultPauses() pauses {
-	return pauses{first: 2 * time.Second, most: 2 * time.Minute, denied: 15 * time.Minute, refused: time.Minute}
+	return pauses{first: 2 * time.Second, most: 30 * time.Second, denied: 15 * time.Minute, refused: time.Minute}
 }
 
 // longest is the longest wait: a timer does not go on while the machine sleeps, and clocks are set.
@@ -106,6 +106,10 @@ func (m *member) decide() (act, time.Time) {
 func (m *member) keep(ctx context.Context) {
 	var tries tries
 	for ctx.Err() == nil {
+		select {
+		case <-m.changed: // what is decided now knows it
+		default:
+		}
 		what, at := m.decide()
 		if what == nothing {
 			tries.reset()
@@ -220,6 +224,11 @@ func (m *member) ask(ctx context.Context, what act) error {
 			return m.join(boot, pair)
 		}
 		base = boot
+		m.standing.set(func(f *facts) {
+			if !f.usable {
+				f.server = boot.config.Host
+			}
+		})
 	}
 	i := issue{
 		store: m.store, want: clientWant(m.cfg.NodeName), client: client, now: m.now,

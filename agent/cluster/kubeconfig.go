@@ -119,6 +119,9 @@ func chosen(file *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.Aut
 		return nil, nil, fmt.Errorf("contexts[%s].context.cluster %q is none of its clusters", file.CurrentContext, ctx.Cluster)
 	}
 	user := file.AuthInfos[ctx.AuthInfo]
+	if user == nil && ctx.AuthInfo == "" {
+		user = &clientcmdapi.AuthInfo{} // anybody
+	}
 	if user == nil {
 		return nil, nil, fmt.Errorf("contexts[%s].context.user %q is none of its users", file.CurrentContext, ctx.AuthInfo)
 	}

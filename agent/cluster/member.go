@@ -185,7 +185,7 @@ func (a *access) with(pair []byte) *access {
 func (m *member) renewed(a *access) *kept {
 	p, err := m.store.current()
 	w := clientWant(m.cfg.NodeName)
-	if err != nil || p == nil || w.satisfied(p.Leaf) != nil || m.now().After(p.Leaf.NotAfter) {
+	if err != nil || p == nil || p.Leaf.Equal(a.pair.Leaf) || w.satisfied(p.Leaf) != nil || m.now().After(p.Leaf.NotAfter) {
 		return nil
 	}
 	if p.written.Before(a.written) && m.now().Before(a.pair.Leaf.NotAfter) {

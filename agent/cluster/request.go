@@ -160,13 +160,13 @@ func (w *want) ask(ctx context.Context, c *Client, key crypto.Signer, waits func
 	}
 	ctx, cancel := context.WithTimeout(ctx, approvalWithin)
 	defer cancel()
-	for {
+	for n := 0; ; n++ {
 		cert, err := outcome(got)
 		if err != nil || len(cert) > 0 {
 			return cert, name, wrapRequest(name, err)
 		}
 		waits(name)
-		if got, err = next(ctx, c, got); err != nil {
+		if got, err = next(ctx, c, got, n); err != nil {
 			return nil, name, wrapRequest(name, err)
 		}
 	}
@@ -242,8 +242,10 @@ func (w *want) check(data []byte, key crypto.Signer, now time.Time) error {
 // lost something.
 const watchFor = 5 * time.Minute
 
-// next waits for another version of a request.
-func next(ctx context.Context, c *Client, csr *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
+// next waits for another version of a request, the n-th time.
+func next(
+	ctx context.Context, c *Client, csr *certificatesv1.CertificateSigningRequest, n int,
+) (*certificatesv1.CertificateSigningRequest, error) {
 	seconds := int64(watchFor / time.Second)
 	opts := metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, csr.Name).String(),
@@ -262,7 +264,8 @@ func next(ctx context.Context, c *Client, csr *certificatesv1.CertificateSigning
 	if ctx.Err() != nil {
 		return nil, errors.New("nobody has approved it: kubectl certificate approve " + csr.Name)
 	}
-	if err := pause(ctx, time.Second); err != nil {
+	// A server that has no watch for us is asked, more and more seldom.
+	if err := pause(ctx, min(time.Second<<min(n, 5), 30*time.Second)); err != nil {
 		return nil, err
 	}
 	got := &certificatesv1.CertificateSigningRequest{}

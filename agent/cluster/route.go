@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-node/berth/internal/patience"
 )
 
 // drainFor is how long calls may go on over a route after another took its place. A watch is not waited for: it would
@@ -27,6 +29,9 @@ type route struct {
 	rt    http.RoundTripper
 	token atomic.Pointer[string] // nil: none of a file
 	conns connections
+
+	plugin string // the program that has the credentials; "": none
+	asked  patience.Calls
 
 	mu      sync.Mutex
 	running int
@@ -50,6 +55,9 @@ func newRoute(a *access) (*route, error) {
 		return nil, err
 	}
 	r.setToken(a.token)
+	if p := a.config.ExecProvider; p != nil {
+		r.plugin = "credential plugin " + p.Command
+	}
 	return r, nil
 }
 
@@ -105,13 +113,31 @@ func (r *route) RoundTrip(req *http.Request) (*http.Response, error) {
 	if token := r.token.Load(); token != nil && out.Header.Get("Authorization") == "" {
 		out.Header.Set("Authorization", "Bearer "+*token)
 	}
-	resp, err := r.rt.RoundTrip(out)
+	resp, err := r.send(out)
 	if err != nil || isWatch(req) || resp.StatusCode == http.StatusSwitchingProtocols {
 		r.end()
 		return resp, err
 	}
 	resp.Body = &ending{ReadCloser: resp.Body, end: sync.OnceFunc(r.end)}
 	return resp, nil
+}
+
+// pluginGrace is how long a request of which nobody wants the answer any more has to notice that.
+const pluginGrace = time.Second
+
+// send sends a request. client-go waits for a plugin without end, whatever the context of the request says.
+func (r *route) send(req *http.Request) (*http.Response, error) {
+	if r.plugin == "" {
+		return r.rt.RoundTrip(req)
+	}
+	return patience.Ask(req.Context(), &r.asked, r.plugin, pluginGrace, func() (*http.Response, error) {
+		resp, err := r.rt.RoundTrip(req)
+		if err == nil && req.Context().Err() != nil { // nobody may read it
+			resp.Body.Close()
+			return nil, req.Context().Err()
+		}
+		return resp, err
+	})
 }
 
 // isWatch says whether an answer has no end of its own.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -119,21 +120,39 @@ func (s *standing) tell() State {
 		return s.told
 	}
 	s.told.Since = now
-	attrs := []any{"phase", string(phase), "server", s.facts.server}
-	if message != "" {
-		attrs = append(attrs, "message", message)
-	}
-	switch phase {
-	case Joined:
-		s.log.Info("API server knows this node", attrs...)
-	case Requesting, Connecting:
-		s.log.Debug("API server is about to be asked", attrs...)
-	case WaitingApproval:
-		s.log.Info("certificate waits for approval", attrs...)
-	default:
-		s.log.Error("node has no API server", attrs...)
-	}
+	s.log.Log(context.Background(), phase.level(), phase.title(), "phase", string(phase), "server", s.facts.server, "message", message)
 	return s.told
+}
+
+// title is what the log says when a phase begins.
+func (p Phase) title() string {
+	switch p {
+	case Joined:
+		return "API server knows this node"
+	case Requesting, Connecting:
+		return "API server is about to be asked"
+	case WaitingApproval:
+		return "client certificate waits for approval"
+	case Denied:
+		return "client certificate was denied"
+	case CertificateEnded, NotYetValid:
+		return "client certificate is not good by this machine's clock"
+	case Unauthorized:
+		return "API server does not know this node"
+	case Unreachable:
+		return "API server does not answer"
+	}
+	return "node has not joined its cluster"
+}
+
+func (p Phase) level() slog.Level {
+	switch p {
+	case Joined, WaitingApproval:
+		return slog.LevelInfo
+	case Requesting, Connecting, Denied: // the last is told by who has asked
+		return slog.LevelDebug
+	}
+	return slog.LevelError
 }
 
 // state is what the facts come to now: the clock goes on, and may have jumped.
