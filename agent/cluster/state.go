@@ -120,7 +120,11 @@ func (s *standing) tell() State {
 		return s.told
 	}
 	s.told.Since = now
-	s.log.Log(context.Background(), phase.level(), phase.title(), "phase", string(phase), "server", s.facts.server, "message", message)
+	attrs := []any{"phase", string(phase), "server", s.facts.server}
+	if message != "" {
+		attrs = append(attrs, "message", message)
+	}
+	s.log.Log(context.Background(), phase.level(), phase.title(), attrs...)
 	return s.told
 }
 
