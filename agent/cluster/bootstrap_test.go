@@ -320,3 +320,51 @@ func TestEndlessWatch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLongSay has an API server whose words have no end.
+func TestLongSay(t *testing.T) {
+	s, n := newAPIServer(t), newNode(t)
+	s.answers(func(csr *certificatesv1.CertificateSigningRequest) {
+		condition(csr, certificatesv1.CertificateDenied)
+		csr.Status.Conditions[0].Message = strings.Repeat("no ", 1<<20)
+	})
+	n.bootstrap(s)
+	n.start()
+	n.phase(Denied)
+	if st := n.State(); len(st.Message) > 2*maxTold {
+		t.Error(len(st.Message))
+	}
+	s.answers(func(csr *certificatesv1.CertificateSigningRequest) {
+		s.approve(csr)
+		csr.Status.Certificate = []byte(strings.Repeat(string(csr.Status.Certificate), 1000))
+	})
+	until(t, "it is too long", func() error {
+		if st := n.State(); !strings.Contains(st.Message, "too much") {
+			return errors.New(st.Message)
+		}
+		return nil
+	})
+}
+
+// TestDueAtOnce has a signer whose certificates are due as soon as they are made.
+func TestDueAtOnce(t *testing.T) {
+	s, n := newAPIServer(t), newNode(t)
+	s.answers(func(csr *certificatesv1.CertificateSigningRequest) {
+		condition(csr, certificatesv1.CertificateApproved)
+		csr.Status.Certificate = s.ca.sign(old(), requested(csr).PublicKey)
+	})
+	n.bootstrap(s)
+	n.long = time.Hour
+	n.start()
+	until(t, "a renewal", func() error {
+		if len(s.asked()) < 2 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	n.connect()
+	n.phase(Joined)
+	if got := len(s.asked()); got != 2 {
+		t.Errorf("asked %d times", got)
+	}
+}

@@ -4,7 +4,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 )
+
+// maxTold is how much is told of what an API server says is wrong, in bytes.
+const maxTold = 1 << 10
+
+func clip(text string) string {
+	if len(text) <= maxTold {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxTold], "") + "..."
+}
 
 // maxAnswer is how long an answer may be, in bytes, that is no watch: a client of the API keeps all that there is. The
 // 500 pods of a large node have some 10 MB. The events of a watch client-go bounds itself.
@@ -16,7 +27,8 @@ type bounded struct{ http.RoundTripper }
 // RoundTrip implements [http.RoundTripper].
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.RoundTripper.RoundTrip(r)
-	if err == nil && !isWatch(r) && resp.StatusCode != http.StatusSwitchingProtocols {
+	endless := resp != nil && (isWatch(r) && resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols)
+	if err == nil && !endless {
 		resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxAnswer}
 	}
 	return resp, err

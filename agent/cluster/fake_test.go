@@ -398,6 +398,7 @@ type node struct {
 	cfg     Config
 	now     func() time.Time
 	lines   *lines
+	long    time.Duration // between attempts; 0: a moment
 	stopped func()
 	*Client
 }
@@ -454,6 +455,9 @@ func (n *node) write(path, text string) {
 func (n *node) start() {
 	n.t.Helper()
 	p := pauses{first: 10 * time.Millisecond, most: 50 * time.Millisecond, denied: 50 * time.Millisecond, refused: 10 * time.Millisecond}
+	if n.long != 0 {
+		p.first, p.most = n.long, n.long
+	}
 	c, err := open(n.cfg, n.now, p)
 	if err != nil {
 		n.t.Fatal(err)

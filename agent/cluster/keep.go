@@ -131,14 +131,17 @@ func (m *member) keep(ctx context.Context) {
 		replaced := err != nil && attempt.Err() != nil
 		cancel()
 		<-done
+		if err == nil {
+			tries.succeeded(ctx, m.pauses)
+		}
 		if err == nil || replaced {
 			continue
 		}
 		if tries.another(err) {
-			m.log.Error("client certificate was not had, and is asked for again later", "error", err)
+			m.log.Error("client certificate was not had, and is asked for again later", "error", clip(err.Error()))
 		}
 		m.standing.set(func(f *facts) {
-			f.about = err.Error()
+			f.about = clip(err.Error())
 			if errors.Is(err, errDenied) {
 				f.asking = Denied
 			} else if f.asking == Denied {
@@ -162,10 +165,20 @@ func (m *member) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tries counts what has failed.
+// tries counts what has failed, and what has succeeded in vain.
 type tries struct {
 	n    int
+	had  bool
 	last string
+}
+
+// succeeded waits if there was a success right before: a signer whose certificates are due as soon as they are made is
+// not to be asked without end.
+func (t *tries) succeeded(ctx context.Context, p pauses) {
+	if t.had {
+		_ = pause(ctx, t.pause(p, nil)) // ctx has ended: whoever asks next sees that
+	}
+	t.had = true
 }
 
 func (t *tries) reset() { *t = tries{} }

@@ -205,9 +205,9 @@ func outcome(csr *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 		}
 		switch c.Type {
 		case certificatesv1.CertificateDenied:
-			return nil, fmt.Errorf("%w (%s: %s)", errDenied, c.Reason, c.Message)
+			return nil, fmt.Errorf("%w (%s: %s)", errDenied, clip(c.Reason), clip(c.Message))
 		case certificatesv1.CertificateFailed:
-			return nil, fmt.Errorf("%w (%s: %s)", errFailed, c.Reason, c.Message)
+			return nil, fmt.Errorf("%w (%s: %s)", errFailed, clip(c.Reason), clip(c.Message))
 		case certificatesv1.CertificateApproved:
 			approved = true
 		}
@@ -218,8 +218,14 @@ func outcome(csr *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	return csr.Status.Certificate, nil
 }
 
+// maxCertificate is how long a certificate with those that it is signed by may be, so that its file can be read again.
+const maxCertificate = maxFile / 2
+
 // check says what is wrong with a certificate that the API server has given for the key.
 func (w *want) check(data []byte, key crypto.Signer, now time.Time) error {
+	if len(data) > maxCertificate {
+		return fmt.Errorf("its certificate has %d bytes: more than %d are too much", len(data), maxCertificate)
+	}
 	certs, err := certutil.ParseCertsPEM(data)
 	if err != nil {
 		return fmt.Errorf("read the certificate: %w", err)

@@ -58,16 +58,17 @@ func (s *Serving) run(ctx context.Context) {
 		}
 		err := s.ask(ctx, w)
 		if err == nil {
+			tries.succeeded(ctx, s.m.pauses)
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if tries.another(err) && !errors.Is(err, errReaddressed) {
-			s.m.log.Error("serving certificate was not had, and is asked for again later", "error", err)
+			s.m.log.Error("serving certificate was not had, and is asked for again later", "error", clip(err.Error()))
 		}
 		if !errors.Is(err, errReaddressed) {
-			s.tell(err.Error())
+			s.tell(clip(err.Error()))
 			s.wait(ctx, tries.pause(s.m.pauses, err))
 		}
 	}

@@ -74,7 +74,7 @@ func (f *facts) derive(now time.Time) (Phase, string) {
 	case f.asking != "" && (!f.usable || ended || f.unauthorized):
 		return f.asking, f.about
 	case !f.usable && f.lack != nil:
-		return NotJoined, f.lack.Error()
+		return NotJoined, clip(f.lack.Error())
 	case !f.usable:
 		return NotJoined, "there are no credentials for an API server"
 	case ended:
@@ -90,7 +90,7 @@ func (f *facts) derive(now time.Time) (Phase, string) {
 	case f.unauthorized:
 		return Unauthorized, "the API server does not take the credentials of the kubeconfig: put one in place that it knows"
 	case f.unreachable != nil:
-		return Unreachable, f.unreachable.Error()
+		return Unreachable, clip(f.unreachable.Error())
 	case !f.asked:
 		return Connecting, f.about
 	}
