@@ -118,6 +118,7 @@ func (w *wanted) take(t *testing.T, u desired.Update) {
 	switch {
 	case u.Synced:
 		w.synced = true
+	case u.Listed:
 	case u.Kind != have.Pod && u.Object == nil:
 		delete(w.objects, u.Ref())
 	case u.Kind != have.Pod:

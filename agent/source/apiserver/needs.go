@@ -27,6 +27,9 @@ func (os *objects) needs(pod *corev1.Pod) map[object.Ref]bool {
 			os.needsOfClaim(ref, out)
 		}
 	}
+	if desired.Trusts(pod) {
+		out[object.Ref{Kind: object.ClusterTrustBundle}] = true
+	}
 	if links := pod.Spec.EnableServiceLinks; links == nil || *links {
 		out[object.Ref{Kind: object.Service}] = true
 	}

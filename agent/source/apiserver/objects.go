@@ -223,6 +223,9 @@ func (os *objects) settle(e *entry) {
 	}
 	// What it leads to comes first, so that no pod goes between the two.
 	e.answered = true
+	if e.ref.Name == "" {
+		os.s.queue.all(e.ref.Kind)
+	}
 	os.lead(e)
 	os.s.answered(e)
 }
@@ -266,6 +269,9 @@ func (os *objects) failed(e *entry, err error) {
 func (os *objects) forget(e *entry) {
 	e.stop()
 	delete(os.entries, e.ref)
+	if e.ref.Name == "" {
+		os.s.queue.none(e.ref.Kind)
+	}
 	for ref := range e.all {
 		os.s.queue.put(desired.Update{Kind: ref.Kind, Key: ref.NamespacedName}, version{})
 	}

@@ -61,7 +61,7 @@ func lineOf(u *desired.Update) int {
 	switch {
 	case u.Kind == object.Pod:
 		return 1
-	case u.Object == nil:
+	case u.Object == nil && !u.Listed:
 		return 2
 	}
 	return 0
@@ -80,6 +80,17 @@ func (q *queue) put(u desired.Update, v version) {
 	// Where another pod has the name, whatever runs of the one before has to end.
 	q.pending[key] = &queued{update: u, version: v, ended: u.Pod != nil && known && has.uid != v.uid}
 	q.lines[lineOf(&u)].add(key)
+}
+
+// all notes that every object of a kind that there was has been put.
+func (q *queue) all(k object.Kind) {
+	q.put(desired.Update{Kind: k, Listed: true}, version{resource: "all"})
+}
+
+// none has what is told of a kind be told again, since it is not followed any more.
+func (q *queue) none(k object.Kind) {
+	delete(q.pending, object.Ref{Kind: k})
+	delete(q.has, object.Ref{Kind: k})
 }
 
 // head returns what to send next.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,6 +150,8 @@ func (c *consumer) take(u desired.Update) {
 	case u.Synced:
 		c.synced++
 		c.history = append(c.history, "synced")
+	case u.Listed:
+		c.history = append(c.history, "all "+string(u.Kind))
 	case u.Kind != object.Pod && u.Object == nil:
 		delete(c.objects, u.Ref())
 		c.history = append(c.history, "-"+u.Ref().String())
@@ -491,10 +494,24 @@ func TestServices(t *testing.T) {
 	if o := c.objects[svc]; o == nil || len(o.GetLabels()) > 0 {
 		t.Errorf("%v", o)
 	}
+	c.order(`+service "x/s"`, "all Service", "+q u2")
 	f.put("pods", podOn("node1", "q", "u2", func(p *corev1.Pod) {
 		p.Spec.EnableServiceLinks, p.Status.Phase = nil, corev1.PodFailed
 	}))
 	c.wait("forgotten", func() bool { return c.objects[svc] == nil })
+}
+
+func TestTrustBundles(t *testing.T) {
+	f, signer := newFake(), "example.com/signer"
+	f.put("clustertrustbundles", &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}})
+	f.put("pods", podOn("node1", "p", "u1", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: &signer}}},
+		}}}}
+	}))
+	c := consume(t, f, nil)
+	c.waitSynced()
+	c.order(`+clustertrustbundle "b"`, "all ClusterTrustBundle", "+p u1")
 }
 
 // TestHostilePods: what a server should not say is not taken.
