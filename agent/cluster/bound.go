@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,18 +19,27 @@ func clip(text string) string {
 }
 
 // maxAnswer is how long an answer may be, in bytes, that is no watch: a client of the API keeps all that there is. The
-// 500 pods of a large node have some 10 MB. The events of a watch client-go bounds itself.
+// 500 pods of a large node have some 10 MB.
 const maxAnswer = 32 << 20
 
-// bounded has the reading of an answer fail that is longer than maxAnswer.
+const contentJSON = "application/json"
+
+// maxEvent is how long an event of a watch may be. client-go holds those that have their length before them to it; of
+// JSON it takes whatever comes until the value ends.
+const maxEvent = 16 << 20
+
+// bounded has the reading of an answer fail that is longer than maxAnswer, or that has a longer event than maxEvent.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.RoundTripper.RoundTrip(r)
-	endless := resp != nil && (isWatch(r) && resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols)
-	if err == nil && !endless {
+	switch {
+	case err != nil || resp.StatusCode == http.StatusSwitchingProtocols:
+	case !isWatch(r) || resp.StatusCode != http.StatusOK:
 		resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxAnswer}
+	case strings.HasPrefix(resp.Header.Get("Content-Type"), contentJSON):
+		resp.Body = &boundedEvents{ReadCloser: resp.Body}
 	}
 	return resp, err
 }
@@ -44,6 +54,23 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
 	if b.left -= n; b.left < 0 {
 		return 0, fmt.Errorf("the answer of the API server is longer than %d bytes", maxAnswer)
+	}
+	return n, err
+}
+
+// boundedEvents are those of a watch in JSON, each a line.
+type boundedEvents struct {
+	io.ReadCloser
+	event int // bytes of the one that is being read
+}
+
+// Read implements [io.Reader].
+func (b *boundedEvents) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if at := bytes.LastIndexByte(p[:n], '\n'); at >= 0 {
+		b.event = n - at - 1
+	} else if b.event += n; b.event > maxEvent {
+		return 0, fmt.Errorf("an event of the API server is longer than %d bytes", maxEvent)
 	}
 	return n, err
 }

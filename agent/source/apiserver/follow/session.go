@@ -23,6 +23,7 @@ func (f *Follower) session(ctx context.Context, life time.Duration) error {
 	}
 	if !f.whole && f.listed {
 		if err := f.list(ctx); err != nil {
+			f.listed = !errors.Is(err, errSilent)
 			return err
 		}
 	}

@@ -1,0 +1,166 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-node/berth/agent/cluster"
+)
+
+// eventOf is an event as a watch has it in JSON.
+func eventOf(kind string, o metav1.Object) string {
+	text, err := json.Marshal(map[string]any{"type": kind, "object": o})
+	if err != nil {
+		return err.Error()
+	}
+	return string(text) + "\n"
+}
+
+func jsonPod(name, version string) *corev1.Pod {
+	p := podOn("node1", name, "u-"+name, envFrom("a"))
+	p.APIVersion, p.Kind, p.ResourceVersion = "v1", "Pod", version
+	return p
+}
+
+func bookmark(kind, version string) string {
+	return `{"type":"BOOKMARK","object":{"kind":"` + kind + `","apiVersion":"v1","metadata":{"resourceVersion":"` + version +
+		`","annotations":{"` + metav1.InitialEventsAnnotationKey + `":"true"}}}}` + "\n"
+}
+
+// hostile follows a server that answers watches on pods and ConfigMaps so, with the client that the agent has.
+func hostile(t *testing.T, pods, maps http.HandlerFunc, change func(*Config)) *consumer {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/pods") {
+			pods(w, r)
+			return
+		}
+		maps(w, r)
+	}))
+	t.Cleanup(server.Close)
+	client, err := cluster.NewClient(&rest.Config{Host: server.URL, QPS: -1, Transport: &http.Transport{DisableKeepAlives: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return consume(t, client, change)
+}
+
+// stay keeps a watch open until its client goes.
+func stay(w http.ResponseWriter, r *http.Request, text ...string) {
+	for _, one := range text {
+		fmt.Fprint(w, one)
+	}
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+func noMaps(w http.ResponseWriter, r *http.Request) { stay(w, r, bookmark("ConfigMap", "5")) }
+
+// TestHalfAnswers cuts every answer at another byte.
+func TestHalfAnswers(t *testing.T) {
+	text := eventOf("ADDED", jsonPod("p", "4")) + bookmark("Pod", "5")
+	var at atomic.Int64
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if n := int(at.Add(23)); n < len(text) {
+			fmt.Fprint(w, text[:n])
+			return
+		}
+		stay(w, r, text)
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	c.waitSynced()
+}
+
+// TestNonsense: what is no event, and no pod, ends a watch and nothing else.
+func TestNonsense(t *testing.T) {
+	var at atomic.Int64
+	nonsense := []string{
+		"<html>", "\x00\x01\x02", "{}\n", `{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"x"}}}` + "\n",
+		`{"type":"ADDED","object":{"kind":"Nothing","apiVersion":"v9"}}` + "\n", `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","code":410}}` + "\n",
+		`{"type":"MODIFIED","object":null}` + "\n", `{"type":"WHAT","object":{"kind":"Pod","apiVersion":"v1"}}` + "\n",
+	}
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if n := int(at.Add(1)) - 1; n < len(nonsense) {
+			fmt.Fprint(w, nonsense[n])
+			return
+		}
+		stay(w, r, eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"))
+	}, noMaps, nil)
+	c.waitPod("p", "u-p")
+	c.waitSynced()
+	if len(c.pods) != 1 {
+		t.Errorf("%v", c.pods)
+	}
+}
+
+// TestFrozen: a server that takes a question and says nothing is given up, and asked again.
+func TestFrozen(t *testing.T) {
+	var at atomic.Int64
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		switch at.Add(1) {
+		case 1:
+			<-r.Context().Done() // no answer at all
+		case 2:
+			stay(w, r, eventOf("ADDED", jsonPod("p", "4"))) // and never that this was all
+		default:
+			stay(w, r, eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"))
+		}
+	}, noMaps, func(cfg *Config) { cfg.pace.follow.Open = 50 * time.Millisecond })
+	c.waitPod("p", "u-p")
+	if c.logs.count("the server says nothing") == 0 {
+		t.Error("it is not said")
+	}
+}
+
+// TestHugeAnswers: an object of 100 MB, and pods without end, do not take the memory of the node.
+func TestHugeAnswers(t *testing.T) {
+	var events, huge atomic.Int64
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if events.Add(1) == 1 {
+			for i := 0; r.Context().Err() == nil; i++ {
+				if _, err := fmt.Fprint(w, eventOf("ADDED", jsonPod(fmt.Sprintf("p%d", i), "4"))); err != nil {
+					return
+				}
+			}
+			return
+		}
+		stay(w, r, eventOf("ADDED", jsonPod("p", "4")), bookmark("Pod", "5"))
+	}, func(w http.ResponseWriter, r *http.Request) {
+		huge.Add(1)
+		fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default"},"data":{"k":"`)
+		block := strings.Repeat("x", 1<<20)
+		for range 100 {
+			if _, err := fmt.Fprint(w, block); err != nil {
+				return
+			}
+		}
+		fmt.Fprint(w, `"}}}`+"\n")
+	}, func(cfg *Config) { cfg.pace.answer = 100 * time.Millisecond })
+	var peak, now runtime.MemStats
+	runtime.ReadMemStats(&peak)
+	c.waitPod("p", "u-p")
+	for huge.Load() < 5 {
+		time.Sleep(time.Millisecond)
+		runtime.ReadMemStats(&now)
+		peak.HeapAlloc = max(peak.HeapAlloc, now.HeapAlloc)
+	}
+	if peak.HeapAlloc > 256<<20 {
+		t.Errorf("%d MB are taken", peak.HeapAlloc>>20)
+	}
+	if c.logs.count("more than 10000") == 0 || len(c.pods) != 1 || len(c.objects) != 0 {
+		t.Errorf("%d pods, %d objects, and nobody says why", len(c.pods), len(c.objects))
+	}
+	t.Logf("%d MB at most", peak.HeapAlloc>>20)
+}
