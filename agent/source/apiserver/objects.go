@@ -34,7 +34,8 @@ type entry struct {
 type objects struct {
 	s       *Source
 	entries map[object.Ref]*entry
-	slots   chan struct{} // for questions
+	slots   chan struct{}                // for questions
+	kept    map[object.Ref]object.Object // on the node, while pods are begun that were; else nil
 }
 
 func newObjects(s *Source) *objects {
@@ -48,6 +49,7 @@ func (os *objects) use(ref object.Ref) *entry {
 	}
 	e := &entry{ref: ref, users: map[types.NamespacedName]bool{}}
 	os.entries[ref] = e
+	os.fill(e)
 	ctx, cancel := context.WithCancel(os.s.ctx)
 	e.stop = cancel
 	k := kindOf(ref.Kind)

@@ -142,15 +142,15 @@ func (s *Source) seen(o follow.Object) {
 	if before != nil && desired.IsMirror(before) {
 		s.cfg.Mirror(key, nil)
 	}
-	if before != nil && changed(before, pod) {
+	if before != nil && asksMore(before, pod) {
 		s.objects.readAgain(have)
 	}
 	s.hold(have, s.objects.needs(pod))
 	s.offer(have)
 }
 
-// changed says whether a pod may need what its objects have now. Most changes are of its status, by this node.
-func changed(before, now *corev1.Pod) bool {
+// asksMore says whether a pod may need what its objects have now. Most changes are of its status, by this node.
+func asksMore(before, now *corev1.Pod) bool {
 	return before.Generation != now.Generation || len(before.Status.ResourceClaimStatuses) != len(now.Status.ResourceClaimStatuses)
 }
 

@@ -40,6 +40,8 @@ type Config struct {
 	// Mirror is told of the copies of static pods, which are never desired; nil: there is none any more.
 	Mirror func(key types.NamespacedName, pod *corev1.Pod)
 
+	Keep Keeper // keeps what is desired for a start without the server; nil: nothing does
+
 	pace timing // of tests
 }
 
@@ -82,6 +84,7 @@ type Source struct {
 	pods    map[types.NamespacedName]*podState
 	objects *objects
 	waiting *waiting
+	keeping keeping
 	initial map[types.NamespacedName]bool // of the first list, and not in the queue yet
 	listed  bool
 	once    once
@@ -126,6 +129,8 @@ func (s *Source) Run(ctx context.Context, out chan<- desired.Update) error {
 	defer cancel()
 	s.ctx = ctx
 	defer s.waiting.alarm.Stop()
+	defer s.keep(ctx)()
+	absent, save := s.keeping.alarms()
 	pods := follow.New(follow.Config{Client: s.cfg.Client, Target: podsOf(s.cfg.NodeName), Sink: podSink{s}, Pace: s.cfg.pace.follow})
 	s.wait.Go(func() { pods.Run(ctx) })
 	for {
@@ -139,10 +144,15 @@ func (s *Source) Run(ctx context.Context, out chan<- desired.Update) error {
 			return nil
 		case do := <-s.mail:
 			do()
+			s.changed()
 		case send <- next:
 			s.queue.taken(next)
 		case <-s.waiting.alarm.C:
 			s.overdue()
+		case <-absent:
+			s.fromKept()
+		case <-save:
+			s.save()
 		}
 	}
 }

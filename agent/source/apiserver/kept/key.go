@@ -1,0 +1,171 @@
+package kept
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-node/berth/agent/record"
+	"github.com/berth-node/berth/internal/atomicfile"
+)
+
+// Credential is the name of the service's credential that the key is made of, where there is one.
+const Credential = "berth-offline-key"
+
+const (
+	keySize       = 32
+	minCredential = 16
+	maxCredential = 1 << 20 // systemd's own limit
+	magic         = "berth-kept\n"
+	maxHeader     = 4 << 10
+)
+
+// key seals what is kept.
+type key struct {
+	id   string // which key it is, which does not tell what it is
+	aead cipher.AEAD
+}
+
+// header is before what is sealed, and is held to it.
+type header struct {
+	Version int    `json:"version"`
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+}
+
+// openKey finds the machine's key, or makes one.
+func openKey(dir, credentials string, log *slog.Logger) (key, error) {
+	if credentials != "" {
+		path := filepath.Join(credentials, Credential)
+		secret, err := readBounded(path, maxCredential)
+		if err == nil && len(secret) < minCredential {
+			err = fmt.Errorf("it has %d bytes, and must have at least %d", len(secret), minCredential)
+		}
+		if err == nil {
+			return keyOf(secret)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return key{}, fmt.Errorf("read credential %s: %w", path, err)
+		}
+	}
+	path := filepath.Join(dir, keyFile)
+	secret, err := readBounded(path, maxCredential)
+	switch {
+	case err == nil && len(secret) == keySize:
+		// Somebody may have copied it here.
+		if err := os.Chmod(path, 0o600); err != nil {
+			return key{}, err
+		}
+		return keyOf(secret)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return key{}, fmt.Errorf("read key %s: %w", path, err)
+	case err == nil:
+		log.Error("key of the pods that are kept is damaged, and is put aside: they are lost", "path", path, "aside", path+record.Aside)
+		if err := os.Rename(path, path+record.Aside); err != nil {
+			return key{}, err
+		}
+	}
+	secret = make([]byte, keySize)
+	if _, err := rand.Read(secret); err != nil {
+		return key{}, err
+	}
+	if err := atomicfile.WriteSynced(path, secret, 0o600); err != nil {
+		return key{}, fmt.Errorf("make key: %w", err)
+	}
+	return keyOf(secret)
+}
+
+func keyOf(secret []byte) (key, error) {
+	of := func(use string, n int) ([]byte, error) {
+		return hkdf.Key(sha256.New, secret, nil, "berth kept pods "+use, n)
+	}
+	id, err := of("name", 8)
+	if err != nil {
+		return key{}, err
+	}
+	bytes, err := of("seal", keySize)
+	if err != nil {
+		return key{}, err
+	}
+	block, err := aes.NewCipher(bytes)
+	if err != nil {
+		return key{}, err
+	}
+	aead, err := cipher.NewGCM(block)
+	return key{hex.EncodeToString(id), aead}, err
+}
+
+// seal encrypts what is kept for a node.
+func (k key) seal(plain []byte, node string) ([]byte, error) {
+	head, err := json.Marshal(header{Version: 1, Node: node, Key: k.id})
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, k.aead.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, err
+	}
+	out := append([]byte(magic), head...)
+	out = append(out, '\n')
+	held := bytes.Clone(out)
+	out = append(out, nonce...)
+	return k.aead.Seal(out, nonce, plain, held), nil
+}
+
+// open is the reverse of seal. It says what is wrong as far as that can be told.
+func (k key) open(data []byte, node string) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(data, []byte(magic))
+	if !ok {
+		return nil, errors.New("it does not begin as such a file does")
+	}
+	text, sealed, ok := bytes.Cut(rest, []byte("\n"))
+	if !ok || len(text) > maxHeader {
+		return nil, errors.New("it is torn")
+	}
+	var h header
+	if err := json.Unmarshal(text, &h); err != nil {
+		return nil, fmt.Errorf("it is damaged: %w", err)
+	}
+	switch {
+	case h.Version != 1:
+		return nil, fmt.Errorf("it is of format %d, and this version knows 1", h.Version)
+	case h.Node != node:
+		return nil, fmt.Errorf("it is of node %q, and this one is %q", h.Node, node)
+	case h.Key != k.id:
+		return nil, fmt.Errorf("it is of another key (%q, and this machine's is %q)", h.Key, k.id)
+	case len(sealed) < k.aead.NonceSize()+k.aead.Overhead():
+		return nil, errors.New("it is torn")
+	}
+	n := k.aead.NonceSize()
+	plain, err := k.aead.Open(nil, sealed[:n], sealed[n:], data[:len(data)-len(sealed)])
+	if err != nil {
+		return nil, errors.New("it is torn, or was changed by somebody without the key")
+	}
+	return plain, nil
+}
+
+// readBounded reads a regular file that may have so many bytes.
+func readBounded(path string, most int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(data) > most {
+		return nil, fmt.Errorf("it has more than %d bytes", most)
+	}
+	return data, err
+}
