@@ -17,6 +17,7 @@ const (
 	timeout    = 10 * time.Second // of each call
 	firstDelay = 500 * time.Millisecond
 	mostDelay  = 10 * time.Second
+	mostRetry  = 5 * time.Minute // whatever the server asks for
 	// mostTries is for an event of which the server says that it cannot store it: that may be of this one alone.
 	mostTries = 12
 )
@@ -76,7 +77,7 @@ func (s *Sink) deliver(ctx context.Context, m *message) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(max(delay(tries), time.Duration(after)*time.Second)):
+		case <-time.After(max(delay(tries), min(time.Duration(after)*time.Second, mostRetry))):
 		}
 	}
 }

@@ -74,12 +74,12 @@ func (l *line) through(ctx context.Context, do func(ctx context.Context) error) 
 	}
 }
 
-// Get implements [Client].
-func (l *line) Get(ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
-	var got corev1.Pod
-	err := l.through(ctx, func(ctx context.Context) error { return l.server.Get(ctx, res, key, &got) })
+// List implements [Client].
+func (l *line) List(ctx context.Context, res schema.GroupVersionResource, namespace string, o metav1.ListOptions, into runtime.Object) error {
+	var got corev1.PodList
+	err := l.through(ctx, func(ctx context.Context) error { return l.server.List(ctx, res, namespace, o, &got) })
 	if err == nil {
-		got.DeepCopyInto(into.(*corev1.Pod))
+		got.DeepCopyInto(into.(*corev1.PodList))
 	}
 	return err
 }

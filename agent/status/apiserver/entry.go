@@ -75,10 +75,7 @@ func (e *entry) put(pod *corev1.Pod, now time.Time) {
 	} else {
 		e.moved = nil
 	}
-	e.want, e.version = pod, e.version+1
-	if e.static {
-		e.gone = false
-	}
+	e.want, e.version, e.gone = pod, e.version+1, false
 	if e.since.IsZero() {
 		e.since = now
 	}

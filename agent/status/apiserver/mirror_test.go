@@ -110,28 +110,31 @@ func TestNoMirror(t *testing.T) {
 		w.Listed()
 		other := apiPod("other")
 		other.UID = "api"
+		far := apiPod("far")
+		far.Spec.NodeName = "another"
 		s.told = nil
 		s.add(other)
+		s.add(far)
 		refers := staticPod("refers", "one")
 		refers.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}
-		for _, p := range []*corev1.Pod{refers, staticPod("other", "two"), staticPod("fine", "three")} {
+		for _, p := range []*corev1.Pod{refers, staticPod("other", "two"), staticPod("fine", "three"), staticPod("far", "four")} {
 			w.Put(as(p, corev1.PodRunning, true))
 		}
 		time.Sleep(time.Hour)
 		tries := 0
 		for _, c := range s.writes() {
 			switch c {
-			case "create other":
+			case "create other", "create far":
 				tries++
 			case "create fine", "patch fine":
 			default:
 				t.Errorf("call %s", c)
 			}
 		}
-		if tries == 0 || tries > 40 || s.get(keyOf(other)).UID != "api" {
+		if tries == 0 || tries > 80 || s.get(keyOf(other)).UID != "api" {
 			t.Errorf("%d tries leave %v", tries, s.get(keyOf(other)))
 		}
-		if n := w.Mirrors(); n != 3 {
+		if n := w.Mirrors(); n != 4 {
 			t.Errorf("%d mirror pods are to be", n)
 		}
 	})

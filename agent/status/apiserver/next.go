@@ -25,7 +25,7 @@ type verb string
 const (
 	nothing verb = ""       // until something is told
 	waits   verb = "wait"   // as nothing, but there is something that the server lacks
-	read    verb = "get"    // what it has
+	read    verb = "list"   // what it has
 	patch   verb = "patch"  // its status
 	remove  verb = "delete" // it
 	create  verb = "create" // the mirror pod
@@ -46,14 +46,13 @@ type act struct {
 	pod     *corev1.Pod // what the node says; of create: the mirror pod
 	deleted bool        // the pod is gone here, and being deleted there
 	status  corev1.PodStatus
-	diff    []byte
 	version int // of what the node says
 	resets  int // of the writer
 	since   time.Time
 }
 
 // next decides what to do about a pod, and when.
-func (w *Writer) next(e *entry, now time.Time) (act, time.Time, error) {
+func (w *Writer) next(e *entry, now time.Time) (act, time.Time) {
 	a := act{key: e.key, has: e.has, pod: e.want, version: e.version, resets: w.resets, since: e.since}
 	if e.static {
 		a.verb = w.mirrorVerb(e)
@@ -64,33 +63,37 @@ func (w *Writer) next(e *entry, now time.Time) (act, time.Time, error) {
 		a.pod = mirrorOf(e.want, w.cfg.Node, w.cfg.NodeUID())
 	}
 	if a.verb != patch {
-		return a, now, nil
+		return a, now
 	}
 	a.deleted = !e.static && e.gone && e.dying()
 	if a.pod == nil {
 		a.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name, UID: e.uid}, Status: e.has.status}
 	}
 	a.status = a.wanted(&e.has.status, e.moved)
-	same := equality.Semantic.DeepEqual(&a.status, &e.has.status)
-	if !same {
-		var err error
-		if a.diff, err = diff(&e.has.status, &a.status); err != nil {
-			return a, now, err
-		}
-		same = len(a.diff) == len(empty) || string(a.diff) == e.residual
-	}
 	switch {
-	case !same:
+	case !e.same(&a):
 		if e.since.IsZero() {
 			e.since, a.since = now, now
 		}
-		return a, e.when(&a.status), nil
+		return a, e.when(&a.status)
 	case a.deleted:
 		a.verb = remove
 	default:
 		a.verb = nothing
 	}
-	return a, now, nil
+	return a, now
+}
+
+// same says whether there is nothing to say, or nothing but what the server does not take.
+func (e *entry) same(a *act) bool {
+	if equality.Semantic.DeepEqual(&a.status, &e.has.status) {
+		return true
+	}
+	if e.residual == "" {
+		return false
+	}
+	d, err := diff(&e.has.status, &a.status)
+	return err == nil && string(d) == e.residual
 }
 
 // podVerb is what is to be done about a pod of the server. patch is only if there is something to say.

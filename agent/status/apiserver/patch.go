@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,9 @@ import (
 
 // empty is the patch that says nothing.
 const empty = "{}"
+
+// errSame is that two statuses differ in nothing that the API has a word for, as parts of a second.
+var errSame = errors.New("nothing to say")
 
 // diff is the strategic merge patch that makes one status of another.
 func diff(was, now *corev1.PodStatus) ([]byte, error) {
@@ -28,13 +32,20 @@ func diff(was, now *corev1.PodStatus) ([]byte, error) {
 	return out, nil
 }
 
-// body is a patch for one version of one pod alone. A patch that nobody knows to have arrived may still be on its way
+// body is the patch of one version of one pod alone. A patch that nobody knows to have arrived may still be on its way
 // when the next is sent: made for a version that is gone by then, it cannot undo what came after it.
-func body(has *seen, diff []byte) ([]byte, error) {
+func body(has *seen, now *corev1.PodStatus) ([]byte, error) {
+	d, err := diff(&has.status, now)
+	if err != nil {
+		return nil, err
+	}
+	if len(d) <= len(empty) {
+		return nil, errSame
+	}
 	out, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": has.uid, "resourceVersion": has.version}})
 	if err != nil {
 		return nil, fmt.Errorf("name version of pod: %w", err)
 	}
 	out[len(out)-1] = ','
-	return append(out, diff[1:]...), nil
+	return append(out, d[1:]...), nil
 }

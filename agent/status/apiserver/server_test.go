@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -98,7 +99,7 @@ func (s *server) call(ctx context.Context, verb string, key types.NamespacedName
 		}
 	}
 	s.mu.Lock()
-	if verb == "get" {
+	if verb == "list" {
 		s.reads++
 	} else {
 		s.calls = append(s.calls, verb+" "+key.Name)
@@ -120,14 +121,22 @@ func (s *server) find(key types.NamespacedName) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(podsResource, key.Name)
 }
 
-// Get implements [Client].
-func (s *server) Get(ctx context.Context, _ schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
-	return s.call(ctx, "get", key, func() error {
-		p, err := s.find(key)
-		if err == nil {
-			p.DeepCopyInto(into.(*corev1.Pod))
-		}
+// List implements [Client]: of one pod of the node.
+func (s *server) List(ctx context.Context, _ schema.GroupVersionResource, namespace string, o metav1.ListOptions, into runtime.Object) error {
+	selector, err := fields.ParseSelector(o.FieldSelector)
+	if err != nil {
 		return err
+	}
+	name, _ := selector.RequiresExactMatch("metadata.name")
+	if node, _ := selector.RequiresExactMatch("spec.nodeName"); node != "node" || name == "" {
+		s.t.Errorf("list %s", o.FieldSelector)
+	}
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	return s.call(ctx, "list", key, func() error {
+		if p := s.pods[key]; p != nil && p.Spec.NodeName == "node" {
+			into.(*corev1.PodList).Items = []corev1.Pod{*p.DeepCopy()}
+		}
+		return nil
 	})
 }
 
@@ -237,4 +246,33 @@ func staticPod(name, hash string) *corev1.Pod {
 	pod.Annotations = maps.Clone(pod.Annotations)
 	pod.Annotations[desired.AnnotationSource], pod.Annotations[desired.AnnotationHash] = string(desired.File), hash
 	return pod
+}
+
+// liar is a server that answers with what it does not have.
+type liar struct {
+	*server
+	lies int
+}
+
+// Patch implements [Client].
+func (l *liar) Patch(
+	ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, data []byte,
+	into runtime.Object, sub ...string,
+) error {
+	err := l.server.Patch(ctx, res, key, kind, data, into, sub...)
+	if l.lies > 0 && err == nil {
+		l.lies--
+		*into.(*corev1.Pod) = corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another", ResourceVersion: "999999"}}
+	}
+	return err
+}
+
+// List implements [Client].
+func (l *liar) List(ctx context.Context, res schema.GroupVersionResource, namespace string, o metav1.ListOptions, into runtime.Object) error {
+	if l.lies > 0 {
+		l.lies--
+		into.(*corev1.PodList).Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "another", ResourceVersion: "no number"}}}
+		return nil
+	}
+	return l.server.List(ctx, res, namespace, o, into)
 }

@@ -26,7 +26,9 @@ const (
 
 // Client is the API server. Its errors are those of the server, as k8s.io/apimachinery/pkg/api/errors tells them apart.
 type Client interface {
-	Get(ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error
+	List(
+		ctx context.Context, res schema.GroupVersionResource, namespace string, opts metav1.ListOptions, into runtime.Object,
+	) error
 	Create(
 		ctx context.Context, res schema.GroupVersionResource, o interface {
 			metav1.Object
