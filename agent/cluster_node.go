@@ -41,8 +41,8 @@ func (c nodeClient) Update(ctx context.Context, of schema.GroupVersionResource, 
 	return c.Client.Update(ctx, of, o, into)
 }
 
-// agentFeatures are those that a scheduler and admission want to be declared by name, by the gates that kubelet has them
-// under, as far as the agent has them.
+// agentFeatures are those that a scheduler and admission want to be declared by name, by the gates that kubelet has
+// them under, as far as the agent has them.
 var agentFeatures = map[string]bool{
 	"DRAOptionalNodeOperations":               true,
 	"ExtendWebSocketsToKubelet":               true,

@@ -143,8 +143,7 @@ func info(f *Facts) corev1.NodeSystemInfo {
 		MachineID: m.ID, SystemUUID: m.UUID, BootID: m.BootID, KernelVersion: m.Kernel, OSImage: m.OS,
 		KubeletVersion: f.Identity.Version, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		ContainerRuntimeVersion: scheme(f.Runtime.Name) + "://" + known(f.Runtime.Version),
-		// Of a proxy the agent knows nothing, and kubelet says nothing any more.
-		KubeProxyVersion: "",
+		// Of a proxy's version the agent knows nothing, and kubelet says nothing any more.
 	}
 	if m.Swap > 0 {
 		out.Swap = &corev1.NodeSwapStatus{Capacity: &m.Swap}

@@ -255,12 +255,7 @@ func TestReadMachine(t *testing.T) {
 		"proc/device-tree/vm,uuid": "AB-CD\x00", "usr/lib/os-release": "NAME=x\nPRETTY_NAME=\"Example \\\"1\\\"\"\n",
 		"proc/meminfo": "MemTotal: 5 kB\nSwapTotal: 2 kB\n",
 	} {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, root, path, text)
 	}
 	want := Machine{ID: "abc", UUID: "ab-cd", BootID: "boot", Kernel: "6.1", OS: `Example "1"`, Swap: 2048}
 	if got := ReadMachine(root); got != want {
@@ -271,5 +266,15 @@ func TestReadMachine(t *testing.T) {
 	}
 	if m := ReadMachine("/"); m.BootID == "" || m.Kernel == "" || strings.Contains(m.OS, "\n") {
 		t.Errorf("this machine: %+v", m)
+	}
+}
+
+func write(t *testing.T, root, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -114,8 +114,7 @@ func (c *csiNode) attempt(ctx context.Context, node *corev1.Node) error {
 			if err := c.client.Create(ctx, csiNodes, want, &answer); err != nil {
 				return err
 			}
-			c.latest = &answer
-			return nil
+			return c.took(&answer)
 		case err != nil:
 			return err
 		}
@@ -130,7 +129,15 @@ func (c *csiNode) attempt(ctx context.Context, node *corev1.Node) error {
 	if err := c.client.Update(ctx, csiNodes, want, &answer); err != nil {
 		return err
 	}
-	c.latest = &answer
+	return c.took(&answer)
+}
+
+func (c *csiNode) took(answer *storagev1.CSINode) error {
+	if answer.Name != c.node {
+		c.latest = nil
+		return fmt.Errorf("%w: CSINode %q", errOther, answer.Name)
+	}
+	c.latest = answer
 	return nil
 }
 

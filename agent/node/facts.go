@@ -2,7 +2,6 @@ package node
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -81,6 +80,3 @@ type Driver struct {
 	Topology     map[string]string
 	MaxVolumes   int64 // 0: it does not say
 }
-
-// quantity is a number of things.
-func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }

@@ -136,8 +136,11 @@ func (s *server) Watch(ctx context.Context, of schema.GroupVersionResource, _ st
 	defer s.mu.Unlock()
 	w := watch.NewRaceFreeFake()
 	// What has happened since the list.
-	if o := s.objects[of.Resource]; o != nil && opts.ResourceVersion != strconv.Itoa(s.version) {
-		w.Modify(o.(*corev1.Node).DeepCopy())
+	if o := s.objects[of.Resource]; o != nil {
+		from, _ := number(opts.ResourceVersion)
+		if at, _ := number(o.GetResourceVersion()); at > from {
+			w.Modify(o.(*corev1.Node).DeepCopy())
+		}
 	}
 	s.watchers = append(s.watchers, w)
 	return w, nil

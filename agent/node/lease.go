@@ -20,12 +20,11 @@ type lease struct {
 	node     string
 	duration time.Duration
 	uid      func() types.UID // of the Node; "": there is none
-	back     func()           // is called when the server knows less than it has known
+	saw      func(of object, version string)
 	wake     chan struct{}
 	log      *slog.Logger
 
 	latest *coordinationv1.Lease // as the server has answered last; nil: it has to be asked
-	newest uint64                // of its resource versions
 }
 
 // renewals is how often a lease is renewed while it lasts, as by kubelet: three may fail.
@@ -99,8 +98,7 @@ func (l *lease) attempt(ctx context.Context) error {
 	if err := l.client.Update(ctx, leases, want, &answer); err != nil {
 		return err
 	}
-	l.took(&answer)
-	return nil
+	return l.took(&answer)
 }
 
 // create makes the lease once there is a Node, with which it is to go: without an owner it would stay for ever.
@@ -114,22 +112,18 @@ func (l *lease) create(ctx context.Context, key types.NamespacedName) error {
 	if err := l.client.Create(ctx, leases, want, &answer); err != nil {
 		return err
 	}
-	l.took(&answer)
-	return nil
+	return l.took(&answer)
 }
 
-// took keeps an answer. Versions grow with each write to a store, whatever is written: one that is from before another
-// is of a store whose latest writes are lost.
-func (l *lease) took(answer *coordinationv1.Lease) {
+// took keeps an answer. An object that was not asked for would have the next update be of another.
+func (l *lease) took(answer *coordinationv1.Lease) error {
+	if answer.Name != l.node {
+		l.latest = nil
+		return fmt.Errorf("%w: lease %q", errOther, answer.Name)
+	}
 	l.latest = answer
-	version, ok := number(answer.ResourceVersion)
-	if !ok {
-		return
-	}
-	back := version < l.newest
-	if l.newest = version; back {
-		l.back()
-	}
+	l.saw(ofLease, answer.ResourceVersion)
+	return nil
 }
 
 // fill says that the node lives. The time is the machine's, as every server expects; who watches goes by when it

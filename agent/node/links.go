@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchAddresses calls changed when the addresses of the machine may be others, until ctx ends: the kernel tells of each
-// address and route that comes or goes. Find is what they are. A pod's network is such a change, too, and changes
+// WatchAddresses calls changed when the addresses of the machine may be others, until ctx ends: the kernel tells of
+// each address and route that comes or goes. Find is what they are. A pod's network is such a change, too, and changes
 // nothing here.
 func WatchAddresses(ctx context.Context, find func() []string, changed func(), log *slog.Logger) {
 	told := ""

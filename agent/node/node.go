@@ -30,8 +30,12 @@ type Object interface {
 // apart. It is called by several goroutines, and gives up when the context ends.
 type Client interface {
 	Get(ctx context.Context, of schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error
-	List(ctx context.Context, of schema.GroupVersionResource, namespace string, opts metav1.ListOptions, into runtime.Object) error
-	Watch(ctx context.Context, of schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (watch.Interface, error)
+	List(
+		ctx context.Context, of schema.GroupVersionResource, namespace string, opts metav1.ListOptions, into runtime.Object,
+	) error
+	Watch(
+		ctx context.Context, of schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
+	) (watch.Interface, error)
 	// Create and Update have the answer in into.
 	Create(ctx context.Context, of schema.GroupVersionResource, o Object, into runtime.Object) error
 	Update(ctx context.Context, of schema.GroupVersionResource, o Object, into runtime.Object) error
@@ -63,8 +67,8 @@ type Config struct {
 
 	// Migrated are the plugins of volumes within Kubernetes whose volumes drivers of CSI are asked for.
 	Migrated []string
-	// Written is told what the API server has whenever that is what this node is; nil: nobody is. No controller detaches a
-	// volume that is in use by it.
+	// Written is told what the API server has whenever that is what this node is; nil: nobody is. No controller detaches
+	// a volume that is in use by it.
 	Written func(is *corev1.Node)
 	// WentBack is told that the API server knows less than it has known: its data is of a backup. Nil: nobody is.
 	WentBack func()
@@ -72,7 +76,7 @@ type Config struct {
 }
 
 // Sources is where the facts come from. Each is called again whenever something may have changed, and must be cheap;
-// one that is nil has nothing to say. Those with a context may wait for somebody else, and are not waited for long.
+// one that is nil has nothing to say, but for Runtime, which is required. Those with a context may wait for somebody else, and are not waited for long.
 type Sources struct {
 	Machine   func() Machine
 	Addresses func() []string // those of the node, the main one first
@@ -94,6 +98,8 @@ type Node struct {
 	lease  *lease
 	csi    *csiNode
 	gather gatherer
+
+	versions versions
 
 	wake    chan struct{} // something may have changed
 	images  atomic.Bool   // the images have
@@ -122,9 +128,10 @@ func New(c Config) *Node {
 	n.images.Store(true)
 	n.gather = gatherer{sources: c.Sources, identity: c.Identity, max: c.MaxImages}
 	n.store = newStore(c.Client, c.Identity.Name, c.Log)
+	n.store.saw = n.saw
 	n.lease = &lease{
 		client: c.Client, node: c.Identity.Name, duration: c.LeaseDuration, uid: n.UID, log: c.Log,
-		wake: make(chan struct{}, 1), back: n.wentBack,
+		wake: make(chan struct{}, 1), saw: n.saw,
 	}
 	n.csi = &csiNode{
 		client: c.Client, node: c.Identity.Name, current: n.Current, drivers: c.Sources.Drivers, migrated: c.Migrated,
@@ -197,8 +204,11 @@ func (n *Node) Subscribe(fn func(now *corev1.Node)) (end func()) {
 	return n.store.subscribe(func(_, now *corev1.Node) { fn(now) })
 }
 
-// wentBack is called when the API server knows less than it has known.
-func (n *Node) wentBack() {
+// saw takes a resource version that an object has now.
+func (n *Node) saw(of object, version string) {
+	if !n.versions.saw(of, version) {
+		return
+	}
 	n.log.Warn("API server knows less than it has known, as after a restore: all of this node is looked at again")
 	n.store.again()
 	n.csi.forget.Store(true)

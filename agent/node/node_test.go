@@ -14,7 +14,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func isReady(s *server) bool {
@@ -325,6 +327,63 @@ func TestWentBack(t *testing.T) {
 	s.endWatches()
 	s.until(t, "the node is registered again", func() bool { return isReady(s) && n.UID() != uid })
 	s.until(t, "there is a lease", func() bool { return get[*coordinationv1.Lease](s, "leases") != nil })
+	if told.Load() != 2 {
+		t.Errorf("of two restores %d were told", told.Load())
+	}
+}
+
+// TestOtherAnswers has the server answer with objects that were not asked for.
+func TestOtherAnswers(t *testing.T) {
+	s, m := newServer(), &machine{facts: testFacts()}
+	var wrong atomic.Bool
+	wrong.Store(true)
+	n, _ := run(t, s, m, func(c *Config) {
+		c.Client = lying{s, &wrong}
+		c.LeaseDuration = 4 * time.Second
+	})
+	s.until(t, "the server answers", func() bool { return s.count("patch nodes") > 2 && s.count("update leases") > 2 })
+	if n.Current() != nil && n.Current().Name != "n" {
+		t.Errorf("the node is %q", n.Current().Name)
+	}
+	wrong.Store(false)
+	s.until(t, "the node is ready", func() bool { return isReady(s) && n.UID() != "" })
+	wrong.Store(true)
+	m.set(func(m *machine) { m.facts.Addresses = []string{"192.0.2.99"} })
+	n.Changed()
+	renewed := s.count("update leases")
+	s.until(t, "the lease is renewed", func() bool { return s.count("update leases") > renewed+2 })
+	if n.Current().Name != "n" {
+		t.Errorf("the node is %q", n.Current().Name)
+	}
+}
+
+// lying is a server whose answers to writes are of other objects, and empty ones.
+type lying struct {
+	*server
+	wrong *atomic.Bool
+}
+
+func (l lying) Create(ctx context.Context, of schema.GroupVersionResource, o Object, into runtime.Object) error {
+	return l.twist(l.server.Create(ctx, of, o, into), into)
+}
+
+func (l lying) Update(ctx context.Context, of schema.GroupVersionResource, o Object, into runtime.Object) error {
+	return l.twist(l.server.Update(ctx, of, o, into), into)
+}
+
+func (l lying) Patch(
+	ctx context.Context, of schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, patch []byte,
+	into runtime.Object, sub ...string,
+) error {
+	return l.twist(l.server.Patch(ctx, of, key, kind, patch, into, sub...), into)
+}
+
+func (l lying) twist(err error, o runtime.Object) error {
+	if l.wrong.Load() {
+		o.(Object).SetName("other")
+		o.(Object).SetUID("")
+	}
+	return err
 }
 
 func TestCSINode(t *testing.T) {

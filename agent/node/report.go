@@ -146,8 +146,10 @@ func (n *Node) register(ctx context.Context, f *Facts) error {
 		}
 		return fmt.Errorf("register Node: %w", err)
 	}
+	if err := n.wrote(&answer); err != nil {
+		return fmt.Errorf("register Node: %w", err)
+	}
 	n.log.Info("node is registered", "node", answer.Name, "uid", answer.UID)
-	n.wrote(&answer)
 	return nil
 }
 
@@ -176,13 +178,15 @@ func (n *Node) update(ctx context.Context, f *Facts, before *corev1.Node, due bo
 		return left, nil
 	}
 	answer, err := n.send(ctx, before, &d)
+	if apierrors.IsNotFound(err) {
+		n.store.gone(before.UID)
+	}
+	if err == nil {
+		err = n.wrote(answer)
+	}
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			n.store.gone(before.UID)
-		}
 		return 0, fmt.Errorf("write Node: %w", err)
 	}
-	n.wrote(answer)
 	return 0, nil
 }
 
@@ -207,8 +211,14 @@ func (n *Node) send(ctx context.Context, before *corev1.Node, d *diff) (*corev1.
 	}
 }
 
+// errOther is of a server that answers with something that it was not asked for.
+var errOther = errors.New("the answer is another object")
+
 // wrote keeps an answer.
-func (n *Node) wrote(answer *corev1.Node) {
+func (n *Node) wrote(answer *corev1.Node) error {
+	if answer.Name != n.cfg.Identity.Name || answer.UID == "" {
+		return fmt.Errorf("%w: Node %q", errOther, answer.Name)
+	}
 	r := &n.reports
 	now := time.Now()
 	if least := now.Add(-burst); r.spent.Before(least) {
@@ -217,6 +227,7 @@ func (n *Node) wrote(answer *corev1.Node) {
 	r.uid, r.spent, r.due = answer.UID, r.spent.Add(apart), now.Add(jitter(n.cfg.ReportEvery))
 	n.store.set(answer, false)
 	n.reported(answer)
+	return nil
 }
 
 // reported tells what the API server knows.

@@ -26,7 +26,7 @@ func (r *Resources) divide(before corev1.ResourceList, first bool) (capacity, al
 		}
 		if first && r.Fresh {
 			// A scheduler that has pods use devices which nobody knows to be there would have them fail.
-			q = quantity(0)
+			q = none()
 		}
 		capacity[name], allocatable[name] = q.DeepCopy(), q.DeepCopy()
 	}
@@ -39,7 +39,7 @@ func (r *Resources) divide(before corev1.ResourceList, first bool) (capacity, al
 		allocatable[name] = can.DeepCopy()
 	}
 	for name, q := range r.Devices {
-		capacity[name], allocatable[name] = q.DeepCopy(), quantity(0)
+		capacity[name], allocatable[name] = q.DeepCopy(), none()
 		if well, ok := r.Well[name]; ok {
 			allocatable[name] = well.DeepCopy()
 		}
@@ -47,7 +47,7 @@ func (r *Resources) divide(before corev1.ResourceList, first bool) (capacity, al
 	// With 0 of it, and not without it, the scheduler knows that it is a node's and not the whole cluster's.
 	for _, name := range r.Gone {
 		if _, has := r.Devices[name]; !has {
-			capacity[name], allocatable[name] = quantity(0), quantity(0)
+			capacity[name], allocatable[name] = none(), none()
 		}
 	}
 	lessHugePages(capacity, allocatable)
@@ -70,6 +70,9 @@ func lessHugePages(capacity, allocatable corev1.ResourceList) {
 	}
 	allocatable[corev1.ResourceMemory] = left
 }
+
+// none is of what there is nothing of.
+func none() resource.Quantity { return *resource.NewQuantity(0, resource.DecimalSI) }
 
 // missing are the resources without which no pod can be placed.
 func missing(n *corev1.Node) []string {

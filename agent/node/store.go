@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
@@ -33,6 +32,7 @@ type store struct {
 	node   string
 	log    *slog.Logger
 	anew   chan struct{}
+	saw    func(of object, version string)
 
 	// Held while those who listen are told, so that they hear of changes in their order. Taken before mu.
 	order sync.Mutex
@@ -118,11 +118,6 @@ func later(a, b *corev1.Node) bool {
 	return !ok1 || !ok2 || x > y
 }
 
-func number(version string) (uint64, bool) {
-	v, err := strconv.ParseUint(version, 10, 64)
-	return v, err == nil
-}
-
 // again has the Node be read again.
 func (s *store) again() { ring(s.anew) }
 
@@ -159,6 +154,7 @@ func (s *store) follow(ctx context.Context, t *trouble) error {
 	if err != nil {
 		return fmt.Errorf("read Node: %w", err)
 	}
+	s.saw(ofNode, version)
 	opts.ResourceVersion, opts.AllowWatchBookmarks = version, true
 	w, err := s.watch(ctx, cancel, opts)
 	if err != nil {
@@ -222,5 +218,6 @@ func (s *store) take(e watch.Event) error {
 	default:
 		s.set(now, false)
 	}
+	s.saw(ofNode, now.ResourceVersion)
 	return nil
 }
