@@ -38,6 +38,7 @@ import (
 	"github.com/berth-node/berth/agent/pod/plan"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/status"
+	"github.com/berth-node/berth/agent/token"
 	"github.com/berth-node/berth/agent/volume"
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -115,6 +116,7 @@ type managers struct {
 	devices *device.Manager
 	claims  *dra.Manager
 	csi     *csiVolumes
+	tokens  *token.Manager // nil: there is no API server
 
 	provisioner *provisioner
 }
@@ -252,6 +254,9 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
 		return err
 	}
+	if a.managers.tokens = a.openTokens(); a.managers.tokens != nil {
+		a.managers.csi.token = a.managers.tokens.Token
+	}
 	if a.managers.provisioner, err = openProvisioner(
 		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, a.managers.csi, c.Log); err != nil {
 		return err
@@ -275,7 +280,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
-		Given: given, Issued: a.member.issued(), Statuses: status.NewWriter(a.member.statusSinks()...),
+		Given: given, Issued: a.issued(), Statuses: status.NewWriter(a.member.statusSinks()...),
 		Images:   pod.ImageConfig{Credentials: credentials, Pulled: pulled, Room: a.room.freeIfFull},
 		Security: pod.SecurityConfig{Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault},
 		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
@@ -321,6 +326,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
 	a.runDevices(ctx, g)
+	if a.managers.tokens != nil {
+		g.Go(func() error { a.managers.tokens.Run(ctx); return nil })
+	}
 	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
 	g.Go(func() error {
 		a.kills.Run(ctx)

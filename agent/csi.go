@@ -22,6 +22,7 @@ import (
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/plugin"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/token"
 	volumecsi "github.com/berth-node/berth/agent/volume/csi"
 	"github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/csi/local"
@@ -38,7 +39,10 @@ type csiVolumes struct {
 	volumes *node.Manager
 	objects *object.Stores
 	own     *localDriver // nil: the agent has none itself
-	log     *slog.Logger
+	node    string       // the node's name
+	// token makes tokens of the service accounts of pods of an API server; nil: there is none.
+	token func(context.Context, *corev1.Pod, token.Want) (token.Token, error)
+	log   *slog.Logger
 
 	changed, freed chan struct{} // see [pod.NodeResource]
 	given          given
@@ -70,7 +74,7 @@ func openCSI(c csiSettings, objects *object.Stores, log *slog.Logger) (*csiVolum
 		known.Own, known.Wanted = local.Name, own.want
 	}
 	v := &csiVolumes{
-		drivers: csi.NewDrivers(known), objects: objects, own: own, log: log,
+		drivers: csi.NewDrivers(known), objects: objects, own: own, node: c.node, log: log,
 		changed: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 	}
 	v.volumes, err = node.New(node.Config{
@@ -116,6 +120,9 @@ func (v *csiVolumes) ring() {
 func (v *csiVolumes) kind() volumecsi.Config {
 	return volumecsi.Config{
 		Volumes: v.volumes, Released: v.ring,
+		Served: volumecsi.Served{Token: v.token, Attachment: func(driver, handle string) (*storagev1.VolumeAttachment, error) {
+			return v.objects.Of(desired.API).VolumeAttachment(object.AttachmentName(driver, handle, v.node))
+		}},
 		Driver: func(p *corev1.Pod, name string) (*storagev1.CSIDriver, error) {
 			return v.object(desired.OriginOf(p), name)
 		},

@@ -124,6 +124,8 @@ func (v *csiVolumes) bound(p *corev1.Pod, one *corev1.Volume) *corev1.Persistent
 	switch {
 	case one.PersistentVolumeClaim != nil:
 		pv, err = v.objects.Of(desired.OriginOf(p)).Volume(p.Namespace, one.PersistentVolumeClaim.ClaimName)
+	case one.Ephemeral != nil && desired.OriginOf(p).Cluster():
+		pv, err = v.objects.Of(desired.API).Made(p, one.Name)
 	case one.Ephemeral != nil && v.boundName != nil:
 		name := v.boundName(p.UID, one.Name)
 		if name == "" {

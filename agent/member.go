@@ -5,7 +5,6 @@ import (
 	"maps"
 
 	"golang.org/x/sync/errgroup"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,11 +15,9 @@ import (
 	"github.com/berth-node/berth/agent/event"
 	eventsto "github.com/berth-node/berth/agent/event/apiserver"
 	"github.com/berth-node/berth/agent/metrics"
-	"github.com/berth-node/berth/agent/pod"
 	podsof "github.com/berth-node/berth/agent/source/apiserver"
 	"github.com/berth-node/berth/agent/status"
 	statusesto "github.com/berth-node/berth/agent/status/apiserver"
-	"github.com/berth-node/berth/agent/token"
 )
 
 // member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
@@ -30,7 +27,6 @@ type member struct {
 	statuses *statusesto.Writer
 	counted  *metrics.Statuses
 	events   *eventsto.Sink
-	tokens   *token.Manager
 	node     *clusterNode
 }
 
@@ -55,7 +51,6 @@ func (a *Agent) openMember() (*member, error) {
 	m.statuses = statusesto.New(statusesto.Config{
 		Client: client, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
 	})
-	m.tokens = token.New(token.Config{Ask: m.askToken, Renewed: func(uid types.UID) { a.pods.Renew(uid) }, Log: c.Log})
 	m.source = podsof.New(podsof.Config{
 		Client: client, NodeName: c.NodeName, Log: c.Log,
 		Seen: m.statuses.Seen, Listed: m.statuses.Listed, Mirror: m.statuses.Mirror,
@@ -72,17 +67,6 @@ func (a *Agent) addresses() []string {
 		return a.cfg.NodeIPs
 	}
 	return nodeIPs()
-}
-
-// askToken has the API server make a token for a service account.
-func (m *member) askToken(
-	ctx context.Context, account types.NamespacedName, r *authenticationv1.TokenRequest,
-) (*authenticationv1.TokenRequest, error) {
-	of := corev1.SchemeGroupVersion.WithResource("serviceaccounts")
-	r = r.DeepCopy()
-	r.Namespace, r.Name = account.Namespace, account.Name
-	out := &authenticationv1.TokenRequest{}
-	return out, m.client.Create(ctx, of, r, out, "token")
 }
 
 // uid is that of the Node; "" while there is none.
@@ -123,14 +107,6 @@ func (m *member) statusSinks() []status.Sink {
 	return []status.Sink{m.statuses}
 }
 
-// issued is what the API server makes for its pods.
-func (m *member) issued() pod.Issued {
-	if m == nil {
-		return pod.Issued{}
-	}
-	return pod.Issued{Tokens: m.tokens}
-}
-
 // join opens what keeps the Node, once there is what that is made of.
 func (m *member) join(a *Agent, div config.Division) (err error) {
 	if m == nil {
@@ -150,7 +126,6 @@ func (m *member) run(ctx context.Context, g *errgroup.Group, read <-chan struct{
 	g.Go(func() error { return ended(ctx, "read pods of the API server", m.source.Run(ctx, wanted)) })
 	g.Go(func() error { m.statuses.Run(ctx); return nil })
 	g.Go(func() error { m.events.Run(ctx); return nil })
-	g.Go(func() error { m.tokens.Run(ctx); return nil })
 	g.Go(func() error {
 		end := m.node.node.Subscribe(func(*corev1.Node) { m.statuses.Registered() })
 		defer end()

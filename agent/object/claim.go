@@ -80,6 +80,20 @@ func (s *Store) Choose(c *corev1.PersistentVolumeClaim, node map[string]string, 
 	return found[0], nil
 }
 
+// Made is what the claim is bound to that was made in the API server for an ephemeral volume of a pod. A claim of that
+// name that is somebody else's is none of the pod's.
+func (s *Store) Made(pod *corev1.Pod, volume string) (*corev1.PersistentVolume, error) {
+	name := ClaimName(pod, volume)
+	c, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, pod.Namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if by := metav1.GetControllerOf(c); by == nil || by.UID != pod.UID {
+		return nil, fmt.Errorf("persistentvolumeclaim %q was not created for pod %q (pod is not owner)", name, pod.Namespace+"/"+pod.Name)
+	}
+	return s.Volume(pod.Namespace, name)
+}
+
 func b2i(b bool) int {
 	if b {
 		return 1

@@ -8,6 +8,8 @@
 package object
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -94,6 +96,12 @@ func (k Kind) Empty() (o Object, version string) {
 func (k Kind) InManifests() bool {
 	_, known := kinds[k]
 	return known && k != VolumeAttachment && k != Service && k != ClusterTrustBundle
+}
+
+// AttachmentName is what the VolumeAttachment of a driver's volume to a node is called, by who makes it.
+func AttachmentName(driver, handle, node string) string {
+	sum := sha256.Sum256([]byte(handle + driver + node))
+	return "csi-" + hex.EncodeToString(sum[:])
 }
 
 // Namespaced says whether objects of the kind are in a namespace.

@@ -63,7 +63,9 @@ func (w *worker) fail(s plan.Step, err error) {
 	switch s.Kind {
 	case plan.Prepare, plan.Renew:
 		w.place.renew = w.place.renew || s.Kind == plan.Renew
-		w.tellPrepare(err)
+		if _, awaited := errors.AsType[awaitedError](err); !awaited || f.Count > longAwaited {
+			w.tellPrepare(err)
+		}
 	case plan.Resize:
 		w.node.event(w.pod, corev1.EventTypeWarning, "ResizeError", "%v", err)
 	case plan.Image:
@@ -82,6 +84,16 @@ type attachError interface {
 	error
 	FailedAttach()
 }
+
+// awaitedError is of what somebody else is at, such as attaching a volume. It is told when that takes long: kubelet tells
+// after two minutes.
+type awaitedError interface {
+	error
+	Awaits()
+}
+
+// longAwaited is how many tries have come to nothing by then.
+const longAwaited = 7
 
 func (w *worker) tellPrepare(err error) {
 	var part *environment.Error

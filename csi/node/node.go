@@ -7,6 +7,7 @@
 package node
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/berth-node/berth/csi"
@@ -81,6 +82,11 @@ type Request struct {
 	// AttachSecret is where Secrets.ControllerPublish is from: it is read again when the volume is detached. Its name
 	// alone is recorded.
 	AttachSecret SecretRef
+	// Complete, where it is set, adds what it takes to ask for, once the driver is to be called for the volume: Tokens and
+	// PublishContext.
+	Complete func(context.Context, *Request) error
+	// PublishContext is what the controller has said of the attachment, where somebody else has asked it.
+	PublishContext map[string]string
 	// Tokens are those of the pod's service account as JSON, for the driver; "": none. They go with the volume's
 	// context, or, when TokensInSecrets, with the secrets of publishing.
 	Tokens          string

@@ -50,6 +50,14 @@ func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
 	if err := m.ledger.mayTry(&v.publish); err != nil {
 		return Published{}, err
 	}
+	if r.Complete != nil { // what is not there is no failure of the driver either
+		if err := r.Complete(ctx, r); err != nil {
+			return Published{}, err
+		}
+		if err := checkContext(r.PublishContext); err != nil {
+			return Published{}, err
+		}
+	}
 	d, err := m.drivers.Get(r.Driver)
 	if err == nil {
 		err = (&publishing{m, v, d, r, path}).run(ctx)
@@ -204,14 +212,29 @@ func (p *publishing) attach(ctx context.Context) error {
 		return err
 	}
 	p.m.step("attached")
+	if err := checkContext(answer.GetPublishContext()); err != nil {
+		return fmt.Errorf("ControllerPublishVolume: %w", err)
+	}
+	return p.m.ledger.mark(p.v, func(n *note) { n.Attached, n.Context = true, answer.GetPublishContext() })
+}
+
+func checkContext(publish map[string]string) error {
 	size := 0
-	for k, v := range answer.GetPublishContext() {
+	for k, v := range publish {
 		size += len(k) + len(v)
 	}
 	if size > maxContext {
-		return fmt.Errorf("ControllerPublishVolume: publish_context has more than %d bytes", maxContext)
+		return fmt.Errorf("publish_context has more than %d bytes", maxContext)
 	}
-	return p.m.ledger.mark(p.v, func(n *note) { n.Attached, n.Context = true, answer.GetPublishContext() })
+	return nil
+}
+
+// attached is what the controller has said of the attachment, whoever has asked it.
+func (p *publishing) attached() map[string]string {
+	if p.v.record.Attach == "" {
+		return p.r.PublishContext
+	}
+	return p.v.note.Context
 }
 
 func (p *publishing) stage(ctx context.Context) error {
@@ -228,7 +251,7 @@ func (p *publishing) stage(ctx context.Context) error {
 	}
 	p.m.step("stage")
 	_, err := p.d.Client().Node().NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{
-		VolumeId: p.v.record.Handle, PublishContext: p.v.note.Context, StagingTargetPath: p.v.record.Stage,
+		VolumeId: p.v.record.Handle, PublishContext: p.attached(), StagingTargetPath: p.v.record.Stage,
 		VolumeCapability: p.v.record.capability(p.d), Secrets: p.r.Secrets.Stage, VolumeContext: p.r.Attributes,
 	})
 	if err != nil {
@@ -248,7 +271,7 @@ func (p *publishing) publish(ctx context.Context) error {
 	}
 	p.m.step("publish")
 	_, err := p.d.Client().Node().NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{
-		VolumeId: p.v.record.Handle, PublishContext: p.v.note.Context, StagingTargetPath: p.v.record.Stage, TargetPath: p.path,
+		VolumeId: p.v.record.Handle, PublishContext: p.attached(), StagingTargetPath: p.v.record.Stage, TargetPath: p.path,
 		VolumeCapability: p.r.volumeCapability(p.v.record, p.d), Readonly: p.r.ReadOnly, Secrets: p.r.publishSecrets(),
 		VolumeContext: p.r.context(),
 	})

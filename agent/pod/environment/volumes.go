@@ -97,6 +97,9 @@ func (v *volumes) contentOf(ctx context.Context, one *corev1.Volume, to volume.C
 		to.Persistent[one.Name] = bound
 	}
 	for _, ref := range v.cfg.Volumes.Secrets(one, bound) {
+		if ref.Controller && desired.OriginOf(v.pod).Cluster() {
+			continue // nobody lets a node have it
+		}
 		o, err := v.objects().Secret(cmp.Or(ref.Namespace, v.pod.Namespace), ref.Name)
 		if err != nil {
 			return err
@@ -122,6 +125,8 @@ func (v *volumes) persistent(one *corev1.Volume) (bound *corev1.PersistentVolume
 	switch {
 	case one.PersistentVolumeClaim != nil:
 		bound, err = v.objects().Volume(v.pod.Namespace, one.PersistentVolumeClaim.ClaimName)
+	case one.Ephemeral != nil && desired.OriginOf(v.pod).Cluster():
+		bound, err = v.objects().Made(v.pod, one.Name)
 	case one.Ephemeral != nil:
 		claim := object.ClaimOf(v.pod, one)
 		var name string

@@ -18,6 +18,8 @@ type behaviour struct {
 	attach, podInfo, republish, label bool
 	groups                            storagev1.FSGroupPolicy
 	modes                             []storagev1.VolumeLifecycleMode
+	tokens                            []storagev1.TokenRequest
+	tokensInSecrets                   bool
 }
 
 func (k *Kind) behaviour(pod *corev1.Pod, driver string) behaviour {
@@ -33,12 +35,13 @@ func (k *Kind) behaviour(pod *corev1.Pod, driver string) behaviour {
 		return out
 	}
 	s := &o.Spec
-	out.object = true
+	out.object, out.tokens = true, s.TokenRequests
 	for _, f := range []struct{ says, to *bool }{
 		{s.AttachRequired, &out.attach},
 		{s.PodInfoOnMount, &out.podInfo},
 		{s.RequiresRepublish, &out.republish},
 		{s.SELinuxMount, &out.label},
+		{s.ServiceAccountTokenInSecrets, &out.tokensInSecrets},
 	} {
 		if f.says != nil {
 			*f.to = *f.says

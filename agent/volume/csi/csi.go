@@ -41,6 +41,8 @@ type Config struct {
 	Volumes Volumes
 	// Driver is the CSIDriver object of a name, as a pod is to have it; an error: there is none.
 	Driver func(pod *corev1.Pod, name string) (*storagev1.CSIDriver, error)
+	// Served is what an API server does for the volumes of its pods.
+	Served Served
 	// Released is called when a pod has lost its volumes: another may have waited for that.
 	Released func()
 }
@@ -81,7 +83,8 @@ func (*Kind) Secrets(s kind.Source) []kind.SecretRef {
 		{useExpand, s.Bound.Spec.CSI.NodeExpandSecretRef},
 	} {
 		if r.ref != nil {
-			out = append(out, kind.SecretRef{Use: r.use, Namespace: r.ref.Namespace, Name: r.ref.Name})
+			ref := kind.SecretRef{Use: r.use, Namespace: r.ref.Namespace, Name: r.ref.Name, Controller: r.use == useAttach}
+			out = append(out, ref)
 		}
 	}
 	return out
@@ -99,6 +102,7 @@ func (k *Kind) Setup(ctx context.Context, v *kind.Volume) (kind.Made, error) {
 	if err := k.alone(&r); err != nil {
 		return kind.Made{}, err
 	}
+	k.serve(v.Pod, &r, &says)
 	p, err := k.cfg.Volumes.Publish(ctx, r)
 	if errors.Is(err, drivers.ErrNotRegistered) {
 		err = fmt.Errorf("%w; the pod starts when it is", err)

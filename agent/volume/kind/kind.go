@@ -78,6 +78,8 @@ type SecretRef struct {
 	Use       string // what it is for, where a kind needs several
 	Namespace string // "" = the pod's
 	Name      string
+	// Controller says that it is for what is a controller's to do where there is an API server.
+	Controller bool
 }
 
 // Secrets are the content of the Secrets that a kind needs for a volume, by what they are for.
