@@ -121,7 +121,7 @@ func (v *csiVolumes) kind() volumecsi.Config {
 	return volumecsi.Config{
 		Volumes: v.volumes, Released: v.ring,
 		Served: volumecsi.Served{Token: v.token, Attachment: func(driver, handle string) (*storagev1.VolumeAttachment, error) {
-			return v.objects.Of(desired.API).VolumeAttachment(object.AttachmentName(driver, handle, v.node))
+			return v.objects.Of(desired.API).VolumeAttachment(object.AttachmentName(handle, driver, v.node))
 		}},
 		Driver: func(p *corev1.Pod, name string) (*storagev1.CSIDriver, error) {
 			return v.object(desired.OriginOf(p), name)

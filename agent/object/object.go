@@ -99,7 +99,7 @@ func (k Kind) InManifests() bool {
 }
 
 // AttachmentName is what the VolumeAttachment of a driver's volume to a node is called, by who makes it.
-func AttachmentName(driver, handle, node string) string {
+func AttachmentName(handle, driver, node string) string {
 	sum := sha256.Sum256([]byte(handle + driver + node))
 	return "csi-" + hex.EncodeToString(sum[:])
 }
