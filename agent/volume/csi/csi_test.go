@@ -7,11 +7,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/token"
 	"github.com/berth-node/berth/agent/volume/kind"
 	drivers "github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/csi/node"
@@ -188,5 +191,80 @@ func TestFailedAttach(t *testing.T) {
 		if !errors.Is(err, v.err) || errors.As(err, &attach) != want {
 			t.Errorf("%s: %v", method, err)
 		}
+	}
+}
+
+// TestServed wants the volume of an API server's pod to wait for what controllers say of it, to be attached by nobody
+// here, and its driver to have the tokens that it wants, when it is called and no sooner.
+func TestServed(t *testing.T) {
+	pod := podWith(nil)
+	pod.Annotations = map[string]string{desired.AnnotationSource: string(desired.API)}
+	var attachment *storagev1.VolumeAttachment
+	asked := 0
+	v := &volumes{}
+	spec := storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{}, {Audience: "vault", ExpirationSeconds: new(int64(600))}}}
+	k := New(Config{
+		Volumes: v, Driver: func(*corev1.Pod, string) (*storagev1.CSIDriver, error) { return &storagev1.CSIDriver{Spec: spec}, nil },
+		Served: Served{
+			Attachment: func(driver, handle string) (*storagev1.VolumeAttachment, error) {
+				if attachment == nil || driver != "d" || handle != "h" {
+					return nil, errors.New("volumeattachment not found")
+				}
+				return attachment, nil
+			},
+			Token: func(_ context.Context, _ *corev1.Pod, w token.Want) (token.Token, error) {
+				asked++
+				return token.Token{Text: fmt.Sprint(w.Audience, "-", w.Seconds), Expires: time.Unix(1000, 0)}, nil
+			},
+		},
+	})
+	complete := func(s kind.Source) (node.Request, error) {
+		t.Helper()
+		if _, err := k.Setup(t.Context(), &kind.Volume{Source: s, Pod: pod, Name: "v"}); err != nil {
+			t.Fatal(err)
+		}
+		r := v.asked
+		if !r.Attached || r.Complete == nil || r.Tokens != "" {
+			t.Fatalf("asked %+v", r)
+		}
+		err := r.Complete(t.Context(), &r)
+		return r, err
+	}
+	waits := func(what string) {
+		t.Helper()
+		_, err := complete(persistent(nil))
+		if _, awaited := errors.AsType[*Waiting](err); !awaited || asked != 0 {
+			t.Errorf("%s: %v, %d tokens", what, err, asked)
+		}
+	}
+	waits("no attachment")
+	attachment = &storagev1.VolumeAttachment{}
+	waits("not attached")
+	attachment.Status.AttachError = &storagev1.VolumeError{Message: "no such disk"}
+	if _, err := complete(persistent(nil)); err == nil || !strings.Contains(err.Error(), "no such disk") {
+		t.Errorf("cannot be attached: %v", err)
+	}
+	attachment.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "x"}}
+	attachment.DeletionTimestamp = new(metav1.Now())
+	waits("being detached")
+	attachment.DeletionTimestamp = nil
+	const tokens = `{"":{"token":"-3600","expirationTimestamp":"1970-01-01T00:16:40Z"},"vault":{"token":"vault-600","expirationTimestamp":"1970-01-01T00:16:40Z"}}`
+	if r, err := complete(persistent(nil)); err != nil || r.PublishContext["device"] != "x" || r.Tokens != tokens || r.TokensInSecrets {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// One that need not be attached, and an inline one, wait for nobody.
+	attachment = nil
+	spec.AttachRequired, spec.ServiceAccountTokenInSecrets = new(false), new(true)
+	if r, err := complete(persistent(nil)); err != nil || r.PublishContext != nil || !r.TokensInSecrets {
+		t.Errorf("%+v, %v", r, err)
+	}
+	spec.AttachRequired, spec.VolumeLifecycleModes = nil, []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
+	if _, err := complete(kind.Source{Pod: &corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}}); err != nil {
+		t.Error(err)
+	}
+	// A static pod has none of that.
+	pod.Annotations, spec.VolumeLifecycleModes = nil, nil
+	if _, err := k.Setup(t.Context(), &kind.Volume{Source: persistent(nil), Pod: pod, Name: "v"}); err != nil || v.asked.Complete != nil || v.asked.Attached {
+		t.Errorf("a static pod: %+v, %v", v.asked, err)
 	}
 }
