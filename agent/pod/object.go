@@ -37,8 +37,8 @@ func (m *Manager) change(ctx context.Context, u *desired.Update) {
 }
 
 // concerns says whether a pod depends on an object. Which volume a claim is bound to is written in either of them, so
-// that a volume concerns every pod with a claim, and so do its attachment and what says how a driver's volumes are to be
-// treated.
+// that a volume concerns every pod with a claim, and so do its attachment and what says how a driver's volumes are to
+// be treated.
 func concerns(ref object.Ref, pod *corev1.Pod) bool {
 	refs := desired.Refs(pod)
 	if ref.Kind == object.ClusterTrustBundle && desired.Trusts(pod) {

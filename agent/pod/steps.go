@@ -85,8 +85,8 @@ type attachError interface {
 	FailedAttach()
 }
 
-// awaitedError is of what somebody else is at, such as attaching a volume. It is told when that takes long: kubelet tells
-// after two minutes.
+// awaitedError is of what somebody else is at, such as attaching a volume. It is told when that takes long: kubelet
+// tells after two minutes.
 type awaitedError interface {
 	error
 	Awaits()

@@ -117,7 +117,7 @@ func (m *Manager) Token(ctx context.Context, pod *corev1.Pod, want Want) (Token,
 		m.mu.Lock()
 		err := e.err
 		m.mu.Unlock()
-		if err != nil && !errors.Is(err, context.Canceled) { // who has asked may have given up, which is not our reason to
+		if err != nil && !errors.Is(err, context.Canceled) { // who has asked may have given up, as we have not
 			return Token{}, err
 		}
 	}

@@ -82,8 +82,8 @@ type Request struct {
 	// AttachSecret is where Secrets.ControllerPublish is from: it is read again when the volume is detached. Its name
 	// alone is recorded.
 	AttachSecret SecretRef
-	// Complete, where it is set, adds what it takes to ask for, once the driver is to be called for the volume: Tokens and
-	// PublishContext.
+	// Complete, where it is set, adds what has to be asked for first, once the driver is to be called for the volume:
+	// Tokens and PublishContext.
 	Complete func(context.Context, *Request) error
 	// PublishContext is what the controller has said of the attachment, where somebody else has asked it.
 	PublishContext map[string]string
