@@ -36,6 +36,7 @@ import (
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/agent/pod/plan"
+	"github.com/berth-node/berth/agent/podcert"
 	"github.com/berth-node/berth/agent/stats"
 	"github.com/berth-node/berth/agent/status"
 	"github.com/berth-node/berth/agent/token"
@@ -116,7 +117,8 @@ type managers struct {
 	devices *device.Manager
 	claims  *dra.Manager
 	csi     *csiVolumes
-	tokens  *token.Manager // nil: there is no API server
+	tokens  *token.Manager   // nil: there is no API server
+	certs   *podcert.Manager // nil, too
 
 	provisioner *provisioner
 }
@@ -254,7 +256,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
 		return err
 	}
-	if a.managers.tokens = a.openTokens(); a.managers.tokens != nil {
+	if a.openIssued(); a.managers.tokens != nil {
 		a.managers.csi.token = a.managers.tokens.Token
 	}
 	if a.managers.provisioner, err = openProvisioner(
@@ -326,9 +328,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
 	a.runDevices(ctx, g)
-	if a.managers.tokens != nil {
-		g.Go(func() error { a.managers.tokens.Run(ctx); return nil })
-	}
+	a.runIssued(ctx, g)
 	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
 	g.Go(func() error {
 		a.kills.Run(ctx)

@@ -3,22 +3,34 @@ package agent
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/cluster"
 	"github.com/berth-node/berth/agent/pod"
+	"github.com/berth-node/berth/agent/podcert"
 	"github.com/berth-node/berth/agent/token"
 )
 
-// openTokens has the API server make tokens of the service accounts of its pods; nil: there is none.
-func (a *Agent) openTokens() *token.Manager {
+// openIssued opens what the API server makes for its pods, where there is one.
+func (a *Agent) openIssued() {
 	if a.member == nil {
-		return nil
+		return
 	}
 	renewed := func(uid types.UID) { a.pods.Renew(uid) }
-	return token.New(token.Config{Ask: askToken(a.member.client), Renewed: renewed, Log: a.log})
+	a.managers.tokens = token.New(token.Config{Ask: askToken(a.member.client), Renewed: renewed, Log: a.log})
+	a.managers.certs = podcert.New(podcert.Config{Client: a.member.client, Node: a.cfg.NodeName, Renewed: renewed, Log: a.log})
+}
+
+// runIssued has it be renewed until ctx ends.
+func (a *Agent) runIssued(ctx context.Context, g *errgroup.Group) {
+	if a.managers.tokens == nil {
+		return
+	}
+	g.Go(func() error { a.managers.tokens.Run(ctx); return nil })
+	g.Go(func() error { a.managers.certs.Run(ctx); return nil })
 }
 
 func askToken(c *cluster.Client) token.Ask {
@@ -36,5 +48,5 @@ func (a *Agent) issued() pod.Issued {
 	if a.managers.tokens == nil {
 		return pod.Issued{}
 	}
-	return pod.Issued{Tokens: a.managers.tokens}
+	return pod.Issued{Tokens: a.managers.tokens, Certificates: a.managers.certs}
 }

@@ -146,7 +146,8 @@ type Given struct {
 
 // Issued is what an API server makes for pods of its own.
 type Issued struct {
-	Tokens environment.Tokens // nil: there is no API server
+	Tokens       environment.Tokens       // nil: there is no API server
+	Certificates environment.Certificates // nil, too
 }
 
 // Pins hears which containers run with which CPUs, and which resizes are to be.

@@ -18,7 +18,7 @@ func newEnvironments(n *node) *environment.Maker {
 	}
 	return environment.New(environment.Config{
 		Node: n, Runtime: n.cfg.Runtime, Cgroups: n.cfg.Cgroups, Volumes: slowVolumes{n.cfg.Volumes, n},
-		Resources: resources, Objects: n.cfg.Objects, Tokens: n.tokens(),
+		Resources: resources, Objects: n.cfg.Objects, Tokens: n.tokens(), Certificates: n.cfg.Issued.Certificates,
 		RootDir: n.cfg.RootDir, LogDir: n.cfg.LogDir, Domain: n.cfg.DNS.Domain,
 		Labels: n.cfg.Node.Labels(), GroupFirst: n.cfg.Node.GroupFirst,
 	})

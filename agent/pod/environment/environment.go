@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/agent/podcert"
 	"github.com/berth-node/berth/agent/token"
 	"github.com/berth-node/berth/agent/volume"
 	volumekind "github.com/berth-node/berth/agent/volume/kind"
@@ -84,7 +85,15 @@ type Tokens interface {
 	Forget(uid types.UID)
 }
 
-// Config is what environments are made of. All of it but Tokens and Labels is required.
+// Certificates are those that signers make for pods.
+type Certificates interface {
+	// Credential is what a source of a volume of the pod is to have. It does not wait for the signer.
+	Credential(pod *corev1.Pod, volume string, index int, want *corev1.PodCertificateProjection) (podcert.Credential, error)
+	// Forget drops those of a pod that needs none any more.
+	Forget(uid types.UID)
+}
+
+// Config is what environments are made of. All of it but Tokens, Certificates and Labels is required.
 type Config struct {
 	Node      Node
 	Runtime   Runtime
@@ -93,6 +102,8 @@ type Config struct {
 	Resources []Resource // got ready in this order, and taken back in the other
 	Objects   *object.Stores
 	Tokens    Tokens // nil: there are none to be had
+	// Certificates are nil where nobody signs any.
+	Certificates Certificates
 
 	RootDir string // pods' files are under pods/<uid>
 	LogDir  string

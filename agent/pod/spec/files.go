@@ -7,12 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-node/berth/agent/podcert"
 	"github.com/berth-node/berth/agent/volume/kind"
 )
 
 // Issued is what others have made for a pod, by the index of the source in its projected volume.
 type Issued struct {
-	Tokens map[int]string // of its service account
+	Tokens       map[int]string // of its service account
+	Certificates map[int]podcert.Credential
 }
 
 // Files is the content of a volume that is made of objects, or of the pod itself; false for a volume of any other kind.
@@ -148,6 +150,8 @@ func (f *files) projected(sources []corev1.VolumeProjection) error {
 			err = f.token(s.ServiceAccountToken, i)
 		case s.ClusterTrustBundle != nil:
 			err = f.trustBundle(s.ClusterTrustBundle)
+		case s.PodCertificate != nil:
+			err = f.certificate(s.PodCertificate, i)
 		}
 		if err != nil {
 			return err

@@ -73,6 +73,25 @@ func (f *files) token(s *corev1.ServiceAccountTokenProjection, source int) error
 	return nil
 }
 
+// certificate adds the key and the chain that signers were asked for, in one file or in two.
+func (f *files) certificate(s *corev1.PodCertificateProjection, source int) error {
+	c, ok := f.issued.Certificates[source]
+	if !ok {
+		return fmt.Errorf("signer %s: nobody here asks for certificates of pods", s.SignerName)
+	}
+	for _, one := range []struct {
+		path string
+		data []byte
+	}{
+		{s.CredentialBundlePath, slices.Concat(c.Key, c.Chain)}, {s.KeyPath, c.Key}, {s.CertificateChainPath, c.Chain},
+	} {
+		if one.path != "" {
+			f.addPrivate(one.path, one.data, s.User)
+		}
+	}
+	return nil
+}
+
 // maxBundles bounds in bytes what the trust bundles of a source have together. An object has a megabyte.
 const maxBundles = 8 << 20
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/agent/podcert"
 	"github.com/berth-node/berth/agent/volume/kind"
 )
 
@@ -152,5 +153,25 @@ func TestTrustBundleOrder(t *testing.T) {
 	large.Spec.TrustBundle = large.Spec.TrustBundle[:maxBundles]
 	if out, err := anchors([]*certificatesv1beta1.ClusterTrustBundle{large}, ""); err != nil || len(out) != 0 {
 		t.Errorf("garbage: %d bytes, %v", len(out), err)
+	}
+}
+
+// TestCertificate wants the key and the chain in the files that the source names, for the pod's eyes alone.
+func TestCertificate(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{RunAsUser: new(int64(7))}, Containers: []corev1.Container{{}}}}
+	source := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{CredentialBundlePath: "bundle", KeyPath: "key", CertificateChainPath: "chain"}}
+	issued := Issued{Certificates: map[int]podcert.Credential{0: {Key: []byte("K"), Chain: []byte("C")}}}
+	files, err := projectedFiles(t, pod, new(object.Store), issued, source)
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	want := map[string]string{"bundle": "KC", "key": "K", "chain": "C"}
+	for _, f := range files {
+		if string(f.Data) != want[f.Path] || f.Mode != 0o600 || f.User == nil || *f.User != 7 {
+			t.Errorf("%+v", f)
+		}
+	}
+	if _, err := projectedFiles(t, pod, new(object.Store), Issued{}, source); err == nil {
+		t.Error("without a certificate the volume is made")
 	}
 }

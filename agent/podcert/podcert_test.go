@@ -1,0 +1,233 @@
+package podcert
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// server has the requests, and a signer that answers as it is told to.
+type server struct {
+	mu    sync.Mutex
+	asked int
+	last  *certificatesv1.PodCertificateRequest
+	sign  func(*certificatesv1.PodCertificateRequest)
+	drops bool // watches end at once
+}
+
+func (s *server) Get(_ context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
+	switch o := into.(type) {
+	case *corev1.ServiceAccount:
+		o.Name, o.UID = key.Name, "uid-of-account"
+	case *corev1.Node:
+		o.Name, o.UID = key.Name, "uid-of-node"
+	case *certificatesv1.PodCertificateRequest:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last.DeepCopyInto(o)
+	default:
+		return errors.New(res.Resource)
+	}
+	return nil
+}
+
+func (s *server) Create(_ context.Context, _ schema.GroupVersionResource, o interface {
+	metav1.Object
+	runtime.Object
+}, into runtime.Object, _ ...string,
+) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	r := o.DeepCopyObject().(*certificatesv1.PodCertificateRequest)
+	r.Name, r.UID = "req-x", types.UID(strings.Repeat("u", s.asked))
+	r.DeepCopyInto(into.(*certificatesv1.PodCertificateRequest))
+	if s.last = r; s.sign != nil {
+		s.sign(r)
+	}
+	return nil
+}
+
+func (s *server) Watch(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drops {
+		return nil, errors.New("away")
+	}
+	w := watch.NewFakeWithChanSize(1, false)
+	w.Modify(s.last.DeepCopy())
+	w.Stop()
+	return w, nil
+}
+
+// issue signs a request for a key.
+func issue(r *certificatesv1.PodCertificateRequest, key any) {
+	csr, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
+	if err != nil {
+		panic(err)
+	}
+	if key == nil {
+		key = csr.PublicKey
+	}
+	signer, _ := newKey("ECDSAP256")
+	now := time.Now()
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now, NotAfter: now.Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, &x509.Certificate{}, key, signer)
+	if err != nil {
+		panic(err)
+	}
+	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }
+	r.Status = certificatesv1.PodCertificateRequestStatus{
+		CertificateChain: "between\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		NotBefore:        at(0), BeginRefreshAt: at(12 * time.Hour), NotAfter: at(24 * time.Hour),
+		Conditions: []metav1.Condition{{Type: "Issued", Status: metav1.ConditionTrue}},
+	}
+}
+
+func podNamed(name string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	p.Spec.ServiceAccountName = "robot"
+	return p
+}
+
+func in(t *testing.T, s *server, fn func(m *Manager, renewed func() int)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		n := 0
+		m := New(Config{Client: s, Node: "here", Renewed: func(types.UID) { mu.Lock(); n++; mu.Unlock() }})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); m.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		fn(m, func() int { mu.Lock(); defer mu.Unlock(); return n })
+	})
+}
+
+var want = &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ECDSAP256", UserAnnotations: map[string]string{"example.com/a": "b"}}
+
+// TestCredential wants a pod to have a key with its certificate, another one when the signer says, and none to be asked
+// for when the pod is gone.
+func TestCredential(t *testing.T) {
+	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
+	in(t, s, func(m *Manager, renewed func() int) {
+		pod := podNamed("p")
+		if _, err := m.Credential(pod, "v", 0, want); !errors.As(err, new(*Waiting)) {
+			t.Fatalf("%v", err)
+		}
+		synctest.Wait()
+		first, err := m.Credential(pod, "v", 0, want)
+		if err != nil || renewed() != 1 {
+			t.Fatalf("%v, told %d times", err, renewed())
+		}
+		if _, err := tls.X509KeyPair(first.Chain, first.Key); err != nil || strings.Contains(string(first.Chain), "between") {
+			t.Errorf("%v in\n%s", err, first.Chain)
+		}
+		spec := s.last.Spec
+		if spec.PodUID != "p" || spec.NodeUID != "uid-of-node" || spec.ServiceAccountUID != "uid-of-account" || spec.UnverifiedUserAnnotations["example.com/a"] != "b" {
+			t.Errorf("asked %+v", spec)
+		}
+		time.Sleep(12 * time.Hour)
+		synctest.Wait()
+		second, err := m.Credential(pod, "v", 0, want)
+		if err != nil || renewed() != 2 || string(second.Key) == string(first.Key) {
+			t.Errorf("%v, told %d times", err, renewed())
+		}
+		m.Forget(pod.UID)
+		time.Sleep(48 * time.Hour)
+		if s.asked != 2 {
+			t.Errorf("asked %d times", s.asked)
+		}
+	})
+}
+
+// TestRefusals wants what is no certificate of the key to be taken for none, and signers not to be asked all the time.
+func TestRefusals(t *testing.T) {
+	deny := func(r *certificatesv1.PodCertificateRequest) {
+		r.Status.Conditions = []metav1.Condition{{Type: "Denied", Status: metav1.ConditionTrue, Reason: "UnsupportedKeyType", Message: "use RSA3072"}}
+	}
+	other, _ := newKey("ED25519")
+	for name, c := range map[string]struct {
+		sign  func(*certificatesv1.PodCertificateRequest)
+		drops bool
+		want  string
+	}{
+		"denied":        {deny, false, "Denied: UnsupportedKeyType: use RSA3072"},
+		"another key":   {func(r *certificatesv1.PodCertificateRequest) { issue(r, other.Public()) }, false, "for another key"},
+		"nothing in it": {func(r *certificatesv1.PodCertificateRequest) { issue(r, nil); r.Status.CertificateChain = "x" }, false, "no certificate"},
+		"100 MB": {func(r *certificatesv1.PodCertificateRequest) {
+			issue(r, nil)
+			r.Status.CertificateChain = strings.Repeat("x", 100<<20)
+		}, false, "104857600 bytes"},
+		"nobody answers":  {nil, false, "nobody has answered"},
+		"nobody is there": {nil, true, "nobody has answered"},
+	} {
+		s := &server{sign: c.sign, drops: c.drops}
+		in(t, s, func(m *Manager, renewed func() int) {
+			pod := podNamed("p")
+			_, _ = m.Credential(pod, "v", 0, want)
+			time.Sleep(signing + time.Second)
+			synctest.Wait()
+			if _, err := m.Credential(pod, "v", 0, want); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if time.Sleep(time.Hour); s.asked > 20 || renewed() != 1 {
+				t.Errorf("%s: asked %d times, told %d times", name, s.asked, renewed())
+			}
+			s.mu.Lock()
+			s.sign, s.drops = func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }, false
+			s.mu.Unlock()
+			time.Sleep(time.Hour)
+			if _, err := m.Credential(pod, "v", 0, want); err != nil {
+				t.Errorf("%s, and then granted: %v", name, err)
+			}
+		})
+	}
+}
+
+// TestRefresh wants nonsense of a signer not to have it be asked all the time.
+func TestRefresh(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }
+	for _, c := range []struct {
+		begin, after *metav1.Time
+		want         time.Duration
+	}{
+		{at(time.Hour), at(10 * time.Hour), time.Hour},
+		{at(9 * time.Hour), at(10 * time.Hour), 8 * time.Hour},
+		{at(-time.Hour), at(10 * time.Hour), soonest},
+		{nil, at(10 * time.Hour), 8 * time.Hour},
+		{at(time.Hour), at(-time.Hour), soonest},
+		{nil, nil, 12 * time.Hour},
+	} {
+		if got := refreshIn(&certificatesv1.PodCertificateRequestStatus{BeginRefreshAt: c.begin, NotAfter: c.after}, now); got != c.want {
+			t.Errorf("%v, %v: %s, want %s", c.begin, c.after, got, c.want)
+		}
+	}
+	for _, kind := range []string{"RSA3072", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"} {
+		if key, err := newKey(kind); err != nil || key.(crypto.Signer).Public() == nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	if _, err := newKey("DSA"); err == nil {
+		t.Error("a key of a type that nobody knows")
+	}
+}
