@@ -130,6 +130,13 @@ func TestDeletedNode(t *testing.T) {
 	s, m := newServer(), &machine{facts: testFacts()}
 	n, _ := run(t, s, m, nil)
 	s.until(t, "the node is ready", func() bool { return isReady(s) })
+	var gone atomic.Int32
+	end := n.Subscribe(func(now *corev1.Node) {
+		if now == nil {
+			gone.Add(1)
+		}
+	})
+	defer end()
 	for range 3 {
 		before := n.UID()
 		s.change(nil)
@@ -138,6 +145,33 @@ func TestDeletedNode(t *testing.T) {
 			uid := n.UID()
 			return isReady(s) && uid != "" && uid != before && l.OwnerReferences[0].UID == uid && c.OwnerReferences[0].UID == uid
 		})
+	}
+	if gone.Load() != 3 {
+		t.Errorf("who listens has heard of %d ends", gone.Load())
+	}
+}
+
+// TestSilentRuntime has a runtime not answer for a while: at first nobody makes anything of it, and one that has never
+// answered is not ready.
+func TestSilentRuntime(t *testing.T) {
+	s, m := newServer(), &machine{facts: testFacts(), err: errors.New("it is starting")}
+	n, _ := run(t, s, m, nil)
+	s.until(t, "the node is registered", func() bool { return get[*corev1.Node](s, "nodes") != nil })
+	is := get[*corev1.Node](s, "nodes")
+	if c := is.Status.Conditions[3]; c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, messageUnknown) {
+		t.Errorf("%+v", c)
+	}
+	m.set(func(m *machine) { m.err = nil })
+	s.until(t, "the node is ready with nobody telling", func() bool { return isReady(s) })
+	m.set(func(m *machine) { m.err, m.facts.Addresses = errors.New("it is restarted"), []string{"192.0.2.50"} })
+	n.Changed()
+	s.until(t, "a change is written", func() bool { return get[*corev1.Node](s, "nodes").Status.Addresses[0].Address == "192.0.2.50" })
+	if !isReady(s) {
+		t.Error("a runtime that is restarted has the node be not ready at once")
+	}
+	g := gatherer{sources: m.sources(), answered: time.Now().Add(-downFrom)}
+	if f, err := g.facts(t.Context(), false); err == nil || f.Runtime.Down != messageDown {
+		t.Errorf("after %s: %q, %v", downFrom, f.Runtime.Down, err)
 	}
 }
 

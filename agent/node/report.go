@@ -30,7 +30,7 @@ const (
 type reports struct {
 	pause   pause
 	trouble trouble
-	runtime trouble
+	silent  bool // the runtime does not say how it is
 
 	uid     types.UID // of the Node that was written; "": none was
 	due     time.Time // when it is written though nothing has changed
@@ -44,7 +44,6 @@ func newReports(log *slog.Logger) reports {
 	return reports{
 		pause:   pause{least: 100 * time.Millisecond, most: 10 * time.Second},
 		trouble: trouble{log: log, what: "write the Node"},
-		runtime: trouble{log: log},
 	}
 }
 
@@ -248,13 +247,12 @@ func (n *Node) tellMachine(f *Facts, before *corev1.Node) {
 
 // tellRuntime tells once that the runtime does not answer, and once that it does.
 func (n *Node) tellRuntime(failing error) {
-	r := &n.reports.runtime
+	r := &n.reports
 	switch {
-	case failing != nil && r.kind == "":
-		r.kind = failing.Error()
+	case failing != nil && !r.silent:
 		n.log.Warn("runtime does not say how it is", "error", failing)
-	case failing == nil && r.kind != "":
-		r.kind = ""
+	case failing == nil && r.silent:
 		n.log.Info("runtime says how it is again")
 	}
+	r.silent = failing != nil
 }

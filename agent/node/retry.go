@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,28 +48,28 @@ func sleep(ctx context.Context, d time.Duration, bell <-chan struct{}) bool {
 	return true
 }
 
-// trouble tells of what fails once, and once that it does no more.
+// trouble tells of what fails once in each way, and once that it does no more.
 type trouble struct {
 	log  *slog.Logger
 	what string
-	kind string // of the failure that was told; "": none
+	told []string // the ways in which it has failed since it did
 }
 
 func (t *trouble) failed(err error) {
-	kind := string(apierrors.ReasonForError(err))
-	if kind == "" {
-		kind = "unreachable"
+	way := string(apierrors.ReasonForError(err))
+	if way == "" {
+		way = "unreachable"
 	}
-	if kind == t.kind {
+	if slices.Contains(t.told, way) {
 		return
 	}
-	t.kind = kind
+	t.told = append(t.told, way)
 	t.log.Warn("API server does not do what this node asks for, and is asked again", "what", t.what, "error", err)
 }
 
 func (t *trouble) done() {
-	if t.kind != "" {
+	if len(t.told) > 0 {
 		t.log.Info("API server does what this node asks for again", "what", t.what)
 	}
-	t.kind = ""
+	t.told = nil
 }
