@@ -47,6 +47,10 @@ func hostile(t *testing.T, pods, maps http.HandlerFunc, change func(*Config)) *c
 			pods(w, r)
 			return
 		}
+		if r.URL.Query().Get("watch") == "" {
+			http.NotFound(w, r)
+			return
+		}
 		maps(w, r)
 	}))
 	t.Cleanup(server.Close)

@@ -26,6 +26,7 @@ type entry struct {
 	object   object.Object                // nil: none
 	all      map[object.Ref]object.Object // of a kind as a whole
 
+	ctx  context.Context // while pods refer to it
 	stop context.CancelFunc
 	anew func() // has it be asked for again, from the beginning
 }
@@ -51,7 +52,7 @@ func (os *objects) use(ref object.Ref) *entry {
 	os.entries[ref] = e
 	os.fill(e)
 	ctx, cancel := context.WithCancel(os.s.ctx)
-	e.stop = cancel
+	e.ctx, e.stop = ctx, cancel
 	k := kindOf(ref.Kind)
 	switch {
 	case k.resource.Resource == "":
@@ -130,7 +131,11 @@ func (o objectSink) All(objects []follow.Object) {
 		if o.e.object != nil && !here[o.e.ref] {
 			o.of.gone(o.e, o.e.ref)
 		}
-		o.of.settle(o.e)
+		if o.e.ref.Name == "" || o.e.object != nil || o.e.answered {
+			o.of.settle(o.e)
+			return
+		}
+		o.of.confirm(o.e)
 	})
 }
 
@@ -216,6 +221,21 @@ func (os *objects) gone(e *entry, ref object.Ref) {
 	if e.answered {
 		os.lead(e)
 	}
+}
+
+// confirm asks for an object that the server does not remember: it may not have heard yet of one that was made together
+// with the pod. The store has the last word.
+func (os *objects) confirm(e *entry) {
+	r := newReader(os, e, kindOf(e.ref.Kind))
+	os.s.wait.Go(func() {
+		o, err := r.read(e.ctx)
+		objectSink{os, e}.do(func() {
+			if err == nil && e.object == nil {
+				os.seen(e, e.ref, o)
+			}
+			os.settle(e)
+		})
+	})
 }
 
 // settle notes that the server has said what there is of an entry.

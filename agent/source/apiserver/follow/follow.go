@@ -50,7 +50,9 @@ type Target struct {
 	// Sure has everything asked for again when the server was away. Else only what has happened meanwhile is, which a
 	// server that came back with an older history would not tell.
 	Sure bool
-	// Early has the sink told of what there is as it comes, once, before it is known that it is all.
+	// Early has the sink told of what there is as it comes, once, before it is known that it is all, and as the server
+	// remembers it: a server that first asks its store whether that is the latest takes 100 ms. What is newer follows,
+	// but that there is nothing is not certain then.
 	Early bool
 }
 

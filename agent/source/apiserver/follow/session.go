@@ -43,6 +43,9 @@ func (f *Follower) options(life time.Duration) metav1.ListOptions {
 		// With no version the server tells what there is now, not what it has remembered.
 		yes := true
 		opts.ResourceVersion = ""
+		if f.cfg.Target.Early && f.version == "" {
+			opts.ResourceVersion = "0"
+		}
 		opts.SendInitialEvents, opts.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
 	}
 	return opts
