@@ -20,13 +20,7 @@ func TestNodeSourceMany(t *testing.T) {
 	const many = 1000
 	p := start(t, t.TempDir())
 	ctx := t.Context()
-	until(t, "the namespace is there", func() error {
-		_, err := p.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		return err
-	})
+	p.namespace(t)
 	p.objects(t, 0, 0)
 	atOnce(many, func(i int) {
 		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i), Namespace: ns}, Data: map[string][]byte{"k": []byte("v")}}

@@ -30,6 +30,7 @@ import (
 	"github.com/berth-node/berth/agent/desired"
 	have "github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/source/apiserver"
+	"github.com/berth-node/berth/agent/source/apiserver/kept"
 	"github.com/berth-node/berth/control/pki"
 )
 
@@ -89,9 +90,19 @@ type wanted struct {
 // follow runs the origin of a node's pods until the test ends.
 func (p *plane) follow(t *testing.T, node string) *wanted {
 	t.Helper()
-	w := &wanted{pods: map[string]*corev1.Pod{}, objects: map[have.Ref]have.Object{}}
+	w, stop := follow(t, p.nodeClient(t, node), node, nil)
+	t.Cleanup(stop)
+	w.wait(t, "all is known", func() bool { return w.synced })
+	return w
+}
+
+// follow runs the origin of a node's pods until it is stopped.
+func follow(t *testing.T, client *cluster.Client, node string, keep apiserver.Keeper) (w *wanted, stop func()) {
+	w = &wanted{pods: map[string]*corev1.Pod{}, objects: map[have.Ref]have.Object{}}
 	w.cond = sync.NewCond(&w.mu)
-	s := apiserver.New(apiserver.Config{Client: p.nodeClient(t, node), NodeName: node, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s := apiserver.New(apiserver.Config{
+		Client: client, NodeName: node, Keep: keep, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	out := make(chan desired.Update)
 	var wait sync.WaitGroup
@@ -106,9 +117,7 @@ func (p *plane) follow(t *testing.T, node string) *wanted {
 			w.take(t, u)
 		}
 	})
-	t.Cleanup(func() { cancel(); wait.Wait() })
-	w.wait(t, "all is known", func() bool { return w.synced })
-	return w
+	return w, func() { cancel(); wait.Wait() }
 }
 
 func (w *wanted) take(t *testing.T, u desired.Update) {
@@ -180,13 +189,7 @@ func TestNodeSource(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, dir)
 	ctx := t.Context()
-	until(t, "the namespace is there", func() error {
-		_, err := p.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		return err
-	})
+	p.namespace(t)
 	for i := range nodeObjects {
 		p.objects(t, i, 0)
 	}
@@ -223,6 +226,52 @@ func TestNodeSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wait(t, "all is forgotten", func() bool { return len(w.pods)+len(w.objects) == 0 })
+}
+
+// TestNodeOffline has a node start without its control plane.
+func TestNodeOffline(t *testing.T) {
+	dir, offline := t.TempDir(), t.TempDir()
+	p := start(t, dir)
+	p.namespace(t)
+	p.objects(t, 0, 1)
+	p.create(t, boundPod("node1", "stays", 0, 0))
+	p.create(t, boundPod("node1", "goes", 0, 0))
+	client, port := p.nodeClient(t, "node1"), p.port(t)
+	run := func() (*wanted, func()) {
+		keep, err := kept.Open(kept.Config{Dir: offline, Node: "node1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return follow(t, client, "node1", keep)
+	}
+	w, stop := run()
+	w.wait(t, "all is known", func() bool { return w.synced && len(w.pods) == 2 })
+	stop()
+	zero := int64(0)
+	if err := p.client.CoreV1().Pods(ns).Delete(t.Context(), "goes", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
+		t.Fatal(err)
+	}
+	p.objects(t, 0, 2)
+	p.kill()
+	w, stop = run()
+	defer stop()
+	w.wait(t, "the pods that were kept", func() bool { return len(w.pods) == 2 && !w.synced })
+	p = startAt(t, dir, port)
+	w.wait(t, "the server's word counts", func() bool { return w.synced && len(w.pods) == 1 && w.pods["stays"] != nil })
+	p.agree(t, w, "node1")
+}
+
+// namespace waits until pods can be made.
+func (p *plane) namespace(t *testing.T) {
+	t.Helper()
+	until(t, "the namespace is there", func() error {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		_, err := p.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 func (p *plane) create(t *testing.T, pod *corev1.Pod) {
