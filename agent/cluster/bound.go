@@ -34,8 +34,8 @@ type bounded struct{ http.RoundTripper }
 // RoundTrip implements [http.RoundTripper].
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isWatch(r) {
-		// A server compresses a watch that begins with what there is, and what decompresses it takes 44 KB for as long as
-		// the watch lasts: a node has hundreds.
+		// A server compresses a watch that begins with what there is, and what decompresses it takes 44 KB for as long
+		// as the watch lasts: a node has hundreds.
 		r = r.Clone(r.Context())
 		r.Header.Set("Accept-Encoding", "identity")
 	}

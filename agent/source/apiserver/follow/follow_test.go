@@ -58,6 +58,7 @@ type heard struct{ log []string }
 func (h *heard) All(objects []Object) {
 	h.log = append(h.log, fmt.Sprintf("all %d", len(objects)))
 }
+
 func (h *heard) Changed(o Object) { h.log = append(h.log, "+"+o.GetName()+" "+o.GetResourceVersion()) }
 func (h *heard) Removed(o Object) { h.log = append(h.log, "-"+o.GetName()) }
 func (h *heard) Failed(err error) { h.log = append(h.log, fmt.Sprint("failed ", err)) }
