@@ -68,7 +68,7 @@ func TestKeptPods(t *testing.T) {
 	c.order("-again", "+again u6")
 	c.wait("the object is the server's", func() bool {
 		m, ok := c.objects[cm("a")].(*corev1.ConfigMap)
-		return ok && m.Data["k"] == "2" && c.objects[object.RefTo(object.Service, "default", "s")] == nil
+		return ok && m.Data["k"] == "2" && c.objects[object.RefTo(object.Service, "default", "s")] != nil
 	})
 	c.waitPod("goes", "")
 	if c.listed != 1 || len(c.seen) != 4 {

@@ -30,9 +30,8 @@ func (os *objects) needs(pod *corev1.Pod) map[object.Ref]bool {
 	if desired.Trusts(pod) {
 		out[object.Ref{Kind: object.ClusterTrustBundle}] = true
 	}
-	if links := pod.Spec.EnableServiceLinks; links == nil || *links {
-		out[object.Ref{Kind: object.Service}] = true
-	}
+	// The Service of the API server itself is for pods that want no others (enableServiceLinks), too.
+	out[object.Ref{Kind: object.Service}] = true
 	return out
 }
 

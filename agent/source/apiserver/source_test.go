@@ -482,22 +482,19 @@ func TestVolumes(t *testing.T) {
 func TestServices(t *testing.T) {
 	f := newFake()
 	f.put("services", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "s", UID: "s", Labels: map[string]string{"a": "b"}}})
-	f.put("pods", podOn("node1", "p", "u1", nil))
 	c := consume(t, f, nil)
 	c.waitSynced()
 	svc := object.RefTo(object.Service, "x", "s")
 	if c.objects[svc] != nil {
 		t.Error("services are followed for nobody")
 	}
-	f.put("pods", podOn("node1", "q", "u2", func(p *corev1.Pod) { p.Spec.EnableServiceLinks = nil }))
+	f.put("pods", podOn("node1", "q", "u2", nil)) // without links: it is told of the API server's own Service
 	c.waitPod("q", "u2")
 	if o := c.objects[svc]; o == nil || len(o.GetLabels()) > 0 {
 		t.Errorf("%v", o)
 	}
 	c.order(`+service "x/s"`, "all Service", "+q u2")
-	f.put("pods", podOn("node1", "q", "u2", func(p *corev1.Pod) {
-		p.Spec.EnableServiceLinks, p.Status.Phase = nil, corev1.PodFailed
-	}))
+	f.put("pods", podOn("node1", "q", "u2", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }))
 	c.wait("forgotten", func() bool { return c.objects[svc] == nil })
 }
 
