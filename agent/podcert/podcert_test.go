@@ -32,6 +32,12 @@ type server struct {
 	drops bool // watches end at once
 }
 
+func (s *server) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 func (s *server) Get(_ context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
 	switch o := into.(type) {
 	case *corev1.ServiceAccount:
@@ -140,7 +146,9 @@ func TestCredential(t *testing.T) {
 		if _, err := tls.X509KeyPair(first.Chain, first.Key); err != nil || strings.Contains(string(first.Chain), "between") {
 			t.Errorf("%v in\n%s", err, first.Chain)
 		}
+		s.mu.Lock()
 		spec := s.last.Spec
+		s.mu.Unlock()
 		if spec.PodUID != "p" || spec.NodeUID != "uid-of-node" || spec.ServiceAccountUID != "uid-of-account" || spec.UnverifiedUserAnnotations["example.com/a"] != "b" {
 			t.Errorf("asked %+v", spec)
 		}
@@ -152,8 +160,8 @@ func TestCredential(t *testing.T) {
 		}
 		m.Forget(pod.UID)
 		time.Sleep(48 * time.Hour)
-		if s.asked != 2 {
-			t.Errorf("asked %d times", s.asked)
+		if s.count() != 2 {
+			t.Errorf("asked %d times", s.count())
 		}
 	})
 }
@@ -188,13 +196,14 @@ func TestRefusals(t *testing.T) {
 			if _, err := m.Credential(pod, "v", 0, want); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if time.Sleep(time.Hour); s.asked > 20 || renewed() != 1 {
-				t.Errorf("%s: asked %d times, told %d times", name, s.asked, renewed())
+			if time.Sleep(time.Hour); s.count() > 20 || renewed() != 1 {
+				t.Errorf("%s: asked %d times, told %d times", name, s.count(), renewed())
 			}
 			s.mu.Lock()
 			s.sign, s.drops = func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }, false
 			s.mu.Unlock()
 			time.Sleep(time.Hour)
+			synctest.Wait()
 			if _, err := m.Credential(pod, "v", 0, want); err != nil {
 				t.Errorf("%s, and then granted: %v", name, err)
 			}
