@@ -458,10 +458,44 @@ func testStatusWrites(t *testing.T, p *plane, n *nodeAgent) {
 	n.statuses.Put(build(first, nil, true, runtimeapi.ContainerState_CONTAINER_EXITED, true))
 	n.statuses.Delete(first)
 	n.run(second)
-	if has := running("b"); has.UID != second.UID || !isReady(has) {
+	has = running("b")
+	if has.UID != second.UID || !isReady(has) {
 		t.Errorf("the second is %+v", has)
 	}
 	until(t, "all is written", func() error { return n.idle() })
+	testUnaware(t, n, first)
+	if now := running("b"); now.ResourceVersion != has.ResourceVersion {
+		t.Errorf("the second became %+v", now)
+	}
+	n.client.take("b")
+}
+
+// testUnaware has somebody speak of a pod that there is another of by now, and who does not know of it.
+func testUnaware(t *testing.T, n *nodeAgent, first *corev1.Pod) {
+	ctx, cancel := context.WithCancel(t.Context())
+	unaware := statusapi.New(statusapi.Config{Client: n.client, Node: n.name})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		unaware.Run(ctx)
+	}()
+	n.client.take("b")
+	unaware.Seen(first)
+	unaware.Put(build(first, nil, true, runtimeapi.ContainerState_CONTAINER_EXITED, true))
+	gone := first.DeepCopy()
+	gone.DeletionTimestamp = new(metav1.Now())
+	unaware.Delete(gone)
+	until(t, "it is given up", func() error {
+		if c := unaware.Pending(); c > 0 {
+			return fmt.Errorf("%d wait", c)
+		}
+		return nil
+	})
+	cancel()
+	<-done
+	if w := n.client.take("b"); !slices.Equal(w, []string{"patch"}) {
+		t.Errorf("of the one before were tried: %q", w)
+	}
 }
 
 func (n *nodeAgent) idle() error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +141,12 @@ func begin(t *testing.T, with func(*Config)) (*event.Recorder, *Sink, *server) {
 	return event.NewRecorder("node", sink), sink, s
 }
 
+// pass has time go by, and what is due then be done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func pod(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), ResourceVersion: "7"},
@@ -152,7 +159,7 @@ func TestEvents(t *testing.T) {
 		r, sink, s := begin(t, nil)
 		for range 3 {
 			r.Container(pod("a"), "main", corev1.EventTypeWarning, "BackOff", "again")
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
 		r.Node(corev1.EventTypeNormal, "Starting", "it starts")
 		r.Annotated(pod("a"), map[string]string{"k": "v"}, corev1.EventTypeNormal, "Noted", "so")
@@ -191,14 +198,14 @@ func TestSpam(t *testing.T) {
 		r, sink, s := begin(t, nil)
 		for i := range 100 {
 			r.Event(pod("a"), corev1.EventTypeWarning, "Failed", "error %d", i)
-			time.Sleep(time.Nanosecond) // in which the clock goes on, as one that is none of a test does
+			pass(time.Nanosecond) // in which the clock goes on, as one that is none of a test does
 		}
 		r.Event(pod("b"), corev1.EventTypeWarning, "Failed", "error")
 		synctest.Wait()
 		if has := s.list(); len(has) != 11 || sink.Counts().Spam != 75 {
 			t.Errorf("%d events, %+v", len(has), sink.Counts())
 		}
-		time.Sleep(5*time.Minute + time.Second)
+		pass(5*time.Minute + time.Second)
 		r.Event(pod("a"), corev1.EventTypeWarning, "Other", "words")
 		synctest.Wait()
 		if s.list()["Other words"] == nil {
@@ -219,7 +226,7 @@ func TestAway(t *testing.T) {
 				r.Event(pod(fmt.Sprint("p", i)), corev1.EventTypeNormal, "Pulled", "image")
 			}
 		}
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if n := sink.Pending(); n != 20 || s.calls > 800 {
 			t.Errorf("%d wait after %d calls", n, s.calls)
 		}
@@ -227,9 +234,9 @@ func TestAway(t *testing.T) {
 		s.set(nil)
 		began := time.Now()
 		for sink.Pending() > 0 {
-			time.Sleep(10 * time.Millisecond)
+			pass(10 * time.Millisecond)
 		}
-		time.Sleep(time.Second) // of the one that is taken, and waits for its turn
+		pass(time.Second) // of the one that is taken, and waits for its turn
 		if took := time.Since(began); took < time.Second || took > 20*time.Second || s.calls != 21 || len(s.events) != 21 {
 			t.Errorf("%d events with %d calls within %s", len(s.events), s.calls, took)
 		}
@@ -248,41 +255,42 @@ func TestAway(t *testing.T) {
 func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, sink, s := begin(t, nil)
-		first := true
+		var first atomic.Bool
 		s.set(func(context.Context) error {
-			if first {
-				first = false
+			if first.CompareAndSwap(false, true) {
 				return apierrors.NewForbidden(corev1.Resource("events"), "x", errors.New("no"))
 			}
 			return nil
 		})
 		r.Event(pod("refused"), corev1.EventTypeNormal, "One", "")
 		synctest.Wait()
+		s.mu.Lock()
 		s.lose = func() error {
 			s.lose = nil
 			return errors.New("connection reset")
 		}
+		s.mu.Unlock()
 		r.Event(pod("lost"), corev1.EventTypeNormal, "Two", "")
-		time.Sleep(time.Minute)
-		busy := 0
+		pass(time.Minute)
+		var busy atomic.Int64
 		s.set(func(context.Context) error {
-			if busy++; busy == 1 {
+			if busy.Add(1) == 1 {
 				return apierrors.NewTooManyRequests("busy", 30)
 			}
 			return nil
 		})
 		r.Event(pod("later"), corev1.EventTypeNormal, "Three", "")
-		time.Sleep(29 * time.Second)
-		if busy != 1 {
-			t.Errorf("%d tries before the time that the server asked for", busy)
+		pass(29 * time.Second)
+		if n := busy.Load(); n != 1 {
+			t.Errorf("%d tries before the time that the server asked for", n)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		s.set(func(context.Context) error { return apierrors.NewInternalError(errors.New("cannot store it")) })
 		r.Event(pod("never"), corev1.EventTypeNormal, "Four", "")
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		s.set(nil)
 		r.Event(pod("last"), corev1.EventTypeNormal, "Five", "")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		has := s.list()
 		if len(has) != 3 || has["Two "] == nil || has["Three "] == nil || has["Five "] == nil {
 			t.Errorf("the server has %v", has)
@@ -302,9 +310,9 @@ func TestFrozen(t *testing.T) {
 			return ctx.Err()
 		})
 		r.Event(pod("a"), corev1.EventTypeNormal, "One", "")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		s.set(nil)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if has := s.list(); len(has) != 1 {
 			t.Errorf("the server has %v", has)
 		}

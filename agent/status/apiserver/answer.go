@@ -21,6 +21,7 @@ func (w *Writer) took(e *entry, a *act, got *corev1.Pod) {
 	case patch:
 		e.learn(seenOf(got))
 		e.residual = a.residual(got)
+		e.repeated(a.version)
 		if e.version == a.version {
 			e.moved = nil
 		}
@@ -39,6 +40,17 @@ func (w *Writer) took(e *entry, a *act, got *corev1.Pod) {
 		e.learn(seenOf(got))
 	case nothing, waits, read:
 	}
+}
+
+// repeated takes that a version was sent. One that has to be sent again and again is undone by somebody each time, who
+// is not to be fought with at full speed.
+func (e *entry) repeated(version int) {
+	if version != e.sent {
+		e.sent, e.repeats = version, 0
+		return
+	}
+	e.repeats++
+	e.trouble.until = time.Now().Add(delay(e.repeats, quiet, mostDelay))
 }
 
 // looked takes what the server has, whatever it was thought to have: it may have gone back to an older state.

@@ -209,8 +209,21 @@ func (l *life) end() {
 	l.w.Delete(gone)
 }
 
-// TestByChance has lives go on behind a bad line. In the end the server has what the node has said last, and at no time
-// has it had anything that goes backwards.
+// resume is what a new agent says of the pod: what it finds, and that nothing is there of one that is being deleted.
+func (l *life) resume(w *Writer) {
+	l.w = w
+	switch {
+	case !l.deleted && l.last != nil:
+		w.Put(l.last)
+	case l.deleted && desired.OriginOf(l.pod) == desired.API && l.s.get(keyOf(l.pod)) != nil:
+		gone := l.pod.DeepCopy()
+		gone.DeletionTimestamp = new(metav1.Now())
+		w.Delete(gone)
+	}
+}
+
+// TestByChance has lives go on behind a bad line, and agents be killed. In the end the server has what the node has
+// said last, and at no time has it had anything that goes backwards.
 func TestByChance(t *testing.T) {
 	seed := rand.Uint64()
 	for i := range 150 {
@@ -223,7 +236,8 @@ func TestByChance(t *testing.T) {
 func byChance(t *testing.T, r *rand.Rand) {
 	s := newServer(t)
 	l := &line{server: s, rand: rand.New(rand.NewPCG(r.Uint64(), 0)), bad: true}
-	w := begin(t, s, func(c *Config) { c.Client, c.Timeout, c.Parallel, c.Log = l, 2*time.Second, 4, nil })
+	settings := func(c *Config) { c.Client, c.Timeout, c.Parallel, c.Log = l, 2*time.Second, 4, nil }
+	w, kill := beginUntil(t, s, settings)
 	watch := watching(t, s, w, l)
 	var lives []*life
 	for n := range 6 {
@@ -239,7 +253,15 @@ func byChance(t *testing.T, r *rand.Rand) {
 		lives = append(lives, &life{t: t, rand: r, w: w, s: s, pod: pod, phase: corev1.PodPending, moved: time.Now()})
 	}
 	watch.listed()
-	for range 60 {
+	for n := range 60 {
+		if n%20 == 19 {
+			kill()
+			w, kill = beginUntil(t, s, settings)
+			for _, one := range lives {
+				one.resume(w)
+			}
+			watch.restart(s, w)
+		}
 		lives[r.IntN(len(lives))].step()
 		time.Sleep(time.Duration(r.IntN(400)) * time.Millisecond)
 	}
@@ -263,6 +285,7 @@ func byChance(t *testing.T, r *rand.Rand) {
 	for _, one := range lives {
 		one.check()
 	}
+	kill()
 	forwards(t, s.history)
 }
 
@@ -325,8 +348,7 @@ type watcher struct {
 
 func watching(t *testing.T, s *server, w *Writer, l *line) *watcher {
 	v := &watcher{w: w, queue: make(chan func(), 10000)}
-	told := tell(w)
-	s.told = func(p *corev1.Pod, gone bool) { v.queue <- func() { told(p, gone) } }
+	s.told = v.tell
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -343,7 +365,24 @@ func watching(t *testing.T, s *server, w *Writer, l *line) *watcher {
 }
 
 // listed tells that all was told, and that there are no other static pods.
+func (v *watcher) tell(p *corev1.Pod, gone bool) { v.queue <- func() { tell(v.w)(p, gone) } }
+
+// restart has another Writer listen, which is told of all there is.
+func (v *watcher) restart(s *server, w *Writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = v.tell
+	v.queue <- func() { v.w = w }
+	for _, p := range s.pods {
+		v.tell(p, false)
+	}
+	v.queue <- w.Listed
+	v.queue <- w.Settled
+}
+
 func (v *watcher) listed() {
-	v.queue <- v.w.Listed
-	v.queue <- v.w.Settled
+	v.queue <- func() {
+		v.w.Listed()
+		v.w.Settled()
+	}
 }

@@ -48,6 +48,8 @@ type entry struct {
 	doubt    bool  // it has to be asked
 	removed  types.UID
 	residual string // what is left to say after all was said: the server does not take it
+	sent     int    // the version that it was told last
+	repeats  int    // how often it was told that again
 
 	busy    bool
 	due     time.Time
@@ -79,12 +81,15 @@ func (e *entry) put(pod *corev1.Pod, now time.Time) {
 	if e.since.IsZero() {
 		e.since = now
 	}
+	if e.repeats > 0 && e.trouble.failures == 0 {
+		e.repeats, e.trouble.until = 0, time.Time{}
+	}
 	e.trouble.retry()
 }
 
 // learn takes what the server has, unless it is older than what is known.
 func (e *entry) learn(has *seen) bool {
-	if e.has != nil && !newer(has.version, e.has.version) {
+	if e.has != nil && !e.doubt && !newer(has.version, e.has.version) {
 		return false
 	}
 	if !e.static && e.absent {
@@ -108,7 +113,7 @@ func (e *entry) lose() {
 }
 
 func (e *entry) reset() {
-	e.has, e.absent, e.doubt, e.residual, e.removed = nil, false, false, "", ""
+	e.absent, e.doubt, e.residual, e.removed = false, true, "", ""
 	e.trouble = trouble{}
 }
 

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +17,9 @@ import (
 func TestMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		uid := types.UID("")
-		w := begin(t, s, func(c *Config) { c.NodeUID = func() types.UID { return uid } })
+		var uid atomic.Value
+		uid.Store(types.UID(""))
+		w := begin(t, s, func(c *Config) { c.NodeUID = func() types.UID { return uid.Load().(types.UID) } })
 		pod := staticPod("a", "one")
 		pod.Spec.Priority = new(int32(7))
 		w.Put(as(pod, corev1.PodRunning, true))
@@ -25,7 +27,7 @@ func TestMirror(t *testing.T) {
 		w.Listed()
 		time.Sleep(time.Minute)
 		want(t, s)
-		uid = "node-uid"
+		uid.Store(types.UID("node-uid"))
 		w.Registered()
 		settle(t, w)
 		want(t, s, "create a", "patch a")
@@ -84,7 +86,7 @@ func TestMirrorsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		w := begin(t, s, nil)
-		for _, name := range []string{"stays", "goes"} {
+		for _, name := range []string{"stays", "late", "goes"} {
 			s.add(mirrorOf(as(staticPod(name, name), corev1.PodRunning, true), "node", "node-uid"))
 		}
 		w.Listed()
@@ -94,8 +96,11 @@ func TestMirrorsLeft(t *testing.T) {
 		w.Settled()
 		settle(t, w)
 		time.Sleep(time.Second)
+		want(t, s, "patch stays")
+		w.Put(as(staticPod("late", "late"), corev1.PodRunning, true)) // its runtime was slow to answer
+		time.Sleep(time.Minute)
 		got := slices.Sorted(slices.Values(s.writes()))
-		if !slices.Equal(got, []string{"delete goes", "patch stays"}) {
+		if !slices.Equal(got, []string{"delete goes", "patch late", "patch stays"}) {
 			t.Errorf("calls %q", got)
 		}
 	})

@@ -38,6 +38,9 @@ const (
 	quietEnding = time.Second
 )
 
+// leftFor is for how long a mirror pod stays of which no static pod is put, when all of them are known.
+const leftFor = 10 * time.Second
+
 // act is what is done next.
 type act struct {
 	verb    verb
@@ -61,6 +64,9 @@ func (w *Writer) next(e *entry, now time.Time) (act, time.Time) {
 	}
 	if a.verb == create {
 		a.pod = mirrorOf(e.want, w.cfg.Node, w.cfg.NodeUID())
+	}
+	if a.verb == remove && e.want == nil && !e.gone {
+		return a, w.settled.Add(leftFor)
 	}
 	if a.verb != patch {
 		return a, now
@@ -122,7 +128,7 @@ func (w *Writer) mirrorVerb(e *entry) verb {
 		return nothing
 	case !w.listed:
 		return waits
-	case e.want == nil && !e.gone && !w.settled:
+	case e.want == nil && !e.gone && w.settled.IsZero():
 		return nothing // it may be put yet
 	case e.has != nil && (e.want == nil || e.stale()):
 		if e.removed == e.has.uid {

@@ -74,9 +74,9 @@ type Writer struct {
 	mirrors map[types.NamespacedName]*entry // static pods, or what an earlier agent has left of them
 	dirty   map[*entry]struct{}             // where something may be to be done
 	pace    pace
-	listed  bool // all pods that the server has were told
-	settled bool // all static pods were put
-	resets  int  // how often the server has gone back
+	listed  bool      // all pods that the server has were told
+	settled time.Time // when all static pods were known; zero: they are not yet
+	resets  int       // how often the server has gone back
 }
 
 // New returns a Writer that sends nothing before [Writer.Run].
@@ -126,6 +126,7 @@ func (w *Writer) Delete(pod *corev1.Pod) {
 		return // another static pod has the name, and the mirror, by now
 	}
 	e.gone, e.ending = true, e.ending || pod.DeletionTimestamp != nil
+	e.version++ // its last status may be another one
 	if e.static {
 		e.want = nil
 	}
@@ -164,9 +165,12 @@ func (w *Writer) mirror(key types.NamespacedName) *entry {
 	return e
 }
 
-// Seen takes a pod, no mirror, that the server has. Of several versions of it, which may come in any order, the latest
-// counts.
+// Seen takes a pod that the server has. Of several versions of it, which may come in any order, the latest counts. A
+// mirror pod is for [Writer.Mirror].
 func (w *Writer) Seen(pod *corev1.Pod) {
+	if desired.IsMirror(pod) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := w.pod(keyOf(pod), pod.UID)
@@ -219,11 +223,12 @@ func (w *Writer) Listed() {
 	w.answers()
 }
 
-// Settled takes that all static pods that there are have been put: mirror pods of others go.
+// Settled takes that all static pods that there are are known: mirror pods of others go, a while after it, since a pod
+// that is known has no status before the runtime was asked for it.
 func (w *Writer) Settled() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.settled = true
+	w.settled = time.Now()
 	w.touchAll()
 }
 
@@ -237,12 +242,11 @@ func (w *Writer) Registered() {
 	}
 }
 
-// Reset forgets what the server was known to have, because it has gone back to an older state of its own, where
-// versions begin anew. All is told again after it, and [Writer.Listed] at the end.
+// Reset takes that the server has gone back to an older state of its own, where versions begin anew: of each pod it is
+// asked what it has.
 func (w *Writer) Reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listed = false
 	w.resets++
 	for _, e := range w.pods {
 		e.reset()
@@ -250,6 +254,7 @@ func (w *Writer) Reset() {
 	for _, e := range w.mirrors {
 		e.reset()
 	}
+	w.touchAll()
 }
 
 // Pending is of how many pods the server does not have yet what the node says of them.

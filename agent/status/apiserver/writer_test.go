@@ -24,23 +24,32 @@ var _ status.Sink = (*Writer)(nil)
 // begin runs a Writer on a server whose watch tells it all at once.
 func begin(t *testing.T, s *server, with func(*Config)) *Writer {
 	t.Helper()
+	w, kill := beginUntil(t, s, with)
+	t.Cleanup(kill)
+	return w
+}
+
+// beginUntil is begin until what it returns is called.
+func beginUntil(t *testing.T, s *server, with func(*Config)) (*Writer, func()) {
+	t.Helper()
 	c := Config{Client: s, Node: "node", NodeUID: func() types.UID { return "node-uid" }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if with != nil {
 		with(&c)
 	}
 	w := New(c)
+	s.mu.Lock()
 	s.told = tell(w)
+	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		w.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	return w, func() {
 		cancel()
 		<-done
-	})
-	return w
+	}
 }
 
 // tell is a watch, which would come later.
@@ -359,6 +368,32 @@ func TestNotTaken(t *testing.T) {
 	})
 }
 
+// Who undoes what the node says is told again, less often each time, and what is new is not held up by that.
+func TestUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := begin(t, s, nil)
+		w.Listed()
+		pod := s.add(apiPod("a"))
+		w.Put(as(pod, corev1.PodRunning, true))
+		for range 6000 {
+			synctest.Wait()
+			if has := s.get(keyOf(pod)); has.Status.HostIP == "" && len(has.Status.ContainerStatuses) > 0 {
+				s.change(keyOf(pod), func(p *corev1.Pod) { p.Status.HostIP = "192.0.2.1" })
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := len(s.writes()); n < 5 || n > 25 {
+			t.Errorf("%d writes in a minute", n)
+		}
+		w.Put(as(pod, corev1.PodSucceeded, false))
+		synctest.Wait()
+		if has := s.get(keyOf(pod)); has.Status.Phase != corev1.PodSucceeded {
+			t.Errorf("the server has %+v", has.Status)
+		}
+	})
+}
+
 // A server that was restored from an older state is told all again.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +408,6 @@ func TestRestored(t *testing.T) {
 		old.ResourceVersion = "50"
 		s.mu.Unlock()
 		w.Reset()
-		w.Seen(old)
-		w.Listed()
 		settle(t, w)
 		time.Sleep(time.Second)
 		if has := s.get(keyOf(old)); has.Status.Phase != corev1.PodRunning {
