@@ -20,11 +20,15 @@ import (
 	"github.com/berth-node/berth/internal/atomicfile"
 )
 
-// pair is a certificate with its key. Its issuer is there where clients are shown it.
+// pair is a certificate with its key. The chain is what is shown beside it, to who does not know its issuer.
 type pair struct {
-	cert, issuer *x509.Certificate
-	key          *ecdsa.PrivateKey
+	cert  *x509.Certificate
+	chain []*x509.Certificate
+	key   *ecdsa.PrivateKey
 }
+
+// maxChain bounds how many certificates a file may have beside the first.
+const maxChain = 8
 
 func readPair(path string) (pair, error) {
 	data, err := readFile(path)
@@ -37,7 +41,7 @@ func readPair(path string) (pair, error) {
 func parsePair(data []byte) (pair, error) {
 	var p pair
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" || p.issuer != nil {
+		if block.Type != "CERTIFICATE" || len(p.chain) == maxChain {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
@@ -47,7 +51,7 @@ func parsePair(data []byte) (pair, error) {
 		if p.cert == nil {
 			p.cert = cert
 		} else {
-			p.issuer = cert
+			p.chain = append(p.chain, cert)
 		}
 	}
 	if p.cert == nil {
@@ -129,11 +133,42 @@ func (p pair) write(path string) error {
 	if err != nil {
 		return err
 	}
-	certs := encodeCert(p.cert)
-	if p.issuer != nil {
-		certs = append(certs, encodeCert(p.issuer)...)
+	return atomicfile.WriteSynced(path, slices.Concat(encodeCert(p.cert), encodeCerts(p.chain), key), 0o600)
+}
+
+func encodeCert(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+func encodeCerts(all []*x509.Certificate) []byte {
+	var out []byte
+	for _, c := range all {
+		out = append(out, encodeCert(c)...)
 	}
-	return atomicfile.WriteSynced(path, slices.Concat(certs, key), 0o600)
+	return out
+}
+
+func parseCerts(data []byte) ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("parse certificate: %w", err)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+func readSigner(path string) (*ecdsa.PrivateKey, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseSigner(data)
 }
 
 // sign makes a certificate. Without a parent it signs itself.

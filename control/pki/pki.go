@@ -2,8 +2,8 @@
 // server passes on, what they have signed, and the key that service account tokens are signed with.
 //
 // A certificate is one file with its key, replaced as a whole, so that no crash parts them. What an authority has
-// signed is made again when it cannot be read or is about to end. An authority is never made again: whatever trusts it
-// would not trust the next one.
+// signed is made again when it cannot be read or is about to end. An authority is never made again by itself: whatever
+// trusts it would not trust the next one. It is rotated, with both trusted for a while.
 package pki
 
 import (
@@ -14,7 +14,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -51,7 +51,8 @@ const (
 	EtcdMember          = "etcd-member"        // of the member of etcd, for the other members and as a client of theirs
 )
 
-const serviceAccountFile = "sa.pem"
+// TokenKey is the key that signs tokens of service accounts, which is no certificate and is rotated as authorities are.
+const TokenKey = "sa"
 
 func authorities() []string { return []string{ClusterAuthority, FrontProxyAuthority, EtcdAuthority} }
 
@@ -61,7 +62,7 @@ func Shared() []string {
 	for _, name := range authorities() {
 		all = append(all, name+".pem")
 	}
-	return append(all, serviceAccountFile)
+	return append(all, TokenKey+".pem")
 }
 
 // Options is what certificates are made for.
@@ -80,6 +81,16 @@ type leaf struct {
 
 // serves says whether the certificate is for the hosts.
 func (l leaf) serves() bool { return slices.Contains(l.usage, x509.ExtKeyUsageServerAuth) }
+
+// shown are the certificates that go with one that an authority has signed: those by which who trusts only the authority
+// before it comes to trust it. Who is to join sees the authority of the server in the handshake, and knows it by its
+// hash.
+func (l leaf) shown(authority pair) []*x509.Certificate {
+	if l.name == Serving && len(authority.chain) == 0 {
+		return []*x509.Certificate{authority.cert}
+	}
+	return authority.chain
+}
 
 func leaves() []leaf {
 	server, client := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -105,6 +116,7 @@ func leaves() []leaf {
 type Store struct {
 	dir  string
 	opts Options
+	mu   sync.Mutex // of who changes files: certificates are renewed while authorities are rotated
 }
 
 // Open reads the certificates in a directory and makes those that are missing, torn, about to end, or not for the
@@ -114,6 +126,8 @@ func Open(dir string, opts Options) (*Store, error) {
 		opts.Now = time.Now
 	}
 	s := &Store{dir: dir, opts: opts}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := atomicfile.MkdirSynced(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of certificates: %w", err)
 	}
@@ -125,14 +139,19 @@ func Open(dir string, opts Options) (*Store, error) {
 	if err := s.ensureServiceAccountKey(); err != nil {
 		return nil, err
 	}
-	_, err := s.Renew(false)
+	for _, name := range Rotated() {
+		if err := s.settle(name); err != nil {
+			return nil, err
+		}
+	}
+	_, err := s.renew(false)
 	return s, err
 }
 
 // Path is the file of a certificate with its key.
 func (s *Store) Path(name string) string { return filepath.Join(s.dir, name+".pem") }
 
-// TrustPath is the file of an authority's certificate alone, for who trusts it.
+// TrustPath is the file of an authority's certificate alone, for who trusts it. While it is rotated it has two.
 func (s *Store) TrustPath(authority string) string { return filepath.Join(s.dir, authority+".crt") }
 
 // Authority reads the certificate and key of an authority.
@@ -142,23 +161,26 @@ func (s *Store) Authority(name string) (*x509.Certificate, crypto.Signer, error)
 }
 
 // ServiceAccountKey is what tokens of service accounts are signed with.
-func (s *Store) ServiceAccountKey() (*ecdsa.PrivateKey, error) {
-	data, err := readFile(filepath.Join(s.dir, serviceAccountFile))
-	if err != nil {
-		return nil, err
-	}
-	return parseSigner(data)
-}
+func (s *Store) ServiceAccountKey() (*ecdsa.PrivateKey, error) { return readSigner(s.Path(TokenKey)) }
 
 // Renew makes those certificates again that need it, or all of them, and returns their names. Authorities stay.
 func (s *Store) Renew(all bool) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.renew(all)
+}
+
+func (s *Store) renew(all bool) ([]string, error) {
 	var made []string
 	for _, l := range leaves() {
 		authority, err := readPair(s.Path(l.authority))
 		if err != nil {
 			return made, unreadable(s.Path(l.authority), err)
 		}
-		why, err := s.due(l, authority.cert)
+		if authority.chain, err = s.vouchers(l.authority, authority.cert); err != nil {
+			return made, err
+		}
+		why, err := s.due(l, authority)
 		if err != nil {
 			return made, err
 		}
@@ -198,7 +220,7 @@ func (s *Store) Run(ctx context.Context) {
 
 // due says why a certificate is made, or nothing. One that cannot be read is put aside, for whoever wants to know how
 // it came to be so.
-func (s *Store) due(l leaf, authority *x509.Certificate) (string, error) {
+func (s *Store) due(l leaf, authority pair) (string, error) {
 	path := s.Path(l.name)
 	p, err := readPair(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,14 +236,14 @@ func (s *Store) due(l leaf, authority *x509.Certificate) (string, error) {
 	}
 	now := s.opts.Now()
 	switch life := p.cert.NotAfter.Sub(p.cert.NotBefore); {
-	case p.cert.CheckSignatureFrom(authority) != nil:
+	case p.cert.CheckSignatureFrom(authority.cert) != nil:
 		return "another authority signed it", nil
 	case now.After(p.cert.NotAfter.Add(-life / 3)):
 		return "it is about to end", nil
 	case now.Before(p.cert.NotBefore):
 		return "it is not valid yet", nil
-	case l.name == Serving && (p.issuer == nil || !p.issuer.Equal(authority)):
-		return "its authority is not beside it", nil
+	case !slices.EqualFunc(p.chain, l.shown(authority), (*x509.Certificate).Equal):
+		return "other certificates are to be beside it", nil
 	case l.serves():
 		for _, h := range s.opts.Hosts {
 			if p.cert.VerifyHostname(h) != nil {
@@ -249,11 +271,7 @@ func (s *Store) ensureAuthority(name string) error {
 	case s.opts.Now().After(p.cert.NotAfter):
 		return unreadable(path, fmt.Errorf("it has ended on %s", p.cert.NotAfter.Format(time.DateOnly)))
 	}
-	data := encodeCert(p.cert)
-	if old, err := os.ReadFile(s.TrustPath(name)); err == nil && slices.Equal(old, data) {
-		return nil
-	}
-	return atomicfile.WriteSynced(s.TrustPath(name), data, 0o644)
+	return nil
 }
 
 // unreadable is the error of an authority that must not be replaced.
@@ -267,21 +285,29 @@ func (s *Store) makeAuthority(name string) (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
-	now := s.opts.Now()
-	common := map[string]string{
-		ClusterAuthority: "kubernetes", FrontProxyAuthority: "kubernetes-front-proxy", EtcdAuthority: "etcd",
-	}[name]
-	cert, err := sign(&x509.Certificate{
-		Subject:   pkix.Name{CommonName: common},
-		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign,
-		IsCA:     true, BasicConstraintsValid: true,
-	}, nil, key.Public(), key)
+	cert, err := sign(s.authority(commonName(name)), nil, key.Public(), key)
 	if err != nil {
 		return pair{}, err
 	}
 	p := pair{cert: cert, key: key}
 	return p, p.write(s.Path(name))
+}
+
+func commonName(authority string) string {
+	return map[string]string{
+		ClusterAuthority: "kubernetes", FrontProxyAuthority: "kubernetes-front-proxy", EtcdAuthority: "etcd",
+	}[authority]
+}
+
+// authority is what the certificate of one says.
+func (s *Store) authority(common string) *x509.Certificate {
+	now := s.opts.Now()
+	return &x509.Certificate{
+		Subject:   pkix.Name{CommonName: common},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign,
+		IsCA:     true, BasicConstraintsValid: true,
+	}
 }
 
 func (s *Store) sign(l leaf, by pair) (pair, error) {
@@ -307,16 +333,11 @@ func (s *Store) sign(l leaf, by pair) (pair, error) {
 		}
 	}
 	cert, err := sign(template, by.cert, key.Public(), by.key)
-	p := pair{cert: cert, key: key}
-	if l.name == Serving {
-		// Who is to join sees the authority in the handshake, and knows it by its hash.
-		p.issuer = by.cert
-	}
-	return p, err
+	return pair{cert, l.shown(by), key}, err
 }
 
 func (s *Store) ensureServiceAccountKey() error {
-	path := filepath.Join(s.dir, serviceAccountFile)
+	path := s.Path(TokenKey)
 	_, err := s.ServiceAccountKey()
 	if err == nil {
 		return nil
@@ -334,49 +355,4 @@ func (s *Store) ensureServiceAccountKey() error {
 		return fmt.Errorf("make key of service account tokens: %w", err)
 	}
 	return atomicfile.WriteSynced(path, data, 0o600)
-}
-
-// Entry is one certificate as a list has it.
-type Entry struct {
-	Name, File, Subject, Authority string
-	NotAfter                       time.Time
-	Err                            error // why it cannot be read
-}
-
-// List reads the certificates of a directory and changes nothing.
-func List(dir string) []Entry {
-	s := &Store{dir: dir}
-	var all []Entry
-	for _, name := range authorities() {
-		all = append(all, Entry{Name: name})
-	}
-	for _, l := range leaves() {
-		all = append(all, Entry{Name: l.name, Authority: l.authority})
-	}
-	for i := range all {
-		e := &all[i]
-		e.File = s.Path(e.Name)
-		p, err := readPair(e.File)
-		if e.Err = err; err == nil {
-			e.Subject, e.NotAfter = p.cert.Subject.String(), p.cert.NotAfter
-		}
-	}
-	return all
-}
-
-func encodeCert(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
-}
-
-// Hosts are the names and addresses that the serving certificate in a directory is for.
-func Hosts(dir string) ([]string, error) {
-	p, err := readPair((&Store{dir: dir}).Path(Serving))
-	if err != nil {
-		return nil, fmt.Errorf("read serving certificate: %w", err)
-	}
-	all := slices.Clone(p.cert.DNSNames)
-	for _, ip := range p.cert.IPAddresses {
-		all = append(all, ip.String())
-	}
-	return all, nil
 }
