@@ -87,6 +87,7 @@ type shared struct {
 	guard     *auth.EscalationCheck
 	resolver  serviceResolver
 	servers   *servers
+	trusted   changes
 }
 
 // newShared makes the configuration that each server of the chain has a copy of.
@@ -95,7 +96,7 @@ func newShared(ctx context.Context, o Options) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shared{options: o, scheme: types, codecs: scheme.Codecs(types)}
+	s := &shared{options: o, scheme: types, codecs: scheme.Codecs(types), trusted: make(changes, 1)}
 	c := genericapiserver.NewConfig(s.codecs)
 	s.config = c
 	c.RequestTimeout = time.Minute
@@ -163,6 +164,8 @@ func (s *shared) serve() error {
 	if s.proxyCA, err = dynamiccertificates.NewDynamicCAContentFromFile("front-proxy-ca", o.PKI.TrustPath(pki.FrontProxyAuthority)); err != nil {
 		return fmt.Errorf("read certificate authority of front proxies: %w", err)
 	}
+	s.clientCA.AddListener(s.trusted)
+	s.proxyCA.AddListener(s.trusted)
 	serving := &genericapiserver.SecureServingInfo{
 		Listener: o.Listener, Cert: cert, SNICerts: []dynamiccertificates.SNICertKeyContentProvider{sni},
 		HTTP2MaxStreamsPerConnection: 250,
@@ -214,13 +217,13 @@ func (s *shared) describe() error {
 
 // authorize makes who is known, and what they may.
 func (s *shared) authorize(ctx context.Context) error {
-	key, err := s.options.PKI.ServiceAccountKey()
+	key, others, err := s.options.PKI.TokenKeys()
 	if err != nil {
 		return fmt.Errorf("read key of service account tokens: %w", err)
 	}
 	a, err := auth.New(ctx, auth.Options{
 		ClientCA: s.clientCA, RequestHeaderCA: s.proxyCA, RequestHeaderNames: frontProxyNames(),
-		ServiceAccountIssuer: s.options.Issuer, ServiceAccountKey: crypto.Signer(key),
+		ServiceAccountIssuer: s.options.Issuer, ServiceAccountKey: crypto.Signer(key), ServiceAccountPublicKeys: others,
 		AuthenticationConfiguration: s.options.AuthenticationConfiguration, AuthorizationConfiguration: s.options.AuthorizationConfiguration,
 		AnonymousPaths: healthPaths(),
 	}, s.informers, s.client)

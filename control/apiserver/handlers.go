@@ -100,16 +100,40 @@ func newDialer(o Options) (dialer, error) {
 		InsecureSkipVerify: o.KubeletCA == "", //nolint:gosec // as Options.KubeletCA has it
 	}
 	if o.KubeletCA != "" {
-		data, err := os.ReadFile(o.KubeletCA)
-		if err != nil {
-			return dialer{}, fmt.Errorf("read certificate authority of kubelets: %w", err)
+		if _, err := kubeletRoots(o.KubeletCA); err != nil {
+			return dialer{}, err
 		}
-		kubelet.RootCAs = x509.NewCertPool()
-		if !kubelet.RootCAs.AppendCertsFromPEM(data) {
-			return dialer{}, fmt.Errorf("read certificate authority of kubelets %s: %w", o.KubeletCA, errors.New("no certificate is in it"))
-		}
+		// The authorities are read for each connection, too: they may be rotated.
+		kubelet.InsecureSkipVerify = true //nolint:gosec // VerifyConnection verifies
+		kubelet.VerifyConnection = func(c tls.ConnectionState) error { return verifyKubelet(o.KubeletCA, c) }
 	}
 	return dialer{transport(kubelet), transport(&tls.Config{InsecureSkipVerify: true})}, nil //nolint:gosec // a workload's certificate is anybody's
+}
+
+func kubeletRoots(file string) (*x509.CertPool, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate authority of kubelets: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("read certificate authority of kubelets %s: %w", file, errors.New("no certificate is in it"))
+	}
+	return roots, nil
+}
+
+// verifyKubelet verifies what a kubelet has shown, as the library does by itself.
+func verifyKubelet(file string, c tls.ConnectionState) error {
+	roots, err := kubeletRoots(file)
+	if err != nil {
+		return err
+	}
+	between := x509.NewCertPool()
+	for _, other := range c.PeerCertificates[1:] {
+		between.AddCert(other)
+	}
+	_, err = c.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: c.ServerName})
+	return err
 }
 
 // transport is for streams, too: HTTP/1.1, which can be upgraded.

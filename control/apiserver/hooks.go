@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/berth-node/berth/control/apiserver/bootstrap"
 	"github.com/berth-node/berth/control/apiserver/registry"
+	"github.com/berth-node/berth/control/pki"
 )
 
 const (
@@ -47,6 +49,7 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 			return err
 		}
 		go s.servers.run(ctx)
+		s.trusted.Enqueue() // a rotation may have gone on while this server was away
 		go s.keep(ctx, repair)
 		return nil
 	})
@@ -80,6 +83,9 @@ func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
 		case <-s.servers.changed:
 			s.tellPods(ctx)
 			continue
+		case <-s.trusted:
+			s.tellTrust(ctx)
+			continue
 		case <-tick.C:
 		}
 		if err := errors.Join(s.ensure(ctx), repair.Run(ctx)); err != nil && ctx.Err() == nil {
@@ -89,8 +95,13 @@ func (s *shared) keep(ctx context.Context, repair *registry.Repair) {
 }
 
 func (s *shared) ensure(ctx context.Context) error {
-	err := bootstrap.Ensure(ctx, s.client, bootstrap.Options{
+	retired, err := s.retired()
+	if err != nil {
+		return err
+	}
+	err = bootstrap.Ensure(ctx, s.client, bootstrap.Options{
 		ClientCA: s.clientCA.CurrentCABundleContent(), RequestHeaderCA: s.proxyCA.CurrentCABundleContent(), RequestHeaderNames: frontProxyNames(),
+		Retired: retired,
 	})
 	if err != nil {
 		return err
@@ -99,6 +110,45 @@ func (s *shared) ensure(ctx context.Context) error {
 		return err
 	}
 	return s.ensureService(ctx)
+}
+
+// changes implements [dynamiccertificates.Listener]: the authorities that are trusted are others than before.
+type changes chan struct{}
+
+// Enqueue implements [dynamiccertificates.Listener].
+func (c changes) Enqueue() {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// retired are the certificates of authorities that are trusted no more.
+func (s *shared) retired() ([]byte, error) {
+	var out []byte
+	for _, name := range []string{pki.ClusterAuthority, pki.FrontProxyAuthority} {
+		all, err := s.options.PKI.Retired(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range all {
+			out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+	}
+	return out, nil
+}
+
+// tellTrust has pods and extension API servers know of the authorities. Another server may be at it, too.
+func (s *shared) tellTrust(ctx context.Context) {
+	retired, err := s.retired()
+	if err == nil {
+		err = errors.Join(s.ensure(ctx), bootstrap.EnsureRoots(ctx, s.client, s.clientCA.CurrentCABundleContent(), retired))
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	s.options.Log.Warn("not all are told of the authorities that are trusted", "error", err)
+	time.AfterFunc(serverAgain, s.trusted.Enqueue)
 }
 
 // tellPods has the endpoints of the API be all servers that live. Another server may be at it, too.

@@ -15,6 +15,7 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 
+	"github.com/berth-node/berth/control/apiserver/auth"
 	"github.com/berth-node/berth/control/apiserver/registry"
 	"github.com/berth-node/berth/control/apiserver/scheme"
 	"github.com/berth-node/berth/control/pki"
@@ -58,6 +59,19 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("run API server: %w", err)
 	}
 	return nil
+}
+
+// Uses is who comes with what an authority has signed that is to go.
+func (s *Server) Uses() *auth.Uses { return s.shared.auth.Uses() }
+
+// ReadTokenKeys has tokens of service accounts signed and verified with the keys that are there now. Certificates and
+// their authorities are read again by themselves.
+func (s *Server) ReadTokenKeys() error {
+	key, others, err := s.shared.options.PKI.TokenKeys()
+	if err != nil {
+		return fmt.Errorf("read key of service account tokens: %w", err)
+	}
+	return s.shared.auth.SetServiceAccountKeys(key, others)
 }
 
 // copyConfig is the configuration for one more server of the chain. What runs after the start belongs to one of them.

@@ -113,6 +113,19 @@ func (s *servers) list(ctx context.Context) ([]netip.AddrPort, error) {
 	return reachable(all), nil
 }
 
+// Living are the addresses of the API servers of the cluster that live.
+func Living(ctx context.Context, client *clientv3.Client) ([]string, error) {
+	got, err := client.Get(ctx, serversPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("list API servers: %w", err)
+	}
+	var all []string
+	for _, kv := range got.Kvs {
+		all = append(all, strings.TrimPrefix(string(kv.Key), serversPrefix))
+	}
+	return all, nil
+}
+
 // reachable are those addresses that pods may be told of, in order: one family, and one port, which are those of the
 // first. An endpoint of the API has no others.
 func reachable(all []netip.AddrPort) []netip.AddrPort {

@@ -26,16 +26,18 @@ type bundle struct {
 	Etcd  []string          `json:"etcd"`
 }
 
-// shared are the files that all members have alike. A cluster may have been told to have no key of Secrets.
-func sharedFiles() []string {
-	return append(pki.Shared(), filepath.Base(data{}.encryption()))
-}
+// sharedFiles are the files that all members have alike.
+func sharedFiles() []string { return append(pki.Shared(), optionalFiles()...) }
+
+// optionalFiles are those of them that there need not be: a cluster may have been told to have no key of Secrets, and
+// its authorities need not be in a rotation.
+func optionalFiles() []string { return append(pki.Passing(), filepath.Base(data{}.encryption())) }
 
 func (d data) bundle(etcd []string) (bundle, error) {
 	b := bundle{Files: map[string][]byte{}, Etcd: etcd}
 	for _, name := range sharedFiles() {
 		text, err := os.ReadFile(filepath.Join(d.pki(), name))
-		if errors.Is(err, os.ErrNotExist) && name == filepath.Base(d.encryption()) {
+		if errors.Is(err, os.ErrNotExist) && slices.Contains(optionalFiles(), name) {
 			continue
 		}
 		if err != nil {

@@ -62,6 +62,6 @@ func newCerts(d *data) *cobra.Command {
 			return nil
 		},
 	}
-	c.AddCommand(list, renew)
+	c.AddCommand(list, renew, newRotate(d))
 	return c
 }

@@ -154,9 +154,12 @@ func verify(shown []*x509.Certificate, host string, want []byte) (*x509.Certific
 		if subtle.ConstantTimeCompare(sum[:], want) != 1 {
 			continue
 		}
-		roots := x509.NewCertPool()
+		roots, between := x509.NewCertPool(), x509.NewCertPool()
 		roots.AddCert(c)
-		_, err := shown[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: host})
+		for _, other := range shown[1:] {
+			between.AddCert(other) // in a rotation the authority of the hash vouches for the one that has signed
+		}
+		_, err := shown[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host})
 		return c, err
 	}
 	return nil, errors.New("it is not the cluster whose hash was given: none of the certificates that it shows has it")

@@ -100,6 +100,8 @@ type serving struct {
 	Reach string `json:"reach"`
 	// Local is the address by which this machine does; empty: the loopback.
 	Local string `json:"local,omitempty"`
+	// Etcd is the user's own, if it has one.
+	Etcd *etcd.Servers `json:"etcd,omitempty"`
 }
 
 func serve(ctx context.Context, d data, f *serveFlags) error {
@@ -146,14 +148,15 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := writeAdmin(d, store, serving{port, reach(f.bind, advertise), local(f.bind)}); err != nil {
+	at := serving{port, reach(f.bind, advertise), local(f.bind), f.ownEtcd()}
+	if err := writeAdmin(d, store, at); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
-	return run(ctx, d, f, log, apiserver.Options{
+	return run(ctx, d, f, at, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
 		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets,
 		Audit: told, Tracing: spans, Log: log,
@@ -161,15 +164,15 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 }
 
 // run runs etcd, and the API server on it. They stop in reverse.
-func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserver.Options) error {
-	client, failed, stop, err := connect(ctx, d, f, o, log)
+func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Options) error {
+	client, failed, stop, err := connect(ctx, d, f, o, o.Log)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	o.Etcd = client
 	group, ctx := errgroup.WithContext(ctx)
-	if schedule, on := f.snapshots.schedule(d, log); on && len(f.etcd.Endpoints) == 0 {
+	if schedule, on := f.snapshots.schedule(d, o.Log); on && len(f.etcd.Endpoints) == 0 {
 		group.Go(func() error { schedule.Run(ctx, client); return nil })
 	}
 	server, err := apiserver.New(ctx, o)
@@ -177,6 +180,8 @@ func run(ctx context.Context, d data, f *serveFlags, log *slog.Logger, o apiserv
 		return err
 	}
 	group.Go(func() error { o.PKI.Run(ctx); return nil })
+	follower := newFollower(d, f, at, o, server)
+	group.Go(func() error { follower.Run(ctx); return nil })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

@@ -50,6 +50,7 @@ type Auth struct {
 	rbac          *RBAC
 	tokens        *signer
 	keys          *keys
+	uses          *Uses
 	audiences     authenticator.Audiences
 }
 
@@ -62,7 +63,7 @@ func New(ctx context.Context, o Options, informers informers.SharedInformerFacto
 	case o.ServiceAccountKey == nil:
 		return nil, errors.New("make authentication: the key that signs service account tokens is missing")
 	}
-	a := &Auth{audiences: o.ServiceAccountAudiences}
+	a := &Auth{audiences: o.ServiceAccountAudiences, uses: newUses()}
 	if len(a.audiences) == 0 {
 		a.audiences = authenticator.Audiences{o.ServiceAccountIssuer}
 	}
@@ -96,6 +97,21 @@ func (a *Auth) RBAC() *RBAC { return a.rbac }
 
 // APIAudiences are those of this API server.
 func (a *Auth) APIAudiences() authenticator.Audiences { return a.audiences }
+
+// Uses is who comes with what an authority has signed that is to go.
+func (a *Auth) Uses() *Uses { return a.uses }
+
+// SetServiceAccountKeys has tokens signed with another key from now on, and verified with that and some others.
+func (a *Auth) SetServiceAccountKeys(key crypto.Signer, public []any) error {
+	// What is signed with the next key must be good at once.
+	if err := a.keys.set(append([]any{key.Public()}, public...)); err != nil {
+		return fmt.Errorf("read keys of service account tokens: %w", err)
+	}
+	if err := a.tokens.set(key); err != nil {
+		return fmt.Errorf("read key that signs service account tokens: %w", err)
+	}
+	return nil
+}
 
 // Tokens signs tokens of service accounts.
 func (a *Auth) Tokens() TokenGenerator { return a.tokens }

@@ -175,7 +175,7 @@ func TestServiceAccountTokens(t *testing.T) {
 	if err := client.CoreV1().Pods("ns").Delete(t.Context(), "pod", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	informed := &tokenAuthenticator{issuer, a.keys, a.audiences, &clusterObjects{informers.NewSharedInformerFactory(client, 0), client}, time.Now}
+	informed := &tokenAuthenticator{issuer, a.keys, a.uses, a.audiences, &clusterObjects{informers.NewSharedInformerFactory(client, 0), client}, time.Now}
 	if _, ok, _ := informed.AuthenticateToken(t.Context(), good); ok {
 		t.Error("a token is good without its pod")
 	}

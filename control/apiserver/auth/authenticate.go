@@ -44,13 +44,13 @@ func (a *Auth) newAuthenticator(ctx context.Context, o Options, informers inform
 			headerrequest.StaticStringSlice(o.RequestHeaderNames), headerrequest.StaticStringSlice{"X-Remote-User"},
 			headerrequest.StaticStringSlice{"X-Remote-Uid"}, headerrequest.StaticStringSlice{"X-Remote-Group"},
 			headerrequest.StaticStringSlice{"X-Remote-Extra-"})
-		requests = append(requests, authenticator.WrapAudienceAgnosticRequest(a.audiences, proxy))
+		requests = append(requests, certificateUses{authenticator.WrapAudienceAgnosticRequest(a.audiences, proxy), a.uses, true})
 	}
 	if o.ClientCA != nil {
-		requests = append(requests, x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion))
+		requests = append(requests, certificateUses{x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion), a.uses, false})
 	}
 	tokens := []authenticator.Token{
-		&tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.audiences, &clusterObjects{informers, client}, time.Now},
+		&tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.uses, a.audiences, &clusterObjects{informers, client}, time.Now},
 		authenticator.WrapAudienceAgnosticToken(a.audiences,
 			&bootstrapAuthenticator{informers.Core().V1().Secrets().Lister(), time.Now}),
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -24,11 +25,27 @@ const leastRSA = 2048
 
 // keys are the public keys that verify tokens, by their ID.
 type keys struct {
-	all []jose.JSONWebKey
+	all atomic.Pointer[[]jose.JSONWebKey]
 }
 
 func newKeys(public []any) (*keys, error) {
 	k := &keys{}
+	return k, k.set(public)
+}
+
+// set has others verify tokens from now on.
+func (k *keys) set(public []any) error {
+	all, err := webKeys(public)
+	if err == nil {
+		k.all.Store(&all)
+	}
+	return err
+}
+
+func (k *keys) list() []jose.JSONWebKey { return *k.all.Load() }
+
+func webKeys(public []any) ([]jose.JSONWebKey, error) {
+	var all []jose.JSONWebKey
 	for i, key := range public {
 		algorithm, err := algorithmOf(key)
 		if err != nil {
@@ -38,12 +55,12 @@ func newKeys(public []any) (*keys, error) {
 		if err != nil {
 			return nil, fmt.Errorf("key %d: %w", i, err)
 		}
-		if slices.ContainsFunc(k.all, func(o jose.JSONWebKey) bool { return o.KeyID == id }) {
+		if slices.ContainsFunc(all, func(o jose.JSONWebKey) bool { return o.KeyID == id }) {
 			continue
 		}
-		k.all = append(k.all, jose.JSONWebKey{Key: key, KeyID: id, Algorithm: string(algorithm), Use: "sig"})
+		all = append(all, jose.JSONWebKey{Key: key, KeyID: id, Algorithm: string(algorithm), Use: "sig"})
 	}
-	return k, nil
+	return all, nil
 }
 
 // algorithmOf is the one by which a key signs.
@@ -80,7 +97,7 @@ func keyID(public crypto.PublicKey) (string, error) {
 // candidates are the keys that may have signed a token: the one that it names, or all by its algorithm.
 func (k *keys) candidates(id, algorithm string) []jose.JSONWebKey {
 	var found []jose.JSONWebKey
-	for _, key := range k.all {
+	for _, key := range k.list() {
 		// An algorithm is the key's, never what the token says alone: else a public key becomes the secret of an HMAC.
 		if key.Algorithm == algorithm && (id == "" || id == key.KeyID) {
 			found = append(found, key)
@@ -92,7 +109,7 @@ func (k *keys) candidates(id, algorithm string) []jose.JSONWebKey {
 // algorithms are those of the keys.
 func (k *keys) algorithms() []jose.SignatureAlgorithm {
 	var all []jose.SignatureAlgorithm
-	for _, key := range k.all {
+	for _, key := range k.list() {
 		if a := jose.SignatureAlgorithm(key.Algorithm); !slices.Contains(all, a) {
 			all = append(all, a)
 		}
@@ -103,7 +120,7 @@ func (k *keys) algorithms() []jose.SignatureAlgorithm {
 
 // JWKS is the body of /openid/v1/jwks: the keys that verify tokens (RFC 7517).
 func (a *Auth) JWKS() ([]byte, error) {
-	body, err := json.Marshal(jose.JSONWebKeySet{Keys: a.keys.all})
+	body, err := json.Marshal(jose.JSONWebKeySet{Keys: a.keys.list()})
 	if err != nil {
 		return nil, fmt.Errorf("encode keys: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -92,28 +93,34 @@ type TokenGenerator interface {
 
 type signer struct {
 	issuer string
-	signer jose.Signer
+	signer atomic.Pointer[jose.Signer]
 }
 
 func newSigner(issuer string, key crypto.Signer) (*signer, error) {
+	s := &signer{issuer: issuer}
+	return s, s.set(key)
+}
+
+// set has another key sign from now on.
+func (s *signer) set(key crypto.Signer) error {
 	algorithm, err := algorithmOf(key.Public())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	id, err := keyID(key.Public())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
-	if err != nil {
-		return nil, err
+	with, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
+	if err == nil {
+		s.signer.Store(&with)
 	}
-	return &signer{issuer, s}, nil
+	return err
 }
 
 func (s *signer) Generate(_ context.Context, claims TokenClaims) (string, error) {
 	claims.Issuer = s.issuer
-	token, err := jwt.Signed(s.signer).Claims(claims).Serialize()
+	token, err := jwt.Signed(*s.signer.Load()).Claims(claims).Serialize()
 	if err != nil {
 		return "", fmt.Errorf("sign token of %s: %w", claims.Subject, err)
 	}
@@ -128,6 +135,7 @@ const longestToken = 64 << 10
 type tokenAuthenticator struct {
 	issuer    string
 	keys      *keys
+	uses      *Uses
 	audiences authenticator.Audiences
 	objects   objectGetter
 	now       func() time.Time
@@ -168,6 +176,7 @@ func (t *tokenAuthenticator) AuthenticateToken(ctx context.Context, token string
 	if claims.Subject != serviceaccount.MakeUsername(info.Namespace, info.Name) {
 		return nil, false, errors.New("check service account token: its subject is not its service account")
 	}
+	t.uses.noteToken(parsed.Headers[0].KeyID, claims.Subject)
 	return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
 }
 

@@ -25,6 +25,8 @@ type Options struct {
 	RequestHeaderCA []byte
 	// RequestHeaderNames are the common names that certificate may have. Any, if there are none.
 	RequestHeaderNames []string
+	// Retired are certificates, in PEM, that are trusted no more. Where they were published they are taken back.
+	Retired []byte
 	// Log is told of default roles that are left as they are. It may be nil.
 	Log *slog.Logger
 }

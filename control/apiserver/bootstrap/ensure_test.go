@@ -192,6 +192,43 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestRetired takes an authority back that has retired, where it was published, and leaves those of others.
+func TestRetired(t *testing.T) {
+	root := func(namespace string, certs ...string) *corev1.ConfigMap {
+		var text string
+		for _, c := range certs {
+			text += string(certificate(c))
+		}
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: rootName}, Data: map[string]string{rootKey: text, "more": "stays"}}
+	}
+	trust := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: trustName},
+		Data:       map[string]string{"client-ca-file": string(certificate("old")) + string(certificate("other"))},
+	}
+	client := fake.NewClientset(trust, root("a", "old"), root("b", "old", "other"), root("c", "old", "new"))
+	o := Options{ClientCA: certificate("new"), RequestHeaderCA: certificate("proxy"), Retired: append(certificate("old"), certificate("proxy")...)}
+	if err := Ensure(t.Context(), client, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := EnsureRoots(t.Context(), client, o.ClientCA, o.Retired); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ namespace, name, key, want string }{
+		{"kube-system", trustName, "client-ca-file", string(certificate("other")) + string(certificate("new"))},
+		// What is trusted has not retired, whatever is said.
+		{"kube-system", trustName, "requestheader-client-ca-file", string(certificate("proxy"))},
+		{"a", rootName, rootKey, string(certificate("new"))},
+		{"b", rootName, rootKey, string(certificate("other")) + string(certificate("new"))},
+		{"c", rootName, rootKey, string(certificate("new"))},
+		{"a", rootName, "more", "stays"},
+	} {
+		have, err := client.CoreV1().ConfigMaps(c.namespace).Get(t.Context(), c.name, metav1.GetOptions{})
+		if err != nil || have.Data[c.key] != c.want {
+			t.Errorf("%s/%s: %s is %q, %v, want %q", c.namespace, c.name, c.key, have.Data[c.key], err, c.want)
+		}
+	}
+}
+
 // TestBounded ends with its context.
 func TestBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

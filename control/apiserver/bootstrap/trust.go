@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +20,7 @@ import (
 const trustName = "extension-apiserver-authentication"
 
 // ensureTrust publishes the authorities that clients and front proxies are verified with. What another server has
-// published stays: while an authority is replaced, both are trusted.
+// published stays, unless it has retired: while an authority is replaced, both are trusted.
 func (o Options) ensureTrust(ctx context.Context, client kubernetes.Interface) error {
 	if len(o.ClientCA) == 0 && len(o.RequestHeaderCA) == 0 {
 		return nil
@@ -61,11 +62,11 @@ func (o Options) trust(have map[string]string) (map[string]string, error) {
 	if all == nil {
 		all = map[string]string{}
 	}
-	all["client-ca-file"] = bundle(have["client-ca-file"], o.ClientCA)
+	all["client-ca-file"] = bundle(have["client-ca-file"], o.ClientCA, o.Retired)
 	if len(o.RequestHeaderCA) == 0 {
 		return all, nil
 	}
-	all["requestheader-client-ca-file"] = bundle(have["requestheader-client-ca-file"], o.RequestHeaderCA)
+	all["requestheader-client-ca-file"] = bundle(have["requestheader-client-ca-file"], o.RequestHeaderCA, o.Retired)
 	for name, values := range map[string][]string{
 		"requestheader-username-headers":     {"X-Remote-User"},
 		"requestheader-uid-headers":          {"X-Remote-Uid"},
@@ -95,23 +96,67 @@ func (o Options) trust(have map[string]string) (map[string]string, error) {
 	return all, nil
 }
 
-// bundle adds certificates to those that are there, each once.
-func bundle(have string, more []byte) string {
-	var all bytes.Buffer
-	var seen [][]byte
-	for _, text := range [][]byte{[]byte(have), more} {
-		for {
-			block, rest := pem.Decode(text)
-			if block == nil {
-				break
-			}
-			text = rest
-			if block.Type != "CERTIFICATE" || slices.ContainsFunc(seen, func(b []byte) bool { return bytes.Equal(b, block.Bytes) }) {
-				continue
-			}
-			seen = append(seen, block.Bytes)
-			all.Write(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))
+// rootName is the ConfigMap of each namespace in which pods find by which authority the API is known, and rootKey where
+// in it.
+const (
+	rootName = "kube-root-ca.crt"
+	rootKey  = "ca.crt"
+)
+
+// EnsureRoots has pods trust what clients of the API are to trust, in those namespaces where they were told of it.
+// Whoever makes the ConfigMaps has read the authorities when it was started.
+func EnsureRoots(ctx context.Context, client kubernetes.Interface, trusted, retired []byte) error {
+	all, err := client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + rootName})
+	if err != nil {
+		return fmt.Errorf("list ConfigMaps %s: %w", rootName, err)
+	}
+	var errs []error
+	for _, have := range all.Items {
+		want := bundle(have.Data[rootKey], trusted, retired)
+		if want == have.Data[rootKey] || have.Name != rootName {
+			continue
+		}
+		data := maps.Clone(have.Data)
+		if data == nil {
+			data = map[string]string{}
+		}
+		data[rootKey] = want
+		have.Data = data
+		_, err := client.CoreV1().ConfigMaps(have.Namespace).Update(ctx, &have, metav1.UpdateOptions{FieldManager: fieldManager})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("write ConfigMap %s/%s: %w", have.Namespace, rootName, err))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// bundle adds certificates to those that are there, each once, and takes those away that have retired.
+func bundle(have string, more, retired []byte) string {
+	current := blocks(more)
+	gone := slices.DeleteFunc(blocks(retired), func(b []byte) bool { return contains(current, b) })
+	var all bytes.Buffer
+	var seen [][]byte
+	for _, b := range append(blocks([]byte(have)), current...) {
+		if contains(seen, b) || contains(gone, b) {
+			continue
+		}
+		seen = append(seen, b)
+		all.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: b}))
+	}
 	return all.String()
+}
+
+// blocks are the certificates of a text.
+func blocks(text []byte) [][]byte {
+	var all [][]byte
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			all = append(all, block.Bytes)
+		}
+	}
+	return all
+}
+
+func contains(all [][]byte, one []byte) bool {
+	return slices.ContainsFunc(all, func(b []byte) bool { return bytes.Equal(b, one) })
 }
