@@ -70,6 +70,7 @@ build-test: build ## what the system tests run
 	$(CC) -static -O2 -o bin/test/peep test/fixtures/peep.c
 	$(CC) -static -O2 -o bin/test/eat test/fixtures/eat.c
 	$(GO) run ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
+	$(GO) run ./test/mkimage -o bin/test/berth-control.tar -name berth.test/berth-control:1 -entrypoint /berth-control /berth-control=bin/berth-control
 	test/wasm.sh bin/test/wasm.tar
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test/csidriver ./test/fixtures/csidriver
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-node/berth/agent/cli"
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/install"
 )
 
 // cliDoc is the document that the commands make of themselves.
@@ -94,7 +95,7 @@ func trimmed(s string) string {
 // TestManualAndCompletions: what an installation and the packages bring is made of the commands, all of them, and the
 // shells ask the program itself.
 func TestManualAndCompletions(t *testing.T) {
-	d, err := documents(command())
+	d, err := install.Describe(command())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/mount", "internal/ownership", "internal/patience",
 		"internal/quantity", "internal/quota", "internal/socket",
 	},
-	"control":  {"internal/atomicfile", "internal/quantity"},
+	"control":  {"install", "internal/atomicfile", "internal/quantity", "systemd"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 
 	"github.com/berth-node/berth/agent/check"
 	"github.com/berth-node/berth/agent/cli"
@@ -81,7 +79,7 @@ func (i *installing) run(ctx context.Context, root *cobra.Command) error {
 		}
 		i.from = filepath.Dir(exe)
 	}
-	docs, err := documents(root)
+	docs, err := install.Describe(root)
 	if err != nil {
 		return err
 	}
@@ -199,47 +197,5 @@ func (i *installing) begin(ctx context.Context, in *install.Installation) error 
 		}
 	}
 	fmt.Fprintf(i.out, "The agent runs. Put manifests into %s; `berth pods` shows what becomes of them.\n", in.Layout.Manifests)
-	return nil
-}
-
-// documents are what the commands say of themselves: the manual, and completions.
-func documents(root *cobra.Command) (install.Documents, error) {
-	var d install.Documents
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	if err := manual(root, &d.Man); err != nil {
-		return d, fmt.Errorf("make the manual: %w", err)
-	}
-	var bash, zsh, fish bytes.Buffer
-	err := errors.Join(root.GenBashCompletionV2(&bash, true), root.GenZshCompletion(&zsh), root.GenFishCompletion(&fish, true))
-	if err != nil {
-		return d, fmt.Errorf("make completions: %w", err)
-	}
-	d.Bash = []install.Document{{Name: "berth", Data: bash.Bytes()}}
-	d.Zsh = []install.Document{{Name: "_berth", Data: zsh.Bytes()}}
-	d.Fish = []install.Document{{Name: "berth.fish", Data: fish.Bytes()}}
-	return d, nil
-}
-
-// manual makes a page for each command that is no secret.
-func manual(cmd *cobra.Command, out *[]install.Document) error {
-	if cmd.Hidden || cmd.Name() == "help" {
-		return nil
-	}
-	var page bytes.Buffer
-	cmd.DisableAutoGenTag = true
-	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
-	// The date is that of the first version of the form: pages of one version are the same, whenever they are made.
-	date := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-	header := &doc.GenManHeader{Title: strings.ToUpper(name), Section: "1", Source: "berth " + cmd.Root().Version, Manual: "berth", Date: &date}
-	if err := doc.GenMan(cmd, header, &page); err != nil {
-		return err
-	}
-	*out = append(*out, install.Document{Name: name + ".1", Data: page.Bytes()})
-	for _, c := range cmd.Commands() {
-		if err := manual(c, out); err != nil {
-			return err
-		}
-	}
 	return nil
 }

@@ -90,6 +90,14 @@ func (l Layout) Files(p Programs, d Documents, args ...string) []File {
 		Path: path.Join(l.Examples, "90-berth.conf"), Mode: 0o644, Data: []byte(kubelet.DropIn()),
 		What: "has kubelet.service run the agent, once it is put below " + path.Dir(path.Join("/etc/systemd/system", systemd.KubeletDropIn)),
 	})
+	out = append(out, l.documents(d)...)
+	slices.SortFunc(out, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	return out
+}
+
+// documents are the files that the commands make, each in the directory of its kind.
+func (l Layout) documents(d Documents) []File {
+	var out []File
 	for _, kind := range []struct {
 		dir, what string
 		all       []Document
@@ -100,7 +108,6 @@ func (l Layout) Files(p Programs, d Documents, args ...string) []File {
 			out = append(out, File{Path: path.Join(kind.dir, one.Name), Mode: 0o644, Data: one.Data, What: kind.what})
 		}
 	}
-	slices.SortFunc(out, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	return out
 }
 

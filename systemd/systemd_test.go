@@ -194,6 +194,8 @@ func TestVerify(t *testing.T) {
 	agent, runtime := AgentService(binary), RuntimeService(binary)
 	files := map[string]string{
 		AgentName: agent.Unit(), RuntimeName: runtime.Unit(), SliceName: Slice(), KubeletDropIn: agent.DropIn(),
+		ControlName:               ControlService{Binary: binary, Data: ControlData}.Unit(),
+		"berth-control-x.service": ControlService{binary, "/srv/a b%n", []string{"--tls-san", "a,b"}}.Unit(),
 	}
 	maps.Copy(files, kubeletUnits)
 	standing := KubeletService(binary)
@@ -216,6 +218,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
 	}
+	exposed(t, analyze, filepath.Join(dir, ControlName))
 	// What is not set is what the units say that it cannot be; the rest is.
 	for _, name := range []string{AgentName, RuntimeName} {
 		cmd := exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--json=short", "--no-pager", filepath.Join(dir, name))
@@ -234,6 +237,49 @@ func TestVerify(t *testing.T) {
 		for _, r := range rows {
 			if slices.Contains([]string{"NotifyAccess=", "KeyringMode="}, r.Name) && (r.Set == nil || !*r.Set) {
 				t.Errorf("%s: %s: %s", name, r.Name, r.Desc)
+			}
+		}
+	}
+}
+
+// exposed holds the control plane's unit to what systemd says of a service that may little.
+func exposed(t *testing.T, analyze, unit string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--threshold=20", "--no-pager", unit).CombinedOutput()
+	if err != nil {
+		t.Errorf("it is exposed: %v: %s", err, out)
+	}
+}
+
+// TestControlUnit: flags are in the unit, or in a file of their own; another data directory is to be there.
+func TestControlUnit(t *testing.T) {
+	for _, c := range []struct {
+		service   ControlService
+		want, not []string
+	}{
+		{
+			ControlService{"/usr/bin/berth-control", ControlData, nil},
+			[]string{
+				"ExecStart=/usr/bin/berth-control serve $BERTH_CONTROL_FLAGS\n", "EnvironmentFile=-/etc/berth-control/environment\n",
+				"StateDirectory=berth-control\n", "User=berth-control\n", "Type=notify\n", "WatchdogSec=60s\n",
+			},
+			[]string{"ReadWritePaths", "--data-dir"},
+		},
+		{
+			ControlService{"/usr/bin/berth-control", "/srv/a b", []string{"--bind", "$x"}},
+			[]string{`ExecStart=/usr/bin/berth-control serve --data-dir "/srv/a b" --bind $$x` + "\n", `ReadWritePaths="/srv/a b"` + "\n"},
+			[]string{"StateDirectory", "EnvironmentFile"},
+		},
+	} {
+		text := c.service.Unit()
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+		for _, not := range c.not {
+			if strings.Contains(text, not) {
+				t.Errorf("%q is in\n%s", not, text)
 			}
 		}
 	}

@@ -39,6 +39,9 @@ func newCerts(d *data) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := d.become(); err != nil {
+				return err
+			}
 			hosts, err := pki.Hosts(d.pki())
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("renew certificates: there are none in %s; berth-control serve makes them", d.pki())

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -22,7 +21,7 @@ func newEtcd(d *data) *cobra.Command {
 	c := &cobra.Command{Use: "etcd", Short: "The store of a server that runs, or restored for the next one"}
 	with := func(do func(ctx context.Context, c *cobra.Command, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
 		return func(c *cobra.Command, args []string) error {
-			client, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
+			client, err := connectMember(c.Context(), *d)
 			if err != nil {
 				return err
 			}

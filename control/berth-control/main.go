@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/control/pki"
+	"github.com/berth-node/berth/systemd"
 )
 
 // version is set by the build.
@@ -42,8 +43,6 @@ func (d data) state() string      { return filepath.Join(d.dir, "serving.json") 
 func (d data) member() string     { return filepath.Join(d.dir, "member.json") }
 func (d data) kubeconfig() string { return filepath.Join(d.dir, "admin.kubeconfig") }
 
-const defaultData = "/var/lib/berth-control"
-
 func newCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "berth-control",
@@ -56,8 +55,9 @@ func newCommand() *cobra.Command {
 		Version: version, SilenceUsage: true, SilenceErrors: true,
 	}
 	d := &data{}
-	c.PersistentFlags().StringVar(&d.dir, "data-dir", defaultData, "directory of certificates, keys and etcd's data")
-	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d))
+	c.PersistentFlags().StringVar(&d.dir, "data-dir", systemd.ControlData, "directory of certificates, keys and etcd's data")
+	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d), newUnit(d), newManifest(d))
+	c.AddCommand(tools()...)
 	c.CompletionOptions.HiddenDefaultCmd = true
 	return c
 }

@@ -79,14 +79,11 @@ func rotate(ctx context.Context, d data, f *rotateFlags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	client, err := connectStore(d, at)
+	client, err := connectStore(ctx, d, at)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if err := answers(ctx, client); err != nil {
-		return err
-	}
 	l := &rotation.Leader{
 		Etcd: client, Store: pki.At(d.pki(), pki.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)}), Patience: f.patience,
 		Members: func(ctx context.Context) ([]string, error) { return memberNames(ctx, client, at) },
@@ -113,22 +110,23 @@ func rotate(ctx context.Context, d data, f *rotateFlags, out io.Writer) error {
 	return nil
 }
 
-// answers says whether the store can be asked. A rotation is for a control plane that runs.
-func answers(ctx context.Context, client *clientv3.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	if _, err := client.Get(ctx, "/berth/rotation/", clientv3.WithCountOnly()); err != nil {
-		return fmt.Errorf("ask etcd: %w; a rotation needs a server that runs on the data directory", err)
-	}
-	return nil
-}
-
 // connectStore connects to where the objects are, of a server that runs.
-func connectStore(d data, at serving) (*clientv3.Client, error) {
+func connectStore(ctx context.Context, d data, at serving) (*clientv3.Client, error) {
 	if at.Etcd != nil {
 		return etcd.Connect(*at.Etcd, slog.New(slog.DiscardHandler))
 	}
-	return etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
+	return connectMember(ctx, d)
+}
+
+// connectMember connects to the etcd of a server that runs on the data directory. Where none does it says so at once.
+func connectMember(ctx context.Context, d data) (*clientv3.Client, error) {
+	socket := etcd.SocketPath(d.run())
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w; berth-control serve has to run on %s, with an etcd of its own", err, d.dir)
+	}
+	conn.Close()
+	return etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(socket)}}, slog.New(slog.DiscardHandler))
 }
 
 // ownEtcd is the etcd of the user's own, as other commands find it.

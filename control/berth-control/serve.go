@@ -46,8 +46,9 @@ type serveFlags struct {
 	watch                                watchFlags
 }
 
-func newServe(d *data) *cobra.Command {
-	f := &serveFlags{}
+func newServe(d *data) *cobra.Command { return newServeOf(d, &serveFlags{}) }
+
+func newServeOf(d *data, f *serveFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "Run the control plane until it is told to stop", Args: cobra.NoArgs,
 		Long: `Run the control plane until it is told to stop.
@@ -110,6 +111,9 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 		return err
 	}
 	klog.SetLogger(logr.FromSlogHandler(quiet{log.With("component", "apiserver").Handler()}))
+	if err := d.become(); err != nil {
+		return err
+	}
 	ranges, err := parseRanges(f.serviceCIDR)
 	if err != nil {
 		return err
@@ -182,6 +186,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	group.Go(func() error { o.PKI.Run(ctx); return nil })
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
+	group.Go(func() error { return notify(ctx, server, o.Log) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -231,6 +236,9 @@ func connect(ctx context.Context, d data, f *serveFlags, o apiserver.Options, lo
 // take makes the data directory, if there is none, and keeps everybody else away from it. The kernel gives it back when
 // this process ends.
 func (d data) take() (func(), error) {
+	if err := d.become(); err != nil {
+		return nil, err
+	}
 	if err := atomicfile.MkdirSynced(d.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strconv"
 	"time"
@@ -111,7 +110,7 @@ func createToken(ctx context.Context, d data, f *tokenFlags) (string, error) {
 
 // ownBundle is what this member shares, with where etcd takes new members.
 func ownBundle(ctx context.Context, d data) (bundle, error) {
-	store, err := etcd.Connect(etcd.Servers{Endpoints: []string{etcd.Endpoint(etcd.SocketPath(d.run()))}}, slog.New(slog.DiscardHandler))
+	store, err := connectMember(ctx, d)
 	if err != nil {
 		return bundle{}, err
 	}
