@@ -27,7 +27,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,11 @@ build: ## bin/berth, bin/berth-helper, bin/berth-wasm and bin/berth-control
 
 control: ## bin/berth-control
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace $(CONTROL_GCFLAGS) -ldflags '$(LDFLAGS) $(KUBE_LDFLAGS)' -o bin/berth-control ./control/berth-control
+
+# What packaging/build builds it with, too: what the compiler is told, and what the linker is, a line each.
+control-flags:
+	@echo '$(CONTROL_GCFLAGS)'
+	@echo '$(KUBE_LDFLAGS)'
 
 bin/example/hello.tar: $(wildcard examples/hello/*.go) test/mkimage/main.go examples/hello/image
 	@.ci/deps run
@@ -88,15 +93,15 @@ VM_CUTS ?= 10
 
 test-vm: ## the package on a virtual machine: installed, rebooted, power cut, upgraded, disk filled, removed
 	@.ci/deps build vm
-	[ -e $(VM_OLD) ] || ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.1 packaging/build $(dir $(VM_OLD))
-	ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
+	[ -e $(VM_OLD) ] || PROGRAMS=berth ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.1 packaging/build $(dir $(VM_OLD))
+	PROGRAMS=berth ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(test/vm/image) && VM_IMAGE=$$image VM_OLD=$(abspath $(VM_OLD)) VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
 		VM_CUTS=$(VM_CUTS) $(GO) test -count=1 -timeout 180m -v -run 'TestMachine|TestTarball' ./test/vm
 
 test-vm-short: ## the package on a virtual machine: installed, a pod asked from outside, removed without a trace
 	@.ci/deps build vm
-	ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
+	PROGRAMS=berth ARCHES=amd64 FORMATS=deb GO='$(GO)' VERSION=v0.0.2 packaging/build bin/vm/new
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/vm/guest ./test/vm/guest
 	image=$$(test/vm/image) && VM_IMAGE=$$image VM_NEW=$(abspath $(VM_NEW)) VM_GUEST=$(CURDIR)/bin/vm/guest \
 		$(GO) test -count=1 -timeout 30m -v -run TestShort ./test/vm

@@ -36,6 +36,8 @@ type (
 	}
 )
 
+const helper = "berth-helper"
+
 // cLibraries are linked into the helper, which has no note of them.
 var cLibraries = []string{"libc", "libseccomp"}
 
@@ -59,12 +61,14 @@ func (j *job) bill(programs ...string) ([]byte, error) {
 			by[k] = append(by[k], name)
 		}
 	}
-	for _, lib := range cLibraries {
-		by[id{"library", lib, "", ""}] = []string{"berth-helper"}
+	if slices.ContainsFunc(programs, func(path string) bool { return filepath.Base(path) == helper }) {
+		for _, lib := range cLibraries {
+			by[id{"library", lib, "", ""}] = []string{helper}
+		}
 	}
 	out := bom{
 		Format: "CycloneDX", Spec: "1.6", Version: 1,
-		Metadata: bomMetadata{j.time.Format(time.RFC3339), component{Type: "application", Name: "berth", Version: j.release()}},
+		Metadata: bomMetadata{j.time.Format(time.RFC3339), component{Type: "application", Name: j.product.name, Version: j.release()}},
 	}
 	for k, in := range by {
 		c := component{Type: k.kind, Name: k.name, Version: k.version, PURL: k.purl}

@@ -1,5 +1,5 @@
-// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged` has
-// laid out, with checksums and a bill of materials. What it is given the same twice it makes the same twice, byte for
+// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged` and
+// berth-control have laid out, with checksums and a bill of materials. What it is given the same twice it makes the same twice, byte for
 // byte.
 package main
 
@@ -16,6 +16,7 @@ import (
 
 // job is what packages are made of.
 type job struct {
+	product product
 	tree    string // what is laid out
 	out     string
 	version string // a git description
@@ -27,6 +28,7 @@ type job struct {
 func main() {
 	j := job{}
 	var epoch int64
+	name := flag.String("name", "berth", "which package: berth or berth-control")
 	flag.StringVar(&j.tree, "tree", "", "directory that the files are laid out in")
 	flag.StringVar(&j.out, "out", "dist", "directory that packages are written to")
 	flag.StringVar(&j.version, "version", "", "version, as git describe prints it")
@@ -36,7 +38,10 @@ func main() {
 	sums := flag.Bool("sums", false, "write the checksums of what is in the directory, and nothing else")
 	flag.Parse()
 	j.time, j.formats = time.Unix(epoch, 0).UTC(), strings.Split(*formats, ",")
-	err := j.run(*sums)
+	var err error
+	if j.product, err = productOf(*name); err == nil {
+		err = j.run(*sums)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "packaging:", err)
 		os.Exit(1)
@@ -60,8 +65,11 @@ func (j *job) run(sums bool) error {
 	if err != nil {
 		return fmt.Errorf("read tree: %w", err)
 	}
-	bill, err := j.bill(filepath.Join(j.tree, "usr/bin/berth"), filepath.Join(j.tree, "usr/libexec/berth/berth-helper"),
-		filepath.Join(j.tree, "usr/libexec/berth/berth-wasm"))
+	var programs []string
+	for _, path := range j.product.programs {
+		programs = append(programs, filepath.Join(j.tree, path))
+	}
+	bill, err := j.bill(programs...)
 	if err != nil {
 		return fmt.Errorf("make bill of materials: %w", err)
 	}
@@ -79,7 +87,7 @@ func (j *job) run(sums bool) error {
 	return nil
 }
 
-func (j *job) name() string { return "berth_" + j.release() + "_" + j.arch }
+func (j *job) name() string { return j.product.name + "_" + j.release() + "_" + j.arch }
 
 var described = regexp.MustCompile(`^v?(\d+(?:\.\d+)*)(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 

@@ -54,74 +54,6 @@ func (j *job) files() ([]file, error) {
 	return out, err
 }
 
-// scripts are what the packagers run, besides what they do themselves. The agent is started by the first installation,
-// as Debian's services are; an upgrade starts it anew, and pods go on.
-var scripts = map[string]string{
-	"postinst": `#!/bin/sh
-set -e
-# A chroot or an image has no systemd that runs: the first boot does what is left out here.
-if [ -d /run/systemd/system ]; then
-	systemd-tmpfiles --create /usr/lib/tmpfiles.d/berth.conf || true
-	systemctl daemon-reload || true
-	/usr/lib/systemd/systemd-modules-load /usr/lib/modules-load.d/berth.conf || /lib/systemd/systemd-modules-load berth.conf || true
-	/lib/systemd/systemd-sysctl 90-berth.conf || true
-	if [ -f /usr/libexec/berth/.installed ]; then
-		systemctl try-restart berth.service berth-runtime.service || true
-		# By the drop-in, kubelet.service is berth, too.
-		if systemctl show -p ExecStart kubelet.service 2>/dev/null | grep -q 'path=/usr/bin/berth '; then
-			systemctl try-restart kubelet.service || true
-		fi
-	elif [ -x /usr/sbin/policy-rc.d ] && ! /usr/sbin/policy-rc.d berth start; then
-		systemctl enable berth.service || true
-	elif berth check >/run/berth-check 2>&1; then
-		systemctl enable --now berth.service || true
-	else
-		cat /run/berth-check >&2 || true
-		echo "berth is installed, and this machine cannot run pods yet: see above. Then: systemctl enable --now berth" >&2
-	fi
-	rm -f /run/berth-check
-else
-	mkdir -p -m 0755 /etc/berth
-	mkdir -p -m 0700 /etc/berth/manifests
-	systemctl enable berth.service >/dev/null 2>&1 || true
-fi
-: >/usr/libexec/berth/.installed
-`,
-	// What the arguments say: remove (deb), 0 (rpm). An upgrade leaves all as it is.
-	"prerm": `#!/bin/sh
-set -e
-case "$1" in
-remove | 0)
-	if [ -d /run/systemd/system ]; then
-		systemctl disable --now berth.service berth-runtime.service || true
-		if systemctl show -p ExecStart kubelet.service 2>/dev/null | grep -q 'path=/usr/bin/berth '; then
-			systemctl disable --now kubelet.service || true
-			echo "kubelet.service was berth, and is disabled: its drop-in names a program that is gone" >&2
-		fi
-		# Nobody stops a slice whose unit is gone. Processes in it would end with it, and are not ours to end.
-		if [ -z "$(find /sys/fs/cgroup/berth.slice /sys/fs/cgroup/systemd/berth.slice -name cgroup.procs -exec cat {} + 2>/dev/null)" ]; then
-			systemctl stop berth.slice || true
-		fi
-	fi
-	# What the last upgrade has kept for the way back.
-	berth upgrade --forget || true
-	rm -f /usr/libexec/berth/.installed
-	;;
-esac
-`,
-	"postrm": `#!/bin/sh
-set -e
-if [ -d /run/systemd/system ]; then
-	systemctl daemon-reload || true
-fi
-case "$1" in
-purge)
-	rmdir /etc/berth/manifests /etc/berth 2>/dev/null || true
-	;;
-esac
-`,
-}
-
 // pack makes a package of a format of nfpm's.
 func (j *job) pack(format string, all []file) error {
 	dir, err := os.MkdirTemp("", "packaging-")
@@ -129,15 +61,15 @@ func (j *job) pack(format string, all []file) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	for name, text := range scripts {
+	for name, text := range j.product.scripts {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			return err
 		}
 	}
 	info := nfpm.WithDefaults(&nfpm.Info{
-		Name: "berth", Arch: j.arch, Platform: "linux", Version: j.release(), VersionSchema: "none", Section: "admin", Priority: "optional",
+		Name: j.product.name, Arch: j.arch, Platform: "linux", Version: j.release(), VersionSchema: "none", Section: "admin", Priority: "optional",
 		MTime: j.time, License: "Apache-2.0", Maintainer: "berth", Homepage: "https://github.com/berth-node/berth",
-		Description: "Node agent that runs Kubernetes pods, with a container runtime of its own",
+		Description: j.product.about,
 	})
 	info.Overridables = nfpm.Overridables{
 		Scripts: nfpm.Scripts{
@@ -167,7 +99,7 @@ func (j *job) contents(format string, all []file) files.Contents {
 			Source: f.from, Destination: path,
 			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: j.time},
 		})
-		for dir := filepath.Dir(path); owned(format, dir); dir = filepath.Dir(dir) {
+		for dir := filepath.Dir(path); j.owned(format, dir); dir = filepath.Dir(dir) {
 			own[dir] = true
 		}
 	}
@@ -180,11 +112,11 @@ func (j *job) contents(format string, all []file) files.Contents {
 	return out
 }
 
-// owned says whether a directory goes with its last file: one of berth's name, or below it. rpm removes the directories
+// owned says whether a directory goes with its last file: one of the package's name, or below it. rpm removes the directories
 // that a package names, and no others, so that it is told of those of shells, too, which a machine need not have: they
 // go when nobody else names them. dpkg finds out by itself.
-func owned(format, dir string) bool {
-	if strings.Contains(dir+"/", "/berth/") {
+func (j *job) owned(format, dir string) bool {
+	if strings.Contains(dir+"/", "/"+j.product.name+"/") {
 		return true
 	}
 	for _, shell := range []string{"/usr/share/bash-completion/", "/usr/share/fish/", "/usr/share/zsh/"} {
@@ -212,7 +144,7 @@ func (j *job) write(name string, fill func(io.Writer) error) error {
 	return errors.Join(fill(f), f.Close())
 }
 
-// tarball has the programs, for berth install, and nothing that it makes itself.
+// tarball has the programs, as for berth install, and nothing that it makes itself.
 func (j *job) tarball(all []file) error {
 	return j.write(j.name()+".tar.gz", func(w io.Writer) error {
 		zip, err := gzip.NewWriterLevel(w, gzip.BestCompression)

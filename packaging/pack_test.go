@@ -16,7 +16,7 @@ import (
 // tree lays out files as an installation has them.
 func tree(t *testing.T) *job {
 	t.Helper()
-	j := &job{tree: t.TempDir(), out: t.TempDir(), version: "v1.2.3", arch: "amd64", time: time.Unix(1_700_000_000, 0).UTC()}
+	j := &job{product: named(t, "berth"), tree: t.TempDir(), out: t.TempDir(), version: "v1.2.3", arch: "amd64", time: time.Unix(1_700_000_000, 0).UTC()}
 	for path, mode := range map[string]fs.FileMode{
 		"usr/bin/berth": 0o755, "usr/libexec/berth/berth-helper": 0o755, "usr/lib/systemd/system/berth.service": 0o644,
 		"usr/share/doc/berth/examples/90-berth.conf": 0o644, "usr/share/bash-completion/completions/berth": 0o644,
@@ -32,9 +32,22 @@ func tree(t *testing.T) *job {
 	return j
 }
 
+func named(t *testing.T, name string) product {
+	t.Helper()
+	p, err := productOf(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func build(t *testing.T, format string) (j *job, path string) {
 	t.Helper()
-	j = tree(t)
+	return pack(t, tree(t), format)
+}
+
+func pack(t *testing.T, j *job, format string) (*job, string) {
+	t.Helper()
 	all, err := j.files()
 	if err != nil {
 		t.Fatal(err)
@@ -124,11 +137,54 @@ func TestDeb(t *testing.T) {
 
 // TestScripts has a shell read what the packagers run.
 func TestScripts(t *testing.T) {
-	for name, text := range scripts {
-		cmd := exec.CommandContext(t.Context(), "sh", "-n")
-		cmd.Stdin = strings.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v: %s", name, err, out)
+	for _, product := range []string{"berth", "berth-control"} {
+		for name, text := range named(t, product).scripts {
+			cmd := exec.CommandContext(t.Context(), "sh", "-n")
+			cmd.Stdin = strings.NewReader(text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s of %s: %v: %s", name, product, err, out)
+			}
 		}
+	}
+	if _, err := productOf("other"); err == nil {
+		t.Error("there is a package of another name")
+	}
+}
+
+// TestControlPackage: the control plane is a package of its own, with what is its own, and the same bytes twice.
+func TestControlPackage(t *testing.T) {
+	j := &job{product: named(t, "berth-control"), tree: t.TempDir(), out: t.TempDir(), version: "v1.2.3", arch: "amd64", time: time.Unix(1_700_000_000, 0).UTC()}
+	for path, mode := range map[string]fs.FileMode{
+		"usr/bin/berth-control": 0o755, "usr/lib/systemd/system/berth-control.service": 0o644, "usr/lib/sysusers.d/berth-control.conf": 0o644,
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(j.tree, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(j.tree, path), []byte(path), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before []byte
+	for range 2 {
+		_, path := pack(t, j, "deb")
+		if want := "berth-control_1.2.3_amd64.deb"; filepath.Base(path) != want {
+			t.Errorf("it is %s, not %s", path, want)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before != nil && string(before) != string(data) {
+			t.Error("it is another one the second time")
+		}
+		before = data
+		if out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--contents", path).Output(); err == nil {
+			if strings.Count(string(out), "\n") < 3 || !strings.Contains(string(out), "./usr/bin/berth-control\n") || strings.Contains(string(out), "./etc") {
+				t.Errorf("it has\n%s", out)
+			}
+		}
+	}
+	if got := j.name(); got != "berth-control_1.2.3_amd64" {
+		t.Errorf("its tarball is %s", got)
 	}
 }

@@ -149,6 +149,8 @@ func (f *serveFlags) ownEtcd() *etcd.Servers {
 // memberNames are all members of the control plane: those of etcd, whether they run or not, or the servers that live on
 // an etcd of the user's own.
 func memberNames(ctx context.Context, client *clientv3.Client, at serving) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
 	if at.Etcd != nil {
 		return apiserver.Living(ctx, client)
 	}

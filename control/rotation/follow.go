@@ -210,6 +210,8 @@ func (f *Follower) say(ctx context.Context, name string, have, p place) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	if _, err := f.Etcd.Put(ctx, memberPrefix+name+"/"+f.Self, string(text)); err != nil {
 		return fmt.Errorf("write how far %s is rotated: %w", name, err)
 	}

@@ -38,6 +38,8 @@ const (
 	recordPrefix = "/berth/rotation/record/" // and the name of the authority
 	memberPrefix = "/berth/rotation/member/" // and that of the authority, and of the member
 	prefix       = "/berth/rotation/"
+	// callTimeout bounds each call of etcd, which otherwise waits for a server for as long as there is none.
+	callTimeout = 10 * time.Second
 	// maxSealed bounds what is read of another member, in bytes. An authority has some 2 KiB.
 	maxSealed = 64 << 10
 )
@@ -108,6 +110,8 @@ type board struct {
 }
 
 func read(ctx context.Context, client *clientv3.Client) (*board, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	got, err := client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("read rotations: %w", err)
@@ -150,6 +154,8 @@ func write(ctx context.Context, client *clientv3.Client, name string, r record, 
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	key := recordPrefix + name
 	done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", version)).Then(clientv3.OpPut(key, string(text))).Commit()
 	if err != nil {

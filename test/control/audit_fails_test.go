@@ -41,6 +41,7 @@ const onlyMaps = policyHead + "- level: Metadata\n  resources: [{group: '', reso
 
 // TestAuditWebhook has a receiver get each event once, in batches.
 func TestAuditWebhook(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var batches []int
 	seen := map[string]int{}
@@ -82,6 +83,7 @@ func TestAuditWebhook(t *testing.T) {
 
 // TestAuditWebhookFails has receivers that are of no use. Requests go on, and the process ends.
 func TestAuditWebhookFails(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){
 		"hangs": func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // only then is a client missed
@@ -116,6 +118,7 @@ func TestAuditWebhookFails(t *testing.T) {
 
 // TestAuditLogFull has the log on a disk that is full, then has room again.
 func TestAuditLogFull(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: it mounts a small disk")
 	}
@@ -157,6 +160,7 @@ func TestAuditLogFull(t *testing.T) {
 
 // TestBadWatchFlags starts with what cannot be meant. It is refused before anything is made.
 func TestBadWatchFlags(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}

@@ -59,6 +59,7 @@ func auditEvents(t *testing.T, path string, torn func(line string) bool) []audit
 
 // TestAuditLog has requests of all levels in a log.
 func TestAuditLog(t *testing.T) {
+	t.Parallel()
 	policy := write(t, "policy.yaml", `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -188,6 +189,7 @@ func largeMap(name string, size int) *corev1.ConfigMap {
 
 // TestAuditLogRotates fills logs of 1 MiB, of which two old ones are kept.
 func TestAuditLogRotates(t *testing.T) {
+	t.Parallel()
 	policy := write(t, "policy.yaml", "omitStages: [RequestReceived]\n"+policyHead+"- level: Request\n  resources: [{group: '', resources: [configmaps]}]\n")
 	dir := t.TempDir()
 	p := startWith(t, t.TempDir(), nil, "--audit-policy-file", policy, "--audit-log-path", filepath.Join(dir, "audit.log"),
@@ -227,6 +229,7 @@ func TestAuditLogRotates(t *testing.T) {
 
 // TestAuditToNobody has a pipe for the log that is read for a while, then not, then closed.
 func TestAuditToNobody(t *testing.T) {
+	t.Parallel()
 	policy := write(t, "policy.yaml", policyHead+"- level: Metadata\n")
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +33,20 @@ const (
 	// patience is how long something may take that takes a second on an idle machine.
 	patience = 2 * time.Minute
 )
+
+// TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for an
+// election, a retry, a lease that ends. The flag -parallel says otherwise.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // plane is a control plane that runs, in a data directory of its own.
 type plane struct {

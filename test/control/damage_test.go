@@ -11,6 +11,7 @@ import (
 // TestDamagedLog changes etcd's log below a cluster. It does not start with less than it has acknowledged: it names
 // what is damaged, and starts again when a copy is put back.
 func TestDamagedLog(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	if _, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("kept"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

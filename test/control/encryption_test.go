@@ -15,6 +15,7 @@ import (
 
 // TestSecretsAreEncrypted looks for a Secret in all files of the data directory, and takes its key away.
 func TestSecretsAreEncrypted(t *testing.T) {
+	t.Parallel()
 	const canary = "a-password-that-nobody-else-has"
 	p := start(t, t.TempDir())
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"password": []byte(canary)}}

@@ -23,6 +23,7 @@ const ns = metav1.NamespaceDefault
 
 // TestControlPlane goes through what clients do with a cluster, and through the death of the process.
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	t.Run("resources", func(t *testing.T) { testResources(t, p) })
 	t.Run("pages", func(t *testing.T) { testPages(t, p) })

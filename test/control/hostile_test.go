@@ -24,6 +24,7 @@ const memoryLimit = 700
 // TestHostileRequests asks for what is meant to hurt. Each is refused with the status that fits, others are served
 // meanwhile, and the process's memory stays within bounds.
 func TestHostileRequests(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	client, err := rest.HTTPClientFor(p.config)
 	if err != nil {
@@ -127,6 +128,7 @@ func (p *plane) memory(t *testing.T) int {
 
 // TestSlowClients has clients hold connections that send by drops, or read nothing of what they have asked for.
 func TestSlowClients(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	address := strings.TrimPrefix(p.config.Host, "https://")
 	config, err := rest.TLSConfigFor(p.config)

@@ -33,6 +33,7 @@ const (
 // one order of its operations explains all answers, and of a watch that goes on where it was cut off whether it has
 // heard of each write once. BERTH_CONTROL_KILLS is how often.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	kills := 5
 	if text := os.Getenv("BERTH_CONTROL_KILLS"); text != "" {
 		var err error

@@ -83,6 +83,7 @@ func control(t *testing.T, dir string, args ...string) (string, error) {
 // TestMembers has three members: what one has acknowledged the others have, any one may be killed or hang, those that
 // are left are what pods are told of, and one that is gone for good is taken away.
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	addresses := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
 	p := ports(t, addresses...)
 	var at []memberFlags
@@ -251,6 +252,7 @@ func (w *writing) check(t *testing.T, c kubernetes.Interface) {
 
 // TestJoinRefuses tries to join with what is not right.
 func TestJoinRefuses(t *testing.T) {
+	t.Parallel()
 	alone := start(t, t.TempDir())
 	if out, err := control(t, alone.dir, "token", "create", "--member"); err == nil || !strings.Contains(out, "--peer-address") {
 		t.Errorf("a server that takes no members gives a token for one: %v\n%s", err, out)

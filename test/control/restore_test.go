@@ -65,6 +65,7 @@ func restore(ctx context.Context, dir, file string) (string, error) {
 
 // TestRestore goes back to a snapshot: the objects of then are there, and clients list again, for versions only rise.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	old := p.write(t, "old")
 	file := snapshot(t, p)
@@ -132,6 +133,7 @@ func (p *plane) goneSince(t *testing.T, version int) {
 
 // TestRestoreRefuses gives the command files that are no whole snapshots: they are named, and nothing changes.
 func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	p.write(t, "kept")
 	file := snapshot(t, p)
@@ -180,6 +182,7 @@ func contents(t *testing.T, dir string) map[string][]byte {
 // TestRestoreKilled kills restores at random moments. Each leaves the old store or the new one, and the next goes
 // through.
 func TestRestoreKilled(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	p.write(t, "old")
 	file := snapshot(t, p)

@@ -247,7 +247,7 @@ func TestRotateKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	chance := rand.New(rand.NewPCG(seed, 0))
-	for i := range 8 {
+	for i := range 6 {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		c := exec.CommandContext(ctx, binary, "certs", "rotate-ca", "--begin", "--data-dir", dir)
 		if err := c.Start(); err != nil {

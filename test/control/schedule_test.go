@@ -32,6 +32,7 @@ func copies(t *testing.T, dir string) []string {
 
 // TestSchedule has snapshots written by themselves and the old ones removed; one of them makes a store anew.
 func TestSchedule(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	snapshots := filepath.Join(dir, "snapshots")
 	flags := []string{"--snapshot-interval=1s", "--snapshot-keep=3"}
@@ -79,6 +80,7 @@ func TestSchedule(t *testing.T) {
 
 // TestScheduleFullDisk has no room for snapshots, and then room again: the server goes on all the time.
 func TestScheduleFullDisk(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root mounts a disk to fill")
 	}

@@ -99,6 +99,7 @@ func (p *plane) in(trace, span, flags string) kubernetes.Interface {
 
 // TestTracing has requests of which their callers say whether they are sampled.
 func TestTracing(t *testing.T) {
+	t.Parallel()
 	c, address := collect(t)
 	p := startWith(t, t.TempDir(), nil, "--tracing-config-file", tracingConfig(t, address, 0))
 	sampled, not, parent := strings.Repeat("ab", 16), strings.Repeat("cd", 16), strings.Repeat("12", 8)
@@ -132,6 +133,7 @@ func TestTracing(t *testing.T) {
 
 // TestTracingSamples has the server choose: here, each request. What is left is sent at the end.
 func TestTracingSamples(t *testing.T) {
+	t.Parallel()
 	c, address := collect(t)
 	p := startWith(t, t.TempDir(), nil, "--tracing-config-file", tracingConfig(t, address, 1_000_000))
 	if _, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("last"), metav1.CreateOptions{}); err != nil {
@@ -150,6 +152,7 @@ func TestTracingSamples(t *testing.T) {
 
 // TestTracingToNobody has collectors that are not there, or hang. Requests go on, and the process ends.
 func TestTracingToNobody(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and says nothing
 	if err != nil {
 		t.Fatal(err)
