@@ -284,3 +284,39 @@ func TestControlUnit(t *testing.T) {
 		}
 	}
 }
+
+// TestControlDirectories has systemd make the user and the directories of the control plane, below another root.
+func TestControlDirectories(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root gives directories to others")
+	}
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"sysusers": ControlUsers(), "tmpfiles": ControlDirectories()} {
+		if _, err := exec.LookPath("systemd-" + name); err != nil {
+			t.Skip("systemd is not here")
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"systemd-sysusers", "--root=" + root, filepath.Join(root, "sysusers")},
+		{"systemd-tmpfiles", "--root=" + root, "--create", filepath.Join(root, "tmpfiles")},
+	} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+	}
+	users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+	if err != nil || !strings.Contains(string(users), ControlUser+":x:") {
+		t.Errorf("the users are %s, %v", users, err)
+	}
+	for dir, want := range map[string]string{ControlData: "drwx------", filepath.Dir(ControlEnvironment): "drwxr-x---"} {
+		if st, err := os.Stat(filepath.Join(root, dir)); err != nil || st.Mode().String() != want {
+			t.Errorf("%s is %v, %v", dir, st, err)
+		}
+	}
+}

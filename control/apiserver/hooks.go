@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -62,6 +63,11 @@ func (s *shared) first(ctx context.Context) error {
 	for {
 		err := s.ensure(ctx)
 		if err == nil {
+			return nil
+		}
+		// Where the disk of etcd is full objects can be read, and deleted to make room. What is missing is made later.
+		if strings.Contains(err.Error(), rpctypes.ErrorDesc(rpctypes.ErrNoSpace)) {
+			s.options.Log.Error("etcd takes no writes for want of room: the cluster can be read only", "error", err)
 			return nil
 		}
 		select {

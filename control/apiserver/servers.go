@@ -46,9 +46,11 @@ func (s *servers) run(ctx context.Context) {
 		s.watch(ctx)
 	}()
 	defer func() { <-done }()
+	var told string
 	for ctx.Err() == nil {
-		if err := s.hold(ctx); err != nil && ctx.Err() == nil {
+		if err := s.hold(ctx); err != nil && ctx.Err() == nil && err.Error() != told {
 			s.log.Warn("other API servers do not hear of this one", "error", err)
+			told = err.Error()
 		}
 		pause(ctx, serverAgain)
 	}

@@ -43,6 +43,17 @@ func newEtcd(d *data) *cobra.Command {
 			RunE: with(etcdDefrag),
 		},
 		&cobra.Command{
+			Use: "disarm", Short: "Have writes be taken again, once there is room on the disk that was full", Args: cobra.NoArgs,
+			Long: `Have writes be taken again, once there is room on the disk that was full.
+
+A member that has less than 128 MB left on the disk of its etcd raises the alarm NOSPACE (etcd status shows it): all
+members then refuse to make or change objects. They can be read and deleted. Make room, by a larger disk or by what else
+is on it, or in etcd with deletions and etcd defrag; then run this.`,
+			RunE: with(func(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {
+				return etcdDisarm(ctx, c, client, *d)
+			}),
+		},
+		&cobra.Command{
 			Use: "snapshot FILE", Short: "Write a copy of the store to a file, which is checked and there as a whole", Args: cobra.ExactArgs(1),
 			RunE: with(func(ctx context.Context, _ *cobra.Command, client *clientv3.Client, args []string) error {
 				return etcd.Snapshot(ctx, client, args[0])
@@ -67,6 +78,17 @@ func etcdStatus(ctx context.Context, c *cobra.Command, client *clientv3.Client, 
 		fmt.Fprintf(w, "alarm\t%s\n", e)
 	}
 	return w.Flush()
+}
+
+func etcdDisarm(ctx context.Context, c *cobra.Command, client *clientv3.Client, d data) error {
+	done, err := etcd.Disarm(ctx, client, d.etcd())
+	for _, id := range done {
+		fmt.Fprintf(c.OutOrStdout(), "member %x: writes are taken again\n", id)
+	}
+	if err == nil && len(done) == 0 {
+		fmt.Fprintln(c.OutOrStdout(), "no member has raised the alarm")
+	}
+	return err
 }
 
 func etcdMembers(ctx context.Context, c *cobra.Command, client *clientv3.Client, _ []string) error {

@@ -85,6 +85,9 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 			return nil, fmt.Errorf("make directory of etcd: %w", err)
 		}
 	}
+	if err := lighten(o.Dir); err != nil {
+		return nil, err
+	}
 	c := configure(o, socket)
 	if len(o.Join) > 0 && fresh(o.Dir) {
 		members, err := enlist(ctx, o)
@@ -102,6 +105,7 @@ func Start(ctx context.Context, o Options) (*Member, error) {
 		m.Stop()
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
+	go m.watchSpace(o.Dir, o.Log)
 	return m, nil
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -61,9 +62,8 @@ func (m memberFlags) start(t *testing.T, dir string, flags ...string) *plane {
 }
 
 // join makes the data directory of a further member, by the command that a member prints.
-func (m memberFlags) join(t *testing.T, of *plane) string {
+func (m memberFlags) join(t *testing.T, of *plane, dir string) string {
 	t.Helper()
-	dir := t.TempDir()
 	command := strings.Fields(of.run(t, "token", "create", "--member"))
 	if out, err := control(t, dir, append(command[1:], m.peer()...)...); err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
@@ -80,24 +80,32 @@ func control(t *testing.T, dir string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestMembers has three members: what one has acknowledged the others have, any one may be killed or hang, those that
-// are left are what pods are told of, and one that is gone for good is taken away.
-func TestMembers(t *testing.T) {
-	t.Parallel()
+// three starts three members, each in a directory, and makes a ConfigMap before there is more than one.
+func three(t *testing.T, dirs [3]string) ([]memberFlags, []*plane) {
+	t.Helper()
 	addresses := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
 	p := ports(t, addresses...)
 	var at []memberFlags
 	for i, a := range addresses {
 		at = append(at, memberFlags{a, fmt.Sprintf("192.0.2.%d", i+1), p})
 	}
-	first := at[0].start(t, t.TempDir(), at[0].peer()...)
+	first := at[0].start(t, dirs[0], at[0].peer()...)
 	if _, err := first.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("before"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	planes := []*plane{first}
 	for i := range 2 {
-		planes = append(planes, at[i+1].start(t, at[i+1].join(t, planes[i])))
+		planes = append(planes, at[i+1].start(t, at[i+1].join(t, planes[i], dirs[i+1])))
 	}
+	return at, planes
+}
+
+// TestMembers has three members: what one has acknowledged the others have, any one may be killed or hang, those that
+// are left are what pods are told of, and one that is gone for good is taken away.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	at, planes := three(t, [3]string{t.TempDir(), t.TempDir(), t.TempDir()})
+	first, p := planes[0], at[0].ports
 	for _, m := range planes {
 		if _, err := m.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "before", metav1.GetOptions{}); err != nil {
 			t.Error(err)
@@ -234,20 +242,29 @@ func (w *writing) more(t *testing.T) {
 
 func (w *writing) check(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
-	list, err := c.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{})
+	if err := w.missing(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d acknowledged writes are there", len(w.done))
+}
+
+// missing says what was acknowledged and is lost.
+func (w *writing) missing(ctx context.Context, c kubernetes.Interface) error {
+	list, err := c.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	there := map[string]bool{}
 	for _, o := range list.Items {
 		there[o.Name] = true
 	}
+	var errs []error
 	for _, name := range w.done {
 		if !there[name] {
-			t.Errorf("%s was acknowledged, and is lost", name)
+			errs = append(errs, fmt.Errorf("%s was acknowledged, and is lost", name))
 		}
 	}
-	t.Logf("%d acknowledged writes are there", len(w.done))
+	return errors.Join(errs...)
 }
 
 // TestJoinRefuses tries to join with what is not right.

@@ -157,9 +157,10 @@ func TestTracingToNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	for name, address := range map[string]string{"hangs": l.Addr().String(), "is not there": "127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := startWith(t, t.TempDir(), nil, "--tracing-config-file", tracingConfig(t, address, 1_000_000))
 			p.quick(t, "a collector that "+name, 3000)
 			p.stop(t)
