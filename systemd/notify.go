@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -26,6 +27,23 @@ func NewNotifier(log *slog.Logger) *Notifier {
 	}
 	// The variable stays in the environment: the watchdog needs it again at every beat. Containers do not inherit ours.
 	return &Notifier{log: log, send: func(s string) (bool, error) { return daemon.SdNotify(false, s) }}
+}
+
+// NewNotifierAt uses a socket by its name, and none if that is empty: for who has to take the variable away from others
+// in the process that would speak for it.
+func NewNotifierAt(socket string, log *slog.Logger) *Notifier {
+	return &Notifier{log: log, send: func(s string) (bool, error) {
+		if socket == "" {
+			return false, nil
+		}
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err != nil {
+			return false, err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte(s))
+		return err == nil, err
+	}}
 }
 
 // Ready says that the node runs pods now; units ordered after ours may start.

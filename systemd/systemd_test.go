@@ -60,6 +60,26 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+func TestNotifierAt(t *testing.T) {
+	got := listen(t)
+	socket := os.Getenv("NOTIFY_SOCKET")
+	t.Setenv("NOTIFY_SOCKET", "")
+	NewNotifierAt(socket, slog.New(slog.DiscardHandler)).Ready("here")
+	if s := <-got; s != "READY=1\nSTATUS=here" {
+		t.Errorf("got %q", s)
+	}
+	var log strings.Builder
+	l := slog.New(slog.NewTextHandler(&log, nil))
+	NewNotifierAt("", l).Ready("")
+	if log.Len() != 0 {
+		t.Errorf("without a socket it says %s", log.String())
+	}
+	NewNotifierAt(socket+"x", l).Ready("")
+	if log.Len() == 0 {
+		t.Error("nobody hears that it is not heard")
+	}
+}
+
 func TestSilentWithoutServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/berth-node/berth/control/apiserver"
@@ -15,9 +16,19 @@ const (
 	readyEvery = 100 * time.Millisecond
 )
 
+// newNotifier takes the service manager's socket from the libraries: the API server's says that it is ready when it
+// listens, which is before it is.
+func newNotifier(log *slog.Logger) (*systemd.Notifier, error) {
+	const variable = "NOTIFY_SOCKET"
+	socket := os.Getenv(variable)
+	if err := os.Unsetenv(variable); err != nil {
+		return nil, fmt.Errorf("find service manager: %w", err)
+	}
+	return systemd.NewNotifierAt(socket, log), nil
+}
+
 // notify has the service manager know when the server is ready, and that it answers, until ctx ends.
-func notify(ctx context.Context, server *apiserver.Server, log *slog.Logger) error {
-	n := systemd.NewNotifier(log)
+func notify(ctx context.Context, n *systemd.Notifier, server *apiserver.Server, log *slog.Logger) error {
 	for server.Ready(ctx) != nil {
 		select {
 		case <-ctx.Done():

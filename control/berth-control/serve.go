@@ -169,6 +169,10 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 
 // run runs etcd, and the API server on it. They stop in reverse.
 func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Options) error {
+	manager, err := newNotifier(o.Log)
+	if err != nil {
+		return err
+	}
 	client, failed, stop, err := connect(ctx, d, f, o, o.Log)
 	if err != nil {
 		return err
@@ -186,7 +190,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	group.Go(func() error { o.PKI.Run(ctx); return nil })
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
-	group.Go(func() error { return notify(ctx, server, o.Log) })
+	group.Go(func() error { return notify(ctx, manager, server, o.Log) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
