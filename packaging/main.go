@@ -1,6 +1,6 @@
-// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged` and
-// berth-control have laid out, with checksums and a bill of materials. What it is given the same twice it makes the same twice, byte for
-// byte.
+// Command packaging makes a Debian package, an RPM and a tarball of trees that `berth install --destdir --packaged`
+// and berth-control have laid out, with checksums and a bill of materials. What it is given the same twice it makes
+// the same twice, byte for byte.
 package main
 
 import (

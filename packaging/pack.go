@@ -112,9 +112,9 @@ func (j *job) contents(format string, all []file) files.Contents {
 	return out
 }
 
-// owned says whether a directory goes with its last file: one of the package's name, or below it. rpm removes the directories
-// that a package names, and no others, so that it is told of those of shells, too, which a machine need not have: they
-// go when nobody else names them. dpkg finds out by itself.
+// owned says whether a directory goes with its last file: one of the package's name, or below it. rpm removes the
+// directories that a package names, and no others, so that it is told of those of shells, too, which a machine need
+// not have: they go when nobody else names them. dpkg finds out by itself.
 func (j *job) owned(format, dir string) bool {
 	if strings.Contains(dir+"/", "/"+j.product.name+"/") {
 		return true

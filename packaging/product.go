@@ -27,8 +27,8 @@ func productOf(name string) (product, error) {
 	return product{}, fmt.Errorf("-name %q: must be berth or berth-control", name)
 }
 
-// agentScripts are what the packagers run, besides what they do themselves. The agent is started by the first installation,
-// as Debian's services are; an upgrade starts it anew, and pods go on.
+// agentScripts are what the packagers run, besides what they do themselves. The agent is started by the first
+// installation, as Debian's services are; an upgrade starts it anew, and pods go on.
 var agentScripts = map[string]string{
 	"postinst": `#!/bin/sh
 set -e

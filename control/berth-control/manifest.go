@@ -73,8 +73,9 @@ func staticPod(dir, image string, f *serveFlags, args []string) *corev1.Pod {
 		Args:      append([]string{"serve", "--data-dir", dir}, args...),
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"), "memory": resource.MustParse("256Mi")}},
 		// A new member is not ready until it has all objects, and is left alone for as long as that may take.
-		StartupProbe:   probe("/livez", 5, 6*35*2),
-		LivenessProbe:  probe("/livez?exclude=etcd", 10, 8), // a member that waits for the others is not helped by a new start
+		StartupProbe: probe("/livez", 5, 6*35*2),
+		// A member that waits for the others is not helped by a new start.
+		LivenessProbe:  probe("/livez?exclude=etcd", 10, 8),
 		ReadinessProbe: probe("/readyz", 5, 3),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

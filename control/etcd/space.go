@@ -21,8 +21,8 @@ import (
 // some back. So writes are refused while there is some room, and some room is kept for a start.
 
 const (
-	// LeastFree is how much of the disk is left when writes are refused, in bytes: a segment of the log, and as much for
-	// what is under way, for deletions and for what makes the database smaller.
+	// LeastFree is how much of the disk is left when writes are refused, in bytes: a segment of the log, and as much
+	// for what is under way, for deletions and for what makes the database smaller.
 	LeastFree = 128 << 20
 	// ballastSize is what a file holds for a start on a disk that has been filled at once.
 	ballastSize = 32 << 20
@@ -69,8 +69,8 @@ func load(dir string) error {
 	return atomicfile.SyncDir(dir)
 }
 
-// watchSpace looks at the member's disk until it stops, and raises etcd's alarm for want of room: all members then refuse
-// what makes the store larger, until somebody has made room and disarms it.
+// watchSpace looks at the member's disk until it stops, and raises etcd's alarm for want of room: all members then
+// refuse what makes the store larger, until somebody has made room and disarms it.
 func (m *Member) watchSpace(dir string, log *slog.Logger) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

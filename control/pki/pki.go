@@ -82,9 +82,9 @@ type leaf struct {
 // serves says whether the certificate is for the hosts.
 func (l leaf) serves() bool { return slices.Contains(l.usage, x509.ExtKeyUsageServerAuth) }
 
-// shown are the certificates that go with one that an authority has signed: those by which who trusts only the authority
-// before it comes to trust it. Who is to join sees the authority of the server in the handshake, and knows it by its
-// hash.
+// shown are the certificates that go with one that an authority has signed: those by which who trusts only the
+// authority before it comes to trust it. Who is to join sees the authority of the server in the handshake, and knows
+// it by its hash.
 func (l leaf) shown(authority pair) []*x509.Certificate {
 	if l.name == Serving && len(authority.chain) == 0 {
 		return []*x509.Certificate{authority.cert}

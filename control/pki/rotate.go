@@ -291,7 +291,8 @@ func (s *Store) remember(name string) error {
 
 func retiredName(authority string) string { return authority + ".retired.crt" }
 
-// Retired are the certificates of an authority's predecessors that are trusted no more, and those by which they vouched.
+// Retired are the certificates of an authority's predecessors that are trusted no more, and those by which they
+// vouched.
 func (s *Store) Retired(authority string) ([]*x509.Certificate, error) {
 	path := filepath.Join(s.dir, retiredName(authority))
 	data, err := readFile(path)

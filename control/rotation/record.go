@@ -1,5 +1,6 @@
-// Package rotation rotates a cluster's authorities, and the key that signs tokens of service accounts, on all members of
-// the control plane: a record in etcd says how far a rotation is to be, each member follows it and says how far it is.
+// Package rotation rotates a cluster's authorities, and the key that signs tokens of service accounts, on all members
+// of the control plane: a record in etcd says how far a rotation is to be, each member follows it and says how far it
+// is.
 //
 // A rotation has three phases. In the first what is to follow is trusted, in the second it signs and the one before is
 // trusted still, in the third that one is not any more. Each begins when all members are in the one before it.

@@ -15,8 +15,8 @@ import (
 // nobody is a user without privileges.
 const nobody = 65534
 
-// TestOwner has root run commands on the data directory of another user, as the service's is: they become that user, and
-// nothing is left there that the service cannot read.
+// TestOwner has root run commands on the data directory of another user, as the service's is: they become that user,
+// and nothing is left there that the service cannot read.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

@@ -81,8 +81,9 @@ func readable(t *testing.T, p *plane, w *writing) {
 	}
 }
 
-// TestFullDisk fills the disk of a control plane while it is written to. It refuses writes and is read, is started again
-// so after a kill, and takes writes again when room was made and the alarm disarmed. What it had acknowledged is there.
+// TestFullDisk fills the disk of a control plane while it is written to. It refuses writes and is read, is started
+// again so after a kill, and takes writes again when room was made and the alarm disarmed. What it had acknowledged is
+// there.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, fill := disk(t, 512)
