@@ -19,9 +19,9 @@ func newManifest(d *data) *cobra.Command {
 	var image string
 	c := &cobra.Command{
 		Use: "manifest --image IMAGE [-- SERVE-FLAG...]", Short: "Print a static pod that serves, for a node's manifest directory",
-		Long: `Print the manifest of a static pod that serves. Put it into the manifest directory of a node, as of berth or a kubelet. The
-image is one whose entrypoint is berth-control. The data directory is that of this machine, with all that other commands
-need: run them on the machine itself. What follows -- are flags of berth-control serve.`,
+		Long: `Print the manifest of a static pod that serves. Put it into the manifest directory of a node, as of berth or a kubelet.
+The image is one whose entrypoint is berth-control. The data directory is that of this machine, with all that other
+commands need: run them on the machine itself. What follows -- are flags of berth-control serve.`,
 		Example: "  berth-control manifest --image registry.example.org/berth-control:1 > /etc/berth/manifests/berth-control.yaml",
 		RunE: func(c *cobra.Command, args []string) error {
 			f, err := serveArgs(c, args)

@@ -14,9 +14,9 @@ import (
 func newUnit(d *data) *cobra.Command {
 	return &cobra.Command{
 		Use: "unit [-- SERVE-FLAG...]", Short: "Print a systemd unit that serves",
-		Long: `Print a unit of systemd that serves, with the reason of each line (` + systemd.ControlName + `). It runs as the user ` + systemd.ControlUser + `,
-who is to be there, and may do nothing but serve and write its data directory. What follows -- are flags of
-berth-control serve; without any they are in ` + systemd.ControlEnvironment + `. The package has the same unit.`,
+		Long: `Print a unit of systemd that serves, with the reason of each line (` + systemd.ControlName + `). It runs as the user
+` + systemd.ControlUser + `, who is to be there, and may do nothing but serve and write its data directory. What follows -- are
+flags of berth-control serve; without any they are in ` + systemd.ControlEnvironment + `. The package has the same unit.`,
 		Example: "  berth-control unit > /etc/systemd/system/" + systemd.ControlName + "\n" +
 			"  berth-control unit -- --peer-address 192.0.2.1 --tls-san api.example.org",
 		RunE: func(c *cobra.Command, args []string) error {

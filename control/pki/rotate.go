@@ -359,26 +359,29 @@ func (s *Store) trust(name string, active *x509.Certificate) error {
 }
 
 // vouchers are the certificates by which who trusts the authority before an active one trusts it, too, and that one
-// itself. A member of etcd that runs goes on trusting what it has found at its start: for those the certificates are
-// shown until the next rotation.
+// itself. A member of etcd that runs goes on trusting what it has found at its start, however many rotations ago: to
+// those the certificates of before are shown as well.
 func (s *Store) vouchers(name string, active *x509.Certificate) ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
 	old, err := readPair(s.Path(name + oldSuffix))
-	if err == nil {
-		if old.cert.Equal(active) {
-			return nil, nil
-		}
-		return append(old.chain, old.cert), nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return nil, unreadable(s.Path(name+oldSuffix), err)
+	case !old.cert.Equal(active): // not between the two writes of a switch
+		all = append(old.chain, old.cert)
 	}
 	if name != EtcdAuthority {
-		return nil, nil
+		return all, nil
 	}
-	all, err := s.Retired(name)
-	return slices.DeleteFunc(all, func(c *x509.Certificate) bool {
-		return !bytes.Equal(c.RawSubjectPublicKeyInfo, active.RawSubjectPublicKeyInfo)
-	}), err
+	before, err := s.Retired(name)
+	if err != nil {
+		return nil, err
+	}
+	before = slices.DeleteFunc(before, func(c *x509.Certificate) bool { return bytes.Equal(c.RawIssuer, c.RawSubject) })
+	slices.Reverse(before) // of more than a file may have the oldest go
+	all = append(all, before...)
+	return all[:min(len(all), maxChain)], nil
 }
 
 // TokenKeys are the key that signs tokens, and those that verify them beside it.

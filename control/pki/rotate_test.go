@@ -120,14 +120,22 @@ func TestRotate(t *testing.T) {
 				t.Errorf("%s by who trusts the old one: %v", l, err)
 			}
 		}
-		// And once more.
+		// And once more, during which members of etcd know each other, too.
 		for i, do := range rotation(t, s, name) {
 			if err := do(s); err != nil {
 				t.Fatalf("%s again, step %d: %v", name, i, err)
 			}
+			if err := verify(t, s, signed[0], old); (err == nil) != (name == EtcdAuthority) {
+				t.Errorf("%s again, step %d: by who trusts the first one: %v", signed[0], i, err)
+			}
 		}
-		if err := verify(t, s, signed[0], next); (err == nil) != (name == EtcdAuthority) {
-			t.Errorf("%s by who trusts the one before: %v", signed[0], err)
+		if made, err := s.Renew(false); err != nil || len(made) > 0 {
+			t.Errorf("made again for nothing are %v, %v", made, err)
+		}
+		for _, before := range [][]byte{next, old} {
+			if err := verify(t, s, signed[0], before); (err == nil) != (name == EtcdAuthority) {
+				t.Errorf("%s by who trusts one before: %v", signed[0], err)
+			}
 		}
 	}
 }
