@@ -1,15 +1,18 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,69 +78,80 @@ func (s *shared) openID(server *genericapiserver.GenericAPIServer) {
 }
 
 // dialer implements [registry.NodeDialer].
-type dialer struct{ kubelet, workload http.RoundTripper }
+type dialer struct {
+	pair      string // file of the certificate for kubelets
+	authority string // file of the authorities of kubelets; empty: they are not verified
+	workload  http.RoundTripper
+	log       *slog.Logger
 
-// Kubelet implements [registry.NodeDialer].
-func (d dialer) Kubelet() http.RoundTripper { return d.kubelet }
+	mu      sync.Mutex
+	trusted []byte // what the file had in it when the transport was made
+	kubelet *http.Transport
+}
+
+// Kubelet implements [registry.NodeDialer]. The authorities may be rotated: the file counts as it is. One that cannot be
+// read leaves those of before.
+func (d *dialer) Kubelet() http.RoundTripper {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.read(); err != nil {
+		d.log.Error("certificate authority of kubelets is not read again", "error", err)
+	}
+	return d.kubelet
+}
 
 // Workload implements [registry.NodeDialer].
-func (d dialer) Workload() http.RoundTripper { return d.workload }
+func (d *dialer) Workload() http.RoundTripper { return d.workload }
 
 const (
 	nodeDialTimeout = 10 * time.Second
 	nodeIdle        = 90 * time.Second
 )
 
-func newDialer(o Options) (dialer, error) {
-	path := o.PKI.Path(pki.Kubelet)
-	kubelet := &tls.Config{
+func newDialer(o Options) (*dialer, error) {
+	d := &dialer{
+		pair: o.PKI.Path(pki.Kubelet), authority: o.KubeletCA, log: o.Log,
+		workload: transport(&tls.Config{InsecureSkipVerify: true}), //nolint:gosec // a workload's certificate is anybody's
+	}
+	return d, d.read()
+}
+
+// read makes the transport for kubelets, if the authorities are others than before.
+func (d *dialer) read() error {
+	var text []byte
+	if d.authority != "" {
+		var err error
+		if text, err = os.ReadFile(d.authority); err != nil {
+			return fmt.Errorf("read certificate authority of kubelets: %w", err)
+		}
+	}
+	if d.kubelet != nil && bytes.Equal(text, d.trusted) {
+		return nil
+	}
+	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// It is read for each connection, so that a renewed one counts at once.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			c, err := tls.LoadX509KeyPair(path, path)
+			c, err := tls.LoadX509KeyPair(d.pair, d.pair)
 			return &c, err
 		},
-		InsecureSkipVerify: o.KubeletCA == "", //nolint:gosec // as Options.KubeletCA has it
+		InsecureSkipVerify: d.authority == "", //nolint:gosec // as Options.KubeletCA has it
 	}
-	if o.KubeletCA != "" {
-		if _, err := kubeletRoots(o.KubeletCA); err != nil {
-			return dialer{}, err
+	if d.authority != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("read certificate authority of kubelets %s: %w", d.authority, errors.New("no certificate is in it"))
 		}
-		// The authorities are read for each connection, too: they may be rotated.
-		kubelet.InsecureSkipVerify = true //nolint:gosec // VerifyConnection verifies
-		kubelet.VerifyConnection = func(c tls.ConnectionState) error { return verifyKubelet(o.KubeletCA, c) }
 	}
-	return dialer{transport(kubelet), transport(&tls.Config{InsecureSkipVerify: true})}, nil //nolint:gosec // a workload's certificate is anybody's
-}
-
-func kubeletRoots(file string) (*x509.CertPool, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read certificate authority of kubelets: %w", err)
+	if d.kubelet != nil {
+		d.kubelet.CloseIdleConnections()
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("read certificate authority of kubelets %s: %w", file, errors.New("no certificate is in it"))
-	}
-	return roots, nil
-}
-
-// verifyKubelet verifies what a kubelet has shown, as the library does by itself.
-func verifyKubelet(file string, c tls.ConnectionState) error {
-	roots, err := kubeletRoots(file)
-	if err != nil {
-		return err
-	}
-	between := x509.NewCertPool()
-	for _, other := range c.PeerCertificates[1:] {
-		between.AddCert(other)
-	}
-	_, err = c.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: c.ServerName})
-	return err
+	d.kubelet, d.trusted = transport(config), text
+	return nil
 }
 
 // transport is for streams, too: HTTP/1.1, which can be upgraded.
-func transport(c *tls.Config) http.RoundTripper {
+func transport(c *tls.Config) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: c, DialContext: (&net.Dialer{Timeout: nodeDialTimeout}).DialContext,
 		IdleConnTimeout: nodeIdle, TLSHandshakeTimeout: nodeDialTimeout, MaxIdleConnsPerHost: 10,

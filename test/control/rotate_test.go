@@ -298,9 +298,10 @@ func TestRotateKilled(t *testing.T) {
 	}
 }
 
-// rotateMembers rotates everything on three members while they are written to, with one of them away at first.
-func rotateMembers(t *testing.T, at []memberFlags, planes []*plane) {
-	t.Helper()
+// TestRotateMembers rotates everything on three members while they are written to, with one of them away at first.
+func TestRotateMembers(t *testing.T) {
+	t.Parallel()
+	at, planes := three(t, [3]string{t.TempDir(), t.TempDir(), t.TempDir()})
 	w := &writing{}
 	old := planes[0].credentials(t)
 	planes[2].kill()
