@@ -72,6 +72,9 @@ const informerResync = 10 * time.Minute
 // healthPaths anybody may ask for.
 func healthPaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
 
+// clusterInfoPath is what who is to join asks for, before it knows anybody.
+const clusterInfoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+
 // shared is what the servers of the chain have in common.
 type shared struct {
 	options   Options
@@ -88,6 +91,7 @@ type shared struct {
 	resolver  serviceResolver
 	servers   *servers
 	trusted   changes
+	began     chan struct{} // closed when the cluster has what it begins with
 }
 
 // newShared makes the configuration that each server of the chain has a copy of.
@@ -96,7 +100,7 @@ func newShared(ctx context.Context, o Options) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shared{options: o, scheme: types, codecs: scheme.Codecs(types), trusted: make(changes, 1)}
+	s := &shared{options: o, scheme: types, codecs: scheme.Codecs(types), trusted: make(changes, 1), began: make(chan struct{})}
 	c := genericapiserver.NewConfig(s.codecs)
 	s.config = c
 	c.RequestTimeout = time.Minute
@@ -225,7 +229,7 @@ func (s *shared) authorize(ctx context.Context) error {
 		ClientCA: s.clientCA, RequestHeaderCA: s.proxyCA, RequestHeaderNames: frontProxyNames(),
 		ServiceAccountIssuer: s.options.Issuer, ServiceAccountKey: crypto.Signer(key), ServiceAccountPublicKeys: others,
 		AuthenticationConfiguration: s.options.AuthenticationConfiguration, AuthorizationConfiguration: s.options.AuthorizationConfiguration,
-		AnonymousPaths: healthPaths(),
+		AnonymousPaths: append(healthPaths(), clusterInfoPath),
 	}, s.informers, s.client)
 	if err != nil {
 		return err

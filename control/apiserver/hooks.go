@@ -49,6 +49,7 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 			s.options.Log.Error("the cluster has not what it begins with", "error", err)
 			return err
 		}
+		close(s.began)
 		go s.servers.run(ctx)
 		s.trusted.Enqueue() // a rotation may have gone on while this server was away
 		go s.keep(ctx, repair)

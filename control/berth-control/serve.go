@@ -44,6 +44,7 @@ type serveFlags struct {
 	snapshots                            snapshotFlags
 	member                               member
 	watch                                watchFlags
+	controllers                          []string
 }
 
 func newServe(d *data) *cobra.Command { return newServeOf(d, &serveFlags{}) }
@@ -90,6 +91,7 @@ the command for them). Of three members any one may be lost. The address is kept
 	f.snapshots.add(p)
 	f.member.bind(p, "address of this machine by which other members of the control plane reach it; as before, if empty")
 	f.watch.add(p)
+	addControllers(p, &f.controllers)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -187,6 +189,10 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	if err != nil {
 		return err
 	}
+	controllers, err := newControllers(server, o, f)
+	if err != nil {
+		return err
+	}
 	group.Go(func() error { o.PKI.Run(ctx); return nil })
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
@@ -199,8 +205,14 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 			return fmt.Errorf("etcd has ended: %w", err)
 		}
 	})
+	// The server stops when controllers have: one that ends says so to the others by the API.
+	serving, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		if err := server.Run(ctx); err != nil {
+		defer stopServer()
+		return runControllers(ctx, controllers, server, log)
+	})
+	group.Go(func() error {
+		if err := server.Run(serving); err != nil {
 			return err
 		}
 		if ctx.Err() == nil {

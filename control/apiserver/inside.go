@@ -1,0 +1,24 @@
+package apiserver
+
+import (
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+)
+
+// Inside is what who runs in the same process has of the server: the way in with all rights, what it watches anyway,
+// and the authorities of the cluster, which tell when they are others.
+type Inside struct {
+	Config    *rest.Config
+	Informers informers.SharedInformerFactory
+	ClusterCA *dynamiccertificates.DynamicFileCAContent
+}
+
+// Inside is for controllers.
+func (s *Server) Inside() Inside {
+	return Inside{s.shared.config.LoopbackClientConfig, s.shared.informers, s.shared.clientCA}
+}
+
+// Began is closed when the server answers and the cluster has what it begins with.
+func (s *Server) Began() <-chan struct{} { return s.shared.began }

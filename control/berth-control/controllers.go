@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"crypto"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/berth-node/berth/control/apiserver"
+	"github.com/berth-node/berth/control/controller/manager"
+	"github.com/berth-node/berth/control/pki"
+)
+
+// controllersTimeout bounds how long the server waits for controllers before it stops itself.
+const controllersTimeout = 5 * time.Second
+
+func addControllers(p *pflag.FlagSet, list *[]string) {
+	p.StringSliceVar(list, "controllers", []string{"*"}, "controllers that run, as with Kubernetes: * are all that do by default, NAME and -NAME one that does or does not; "+
+		"none, if empty. All: "+strings.Join(manager.Names(), ", ")+". Not by default: "+strings.Join(manager.OffByDefault(), ", "))
+}
+
+// newControllers makes the controllers. Where there may be other members, one is elected to have them run.
+func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags) (*manager.Manager, error) {
+	host, _ := os.Hostname() // for who reads the lease
+	inside := server.Inside()
+	port := o.Listener.Addr().(*net.TCPAddr).Port
+	m, err := manager.New(manager.Options{
+		Config: inside.Config, Informers: inside.Informers, List: f.controllers,
+		Elect: f.member.Address != "" || len(f.etcd.Endpoints) > 0, Identity: host + "_" + string(uuid.NewUUID()),
+		Server: "https://" + net.JoinHostPort(reach(f.bind, o.Advertise), strconv.Itoa(port)),
+		Hosts:  func() []string { return serviceHosts(f, o) },
+		Authority: func() (*x509.Certificate, crypto.Signer, error) {
+			return o.PKI.Authority(pki.ClusterAuthority)
+		},
+		Bundle: inside.ClusterCA, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	inside.ClusterCA.AddListener(m)
+	return m, nil
+}
+
+// serviceHosts are names and addresses of the API server that are no machine's, so that no kubelet may serve by them.
+// Those of its machine are its kubelet's, too.
+func serviceHosts(f *serveFlags, o apiserver.Options) []string {
+	machine, _ := os.Hostname()
+	own := []string{machine, o.Advertise.String(), local(f.bind), f.member.Address}
+	return slices.DeleteFunc(hosts(f, o.Advertise, o.ServiceRanges), func(h string) bool { return slices.Contains(own, h) })
+}
+
+// runControllers has controllers run from when the server answers until ctx ends and they have stopped, or take too
+// long.
+func runControllers(ctx context.Context, m *manager.Manager, server *apiserver.Server, log *slog.Logger) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-server.Began():
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(controllersTimeout):
+		log.Warn("controllers have not stopped in time")
+		return nil
+	}
+}

@@ -1,0 +1,121 @@
+package certificates
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	certificateslisters "k8s.io/client-go/listers/certificates/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/berth-node/berth/control/controller"
+)
+
+type servingApprover struct {
+	client   kubernetes.Interface
+	requests certificateslisters.CertificateSigningRequestLister
+	nodes    corelisters.NodeLister
+	refused  func() []string
+}
+
+// NewServingApprover makes the controller that approves what a kubelet serves with, if it is for the addresses that its
+// Node object has and no other node. Refused are names and addresses that are never a node's, those of the API server:
+// a node writes its addresses itself, and whoever has taken one over could be taken for somebody else.
+func NewServingApprover(client kubernetes.Interface, requests certificatesinformers.CertificateSigningRequestInformer, nodes coreinformers.NodeInformer, refused func() []string, log *slog.Logger) controller.Controller {
+	a := &servingApprover{client, requests.Lister(), nodes.Lister(), refused}
+	loop := controller.NewLoop(log, workers, a.sync).Watch(requests.Informer(), controller.Name)
+	return loop.Watch(nodes.Informer(), a.waiting)
+}
+
+// waiting are the requests of a node that has changed: it may have the address now that one of them is for.
+func (a *servingApprover) waiting(o any) []string {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	all, err := a.requests.List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, r := range all {
+		if r.Spec.Username == nodePrefix+node.Name && undecided(r) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+func (a *servingApprover) sync(ctx context.Context, name string) (time.Duration, error) {
+	o, err := a.requests.Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find request %s: %w", name, err)
+	}
+	if !undecided(o) || o.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+		return 0, nil
+	}
+	r, err := parse(o)
+	if err != nil || checkNodeServing(r, o.Spec.Usages) != nil {
+		return 0, nil //nolint:nilerr // it is nothing that we approve; an administrator may
+	}
+	if o.Spec.Username != r.Subject.CommonName || !slices.Contains(o.Spec.Groups, nodeGroup) {
+		return 0, nil
+	}
+	nodes, err := a.nodes.List(labels.Everything())
+	if err != nil {
+		return 0, fmt.Errorf("list nodes: %w", err)
+	}
+	hosts := r.DNSNames
+	for _, ip := range r.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+	if !ownHosts(nodeOf(o.Spec.Username), hosts, nodes, a.refused()) {
+		return 0, nil // the next change of the node is looked at
+	}
+	return 0, approve(ctx, a.client, o, "It is for addresses of this node alone")
+}
+
+// ownHosts says whether names and addresses are those of a node, and of nobody else.
+func ownHosts(node string, hosts []string, nodes []*corev1.Node, refused []string) bool {
+	own, others := map[string]bool{}, map[string]bool{}
+	for _, n := range nodes {
+		set := others
+		if n.Name == node {
+			set = own
+		} else {
+			set[n.Name] = true
+		}
+		for _, address := range n.Status.Addresses {
+			set[canonical(address.Address)] = true
+		}
+	}
+	for _, r := range refused {
+		others[canonical(r)] = true
+	}
+	return !slices.ContainsFunc(hosts, func(h string) bool {
+		h = canonical(h)
+		a, err := netip.ParseAddr(h)
+		return !own[h] || others[h] || err == nil && (a.IsLoopback() || a.IsUnspecified())
+	})
+}
+
+// canonical is one text for each address.
+func canonical(host string) string {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().String()
+	}
+	return host
+}

@@ -1,0 +1,120 @@
+package manager
+
+import (
+	"log/slog"
+
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/bootstraptoken"
+	"github.com/berth-node/berth/control/controller/certificates"
+	"github.com/berth-node/berth/control/controller/namespace"
+	"github.com/berth-node/berth/control/controller/rootca"
+	"github.com/berth-node/berth/control/controller/serviceaccount"
+)
+
+// kind is one controller, by the name that Kubernetes has for it.
+type kind struct {
+	name    string
+	account string // of kube-system, whose rights it has
+	off     bool   // it runs only where it is named
+	make    func(parts) (controller.Controller, error)
+}
+
+// parts are what one controller is made of.
+type parts struct {
+	m      *Manager
+	config *rest.Config
+	client kubernetes.Interface
+	own    informers.SharedInformerFactory // of what nobody but controllers watches
+	log    *slog.Logger
+}
+
+const certificateAccount = "certificate-controller"
+
+func kindsOf() []kind {
+	return []kind{
+		{name: "serviceaccount-controller", account: "service-account-controller", make: makeAccounts},
+		{name: "root-ca-certificate-publisher-controller", account: "root-ca-cert-publisher", make: makeRootCA},
+		{name: "certificatesigningrequest-approving-controller", account: certificateAccount, make: makeApprover},
+		{name: "certificatesigningrequest-signing-controller", account: certificateAccount, make: makeSigner},
+		{name: "certificatesigningrequest-cleaner-controller", account: certificateAccount, make: makeCleaner},
+		{name: "kubelet-serving-approver-controller", account: "kubelet-serving-approver", off: true, make: makeServingApprover},
+		{name: "bootstrap-signer-controller", account: "bootstrap-signer", make: makeInfo},
+		{name: "token-cleaner-controller", account: "token-cleaner", make: makeTokens},
+		{name: "namespace-controller", account: "namespace-controller", make: makeNamespaces},
+	}
+}
+
+// Names are those of all controllers.
+func Names() []string {
+	var all []string
+	for _, k := range kindsOf() {
+		all = append(all, k.name)
+	}
+	return all
+}
+
+// OffByDefault are those that run only where they are named.
+func OffByDefault() []string {
+	var all []string
+	for _, k := range kindsOf() {
+		if k.off {
+			all = append(all, k.name)
+		}
+	}
+	return all
+}
+
+func makeAccounts(p parts) (controller.Controller, error) {
+	return serviceaccount.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
+}
+
+func makeRootCA(p parts) (controller.Controller, error) {
+	return rootca.New(p.client, p.m.reader, p.m.options.Informers.Core().V1(), p.m.options.Bundle, p.m.changed.add, p.log)
+}
+
+func makeApprover(p parts) (controller.Controller, error) {
+	return certificates.NewApprover(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.log), nil
+}
+
+func makeSigner(p parts) (controller.Controller, error) {
+	return certificates.NewSigner(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.m.options.Authority, p.log), nil
+}
+
+func makeCleaner(p parts) (controller.Controller, error) {
+	return certificates.NewCleaner(p.client, p.own.Certificates().V1().CertificateSigningRequests(), p.log), nil
+}
+
+func makeServingApprover(p parts) (controller.Controller, error) {
+	return certificates.NewServingApprover(p.client, p.own.Certificates().V1().CertificateSigningRequests(),
+		p.m.options.Informers.Core().V1().Nodes(), p.m.options.Hosts, p.log), nil
+}
+
+func makeInfo(p parts) (controller.Controller, error) {
+	o := p.m.options
+	return bootstraptoken.NewSigner(p.client, p.m.reader, o.Informers.Core().V1().Secrets(),
+		bootstraptoken.Cluster{Server: o.Server, Bundle: o.Bundle.CurrentCABundleContent}, p.m.changed.add, p.log)
+}
+
+func makeTokens(p parts) (controller.Controller, error) {
+	return bootstraptoken.NewCleaner(p.client, p.m.options.Informers.Core().V1().Secrets(), p.log), nil
+}
+
+func makeNamespaces(p parts) (controller.Controller, error) {
+	objects, err := metadata.NewForConfig(p.config)
+	if err != nil {
+		return nil, err
+	}
+	known, err := discovery.NewDiscoveryClientForConfig(p.config)
+	if err != nil {
+		return nil, err
+	}
+	return namespace.New(namespace.Deps{
+		Client: p.client, Metadata: objects, Discovery: known, Informers: p.m.options.Informers.Core().V1(), Log: p.log,
+	}), nil
+}

@@ -1,0 +1,64 @@
+package namespace
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// conditions are what the namespace says of its end: one of each kind, as Kubernetes has them, and those of others.
+func (r *rest) conditions(have []corev1.NamespaceCondition) ([]corev1.NamespaceCondition, bool) {
+	all, changed := slices.Clone(have), false
+	for _, want := range r.wanted() {
+		i := slices.IndexFunc(all, func(c corev1.NamespaceCondition) bool { return c.Type == want.Type })
+		switch {
+		case i < 0:
+			want.LastTransitionTime = metav1.Now()
+			all, changed = append(all, want), true
+		case all[i].Status != want.Status || all[i].Reason != want.Reason || all[i].Message != want.Message:
+			want.LastTransitionTime = all[i].LastTransitionTime
+			if all[i].Status != want.Status {
+				want.LastTransitionTime = metav1.Now()
+			}
+			all[i], changed = want, true
+		}
+	}
+	return all, changed
+}
+
+func (r *rest) wanted() []corev1.NamespaceCondition {
+	var remain []string
+	for of, n := range r.count {
+		if n > 0 {
+			remain = append(remain, fmt.Sprintf("%s has %d resource instances", of, n))
+		}
+	}
+	slices.Sort(remain)
+	var finalizers []string
+	for _, f := range slices.Sorted(maps.Keys(r.finalizers)) {
+		finalizers = append(finalizers, fmt.Sprintf("%s in %d resource instances", f, r.finalizers[f]))
+	}
+	return []corev1.NamespaceCondition{
+		state(corev1.NamespaceDeletionDiscoveryFailure, r.discovery != nil, "DiscoveryFailed", "ResourcesDiscovered",
+			fmt.Sprintf("Not all resources are known: %v", r.discovery), "All resources are known"),
+		state(corev1.NamespaceDeletionGVParsingFailure, false, "", "ParsedGroupVersions", "", "All groups and versions are read"),
+		state(corev1.NamespaceDeletionContentFailure, r.content != nil, "ContentDeletionFailed", "ContentDeleted",
+			fmt.Sprintf("Not all is deleted: %v", r.content), "All is deleted, and may wait for its finalizers"),
+		state(corev1.NamespaceContentRemaining, len(remain) > 0, "SomeResourcesRemain", "ContentRemoved",
+			"Some resources are remaining: "+strings.Join(remain, ", "), "Nothing remains"),
+		state(corev1.NamespaceFinalizersRemaining, len(finalizers) > 0, "SomeFinalizersRemain", "ContentHasNoFinalizers",
+			"Some content in the namespace has finalizers remaining: "+strings.Join(finalizers, ", "), "No finalizers remain"),
+	}
+}
+
+// state is a condition that is true when something stands in the way.
+func state(kind corev1.NamespaceConditionType, is bool, reason, otherwise, message, fine string) corev1.NamespaceCondition {
+	if is {
+		return corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+	}
+	return corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: otherwise, Message: fine}
+}

@@ -1,0 +1,185 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/set"
+)
+
+// page bounds what is listed at a time.
+const page = 500
+
+// kind is a resource that namespaces have.
+type kind struct {
+	resource schema.GroupVersionResource
+	verbs    set.Set[string]
+}
+
+// list are the kinds of objects that may be in a namespace. Some of them come with an error, when an API server that is
+// aggregated does not answer.
+func (e *emptier) list() ([]kind, error) {
+	lists, err := e.Discovery.ServerPreferredNamespacedResources()
+	var all []kind
+	for _, l := range lists {
+		gv, parsed := schema.ParseGroupVersion(l.GroupVersion)
+		if parsed != nil {
+			err = errors.Join(err, parsed)
+			continue
+		}
+		for _, r := range l.APIResources {
+			k := kind{gv.WithResource(r.Name), set.New(r.Verbs...)}
+			if k.verbs.Has("list") && k.verbs.HasAny("delete", "deletecollection") {
+				all = append(all, k)
+			}
+		}
+	}
+	return all, err
+}
+
+// empty deletes what is in a namespace, and says what is left. All else stays while there are pods: what they use is to
+// be there until they end.
+func (e *emptier) empty(ctx context.Context, namespace string) *rest {
+	left := newRest()
+	all, err := e.list()
+	left.discovery = err
+	podKind := corev1.SchemeGroupVersion.WithResource("pods")
+	var others []kind
+	for _, k := range all {
+		if k.resource == podKind {
+			e.remove(ctx, namespace, k, left)
+		} else {
+			others = append(others, k)
+		}
+	}
+	if left.count[podKind.GroupResource()] > 0 || left.content != nil {
+		return left
+	}
+	var group sync.WaitGroup
+	turn := make(chan struct{}, kinds)
+	for _, k := range others {
+		group.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			e.remove(ctx, namespace, k, left)
+		})
+	}
+	group.Wait()
+	return left
+}
+
+// remove deletes what is of one kind.
+func (e *emptier) remove(ctx context.Context, namespace string, k kind, left *rest) {
+	if ctx.Err() != nil {
+		return
+	}
+	first, err := e.objects(ctx, namespace, k, left, false)
+	if err == nil && first > 0 {
+		if err = e.delete(ctx, namespace, k); err == nil {
+			_, err = e.objects(ctx, namespace, k, left, true)
+		}
+	}
+	if err != nil {
+		left.fail(fmt.Errorf("%s: %w", k.resource.GroupResource(), err))
+	}
+}
+
+func (e *emptier) delete(ctx context.Context, namespace string, k kind) error {
+	background := metav1.DeletePropagationBackground
+	objects, o := e.Metadata.Resource(k.resource).Namespace(namespace), metav1.DeleteOptions{PropagationPolicy: &background}
+	if k.verbs.Has("deletecollection") {
+		err := objects.DeleteCollection(ctx, o, metav1.ListOptions{})
+		if !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	list, err := objects.List(ctx, metav1.ListOptions{Limit: page})
+	if err != nil {
+		return err
+	}
+	for _, one := range list.Items {
+		if one.DeletionTimestamp != nil {
+			continue
+		}
+		if err := objects.Delete(ctx, one.Name, o); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// objects are those of one kind that there are, counted into what is left if that is asked for.
+func (e *emptier) objects(ctx context.Context, namespace string, k kind, left *rest, count bool) (int, error) {
+	n, o := 0, metav1.ListOptions{Limit: page}
+	for {
+		list, err := e.Metadata.Resource(k.resource).Namespace(namespace).List(ctx, o)
+		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+			return n, nil // the resource itself is gone
+		}
+		if err != nil {
+			return n, err
+		}
+		n += len(list.Items)
+		if !count {
+			return n, nil
+		}
+		left.add(k.resource.GroupResource(), list.Items)
+		if o.Continue = list.Continue; o.Continue == "" {
+			return n, nil
+		}
+	}
+}
+
+// rest is what is left of a namespace, and what has failed.
+type rest struct {
+	mu         sync.Mutex
+	count      map[schema.GroupResource]int
+	finalizers map[string]int
+	discovery  error
+	content    error
+	wait       time.Duration
+}
+
+func newRest() *rest {
+	return &rest{count: map[schema.GroupResource]int{}, finalizers: map[string]int{}}
+}
+
+func (r *rest) add(of schema.GroupResource, all []metav1.PartialObjectMetadata) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count[of] += len(all)
+	for _, o := range all {
+		for _, f := range o.Finalizers {
+			r.finalizers[f]++
+		}
+		if o.DeletionGracePeriodSeconds != nil {
+			// The pods' informer tells of their end; this is in case that a node does not.
+			r.wait = max(r.wait, time.Duration(*o.DeletionGracePeriodSeconds)*time.Second)
+		}
+	}
+}
+
+func (r *rest) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.content = errors.Join(r.content, err)
+}
+
+// failed is why what is left is not only waited for.
+func (r *rest) failed() error { return errors.Join(r.discovery, r.content) }
+
+func (r *rest) done() bool {
+	for _, n := range r.count {
+		if n > 0 {
+			return false
+		}
+	}
+	return r.failed() == nil
+}
