@@ -13,8 +13,11 @@ import (
 	"github.com/berth-node/berth/control/controller/bootstraptoken"
 	"github.com/berth-node/berth/control/controller/certificates"
 	"github.com/berth-node/berth/control/controller/namespace"
+	"github.com/berth-node/berth/control/controller/nodelifecycle"
+	"github.com/berth-node/berth/control/controller/podgc"
 	"github.com/berth-node/berth/control/controller/rootca"
 	"github.com/berth-node/berth/control/controller/serviceaccount"
+	"github.com/berth-node/berth/control/controller/tainteviction"
 )
 
 // kind is one controller, by the name that Kubernetes has for it.
@@ -47,6 +50,9 @@ func kindsOf() []kind {
 		{name: "bootstrap-signer-controller", account: "bootstrap-signer", make: makeInfo},
 		{name: "token-cleaner-controller", account: "token-cleaner", make: makeTokens},
 		{name: "namespace-controller", account: "namespace-controller", make: makeNamespaces},
+		{name: "node-lifecycle-controller", account: "node-controller", make: makeNodes},
+		{name: "taint-eviction-controller", account: "node-controller", make: makeEvictions},
+		{name: "pod-garbage-collector-controller", account: "pod-garbage-collector", make: makePods},
 	}
 }
 
@@ -117,4 +123,16 @@ func makeNamespaces(p parts) (controller.Controller, error) {
 	return namespace.New(namespace.Deps{
 		Client: p.client, Metadata: objects, Discovery: known, Informers: p.m.options.Informers.Core().V1(), Log: p.log,
 	}), nil
+}
+
+func makeNodes(p parts) (controller.Controller, error) {
+	return nodelifecycle.New(p.client, p.m.reader, p.m.options.Informers.Core().V1(), p.log)
+}
+
+func makeEvictions(p parts) (controller.Controller, error) {
+	return tainteviction.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
+}
+
+func makePods(p parts) (controller.Controller, error) {
+	return podgc.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
 }

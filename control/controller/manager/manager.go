@@ -35,7 +35,7 @@ type Options struct {
 	// Server is the URL by which others reach the API, and Hosts its names and addresses.
 	Server string
 	Hosts  func() []string
-	// Authority is what certificates are signed with, and Bundle what all are known by. Enqueue tells of another bundle.
+	// Authority is what certificates are signed with, Bundle what all are known by. Enqueue tells of another bundle.
 	Authority func() (*x509.Certificate, crypto.Signer, error)
 	Bundle    Bundle
 	Log       *slog.Logger

@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEnabled(t *testing.T) {
+	for _, c := range []struct {
+		list      string
+		byDefault bool
+		want      bool
+	}{
+		{"*", true, true},
+		{"*", false, false},
+		{"*,a", false, true},
+		{"*,-a", true, false},
+		{"-a,a", true, false},
+		{"a", false, true},
+		{"b", true, false},
+		{"", true, false},
+	} {
+		if got := Enabled("a", c.byDefault, strings.Split(c.list, ",")); got != c.want {
+			t.Errorf("with %q it is %v", c.list, got)
+		}
+	}
+	if CheckList([]string{"*", "-a", "b"}, []string{"a", "b"}) != nil || CheckList([]string{"aa"}, []string{"a"}) == nil {
+		t.Error("the list is not checked")
+	}
+}
+
+// TestLoop has keys fail twice, and one be due later: each is brought where it should be, and everything ends with the
+// context.
+func TestLoop(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan string, 10)
+	tries := map[string]int{}
+	l := NewLoop(slog.New(slog.DiscardHandler), 1, func(_ context.Context, key string) (time.Duration, error) {
+		if tries[key]++; tries[key] < 3 {
+			if key == "later" {
+				return time.Millisecond, nil
+			}
+			return 0, errors.New("not yet")
+		}
+		done <- key
+		return 0, nil
+	}).Start("fails", "later")
+	ended := make(chan struct{})
+	go func() { l.Run(ctx); close(ended) }()
+	got := map[string]bool{<-done: true, <-done: true}
+	if !got["fails"] || !got["later"] {
+		t.Errorf("done are %v", got)
+	}
+	cancel()
+	<-ended
+}

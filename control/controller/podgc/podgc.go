@@ -1,0 +1,193 @@
+// Package podgc removes pods that nobody else does: those of nodes that are gone, those that are deleted before they
+// have a node, and the oldest of too many that have ended.
+package podgc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-node/berth/control/controller"
+)
+
+const (
+	workers = 4
+	// quarantine is how long a node is gone before its pods are: it may only be made again.
+	quarantine = 40 * time.Second
+	// keep is how many pods that have ended stay.
+	keep = 12500
+)
+
+type collector struct {
+	client kubernetes.Interface
+	nodes  corelisters.NodeLister
+	pods   corelisters.PodLister
+	keep   int
+	now    func() time.Time
+
+	mu   sync.Mutex
+	gone map[string]time.Time // nodes that are gone, and since when they are known to be
+}
+
+// New makes the controller.
+func New(client kubernetes.Interface, informers coreinformers.Interface, log *slog.Logger) controller.Controller {
+	c := &collector{
+		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(), keep: keep,
+		now: time.Now, gone: map[string]time.Time{},
+	}
+	return controller.NewLoop(log, workers, c.sync).
+		Watch(informers.Nodes().Informer(), c.ofNode).
+		Watch(informers.Pods().Informer(), c.ofPod)
+}
+
+// ofNode are the pods of a node that is gone.
+func (c *collector) ofNode(o any) []cache.ObjectName {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	if _, err := c.nodes.Get(n.Name); !apierrors.IsNotFound(err) {
+		c.found(n.Name)
+		return nil
+	}
+	all, err := c.pods.List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	var keys []cache.ObjectName
+	for _, p := range all {
+		if p.Spec.NodeName == n.Name {
+			keys = append(keys, cache.MetaObjectToName(p))
+		}
+	}
+	return keys
+}
+
+func (c *collector) ofPod(o any) []cache.ObjectName {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	if hasEnded(p) {
+		// The empty key is their number.
+		return []cache.ObjectName{{}, cache.MetaObjectToName(p)}
+	}
+	return []cache.ObjectName{cache.MetaObjectToName(p)}
+}
+
+func (c *collector) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	if key == (cache.ObjectName{}) {
+		return 0, c.oldest(ctx)
+	}
+	p, err := c.pods.Pods(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find pod %s: %w", key, err)
+	}
+	if p.Spec.NodeName == "" {
+		if p.DeletionTimestamp == nil {
+			return 0, nil
+		}
+		return 0, c.remove(ctx, p)
+	}
+	if _, err := c.nodes.Get(p.Spec.NodeName); !apierrors.IsNotFound(err) {
+		return 0, err
+	}
+	return c.orphan(ctx, p)
+}
+
+// orphan removes a pod whose node has been gone for long enough.
+func (c *collector) orphan(ctx context.Context, p *corev1.Pod) (time.Duration, error) {
+	c.mu.Lock()
+	since, known := c.gone[p.Spec.NodeName]
+	if !known {
+		since = c.now()
+		c.gone[p.Spec.NodeName] = since
+	}
+	c.mu.Unlock()
+	if left := since.Add(quarantine).Sub(c.now()); left > 0 {
+		return left, nil
+	}
+	// The cache may be late.
+	_, err := c.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+	if err == nil {
+		return quarantine, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("find node %s: %w", p.Spec.NodeName, err)
+	}
+	if !hasEnded(p) {
+		err := controller.Disrupt(ctx, c.client, p, "DeletionByPodGC", "PodGC: node no longer exists", corev1.PodFailed, c.now())
+		if apierrors.IsNotFound(err) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return 0, c.remove(ctx, p)
+}
+
+// found forgets that a node was gone.
+func (c *collector) found(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.gone, node)
+}
+
+// remove removes a pod at once: nobody is left who would say that it has ended.
+func (c *collector) remove(ctx context.Context, p *corev1.Pod) error {
+	now := int64(0)
+	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &p.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
+// oldest removes those that ended first, where there are too many.
+func (c *collector) oldest(ctx context.Context) error {
+	all, err := c.pods.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	var done []*corev1.Pod
+	for _, p := range all {
+		if hasEnded(p) && p.DeletionTimestamp == nil {
+			done = append(done, p)
+		}
+	}
+	if len(done) <= c.keep {
+		return nil
+	}
+	slices.SortFunc(done, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var failed []error
+	for _, p := range done[:len(done)-c.keep] {
+		failed = append(failed, c.remove(ctx, p))
+	}
+	return errors.Join(failed...)
+}
+
+func hasEnded(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
