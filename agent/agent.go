@@ -379,6 +379,9 @@ func (a *Agent) settle(ctx context.Context) {
 			return
 		case <-quiet.C:
 			debug.FreeOSMemory()
+			if err := dropProgram(); err != nil {
+				a.log.Debug("more of the program stays mapped than is used", "error", err)
+			}
 		}
 	}
 }
