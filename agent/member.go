@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +19,7 @@ import (
 	eventsto "github.com/berth-node/berth/agent/event/apiserver"
 	"github.com/berth-node/berth/agent/metrics"
 	podsof "github.com/berth-node/berth/agent/source/apiserver"
+	"github.com/berth-node/berth/agent/source/apiserver/kept"
 	"github.com/berth-node/berth/agent/status"
 	statusesto "github.com/berth-node/berth/agent/status/apiserver"
 )
@@ -49,16 +53,48 @@ func (a *Agent) openMember() (*member, error) {
 	m := &member{client: client, counted: metrics.NewStatuses()}
 	m.events = eventsto.New(eventsto.Config{Client: client, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Log: c.Log})
 	m.statuses = statusesto.New(statusesto.Config{
-		Client: client, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
+		Client: client.Unlimited(), Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
 	})
+	keep, err := openKept(c)
+	if err != nil {
+		return nil, err
+	}
 	m.source = podsof.New(podsof.Config{
-		Client: client, NodeName: c.NodeName, Log: c.Log,
-		Seen: m.statuses.Seen, Listed: m.statuses.Listed, Mirror: m.statuses.Mirror,
+		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log,
+		Seen: m.seen, Listed: m.statuses.Listed, Mirror: m.statuses.Mirror,
 		Gone: func(key types.NamespacedName, uid types.UID) {
 			m.statuses.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
 		},
 	})
 	return m, nil
+}
+
+// keptDir is where the API server's pods are kept for a start without it, below the root directory.
+const keptDir = "offline"
+
+// openKept opens what keeps them; nil: nothing does, and nothing is kept.
+func openKept(c *Config) (podsof.Keeper, error) {
+	dir := filepath.Join(c.RootDir, keptDir)
+	if c.Offline != config.OfflineKeep {
+		if err := kept.Remove(dir); err != nil {
+			c.Log.Warn("pods that were kept for a start without the API server are not removed", "error", err)
+		}
+		return nil, nil
+	}
+	s, err := kept.Open(kept.Config{
+		Dir: dir, Node: c.NodeName, Credentials: os.Getenv("CREDENTIALS_DIRECTORY"), Log: c.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keep pods for a start without the API server: %w", err)
+	}
+	return s, nil
+}
+
+// seen takes a pod that the API server has. Copies of static pods are told of apart.
+func (m *member) seen(pod *corev1.Pod) {
+	if !desired.IsMirror(pod) {
+		m.statuses.Seen(pod)
+	}
 }
 
 // addresses are the node's, the main one first: those of the settings, else those by which it reaches the world.

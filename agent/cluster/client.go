@@ -95,6 +95,15 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	}, nil
 }
 
+// Unlimited is the same client without a limit of its requests a second, for who bounds them by their number at a time.
+func (c *Client) Unlimited() *Client {
+	own := rest.CopyConfig(c.cfg)
+	own.QPS, own.Burst, own.RateLimiter = -1, 0, nil
+	return &Client{
+		cfg: own, codecs: c.codecs, parameters: c.parameters, member: c.member, clients: map[schema.GroupVersion]*rest.RESTClient{},
+	}
+}
+
 // begin waits until there are credentials, and bounds a call.
 func (c *Client) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -154,7 +163,8 @@ func (c *Client) request(
 	if key.Name != "" {
 		r = r.Name(key.Name)
 	}
-	return r.SubResource(sub...), nil
+	// Who asks knows when to ask again, and is told by the error what the server says of that.
+	return r.SubResource(sub...).MaxRetries(0), nil
 }
 
 // Get reads an object.

@@ -209,7 +209,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	serving, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServer()
-		return runControllers(ctx, controllers, server, log)
+		return runControllers(ctx, controllers, server, o.Log)
 	})
 	group.Go(func() error {
 		if err := server.Run(serving); err != nil {

@@ -374,7 +374,7 @@ func TestLeader(t *testing.T) {
 	first := at[0].start(t, t.TempDir(), at[0].peer()...)
 	planes := []*plane{first}
 	for i := range 2 {
-		planes = append(planes, at[i+1].start(t, at[i+1].join(t, planes[i])))
+		planes = append(planes, at[i+1].start(t, at[i+1].join(t, planes[i], t.TempDir())))
 	}
 	planes[2].equipped(t, "default")
 	if leads(planes[1]) || leads(planes[2]) || !leads(first) {

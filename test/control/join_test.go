@@ -32,9 +32,9 @@ import (
 
 var nodes = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 
-// TestJoin has a node join by a bootstrap token, as the controllers of a cluster let it: they approve its requests and
+// TestNodeJoins has a node join by a bootstrap token, as the controllers of a cluster let it: they approve its requests and
 // sign them with the cluster's authority. Its certificate is renewed at once, since it is old, and it has one to serve.
-func TestJoin(t *testing.T) {
+func TestNodeJoins(t *testing.T) {
 	t.Parallel()
 	p := start(t, t.TempDir())
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestJoin(t *testing.T) {
 		}
 		return err
 	})
-	asNode(t, c)
+	actAsNode(t, c)
 
 	// The API server goes away and comes back.
 	port := p.port(t)
@@ -92,8 +92,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// asNode does what only this node may do.
-func asNode(t *testing.T, c *cluster.Client) {
+// actAsNode does what only this node may do.
+func actAsNode(t *testing.T, c *cluster.Client) {
 	t.Helper()
 	made := &corev1.Node{}
 	if err := c.Create(t.Context(), nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, made); err != nil {

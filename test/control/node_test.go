@@ -34,7 +34,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/cluster"
-	"github.com/berth-node/berth/agent/node"
+	agentnode "github.com/berth-node/berth/agent/node"
 )
 
 const nodeName = "kept"
@@ -108,30 +108,30 @@ func (p *plane) asNode(t *testing.T, name string, w *wire) *cluster.Client {
 	return c
 }
 
-// keeperClient has the client be what a node.Node calls.
+// keeperClient has the client be what a agentnode.Node calls.
 type keeperClient struct{ *cluster.Client }
 
-func (c keeperClient) Create(ctx context.Context, of schema.GroupVersionResource, o node.Object, into runtime.Object) error {
+func (c keeperClient) Create(ctx context.Context, of schema.GroupVersionResource, o agentnode.Object, into runtime.Object) error {
 	return c.Client.Create(ctx, of, o, into)
 }
 
-func (c keeperClient) Update(ctx context.Context, of schema.GroupVersionResource, o node.Object, into runtime.Object) error {
+func (c keeperClient) Update(ctx context.Context, of schema.GroupVersionResource, o agentnode.Object, into runtime.Object) error {
 	return c.Client.Update(ctx, of, o, into)
 }
 
-// kept is a node whose objects are kept at a control plane, with facts that the test says.
-type kept struct {
-	node *node.Node
+// keptNode is a node whose objects are kept at a control plane, with facts that the test says.
+type keptNode struct {
+	node *agentnode.Node
 	wire wire
 	back chan struct{} // the server knows less than it has known
 
 	mu        sync.Mutex
 	addresses []string
-	drivers   []node.Driver
+	drivers   []agentnode.Driver
 	ready     bool
 }
 
-func (k *kept) set(fn func(k *kept)) {
+func (k *keptNode) set(fn func(k *keptNode)) {
 	k.mu.Lock()
 	fn(k)
 	k.mu.Unlock()
@@ -139,46 +139,46 @@ func (k *kept) set(fn func(k *kept)) {
 	k.node.DriversChanged()
 }
 
-// Node implements [node.Events].
-func (*kept) Node(string, string, string, ...any) {}
+// Node implements [agentnode.Events].
+func (*keptNode) Node(string, string, string, ...any) {}
 
-func (k *kept) runtime(context.Context) (node.Runtime, error) {
+func (k *keptNode) runtime(context.Context) (agentnode.Runtime, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := func(of string) *runtimeapi.RuntimeCondition {
 		return &runtimeapi.RuntimeCondition{Type: of, Status: k.ready, Reason: "Test"}
 	}
-	return node.Runtime{Name: "berth", Version: "1", Status: &runtimeapi.StatusResponse{
+	return agentnode.Runtime{Name: "berth", Version: "1", Status: &runtimeapi.StatusResponse{
 		Status:          &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{c("RuntimeReady"), c("NetworkReady")}},
 		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}},
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}}, nil
 }
 
-func (k *kept) sources() node.Sources {
+func (k *keptNode) sources() agentnode.Sources {
 	resources := corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("110"),
 		"ephemeral-storage": resource.MustParse("10Gi"), "hugepages-2Mi": resource.MustParse("2Mi"),
 	}
-	return node.Sources{
-		Machine: func() node.Machine { return node.ReadMachine("/") },
+	return agentnode.Sources{
+		Machine: func() agentnode.Machine { return agentnode.ReadMachine("/") },
 		Addresses: func() []string {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			return k.addresses
 		},
-		Resources: func() node.Resources {
-			return node.Resources{
+		Resources: func() agentnode.Resources {
+			return agentnode.Resources{
 				Capacity: resources, Allocatable: resources,
 				Devices: corev1.ResourceList{"example.com/gpu": resource.MustParse("2")},
 				Well:    corev1.ResourceList{"example.com/gpu": resource.MustParse("1")},
 			}
 		},
 		Runtime: k.runtime,
-		Images: func(context.Context) ([]node.Image, error) {
-			return []node.Image{{Names: []string{"registry.example.com/a@sha256:0", "registry.example.com/a:1"}, Size: 5}}, nil
+		Images: func(context.Context) ([]agentnode.Image, error) {
+			return []agentnode.Image{{Names: []string{"registry.example.com/a@sha256:0", "registry.example.com/a:1"}, Size: 5}}, nil
 		},
-		Drivers: func() []node.Driver {
+		Drivers: func() []agentnode.Driver {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			return k.drivers
@@ -188,16 +188,16 @@ func (k *kept) sources() node.Sources {
 }
 
 // keep keeps a node until the test ends.
-func keep(t *testing.T, p *plane) *kept {
+func keep(t *testing.T, p *plane) *keptNode {
 	t.Helper()
-	k := &kept{addresses: []string{"192.0.2.1", "2001:db8::1"}, ready: true, back: make(chan struct{}, 16)}
-	k.node = node.New(node.Config{
+	k := &keptNode{addresses: []string{"192.0.2.1", "2001:db8::1"}, ready: true, back: make(chan struct{}, 16)}
+	k.node = agentnode.New(agentnode.Config{
 		Client: keeperClient{p.asNode(t, nodeName, &k.wire)}, Sources: k.sources(), Events: k, Register: true, MaxImages: 50,
 		LeaseDuration: 4 * time.Second, // renewed each second
-		Identity: node.Identity{
+		Identity: agentnode.Identity{
 			Name: nodeName, Labels: map[string]string{"disk": "ssd", "node.kubernetes.io/x": "y"}, ProviderID: "example://1", Port: 10250,
 			Taints:  []corev1.Taint{{Key: "example.com/new", Effect: corev1.TaintEffectNoSchedule}},
-			Version: node.Version("1"), Features: map[string]bool{"VolumeBindMountOptions": true},
+			Version: agentnode.Version("1"), Features: map[string]bool{"VolumeBindMountOptions": true},
 		},
 		WentBack: func() { k.back <- struct{}{} },
 		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -216,7 +216,7 @@ func keep(t *testing.T, p *plane) *kept {
 }
 
 // objects are those of the node, by the administrator's word.
-func (p *plane) objects(ctx context.Context) (*corev1.Node, *coordinationv1.Lease, *storagev1.CSINode, error) {
+func (p *plane) nodeObjects(ctx context.Context) (*corev1.Node, *coordinationv1.Lease, *storagev1.CSINode, error) {
 	n, err := p.client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {
 		return nil, nil, nil, err
@@ -243,7 +243,7 @@ func (p *plane) whole(t *testing.T, not types.UID) *corev1.Node {
 	t.Helper()
 	var out *corev1.Node
 	until(t, "the node is ready", func() error {
-		n, l, c, err := p.objects(t.Context())
+		n, l, c, err := p.nodeObjects(t.Context())
 		switch {
 		case err != nil:
 			return err
@@ -291,7 +291,7 @@ func TestNodeObjects(t *testing.T) {
 	}
 	if s := n.Status; len(s.Addresses) != 3 || len(s.Images) != 1 || s.DaemonEndpoints.KubeletEndpoint.Port != 10250 || s.Features == nil ||
 		len(s.RuntimeHandlers) != 1 || !slices.Equal(s.DeclaredFeatures, []string{"VolumeBindMountOptions"}) || len(s.VolumesInUse) != 1 ||
-		s.NodeInfo.KubeletVersion != node.Version("1") || s.Allocatable.Memory().Value() != 8<<30-2<<20 {
+		s.NodeInfo.KubeletVersion != agentnode.Version("1") || s.Allocatable.Memory().Value() != 8<<30-2<<20 {
 		t.Errorf("%+v", s)
 	}
 	gpu := n.Status.Allocatable["example.com/gpu"]
@@ -306,13 +306,13 @@ func TestNodeObjects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.set(func(k *kept) {
+		k.set(func(k *keptNode) {
 			k.addresses = []string{"2001:db8::2", "192.0.2.2"}
-			k.drivers = []node.Driver{{Name: "d", NodeID: "i", Topology: map[string]string{"example.com/rack": "r"}, MaxVolumes: 7}}
+			k.drivers = []agentnode.Driver{{Name: "d", NodeID: "i", Topology: map[string]string{"example.com/rack": "r"}, MaxVolumes: 7}}
 		})
 		p.address(t, "2001:db8::2")
 		until(t, "the driver and its label are there", func() error {
-			n, _, c, err := p.objects(t.Context())
+			n, _, c, err := p.nodeObjects(t.Context())
 			if err != nil {
 				return err
 			}
@@ -323,7 +323,7 @@ func TestNodeObjects(t *testing.T) {
 			}
 			return nil
 		})
-		k.set(func(k *kept) { k.ready = false })
+		k.set(func(k *keptNode) { k.ready = false })
 		until(t, "the node is not ready", func() error {
 			n, err := p.client.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
 			if c := readiness(n); err == nil && (c.Status != corev1.ConditionFalse || c.Reason != "KubeletNotReady") {
@@ -331,7 +331,7 @@ func TestNodeObjects(t *testing.T) {
 			}
 			return err
 		})
-		k.set(func(k *kept) { k.ready = true })
+		k.set(func(k *keptNode) { k.ready = true })
 		p.whole(t, "")
 	})
 
@@ -393,17 +393,17 @@ func TestNodeHostileDriver(t *testing.T) {
 	p := start(t, t.TempDir())
 	k := keep(t, p)
 	p.whole(t, "")
-	k.set(func(k *kept) {
+	k.set(func(k *keptNode) {
 		k.addresses = []string{"192.0.2.3"}
-		k.drivers = []node.Driver{{Name: "d", NodeID: "i", Topology: map[string]string{"node-restriction.kubernetes.io/x": "y"}}}
+		k.drivers = []agentnode.Driver{{Name: "d", NodeID: "i", Topology: map[string]string{"node-restriction.kubernetes.io/x": "y"}}}
 	})
 	p.address(t, "192.0.2.3")
-	k.set(func(k *kept) { k.addresses = []string{"192.0.2.4"} })
+	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.4"} })
 	p.address(t, "192.0.2.4")
 	if bad := refused(k.wire.since(0)); len(bad) != 1 || !strings.HasSuffix(bad[0], " 403") {
 		t.Errorf("refused: %q", bad)
 	}
-	if _, _, c, err := p.objects(t.Context()); err != nil || len(c.Spec.Drivers) != 0 {
+	if _, _, c, err := p.nodeObjects(t.Context()); err != nil || len(c.Spec.Drivers) != 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -449,7 +449,7 @@ func TestNodeFrozenServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	frozen := time.Now()
-	k.set(func(k *kept) { k.addresses = []string{"192.0.2.5"} })
+	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.5"} })
 	failures(len(k.wire.since(0)))
 	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -460,7 +460,7 @@ func TestNodeFrozenServer(t *testing.T) {
 	port := p.port(t)
 	p.kill()
 	killed := time.Now()
-	k.set(func(k *kept) { k.addresses = []string{"192.0.2.6"} })
+	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.6"} })
 	failures(len(k.wire.since(0)))
 	p = startAt(t, p.dir, port)
 	alive(killed)
@@ -492,7 +492,7 @@ func TestNodeOldBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = startAt(t, dir, port)
-	k.set(func(k *kept) { k.addresses = []string{"192.0.2.7"} })
+	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.7"} })
 	p.address(t, "192.0.2.7")
 	renewals := func(n int) {
 		t.Helper()

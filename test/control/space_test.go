@@ -55,8 +55,8 @@ func empty(t *testing.T, dir string) {
 	}
 }
 
-// refused waits until writes are, for want of room.
-func refused(t *testing.T, p *plane, who string) {
+// refusesWrites waits until writes are, for want of room.
+func refusesWrites(t *testing.T, p *plane, who string) {
 	t.Helper()
 	i := 0
 	until(t, "writes are refused", func() error {
@@ -97,7 +97,7 @@ func TestFullDisk(t *testing.T) {
 	w.wait.Go(func() { w.write(ctx, p.client, "a") })
 	w.more(t)
 	fill(40 << 20)
-	refused(t, p, "first")
+	refusesWrites(t, p, "first")
 	cancel()
 	w.wait.Wait()
 	readable(t, p, w)
@@ -108,11 +108,11 @@ func TestFullDisk(t *testing.T) {
 	fill(0)
 	p.kill()
 	p = start(t, dir)
-	refused(t, p, "again")
+	refusesWrites(t, p, "again")
 	w.check(t, p.client)
 
 	empty(t, dir)
-	refused(t, p, "still")
+	refusesWrites(t, p, "still")
 	p.run(t, "etcd", "disarm")
 	until(t, "writes are taken again", func() error {
 		_, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap("room"), metav1.CreateOptions{})
@@ -143,7 +143,7 @@ func TestFullDiskOfMember(t *testing.T) {
 	w.more(t)
 	fill(8 << 20)
 	for i, p := range planes {
-		refused(t, p, strconv.Itoa(i))
+		refusesWrites(t, p, strconv.Itoa(i))
 	}
 	cancel()
 	w.wait.Wait()

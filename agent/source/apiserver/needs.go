@@ -1,9 +1,6 @@
 package apiserver
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -68,13 +65,7 @@ func (os *objects) needsOfClaim(claim object.Ref, out map[object.Ref]bool) {
 		d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired {
 		return
 	}
-	out[object.RefTo(object.VolumeAttachment, "", AttachmentName(csi.VolumeHandle, csi.Driver, os.s.cfg.NodeName))] = true
-}
-
-// AttachmentName is what the VolumeAttachment of a driver's volume to a node is called, by who makes it.
-func AttachmentName(handle, driver, node string) string {
-	sum := sha256.Sum256([]byte(handle + driver + node))
-	return "csi-" + hex.EncodeToString(sum[:])
+	out[object.RefTo(object.VolumeAttachment, "", object.AttachmentName(csi.VolumeHandle, csi.Driver, os.s.cfg.NodeName))] = true
 }
 
 // secretsOf are the Secrets that it takes on a node to mount a volume which a claim of the namespace is bound to.

@@ -454,7 +454,7 @@ func TestVolumes(t *testing.T) {
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h", NodeStageSecretRef: &corev1.SecretReference{Namespace: "sys", Name: "s"}}
 	f.put("secrets", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: "s", UID: "s"}})
 	f.put("csidrivers", &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "d"}})
-	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: AttachmentName("h", "d", "node1"), UID: "a"}}
+	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: object.AttachmentName("h", "d", "node1"), UID: "a"}}
 	f.put("volumeattachments", attached)
 	f.put("persistentvolumes", pv)
 	claim.Spec.VolumeName, claim.Status.Phase = "v", corev1.ClaimBound
