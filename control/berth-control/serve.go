@@ -24,6 +24,7 @@ import (
 	"github.com/berth-node/berth/control/apiserver"
 	"github.com/berth-node/berth/control/apiserver/audit"
 	"github.com/berth-node/berth/control/apiserver/tracing"
+	"github.com/berth-node/berth/control/controller/manager"
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
 	"github.com/berth-node/berth/internal/atomicfile"
@@ -68,6 +69,9 @@ the command for them). Of three members any one may be lost. The address is kept
 				return err
 			}
 			if err := f.watch.check(c.Flags()); err != nil {
+				return err
+			}
+			if err := manager.Check(f.controllers); err != nil {
 				return err
 			}
 			return serve(c.Context(), *d, f)

@@ -76,6 +76,9 @@ func OffByDefault() []string {
 	return all
 }
 
+// Check refuses a list of --controllers that has words which are no controller's.
+func Check(list []string) error { return controller.CheckList(list, Names()) }
+
 func makeAccounts(p parts) (controller.Controller, error) {
 	return serviceaccount.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
 }

@@ -56,9 +56,6 @@ type Manager struct {
 
 // New makes a manager.
 func New(o Options) (*Manager, error) {
-	if err := controller.CheckList(o.List, Names()); err != nil {
-		return nil, err
-	}
 	reader, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of controllers: %w", err)
