@@ -413,7 +413,7 @@ func (p *plane) volumes(t *testing.T, w *wanted) {
 		return w.objects[have.RefTo(have.PersistentVolume, "", "v")] != nil && w.objects[have.RefTo(have.Secret, ns, "of-volume")] != nil
 	})
 	volume := "v"
-	name := object.AttachmentName("h", "csi.example.com", "node1")
+	name := have.AttachmentName("h", "csi.example.com", "node1")
 	a, err := p.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: "csi.example.com", NodeName: "node1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},

@@ -1,5 +1,4 @@
-// Package plane starts the built control plane for tests of nodes, and does what controllers do for a node that joins:
-// it approves and signs the requests for certificates.
+// Package plane starts the built control plane for tests of nodes.
 package plane
 
 import (
@@ -13,7 +12,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -21,18 +19,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -259,86 +251,10 @@ func WriteKubeconfig(t *testing.T, c *rest.Config, path string) {
 // Bootstrap writes a kubeconfig with a bootstrap token, of the group that may ask for certificates of nodes.
 func (p *Plane) Bootstrap(t *testing.T, path string) {
 	t.Helper()
-	_, err := p.Client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "test-node-bootstrapper"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:bootstrappers"}},
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
 	c := rest.AnonymousClientConfig(p.Config)
 	c.CAData = p.Config.CAData
 	c.BearerToken = strings.TrimSpace(p.Run(t, "token", "create"))
 	WriteKubeconfig(t, c, path)
-}
-
-// SignNodes approves and signs what nodes ask for, until the test ends, as the controllers of a cluster do.
-func (p *Plane) SignNodes(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		for ctx.Err() == nil {
-			if err := p.signSome(ctx, t); err != nil && ctx.Err() == nil {
-				select {
-				case <-ctx.Done():
-				case <-time.After(100 * time.Millisecond): // it is away
-				}
-			}
-		}
-	})
-	t.Cleanup(wait.Wait)
-	t.Cleanup(cancel)
-}
-
-func (p *Plane) signSome(ctx context.Context, t *testing.T) error {
-	all := p.Client.CertificatesV1().CertificateSigningRequests()
-	w, err := all.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	for e := range w.ResultChan() {
-		r, ok := e.Object.(*certificatesv1.CertificateSigningRequest)
-		if !ok || len(r.Status.Certificate) > 0 || !slices.Contains([]string{
-			certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName,
-		}, r.Spec.SignerName) {
-			continue
-		}
-		if err := p.approve(ctx, t, r); err != nil {
-			return err
-		}
-	}
-	return errors.New("the watch has ended")
-}
-
-func (p *Plane) approve(ctx context.Context, t *testing.T, r *certificatesv1.CertificateSigningRequest) error {
-	all := p.Client.CertificatesV1().CertificateSigningRequests()
-	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-	}}
-	r, err := all.UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{})
-	if err != nil {
-		return err
-	}
-	block, _ := pem.Decode(r.Spec.Request)
-	if block == nil {
-		return errors.New("the request is no PEM")
-	}
-	asked, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return err
-	}
-	usage := x509.ExtKeyUsageClientAuth
-	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
-		usage = x509.ExtKeyUsageServerAuth
-	}
-	r.Status.Certificate = p.sign(t, asked.PublicKey, &x509.Certificate{
-		Subject: asked.Subject, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-	})
-	_, err = all.UpdateStatus(ctx, r, metav1.UpdateOptions{})
-	return err
 }
 
 // Until tries until something is so.

@@ -37,7 +37,6 @@ func joined(t *testing.T, args ...string) *member {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := plane.Start(t, bin("berth-control"), dir)
-	p.SignNodes(t)
 	m := &member{plane: p, name: "node"}
 	m.Node = newNode(t, args...)
 	bootstrap := filepath.Join(m.Dir, "bootstrap")
@@ -46,25 +45,20 @@ func joined(t *testing.T, args ...string) *member {
 		"--network=builtin", "--address=127.0.0.1", "--node-ip=127.0.0.1", fmt.Sprintf("--port=%d", freePort(t)),
 		"--client-ca-file="+filepath.Join(p.Dir, "pki", "ca.crt"))
 	m.start()
-	m.namespace("default")
+	m.equipped("default")
 	return m
 }
 
-// namespace has what controllers make in each namespace, and the admission of pods asks for.
-func (m *member) namespace(name string) {
+// equipped waits until a namespace has what the admission of pods asks for.
+func (m *member) equipped(name string) {
 	m.t.Helper()
-	ctx := m.t.Context()
-	_, err := m.plane.Client.CoreV1().ServiceAccounts(name).Create(ctx,
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		m.t.Fatal(err)
-	}
-	_, err = m.plane.Client.CoreV1().ConfigMaps(name).Create(ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(m.plane.Config.CAData)},
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		m.t.Fatal(err)
-	}
+	m.eventually("the account and the authorities of namespace "+name, func() error {
+		_, err := m.plane.Client.CoreV1().ServiceAccounts(name).Get(m.t.Context(), "default", metav1.GetOptions{})
+		if err == nil {
+			_, err = m.plane.Client.CoreV1().ConfigMaps(name).Get(m.t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		}
+		return err
+	})
 }
 
 // bound is a pod of the API that is bound to the node.
