@@ -11,9 +11,9 @@ import (
 )
 
 // dropProgram takes those pages of this program's file out of the process that nothing has used for a while. The kernel
-// maps sixteen around each that is used, so that a start and a burst of pods leave most of the program mapped; an
-// idle agent needs a quarter, and comes back to it by faults that find the file in memory, a millisecond of them in all.
-// The file's pages stay in the page cache, where those that nobody has mapped are the first that the kernel takes.
+// maps sixteen around each that is used, so that a start and a burst of pods leave most of the program mapped. An idle
+// agent needs a quarter of it, and comes back to that by faults that find the file in memory, a millisecond of them in
+// all. The file's pages stay in the page cache, where those that nobody has mapped are the first that the kernel takes.
 func dropProgram() error {
 	own, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -81,6 +81,8 @@ type Resource interface {
 type Tokens interface {
 	// Token is one for the pod, and the same one until another takes its place.
 	Token(ctx context.Context, pod *corev1.Pod, want token.Want) (token.Token, error)
+	// Adopt takes one that the pod was given before, until there is another; false: it is not good.
+	Adopt(pod *corev1.Pod, want token.Want, text string) (token.Token, bool)
 	// Forget drops those of a pod that needs none any more.
 	Forget(uid types.UID)
 }
