@@ -89,8 +89,8 @@ type dialer struct {
 	kubelet *http.Transport
 }
 
-// Kubelet implements [registry.NodeDialer]. The authorities may be rotated: the file counts as it is. One that cannot be
-// read leaves those of before.
+// Kubelet implements [registry.NodeDialer]. The authorities may be rotated: the file counts as it is. One that cannot
+// be read leaves those of before.
 func (d *dialer) Kubelet() http.RoundTripper {
 	d.mu.Lock()
 	defer d.mu.Unlock()
