@@ -149,7 +149,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.tree = tree
-	if a.member, err = a.openMember(); err != nil {
+	if a.member, err = openMember(a); err != nil {
 		return nil, err
 	}
 	if err := a.open(h, div, memory); err != nil {
@@ -282,7 +282,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
-		Given: given, Issued: a.issued(), Statuses: status.NewWriter(a.member.statusSinks()...),
+		Given: given, Issued: a.managers.issued(), Statuses: status.NewWriter(a.member.statusSinks()...),
 		Images:   pod.ImageConfig{Credentials: credentials, Pulled: pulled, Room: a.room.freeIfFull},
 		Security: pod.SecurityConfig{Sysctls: c.Sysctls, SeccompDefault: c.SeccompDefault},
 		DNS:      pod.DNSConfig{ResolvConf: c.ResolvConf, Servers: c.ClusterDNS, Domain: c.ClusterDomain},
@@ -328,7 +328,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return ended(ctx, "run pods", a.pods.Run(ctx, provided)) })
 	a.runDevices(ctx, g)
-	a.runIssued(ctx, g)
+	a.managers.runIssued(ctx, g)
 	g.Go(func() error { a.classes.run(ctx, a.read); return nil })
 	g.Go(func() error {
 		a.kills.Run(ctx)

@@ -17,7 +17,8 @@ func Places(p config.Place) map[string]string {
 		out[path] = "records of the agent"
 	}
 	for dir, what := range map[string]string{
-		"manifests": "the last good manifests, without Secrets", config.CertDir: "the node's own authority and certificates",
+		"manifests": "the last good manifests, without Secrets", config.CertDir: "the node's own authority and certificates, and those that a cluster has signed",
+		keptDir:       "the API server's pods for a start without it, encrypted (`--offline`)",
 		checkpointDir: "checkpoints of containers", "pods": "a directory for each pod: volumes, /etc/hosts, records",
 		localDir: "the built-in CSI driver: records and volumes", csiDir: "records of CSI volumes", provisionDir: "records of volumes made for claims",
 		pulledDir: "who has pulled which image",

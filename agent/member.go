@@ -34,9 +34,9 @@ type member struct {
 	node     *clusterNode
 }
 
-// openMember reads how the API server is reached, and puts together what speaks to it. Nothing is asked yet; nil where
-// the node is its own.
-func (a *Agent) openMember() (*member, error) {
+// openMember reads how the API server is reached, and puts together what speaks to it for an agent. Nothing is asked
+// yet; nil where the node is its own.
+func openMember(a *Agent) (*member, error) {
 	c := &a.cfg
 	if !c.Joined() {
 		return nil, nil

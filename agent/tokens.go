@@ -25,12 +25,12 @@ func (a *Agent) openIssued() {
 }
 
 // runIssued has it be renewed until ctx ends.
-func (a *Agent) runIssued(ctx context.Context, g *errgroup.Group) {
-	if a.managers.tokens == nil {
+func (m *managers) runIssued(ctx context.Context, g *errgroup.Group) {
+	if m.tokens == nil {
 		return
 	}
-	g.Go(func() error { a.managers.tokens.Run(ctx); return nil })
-	g.Go(func() error { a.managers.certs.Run(ctx); return nil })
+	g.Go(func() error { m.tokens.Run(ctx); return nil })
+	g.Go(func() error { m.certs.Run(ctx); return nil })
 }
 
 func askToken(c *cluster.Client) token.Ask {
@@ -44,9 +44,9 @@ func askToken(c *cluster.Client) token.Ask {
 }
 
 // issued is what the API server makes for its pods.
-func (a *Agent) issued() pod.Issued {
-	if a.managers.tokens == nil {
+func (m *managers) issued() pod.Issued {
+	if m.tokens == nil {
 		return pod.Issued{}
 	}
-	return pod.Issued{Tokens: a.managers.tokens, Certificates: a.managers.certs}
+	return pod.Issued{Tokens: m.tokens, Certificates: m.certs}
 }

@@ -215,11 +215,11 @@ func specifiers(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 // commandLine quotes arguments; in ExecStart a dollar sign would be expanded too. The executable itself takes no
 // expansion.
 func (s *Service) command() string {
-	out := commandLine(s.ExecStart)
+	words := []string{commandLine(s.ExecStart)}
 	for _, v := range s.Variables {
-		out += " $" + v // unquoted and without braces it is as many words as there are
+		words = append(words, "$"+v) // unquoted and without braces it is as many words as there are
 	}
-	return out
+	return strings.Join(words, " ")
 }
 
 func commandLine(args []string) string {

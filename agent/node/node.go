@@ -67,8 +67,8 @@ type Config struct {
 
 	// Migrated are the plugins of volumes within Kubernetes whose volumes drivers of CSI are asked for.
 	Migrated []string
-	// Written is told what the API server has whenever that is what this node is; nil: nobody is. No controller detaches
-	// a volume that is in use by it.
+	// Written is told what the API server has whenever that is what this node is; nil: nobody is. No controller
+	// detaches a volume that is in use by it.
 	Written func(is *corev1.Node)
 	// WentBack is told that the API server knows less than it has known: its data is of a backup. Nil: nobody is.
 	WentBack func()
@@ -76,7 +76,8 @@ type Config struct {
 }
 
 // Sources is where the facts come from. Each is called again whenever something may have changed, and must be cheap;
-// one that is nil has nothing to say, but for Runtime, which is required. Those with a context may wait for somebody else, and are not waited for long.
+// one that is nil has nothing to say, but for Runtime, which is required. Those with a context may wait for somebody
+// else, and are not waited for long.
 type Sources struct {
 	Machine   func() Machine
 	Addresses func() []string // those of the node, the main one first

@@ -50,7 +50,7 @@ func saidName(pod *corev1.Pod, c *corev1.PodResourceClaim) (string, bool) {
 
 // servedClaim is the claim that an API server has made for an entry of a pod, or that the entry names. The scheduler
 // has allocated it before it bound the pod.
-func (s *Store) servedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+func servedClaim(s *Store, pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
 	name, said := saidName(pod, c)
 	switch {
 	case c.ResourceClaimName != nil:
@@ -86,7 +86,7 @@ func (s *Store) servedClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resou
 // devices, so which they are must be written in the claim's status. A claim without requests needs none.
 func (s *Store) ResourceClaim(pod *corev1.Pod, c *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
 	if s.served {
-		return s.servedClaim(pod, c)
+		return servedClaim(s, pod, c)
 	}
 	name := ResourceClaimName(pod, c)
 	claim, err := get[*resourcev1.ResourceClaim](s, ResourceClaim, pod.Namespace, name)

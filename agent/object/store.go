@@ -169,7 +169,7 @@ func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error
 
 func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	if s.served {
-		return s.servedVolume(c)
+		return servedVolume(s, c)
 	}
 	if c.Spec.VolumeName != "" {
 		v, err := get[*corev1.PersistentVolume](s, PersistentVolume, "", c.Spec.VolumeName)
@@ -196,7 +196,7 @@ func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume
 
 // servedVolume is what a claim is bound to by both of them: a volume that was released and claimed again, and a claim
 // that was deleted and made again, have their old names, and other UIDs.
-func (s *Store) servedVolume(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+func servedVolume(s *Store, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	if c.Spec.VolumeName == "" || c.Status.Phase != corev1.ClaimBound {
 		return nil, fmt.Errorf("not bound yet")
 	}

@@ -19,7 +19,7 @@ func jwt(payload string) string {
 	return "h." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".s"
 }
 
-// TestAdopt: what a pod has been given before does while the server is away, and what is no token or has ended does not.
+// TestAdopt: what a pod has been given before does while the server is away; what is no token, or has ended, does not.
 func TestAdopt(t *testing.T) {
 	away := errors.New("away")
 	m := New(Config{Ask: func(context.Context, types.NamespacedName, *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {

@@ -20,7 +20,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -140,7 +139,7 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	for _, name := range Rotated() {
-		if err := s.settle(name); err != nil {
+		if err := s.files().settle(name); err != nil {
 			return nil, err
 		}
 	}
@@ -149,10 +148,10 @@ func Open(dir string, opts Options) (*Store, error) {
 }
 
 // Path is the file of a certificate with its key.
-func (s *Store) Path(name string) string { return filepath.Join(s.dir, name+".pem") }
+func (s *Store) Path(name string) string { return s.files().path(name) }
 
 // TrustPath is the file of an authority's certificate alone, for who trusts it. While it is rotated it has two.
-func (s *Store) TrustPath(authority string) string { return filepath.Join(s.dir, authority+".crt") }
+func (s *Store) TrustPath(authority string) string { return s.files().trustPath(authority) }
 
 // Authority reads the certificate and key of an authority.
 func (s *Store) Authority(name string) (*x509.Certificate, crypto.Signer, error) {
@@ -177,7 +176,7 @@ func (s *Store) renew(all bool) ([]string, error) {
 		if err != nil {
 			return made, unreadable(s.Path(l.authority), err)
 		}
-		if authority.chain, err = s.vouchers(l.authority, authority.cert); err != nil {
+		if authority.chain, err = s.files().vouchers(l.authority, authority.cert); err != nil {
 			return made, err
 		}
 		why, err := s.due(l, authority)

@@ -57,22 +57,31 @@ type State struct{ Active, Next, Old string }
 // At is the certificates of a directory as they are, for who reads them. Nothing is made.
 func At(dir string, opts Options) *Store { return &Store{dir: dir, opts: opts} }
 
+// files are those of a directory. Who changes them has the lock of the [Store].
+type files struct{ dir string }
+
+func (s *Store) files() files { return files{s.dir} }
+
+func (s files) path(name string) string { return filepath.Join(s.dir, name+".pem") }
+
+func (s files) trustPath(authority string) string { return filepath.Join(s.dir, authority+".crt") }
+
 // State reads how far a rotation is.
 func (s *Store) State(name string) (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state(name)
+	return s.files().state(name)
 }
 
-func (s *Store) state(name string) (State, error) {
+func (s files) state(name string) (State, error) {
 	var out State
 	var err error
 	if out.Active, err = s.id(name); err != nil {
-		return out, unreadable(s.Path(name), err)
+		return out, unreadable(s.path(name), err)
 	}
 	for suffix, id := range map[string]*string{nextSuffix: &out.Next, oldSuffix: &out.Old} {
 		if *id, err = s.id(name + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return out, fmt.Errorf("read %s: %w; put back a copy of it", s.Path(name+suffix), err)
+			return out, fmt.Errorf("read %s: %w; put back a copy of it", s.path(name+suffix), err)
 		}
 		// Between the two writes of a switch, and after them.
 		if *id == out.Active {
@@ -83,7 +92,7 @@ func (s *Store) state(name string) (State, error) {
 }
 
 // id is the ID of what is in a file.
-func (s *Store) id(name string) (string, error) {
+func (s files) id(name string) (string, error) {
 	key, err := s.key(name)
 	if err != nil {
 		return "", err
@@ -91,11 +100,11 @@ func (s *Store) id(name string) (string, error) {
 	return keyID(key.Public())
 }
 
-func (s *Store) key(name string) (*ecdsa.PrivateKey, error) {
+func (s files) key(name string) (*ecdsa.PrivateKey, error) {
 	if base(name) == TokenKey {
-		return readSigner(s.Path(name))
+		return readSigner(s.path(name))
 	}
-	p, err := readPair(s.Path(name))
+	p, err := readPair(s.path(name))
 	return p.key, err
 }
 
@@ -114,7 +123,7 @@ func keyID(public crypto.PublicKey) (string, error) {
 // SealKey is a key that only who has the authority of an ID has: members by it read what follows it.
 func (s *Store) SealKey(name, id string) ([]byte, error) {
 	for _, suffix := range []string{"", oldSuffix} {
-		key, err := s.key(name + suffix)
+		key, err := s.files().key(name + suffix)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -171,7 +180,7 @@ func (s *Store) MakeNext(name string) (id string, file []byte, err error) {
 func (s *Store) Stage(name string, file []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkNext(name, file); err != nil {
+	if err := s.files().checkNext(name, file); err != nil {
 		return fmt.Errorf("take the next %s: %w", name, err)
 	}
 	if err := atomicfile.WriteSynced(s.Path(name+nextSuffix), file, 0o600); err != nil {
@@ -181,7 +190,7 @@ func (s *Store) Stage(name string, file []byte) error {
 }
 
 // checkNext refuses what the authority that is there does not vouch for.
-func (s *Store) checkNext(name string, file []byte) error {
+func (s files) checkNext(name string, file []byte) error {
 	if name == TokenKey {
 		_, err := parseSigner(file)
 		return err
@@ -190,9 +199,9 @@ func (s *Store) checkNext(name string, file []byte) error {
 	if err != nil {
 		return err
 	}
-	now, err := readPair(s.Path(name))
+	now, err := readPair(s.path(name))
 	if err != nil {
-		return unreadable(s.Path(name), err)
+		return unreadable(s.path(name), err)
 	}
 	if !p.cert.IsCA || len(p.chain) != 1 || p.chain[0].CheckSignatureFrom(now.cert) != nil ||
 		!bytes.Equal(p.chain[0].RawSubjectPublicKeyInfo, p.cert.RawSubjectPublicKeyInfo) {
@@ -205,12 +214,12 @@ func (s *Store) checkNext(name string, file []byte) error {
 func (s *Store) Switch(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state, err := s.state(name)
+	state, err := s.files().state(name)
 	if err != nil {
 		return err
 	}
 	if state.Next != "" {
-		if err := s.change(name); err != nil {
+		if err := s.files().change(name); err != nil {
 			return fmt.Errorf("have the next %s sign: %w", name, err)
 		}
 	}
@@ -219,12 +228,12 @@ func (s *Store) Switch(name string) error {
 
 // change puts the next one in the place of the one that signs: first that one is put beside it, with what vouches for
 // its successor.
-func (s *Store) change(name string) error {
-	now, err := readFile(s.Path(name))
+func (s files) change(name string) error {
+	now, err := readFile(s.path(name))
 	if err != nil {
 		return err
 	}
-	next, err := readFile(s.Path(name + nextSuffix))
+	next, err := readFile(s.path(name + nextSuffix))
 	if err != nil {
 		return err
 	}
@@ -240,17 +249,17 @@ func (s *Store) change(name string) error {
 		// Those who sign with it as well, as a controller manager does, take a file of one certificate only.
 		now, next = append(now, encodeCerts(p.chain)...), append(encodeCert(p.cert), private...)
 	}
-	if err := atomicfile.WriteSynced(s.Path(name+oldSuffix), now, 0o600); err != nil {
+	if err := atomicfile.WriteSynced(s.path(name+oldSuffix), now, 0o600); err != nil {
 		return err
 	}
-	return atomicfile.WriteSynced(s.Path(name), next, 0o600)
+	return atomicfile.WriteSynced(s.path(name), next, 0o600)
 }
 
 // Retire has the authority before trusted no more, and forgets its key.
 func (s *Store) Retire(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state, err := s.state(name)
+	state, err := s.files().state(name)
 	if err != nil {
 		return err
 	}
@@ -258,7 +267,7 @@ func (s *Store) Retire(name string) error {
 		return fmt.Errorf("retire %s: the next one does not sign yet", name)
 	}
 	if state.Old != "" {
-		if err := s.remember(name); err != nil {
+		if err := s.files().remember(name); err != nil {
 			return fmt.Errorf("retire %s: %w", name, err)
 		}
 		if err := remove(s.Path(name + oldSuffix)); err != nil {
@@ -269,15 +278,15 @@ func (s *Store) Retire(name string) error {
 }
 
 // remember keeps the certificates of an authority that retires: whoever has published it is told to take it back.
-func (s *Store) remember(name string) error {
+func (s files) remember(name string) error {
 	if name == TokenKey {
 		return nil
 	}
-	old, err := readPair(s.Path(name + oldSuffix))
+	old, err := readPair(s.path(name + oldSuffix))
 	if err != nil {
 		return err
 	}
-	all, err := s.Retired(name)
+	all, err := s.retired(name)
 	if err != nil {
 		return err
 	}
@@ -294,6 +303,10 @@ func retiredName(authority string) string { return authority + ".retired.crt" }
 // Retired are the certificates of an authority's predecessors that are trusted no more, and those by which they
 // vouched.
 func (s *Store) Retired(authority string) ([]*x509.Certificate, error) {
+	return s.files().retired(authority)
+}
+
+func (s files) retired(authority string) ([]*x509.Certificate, error) {
 	path := filepath.Join(s.dir, retiredName(authority))
 	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -309,29 +322,29 @@ func (s *Store) Retired(authority string) ([]*x509.Certificate, error) {
 }
 
 // settle makes what follows from the files of a rotation, as a crash may have left them.
-func (s *Store) settle(name string) error {
+func (s files) settle(name string) error {
 	state, err := s.state(name)
 	if err != nil {
 		return err
 	}
 	if state.Next == "" {
-		if err := remove(s.Path(name + nextSuffix)); err != nil {
+		if err := remove(s.path(name + nextSuffix)); err != nil {
 			return err
 		}
 	}
 	if name == TokenKey {
 		return nil
 	}
-	p, err := readPair(s.Path(name))
+	p, err := readPair(s.path(name))
 	if err != nil {
-		return unreadable(s.Path(name), err)
+		return unreadable(s.path(name), err)
 	}
 	return s.trust(name, p.cert)
 }
 
 // follow settles, and makes certificates again that are not those of the authority any more.
 func (s *Store) follow(name string) error {
-	if err := s.settle(name); err != nil {
+	if err := s.files().settle(name); err != nil {
 		return err
 	}
 	_, err := s.renew(false)
@@ -339,42 +352,42 @@ func (s *Store) follow(name string) error {
 }
 
 // trust writes what is trusted: the authority, the one that follows it, the one before it.
-func (s *Store) trust(name string, active *x509.Certificate) error {
+func (s files) trust(name string, active *x509.Certificate) error {
 	all := []*x509.Certificate{active}
 	for _, suffix := range []string{nextSuffix, oldSuffix} {
-		p, err := readPair(s.Path(name + suffix))
+		p, err := readPair(s.path(name + suffix))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return unreadable(s.Path(name+suffix), err)
+			return unreadable(s.path(name+suffix), err)
 		case !slices.ContainsFunc(all, p.cert.Equal):
 			all = append(all, p.cert)
 		}
 	}
 	data := encodeCerts(all)
-	if have, err := os.ReadFile(s.TrustPath(name)); err == nil && bytes.Equal(have, data) {
+	if have, err := os.ReadFile(s.trustPath(name)); err == nil && bytes.Equal(have, data) {
 		return nil
 	}
-	return atomicfile.WriteSynced(s.TrustPath(name), data, 0o644)
+	return atomicfile.WriteSynced(s.trustPath(name), data, 0o644)
 }
 
 // vouchers are the certificates by which who trusts the authority before an active one trusts it, too, and that one
 // itself. A member of etcd that runs goes on trusting what it has found at its start, however many rotations ago: to
 // those the certificates of before are shown as well.
-func (s *Store) vouchers(name string, active *x509.Certificate) ([]*x509.Certificate, error) {
+func (s files) vouchers(name string, active *x509.Certificate) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
-	old, err := readPair(s.Path(name + oldSuffix))
+	old, err := readPair(s.path(name + oldSuffix))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, unreadable(s.Path(name+oldSuffix), err)
+		return nil, unreadable(s.path(name+oldSuffix), err)
 	case !old.cert.Equal(active): // not between the two writes of a switch
 		all = append(old.chain, old.cert)
 	}
 	if name != EtcdAuthority {
 		return all, nil
 	}
-	before, err := s.Retired(name)
+	before, err := s.retired(name)
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,9 @@ import (
 
 var nodes = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 
-// TestNodeJoins has a node join by a bootstrap token, as the controllers of a cluster let it: they approve its requests and
-// sign them with the cluster's authority. Its certificate is renewed at once, since it is old, and it has one to serve.
+// TestNodeJoins has a node join by a bootstrap token, as the controllers of a cluster let it: they approve its requests
+// and sign them with the cluster's authority. Its certificate is renewed at once, since it is old, and it has one to
+// serve.
 func TestNodeJoins(t *testing.T) {
 	t.Parallel()
 	p := start(t, t.TempDir())

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -86,19 +85,6 @@ func (m *member) create(p *corev1.Pod) *corev1.Pod {
 		m.t.Fatal(err)
 	}
 	return made
-}
-
-// get is the pod as the API server has it; nil when it has none.
-func (m *member) get(name string) *corev1.Pod {
-	m.t.Helper()
-	p, err := m.plane.Client.CoreV1().Pods("default").Get(m.t.Context(), name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return p
 }
 
 // follow waits until the API server's watch says so of a pod, which is nil while there is none.

@@ -182,7 +182,8 @@ func startReviewed(t *testing.T) *reviewed {
 	h := &reviewed{Node: newNode(t), server: newReviewer(t), port: freePort(t), ca: t.TempDir()}
 	h.file = filepath.Join(h.Dir, "config.yaml")
 	h.server.kubeconfig(t, filepath.Join(h.Dir, "kubeconfig"))
-	h.args = append(h.args, "--config="+h.file, "--network=builtin", "--kubeconfig="+filepath.Join(h.Dir, "kubeconfig"))
+	h.args = append(h.args, "--config="+h.file, "--network=builtin", "--kube-api-content-type=application/json",
+		"--kubeconfig="+filepath.Join(h.Dir, "kubeconfig"))
 	h.config = &rest.Config{
 		Host:            fmt.Sprintf("https://localhost:%d", h.port),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(h.Dir, "root", "pki", "ca.crt")},

@@ -10,10 +10,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
+// answers takes in what the server has answered. The lock of the Writer is held.
+type answers struct{ w *Writer }
+
 // took takes what the server has answered.
-func (w *Writer) took(e *entry, a *act, got *corev1.Pod) {
+func (x answers) took(e *entry, a *act, got *corev1.Pod) {
 	if a.verb == read {
-		w.looked(e, got)
+		x.looked(e, got)
 		return
 	}
 	e.trouble = trouble{}
@@ -25,7 +28,7 @@ func (w *Writer) took(e *entry, a *act, got *corev1.Pod) {
 		if e.version == a.version {
 			e.moved = nil
 		}
-		w.written(e, a)
+		x.written(e, a)
 	case remove:
 		e.removed = a.has.uid
 		if e.static {
@@ -35,7 +38,7 @@ func (w *Writer) took(e *entry, a *act, got *corev1.Pod) {
 		} else {
 			e.want, e.has = nil, &seen{uid: a.has.uid, version: a.has.version, deleting: true}
 		}
-		w.written(e, a)
+		x.written(e, a)
 	case create:
 		e.learn(seenOf(got))
 	case nothing, waits, read:
@@ -54,7 +57,7 @@ func (e *entry) repeated(version int) {
 }
 
 // looked takes what the server has, whatever it was thought to have: it may have gone back to an older state.
-func (w *Writer) looked(e *entry, got *corev1.Pod) {
+func (x answers) looked(e *entry, got *corev1.Pod) {
 	e.doubt = false
 	if got == nil {
 		e.lose()
@@ -64,7 +67,7 @@ func (w *Writer) looked(e *entry, got *corev1.Pod) {
 	switch {
 	case e.static && !has.mirror:
 		e.has = nil
-		w.refused(e, fmt.Errorf("make mirror pod: there is another pod of this name, with UID %s", has.uid))
+		x.refused(e, fmt.Errorf("make mirror pod: there is another pod of this name, with UID %s", has.uid))
 		e.trouble.again(time.Now(), time.Second, mostRefuse)
 	case !e.static && has.uid != e.uid:
 		e.lose()
@@ -74,10 +77,10 @@ func (w *Writer) looked(e *entry, got *corev1.Pod) {
 }
 
 // written takes that the server has what the node says, or said when the call began.
-func (w *Writer) written(e *entry, a *act) {
+func (x answers) written(e *entry, a *act) {
 	now := time.Now()
 	if !a.since.IsZero() {
-		w.cfg.Observer.StatusWritten(now.Sub(a.since))
+		x.w.cfg.Observer.StatusWritten(now.Sub(a.since))
 	}
 	e.since = time.Time{}
 	if e.version != a.version {
@@ -100,7 +103,7 @@ func (a *act) residual(got *corev1.Pod) string {
 }
 
 // failed takes the error of a call.
-func (w *Writer) failed(e *entry, a *act, err error, epoch int) {
+func (x answers) failed(e *entry, a *act, err error, epoch int) {
 	now := time.Now()
 	after, _ := apierrors.SuggestsClientDelay(err)
 	retry := min(time.Duration(after)*time.Second, mostRefuse)
@@ -112,25 +115,25 @@ func (w *Writer) failed(e *entry, a *act, err error, epoch int) {
 			e.has = &same
 		}
 	case apierrors.IsNotFound(err) && a.verb == patch:
-		w.answered()
+		x.w.answered()
 		e.lose()
 	case apierrors.IsNotFound(err) && a.verb == remove:
 		// It is not there, or not yet where the server looks whose the pod is: its copy of all pods may be late.
-		w.answered()
+		x.w.answered()
 		e.doubt = true
 		e.trouble.again(now, 10*time.Millisecond, time.Second)
 	case apierrors.IsConflict(err) && a.verb == remove && !e.static:
-		w.answered()
+		x.w.answered()
 		e.lose()
 	case apierrors.IsAlreadyExists(err):
-		w.answered()
+		x.w.answered()
 		e.doubt = true
 		if e.trouble.failures > 2 {
-			w.refused(e, fmt.Errorf("make mirror pod: a pod of another node has its name: %w", err))
+			x.refused(e, fmt.Errorf("make mirror pod: a pod of another node has its name: %w", err))
 		}
 		e.trouble.again(now, 10*time.Millisecond, mostRefuse)
 	case apierrors.IsConflict(err):
-		w.answered()
+		x.w.answered()
 		e.doubt = true
 		if e.trouble.failures++; e.trouble.failures > 1 {
 			e.trouble.until = now.Add(delay(e.trouble.failures-1, 10*time.Millisecond, time.Second))
@@ -140,12 +143,12 @@ func (w *Writer) failed(e *entry, a *act, err error, epoch int) {
 		e.trouble.again(now, firstDelay, mostDelay)
 	case isAway(err):
 		e.trouble.again(now, firstDelay, mostDelay)
-		if w.pace.away(epoch, now, retry) {
-			w.cfg.Log.Warn("the API server takes no statuses: they are kept, and sent when it does", "error", err)
+		if x.w.pace.away(epoch, now, retry) {
+			x.w.cfg.Log.Warn("the API server takes no statuses: they are kept, and sent when it does", "error", err)
 		}
 	default:
-		w.answered()
-		w.refused(e, fmt.Errorf("%s %s: %w", a.verb, a.key, err))
+		x.w.answered()
+		x.refused(e, fmt.Errorf("%s %s: %w", a.verb, a.key, err))
 		e.trouble.again(now, time.Second, mostRefuse)
 	}
 	e.trouble.until = latest(e.trouble.until, now.Add(retry))
@@ -169,7 +172,7 @@ func isAway(err error) bool {
 }
 
 // refused says once that the server does not take what is said of a pod.
-func (w *Writer) refused(e *entry, err error) {
+func (x answers) refused(e *entry, err error) {
 	e.trouble.refused = true
 	if e.trouble.told == err.Error() {
 		return
@@ -179,5 +182,5 @@ func (w *Writer) refused(e *entry, err error) {
 	if e.static && e.want != nil {
 		uid = e.want.UID
 	}
-	w.cfg.Log.Warn("the status of a pod is not at the API server", "pod", e.key.String(), "uid", uid, "error", err)
+	x.w.cfg.Log.Warn("the status of a pod is not at the API server", "pod", e.key.String(), "uid", uid, "error", err)
 }

@@ -10,44 +10,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// calls are made without a lock.
+type calls struct{ w *Writer }
+
 // do calls the server. Of what is read it returns nil when there is none.
-func (w *Writer) do(ctx context.Context, a *act) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+func (x calls) do(ctx context.Context, a *act) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, x.w.cfg.Timeout)
 	defer cancel()
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	var got corev1.Pod
 	var err error
 	switch a.verb {
 	case read:
-		return w.look(ctx, a)
+		return x.look(ctx, a)
 	case patch:
 		var data []byte
 		if data, err = body(a.has, &a.status); err != nil {
 			return nil, err
 		}
-		err = w.cfg.Client.Patch(ctx, pods, a.key, types.StrategicMergePatchType, data, &got, "status")
+		err = x.w.cfg.Client.Patch(ctx, pods, a.key, types.StrategicMergePatchType, data, &got, "status")
 		if err == nil && got.UID != a.has.uid {
 			err = fmt.Errorf("the answer is of a pod with UID %q", got.UID)
 		}
 	case remove:
-		err = w.cfg.Client.Delete(ctx, pods, a.key, metav1.DeleteOptions{
+		err = x.w.cfg.Client.Delete(ctx, pods, a.key, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &a.has.uid},
 		})
 	case create:
-		err = w.cfg.Client.Create(ctx, pods, a.pod, &got)
+		err = x.w.cfg.Client.Create(ctx, pods, a.pod, &got)
 	case nothing, waits:
 	}
-	w.cfg.Observer.StatusWrite(string(a.verb), err)
+	x.w.cfg.Observer.StatusWrite(string(a.verb), err)
 	return &got, err
 }
 
 // look reads a pod. Who gets one by its name is told that it may not when the pod is gone, since then it is none of the
 // node; who asks for those of the node is told that there is none.
-func (w *Writer) look(ctx context.Context, a *act) (*corev1.Pod, error) {
+func (x calls) look(ctx context.Context, a *act) (*corev1.Pod, error) {
 	var list corev1.PodList
-	only := fields.Set{"metadata.name": a.key.Name, "spec.nodeName": w.cfg.Node}.AsSelector().String()
+	only := fields.Set{"metadata.name": a.key.Name, "spec.nodeName": x.w.cfg.Node}.AsSelector().String()
 	opts := metav1.ListOptions{FieldSelector: only}
-	err := w.cfg.Client.List(ctx, corev1.SchemeGroupVersion.WithResource("pods"), a.key.Namespace, opts, &list)
+	err := x.w.cfg.Client.List(ctx, corev1.SchemeGroupVersion.WithResource("pods"), a.key.Namespace, opts, &list)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}

@@ -58,9 +58,9 @@ type act struct {
 func (w *Writer) next(e *entry, now time.Time) (act, time.Time) {
 	a := act{key: e.key, has: e.has, pod: e.want, version: e.version, resets: w.resets, since: e.since}
 	if e.static {
-		a.verb = w.mirrorVerb(e)
+		a.verb = e.mirrorVerb(w)
 	} else {
-		a.verb = w.podVerb(e)
+		a.verb = e.podVerb(w)
 	}
 	if a.verb == create {
 		a.pod = mirrorOf(e.want, w.cfg.Node, w.cfg.NodeUID())
@@ -103,7 +103,7 @@ func (e *entry) same(a *act) bool {
 }
 
 // podVerb is what is to be done about a pod of the server. patch is only if there is something to say.
-func (w *Writer) podVerb(e *entry) verb {
+func (e *entry) podVerb(w *Writer) verb {
 	switch {
 	case e.absent, e.want == nil && !e.gone:
 		return nothing
@@ -120,7 +120,7 @@ func (w *Writer) podVerb(e *entry) verb {
 }
 
 // mirrorVerb is what is to be done about a static pod.
-func (w *Writer) mirrorVerb(e *entry) verb {
+func (e *entry) mirrorVerb(w *Writer) verb {
 	switch {
 	case e.doubt:
 		return read
@@ -138,7 +138,7 @@ func (w *Writer) mirrorVerb(e *entry) verb {
 	case e.has != nil:
 		return patch
 	case cannotMirror(e.want) != "":
-		w.refused(e, errMirror{cannotMirror(e.want)})
+		answers{w}.refused(e, errMirror{cannotMirror(e.want)})
 		return nothing
 	case e.want.DeletionTimestamp != nil:
 		return nothing

@@ -119,7 +119,7 @@ func (w *Writer) begin(ctx context.Context, e *entry, now time.Time) time.Time {
 	e.busy = true
 	epoch := w.pace.begin()
 	w.wait.Go(func() {
-		got, err := w.do(ctx, &a)
+		got, err := calls{w}.do(ctx, &a)
 		w.finish(ctx, e, &a, got, err, epoch)
 	})
 	return now
@@ -145,10 +145,10 @@ func (w *Writer) finish(ctx context.Context, e *entry, a *act, got *corev1.Pod, 
 		return // who was cut off knows nothing
 	}
 	if err != nil {
-		w.failed(e, a, err, epoch)
+		answers{w}.failed(e, a, err, epoch)
 	} else {
 		w.answered()
-		w.took(e, a, got)
+		answers{w}.took(e, a, got)
 	}
 	if a.resets != w.resets {
 		e.doubt = true // what was answered was said by the server as it was before
