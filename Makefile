@@ -27,7 +27,7 @@ RACE := $(addprefix ./agent/,api/... credential desired device dra drift event i
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -153,6 +153,14 @@ control-conformance: build ## Kubernetes' conformance specs of its API against b
 	@.ci/deps test
 	test/cluster/build bin/cluster $(PEERS)
 	test/cluster/conformance bin bin/cluster $(FOCUS)
+
+NODE_FOCUS ?= \[sig-node\].*\[Conformance\]
+PLANE      ?= kubernetes
+
+test-kubernetes: build ## Kubernetes' conformance specs of nodes, with the agent as the node under Kubernetes' own API server; NODE_FOCUS, PLANE
+	@.ci/deps test
+	test/cluster/build bin/cluster $(PEERS)
+	NODE=berth PLANE=$(PLANE) test/cluster/conformance bin bin/cluster '$(NODE_FOCUS)'
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
 	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
