@@ -150,7 +150,7 @@ kubectl-compare: control ## kubectl with berth-control and with Kubernetes' own 
 PEERS := kubectl kube-apiserver etcd kube-controller-manager kube-scheduler kube-proxy kubelet e2e.test agnhost sample-apiserver coredns
 
 control-conformance: build ## Kubernetes' conformance specs of its API against berth-control, in an otherwise real cluster; FOCUS are some
-	@.ci/deps test
+	@.ci/deps test cluster
 	test/cluster/build bin/cluster $(PEERS)
 	test/cluster/conformance bin bin/cluster $(FOCUS)
 
@@ -158,7 +158,7 @@ NODE_FOCUS ?= \[sig-node\].*\[Conformance\]
 PLANE      ?= kubernetes
 
 test-kubernetes: build ## Kubernetes' conformance specs of nodes, with the agent as the node under Kubernetes' own API server; NODE_FOCUS, PLANE
-	@.ci/deps test
+	@.ci/deps test cluster
 	test/cluster/build bin/cluster $(PEERS)
 	NODE=berth PLANE=$(PLANE) test/cluster/conformance bin bin/cluster '$(NODE_FOCUS)'
 
