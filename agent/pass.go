@@ -4,8 +4,11 @@ import (
 	"context"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-node/berth/agent/api/socket"
 	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/event"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/source"
 )
@@ -38,10 +41,24 @@ func (a *Agent) pass(ctx context.Context, manifests, cluster <-chan desired.Upda
 			case out <- next:
 			}
 		}
+		if remote && u.Pod != nil && both.Waits(u.Key) {
+			a.member.nameTaken(u.Pod, a.events)
+		}
 		if u.Synced && !remote {
 			a.manifestsRead()
 		}
 	}
+}
+
+// nameTaken says that a pod of the API server waits for a static one of its name. There is nothing of it here, so that
+// it is gone as soon as it is deleted.
+func (m *member) nameTaken(pod *corev1.Pod, events *event.Recorder) {
+	if pod.DeletionTimestamp != nil {
+		m.statuses.Delete(pod)
+		return
+	}
+	events.Event(pod, corev1.EventTypeWarning, "NameTaken",
+		"A static pod of this node has the name %s/%s: this pod starts when that one's manifest goes", pod.Namespace, pod.Name)
 }
 
 // manifestsRead says that the agent is ready, once.
