@@ -58,7 +58,8 @@ func TestAuditWebhook(t *testing.T) {
 		}
 	}))
 	defer receiver.Close()
-	p := startWith(t, t.TempDir(), nil, "--audit-policy-file", write(t, "policy.yaml", onlyMaps), "--audit-webhook-config-file", webhookConfig(t, receiver))
+	p := startWith(t, t.TempDir(), nil, "--controllers=", "--audit-policy-file", write(t, "policy.yaml", onlyMaps),
+		"--audit-webhook-config-file", webhookConfig(t, receiver))
 	p.quick(t, "a receiver", 450)
 	until(t, "two batches are sent", func() error {
 		mu.Lock()

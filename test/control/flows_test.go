@@ -238,7 +238,7 @@ func testService(t *testing.T, p *plane) {
 // testSubresources binds a pod, makes a token for it, evicts it, and lets its grace run.
 func testSubresources(t *testing.T, p *plane) {
 	ctx, pods := t.Context(), p.client.CoreV1().Pods(ns)
-	if _, err := p.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	pod, err := pods.Create(ctx, &corev1.Pod{

@@ -160,6 +160,9 @@ func layerOf(entries []string) ([]byte, error) {
 				return nil, err
 			}
 			h.Mode = int64(info.Mode().Perm())
+			if info.Mode()&os.ModeSetuid != 0 {
+				h.Mode |= 0o4000 // as tar has it
+			}
 		}
 		h.Size = int64(len(body))
 		if err := w.WriteHeader(h); err != nil {
