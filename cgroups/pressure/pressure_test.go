@@ -284,11 +284,12 @@ func TestLevel(t *testing.T) {
 	await(t, source.Events(), false)
 }
 
-// newGroupCache has a process of the group write a file, which is in its page cache then.
+// newGroupCache has a process of the group write a file, which is in its page cache then. Each block is on the disk
+// before the next one: what is not, the kernel cannot take back, and kills for it where the disk is busy.
 func newGroupCache(t *testing.T, group string, bytes int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
-	script := fmt.Sprintf("echo $$ > %s/cgroup.procs && dd if=/dev/zero of=%s bs=1M count=%d", group, file, bytes/mib)
+	script := fmt.Sprintf("echo $$ > %s/cgroup.procs && dd if=/dev/zero of=%s bs=1M count=%d oflag=dsync", group, file, bytes/mib)
 	if out, err := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script).CombinedOutput(); err != nil {
 		t.Fatalf("write a file: %v\n%s", err, out)
 	}
