@@ -149,8 +149,6 @@ func initialized(in Input, st *corev1.PodStatus) corev1.PodCondition {
 		return Condition(corev1.PodInitialized, true, "PodCompleted", "")
 	case len(not) == 0 || anyStarted(st):
 		return Condition(corev1.PodInitialized, true, "", "")
-	case st.Phase == corev1.PodFailed:
-		return Condition(corev1.PodInitialized, false, "PodFailed", "")
 	}
 	return Condition(corev1.PodInitialized, false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %v", not))
 }

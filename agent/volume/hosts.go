@@ -9,17 +9,18 @@ import (
 )
 
 // HostsFile is the content of a pod's /etc/hosts: a copy of the node's for a pod in the node's network, else the names
-// every machine has for itself and the pod's own name for each of its addresses. The aliases of the pod come last.
+// every machine has for itself and the pod's own name for each of its addresses. The aliases of the pod come last. The
+// first line is kubelet's: by it others tell that a file is not the image's.
 func HostsFile(pod *corev1.Pod, hostname, fqdn string, ips []string, node []byte) []byte {
 	var b bytes.Buffer
 	if pod.Spec.HostNetwork {
-		b.WriteString("# Made for this pod of the node's /etc/hosts.\n")
+		b.WriteString("# Kubernetes-managed hosts file (host network).\n")
 		b.Write(node)
 		if len(node) > 0 && node[len(node)-1] != '\n' {
 			b.WriteByte('\n')
 		}
 	} else {
-		b.WriteString("# Made for this pod.\n" +
+		b.WriteString("# Kubernetes-managed hosts file.\n" +
 			"127.0.0.1\tlocalhost\n" +
 			"::1\tlocalhost ip6-localhost ip6-loopback\n" +
 			"fe00::0\tip6-localnet\n" +

@@ -160,7 +160,8 @@ func (h *history) see(p *corev1.Pod) {
 			bad("%d restarts after %d", b.RestartCount, a.RestartCount)
 		case b.RestartCount > 0:
 			bad("started again without a reason")
-		case a.State.Terminated != nil && b.State.Terminated == nil:
+		// One whose start was cut off with the agent has ended, and is started again where its pod restarts containers.
+		case a.State.Terminated != nil && b.State.Terminated == nil && p.Spec.RestartPolicy == corev1.RestartPolicyNever:
 			bad("%+v after %+v", b.State, a.State)
 		}
 	}
