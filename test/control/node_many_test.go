@@ -18,7 +18,7 @@ import (
 // TestNodeSourceMany has one pod refer to a thousand Secrets, a thousand pods to one each, and the server be frozen.
 func TestNodeSourceMany(t *testing.T) {
 	const many = 1000
-	p := start(t, t.TempDir())
+	p := startAlone(t, t.TempDir(), "0")
 	ctx := t.Context()
 	p.namespace(t)
 	p.objects(t, 0, 0)

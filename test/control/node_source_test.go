@@ -187,7 +187,7 @@ const (
 // and the server is killed.
 func TestNodeSource(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, dir)
+	p := startAlone(t, dir, "0")
 	ctx := t.Context()
 	p.namespace(t)
 	for i := range nodeObjects {
@@ -212,7 +212,7 @@ func TestNodeSource(t *testing.T) {
 		if round == 1 {
 			port := p.port(t)
 			p.kill()
-			p = startAt(t, dir, port)
+			p = startAlone(t, dir, port)
 		}
 		p.agree(t, w, "node1")
 	}
@@ -231,7 +231,7 @@ func TestNodeSource(t *testing.T) {
 // TestNodeOffline has a node start without its control plane.
 func TestNodeOffline(t *testing.T) {
 	dir, offline := t.TempDir(), t.TempDir()
-	p := start(t, dir)
+	p := startAlone(t, dir, "0")
 	p.namespace(t)
 	p.objects(t, 0, 1)
 	p.create(t, boundPod("node1", "stays", 0, 0))
@@ -256,7 +256,7 @@ func TestNodeOffline(t *testing.T) {
 	w, stop = run()
 	defer stop()
 	w.wait(t, "the pods that were kept", func() bool { return len(w.pods) == 2 && !w.synced })
-	p = startAt(t, dir, port)
+	p = startAlone(t, dir, port)
 	w.wait(t, "the server's word counts", func() bool { return w.synced && len(w.pods) == 1 && w.pods["stays"] != nil })
 	p.agree(t, w, "node1")
 }

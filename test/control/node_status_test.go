@@ -346,7 +346,7 @@ func isReady(p *corev1.Pod) bool {
 // TestNodeStatus has the agent's writers of statuses and events work as a node, which the authorizer of nodes and
 // NodeRestriction judge.
 func TestNodeStatus(t *testing.T) {
-	p := start(t, t.TempDir())
+	p := startAlone(t, t.TempDir(), "0")
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := p.client.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -622,7 +622,7 @@ func testUnreachable(t *testing.T, p *plane, n *nodeAgent) {
 		said[pod.Name] = n.run(pod)
 		n.events.Event(pod, corev1.EventTypeNormal, "Started", "it runs")
 	}
-	again := startAt(t, p.dir, p.port(t))
+	again := startAlone(t, p.dir, p.port(t))
 	began := time.Now()
 	until(t, "all is written", func() error { return n.idle() })
 	t.Logf("written %s after the server was back", time.Since(began))

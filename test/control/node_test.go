@@ -282,7 +282,7 @@ func (p *plane) address(t *testing.T, want string) {
 
 // TestNodeObjects keeps a node as one that the authorizer of nodes and NodeRestriction judge.
 func TestNodeObjects(t *testing.T) {
-	p := start(t, t.TempDir())
+	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	n := p.whole(t, "")
 	if n.Spec.ProviderID != "example://1" || n.Labels["node.kubernetes.io/x"] != "y" || n.Labels["kubernetes.io/hostname"] != nodeName ||
@@ -390,7 +390,7 @@ func TestNodeObjects(t *testing.T) {
 
 // TestNodeHostileDriver has a driver ask for a label that no node may give itself.
 func TestNodeHostileDriver(t *testing.T) {
-	p := start(t, t.TempDir())
+	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	p.whole(t, "")
 	k.set(func(k *keptNode) {
@@ -410,7 +410,7 @@ func TestNodeHostileDriver(t *testing.T) {
 
 // TestNodeFrozenServer has the server not answer for a while, and then be started again.
 func TestNodeFrozenServer(t *testing.T) {
-	p := start(t, t.TempDir())
+	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	uid := p.whole(t, "").UID
 	renewed := func() time.Time {
@@ -462,7 +462,7 @@ func TestNodeFrozenServer(t *testing.T) {
 	killed := time.Now()
 	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.6"} })
 	failures(len(k.wire.since(0)))
-	p = startAt(t, p.dir, port)
+	p = startAlone(t, p.dir, port)
 	alive(killed)
 	p.address(t, "192.0.2.6")
 	if is := p.whole(t, ""); is.UID != uid {
@@ -476,14 +476,14 @@ func TestNodeFrozenServer(t *testing.T) {
 // TestNodeOldBackup has the server's data be those of a backup from before the node was registered, and of after it.
 func TestNodeOldBackup(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, dir)
+	p := startAlone(t, dir, "0")
 	port := p.port(t)
 	p.stop(t)
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.CopyFS(empty, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	p = startAt(t, dir, port)
+	p = startAlone(t, dir, port)
 	k := keep(t, p)
 	before := p.whole(t, "")
 	p.stop(t)
@@ -491,7 +491,7 @@ func TestNodeOldBackup(t *testing.T) {
 	if err := os.CopyFS(registered, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	p = startAt(t, dir, port)
+	p = startAlone(t, dir, port)
 	k.set(func(k *keptNode) { k.addresses = []string{"192.0.2.7"} })
 	p.address(t, "192.0.2.7")
 	renewals := func(n int) {
@@ -519,7 +519,7 @@ func TestNodeOldBackup(t *testing.T) {
 		if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
 			t.Fatal(err)
 		}
-		p = startAt(t, dir, port)
+		p = startAlone(t, dir, port)
 		p.address(t, "192.0.2.7")
 		now := p.whole(t, "")
 		if same := now.UID == before.UID; same != (backup == registered) || k.node.UID() != now.UID {
