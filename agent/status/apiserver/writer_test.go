@@ -283,18 +283,22 @@ func TestAway(t *testing.T) {
 		for _, p := range pods {
 			w.Put(as(p, corev1.PodRunning, true))
 		}
-		if n := w.Pending(); n != 200 || tries > 80 {
-			t.Errorf("%d pods wait after %d tries", n, tries)
-		}
+		pending := w.Pending()
 		s.mu.Lock()
+		if pending != 200 || tries > 80 {
+			t.Errorf("%d pods wait after %d tries", pending, tries)
+		}
 		away, tries, most = false, 0, 0
 		s.mu.Unlock()
 		w.Listed() // its watch is back
 		began := time.Now()
 		settle(t, w)
-		if took := time.Since(began); took > 25*time.Second || most > 8 || tries != 200 {
+		took := time.Since(began)
+		s.mu.Lock()
+		if took > 25*time.Second || most > 8 || tries != 200 {
 			t.Errorf("written after %s with %d calls, %d at once", took, tries, most)
 		}
+		s.mu.Unlock()
 		for _, p := range pods {
 			if has := s.get(keyOf(p)); !has.Status.ContainerStatuses[0].Ready {
 				t.Errorf("%s has %+v", p.Name, has.Status)
