@@ -131,9 +131,14 @@ func TestJoin(t *testing.T) {
 	token := p.as(t, strings.TrimSpace(p.run(t, "token", "create")))
 	ask := func(c kubernetes.Interface, o *certificatesv1.CertificateSigningRequest) {
 		t.Helper()
-		if _, err := c.CertificatesV1().CertificateSigningRequests().Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		// A token that was just made is known when the server's own watch has heard of it.
+		until(t, "request "+o.Name+" is taken", func() error {
+			_, err := c.CertificatesV1().CertificateSigningRequests().Create(t.Context(), o, metav1.CreateOptions{})
+			if err != nil && !apierrors.IsUnauthorized(err) {
+				t.Fatal(err)
+			}
+			return err
+		})
 	}
 	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
 	// Those that nobody approves come first: when a later one is signed they have been looked at.
