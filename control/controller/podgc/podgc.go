@@ -64,17 +64,7 @@ func (c *collector) ofNode(o any) []cache.ObjectName {
 		c.found(n.Name)
 		return nil
 	}
-	all, err := c.pods.List(labels.Everything())
-	if err != nil {
-		return nil
-	}
-	var keys []cache.ObjectName
-	for _, p := range all {
-		if p.Spec.NodeName == n.Name {
-			keys = append(keys, cache.MetaObjectToName(p))
-		}
-	}
-	return keys
+	return controller.PodsOn(c.pods, n)
 }
 
 func (c *collector) ofPod(o any) []cache.ObjectName {

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -55,17 +54,7 @@ func (e *evicter) ofNode(o any) []cache.ObjectName {
 	if !ok || len(evicting(n)) == 0 {
 		return nil
 	}
-	all, err := e.pods.List(labels.Everything())
-	if err != nil {
-		return nil
-	}
-	var keys []cache.ObjectName
-	for _, p := range all {
-		if p.Spec.NodeName == n.Name {
-			keys = append(keys, cache.MetaObjectToName(p))
-		}
-	}
-	return keys
+	return controller.PodsOn(e.pods, n)
 }
 
 func (e *evicter) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
