@@ -76,8 +76,14 @@ func (d *Driver) answer(ctx context.Context, rpc, about string, req any, handle 
 }
 
 // enter begins the one call that a volume has at a time. Another one that its caller still waits for is a violation.
+// A call whose caller gave up before is none: the goroutines of a server run in any order, and what was called after it
+// may have been answered by now.
 func (l *ledger) enter(ctx context.Context, rpc, about string) (leave func(), err error) {
 	l.mu.Lock()
+	if ctx.Err() != nil {
+		l.mu.Unlock()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	before := l.busy[about]
 	if before == nil {
 		one := &operation{rpc: rpc, gone: ctx.Done(), end: make(chan struct{})}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
@@ -181,7 +182,7 @@ func (d *Driver) Serve() error {
 		return errors.New("start driver: it is served")
 	}
 	l := &life{conns: &connections{}}
-	l.server = grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.WaitForHandlers(true))
+	l.server = grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.StatsHandler(l.conns), grpc.WaitForHandlers(true))
 	csi.RegisterIdentityServer(l.server, identityService{driver: d})
 	csi.RegisterNodeServer(l.server, nodeService{driver: d})
 	if !d.opts.NoController {
@@ -276,6 +277,7 @@ func (d *Driver) drop() {
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn
+	ends []context.CancelFunc // of the calls that come by them
 }
 
 func (c *connections) add(conn net.Conn) {
@@ -284,14 +286,37 @@ func (c *connections) add(conn net.Conn) {
 	c.open = append(c.open, conn)
 }
 
+// drop ends the calls first: a server hears that a connection is closed when its reader next runs, and its callers may
+// have called again by then.
 func (c *connections) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, end := range c.ends {
+		end()
+	}
 	for _, conn := range c.open {
 		_ = conn.Close()
 	}
-	c.open = nil
+	c.open, c.ends = nil, nil
 }
+
+// TagConn implements [stats.Handler].
+func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	ctx, end := context.WithCancel(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ends = append(c.ends, end)
+	return ctx
+}
+
+// TagRPC implements [stats.Handler].
+func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements [stats.Handler].
+func (c *connections) HandleRPC(context.Context, stats.RPCStats) {}
+
+// HandleConn implements [stats.Handler].
+func (c *connections) HandleConn(context.Context, stats.ConnStats) {}
 
 // tracked is a listener whose connections can be closed.
 type tracked struct {

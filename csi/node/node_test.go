@@ -295,6 +295,25 @@ func TestDoubted(t *testing.T) {
 	h.nothing()
 }
 
+// TestGivenUp: a volume whose publishing nobody has heard the end of is unpublished before it is unstaged, when the next
+// agent's staging of it fails for good.
+func TestGivenUp(t *testing.T) {
+	h := newHouse(t)
+	h.volume("v")
+	h.driver.fail(nil, answer("NodePublishVolume", codes.Unavailable, 1))
+	if _, err := h.Publish(t.Context(), h.request("a", "v")); csi.CodeOf(err) != codes.Unavailable {
+		t.Fatalf("error is %v", err)
+	}
+	h.open("")
+	h.driver.fail(answer("NodeStageVolume", codes.Internal, 1), nil)
+	h.driver.said()
+	if _, err := h.Publish(t.Context(), h.request("a", "v")); csi.CodeOf(err) != codes.Internal {
+		t.Fatalf("error is %v", err)
+	}
+	h.called("NodeStageVolume NodeUnpublishVolume NodeUnstageVolume")
+	h.nothing()
+}
+
 // TestUndoFails: what cannot be undone is tried again, and the pod has it until then.
 func TestUndoFails(t *testing.T) {
 	for _, method := range []string{"NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"} {

@@ -60,7 +60,7 @@ func (m *Manager) publish(ctx context.Context, r *Request) (Published, error) {
 	}
 	d, err := m.drivers.Get(r.Driver)
 	if err == nil {
-		err = (&publishing{m, v, d, r, path}).run(ctx)
+		err = (&publishing{m: m, v: v, d: d, r: r, path: path}).run(ctx)
 	}
 	m.ledger.tried(ctx, &v.publish, err)
 	if err != nil {
@@ -94,6 +94,8 @@ type publishing struct {
 	d    *csi.Driver
 	r    *Request
 	path string
+
+	tried bool // it was recorded before: the driver may have published it already, and nobody have heard of it
 }
 
 // run does what is not known to be done, each step after what it will have to be undone by is on the disk.
@@ -105,6 +107,7 @@ func (p *publishing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.tried = p.v.record != nil && p.v.record.use(p.path) >= 0
 	p.m.step("record")
 	if p.v.record == nil || !reflect.DeepEqual(next, p.v.record) {
 		if err := p.m.ledger.keep(p.v, next); err != nil {
@@ -327,6 +330,11 @@ func (p *publishing) giveUp(ctx context.Context) error {
 		return nil
 	}
 	p.m.step("give up")
+	if p.tried {
+		if err := (undoing{p.m}).unpublish(ctx, p.v, p.d, p.path); err != nil {
+			return fmt.Errorf("undo what was done: %w", err)
+		}
+	}
 	if err := (undoing{p.m}).unwind(ctx, p.v, p.d); err != nil {
 		return fmt.Errorf("undo what was done: %w", err)
 	}
