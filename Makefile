@@ -40,8 +40,11 @@ build: ## bin/berth, bin/berth-helper, bin/berth-wasm and bin/berth-control
 	CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp,osusergo,netgo -ldflags '$(LDFLAGS)' -o bin/berth-helper ./cri/helper
 	$(MAKE) control
 
-control: ## bin/berth-control
-	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace $(CONTROL_GCFLAGS) -ldflags '$(LDFLAGS) $(KUBE_LDFLAGS)' -o bin/berth-control ./control/berth-control
+control: bin/trim/go.mod ## bin/berth-control
+	CGO_ENABLED=0 $(GO) build -modfile bin/trim/go.mod -trimpath -tags grpcnotrace $(CONTROL_GCFLAGS) -ldflags '$(LDFLAGS) $(KUBE_LDFLAGS)' -o bin/berth-control ./control/berth-control
+
+bin/trim/go.mod: go.mod go.sum packaging/trim
+	GO=$(GO) packaging/trim
 
 # What packaging/build builds it with, too: what the compiler is told, and what the linker is, a line each.
 control-flags:
