@@ -54,7 +54,7 @@ func (j *job) bill(programs ...string) ([]byte, error) {
 		std := id{"library", "std", release, "pkg:golang/std@" + release}
 		by[std] = append(by[std], name)
 		for _, d := range info.Deps {
-			// One of a directory has neither name nor version of its own: it is what packaging/trim has left of the module.
+			// One of a directory has no name of its own: it is what packaging/trim has left of the module.
 			if d.Replace != nil && !strings.HasPrefix(d.Replace.Path, "./") {
 				d = d.Replace
 			}

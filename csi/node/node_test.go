@@ -295,8 +295,8 @@ func TestDoubted(t *testing.T) {
 	h.nothing()
 }
 
-// TestGivenUp: a volume whose publishing nobody has heard the end of is unpublished before it is unstaged, when the next
-// agent's staging of it fails for good.
+// TestGivenUp: a volume whose publishing nobody has heard the end of is unpublished before it is unstaged when the
+// next agent's staging of it fails for good.
 func TestGivenUp(t *testing.T) {
 	h := newHouse(t)
 	h.volume("v")
