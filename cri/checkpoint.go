@@ -16,11 +16,11 @@ import (
 // checkpointTimeout is how long a checkpoint may take when the client does not say it.
 const checkpointTimeout = 5 * time.Minute
 
-// checkpoint writes an archive of a running container, which goes on running. Where CRIU is missing, or cannot work on
-// this kernel, it answers with the code Unimplemented and names what is missing.
-func (co *core) checkpoint(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+// CheckpointContainer writes an archive of a running container, which goes on running. Where CRIU is missing, or cannot
+// work on this kernel, it answers with the code Unimplemented and names what is missing.
+func (c containerCalls) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	return call(ctx, "CheckpointContainer", func(ctx context.Context) (*runtimeapi.CheckpointContainerResponse, error) {
-		c, _, err := co.ctrs.Table.Running(r.GetContainerId())
+		ctr, _, err := c.ctrs.Table.Running(r.GetContainerId())
 		if err != nil {
 			return nil, err
 		}
@@ -30,8 +30,8 @@ func (co *core) checkpoint(ctx context.Context, r *runtimeapi.CheckpointContaine
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		if err := co.ctrs.Checkpoints.Checkpoint(ctx, c, r.GetLocation()); err != nil {
-			return nil, fmt.Errorf("checkpoint container %s: %w", c.ID, err)
+		if err := c.ctrs.Checkpoints.Checkpoint(ctx, ctr, r.GetLocation()); err != nil {
+			return nil, fmt.Errorf("checkpoint container %s: %w", ctr.ID, err)
 		}
 		return &runtimeapi.CheckpointContainerResponse{}, nil
 	})

@@ -17,8 +17,6 @@ import (
 	"slices"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berth-node/berth/cgroups"
 	"github.com/berth-node/berth/cni"
 	"github.com/berth-node/berth/cri/background"
@@ -86,19 +84,6 @@ type ImagesConfig struct {
 	PullStallTimeout  time.Duration // a pull without a byte for so long is given up; 0 = 1 minute
 }
 
-// Server is the runtime. It is safe for concurrent use. What its methods return shares parts with what it keeps, so it
-// is for reading only.
-//
-// The service of the CRI wants one type with all of its calls, so this one has nothing else: each call is handed on to
-// whose it is. Images are a service of their own, [ImageServer].
-type Server struct {
-	runtimeapi.UnimplementedRuntimeServiceServer
-
-	core *core
-}
-
-var _ runtimeapi.RuntimeServiceServer = (*Server)(nil)
-
 // New opens the records, brings every sandbox and container they name to a state that holds, and removes what no record
 // explains.
 func New(ctx context.Context, c Config) (*Server, error) {
@@ -112,7 +97,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := r.open(ctx); err != nil {
 		return nil, fmt.Errorf("open runtime: %w", errors.Join(err, r.close()))
 	}
-	return &Server{core: r}, nil
+	return newServer(r), nil
 }
 
 // core is all that the runtime is made of.

@@ -407,28 +407,29 @@ func fakeServer(t testing.TB, w *fakeWorld, dir string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{core: &core{tasks: background.New(), hub: &events.Hub{}, db: db, images: &imageService{imported: make(chan struct{})}}}
-	s.core.log = discard()
-	s.core.closers = append(s.core.closers, db.Close)
+	r := &core{tasks: background.New(), hub: &events.Hub{}, db: db, images: &imageService{imported: make(chan struct{})}}
+	r.log = discard()
+	r.closers = append(r.closers, db.Close)
 	classes, err := class.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.core.host = &host.Host{
-		Classes: classes, Plugins: plugins.New(s.core.log),
+	r.host = &host.Host{
+		Classes: classes, Plugins: plugins.New(r.log),
 		Paths: host.Layout{Root: dir, Run: dir}, Net: fakeNet{w}, Cgroups: fakeGroups{w}, UserNamespaces: func() error { return nil }, Keepers: fakeKeepers{w}, Snaps: fakeSnaps{fakeWorld: w},
-		Images: fakeImages{w}, Mounts: fakeMounts{w}, BootID: "boot", Log: s.core.log, Host: oci.Host{Hostname: "node"},
+		Images: fakeImages{w}, Mounts: fakeMounts{w}, BootID: "boot", Log: r.log, Host: oci.Host{Hostname: "node"},
 	}
-	if s.core.host.Runtimes.Handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {
+	if r.host.Runtimes.Handlers, err = handler.Open(handler.Config{LookPath: exec.LookPath}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.core.openTables(nil); err != nil {
+	if err := r.openTables(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.core.recover(context.Background()); err != nil {
+	if err := r.recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	r.urls = &urls{nil, r.ctrs, r.pods}
+	return newServer(r)
 }
 
 // closing ends the server when the test ends.

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-node/berth/cri/usage"
 )
 
-// descriptors describes the metrics of pods and containers: those that this machine can measure.
-func (m *meters) descriptors(ctx context.Context, _ *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+// ListMetricDescriptors describes the metrics of pods and containers: those that this machine can measure.
+func (m *meters) ListMetricDescriptors(ctx context.Context, _ *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return call(ctx, "ListMetricDescriptors", func(context.Context) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 		// The launchers' group is there as long as the runtime is.
 		u, err := m.host.Cgroups.Stat(m.host.LaunchCgroup())
@@ -37,15 +37,15 @@ func (m *meters) descriptors(ctx context.Context, _ *runtimeapi.ListMetricDescri
 	})
 }
 
-// metrics measures the pods that are ready and their containers that run.
-func (m *meters) metrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+// ListPodSandboxMetrics measures the pods that are ready and their containers that run.
+func (m *meters) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return call(ctx, "ListPodSandboxMetrics", func(ctx context.Context) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 		return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: m.podMetrics(ctx)}, nil
 	})
 }
 
-// streamMetrics is ListPodSandboxMetrics as a stream.
-func (m *meters) streamMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+// StreamPodSandboxMetrics is ListPodSandboxMetrics as a stream.
+func (m *meters) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	// A pod has a hundred metrics a container.
 	for _, p := range m.podMetrics(stream.Context()) {
 		if err := stream.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: []*runtimeapi.PodSandboxMetrics{p}}); err != nil {

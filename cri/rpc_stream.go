@@ -22,23 +22,9 @@ func send[T, M any](stream grpc.ServerStreamingServer[M], items []T, message fun
 	return nil
 }
 
-// StreamPodSandboxes streams the list of sandboxes.
-func (s *Server) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	return send(stream, s.core.pods.Table.List(r.GetFilter()), func(p []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
-		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: p}
-	})
-}
-
-// StreamContainers streams the list of containers.
-func (s *Server) StreamContainers(r *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	return send(stream, s.core.ctrs.Table.List(r.GetFilter()), func(p []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
-		return &runtimeapi.StreamContainersResponse{Containers: p}
-	})
-}
-
 // StreamContainerStats streams what containers use.
-func (s *Server) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
-	l, err := s.ListContainerStats(stream.Context(), &runtimeapi.ListContainerStatsRequest{Filter: r.GetFilter()})
+func (m *meters) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	l, err := m.ListContainerStats(stream.Context(), &runtimeapi.ListContainerStatsRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
 	}
@@ -48,8 +34,8 @@ func (s *Server) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest,
 }
 
 // StreamPodSandboxStats streams what sandboxes use.
-func (s *Server) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
-	l, err := s.ListPodSandboxStats(stream.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: r.GetFilter()})
+func (m *meters) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	l, err := m.ListPodSandboxStats(stream.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
 	}

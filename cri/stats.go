@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/cri/usage"
 )
 
-// containerStat returns what a container uses.
-func (m *meters) containerStat(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+// ContainerStats returns what a container uses.
+func (m *meters) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	return call(ctx, "ContainerStats", func(ctx context.Context) (*runtimeapi.ContainerStatsResponse, error) {
 		c, err := m.ctrs.Table.ByID.Get(r.GetContainerId())
 		if err != nil {
@@ -25,8 +25,8 @@ func (m *meters) containerStat(ctx context.Context, r *runtimeapi.ContainerStats
 	})
 }
 
-// containerStats returns what the containers that run use.
-func (m *meters) containerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+// ListContainerStats returns what the containers that run use.
+func (m *meters) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	return call(ctx, "ListContainerStats", func(ctx context.Context) (*runtimeapi.ListContainerStatsResponse, error) {
 		f := r.GetFilter()
 		out := &runtimeapi.ListContainerStatsResponse{}
@@ -43,8 +43,8 @@ func (m *meters) containerStats(ctx context.Context, r *runtimeapi.ListContainer
 	})
 }
 
-// podStat returns what a sandbox uses.
-func (m *meters) podStat(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+// PodSandboxStats returns what a sandbox uses.
+func (m *meters) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	return call(ctx, "PodSandboxStats", func(ctx context.Context) (*runtimeapi.PodSandboxStatsResponse, error) {
 		sb, err := m.pods.Table.ByID.Get(r.GetPodSandboxId())
 		if err != nil {
@@ -58,8 +58,8 @@ func (m *meters) podStat(ctx context.Context, r *runtimeapi.PodSandboxStatsReque
 	})
 }
 
-// podStats returns what the sandboxes that are ready use.
-func (m *meters) podStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+// ListPodSandboxStats returns what the sandboxes that are ready use.
+func (m *meters) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return call(ctx, "ListPodSandboxStats", func(ctx context.Context) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 		f := r.GetFilter()
 		out := &runtimeapi.ListPodSandboxStatsResponse{}

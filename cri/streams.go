@@ -83,15 +83,15 @@ func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOu
 	return nil
 }
 
-// urls hand out the URLs of streams.
+// urls hand out the URLs of streams, and run the commands whose output is wanted as a whole.
 type urls struct {
 	server *stream.Server
 	ctrs   *container.Containers
 	pods   *sandbox.Sandboxes
 }
 
-// exec returns the URL of a stream with a command in a container.
-func (u *urls) exec(ctx context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+// Exec returns the URL of a stream with a command in a container.
+func (u *urls) Exec(ctx context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	return call(ctx, "Exec", func(context.Context) (*runtimeapi.ExecResponse, error) {
 		if len(r.GetCmd()) == 0 {
 			return nil, fault.Invalidf("exec: command is empty")
@@ -105,8 +105,8 @@ func (u *urls) exec(ctx context.Context, r *runtimeapi.ExecRequest) (*runtimeapi
 	})
 }
 
-// attach returns the URL of a stream with the first process of a container.
-func (u *urls) attach(ctx context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+// Attach returns the URL of a stream with the first process of a container.
+func (u *urls) Attach(ctx context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	return call(ctx, "Attach", func(context.Context) (*runtimeapi.AttachResponse, error) {
 		c, _, err := u.ctrs.Table.Running(r.GetContainerId())
 		if err != nil {
@@ -117,8 +117,8 @@ func (u *urls) attach(ctx context.Context, r *runtimeapi.AttachRequest) (*runtim
 	})
 }
 
-// portForward returns the URL of streams to ports of a sandbox.
-func (u *urls) portForward(ctx context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+// PortForward returns the URL of streams to ports of a sandbox.
+func (u *urls) PortForward(ctx context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	return call(ctx, "PortForward", func(context.Context) (*runtimeapi.PortForwardResponse, error) {
 		sb, err := u.pods.Table.ByID.Get(r.GetPodSandboxId())
 		if err != nil {
@@ -133,9 +133,9 @@ func (u *urls) portForward(ctx context.Context, r *runtimeapi.PortForwardRequest
 }
 
 // ExecSync runs a command in a container and waits for it.
-func (s *Server) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+func (u *urls) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	return call(ctx, "ExecSync", func(ctx context.Context) (*runtimeapi.ExecSyncResponse, error) {
-		return s.core.ctrs.Execs.ExecSync(ctx, r)
+		return u.ctrs.Execs.ExecSync(ctx, r)
 	})
 }
 

@@ -81,7 +81,7 @@ func Apply(ctx context.Context, r io.Reader, dir string, o Options) (Result, err
 }
 
 type applier struct {
-	*tree
+	tree  *tree
 	opt   Options
 	ctx   context.Context
 	tar   *tar.Reader
@@ -132,7 +132,7 @@ func (a *applier) entries() error {
 }
 
 func (a *applier) entry(h *tar.Header) error {
-	a.reap()
+	a.tree.reap()
 	if err := a.opt.Budget.take(0, 1); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (a *applier) entry(h *tar.Header) error {
 		if h.Typeflag != tar.TypeDir {
 			return errors.New("the root is not a directory")
 		}
-		return a.described("", ".", handle{fd: a.root}, h)
+		return a.described("", ".", handle{fd: a.tree.root}, h)
 	}
 	if !validID(h.Uid) || !validID(h.Gid) {
 		return fmt.Errorf("owner %d:%d: %w", h.Uid, h.Gid, unix.EINVAL)
@@ -184,17 +184,17 @@ func validID(id int) bool { return id >= 0 && id < math.MaxUint32 }
 // time. Whoever calls it has no handle.
 func (a *applier) mkdirAll(name string) (handle, error) {
 	var missing []string
-	h, err := a.find(name)
+	h, err := a.tree.find(name)
 	for at := name; at != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)); {
 		missing = append(missing, at)
 		at, _ = split(at)
-		h, err = a.find(at)
+		h, err = a.tree.find(at)
 	}
 	if err != nil {
 		return h, err
 	}
 	for _, at := range slices.Backward(missing) {
-		a.reap()
+		a.tree.reap()
 		if h, err = a.mkdirIn(at); err != nil {
 			return h, err
 		}
@@ -205,7 +205,7 @@ func (a *applier) mkdirAll(name string) (handle, error) {
 // mkdirIn makes the directory name, which the archive only implies, in one that is there.
 func (a *applier) mkdirIn(name string) (h handle, err error) {
 	parent, base := split(name)
-	up, err := a.find(parent)
+	up, err := a.tree.find(parent)
 	if err != nil {
 		return h, err
 	}
@@ -215,7 +215,7 @@ func (a *applier) mkdirIn(name string) (h handle, err error) {
 	fresh, err := a.mkdir(up, base, 0o755)
 	if _, ours := a.made[name]; errors.Is(err, unix.ENOTDIR) && a.made != nil && !ours {
 		// A file of the layers below, which an overlay would hide.
-		if err := a.remove(up.fd, base); err != nil {
+		if err := a.tree.remove(up.fd, base); err != nil {
 			return h, err
 		}
 		fresh, err = a.mkdir(up, base, 0o755)
@@ -227,7 +227,7 @@ func (a *applier) mkdirIn(name string) (h handle, err error) {
 		return h, fmt.Errorf("make directory %s: %w", filetree.Shown(name), unix.ENOTDIR) // a link to nowhere
 	}
 	a.implied[name] = struct{}{}
-	return a.find(name)
+	return a.tree.find(name)
 }
 
 // mkdir makes base in dir; not fresh when it is there. A whiteout there means that the lower layers' directory of that
@@ -247,7 +247,7 @@ func (a *applier) mkdir(dir handle, base string, mode uint32) (fresh bool, err e
 			return false, unix.ENOTDIR
 		}
 		hides = true
-		if err := a.remove(dir.fd, base); err != nil {
+		if err := a.tree.remove(dir.fd, base); err != nil {
 			return false, err
 		}
 		if err := unix.Mkdirat(dir.fd, base, mode); err != nil {
@@ -256,7 +256,7 @@ func (a *applier) mkdir(dir handle, base string, mode uint32) (fresh bool, err e
 	} else if err != nil {
 		return false, err
 	}
-	a.added(1)
+	a.tree.added(1)
 	if dir.setgid || mode&a.umask != 0 {
 		if err := unix.Fchmodat(dir.fd, base, mode, 0); err != nil {
 			return true, err
@@ -277,7 +277,7 @@ func (a *applier) directory(name, base string, dir handle, h *tar.Header) error 
 			return err
 		}
 		if !isDir(st) {
-			if err := a.remove(dir.fd, base); err != nil {
+			if err := a.tree.remove(dir.fd, base); err != nil {
 				return err
 			}
 			if fresh, err = a.mkdir(dir, base, mode); err != nil {
@@ -303,9 +303,9 @@ func (a *applier) described(name, base string, dir handle, h *tar.Header) error 
 	if err := unix.Fchmodat(dir.fd, base, uint32(h.Mode)&0o7777, 0); err != nil {
 		return err
 	}
-	if open, ok := a.open[name]; ok { // it was kept with the setgid bit of before
-		a.stale = append(a.stale, open)
-		delete(a.open, name)
+	if open, ok := a.tree.open[name]; ok { // it was kept with the setgid bit of before
+		a.tree.stale = append(a.tree.stale, open)
+		delete(a.tree.open, name)
 	}
 	delete(a.implied, name)
 	a.later[name] = h
@@ -316,7 +316,7 @@ func (a *applier) described(name, base string, dir handle, h *tar.Header) error 
 // inherited by the files.
 func (a *applier) finish() error {
 	for name, h := range a.later {
-		a.reap()
+		a.tree.reap()
 		if err := a.settle(name, h); err != nil {
 			return fmt.Errorf("write entry %q of layer: %w", h.Name, err)
 		}
@@ -330,7 +330,7 @@ func (a *applier) settle(name string, h *tar.Header) error {
 	if name != "" {
 		parent, base = split(name)
 	}
-	dir, err := a.find(parent)
+	dir, err := a.tree.find(parent)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil // a later entry replaced it
 	}

@@ -16,14 +16,14 @@ import (
 
 // file writes a regular file.
 func (a *applier) file(base string, dir handle, h *tar.Header) error {
-	if err := a.opt.Budget.take(int64(a.blocks(h.Size)), 0); err != nil {
+	if err := a.opt.Budget.take(int64(a.tree.blocks(h.Size)), 0); err != nil {
 		return err
 	}
 	mode := uint32(h.Mode) & 0o7777
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(dir.fd, base, flags, mode&0o777)
 	if errors.Is(err, unix.EEXIST) {
-		if err := a.remove(dir.fd, base); err != nil {
+		if err := a.tree.remove(dir.fd, base); err != nil {
 			return err
 		}
 		fd, err = unix.Openat(dir.fd, base, flags, mode&0o777)
@@ -36,7 +36,7 @@ func (a *applier) file(base string, dir handle, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	a.added(size)
+	a.tree.added(size)
 	owned := h.Uid != 0 || h.Gid != 0 || dir.setgid
 	if owned {
 		if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
@@ -134,7 +134,7 @@ func (a *applier) hardlink(name, base string, dir handle, h *tar.Header) error {
 		return fmt.Errorf("link to %q: %w", h.Linkname, unix.EPERM)
 	}
 	// Only the file itself is linked, also when it is a symbolic link; those on the way are followed inside the layer.
-	from, err := a.find(parent)
+	from, err := a.tree.find(parent)
 	if err != nil {
 		return a.wrapMissing(h.Linkname, err)
 	}
@@ -153,7 +153,7 @@ func (a *applier) hardlink(name, base string, dir handle, h *tar.Header) error {
 	if err != nil || st.Dev == old.Dev && st.Ino == old.Ino {
 		return wrapLink(h.Linkname, err)
 	}
-	if err := a.remove(dir.fd, base); err != nil {
+	if err := a.tree.remove(dir.fd, base); err != nil {
 		return err
 	}
 	return wrapLink(h.Linkname, unix.Linkat(from.fd, file, dir.fd, base, 0))
@@ -196,7 +196,7 @@ func (a *applier) special(base string, dir handle, h *tar.Header) error {
 	}
 	err := create()
 	if errors.Is(err, unix.EEXIST) {
-		if err := a.remove(dir.fd, base); err != nil {
+		if err := a.tree.remove(dir.fd, base); err != nil {
 			return err
 		}
 		err = create()
@@ -204,7 +204,7 @@ func (a *applier) special(base string, dir handle, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	a.added(0)
+	a.tree.added(0)
 	if h.Uid != 0 || h.Gid != 0 || dir.setgid {
 		if err := unix.Fchownat(dir.fd, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err

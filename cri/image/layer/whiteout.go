@@ -25,7 +25,7 @@ func (a *applier) whiteout(dir handle, parent, base string) error {
 	if base == whOpaque {
 		if overlay {
 			a.opaqueRoot = a.opaqueRoot || parent == ""
-			return opaque(a.openat(parent, unix.O_RDONLY|unix.O_DIRECTORY))
+			return opaque(a.tree.openat(parent, unix.O_RDONLY|unix.O_DIRECTORY))
 		}
 		return a.emptyOld(parent)
 	}
@@ -42,7 +42,7 @@ func (a *applier) whiteout(dir handle, parent, base string) error {
 	}
 	if !overlay {
 		if _, ok := a.made[name]; !ok {
-			return a.remove(dir.fd, base)
+			return a.tree.remove(dir.fd, base)
 		}
 		if st, err := stat(dir.fd, base); err != nil || !isDir(st) {
 			return err
@@ -50,7 +50,7 @@ func (a *applier) whiteout(dir handle, parent, base string) error {
 		return a.emptyOld(name)
 	}
 	a.hidden = append(a.hidden, name)
-	return a.cover(dir.fd, base)
+	return a.tree.cover(dir.fd, base)
 }
 
 // opaque hides what lower layers have in a directory, and closes it.
@@ -95,7 +95,7 @@ func (a *applier) emptyOld(name string) error {
 
 // emptyOne does one directory and returns the ones in it that this archive has too.
 func (a *applier) emptyOne(name string) (also []string, err error) {
-	fd, err := a.openat(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := a.tree.openat(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (a *applier) emptyOne(name string) (also []string, err error) {
 			n = name + "/" + base
 		}
 		if _, ok := a.made[n]; !ok {
-			if err := a.remove(fd, base); err != nil {
+			if err := a.tree.remove(fd, base); err != nil {
 				return nil, err
 			}
 		} else if st, err := stat(fd, base); err == nil && isDir(st) {
