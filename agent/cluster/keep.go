@@ -9,26 +9,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"os"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// pauses are how long is waited before something is tried again.
-type pauses struct {
-	first, most time.Duration // after an error, doubled each time
-	denied      time.Duration // after somebody has said no, or a certificate that is no good
-	refused     time.Duration // until another certificate is had than one that the API server does not know
-}
-
-func defaultPauses() pauses {
-	return pauses{first: 2 * time.Second, most: 30 * time.Second, denied: 15 * time.Minute, refused: time.Minute}
-}
 
 // longest is the longest wait: a timer does not go on while the machine sleeps, and clocks are set.
 const longest = time.Hour
@@ -164,44 +151,6 @@ func (m *member) wait(ctx context.Context, d time.Duration) {
 	case <-m.standing.refuse:
 	}
 }
-
-// tries counts what has failed, and what has succeeded in vain.
-type tries struct {
-	n    int
-	had  bool
-	last string
-}
-
-// succeeded waits if there was a success right before: a signer whose certificates are due as soon as they are made is
-// not to be asked without end.
-func (t *tries) succeeded(ctx context.Context, p pauses) {
-	if t.had {
-		_ = pause(ctx, t.pause(p, nil)) // ctx has ended: whoever asks next sees that
-	}
-	t.had = true
-}
-
-func (t *tries) reset() { *t = tries{} }
-
-// another says whether an error is not the one of the last time.
-func (t *tries) another(err error) bool {
-	was := t.last
-	t.last = err.Error()
-	return was != t.last
-}
-
-// pause is how long is waited after an error.
-func (t *tries) pause(p pauses, err error) time.Duration {
-	var bad *badCertificateError
-	if errors.Is(err, errDenied) || errors.Is(err, errFailed) || errors.As(err, &bad) {
-		return jitter(p.denied)
-	}
-	t.n++
-	return jitter(min(p.first<<min(t.n-1, 16), p.most))
-}
-
-// jitter is up to a tenth more: the nodes of a cluster that was away come back at once.
-func jitter(d time.Duration) time.Duration { return d + time.Duration(rand.Float64()*float64(d)/10) }
 
 // badCertificateError says that the API server has answered with a certificate that is no good.
 type badCertificateError struct{ err error }
@@ -344,63 +293,4 @@ func (m *member) prove(ctx context.Context, base *access, pair []byte, name stri
 		return &badCertificateError{errors.New("the API server does not know the certificate that its signer has signed")}
 	}
 	return nil // whatever else there is, it is not for the certificate
-}
-
-// issue is one certificate that is asked for and kept.
-type issue struct {
-	store  *store
-	want   want
-	client *Client
-	now    func() time.Time
-	waits  func(name string)
-	prove  func(ctx context.Context, pair []byte, name string) error // nil: it is not
-}
-
-// run asks for the certificate and has it be the one in use. The pending key is left until the caller forgets it; one
-// whose request came to nothing is not used again.
-func (i *issue) run(ctx context.Context) (*tls.Certificate, error) {
-	if pair, err := i.store.current(); err == nil && pair != nil {
-		if key := i.store.found(); key != nil && sameKey(key, &pair.Certificate) {
-			if err := i.store.forget(); err != nil { // a process was killed before it did
-				return nil, err
-			}
-		}
-	}
-	key, err := i.store.pending()
-	if err != nil {
-		return nil, err
-	}
-	cert, name, err := i.want.ask(ctx, i.client, key, i.waits)
-	if err == nil {
-		if bad := i.want.check(cert, key, i.now()); bad != nil {
-			err = &badCertificateError{wrapRequest(name, bad)}
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, i.giveUp(err))
-	}
-	path, err := i.store.write(cert, key, i.now())
-	if err != nil {
-		return nil, fmt.Errorf("keep certificate: %w", err)
-	}
-	pair, err := joinPair(cert, key)
-	if err == nil && i.prove != nil {
-		err = i.prove(ctx, pair, name)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(path), i.giveUp(err))
-	}
-	if err := i.store.use(path); err != nil {
-		return nil, err
-	}
-	return parsePair(pair, pair)
-}
-
-// giveUp forgets the key of a request that will not have a good certificate any more.
-func (i *issue) giveUp(err error) error {
-	var bad *badCertificateError
-	if errors.As(err, &bad) || errors.Is(err, errDenied) || errors.Is(err, errFailed) || errors.Is(err, errTaken) {
-		return i.store.forget()
-	}
-	return nil
 }
