@@ -14,8 +14,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/desired"
-	"github.com/berth-node/berth/agent/kills"
-	"github.com/berth-node/berth/agent/stats"
 )
 
 // Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.
