@@ -1,0 +1,178 @@
+package cluster
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Snapshot is the nodes as they were at one time. It is brought up to date between two attempts to schedule, by who
+// attempts, and is read only during one: nobody keeps any of it.
+type Snapshot struct {
+	nodes      map[string]*NodeInfo
+	lists      nodeLists
+	claims     map[string]int // how many nodes use each
+	generation int64
+	ordered    int64
+}
+
+// nodeLists are all nodes in order, and those that have pods of a kind.
+type nodeLists struct {
+	all, affinity, antiAffinity, beyondHost []fwk.NodeInfo
+}
+
+var (
+	_ fwk.SharedLister      = (*Snapshot)(nil)
+	_ fwk.NodeInfoLister    = nodeInfos{}
+	_ fwk.StorageInfoLister = (*Snapshot)(nil)
+)
+
+// NewEmptySnapshot is a snapshot of nothing, for [Cache.Update].
+func NewEmptySnapshot() *Snapshot {
+	return &Snapshot{nodes: map[string]*NodeInfo{}, claims: map[string]int{}, ordered: -1}
+}
+
+// NewSnapshot is a snapshot of so many pods on so many nodes.
+func NewSnapshot(pods []*corev1.Pod, nodes []*corev1.Node) *Snapshot {
+	c := NewCache()
+	for _, n := range nodes {
+		c.SetNode(n)
+	}
+	for _, p := range pods {
+		if p.UID == "" {
+			p = p.DeepCopy()
+			p.UID = keyOf(p)
+		}
+		c.SetPod(p)
+	}
+	s := NewEmptySnapshot()
+	c.Update(s)
+	return s
+}
+
+// keyOf is by what a pod of a test is known that was given no UID.
+func keyOf(p *corev1.Pod) types.UID { return types.UID(p.Namespace + "/" + p.Name) }
+
+// Update brings a snapshot up to date. Between two snapshots only nodes that have changed are copied.
+func (c *Cache) Update(s *Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rebuild := s.ordered != c.order.changed
+	parts := false
+	for e := c.newest; e != nil && e.info.generation > s.generation; e = e.older {
+		if e.info.node == nil {
+			continue
+		}
+		if e.pictured <= c.images.changed {
+			e.info.images, e.pictured = c.images.of(e.info.node), c.images.changed+1
+		}
+		parts = s.set(e.name, e.info) || parts
+	}
+	s.generation = c.generation
+	if len(s.nodes) > c.objects {
+		for name := range s.nodes {
+			if e := c.nodes[name]; e == nil || e.info.node == nil {
+				s.countClaims(s.nodes[name].claims, -1)
+				delete(s.nodes, name)
+			}
+		}
+		rebuild = true
+	}
+	switch {
+	case rebuild:
+		s.ordered = c.order.changed
+		s.list(c.order.names())
+	case parts:
+		s.listParts()
+	}
+}
+
+// set copies a node, and says whether it belongs to other lists now.
+func (s *Snapshot) set(name string, info *NodeInfo) bool {
+	had := s.nodes[name]
+	if had == nil {
+		c := info.clone()
+		s.nodes[name] = c
+		s.countClaims(c.claims, 1)
+		return true
+	}
+	parts := len(had.pods.affinity) == 0 != (len(info.pods.affinity) == 0) ||
+		len(had.pods.antiAffinity) == 0 != (len(info.pods.antiAffinity) == 0) ||
+		len(had.pods.beyondHost) == 0 != (len(info.pods.beyondHost) == 0)
+	s.countClaims(had.claims, -1)
+	// Lists hold pointers to nodes, which stay what they are.
+	had.become(info)
+	s.countClaims(had.claims, 1)
+	return parts
+}
+
+func (s *Snapshot) countClaims(claims map[string]int, sign int) {
+	for key := range claims {
+		if s.claims[key] += sign; s.claims[key] <= 0 {
+			delete(s.claims, key)
+		}
+	}
+}
+
+func (s *Snapshot) list(names []string) {
+	s.lists.all = make([]fwk.NodeInfo, 0, len(names))
+	for _, name := range names {
+		if n := s.nodes[name]; n != nil {
+			s.lists.all = append(s.lists.all, n)
+		}
+	}
+	s.listParts()
+}
+
+func (s *Snapshot) listParts() {
+	s.lists.affinity, s.lists.antiAffinity, s.lists.beyondHost = nil, nil, nil
+	for _, n := range s.lists.all {
+		if len(n.GetPodsWithAffinity()) > 0 {
+			s.lists.affinity = append(s.lists.affinity, n)
+		}
+		if len(n.GetPodsWithRequiredAntiAffinity()) > 0 {
+			s.lists.antiAffinity = append(s.lists.antiAffinity, n)
+		}
+		if len(n.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0 {
+			s.lists.beyondHost = append(s.lists.beyondHost, n)
+		}
+	}
+}
+
+// Len is how many nodes there are.
+func (s *Snapshot) Len() int { return len(s.lists.all) }
+
+// NodeInfos implements [fwk.SharedLister].
+func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return nodeInfos{s} }
+
+// StorageInfos implements [fwk.SharedLister].
+func (s *Snapshot) StorageInfos() fwk.StorageInfoLister { return s }
+
+// IsPVCUsedByPods implements [fwk.StorageInfoLister].
+func (s *Snapshot) IsPVCUsedByPods(key string) bool { return s.claims[key] > 0 }
+
+// nodeInfos lists the nodes of a snapshot.
+type nodeInfos struct{ s *Snapshot }
+
+func (n nodeInfos) List() ([]fwk.NodeInfo, error) { return n.s.lists.all, nil }
+
+func (n nodeInfos) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
+	return n.s.lists.affinity, nil
+}
+
+func (n nodeInfos) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
+	return n.s.lists.antiAffinity, nil
+}
+
+func (n nodeInfos) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.NodeInfo, error) {
+	return n.s.lists.beyondHost, nil
+}
+
+func (n nodeInfos) Get(name string) (fwk.NodeInfo, error) {
+	if info := n.s.nodes[name]; info != nil {
+		return info, nil
+	}
+	return nil, fmt.Errorf("find node %q: it is not in the snapshot", name)
+}
