@@ -1,0 +1,84 @@
+package interpodaffinity
+
+import (
+	"context"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/plugin"
+)
+
+// EventsToRegister has pods tried again when those that they want to be near come, those that are in the way go, or
+// there are other domains.
+func (p *interPod) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		plugin.OnAssigned(fwk.Add|fwk.UpdatePodLabel|fwk.Delete, p.afterPod),
+		// Other pods' terms may not mean it any more.
+		plugin.OnItself(fwk.UpdatePodLabel, plugin.WhenPodChanges(func(was, is *corev1.Pod) bool {
+			return !maps.Equal(was.Labels, is.Labels)
+		})),
+		plugin.OnNode(fwk.Add|fwk.UpdateNodeLabel, afterNode),
+	}, nil
+}
+
+func (p *interPod) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	was, is, err := plugin.Objects[*corev1.Pod](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	t, err := required(pod)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if err := p.resolve(&t); err != nil {
+		return fwk.Queue, err
+	}
+	matched := func(o *corev1.Pod) (near, away bool) {
+		if o == nil {
+			return false, false
+		}
+		return matchesAll(t.near, o), matchesAny(t.away, o, nil)
+	}
+	wasNear, wasAway := matched(was)
+	isNear, isAway := matched(is)
+	switch {
+	case isNear && !wasNear: // one to be near
+		return fwk.Queue, nil
+	case wasAway && !isAway: // one less in the way
+		return fwk.Queue, nil
+	case is == nil && was != nil && p.mindful(pod, was): // one less that minded it
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// mindful says of another pod that it demands to be away from this one.
+func (p *interPod) mindful(pod, other *corev1.Pod) bool {
+	t, err := required(other)
+	if err != nil {
+		return true
+	}
+	return matchesAny(t.away, pod, p.labelsOf(pod.Namespace))
+}
+
+// afterNode queues a pod when a node is in other domains than before. Which topologies those that mind the pod speak
+// of, it does not know.
+func afterNode(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	was, is, err := plugin.Objects[*corev1.Node](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if is == nil || was != nil && maps.Equal(was.Labels, is.Labels) {
+		return fwk.QueueSkip, nil
+	}
+	near := fwk.GetPodAffinityTerms(pod.Spec.Affinity)
+	for i := range near {
+		if _, ok := is.Labels[near[i].TopologyKey]; !ok {
+			return fwk.QueueSkip, nil // it takes no pod that wants to be near others there
+		}
+	}
+	return fwk.Queue, nil
+}

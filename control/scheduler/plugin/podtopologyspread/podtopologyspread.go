@@ -1,0 +1,118 @@
+// Package podtopologyspread spreads pods over the domains of topologies: zones, nodes, whatever labels of nodes say.
+package podtopologyspread
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/plugin"
+)
+
+// Name is the plugin's in configurations.
+const Name = "PodTopologySpread"
+
+const (
+	reason        = "node(s) didn't match pod topology spread constraints"
+	reasonNoLabel = reason + " (missing required label)"
+)
+
+type spread struct {
+	handle   fwk.Handle
+	defaults []corev1.TopologySpreadConstraint
+	system   bool // the defaults are Kubernetes' own
+	owners   *owners
+}
+
+// New makes the plugin.
+func New(_ context.Context, o runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	args, err := plugin.Args[configv1.PodTopologySpreadArgs](o)
+	if err != nil {
+		return nil, err
+	}
+	if args.DefaultingType == "" {
+		args.DefaultingType = configv1.SystemDefaulting
+	}
+	if errs := check(args); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	s := &spread{handle: handle, defaults: args.DefaultConstraints}
+	if args.DefaultingType == configv1.SystemDefaulting {
+		s.system, s.defaults = true, []corev1.TopologySpreadConstraint{
+			{TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 3},
+			{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 5},
+		}
+	}
+	if len(s.defaults) > 0 {
+		s.owners = newOwners(handle.SharedInformerFactory())
+	}
+	return s, nil
+}
+
+// check finds what is wrong with arguments.
+func check(args *configv1.PodTopologySpreadArgs) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("defaultConstraints")
+	switch args.DefaultingType {
+	case configv1.SystemDefaulting:
+		if len(args.DefaultConstraints) > 0 {
+			errs = append(errs, field.Invalid(field.NewPath("defaultingType"), args.DefaultingType,
+				"when .defaultConstraints are not empty, must be List"))
+		}
+	case configv1.ListDefaulting:
+	default:
+		errs = append(errs, field.NotSupported(field.NewPath("defaultingType"), args.DefaultingType,
+			[]configv1.PodTopologySpreadConstraintsDefaulting{configv1.SystemDefaulting, configv1.ListDefaulting}))
+	}
+	type pair struct {
+		key    string
+		action corev1.UnsatisfiableConstraintAction
+	}
+	seen := map[pair]bool{}
+	for i := range args.DefaultConstraints {
+		c, at := &args.DefaultConstraints[i], path.Index(i)
+		errs = append(errs, checkDefault(c, at)...)
+		if p := (pair{c.TopologyKey, c.WhenUnsatisfiable}); seen[p] {
+			errs = append(errs, field.Duplicate(at, c.TopologyKey))
+		} else {
+			seen[p] = true
+		}
+	}
+	return errs
+}
+
+func checkDefault(c *corev1.TopologySpreadConstraint, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if c.MaxSkew <= 0 {
+		errs = append(errs, field.Invalid(at.Child("maxSkew"), c.MaxSkew, "not in valid range (0, inf)"))
+	}
+	if c.TopologyKey == "" {
+		errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
+	}
+	if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
+		errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable,
+			[]corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
+	}
+	if c.LabelSelector != nil {
+		errs = append(errs, field.Forbidden(at.Child("labelSelector"),
+			"constraint must not define a selector, as they deduced for each pod"))
+	}
+	return errs
+}
+
+// Name is Kubernetes' name of the plugin.
+func (*spread) Name() string { return Name }
+
+// SignPod says what of a pod counts here. Where one that is spread may go changes with every pod that is placed.
+func (s *spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	for _, action := range []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway} {
+		if c, err := s.constraints(pod, action); err != nil || len(c) > 0 {
+			return nil, fwk.NewStatus(fwk.Unschedulable, "pods with topology spread constraints are placed one by one")
+		}
+	}
+	return nil, nil
+}
