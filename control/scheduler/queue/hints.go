@@ -1,0 +1,134 @@
+package queue
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Hint is what a plugin says of an event: whether it may make a pod schedulable that the plugin has rejected.
+type Hint struct {
+	Plugin string
+	Event  fwk.ClusterEvent
+	// Worth looks at the event; nil: it is always worth another attempt. Among says beforehand which pods to ask about.
+	Worth fwk.QueueingHintFn
+	Among fwk.PreQueueingHintFn
+}
+
+// Wildcard is the event of which nobody knows what it changes.
+func Wildcard(label string) fwk.ClusterEvent {
+	return fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All, CustomLabel: label}
+}
+
+// Matches says whether who has registered for one event wants to hear of another one.
+func Matches(registered, event fwk.ClusterEvent) bool {
+	if event.Resource == fwk.WildCard || registered.Resource == fwk.WildCard && registered.ActionType&event.ActionType != 0 {
+		return true
+	}
+	if registered.ActionType&event.ActionType == 0 {
+		return false
+	}
+	return registered.Resource == event.Resource || registered.Resource == fwk.Pod && ofPod(event.Resource)
+}
+
+func ofPod(r fwk.EventResource) bool {
+	return r == fwk.AssignedPod || r == fwk.UnscheduledPod || r == fwk.TargetPod
+}
+
+// verdict is what is to be done with a pod that was rejected.
+type verdict int
+
+const (
+	stay verdict = iota
+	retry
+	retryNow // since its plugin has waited for just this
+)
+
+// question is an event for which pods are asked about.
+type question struct {
+	record
+
+	among map[int]sets.Set[types.NamespacedName] // by number of the hint; only these
+}
+
+// ask says what an event is for a pod.
+func (q *Queue) ask(p *Pod, e *question) verdict {
+	if e.event.Resource == fwk.WildCard {
+		return retry
+	}
+	pod, best := p.Pod(), stay
+	for i, h := range q.hints[pod.Spec.SchedulerName] {
+		pending := p.pending.Has(h.Plugin)
+		if !pending && !p.unschedulable.Has(h.Plugin) || !Matches(h.Event, e.event) || !q.worth(i, h, pod, e) {
+			continue
+		}
+		if pending {
+			return retryNow
+		}
+		best = retry
+	}
+	return best
+}
+
+func (q *Queue) worth(i int, h Hint, pod *corev1.Pod, e *question) bool {
+	if h.Among != nil && !q.among(i, h, pod, e) {
+		return false
+	}
+	if h.Worth == nil {
+		return true
+	}
+	answer, err := h.Worth(klog.Background(), pod, e.before, e.after)
+	if err != nil {
+		q.log.Warn("plugin cannot tell what an event is for a pod", "plugin", h.Plugin, "event", e.event.Label(), "pod", klog.KObj(pod), "error", err)
+		return true // better once too often than never
+	}
+	return answer == fwk.Queue
+}
+
+// among says whether a pod is one of those that a hint is to be asked about, which it is told once for each event.
+func (q *Queue) among(i int, h Hint, pod *corev1.Pod, e *question) bool {
+	if e.before == nil && e.after == nil {
+		return true
+	}
+	names, known := e.among[i]
+	if !known {
+		result, err := h.Among(klog.Background(), e.before, e.after)
+		if err != nil {
+			q.log.Warn("plugin cannot tell which pods an event is for", "plugin", h.Plugin, "event", e.event.Label(), "error", err)
+		}
+		if err == nil && !result.AllPods {
+			names = sets.New(result.Pods...)
+		}
+		if e.among == nil {
+			e.among = map[int]sets.Set[types.NamespacedName]{}
+		}
+		e.among[i] = names
+	}
+	return names == nil || names.Has(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+}
+
+// wanted says whether any plugin has registered for an event.
+func (q *Queue) wanted(event fwk.ClusterEvent) bool {
+	if event.Resource == fwk.WildCard {
+		return true
+	}
+	key := interest{event.Resource, event.ActionType}
+	known, there := q.interests[key]
+	if !there {
+		for _, hints := range q.hints {
+			for _, h := range hints {
+				known = known || Matches(h.Event, event)
+			}
+		}
+		q.interests[key] = known
+	}
+	return known
+}
+
+// interest is a kind of event.
+type interest struct {
+	resource fwk.EventResource
+	action   fwk.ActionType
+}

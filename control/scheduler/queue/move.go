@@ -1,0 +1,261 @@
+package queue
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// rejected are the pods for which something has to change, by the plugins that have rejected them.
+type rejected struct {
+	all      map[types.UID]*Pod
+	byPlugin map[string]map[types.UID]*Pod
+}
+
+func newRejected() rejected {
+	return rejected{all: map[types.UID]*Pod{}, byPlugin: map[string]map[types.UID]*Pod{}}
+}
+
+func (r *rejected) add(p *Pod) {
+	uid := p.Pod().UID
+	r.all[uid] = p
+	for plugin := range p.plugins() {
+		if r.byPlugin[plugin] == nil {
+			r.byPlugin[plugin] = map[types.UID]*Pod{}
+		}
+		r.byPlugin[plugin][uid] = p
+	}
+}
+
+func (r *rejected) remove(p *Pod) {
+	uid := p.Pod().UID
+	delete(r.all, uid)
+	for plugin := range p.plugins() {
+		delete(r.byPlugin[plugin], uid)
+	}
+}
+
+// plugins yields those that a pod waits because of.
+func (p *Pod) plugins() func(func(string) bool) {
+	return func(yield func(string) bool) {
+		if p.gating != "" {
+			yield(p.gating)
+			return
+		}
+		for plugin := range p.unschedulable {
+			if !yield(plugin) {
+				return
+			}
+		}
+		for plugin := range p.pending {
+			if !yield(plugin) {
+				return
+			}
+		}
+	}
+}
+
+// concerned are the pods whose plugins have registered for an event.
+func (r *rejected) concerned(hints map[string][]Hint, event fwk.ClusterEvent) map[types.UID]*Pod {
+	found := map[types.UID]*Pod{}
+	if event.Resource == fwk.WildCard {
+		for uid, p := range r.all {
+			found[uid] = p
+		}
+		return found
+	}
+	for profile, list := range hints {
+		for _, h := range list {
+			if len(r.byPlugin[h.Plugin]) == 0 || !Matches(h.Event, event) {
+				continue
+			}
+			for uid, p := range r.byPlugin[h.Plugin] {
+				if p.Pod().Spec.SchedulerName == profile {
+					found[uid] = p
+				}
+			}
+		}
+	}
+	return found
+}
+
+// move puts a pod where a verdict has it.
+func (q *Queue) move(ctx context.Context, p *Pod, v verdict) {
+	switch {
+	case v == stay:
+		q.toUnschedulable(p)
+	case v == retryNow || !q.backingOff(p):
+		q.toActive(ctx, p)
+	default:
+		q.toBackoff(p)
+	}
+}
+
+// toActive has a pod be attempted, unless a plugin keeps it away.
+func (q *Queue) toActive(ctx context.Context, p *Pod) {
+	q.leave(p)
+	if !q.enqueue(ctx, p) {
+		q.toUnschedulable(p)
+		return
+	}
+	q.enter(p, inActive)
+	heap.Push(&q.active, p)
+	q.ready.Signal()
+}
+
+func (q *Queue) toBackoff(p *Pod) {
+	q.leave(p)
+	p.expires = q.expiration(p)
+	q.wakeUp()
+	if p.tries.errors > 0 {
+		q.enter(p, inErrorBackoff)
+		heap.Push(&q.errorBackoff, p)
+		return
+	}
+	q.enter(p, inBackoff)
+	heap.Push(&q.backoff, p)
+	q.ready.Signal()
+}
+
+func (q *Queue) toUnschedulable(p *Pod) {
+	if p.where == inUnschedulable {
+		return
+	}
+	q.leave(p)
+	q.enter(p, inUnschedulable)
+	q.unschedulable.add(p)
+}
+
+func (q *Queue) enter(p *Pod, where place) {
+	p.where = where
+	q.pods[p.Pod().UID] = p
+}
+
+// leave takes a pod away from where it is.
+func (q *Queue) leave(p *Pod) {
+	switch p.where {
+	case inActive:
+		heap.Remove(&q.active, p.index)
+	case inBackoff:
+		heap.Remove(&q.backoff, p.index)
+	case inErrorBackoff:
+		heap.Remove(&q.errorBackoff, p.index)
+	case inUnschedulable:
+		q.unschedulable.remove(p)
+	case nowhere:
+	}
+	p.where = nowhere
+}
+
+// fix has a pod be at its place again that has changed.
+func (q *Queue) fix(p *Pod) {
+	switch p.where {
+	case inActive:
+		heap.Fix(&q.active, p.index)
+	case inBackoff:
+		heap.Fix(&q.backoff, p.index)
+	case inErrorBackoff:
+		heap.Fix(&q.errorBackoff, p.index)
+	case inUnschedulable, nowhere:
+	}
+}
+
+// enqueue asks the plugins whether a pod may be attempted at all.
+func (q *Queue) enqueue(ctx context.Context, p *Pod) bool {
+	p.gating, p.gatingEvents = "", nil
+	pod := p.Pod()
+	for _, plugin := range q.preEnqueue[pod.Spec.SchedulerName] {
+		status := plugin.PreEnqueue(ctx, pod)
+		if status.IsSuccess() {
+			continue
+		}
+		p.gating = plugin.Name()
+		for _, h := range q.hints[pod.Spec.SchedulerName] {
+			if h.Plugin == p.gating {
+				p.gatingEvents = append(p.gatingEvents, h.Event)
+			}
+		}
+		if status.IsError() {
+			q.log.Error("plugin cannot tell whether a pod may be scheduled", "plugin", p.gating, "pod", klog.KObj(pod), "error", status.AsError())
+		}
+		return false
+	}
+	return true
+}
+
+// expiration is when a pod's backoff ends: each time it is twice as long.
+func (q *Queue) expiration(p *Pod) time.Time {
+	count := p.tries.rejected
+	if p.tries.errors > 0 {
+		count = p.tries.errors
+	}
+	if count == 0 {
+		return time.Time{}
+	}
+	d := q.first
+	for i := 1; i < count && d < q.last; i++ {
+		d *= 2
+	}
+	return p.timestamp.Add(min(d, q.last)).Truncate(window)
+}
+
+func (q *Queue) backingOff(p *Pod) bool { return q.expiration(p).After(q.now()) }
+
+func (q *Queue) wakeUp() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// release has pods be attempted whose backoff is over, and says when the next one's is.
+func (q *Queue) release(ctx context.Context) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	next := time.Hour
+	for _, h := range []*pods{&q.backoff, &q.errorBackoff} {
+		for h.Len() > 0 {
+			p := h.list[0]
+			if left := p.expires.Sub(q.now()); left > 0 {
+				next = min(next, left)
+				break
+			}
+			q.toActive(ctx, p)
+		}
+	}
+	return next
+}
+
+// refresh has pods be attempted that have waited for a change for too long, and says when to look again.
+func (q *Queue) refresh(ctx context.Context) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	next := staleAfter
+	for _, p := range q.unschedulable.all {
+		if p.gating != "" {
+			continue
+		}
+		if left := p.timestamp.Add(staleAfter).Sub(q.now()); left > 0 {
+			next = min(next, left)
+			continue
+		}
+		q.move(ctx, p, retry)
+	}
+	return next
+}
+
+// Counts are how many pods are where.
+func (q *Queue) Counts() (active, backoff, unschedulable, gated int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, p := range q.unschedulable.all {
+		if p.gating != "" {
+			gated++
+		}
+	}
+	return q.active.Len(), q.backoff.Len() + q.errorBackoff.Len(), len(q.unschedulable.all) - gated, gated
+}

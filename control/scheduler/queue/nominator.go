@@ -1,0 +1,106 @@
+package queue
+
+import (
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Nominator knows which pods are to come to which nodes once others have made room: the room is theirs, as against pods
+// of less priority.
+type Nominator struct {
+	mu    sync.RWMutex
+	nodes map[string][]fwk.PodInfo
+	pods  map[types.UID]string
+}
+
+var _ fwk.PodNominator = (*Nominator)(nil)
+
+// NewNominator makes a nominator that knows of none.
+func NewNominator() *Nominator {
+	return &Nominator{nodes: map[string][]fwk.PodInfo{}, pods: map[types.UID]string{}}
+}
+
+// AddNominatedPod implements [fwk.PodNominator].
+func (n *Nominator) AddNominatedPod(_ klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.add(pod, info)
+}
+
+func (n *Nominator) add(pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	uid, node := pod.GetPod().UID, pod.GetPod().Status.NominatedNodeName
+	n.remove(uid)
+	if info.Mode() == fwk.ModeOverride {
+		node = info.NominatedNodeName
+	}
+	if node == "" {
+		return
+	}
+	n.pods[uid] = node
+	n.nodes[node] = append(n.nodes[node], pod)
+}
+
+// DeleteNominatedPodIfExists implements [fwk.PodNominator].
+func (n *Nominator) DeleteNominatedPodIfExists(pod *corev1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.remove(pod.UID)
+}
+
+func (n *Nominator) remove(uid types.UID) {
+	node, there := n.pods[uid]
+	if !there {
+		return
+	}
+	delete(n.pods, uid)
+	// The list is made anew: somebody may be reading the one before.
+	left := slices.DeleteFunc(slices.Clone(n.nodes[node]), func(p fwk.PodInfo) bool { return p.GetPod().UID == uid })
+	if len(left) == 0 {
+		delete(n.nodes, node)
+		return
+	}
+	n.nodes[node] = left
+}
+
+// UpdateNominatedPod implements [fwk.PodNominator].
+func (n *Nominator) UpdateNominatedPod(_ klog.Logger, before *corev1.Pod, after fwk.PodInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var info *fwk.NominatingInfo
+	// What the API says of it is late while it says nothing: what is known here stands.
+	node, there := n.pods[before.UID]
+	if there && before.Status.NominatedNodeName == "" && after.GetPod().Status.NominatedNodeName == "" {
+		info = &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: node}
+	}
+	n.remove(before.UID)
+	n.add(after, info)
+}
+
+// NominatedPodsForNode implements [fwk.PodNominator].
+func (n *Nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if len(n.nodes) == 0 {
+		return nil
+	}
+	return slices.Clone(n.nodes[node])
+}
+
+// Node is where a pod is to come to; empty: nowhere that is known.
+func (n *Nominator) Node(uid types.UID) string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.pods[uid]
+}
+
+// Empty says whether no pod is nominated, so that nobody need ask for each node.
+func (n *Nominator) Empty() bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.pods) == 0
+}

@@ -1,0 +1,330 @@
+// Package queue is the pods that wait for a node: those that are next, those whose time has not come yet, and those for
+// which something has to change first.
+package queue
+
+import (
+	"container/heap"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cluster"
+)
+
+// staleAfter is how long a pod waits for something to change before it is attempted again whatever there was.
+const staleAfter = 5 * time.Minute
+
+// window is within which two ends of a backoff are the same time, so that the pod of more priority is first.
+const window = time.Second
+
+// Options are what a queue is made of.
+type Options struct {
+	Less       fwk.LessFunc
+	PreEnqueue map[string][]fwk.PreEnqueuePlugin // by profile
+	Hints      map[string][]Hint                 // by profile
+	Nominator  *Nominator
+	// FirstBackoff and LastBackoff are for how long a pod that was rejected is left alone, at first and at most.
+	FirstBackoff, LastBackoff time.Duration
+	Now                       func() time.Time
+	Log                       *slog.Logger
+}
+
+// Queue is the pods that wait.
+type Queue struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu            sync.Mutex
+	ready         *sync.Cond
+	closed        bool
+	pods          map[types.UID]*Pod  // wherever they are
+	out           map[types.UID]*bool // that are attempted, and whether they are wanted no more
+	active        pods
+	backoff       pods
+	errorBackoff  pods
+	unschedulable rejected
+	flights       *flights
+	nominator     *Nominator
+	interests     map[interest]bool
+	wake          chan struct{}
+
+	preEnqueue  map[string][]fwk.PreEnqueuePlugin
+	hints       map[string][]Hint
+	first, last time.Duration
+}
+
+// New makes a queue.
+func New(o Options) *Queue {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	q := &Queue{
+		log: o.Log, now: o.Now, pods: map[types.UID]*Pod{}, out: map[types.UID]*bool{}, flights: newFlights(), nominator: o.Nominator,
+		unschedulable: newRejected(), interests: map[interest]bool{}, wake: make(chan struct{}, 1),
+		preEnqueue: o.PreEnqueue, hints: o.Hints, first: o.FirstBackoff, last: o.LastBackoff,
+	}
+	q.ready = sync.NewCond(&q.mu)
+	q.active.less = func(a, b *Pod) bool { return o.Less(a, b) }
+	sooner := func(a, b *Pod) bool {
+		if !a.expires.Equal(b.expires) {
+			return a.expires.Before(b.expires)
+		}
+		return o.Less(a, b)
+	}
+	q.backoff.less, q.errorBackoff.less = sooner, sooner
+	return q
+}
+
+// Run has pods come back when their time has come, until ctx ends. Pop returns nothing any more then.
+func (q *Queue) Run(ctx context.Context) {
+	defer q.close()
+	stale := time.NewTimer(staleAfter)
+	defer stale.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+	for {
+		due.Reset(q.release(ctx))
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		case <-due.C:
+		case <-stale.C:
+			stale.Reset(q.refresh(ctx))
+		}
+	}
+}
+
+func (q *Queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.ready.Broadcast()
+}
+
+// Add has a pod wait that the API tells of.
+func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
+	info, err := cluster.NewPodInfo(pod)
+	if err != nil {
+		q.log.Warn("affinity of a pod is not read", "pod", klog.KObj(pod), "error", err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.add(ctx, info)
+}
+
+func (q *Queue) add(ctx context.Context, info *cluster.PodInfo) {
+	uid := info.GetPod().UID
+	if p := q.pods[uid]; p != nil || q.out[uid] != nil {
+		if p != nil {
+			p.info = info
+			q.fix(p)
+		}
+		return
+	}
+	p := newPod(info, q.now())
+	if info.GetPod().Status.NominatedNodeName != "" {
+		q.nominator.AddNominatedPod(klog.Logger{}, info, nil)
+	}
+	q.toActive(ctx, p)
+}
+
+// Pop waits for the pod that is next, and hands it out. It is nil when the queue has ended.
+func (q *Queue) Pop() *Pod {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if q.closed {
+			return nil
+		}
+		// Who has nothing else to do need not wait for the end of a backoff, which is there so that others come first.
+		// After errors it is there to spare the API server.
+		for _, h := range []*pods{&q.active, &q.backoff} {
+			if h.Len() == 0 {
+				continue
+			}
+			p := heap.Pop(h).(*Pod) //nolint:forcetypeassert // it is a heap of pods
+			p.where = nowhere
+			delete(q.pods, p.Pod().UID)
+			q.flights.begin(p.Pod().UID)
+			q.out[p.Pod().UID] = new(bool)
+			p.tries.all++
+			if p.first == nil {
+				now := q.now()
+				p.first = &now
+			}
+			p.unschedulable, p.pending = sets.New[string](), sets.New[string]()
+			p.expires = time.Time{}
+			return p
+		}
+		q.ready.Wait()
+	}
+}
+
+// Done says that an attempt has come to where no plugin can reject the pod any more: what happens from now on does not
+// matter to it.
+func (q *Queue) Done(uid types.UID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flights.end(uid)
+}
+
+// Finish says that an attempt is over and the pod waits no more.
+func (q *Queue) Finish(uid types.UID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.finish(uid)
+}
+
+func (q *Queue) finish(uid types.UID) {
+	q.flights.end(uid)
+	delete(q.out, uid)
+}
+
+// GiveBack has a pod wait again whose attempt has failed: until something changes, if a plugin has rejected it; else it
+// was an error, and it is attempted again when some time has passed. Info is the pod as the API has it now.
+func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	uid := p.Pod().UID
+	gone := q.out[uid]
+	defer q.finish(uid)
+	if q.pods[uid] != nil || gone == nil || *gone {
+		return
+	}
+	p.info, p.timestamp = info, q.now()
+	if len(p.unschedulable) == 0 && len(p.pending) == 0 {
+		p.tries.errors++
+		q.toBackoff(p)
+		return
+	}
+	p.tries.errors = 0
+	if len(p.unschedulable) > 0 {
+		p.tries.rejected++
+	}
+	q.move(ctx, p, q.meanwhile(p))
+}
+
+// meanwhile is what has happened while a pod was attempted comes to.
+func (q *Queue) meanwhile(p *Pod) verdict {
+	events, all := q.flights.since(p.Pod().UID)
+	if !all {
+		return retry
+	}
+	best := stay
+	for _, r := range events {
+		if r.only != "" && r.only != p.Pod().UID {
+			continue
+		}
+		if v := q.ask(p, &question{record: r}); v > best {
+			best = v
+		}
+		if best == retryNow {
+			break
+		}
+	}
+	return best
+}
+
+// Happened tells of a change in the cluster that may make pods schedulable.
+func (q *Queue) Happened(ctx context.Context, event fwk.ClusterEvent, before, after any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.wanted(event) {
+		return
+	}
+	r := record{event: event, before: before, after: after}
+	q.flights.add(r)
+	e := &question{record: r}
+	for _, p := range q.unschedulable.concerned(q.hints, event) {
+		q.look(ctx, p, e)
+	}
+}
+
+// look moves a pod that has waited for an event such as this one.
+func (q *Queue) look(ctx context.Context, p *Pod, e *question) {
+	if p.gating != "" {
+		// Who keeps a pod away from the queue is asked again only when what it has registered for happens.
+		if e.event.Resource == fwk.WildCard || p.gatedBy(e.event) {
+			q.toActive(ctx, p)
+		}
+		return
+	}
+	q.move(ctx, p, q.ask(p, e))
+}
+
+func (p *Pod) gatedBy(event fwk.ClusterEvent) bool {
+	for _, registered := range p.gatingEvents {
+		if Matches(registered, event) {
+			return true
+		}
+	}
+	return false
+}
+
+// Update has a pod that waits be as the API has it now.
+func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fwk.ClusterEvent) {
+	info, err := cluster.NewPodInfo(pod)
+	if err != nil {
+		q.log.Warn("affinity of a pod is not read", "pod", klog.KObj(pod), "error", err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.out[pod.UID] != nil {
+		for _, e := range events {
+			q.flights.add(record{event: e, before: before, after: pod, only: pod.UID})
+		}
+		return
+	}
+	p := q.pods[pod.UID]
+	if p == nil {
+		q.add(ctx, info)
+		return
+	}
+	q.nominator.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
+	p.info = info
+	if p.where != inUnschedulable {
+		q.fix(p)
+		return
+	}
+	for _, e := range events {
+		if q.look(ctx, p, &question{record: record{event: e, before: before, after: pod}}); p.where != inUnschedulable {
+			return
+		}
+	}
+}
+
+// Delete has a pod wait no more: it is gone, or has a node.
+func (q *Queue) Delete(pod *corev1.Pod) {
+	q.nominator.DeleteNominatedPodIfExists(pod)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p := q.pods[pod.UID]; p != nil {
+		q.leave(p)
+		delete(q.pods, pod.UID)
+	}
+	if gone := q.out[pod.UID]; gone != nil {
+		*gone = true
+	}
+}
+
+// Activate implements [fwk.PodActivator].
+func (q *Queue) Activate(_ klog.Logger, all map[string]*corev1.Pod) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, pod := range all {
+		switch p := q.pods[pod.UID]; {
+		case p != nil && p.where != inActive:
+			q.toActive(context.Background(), p)
+		case p == nil && q.flights.has(pod.UID):
+			q.flights.add(record{event: Wildcard("ForceActivate"), only: pod.UID})
+		}
+	}
+}
