@@ -11,6 +11,7 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/plugin"
 	"github.com/berth-node/berth/control/scheduler/plugin/resources"
 )
@@ -65,7 +66,7 @@ func (b *balance) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 			continue
 		}
 		without.add(fraction(used, allocatable))
-		with.add(fraction(used+pod[i], allocatable))
+		with.add(fraction(resources.With(used, pod[i]), allocatable))
 	}
 	return fwk.MaxScore/2 + (fwk.MaxScore/2+with.score()-without.score())/2, nil
 }
@@ -75,7 +76,7 @@ func (*balance) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 // SignPod says what of a pod counts here.
 func (*balance) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: resources.Wanted(pod)}}, nil
+	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: cluster.Requests(pod)}}, nil
 }
 
 func fraction(used, of int64) float64 {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/plugin"
 	"github.com/berth-node/berth/control/scheduler/plugin/resources"
 )
@@ -45,7 +46,7 @@ func (f *fit) afterPod(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.Q
 	case is.UID == pod.UID:
 		return fwk.Queue, nil
 	}
-	had, has := resources.Held(was), resources.Held(is)
+	had, has := cluster.Requests(was), cluster.Requests(is)
 	for _, n := range f.needs(pod) {
 		if resources.Amount(has, n.name) < resources.Amount(had, n.name) {
 			return fwk.Queue, nil
@@ -94,7 +95,7 @@ func afterClass(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.Queueing
 	if is == nil {
 		return fwk.QueueSkip, nil
 	}
-	wants := resources.Wanted(pod)
+	wants := cluster.Requests(pod)
 	asks := func(name string) bool { return resources.Amount(wants, corev1.ResourceName(name)) > 0 }
 	if was == nil && asks(resourcev1.ResourceDeviceClassPrefix+is.Name) {
 		return fwk.Queue, nil

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/plugin"
 	"github.com/berth-node/berth/control/scheduler/plugin/resources"
 )
@@ -80,7 +81,7 @@ func (f *fit) PreFilter(
 func (*fit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 func (f *fit) needs(pod *corev1.Pod) needs {
-	list := resources.Wanted(pod)
+	list := cluster.Requests(pod)
 	all := make(needs, 0, len(list))
 	for name := range list {
 		amount := resources.Amount(list, name)
@@ -88,7 +89,7 @@ func (f *fit) needs(pod *corev1.Pod) needs {
 			continue
 		}
 		n := need{name: name, amount: amount, reason: reasonPrefix + string(name)}
-		if resources.Extended(name) {
+		if cluster.Extended(name) {
 			if f.ignores(name) {
 				continue
 			}
@@ -175,5 +176,5 @@ func (f *fit) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	if slices.ContainsFunc(f.needs(pod), func(n need) bool { return n.device }) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "devices may give what the pod asks for")
 	}
-	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: resources.Wanted(pod)}}, nil
+	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: cluster.Requests(pod)}}, nil
 }

@@ -64,7 +64,7 @@ func (s *strategy) score(node resources.Node, pod resources.Amounts) int64 {
 		if allocatable == 0 {
 			continue
 		}
-		r := s.rate(used+pod[i], allocatable)
+		r := s.rate(resources.With(used, pod[i]), allocatable)
 		if s.shaped && r <= 0 {
 			continue
 		}

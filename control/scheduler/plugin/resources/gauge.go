@@ -1,10 +1,14 @@
 package resources
 
 import (
+	"math"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cluster"
 )
 
 // Gauge measures nodes by some resources.
@@ -27,7 +31,7 @@ func (g Gauge) Len() int { return len(g.names) }
 
 // Pod is what a pod asks for, resource by resource.
 func (g Gauge) Pod(pod *corev1.Pod) Amounts {
-	list := Wanted
+	list := cluster.Requests
 	if !g.actual {
 		list = WantedAtLeast
 	}
@@ -73,6 +77,14 @@ func (n Node) At(i int, pod Amounts) (allocatable, used int64) {
 	}
 	// The least is one of CPU and memory only.
 	return allocatable, Of(n.requested, name)
+}
+
+// With is how much of a resource is used with a pod's amount of it: no more than a number can say.
+func With(used, amount int64) int64 {
+	if sum := used + amount; sum >= used {
+		return sum
+	}
+	return math.MaxInt64
 }
 
 // Amounts are a pod's, in the order of a gauge.
