@@ -10,10 +10,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/util/workqueue"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"sigs.k8s.io/yaml"
 
@@ -210,6 +212,13 @@ func uidOf(p *corev1.Pod) types.UID { return types.UID(p.Namespace + "/" + p.Nam
 type (
 	service    = corev1.Service
 	replicaSet = appsv1.ReplicaSet
+
+	deviceClass  = resourcev1.DeviceClass
+	affinityArgs = configv1.NodeAffinityArgs
+	interPodArgs = configv1.InterPodAffinityArgs
+	fitArgs      = configv1.NodeResourcesFitArgs
+	balanceArgs  = configv1.NodeResourcesBalancedAllocationArgs
+	spreadArgs   = configv1.PodTopologySpreadArgs
 )
 
 func nsOf(t testing.TB, text string) *corev1.Namespace { return parse[corev1.Namespace](t, text) }
