@@ -1,0 +1,117 @@
+// Package profile runs the plugins of one profile of the scheduler, phase by phase, and is what plugins call back.
+package profile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/queue"
+)
+
+// Factory makes a plugin of its arguments, which may be nil.
+type Factory = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error)
+
+// Options are what a profile is made of.
+type Options struct {
+	// Name is the scheduler that pods name.
+	Name string
+	// Plugins are those enabled, for all phases and for single ones, and Args what they are made with.
+	Plugins *configv1.Plugins
+	Args    map[string]runtime.Object
+	// Registry has the plugins that there are.
+	Registry map[string]Factory
+	Shared   *Shared
+	Log      *slog.Logger
+}
+
+// Profile is the plugins of one scheduler's name.
+type Profile struct {
+	name    string
+	points  *points
+	weights []int64
+	plugins []fwk.Plugin
+	handle  *Handle
+	shared  *Shared
+	log     *slog.Logger
+}
+
+var _ fwk.PluginsRunner = (*Profile)(nil)
+
+// New makes the plugins of a profile.
+func New(ctx context.Context, o Options) (*Profile, error) {
+	p := &Profile{name: o.Name, shared: o.Shared, log: o.Log}
+	p.handle = newHandle(p, o.Shared)
+	made := map[string]fwk.Plugin{}
+	for _, name := range referred(o.Plugins) {
+		factory := o.Registry[name]
+		if factory == nil {
+			return nil, fmt.Errorf("make profile %q: there is no plugin %q", o.Name, name)
+		}
+		plugin, err := factory(ctx, o.Args[name], p.handle)
+		if err != nil {
+			return nil, fmt.Errorf("make plugin %q of profile %q: %w", name, o.Name, err)
+		}
+		made[name] = plugin
+		p.plugins = append(p.plugins, plugin)
+	}
+	var err error
+	if p.points, err = arrange(o.Plugins, made); err != nil {
+		return nil, fmt.Errorf("make profile %q: %w", o.Name, err)
+	}
+	if p.weights, err = weights(o.Plugins, p.points); err != nil {
+		return nil, fmt.Errorf("make profile %q: %w", o.Name, err)
+	}
+	if n := len(p.points.queueSort); n != 1 {
+		return nil, fmt.Errorf("make profile %q: plugins.queueSort: %d plugins sort the queue, and one has to", o.Name, n)
+	}
+	if len(p.points.bind) == 0 {
+		return nil, fmt.Errorf("make profile %q: plugins.bind: no plugin binds pods", o.Name)
+	}
+	return p, nil
+}
+
+// Name is the scheduler's.
+func (p *Profile) Name() string { return p.name }
+
+// Handle is what plugins call back.
+func (p *Profile) Handle() fwk.Handle { return p.handle }
+
+// Less is the order of the queue.
+func (p *Profile) Less() fwk.LessFunc { return p.points.queueSort[0].Less }
+
+// Sorter is the name of the plugin that sorts the queue.
+func (p *Profile) Sorter() string { return p.points.queueSort[0].Name() }
+
+// PreEnqueue are the plugins that say whether a pod may come to the queue.
+func (p *Profile) PreEnqueue() []fwk.PreEnqueuePlugin { return p.points.preEnqueue }
+
+// Scores says whether nodes are compared at all.
+func (p *Profile) Scores() bool { return len(p.points.score) > 0 }
+
+// Hints are the events that plugins want pods they have rejected to be attempted again for. One that says nothing of
+// events may have rejected them for anything.
+func (p *Profile) Hints(ctx context.Context) ([]queue.Hint, error) {
+	var hints []queue.Hint
+	for _, plugin := range p.plugins {
+		e, ok := plugin.(fwk.EnqueueExtensions)
+		if !ok {
+			hints = append(hints, queue.Hint{Plugin: plugin.Name(), Event: fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}})
+			continue
+		}
+		events, err := e.EventsToRegister(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read events of plugin %q: %w", plugin.Name(), err)
+		}
+		for _, event := range events {
+			hints = append(hints, queue.Hint{
+				Plugin: plugin.Name(), Event: event.Event, Worth: event.QueueingHintFn, Among: event.PreQueueingHintFn,
+			})
+		}
+	}
+	return hints, nil
+}
