@@ -40,7 +40,7 @@ type parts struct {
 const certificateAccount = "certificate-controller"
 
 func kindsOf() []kind {
-	return []kind{
+	return append([]kind{
 		{name: "serviceaccount-controller", account: "service-account-controller", make: makeAccounts},
 		{name: "root-ca-certificate-publisher-controller", account: "root-ca-cert-publisher", make: makeRootCA},
 		{name: "certificatesigningrequest-approving-controller", account: certificateAccount, make: makeApprover},
@@ -53,7 +53,7 @@ func kindsOf() []kind {
 		{name: "node-lifecycle-controller", account: "node-controller", make: makeNodes},
 		{name: "taint-eviction-controller", account: "node-controller", make: makeEvictions},
 		{name: "pod-garbage-collector-controller", account: "pod-garbage-collector", make: makePods},
-	}
+	}, workloadKinds()...)
 }
 
 // Names are those of all controllers.

@@ -1,0 +1,28 @@
+package manager
+
+import (
+	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/deployment"
+	"github.com/berth-node/berth/control/controller/replicaset"
+)
+
+// workloadKinds are the controllers that keep pods running.
+func workloadKinds() []kind {
+	return []kind{
+		{name: "deployment-controller", account: "deployment-controller", make: makeDeployments},
+		{name: "replicaset-controller", account: "replicaset-controller", make: makeReplicaSets},
+		{name: "replicationcontroller-controller", account: "replication-controller", make: makeReplicationControllers},
+	}
+}
+
+func makeDeployments(p parts) (controller.Controller, error) {
+	return deployment.New(p.client, p.own.Apps().V1(), p.m.options.Informers.Core().V1().Pods(), p.log)
+}
+
+func makeReplicaSets(p parts) (controller.Controller, error) {
+	return replicaset.NewReplicaSets(p.client, p.own.Apps().V1().ReplicaSets(), p.m.options.Informers.Core().V1().Pods(), p.log)
+}
+
+func makeReplicationControllers(p parts) (controller.Controller, error) {
+	return replicaset.NewReplicationControllers(p.client, p.own.Core().V1().ReplicationControllers(), p.m.options.Informers.Core().V1().Pods(), p.log)
+}

@@ -1,0 +1,51 @@
+package owned
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// between is how far apart statuses of one object are written while its pods change one after the other. A rollout goes
+// on by what they say, so that it is short; a hundred pods that become ready within a second are ten writes and not a
+// hundred, each of which who watches would hear of.
+const between = 100 * time.Millisecond
+
+// Pace keeps statuses that are of the moment apart.
+type Pace struct {
+	mu   sync.Mutex
+	last map[cache.ObjectName]time.Time
+}
+
+// Left is how long the next status of an object waits; zero: it is written now, which counts as done.
+func (p *Pace) Left(key cache.ObjectName, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if left := p.last[key].Add(between).Sub(now); left > 0 && left <= between {
+		return left
+	}
+	p.wrote(key, now)
+	return 0
+}
+
+// Wrote remembers a status that did not wait.
+func (p *Pace) Wrote(key cache.ObjectName, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wrote(key, now)
+}
+
+func (p *Pace) wrote(key cache.ObjectName, now time.Time) {
+	if p.last == nil {
+		p.last = map[cache.ObjectName]time.Time{}
+	}
+	p.last[key] = now
+}
+
+// Forget is called when an object is gone.
+func (p *Pace) Forget(key cache.ObjectName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.last, key)
+}
