@@ -2,6 +2,7 @@ package manager
 
 import (
 	"log/slog"
+	"slices"
 
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
@@ -40,7 +41,7 @@ type parts struct {
 const certificateAccount = "certificate-controller"
 
 func kindsOf() []kind {
-	return append([]kind{
+	return slices.Concat([]kind{
 		{name: "serviceaccount-controller", account: "service-account-controller", make: makeAccounts},
 		{name: "root-ca-certificate-publisher-controller", account: "root-ca-cert-publisher", make: makeRootCA},
 		{name: "certificatesigningrequest-approving-controller", account: certificateAccount, make: makeApprover},
@@ -53,7 +54,7 @@ func kindsOf() []kind {
 		{name: "node-lifecycle-controller", account: "node-controller", make: makeNodes},
 		{name: "taint-eviction-controller", account: "node-controller", make: makeEvictions},
 		{name: "pod-garbage-collector-controller", account: "pod-garbage-collector", make: makePods},
-	}, workloadKinds()...)
+	}, workloadKinds(), jobsKinds())
 }
 
 // Names are those of all controllers.
