@@ -38,7 +38,7 @@ type Loop[K comparable] struct {
 
 type watch[K comparable] struct {
 	informer cache.SharedIndexInformer
-	keys     func(any) []K
+	changed  func(before, after any) []K
 }
 
 // NewLoop makes a loop with so many workers.
@@ -49,7 +49,22 @@ func NewLoop[K comparable](log *slog.Logger, workers int, sync Sync[K]) *Loop[K]
 
 // Watch has changes of an informer's objects lead to keys. Somebody else runs the informer.
 func (l *Loop[K]) Watch(informer cache.SharedIndexInformer, keys func(any) []K) *Loop[K] {
-	l.watches = append(l.watches, watch[K]{informer, keys})
+	return l.WatchChanges(informer, func(before, after any) []K {
+		// What an object referred to before may need a look, too.
+		var all []K
+		for _, o := range []any{before, after} {
+			if o != nil {
+				all = append(all, keys(o)...)
+			}
+		}
+		return all
+	})
+}
+
+// WatchChanges is Watch for who has to know what has changed: before is nil of an object that is new, after of one that
+// is gone.
+func (l *Loop[K]) WatchChanges(informer cache.SharedIndexInformer, changed func(before, after any) []K) *Loop[K] {
+	l.watches = append(l.watches, watch[K]{informer, changed})
 	return l
 }
 
@@ -82,7 +97,7 @@ func (l *Loop[K]) Run(ctx context.Context) {
 		group.Go(func() { informer.RunWithContext(ctx) })
 	}
 	for _, w := range l.watches {
-		registration, err := w.informer.AddEventHandlerWithResyncPeriod(l.handler(w.keys), 0)
+		registration, err := w.informer.AddEventHandlerWithResyncPeriod(l.handler(w.changed), 0)
 		if err != nil {
 			l.log.Error("controller does not run", "error", err)
 			return
@@ -112,21 +127,20 @@ func (l *Loop[K]) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-func (l *Loop[K]) handler(keys func(any) []K) cache.ResourceEventHandler {
-	add := func(o any) {
-		for _, key := range keys(o) {
+func (l *Loop[K]) handler(changed func(before, after any) []K) cache.ResourceEventHandler {
+	add := func(keys []K) {
+		for _, key := range keys {
 			l.queue.Add(key)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: add,
-		// What an object referred to before may need a look, too.
-		UpdateFunc: func(before, after any) { add(before); add(after) },
+		AddFunc:    func(o any) { add(changed(nil, o)) },
+		UpdateFunc: func(before, after any) { add(changed(before, after)) },
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
-			add(o)
+			add(changed(o, nil))
 		},
 	}
 }

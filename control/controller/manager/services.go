@@ -1,0 +1,46 @@
+package manager
+
+import (
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/endpoints"
+	"github.com/berth-node/berth/control/controller/endpointslice"
+	"github.com/berth-node/berth/control/controller/mirroring"
+)
+
+// serviceKinds are the controllers of services and what they lead to.
+func serviceKinds() []kind {
+	return []kind{
+		{name: "endpoints-controller", account: "endpoint-controller", make: makeEndpoints},
+		{name: "endpointslice-controller", account: "endpointslice-controller", make: makeSlices},
+		{name: "endpointslice-mirroring-controller", account: "endpointslicemirroring-controller", make: makeMirror},
+	}
+}
+
+func makeEndpoints(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "endpoint-controller", func(events record.EventRecorder) (controller.Controller, error) {
+		return endpoints.New(endpoints.Deps{
+			Client: p.client, Pods: p.m.options.Informers.Core().V1().Pods(), Services: p.own.Core().V1().Services(),
+			Endpoints: p.own.Core().V1().Endpoints(), Events: events, Log: p.log,
+		}), nil
+	})
+}
+
+func makeSlices(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "endpoint-slice-controller", func(events record.EventRecorder) (controller.Controller, error) {
+		return endpointslice.New(endpointslice.Deps{
+			Client: p.client, Core: p.m.options.Informers.Core().V1(), Services: p.own.Core().V1().Services(),
+			Slices: p.own.Discovery().V1().EndpointSlices(), Events: events, Log: p.log,
+		}), nil
+	})
+}
+
+func makeMirror(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "endpoint-slice-mirroring-controller", func(events record.EventRecorder) (controller.Controller, error) {
+		return mirroring.New(mirroring.Deps{
+			Client: p.client, Services: p.own.Core().V1().Services(), Endpoints: p.own.Core().V1().Endpoints(),
+			Slices: p.own.Discovery().V1().EndpointSlices(), Events: events, Log: p.log,
+		}), nil
+	})
+}

@@ -1,0 +1,79 @@
+package mirroring
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func given() *corev1.Endpoints {
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "a", Name: "s", UID: "u", Labels: map[string]string{"l": "1"},
+			Annotations: map[string]string{"n": "1", corev1.EndpointsLastChangeTriggerTime: "now"},
+		},
+		Subsets: []corev1.EndpointSubset{{
+			Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.1"}, {IP: "fd00::1", Hostname: "h"}},
+			NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.2"}},
+			Ports:             []corev1.EndpointPort{{Name: "p", Port: 80, Protocol: corev1.ProtocolTCP}},
+		}},
+	}
+}
+
+// TestMirrored makes a slice for each family, with what the object has.
+func TestMirrored(t *testing.T) {
+	got, left := mirrored(given(), 10)
+	if len(got) != 2 || left != (leftOut{}) || got[0].AddressType != discoveryv1.AddressTypeIPv4 || len(got[0].Endpoints) != 2 || len(got[1].Endpoints) != 1 {
+		t.Fatalf("slices are %v", got)
+	}
+	s := got[0]
+	if *s.Endpoints[0].Conditions.Ready == *s.Endpoints[1].Conditions.Ready || *s.Ports[0].Port != 80 || *got[1].Endpoints[0].Hostname != "h" {
+		t.Errorf("endpoints are %v", s.Endpoints)
+	}
+	if s.Labels["l"] != "1" || s.Labels[discoveryv1.LabelManagedBy] != manager || s.Labels[discoveryv1.LabelServiceName] != "s" || len(s.Annotations) != 1 {
+		t.Errorf("it is %v", s.ObjectMeta)
+	}
+	if again, _ := mirrored(given(), 10); again[0].Name != s.Name || got[1].Name == s.Name || !strings.HasPrefix(s.Name, "s-") {
+		t.Errorf("names are %q and %q", s.Name, got[1].Name)
+	}
+	few := given()
+	few.Subsets[0].Addresses[0].IP = "x"
+	if _, left := mirrored(few, 1); left != (leftOut{invalid: 1, many: 1}) {
+		t.Errorf("left out are %v", left)
+	}
+	long := given()
+	long.Name = strings.Repeat("a", maxName)
+	if got, _ := mirrored(long, 10); len(got[0].Name) > maxName {
+		t.Errorf("the name has %d", len(got[0].Name))
+	}
+}
+
+// TestPlanned changes what may be changed, and removes what nobody wants.
+func TestPlanned(t *testing.T) {
+	e := given()
+	want, _ := mirrored(e, 10)
+	if p := planned(e, nil, want); len(p.create) != 2 || len(p.update)+len(p.remove) != 0 {
+		t.Errorf("at first %v", p)
+	}
+	if p := planned(e, want, want); len(p.create)+len(p.update)+len(p.remove) != 0 {
+		t.Errorf("of the same %v", p)
+	}
+	has := []*discoveryv1.EndpointSlice{want[0].DeepCopy(), want[1].DeepCopy(), want[1].DeepCopy()}
+	has[0].Name, has[2].Name = "other", "z"
+	has[0].Endpoints = has[0].Endpoints[:1]
+	if p := planned(e, has, want); len(p.create) != 0 || len(p.update) != 1 || p.update[0].Name != "other" || len(p.remove) != 1 || p.remove[0].Name != "z" {
+		t.Errorf("of others %v", p)
+	}
+	again := given()
+	again.UID = "v"
+	want, _ = mirrored(again, 10)
+	if p := planned(again, has[:1], want); len(p.create) != 2 || len(p.remove) != 1 {
+		t.Errorf("of one that was made again %v", p)
+	}
+	if p := planned(nil, has, nil); len(p.remove) != 3 {
+		t.Errorf("of none %v", p)
+	}
+}
