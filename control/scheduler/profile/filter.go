@@ -79,8 +79,8 @@ func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, po
 	return nil
 }
 
-// FilterAll is RunFilterPlugins that goes on after the first rejection, for who wants to know of all. The status is that
-// of the first plugin that has rejected the node.
+// FilterAll is RunFilterPlugins that goes on after the first rejection, for who wants to know of all. The status is
+// that of the first plugin that has rejected the node.
 func (p *Profile) FilterAll(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) []*fwk.Status {
 	var all []*fwk.Status
 	for _, plugin := range p.points.filter {

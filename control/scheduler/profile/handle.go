@@ -61,8 +61,8 @@ func (h *Handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {
 // SnapshotSharedLister implements [fwk.Handle].
 func (h *Handle) SnapshotSharedLister() fwk.SharedLister { return h.shared.Snapshot }
 
-// MutableSnapshotSharedLister implements [fwk.Handle]. Only what makes room for groups of pods may use it, of which there
-// is none.
+// MutableSnapshotSharedLister implements [fwk.Handle]. Only what makes room for groups of pods may use it, of which
+// there is none.
 func (h *Handle) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister { return nil }
 
 // IterateOverWaitingPods implements [fwk.Handle].
