@@ -151,8 +151,7 @@ func (s partStrategy) PrepareForUpdate(_ context.Context, o, old runtime.Object)
 	// Who owns an object decides when it ends, which a status has no say in.
 	metaOf(o).SetOwnerReferences(metaOf(old).GetOwnerReferences())
 	s.part.prepare(o, old)
-	// Who writes a status wants nothing else than before, also where an annotation goes with it: a deployment's
-	// revision.
+	// Who writes a status wants nothing else than before, also where an annotation goes with it: a revision.
 	if s.row.is(counted) && s.part.name != "status" {
 		count(o, old)
 	}
