@@ -7,13 +7,19 @@ import (
 
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/garbagecollector"
+	"github.com/berth-node/berth/control/controller/job"
 )
 
 // jobsKinds are the controllers of what ends: by its owners, by its work, or by the clock.
 func jobsKinds() []kind {
 	return []kind{
 		{name: "garbage-collector-controller", account: "generic-garbage-collector", make: makeGarbage},
+		{name: "job-controller", account: "job-controller", make: makeJobs},
 	}
+}
+
+func makeJobs(p parts) (controller.Controller, error) {
+	return job.New(p.client, p.own.Batch().V1().Jobs(), p.m.options.Informers.Core().V1().Pods(), p.log)
 }
 
 func makeGarbage(p parts) (controller.Controller, error) {
