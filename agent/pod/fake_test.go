@@ -342,8 +342,8 @@ func (f *fake) StopContainer(ctx context.Context, r *runtimeapi.StopContainerReq
 	select {
 	case <-time.After(takes):
 	case <-c.ended:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-ctx.Done(): // gRPC's word for it
+		return nil, grpcstatus.FromContextError(ctx.Err()).Err()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -93,12 +93,12 @@ func (w *worker) objectsChanged() {
 func (a acts) bringUpToDate(plan.Step) act {
 	w := a.worker
 	w.place.renew = false
-	env := w.place.env
+	env, pod := w.place.env, w.pod
 	if env == nil {
 		env = a.environment()
 	}
 	return func(ctx context.Context) (func(), error) {
-		renewed, err := env.Renewed(ctx)
+		renewed, err := env.Renewed(ctx, pod)
 		if err != nil {
 			return nil, err
 		}

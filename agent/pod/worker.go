@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"sync"
@@ -382,6 +383,9 @@ func (w *worker) begin(ctx context.Context, s plan.Step) {
 	go func() {
 		ctx, span := w.start.stepSpan(ctx, s)
 		apply, err := do(ctx)
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+			err = errors.Join(context.Canceled, err) // a runtime says so by a status of gRPC, or as if it had failed
+		}
 		endSpan(span, err)
 		if err == nil { // else it is told where that is dealt with
 			w.log.Debug("step is done", append(s.LogAttrs(), "took", time.Since(began))...)

@@ -33,6 +33,7 @@ type world struct {
 	sandboxes map[string]bool // that the runtime has
 	lives     string          // the container whose removal the runtime refuses
 	root      string
+	content   volume.Content // of the volumes that were made last
 }
 
 func (w *world) call(name string) error {
@@ -134,7 +135,8 @@ func (w *world) refused(id string) error {
 
 func (w *world) RemovePod(context.Context, types.UID, string) error { return w.call("remove cgroup") }
 
-func (w *world) Setup(context.Context, *corev1.Pod, volume.Content) (map[string]string, error) {
+func (w *world) Setup(_ context.Context, _ *corev1.Pod, content volume.Content) (map[string]string, error) {
+	w.content = content
 	return map[string]string{"v": "/volumes/v"}, w.call("make volumes")
 }
 
@@ -292,7 +294,7 @@ func TestFailure(t *testing.T) {
 	if err := m.Of(podtest.New("web"), nil).Make(t.Context(), Wanted{}); !errors.As(err, &part) || part.Part != PartVolumes {
 		t.Errorf("got %v", err)
 	}
-	if _, err := m.Of(podtest.New("web"), nil).Renewed(t.Context()); !errors.As(err, &part) || part.Part != PartVolumes {
+	if _, err := m.Of(podtest.New("web"), nil).Renewed(t.Context(), podtest.New("web")); !errors.As(err, &part) || part.Part != PartVolumes {
 		t.Errorf("got %v", err)
 	}
 	w.take()
@@ -302,6 +304,35 @@ func TestFailure(t *testing.T) {
 	}
 	if calls := w.take(); slices.Contains(calls, "remove cgroup") {
 		t.Errorf("removed by %q", calls)
+	}
+}
+
+// TestRenewed: volumes tell of the pod as it is defined now, not as it was when its environment was made.
+func TestRenewed(t *testing.T) {
+	w, m := newWorld(t, false)
+	pod := podtest.New("web")
+	pod.Annotations = map[string]string{"builder": "first"}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "info", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+		Items: []corev1.DownwardAPIVolumeFile{{
+			Path: "builder", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['builder']"},
+		}},
+	}}}}
+	e := m.Of(pod, nil)
+	if err := e.Make(t.Context(), Wanted{}); err != nil {
+		t.Fatal(err)
+	}
+	changed := pod.DeepCopy()
+	changed.Annotations["builder"] = "second"
+	for _, c := range []struct {
+		pod  *corev1.Pod
+		want string
+	}{{changed, "second"}, {pod, "first"}} {
+		if _, err := e.Renewed(t.Context(), c.pod); err != nil {
+			t.Fatal(err)
+		}
+		if f := w.content.Files["info"]; len(f) != 1 || string(f[0].Data) != c.want {
+			t.Errorf("the volume has %+v, want %s", f, c.want)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/internal/disk"
 )
@@ -118,10 +119,11 @@ func (e *Environment) together(
 	return errors.Join(err, g.Wait())
 }
 
-// Renewed is the environment with volumes that have what their objects have now. The one that it is made of stays as it
-// is: others may be reading it.
-func (e *Environment) Renewed(ctx context.Context) (*Environment, error) {
+// Renewed is the environment of the pod as it is defined now, with volumes that have what the pod and its objects say
+// now. The one that it is made of stays as it is: others may be reading it.
+func (e *Environment) Renewed(ctx context.Context, pod *corev1.Pod) (*Environment, error) {
 	out := *e
+	out.pod, out.files.pod, out.sandbox.pod, out.volumes.pod = pod, pod, pod, pod
 	if err := out.volumes.make(ctx); err != nil {
 		return nil, &Error{PartVolumes, err}
 	}
