@@ -16,32 +16,38 @@ import (
 type entry struct{ path, reason string }
 
 const (
-	objects   = "only an API server has service accounts, and there is none"
-	volumeYet = "this kind of volume is not there yet"
+	objects    = "only an API server has service accounts, and there is none"
+	volumeYet  = "this kind of volume is not there yet"
+	volumeGone = "Kubernetes has given this kind of volume up"
 )
+
+// volumeOf says whose volumes of a kind are now that Kubernetes makes none itself any more.
+func volumeOf(driver string) string {
+	return "the CSI driver " + driver + " has these volumes: claim one that names it (spec.csi.driver)"
+}
 
 // unsupported lists what this version does not do yet, wherever the pod is from. Such a pod is refused, because a field
 // that is silently ignored is found out in production. Each line goes when its feature comes.
 var unsupported = []entry{
 	{"spec.resources.claims", "the API has no claims of the pod as a whole: containers name them"},
-	{"spec.volumes[*].awsElasticBlockStore", volumeYet},
-	{"spec.volumes[*].azureDisk", volumeYet},
-	{"spec.volumes[*].azureFile", volumeYet},
-	{"spec.volumes[*].cephfs", volumeYet},
-	{"spec.volumes[*].cinder", volumeYet},
+	{"spec.volumes[*].awsElasticBlockStore", volumeOf("ebs.csi.aws.com")},
+	{"spec.volumes[*].azureDisk", volumeOf("disk.csi.azure.com")},
+	{"spec.volumes[*].azureFile", volumeOf("file.csi.azure.com")},
+	{"spec.volumes[*].cephfs", volumeOf("cephfs.csi.ceph.com")},
+	{"spec.volumes[*].cinder", volumeOf("cinder.csi.openstack.org")},
 	{"spec.volumes[*].fc", volumeYet},
 	{"spec.volumes[*].flexVolume", volumeYet},
-	{"spec.volumes[*].flocker", volumeYet},
-	{"spec.volumes[*].gcePersistentDisk", volumeYet},
-	{"spec.volumes[*].gitRepo", volumeYet},
-	{"spec.volumes[*].glusterfs", volumeYet},
-	{"spec.volumes[*].photonPersistentDisk", volumeYet},
-	{"spec.volumes[*].portworxVolume", volumeYet},
-	{"spec.volumes[*].quobyte", volumeYet},
-	{"spec.volumes[*].rbd", volumeYet},
-	{"spec.volumes[*].scaleIO", volumeYet},
-	{"spec.volumes[*].storageos", volumeYet},
-	{"spec.volumes[*].vsphereVolume", volumeYet},
+	{"spec.volumes[*].flocker", volumeGone},
+	{"spec.volumes[*].gcePersistentDisk", volumeOf("pd.csi.storage.gke.io")},
+	{"spec.volumes[*].gitRepo", volumeGone},
+	{"spec.volumes[*].glusterfs", volumeGone},
+	{"spec.volumes[*].photonPersistentDisk", volumeGone},
+	{"spec.volumes[*].portworxVolume", volumeOf("pxd.portworx.com")},
+	{"spec.volumes[*].quobyte", volumeGone},
+	{"spec.volumes[*].rbd", volumeOf("rbd.csi.ceph.com")},
+	{"spec.volumes[*].scaleIO", volumeGone},
+	{"spec.volumes[*].storageos", volumeGone},
+	{"spec.volumes[*].vsphereVolume", volumeOf("csi.vsphere.vmware.com")},
 	{"spec.containers[*].lifecycle.postStart.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].lifecycle.preStop.tcpSocket", "a tcpSocket is no handler of a lifecycle event"},
 	{"spec.containers[*].securityContext.windowsOptions", "this is a Linux node"},

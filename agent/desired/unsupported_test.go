@@ -40,7 +40,7 @@ func TestUnsupportedByOrigin(t *testing.T) {
 	for range 7 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{}}})
 	}
-	if why := Refusal(pod); !strings.HasPrefix(why, "spec.volumes[1].rbd is not supported: this kind") || !strings.HasSuffix(why, "and 2 more") {
+	if why := Refusal(pod); !strings.HasPrefix(why, "spec.volumes[1].rbd is not supported: the CSI driver rbd.csi.ceph.com") || !strings.HasSuffix(why, "and 2 more") {
 		t.Errorf("refused for %q", why)
 	}
 }

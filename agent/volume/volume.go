@@ -161,7 +161,7 @@ func (m *Manager) setup(ctx context.Context, v *kind.Volume) (string, error) {
 func (m *Manager) make(ctx context.Context, v *kind.Volume) (string, error) {
 	k := m.of(v.Source)
 	if k == nil {
-		return "", errors.New("this kind of volume is not there yet")
+		return "", errors.New(noKind(v.Bound))
 	}
 	if v.Bound != nil {
 		if err := usedAs(v.Pod, v.Name, v.Block()); err != nil {
