@@ -78,7 +78,10 @@ func (p podSink) Failed(err error) {
 func (p podSink) Back(from, to string) {
 	p.s.log.Warn("API server has an older history than it had, as one restored from a backup: everything is asked for anew, "+
 		"and what it has now counts", "version", to, "before", from)
-	p.s.do(p.s.objects.again)
+	p.s.do(func() {
+		p.s.cfg.Back() // before it is told of pods as they were then
+		p.s.objects.again()
+	})
 }
 
 // allPods has just these pods be there.

@@ -37,6 +37,7 @@ type Config struct {
 	Seen   func(pod *corev1.Pod)                         // each state of a pod, as the server has it
 	Gone   func(key types.NamespacedName, uid types.UID) // the server does not have the pod any more
 	Listed func()                                        // all that there were at first were seen
+	Back   func()                                        // the server has an older history, and versions begin anew
 	// Mirror is told of the copies of static pods, which are never desired; nil: there is none any more.
 	Mirror func(key types.NamespacedName, pod *corev1.Pod)
 
@@ -106,6 +107,9 @@ func New(cfg Config) *Source {
 	}
 	if cfg.Listed == nil {
 		cfg.Listed = func() {}
+	}
+	if cfg.Back == nil {
+		cfg.Back = func() {}
 	}
 	if cfg.Mirror == nil {
 		cfg.Mirror = func(types.NamespacedName, *corev1.Pod) {}

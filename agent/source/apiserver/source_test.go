@@ -50,6 +50,7 @@ type consumer struct {
 	seen    map[string]string // pod to uid/version
 	mirrors map[string]bool
 	listed  int
+	back    int
 }
 
 type logs struct {
@@ -100,6 +101,7 @@ func consume(t testing.TB, client Client, change func(*Config)) *consumer {
 			})
 		},
 		Listed: func() { lock(func() { c.listed++ }) },
+		Back:   func() { lock(func() { c.back++ }) },
 		Mirror: func(k types.NamespacedName, p *corev1.Pod) {
 			lock(func() {
 				if delete(c.mirrors, k.String()); p != nil {
@@ -361,6 +363,7 @@ func TestOlderHistory(t *testing.T) {
 	if n := c.logs.count("older history"); n != 1 {
 		t.Errorf("it is told %d times", n)
 	}
+	c.wait("who keeps what the server has is told", func() bool { return c.back == 1 })
 	f.put("pods", podOn("node1", "next", "u4", nil))
 	c.waitPod("next", "u4")
 }
