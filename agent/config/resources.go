@@ -198,12 +198,14 @@ func newBytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resou
 
 // Division is what a node of some capacity gives to its pods.
 type Division struct {
-	Capacity    corev1.ResourceList
-	System      corev1.ResourceList // reserved
-	Kube        corev1.ResourceList
-	Eviction    corev1.ResourceList // what eviction keeps free of memory and disk
-	Enforced    corev1.ResourceList // what the pods' group is limited to: capacity less what is reserved
-	Allocatable corev1.ResourceList // what pods may request: that, less what eviction keeps free
+	Capacity corev1.ResourceList
+	System   corev1.ResourceList // reserved
+	Kube     corev1.ResourceList
+	Eviction corev1.ResourceList // what eviction keeps free of memory and disk
+	Enforced corev1.ResourceList // what the pods' group is limited to: capacity less what is reserved
+	// Allocatable is what pods may request: that, less what eviction keeps free, and of memory less what is in huge
+	// pages, which nobody gets as memory.
+	Allocatable corev1.ResourceList
 }
 
 // Divide divides the capacity. The CPUs of the list are the node's own, in place of the cpu that is reserved.
@@ -241,12 +243,30 @@ func (r *Resources) Divide(capacity corev1.ResourceList, reservedCPUs string) (D
 		}
 		d.Allocatable[name] = a
 	}
+	lessHugePages(capacity, d.Allocatable)
 	pods := int64(r.MaxPods)
 	if r.PodsPerCore > 0 {
 		pods = min(pods, int64(r.PodsPerCore)*capacity.Cpu().Value())
 	}
 	d.Allocatable[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
 	return d, nil
+}
+
+// lessHugePages takes the memory that is in huge pages from what can be asked for.
+func lessHugePages(capacity, allocatable corev1.ResourceList) {
+	left, has := allocatable[corev1.ResourceMemory]
+	if !has {
+		return
+	}
+	for name, q := range capacity {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			left.Sub(q)
+		}
+	}
+	if left.Sign() < 0 {
+		left = *newBytes(0)
+	}
+	allocatable[corev1.ResourceMemory] = left
 }
 
 func quantityText(l corev1.ResourceList, name corev1.ResourceName) string {

@@ -36,7 +36,7 @@ func TestDivide(t *testing.T) {
 		}
 	}
 	check("enforced", d.Enforced, "cpu", "3250m", "memory", "8704Mi", "pid", "900", "hugepages-2Mi", "4Mi", "ephemeral-storage", "100Gi")
-	check("allocatable", d.Allocatable, "cpu", "3250m", "memory", "7680Mi", "pods", "7", "ephemeral-storage", "95Gi")
+	check("allocatable", d.Allocatable, "cpu", "3250m", "memory", "7676Mi", "pods", "7", "ephemeral-storage", "95Gi")
 	if d, err = r.Divide(capacity, "0,2-3"); err != nil {
 		t.Fatal(err)
 	}

