@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
+	"time"
 )
 
 // ErrNotJoined is the error of calls while there are no credentials for the API server.
@@ -15,7 +17,8 @@ var ErrNotJoined = errors.New("the node has not joined its cluster")
 type link struct {
 	// seen is called with what became of each request over the route of the moment. What an old one has to say would be
 	// taken for the new one's.
-	seen func(status int, err error)
+	seen     func(status int, err error)
+	observer Observer // nil: nobody counts
 
 	mu    sync.Mutex
 	route *route // nil: there are no credentials
@@ -23,8 +26,24 @@ type link struct {
 	made  chan struct{}
 }
 
-func newLink(seen func(int, error)) *link {
-	return &link{seen: seen, made: make(chan struct{})}
+func newLink(seen func(int, error), o Observer) *link {
+	return &link{seen: seen, observer: o, made: make(chan struct{})}
+}
+
+// observe tells of a request that has been answered, or has failed. A watch goes on from there, so that what it takes
+// says nothing.
+func (l *link) observe(req *http.Request, host string, resp *http.Response, began time.Time) {
+	if l.observer == nil {
+		return
+	}
+	code, took := "<error>", time.Since(began)
+	if resp != nil {
+		code = strconv.Itoa(resp.StatusCode)
+	}
+	if isWatch(req) {
+		took = 0
+	}
+	l.observer.Requested(req.Method, host, code, took)
 }
 
 // take has all requests from now on go over r. The connections of the route before are closed, so that watches begin
@@ -86,7 +105,9 @@ func (l *link) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	resp, err := r.RoundTrip(req)
+	l.observe(req, r.base.Host, resp, began)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -56,7 +56,7 @@ func newMember(c Config, now func() time.Time, p pauses) *member {
 		st.facts.asking, st.facts.about = Requesting, "a client certificate is about to be asked for"
 	}
 	return &member{
-		cfg: c, log: c.Log, now: now, pauses: p, standing: st, link: newLink(st.seen),
+		cfg: c, log: c.Log, now: now, pauses: p, standing: st, link: newLink(st.seen, c.Observer),
 		store: &store{dir: c.CertDir, name: "kubelet-client"}, changed: make(chan struct{}, 1),
 	}
 }
@@ -156,6 +156,7 @@ func (m *member) use(a *access) error {
 	}
 	if t.route != nil {
 		m.log.Info("credentials of the API server were replaced", "server", a.config.Host)
+		m.rotated(t.pair, pair)
 	}
 	t.access, t.pair, t.route, t.sum = a, pair, r, sum
 	m.link.take(r, func() {
@@ -167,6 +168,13 @@ func (m *member) use(a *access) error {
 	})
 	m.tellChanged()
 	return nil
+}
+
+// rotated tells of a certificate that takes another's place.
+func (m *member) rotated(old, next *tls.Certificate) {
+	if m.cfg.Observer != nil && old != nil && next != nil && !old.Leaf.Equal(next.Leaf) {
+		m.cfg.Observer.Rotated(m.now().Sub(old.Leaf.NotBefore))
+	}
 }
 
 // with is the access with another certificate; none: its own.

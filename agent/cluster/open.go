@@ -25,7 +25,17 @@ type Config struct {
 	ContentType string
 	QPS, Burst  int // 0: 50 and 100
 	Version     string
+	Observer    Observer // nil: nobody counts
 	Log         *slog.Logger
+}
+
+// Observer counts what is asked, and with what.
+type Observer interface {
+	// Requested is told of each request: its method, the server, and the code of the answer, "<error>" where there was
+	// none. took is 0 for a watch.
+	Requested(method, host, code string, took time.Duration)
+	// Rotated is told how old a client certificate was when another took its place.
+	Rotated(lived time.Duration)
 }
 
 // host stands for the API server in URLs, since the address may change.

@@ -29,12 +29,12 @@ const (
 
 // State is how a node and its API server stand to each other, for people.
 type State struct {
-	Phase    Phase
-	Since    time.Time
-	Message  string    // what is the matter, and what to do
-	Server   string    // "": none yet
-	NotAfter time.Time // of the client certificate; zero: there is none
-	Serving  string    // what the serving certificate waits for; "": nothing
+	Phase    Phase     `json:"phase"`
+	Since    time.Time `json:"since,omitzero"`
+	Message  string    `json:"message,omitempty"` // what is the matter, and what to do
+	Server   string    `json:"server,omitempty"`  // "": none yet
+	NotAfter time.Time `json:"notAfter,omitzero"` // of the client certificate; zero: there is none
+	Serving  string    `json:"serving,omitempty"` // what the serving certificate waits for; "": nothing
 }
 
 // standing is what the state follows from. It is safe for concurrent use.
