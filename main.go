@@ -90,6 +90,12 @@ func command() *cobra.Command {
 			return nil, nil
 		}
 		return pods, err
+	}, func(ctx context.Context) (check.Membership, error) {
+		m, err := client.FindMembership(ctx, client.New(runDir))
+		if errors.Is(err, client.ErrNoAgent) {
+			return check.Membership{}, nil
+		}
+		return check.Membership(m), err
 	})
 	checks.SetOut(cli.Visible(os.Stdout))
 	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })

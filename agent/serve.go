@@ -47,10 +47,13 @@ func (a *Agent) apiConfig() api.Config {
 		File: a.manifests.files.get, Problems: a.manifests.problems, Timing: a.pods.Timing,
 		Healthy: a.healthy, Metrics: a.metrics(), Stats: a.stats, Images: a.cfg.Images, Prune: prune.prune, Log: a.log,
 		Shortage: api.Shortage{Eviction: a.evictions.view, Kills: a.kills}, Volumes: shownVolumes{a.managers.csi, a.managers.provisioner.m},
-		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling, Configz: a.cfg.Configz,
+		CheckpointDir: filepath.Join(a.cfg.RootDir, checkpointDir), Profiling: a.cfg.Profiling, Node: api.Node{Configz: a.cfg.Configz},
 	}
 	if a.cfg.SystemLogs {
 		c.SystemLogs = "/var/log"
+	}
+	if a.member != nil {
+		c.Node.Cluster = func() any { return a.member.client.State() }
 	}
 	if a.authority != nil && a.member == nil {
 		c.Authority = a.authority

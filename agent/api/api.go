@@ -69,6 +69,12 @@ type Problem struct {
 	UID types.UID `json:"uid,omitempty"`
 }
 
+// Node is what is shown of the node itself. What is nil is not served.
+type Node struct {
+	Configz func() any // /configz
+	Cluster func() any // how the node and its API server stand to each other
+}
+
 // Config is what a [Server] shows. Pods, Events and Runtime are required.
 type Config struct {
 	Pods    Feed[*corev1.Pod]
@@ -86,8 +92,7 @@ type Config struct {
 	Stats    Stats        // nil: /stats/summary is not served
 	Shortage Shortage     // of memory and other things
 	Images   http.Handler // serves /images
-	// Configz is what /configz shows; nil: it is not served.
-	Configz func() any
+	Node     Node
 
 	Volumes       Volumes   // nil: /volumes is not served
 	Prune         Pruner    // nil: nothing is removed by hand
@@ -239,5 +244,5 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) configz(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Configz()})
+	return writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Node.Configz()})
 }

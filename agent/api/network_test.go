@@ -79,7 +79,7 @@ func serveNetwork(t *testing.T, what api.Access) *network {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "node_cpu_usage_seconds_total"},
 		func() float64 { return 3 }))
 	f.cfg.Metrics = map[string]prometheus.Gatherer{"/metrics/resource": reg}
-	f.cfg.Configz = func() any { return map[string]any{"port": 10250} }
+	f.cfg.Node.Configz = func() any { return map[string]any{"port": 10250} }
 	f.cfg.SystemLogs, f.cfg.CheckpointDir, f.cfg.Authority, f.cfg.Profiling = logs, filepath.Join(dir,
 		"checkpoints"), authority, true
 	guard := &access.Guard{

@@ -127,6 +127,10 @@ func (s *Server) problems(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, p)
 }
 
+func (s *Server) cluster(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, s.cfg.Node.Cluster())
+}
+
 func (s *Server) timing(w http.ResponseWriter, r *http.Request) error {
 	p, err := s.pods.find(r)
 	if err != nil {

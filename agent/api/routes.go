@@ -60,7 +60,7 @@ func (s *Server) table() []route {
 	if s.cfg.Stats != nil {
 		add(ReadOnly, toReadStats, s.answer(s.summary), "GET /stats/summary", "POST /stats/summary")
 	}
-	if s.cfg.Configz != nil {
+	if s.cfg.Node.Configz != nil {
 		add(NoDebugging, toReadConfig, s.answer(s.configz), "GET /configz")
 	}
 	add(Network, toPods, s.answer(s.getPod), "GET /pods/{ns}/{pod}")
@@ -68,6 +68,9 @@ func (s *Server) table() []route {
 	add(Network, toPods, s.answer(s.runningPods), "GET /runningpods", "GET /runningpods/{$}")
 	add(Network, toProxy, s.answer(s.events), "GET /events")
 	add(Network, toProxy, s.answer(s.problems), "GET /problems")
+	if s.cfg.Node.Cluster != nil {
+		add(Network, toProxy, s.answer(s.cluster), "GET /cluster")
+	}
 	add(Network, toProxy, s.answer(s.timing), "GET /timing/{ns}/{pod}")
 	if s.cfg.Shortage.Eviction != nil {
 		e := &evictions{s.cfg.Shortage.Eviction}

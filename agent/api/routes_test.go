@@ -30,7 +30,7 @@ var permissions = map[string]string{
 	"GET /metrics": "get metrics", "GET /metrics/resource": "get metrics", "GET /stats/summary": "get stats", "POST " +
 		"/stats/summary": "create stats",
 	"GET /configz": "get configz proxy", "GET /logs/": "get log", "GET /logs/REST": "get log",
-	"GET /containerLogs/NS/POD/CONTAINER": "get proxy", "GET /events": "get proxy", "GET /problems": "get proxy", "GET " +
+	"GET /containerLogs/NS/POD/CONTAINER": "get proxy", "GET /events": "get proxy", "GET /problems": "get proxy", "GET /cluster": "get proxy", "GET " +
 		"/timing/NS/POD": "get proxy",
 	"GET /exec/NS/POD/CONTAINER": "create proxy", "POST /exec/NS/POD/CONTAINER": "create proxy",
 	"GET /exec/NS/POD/UID/CONTAINER": "create proxy", "POST /exec/NS/POD/UID/CONTAINER": "create proxy",
@@ -63,7 +63,7 @@ func everything() *Server {
 			"/metrics":          prometheus.NewRegistry(),
 			"/metrics/resource": prometheus.NewRegistry(),
 		}, Stats: nothing{},
-		Images: none, Configz: func() any { return nil }, Changes: nothing{}, Authority: nothing{}, CheckpointDir: "/x", SystemLogs: "/x", Profiling: true,
+		Images: none, Node: Node{Configz: func() any { return nil }, Cluster: func() any { return nil }}, Changes: nothing{}, Authority: nothing{}, CheckpointDir: "/x", SystemLogs: "/x", Profiling: true,
 	})
 }
 

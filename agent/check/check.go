@@ -16,12 +16,13 @@ import (
 
 // Config says where the node will live, as some features depend on the file system.
 type Config struct {
-	RootDir     string // default /var/lib/berth; need not exist
-	CgroupMount string // default /sys/fs/cgroup
-	ConfigFile  string // of the agent; default those in the usual places, where they are
-	ConfigDir   string // more of them
-	Pods        Pods   // nil: no agent is asked
-	RunDir      string // of the agent of this machine; default /run/berth
+	RootDir     string  // default /var/lib/berth; need not exist
+	CgroupMount string  // default /sys/fs/cgroup
+	ConfigFile  string  // of the agent; default those in the usual places, where they are
+	ConfigDir   string  // more of them
+	Pods        Pods    // nil: no agent is asked
+	Cluster     Cluster // nil, too
+	RunDir      string  // of the agent of this machine; default /run/berth
 
 	// Starting is the agent that is about to be started here, nil when none is: what keeps it from starting is required
 	// not to be there.
@@ -65,6 +66,7 @@ type env struct {
 
 	config, configDir string
 	pods              Pods
+	cluster           Cluster
 
 	proc, kubelet string // where processes are, and kubelet's own directory
 	agent         config.Config
@@ -78,7 +80,7 @@ func Run(ctx context.Context, c Config) Report {
 		c.RootDir = agent.RootDir
 	}
 	e := &env{
-		dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods,
+		dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods, cluster: c.Cluster,
 		proc: "/proc", kubelet: config.DefaultKubeletDir, agent: agent, starting: c.Starting != nil,
 	}
 	e.h, e.hErr = cgroups.Open(c.CgroupMount)
@@ -132,6 +134,7 @@ func probes(starting bool) []probe {
 	for _, list := range [][]probe{
 		systemProbes(), namespaceProbes(), cgroupProbes(), filesystemProbes(), rootProbes(), networkProbes(), bridgeProbes(), podNetworkProbes(),
 		processProbes(), securityProbes(), hostProbes(), diskProbes(), neighbourProbes(starting), packageProbes(), podProbes(),
+		clusterProbes(),
 	} {
 		all = append(all, list...)
 	}
