@@ -19,6 +19,7 @@ import (
 	"github.com/berth-node/berth/agent/api/server"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/credential"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/dra"
 	"github.com/berth-node/berth/agent/event"
@@ -128,7 +129,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{log: c.Log, counted: counted{metrics.NewProbes(), work}, read: make(chan struct{})}
 	calls := []intercept.Interceptor{work.Call, intercept.Log(c.Log, "runtime was called")}
 	if c.Joined() {
-		calls = append(calls, imageCalls(func() { a.member.node.node.ImagesChanged() }))
+		calls = append(calls, imageCalls(func() { a.member.imagesChanged() }))
 	}
 	c.Runtime = intercept.Runtime(c.Runtime, calls...)
 	a.cfg = c
@@ -176,6 +177,12 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	}
 	if err := a.member.join(a, div); err != nil {
 		return err
+	}
+	if c.ImagesNamed != nil {
+		c.ImagesNamed(func(names []string) { // whoever has brought them: an archive, or a command, too
+			a.pods.ImagesNamed(names)
+			a.member.imagesChanged()
+		})
 	}
 	a.kills = kills.New(kills.Config{
 		RootDir: c.RootDir, Groups: kills.Tree{Pods: a.tree, All: h}, Pods: a.pods.List, Watch: a.pods.Watch, Read: a.read,
@@ -229,6 +236,10 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
+	taints, err := c.ParsedTaints()
+	if err != nil {
+		return err
+	}
 	labels := func() map[string]string { return a.member.labels(own) }
 	a.ring = event.NewRing(event.Config{Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
 	a.events = event.NewRecorder(c.NodeName, append([]event.Sink{a.ring}, a.member.eventSinks()...)...)
@@ -246,6 +257,10 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		return err
 	}
 	objects := new(object.Stores)
+	if c.Joined() {
+		// Else a container that starts before they are here would be told of none.
+		objects.Of(desired.API).Expect(object.Service)
+	}
 	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
 		return err
 	}
@@ -271,7 +286,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		Cgroups: intercept.Cgroups(groups, a.counted.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volumes,
 		Node: pod.NodeConfig{
-			Name: c.NodeName, Labels: labels, IPs: a.addresses, Memory: memory, Allocatable: div.Allocatable,
+			Name: c.NodeName, Labels: labels, Taints: a.member.taints(taints), IPs: a.addresses, Memory: memory, Allocatable: div.Allocatable,
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
@@ -287,9 +302,6 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		return err
 	}
 	a.room.images = openImages(&c, a.pods, pulled, a.events)
-	if c.ImagesNamed != nil {
-		c.ImagesNamed(a.pods.ImagesNamed)
-	}
 	return nil
 }
 

@@ -30,6 +30,7 @@ type member struct {
 	source   *podsof.Source
 	statuses *statusesto.Writer
 	counted  *metrics.Statuses
+	requests *metrics.Client
 	events   *eventsto.Sink
 	node     *clusterNode
 }
@@ -41,16 +42,17 @@ func openMember(a *Agent) (*member, error) {
 	if !c.Joined() {
 		return nil, nil
 	}
+	requests := metrics.NewClient()
 	client, err := cluster.Open(cluster.Config{
 		Kubeconfig: c.Kubeconfig, BootstrapKubeconfig: c.BootstrapKubeconfig, CertDir: c.CertDir, NodeName: c.NodeName,
 		Rotate: c.RotateCertificates, Addresses: a.addresses,
 		ServerBootstrap: c.ServerTLSBootstrap && c.Enabled && c.Port != 0 && c.TLSCertFile == "",
-		ContentType:     c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Log: c.Log,
+		ContentType:     c.ContentType, QPS: c.QPS, Burst: c.Burst, Version: c.Version, Observer: requests, Log: c.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	m := &member{client: client, counted: metrics.NewStatuses()}
+	m := &member{client: client, counted: metrics.NewStatuses(), requests: requests}
 	m.events = eventsto.New(eventsto.Config{Client: client, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Log: c.Log})
 	m.statuses = statusesto.New(statusesto.Config{
 		Client: client.Unlimited(), Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
@@ -61,7 +63,7 @@ func openMember(a *Agent) (*member, error) {
 	}
 	m.source = podsof.New(podsof.Config{
 		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log,
-		Seen: m.seen, Listed: m.statuses.Listed, Mirror: m.statuses.Mirror,
+		Seen: m.seen, Listed: m.statuses.Listed, Back: m.statuses.Reset, Mirror: m.statuses.Mirror,
 		Gone: func(key types.NamespacedName, uid types.UID) {
 			m.statuses.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
 		},
@@ -125,6 +127,26 @@ func (m *member) labels(own map[string]string) map[string]string {
 	out := maps.Clone(own)
 	maps.Copy(out, now.Labels)
 	return out
+}
+
+// imagesChanged tells that the runtime may have other images.
+func (m *member) imagesChanged() {
+	if m != nil {
+		m.node.node.ImagesChanged()
+	}
+}
+
+// taints are the node's: those that the API server has it with, else those that it is registered with.
+func (m *member) taints(own []corev1.Taint) func() []corev1.Taint {
+	if m == nil {
+		return nil
+	}
+	return func() []corev1.Taint {
+		if m.node == nil || m.node.node.Current() == nil {
+			return own
+		}
+		return m.node.node.Current().Spec.Taints
+	}
 }
 
 // eventSinks are where events go beside the ring.

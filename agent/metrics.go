@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +73,7 @@ func (a *Agent) ownMetrics() prometheus.Gatherer {
 	r.MustRegister(a.evictions.node.Collectors()...)
 	if m := a.member; m != nil {
 		r.MustRegister(m.counted.Collectors()...)
+		r.MustRegister(m.requests.Collectors(func() time.Time { return m.client.State().NotAfter })...)
 		r.MustRegister(m.counted.Waiting(m.statuses.Pending, m.statuses.Mirrors)...)
 	}
 	if a.managers.pins != nil {

@@ -37,6 +37,7 @@ func newAdmitter(m *Manager) *admitter {
 	a.checks = admission.Checks{
 		admission.ForNew(admission.Shutdown(m.closed.Load)),
 		admission.Affinity(m.node.cfg.Node.Name, m.node.cfg.Node.Labels),
+		admission.ForNew(admission.Taints(m.node.cfg.Node.Taints)),
 		admission.Sysctls(m.node.cfg.Security.Sysctls),
 		admission.Ports(holding),
 		admission.ForNew(admission.PriorityClass),

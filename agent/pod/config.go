@@ -126,12 +126,13 @@ type NodeConfig struct {
 	Name string
 	// Labels are what pods choose the node by; nil: none.
 	Labels      func() map[string]string
-	IPs         func() []string     // the node's addresses, the main one first
-	Memory      int64               // bytes, for oom_score_adj
-	Allocatable corev1.ResourceList // what pods may request, or resourceFieldRef says without a limit; nil: the node's
-	Groups      kube.Options        // the node's choices for the groups of containers
-	Dead        *collect.Policy     // which dead containers are kept for their logs; nil: as kubelet does by default
-	GroupFirst  bool                // a pod's group comes before its sandbox: systemd would make one without limits
+	Taints      func() []corev1.Taint // that pods have to tolerate; nil: none
+	IPs         func() []string       // the node's addresses, the main one first
+	Memory      int64                 // bytes, for oom_score_adj
+	Allocatable corev1.ResourceList   // what pods may request, or resourceFieldRef says without one; nil: all
+	Groups      kube.Options          // the node's choices for the groups of containers
+	Dead        *collect.Policy       // which dead containers are kept for their logs; nil: as kubelet does by default
+	GroupFirst  bool                  // a pod's group comes before its sandbox: systemd would make one without limits
 	Short       Short
 }
 
@@ -230,6 +231,9 @@ func (c *Config) complete() error {
 	}
 	if c.Node.Labels == nil {
 		c.Node.Labels = func() map[string]string { return nil }
+	}
+	if c.Node.Taints == nil {
+		c.Node.Taints = func() []corev1.Taint { return nil }
 	}
 	if c.Node.IPs == nil {
 		c.Node.IPs = func() []string { return nil }
