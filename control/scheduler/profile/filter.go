@@ -11,8 +11,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// RunPreFilter has plugins look at the pod before any node. It returns the nodes to look at, nil: all.
-func (p *Profile) RunPreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+// RunPreFilter has plugins look at the pod before any node. It returns the nodes to look at, nil: all, and which plugins
+// have left the others out.
+func (p *Profile) RunPreFilter(
+	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
+) (*fwk.PreFilterResult, []string, *fwk.Status) {
 	var result *fwk.PreFilterResult
 	var narrowing []string
 	skip := sets.New[string]()
@@ -24,18 +27,18 @@ func (p *Profile) RunPreFilter(ctx context.Context, state fwk.CycleState, pod *c
 			skip.Insert(plugin.Name())
 			continue
 		case status.IsRejected():
-			return nil, status.WithPlugin(plugin.Name())
+			return nil, narrowing, status.WithPlugin(plugin.Name())
 		case !status.IsSuccess():
-			return nil, failed("PreFilter", plugin, status)
+			return nil, narrowing, failed("PreFilter", plugin, status)
 		}
 		if !r.AllNodes() {
 			narrowing = append(narrowing, plugin.Name())
 		}
 		if result = result.Merge(r); !result.AllNodes() && result.NodeNames.Len() == 0 {
-			return nil, nowhere(narrowing).WithPlugin(plugin.Name())
+			return nil, narrowing, nowhere(narrowing).WithPlugin(plugin.Name())
 		}
 	}
-	return result, nil
+	return result, narrowing, nil
 }
 
 func nowhere(narrowing []string) *fwk.Status {

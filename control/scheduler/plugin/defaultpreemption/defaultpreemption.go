@@ -1,0 +1,250 @@
+// Package defaultpreemption is the plugin DefaultPreemption: room made for a pod by ending others of less priority, as
+// few and as unimportant ones as will do, and on the node where that costs least.
+package defaultpreemption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	policylisters "k8s.io/client-go/listers/policy/v1"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/plugin"
+	"github.com/berth-node/berth/control/scheduler/profile"
+)
+
+// Name is the plugin's.
+const Name = "DefaultPreemption"
+
+const (
+	defaultPercentage = 10
+	defaultAbsolute   = 100
+)
+
+// Plugin makes room.
+type Plugin struct {
+	handle  fwk.Handle
+	budgets policylisters.PodDisruptionBudgetLister
+	// percentage and absolute say how many nodes are tried before one is chosen.
+	percentage, absolute int
+	ending               ending
+}
+
+var (
+	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
+	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
+	_ fwk.EnqueueExtensions = (*Plugin)(nil)
+)
+
+// New makes the plugin.
+func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	args, err := plugin.Args[configv1.DefaultPreemptionArgs](o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugin{handle: h, percentage: defaultPercentage, absolute: defaultAbsolute}
+	p.ending.pods = map[types.UID]bool{}
+	if n := args.MinCandidateNodesPercentage; n != nil {
+		p.percentage = int(*n)
+	}
+	if n := args.MinCandidateNodesAbsolute; n != nil {
+		p.absolute = int(*n)
+	}
+	switch {
+	case p.percentage < 0 || p.percentage > 100:
+		return nil, fmt.Errorf("minCandidateNodesPercentage: %d is not within 0 and 100", p.percentage)
+	case p.absolute < 0:
+		return nil, fmt.Errorf("minCandidateNodesAbsolute: %d is negative", p.absolute)
+	case p.percentage == 0 && p.absolute == 0:
+		return nil, errors.New("minCandidateNodesPercentage, minCandidateNodesAbsolute: one has to be more than 0")
+	}
+	p.budgets = h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
+	return p, nil
+}
+
+// Name implements [fwk.Plugin].
+func (*Plugin) Name() string { return Name }
+
+// ending are the pods for which others are just being ended.
+type ending struct {
+	mu   sync.Mutex
+	pods map[types.UID]bool
+}
+
+func (e *ending) set(uid types.UID, on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if on {
+		e.pods[uid] = true
+	} else {
+		delete(e.pods, uid)
+	}
+}
+
+func (e *ending) has(uid types.UID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pods[uid]
+}
+
+// PreEnqueue implements [fwk.PreEnqueuePlugin]: a pod is not attempted while room is being made for it.
+func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
+	if p.ending.has(pod.UID) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for the preemption for this pod to be finished")
+	}
+	return nil
+}
+
+// EventsToRegister implements [fwk.EnqueueExtensions]. The end of the last victim comes after the room is made.
+func (*Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{plugin.OnAssigned(fwk.Delete, nil)}, nil
+}
+
+// PostFilter implements [fwk.PostFilterPlugin].
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	result, status := p.preempt(ctx, state, pod, statuses)
+	if message := status.Message(); message != "" && status.IsRejected() {
+		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
+	}
+	return result, status
+}
+
+func (p *Plugin) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	if why := p.ineligible(pod, statuses); why != "" {
+		return nil, fwk.NewStatus(fwk.Unschedulable, why)
+	}
+	lister := p.handle.SnapshotSharedLister().NodeInfos()
+	all, err := lister.List()
+	if err != nil {
+		return nil, fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
+	}
+	nodes, err := statuses.NodesForStatusCode(lister, fwk.Unschedulable)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	budgets, err := p.budgets.List(labels.Everything())
+	if err != nil {
+		return nil, fwk.AsStatus(fmt.Errorf("list disruption budgets: %w", err))
+	}
+	found, why, err := p.candidates(ctx, state, pod, nodes, budgets)
+	if err != nil && len(found) == 0 {
+		return nil, fwk.AsStatus(err)
+	}
+	if len(found) == 0 {
+		return nominate(""), fwk.NewStatus(fwk.Unschedulable, nobodyHelps(len(all), why))
+	}
+	if found, err = p.askExtenders(pod, found, lister); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	best := cheapest(found)
+	if best == nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "no candidate node for preemption")
+	}
+	p.end(ctx, pod, best)
+	return nominate(best.node), nil
+}
+
+func nominate(node string) *fwk.PostFilterResult {
+	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}
+}
+
+// nobodyHelps says for how many nodes ending pods is of no use, and why.
+func nobodyHelps(nodes int, why map[string]*fwk.Status) string {
+	r := profile.NewRejection(nodes)
+	r.Statuses.SetAbsent(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
+	for node, status := range why {
+		r.Statuses.Set(node, status)
+	}
+	return r.Message()
+}
+
+// ineligible says why nothing is ended for a pod; empty: something may be.
+func (p *Plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) string {
+	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
+		return "not eligible due to preemptionPolicy=Never."
+	}
+	nominated := pod.Status.NominatedNodeName
+	if nominated == "" || statuses.Get(nominated).Code() == fwk.UnschedulableAndUnresolvable {
+		return ""
+	}
+	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nominated)
+	if err != nil {
+		return ""
+	}
+	// What was ended for it already is still ending.
+	for _, other := range node.GetPods() {
+		if victim := other.GetPod(); priority(victim) < priority(pod) && endedByScheduler(victim) {
+			return "not eligible due to a terminating pod on the nominated node."
+		}
+	}
+	return ""
+}
+
+func endedByScheduler(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			return c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		}
+	}
+	return false
+}
+
+func priority(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority != nil {
+		return *pod.Spec.Priority
+	}
+	return 0
+}
+
+// candidates tries nodes, from any one on, until enough are found. It also says why others are none.
+func (p *Plugin) candidates(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*candidate, map[string]*fwk.Status, error) {
+	if len(nodes) == 0 {
+		return nil, nil, nil
+	}
+	enough := min(len(nodes), max(len(nodes)*p.percentage/100, p.absolute))
+	from := rand.IntN(len(nodes)) //nolint:gosec // it is to be even, not secret
+	var mu sync.Mutex
+	var found []*candidate
+	var errs []error
+	kept := 0 // that break no budget
+	why := map[string]*fwk.Status{}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.handle.Parallelizer().Until(within, len(nodes), func(i int) {
+		node := nodes[(from+i)%len(nodes)]
+		c, status := p.victims(within, state.Clone(), pod, node.Snapshot(), budgets)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case within.Err() != nil:
+		case status.IsError():
+			errs = append(errs, status.AsError())
+		case !status.IsSuccess():
+			why[node.Node().Name] = status
+		default:
+			found = append(found, c)
+			if c.violations == 0 {
+				kept++
+			}
+			if len(found) >= enough && kept > 0 {
+				cancel()
+			}
+		}
+	}, Name)
+	if err := ctx.Err(); err != nil {
+		errs = append(errs, err)
+	}
+	return found, why, errors.Join(errs...)
+}

@@ -1,0 +1,152 @@
+package defaultpreemption
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// endTimeout bounds the end of all victims of one pod.
+const endTimeout = time.Minute
+
+// end has the victims of a pod end beside the scheduler's loop. The pod comes back to the queue by the event that the
+// last of them is gone; where one cannot be ended it comes back at once, to try again.
+func (p *Plugin) end(ctx context.Context, pod *corev1.Pod, c *candidate) {
+	p.ending.set(pod.UID, true)
+	log := klog.FromContext(ctx)
+	// Others that the room was kept for are of less priority: they have to look for another node.
+	lesser := p.lesserNominated(pod, c.node)
+	for _, other := range lesser {
+		p.handle.DeleteNominatedPodIfExists(other)
+	}
+	ctx = context.WithoutCancel(ctx) // the attempt is over before
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, endTimeout)
+		defer cancel()
+		defer p.ending.set(pod.UID, false)
+		for _, other := range lesser {
+			if err := p.clear(ctx, other); err != nil {
+				log.Error(err, "pod is still nominated", "pod", klog.KObj(other))
+			}
+		}
+		for i, victim := range c.victims {
+			if i == len(c.victims)-1 {
+				// The event of its end is what wakes the pod, which must not be kept away any more by then.
+				p.ending.set(pod.UID, false)
+			}
+			if err := p.endOne(ctx, pod, victim, c.node); err != nil {
+				log.Error(err, "room is not made for a pod", "pod", klog.KObj(pod), "node", c.node)
+				p.ending.set(pod.UID, false)
+				p.handle.Activate(log, map[string]*corev1.Pod{klog.KObj(pod).String(): pod})
+				return
+			}
+		}
+	}()
+}
+
+func (p *Plugin) lesserNominated(pod *corev1.Pod, node string) []*corev1.Pod {
+	var lesser []*corev1.Pod
+	for _, other := range p.handle.NominatedPodsForNode(node) {
+		if o := other.GetPod(); priority(o) < priority(pod) {
+			lesser = append(lesser, o)
+		}
+	}
+	return lesser
+}
+
+// clear has the API say no more that a pod is to come to a node.
+func (p *Plugin) clear(ctx context.Context, pod *corev1.Pod) error {
+	return p.patch(ctx, pod, map[string]any{"nominatedNodeName": nil})
+}
+
+// patch changes a pod's status, if it is still the same pod.
+func (p *Plugin) patch(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	_, err = p.handle.ClientSet().CoreV1().Pods(pod.Namespace).
+		Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("change status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// endOne ends a victim: one that is not bound yet is stopped on its way, others are deleted, and say by whom.
+func (p *Plugin) endOne(ctx context.Context, pod, victim *corev1.Pod, node string) error {
+	if w := p.handle.GetWaitingPod(victim.UID); w != nil && w.Preempt(Name, "preempted") {
+		return nil
+	}
+	if b := p.handle.GetPodInPreBind(victim.UID); b != nil && b.CancelPod("preempted by pod "+string(pod.UID)) {
+		return nil
+	}
+	if victim.DeletionTimestamp == nil {
+		condition := corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
+			ObservedGeneration: victim.Generation, LastTransitionTime: metav1.Now(),
+			Message: pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod",
+		}
+		if err := p.patch(ctx, victim, map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
+			return err
+		}
+		err := p.handle.ClientSet().CoreV1().Pods(victim.Namespace).
+			Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete pod %s/%s: %w", victim.Namespace, victim.Name, err)
+		}
+	}
+	if r := p.handle.EventRecorder(); r != nil {
+		r.Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %v on node %v", pod.UID, node)
+	}
+	return nil
+}
+
+// askExtenders has extenders that know of it take candidates away, or choose other victims.
+func (p *Plugin) askExtenders(pod *corev1.Pod, found []*candidate, nodes fwk.NodeInfoLister) ([]*candidate, error) {
+	var asked []fwk.Extender
+	for _, e := range p.handle.Extenders() {
+		if e.SupportsPreemption() && e.IsInterested(pod) {
+			asked = append(asked, e)
+		}
+	}
+	if len(asked) == 0 {
+		return found, nil
+	}
+	all := map[string]*extenderv1.Victims{}
+	for _, c := range found {
+		all[c.node] = &extenderv1.Victims{Pods: c.victims, NumPDBViolations: int64(c.violations)}
+	}
+	for _, e := range asked {
+		left, err := e.ProcessPreemption(pod, all, nodes)
+		if err != nil && e.IsIgnorable() {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask extender %q about preemption: %w", e.Name(), err)
+		}
+		for node, victims := range left {
+			if victims == nil || len(victims.Pods) == 0 {
+				if !e.IsIgnorable() {
+					return nil, fmt.Errorf("ask extender %q about preemption: it wants node %q without victims", e.Name(), node)
+				}
+				delete(left, node)
+			}
+		}
+		all = left
+	}
+	result := make([]*candidate, 0, len(all))
+	for node, v := range all {
+		result = append(result, &candidate{node: node, victims: v.Pods, violations: int(v.NumPDBViolations)})
+	}
+	return result, nil
+}

@@ -1,0 +1,142 @@
+// Package scheduler gives each pod that has none a node: it takes one pod after another from the queue, has the plugins
+// of its profile choose, and binds it while it goes on with the next.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/config"
+	"github.com/berth-node/berth/control/scheduler/extender"
+	"github.com/berth-node/berth/control/scheduler/profile"
+	"github.com/berth-node/berth/control/scheduler/queue"
+)
+
+// Options are what a scheduler is made of.
+type Options struct {
+	Config *config.Config
+	// Registry has all plugins that profiles may name.
+	Registry map[string]profile.Factory
+	Client   kubernetes.Interface
+	REST     *rest.Config
+	// Informers watch what plugins look at. Who calls Run starts them when the scheduler is made.
+	Informers informers.SharedInformerFactory
+	Recorder  events.EventRecorderLogger
+	// DRA and CSI know devices and drivers of volumes.
+	DRA fwk.SharedDRAManager
+	CSI fwk.CSIManager
+	Log *slog.Logger
+}
+
+// Scheduler is all profiles with the queue and the cache that they share.
+type Scheduler struct {
+	log      *slog.Logger
+	profiles map[string]*served
+	cache    *cluster.Cache
+	snapshot *cluster.Snapshot
+	queue    *queue.Queue
+	shared   *profile.Shared
+	pods     corelisters.PodLister
+	watches  watches
+	writer   *writer
+	search   search
+	binding  sync.WaitGroup
+}
+
+// served is a profile with how many of the nodes are enough for it.
+type served struct {
+	*profile.Profile
+
+	percentage int
+}
+
+// New makes a scheduler.
+func New(ctx context.Context, o Options) (*Scheduler, error) {
+	s := &Scheduler{
+		log: o.Log, profiles: map[string]*served{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
+		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
+	}
+	s.shared = &profile.Shared{
+		Client: o.Client, Config: o.REST, Informers: o.Informers, Recorder: o.Recorder, Snapshot: s.snapshot,
+		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI,
+	}
+	for _, c := range o.Config.Extenders {
+		e, err := extender.New(c)
+		if err != nil {
+			return nil, err
+		}
+		s.shared.Extenders = append(s.shared.Extenders, e)
+	}
+	q := queue.Options{
+		PreEnqueue: map[string][]fwk.PreEnqueuePlugin{}, Hints: map[string][]queue.Hint{}, Nominator: s.shared.Nominator,
+		FirstBackoff: o.Config.FirstBackoff, LastBackoff: o.Config.LastBackoff, Log: o.Log,
+	}
+	sorter := ""
+	for _, c := range o.Config.Profiles {
+		p, err := profile.New(ctx, profile.Options{
+			Name: c.Name, Plugins: c.Plugins, Args: c.Args, Registry: o.Registry, Shared: s.shared, Log: o.Log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if sorter != "" && sorter != p.Sorter() {
+			return nil, fmt.Errorf("make profile %q: plugins.queueSort: it is %s, and %s with another profile; there is one queue", c.Name, p.Sorter(), sorter)
+		}
+		sorter, q.Less = p.Sorter(), p.Less()
+		q.PreEnqueue[c.Name] = p.PreEnqueue()
+		if q.Hints[c.Name], err = p.Hints(ctx); err != nil {
+			return nil, err
+		}
+		if len(s.shared.Extenders) > 0 {
+			// Nobody knows which event changes an extender's mind.
+			q.Hints[c.Name] = append(q.Hints[c.Name], queue.Hint{Plugin: extenderPlugin, Event: queue.Wildcard("")})
+		}
+		s.profiles[c.Name] = &served{p, c.PercentageOfNodes}
+	}
+	s.queue = queue.New(q)
+	s.shared.Queue = s.queue
+	return s, s.watch(o.Informers, q.Hints)
+}
+
+// Run schedules pods until ctx ends, and returns when nothing that it has started is left.
+func (s *Scheduler) Run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.Background())
+	defer s.watches.stop()
+	// Plugins ask informers that nobody hears of changes by, too.
+	s.shared.Informers.WaitForCacheSync(ctx.Done())
+	if !s.watches.start(ctx, s) {
+		return
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { s.queue.Run(ctx) })
+	group.Go(func() { s.writer.run(ctx) })
+	defer s.binding.Wait()
+	for {
+		p := s.queue.Pop()
+		if p == nil {
+			return
+		}
+		s.attempt(ctx, p)
+	}
+}
+
+// Serves says whether pods of a scheduler's name are this one's.
+func (s *Scheduler) Serves(name string) bool { return s.profiles[name] != nil }
+
+// mine says whether this scheduler is to find a node for a pod.
+func (s *Scheduler) mine(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && s.Serves(pod.Spec.SchedulerName) && !cluster.Ended(pod)
+}

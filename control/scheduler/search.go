@@ -1,0 +1,259 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/profile"
+)
+
+const (
+	// enoughNodes are looked for in any case, and below it all are looked at.
+	enoughNodes = 100
+	// Of large clusters a part of the nodes is enough: the larger, the smaller, between these percentages.
+	mostPercent, leastPercent = 50, 5
+	perPercent                = 125 // so many nodes more make it one percent less
+)
+
+// search is where the look at nodes goes on: each pod begins where the one before has stopped, so that all nodes have
+// their turn.
+type search struct {
+	next    int
+	results []*fwk.Status // room for what each node was rejected for
+}
+
+// errNoNodes is returned while there is no node at all.
+var errNoNodes = errors.New("no nodes available to schedule pods")
+
+// enough is of how many nodes that suit one is chosen.
+func enough(nodes, percentage int) int {
+	if nodes < enoughNodes {
+		return nodes
+	}
+	if percentage == 0 {
+		percentage = max(leastPercent, mostPercent-nodes/perPercent)
+	}
+	return max(enoughNodes, nodes*percentage/100)
+}
+
+// choose finds the best node for a pod. Without one there is a rejection, or an error.
+func (s *Scheduler) choose(ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
+	s.cache.Update(s.snapshot)
+	rejection := profile.NewRejection(s.snapshot.Len())
+	if s.snapshot.Len() == 0 {
+		return "", rejection, nil
+	}
+	suitable, err := s.suitable(ctx, p, state, pod, rejection)
+	if err != nil {
+		return "", nil, err
+	}
+	switch len(suitable) {
+	case 0:
+		return "", rejection, nil
+	case 1:
+		return suitable[0].Node().Name, nil, nil
+	}
+	if status := p.RunPreScorePlugins(ctx, state, pod, suitable); !status.IsSuccess() {
+		return "", nil, status.AsError()
+	}
+	totals := make([]int64, len(suitable))
+	if status := p.Totals(ctx, state, pod, suitable, totals); !status.IsSuccess() {
+		return "", nil, status.AsError()
+	}
+	s.askPrioritizers(pod, suitable, totals)
+	return suitable[best(totals)].Node().Name, nil, nil
+}
+
+// best is one of the nodes with the highest total, any of them.
+func best(totals []int64) int {
+	chosen, same := 0, 1
+	for i := 1; i < len(totals); i++ {
+		switch {
+		case totals[i] > totals[chosen]:
+			chosen, same = i, 1
+		case totals[i] == totals[chosen]:
+			if same++; rand.IntN(same) == 0 { //nolint:gosec // it is to be even, not secret
+				chosen = i
+			}
+		}
+	}
+	return chosen
+}
+
+// suitable are nodes that no plugin rejects, as many as are enough.
+func (s *Scheduler) suitable(ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection) ([]fwk.NodeInfo, error) {
+	nodes, err := s.snapshot.NodeInfos().List()
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	only, narrowing, status := p.RunPreFilter(ctx, state, pod, nodes)
+	if status.IsError() {
+		return nil, status.AsError()
+	}
+	if !status.IsSuccess() {
+		rejection.Statuses.SetAbsent(status)
+		rejection.Before = status.Message()
+		rejection.Blame(status)
+		return nil, nil
+	}
+	// A node that others were ended for is taken without a look at the rest.
+	if nominated := pod.Status.NominatedNodeName; nominated != "" {
+		if info, err := s.snapshot.NodeInfos().Get(nominated); err == nil {
+			found, err := s.filter(ctx, p, state, pod, []fwk.NodeInfo{info}, 1, nil)
+			if err == nil && len(found) > 0 {
+				if found, err = s.askFilters(pod, found, profile.NewRejection(1)); err == nil && len(found) > 0 {
+					return found, nil
+				}
+			}
+		}
+	}
+	wanted := enough(len(nodes), p.percentage)
+	if !p.Scores() && len(s.shared.Extenders) == 0 {
+		wanted = 1
+	}
+	if !only.AllNodes() {
+		nodes = s.only(only.NodeNames)
+		rejection.Unschedulable.Insert(narrowing...)
+		rejection.Statuses.SetAbsent(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", narrowing)))
+	}
+	found, err := s.filter(ctx, p, state, pod, nodes, wanted, rejection)
+	if err != nil {
+		return nil, err
+	}
+	return s.askFilters(pod, found, rejection)
+}
+
+func (s *Scheduler) only(names sets.Set[string]) []fwk.NodeInfo {
+	nodes := make([]fwk.NodeInfo, 0, names.Len())
+	for name := range names {
+		if info, err := s.snapshot.NodeInfos().Get(name); err == nil {
+			nodes = append(nodes, info)
+		}
+	}
+	return nodes
+}
+
+// filter looks at nodes until as many as wanted suit.
+func (s *Scheduler) filter(
+	ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, wanted int, rejection *profile.Rejection,
+) ([]fwk.NodeInfo, error) {
+	if len(s.search.results) < len(nodes) {
+		s.search.results = make([]*fwk.Status, len(nodes))
+	}
+	results := s.search.results[:len(nodes)]
+	clear(results)
+	found := make([]fwk.NodeInfo, min(wanted, len(nodes)))
+	from := s.search.next % max(1, len(nodes))
+	var count, looked atomic.Int64
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.Handle().Parallelizer().Until(within, len(nodes), func(i int) {
+		at := from + i
+		if at >= len(nodes) {
+			at -= len(nodes)
+		}
+		looked.Add(1)
+		status := p.FilterNominated(within, state, pod, nodes[at])
+		if !status.IsSuccess() {
+			results[at] = status
+			if status.IsError() {
+				cancel()
+			}
+			return
+		}
+		switch n := int(count.Add(1)); {
+		case n <= len(found):
+			found[n-1] = nodes[at]
+			if n == len(found) {
+				cancel()
+			}
+		default:
+			looked.Add(-1) // it suits, and is the next one's
+			cancel()
+		}
+	}, "Filter")
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("look at nodes: %w", err)
+	}
+	found = found[:min(int(count.Load()), len(found))]
+	if rejection == nil {
+		return found, nil
+	}
+	s.search.next = (from + int(looked.Load())) % max(1, len(nodes))
+	for at, status := range results {
+		if status.IsError() {
+			return nil, status.AsError()
+		}
+		// Who has found nodes asks nobody why others do not suit.
+		if status != nil && (len(found) == 0 || len(s.shared.Extenders) > 0) {
+			rejection.Statuses.Set(nodes[at].Node().Name, status)
+			rejection.Blame(status)
+		}
+	}
+	return found, nil
+}
+
+// askFilters has extenders take nodes away.
+func (s *Scheduler) askFilters(pod *corev1.Pod, nodes []fwk.NodeInfo, rejection *profile.Rejection) ([]fwk.NodeInfo, error) {
+	for _, e := range s.shared.Extenders {
+		if len(nodes) == 0 {
+			break
+		}
+		if !e.IsFilter() || !e.IsInterested(pod) {
+			continue
+		}
+		left, failed, unresolvable, err := e.Filter(pod, nodes)
+		if err != nil {
+			if e.IsIgnorable() {
+				s.log.Warn("extender is passed over", "extender", e.Name(), "error", err)
+				continue
+			}
+			return nil, err
+		}
+		note := func(all extenderv1.FailedNodesMap, code fwk.Code) {
+			for node, why := range all {
+				rejection.Statuses.Set(node, fwk.NewStatus(code, why))
+			}
+		}
+		note(failed, fwk.Unschedulable)
+		note(unresolvable, fwk.UnschedulableAndUnresolvable)
+		if len(left) < len(nodes) {
+			// No event is known that would change an extender's mind.
+			rejection.Unschedulable.Insert(extenderPlugin)
+		}
+		nodes = left
+	}
+	return nodes, nil
+}
+
+// extenderPlugin stands for extenders among the plugins that have rejected a pod.
+const extenderPlugin = "Extender"
+
+// askPrioritizers has extenders add to totals. One that does not answer has no say.
+func (s *Scheduler) askPrioritizers(pod *corev1.Pod, nodes []fwk.NodeInfo, totals []int64) {
+	for _, e := range s.shared.Extenders {
+		if !e.IsPrioritizer() || !e.IsInterested(pod) {
+			continue
+		}
+		scores, weight, err := e.Prioritize(pod, nodes)
+		if err != nil {
+			s.log.Warn("extender does not compare nodes", "extender", e.Name(), "error", err)
+			continue
+		}
+		said := make(map[string]int64, len(*scores))
+		for _, score := range *scores {
+			said[score.Host] = score.Score
+		}
+		for i, n := range nodes {
+			totals[i] += said[n.Node().Name] * weight * (fwk.MaxScore / extenderv1.MaxExtenderPriority)
+		}
+	}
+}
