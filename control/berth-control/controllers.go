@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-node/berth/control/apiserver"
@@ -58,16 +59,27 @@ func serviceHosts(f *serveFlags, o apiserver.Options) []string {
 	return slices.DeleteFunc(hosts(f, o.Advertise, o.ServiceRanges), func(h string) bool { return slices.Contains(own, h) })
 }
 
-// runControllers has controllers run from when the server answers until ctx ends and they have stopped, or take too
-// long.
-func runControllers(ctx context.Context, m *manager.Manager, server *apiserver.Server, log *slog.Logger) error {
+// runner is controllers, or a scheduler.
+type runner interface {
+	Run(ctx context.Context) error
+}
+
+// runControllers has controllers and the scheduler run from when the server answers until ctx ends and they have
+// stopped, or take too long.
+func runControllers(ctx context.Context, all []runner, server *apiserver.Server, log *slog.Logger) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-server.Began():
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
+	go func() {
+		var group errgroup.Group
+		for _, r := range all {
+			group.Go(func() error { return r.Run(ctx) })
+		}
+		ended <- group.Wait()
+	}()
 	select {
 	case err := <-ended:
 		return err

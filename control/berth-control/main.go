@@ -56,7 +56,7 @@ func newCommand() *cobra.Command {
 	}
 	d := &data{}
 	c.PersistentFlags().StringVar(&d.dir, "data-dir", systemd.ControlData, "directory of certificates, keys and etcd's data")
-	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d), newUnit(d), newManifest(d))
+	c.AddCommand(newServe(d), newJoin(d), newKubeconfig(d), newToken(d), newCerts(d), newEtcd(d), newUnit(d), newManifest(d), newWhy(d))
 	c.AddCommand(tools()...)
 	c.CompletionOptions.HiddenDefaultCmd = true
 	return c

@@ -46,6 +46,7 @@ type serveFlags struct {
 	member                               member
 	watch                                watchFlags
 	controllers                          []string
+	scheduler                            schedulerFlags
 }
 
 func newServe(d *data) *cobra.Command { return newServeOf(d, &serveFlags{}) }
@@ -74,6 +75,9 @@ the command for them). Of three members any one may be lost. The address is kept
 			if err := manager.Check(f.controllers); err != nil {
 				return err
 			}
+			if err := f.scheduler.check(); err != nil {
+				return err
+			}
 			return serve(c.Context(), *d, f)
 		},
 	}
@@ -96,6 +100,7 @@ the command for them). Of three members any one may be lost. The address is kept
 	f.member.bind(p, "address of this machine by which other members of the control plane reach it; as before, if empty")
 	f.watch.add(p)
 	addControllers(p, &f.controllers)
+	f.scheduler.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -197,6 +202,10 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	if err != nil {
 		return err
 	}
+	planner, err := newScheduler(ctx, server, o, f)
+	if err != nil {
+		return err
+	}
 	group.Go(func() error { o.PKI.Run(ctx); return nil })
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
@@ -213,7 +222,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	serving, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServer()
-		return runControllers(ctx, controllers, server, o.Log)
+		return runControllers(ctx, []runner{controllers, planner}, server, o.Log)
 	})
 	group.Go(func() error {
 		if err := server.Run(serving); err != nil {

@@ -87,7 +87,7 @@ func (s *Scheduler) bind(ctx context.Context, t *try) {
 		return
 	}
 	s.queue.Finish(uid)
-	s.shared.Recorder.Eventf(t.pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", t.pod.Namespace, t.pod.Name, t.node)
+	t.profile.Handle().EventRecorder().Eventf(t.pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", t.pod.Namespace, t.pod.Name, t.node)
 	p.RunPostBind(ctx, t.state, t.pod, t.node)
 }
 
@@ -207,7 +207,7 @@ func (s *Scheduler) giveBack(
 	}
 	t.queued.Reject(unschedulable, pending)
 	s.queue.GiveBack(ctx, t.queued, info)
-	s.shared.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message))
+	t.profile.Handle().EventRecorder().Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message))
 	s.writer.say(pod, reason, message, nominating)
 }
 

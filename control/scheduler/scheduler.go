@@ -33,7 +33,8 @@ type Options struct {
 	REST     *rest.Config
 	// Informers watch what plugins look at. Who calls Run starts them when the scheduler is made.
 	Informers informers.SharedInformerFactory
-	Recorder  events.EventRecorderLogger
+	// Recorder tells of events in the name of a profile.
+	Recorder func(name string) events.EventRecorderLogger
 	// DRA and CSI know devices and drivers of volumes.
 	DRA fwk.SharedDRAManager
 	CSI fwk.CSIManager
@@ -69,7 +70,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
 	}
 	s.shared = &profile.Shared{
-		Client: o.Client, Config: o.REST, Informers: o.Informers, Recorder: o.Recorder, Snapshot: s.snapshot,
+		Client: o.Client, Config: o.REST, Informers: o.Informers, Snapshot: s.snapshot,
 		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI,
 	}
 	for _, c := range o.Config.Extenders {
@@ -86,7 +87,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	sorter := ""
 	for _, c := range o.Config.Profiles {
 		p, err := profile.New(ctx, profile.Options{
-			Name: c.Name, Plugins: c.Plugins, Args: c.Args, Registry: o.Registry, Shared: s.shared, Log: o.Log,
+			Name: c.Name, Plugins: c.Plugins, Args: c.Args, Registry: o.Registry, Shared: s.shared, Recorder: o.Recorder(c.Name), Log: o.Log,
 		})
 		if err != nil {
 			return nil, err

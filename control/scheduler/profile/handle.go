@@ -21,7 +21,6 @@ type Shared struct {
 	Client      kubernetes.Interface
 	Config      *rest.Config
 	Informers   informers.SharedInformerFactory
-	Recorder    events.EventRecorderLogger
 	Snapshot    *cluster.Snapshot
 	Nominator   *queue.Nominator
 	Waiting     *Waiting
@@ -115,7 +114,7 @@ func (h *Handle) ClientSet() kubernetes.Interface { return h.shared.Client }
 func (h *Handle) KubeConfig() *rest.Config { return h.shared.Config }
 
 // EventRecorder implements [fwk.Handle].
-func (h *Handle) EventRecorder() events.EventRecorderLogger { return h.shared.Recorder }
+func (h *Handle) EventRecorder() events.EventRecorderLogger { return h.profile.tells }
 
 // SharedInformerFactory implements [fwk.Handle].
 func (h *Handle) SharedInformerFactory() informers.SharedInformerFactory { return h.shared.Informers }

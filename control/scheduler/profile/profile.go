@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -26,6 +27,8 @@ type Options struct {
 	// Registry has the plugins that there are.
 	Registry map[string]Factory
 	Shared   *Shared
+	// Recorder tells of events in the profile's name.
+	Recorder events.EventRecorderLogger
 	Log      *slog.Logger
 }
 
@@ -37,6 +40,7 @@ type Profile struct {
 	plugins []fwk.Plugin
 	handle  *Handle
 	shared  *Shared
+	tells   events.EventRecorderLogger
 	log     *slog.Logger
 }
 
@@ -44,7 +48,7 @@ var _ fwk.PluginsRunner = (*Profile)(nil)
 
 // New makes the plugins of a profile.
 func New(ctx context.Context, o Options) (*Profile, error) {
-	p := &Profile{name: o.Name, shared: o.Shared, log: o.Log}
+	p := &Profile{name: o.Name, shared: o.Shared, tells: o.Recorder, log: o.Log}
 	p.handle = newHandle(p, o.Shared)
 	made := map[string]fwk.Plugin{}
 	for _, name := range referred(o.Plugins) {

@@ -57,7 +57,7 @@ func (p *plane) stop() {
 func startOurs(ctx context.Context, c config, dir string) (*plane, error) {
 	p, port := &plane{}, freePort()
 	began := time.Now()
-	if err := p.begin(dir, c.control, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port); err != nil {
+	if err := p.begin(dir, c.control, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--scheduler=false"); err != nil {
 		return nil, err
 	}
 	return p, p.await(ctx, began, filepath.Join(dir, "admin.kubeconfig"))
