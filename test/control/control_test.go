@@ -91,8 +91,8 @@ func startAt(t *testing.T, dir, port string, flags ...string) *plane {
 	return startOn(t, dir, "127.0.0.1", port, flags...)
 }
 
-// startAlone is startAt without controllers and scheduler: nodes that are a test's own have no leases, and what is on a node that is
-// silent is not ready, and goes.
+// startAlone is startAt without controllers and scheduler: nodes that are a test's own have no leases, and what is on a
+// node that is silent is not ready, and goes.
 func startAlone(t *testing.T, dir, port string) *plane {
 	t.Helper()
 	return startAt(t, dir, port, "--controllers=", "--scheduler=false")

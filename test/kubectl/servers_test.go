@@ -22,7 +22,7 @@ const namespace = "walk"
 func ours(t *testing.T) string {
 	t.Helper()
 	dir, program, port := t.TempDir(), os.Getenv("BERTH_CONTROL"), freePort(t)
-	begin(t, program, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--service-cidr=10.96.0.0/16", "--controllers=", "--scheduler=false")
+	begin(t, program, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--service-cidr=10.96.0.0/16", "--scheduler=false")
 	config := filepath.Join(dir, "admin.kubeconfig")
 	await(t, "berth-control", func() error {
 		data, err := exec.Command(program, "kubeconfig", "--data-dir="+dir, "--server=https://127.0.0.1:"+port).Output()
