@@ -48,45 +48,62 @@ func (p *interPod) PreFilter(
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("list nodes with anti-affinity: %w", err))
 	}
-	p.inChunks(ctx, hostiles, func(nodes []fwk.NodeInfo) tallies { return n.countHostile(pod, nodes) }, n.hostile.merge)
+	minding := func(nodes []fwk.NodeInfo) tallies { return n.countHostile(pod, nodes) }
+	if err := p.inChunks(ctx, hostiles, minding, n.hostile.merge); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
 	demands := len(t.near) > 0 || len(t.away) > 0
 	if !demands && len(n.hostile) == 0 {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	if len(t.near) > 0 {
-		p.inChunks(ctx, all, n.countWanted, n.wanted.merge)
+	if err := p.countOwn(ctx, n, all); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	state.Write(filterKey, n)
+	return nil, nil
+}
+
+// countOwn counts the pods that the pod's own terms mean.
+func (p *interPod) countOwn(ctx context.Context, n *near, all []fwk.NodeInfo) error {
+	if len(n.terms.near) > 0 {
+		if err := p.inChunks(ctx, all, n.countWanted, n.wanted.merge); err != nil {
+			return err
+		}
 		for i := range n.wanted {
 			for _, c := range n.wanted[i].first {
 				n.total += c
 			}
 		}
 	}
-	if len(t.away) > 0 {
-		p.inChunks(ctx, all, n.countUnwanted, n.unwanted.merge)
+	if len(n.terms.away) == 0 {
+		return nil
 	}
-	state.Write(filterKey, n)
-	return nil, nil
+	return p.inChunks(ctx, all, n.countUnwanted, n.unwanted.merge)
 }
 
 // nodesAChunk is enough work to be worth another goroutine and a map of its own.
-const nodesAChunk = 512
+const nodesAChunk = 256
 
 // inChunks counts nodes in parallel and merges what comes out.
 func (p *interPod) inChunks(
 	ctx context.Context, nodes []fwk.NodeInfo, count func([]fwk.NodeInfo) tallies, merge func(tallies),
-) {
+) error {
 	chunks := (len(nodes) + nodesAChunk - 1) / nodesAChunk
 	if chunks <= 1 {
 		merge(count(nodes))
-		return
+		return nil
 	}
 	counted := make([]tallies, chunks)
 	p.handle.Parallelizer().Until(ctx, chunks, func(i int) {
 		counted[i] = count(nodes[i*nodesAChunk : min((i+1)*nodesAChunk, len(nodes))])
 	}, Name)
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("count pods: %w", err) // some chunks were not
+	}
 	for i := range counted {
 		merge(counted[i])
 	}
+	return nil
 }
 
 func (n *near) countHostile(pod *corev1.Pod, nodes []fwk.NodeInfo) tallies {

@@ -57,7 +57,10 @@ func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *core
 		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
 	sum := &weights{}
-	p.inChunks(ctx, all, func(some []fwk.NodeInfo) tallies { return w.weigh(some, of) }, sum.merge)
+	weigh := func(some []fwk.NodeInfo) tallies { return w.weigh(some, of) }
+	if err := p.inChunks(ctx, all, weigh, sum.merge); err != nil {
+		return fwk.AsStatus(err)
+	}
 	if len(sum.tallies) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}

@@ -2,6 +2,7 @@ package podtopologyspread
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -40,7 +41,7 @@ func (s *spread) PreFilter(
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	c := &counted{constraints, make([]domains, len(constraints)), inclusionOf(pod)}
-	total := s.inChunks(ctx, nodes, len(constraints), func(node fwk.NodeInfo, counts []map[string]int64) {
+	total, err := s.inChunks(ctx, nodes, len(constraints), func(node fwk.NodeInfo, counts []map[string]int64) {
 		n := node.Node()
 		if !inAll(n.Labels, constraints) {
 			return
@@ -51,6 +52,9 @@ func (s *spread) PreFilter(
 			}
 		}
 	})
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
 	for i := range total {
 		c.domains[i] = newDomains(total[i])
 	}
@@ -59,12 +63,12 @@ func (s *spread) PreFilter(
 }
 
 // nodesAChunk is enough work to be worth another goroutine and maps of its own.
-const nodesAChunk = 512
+const nodesAChunk = 256
 
 // inChunks counts nodes in parallel, and adds up the counts of each constraint.
 func (s *spread) inChunks(
 	ctx context.Context, nodes []fwk.NodeInfo, constraints int, count func(fwk.NodeInfo, []map[string]int64),
-) []map[string]int64 {
+) ([]map[string]int64, error) {
 	chunks := max((len(nodes)+nodesAChunk-1)/nodesAChunk, 1)
 	counts := make([][]map[string]int64, chunks)
 	one := func(chunk int) {
@@ -78,9 +82,12 @@ func (s *spread) inChunks(
 	}
 	if chunks == 1 {
 		one(0)
-		return counts[0]
+		return counts[0], nil
 	}
 	s.handle.Parallelizer().Until(ctx, chunks, one, Name)
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("count pods: %w", err) // some chunks were not
+	}
 	total := counts[0]
 	for _, more := range counts[1:] {
 		for i := range more {
@@ -89,7 +96,7 @@ func (s *spread) inChunks(
 			}
 		}
 	}
-	return total
+	return total, nil
 }
 
 // PreFilterExtensions follow pods that preemption takes away, and nominated ones that it adds.

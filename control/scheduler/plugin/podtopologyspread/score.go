@@ -56,7 +56,9 @@ func (s *spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 		if err != nil {
 			return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 		}
-		p.counts = s.inChunks(ctx, all, len(constraints), p.counter(pod))
+		if p.counts, err = s.inChunks(ctx, all, len(constraints), p.counter(pod)); err != nil {
+			return fwk.AsStatus(err)
+		}
 	}
 	state.Write(scoreKey, p)
 	return nil
