@@ -143,7 +143,7 @@ func (v *view) fill() {
 }
 
 // shrink ends pods that are not wanted any more, from the highest ordinal down. Ordered, an unhealthy one holds up the
-// others unless it is the first one of all that is: waiting for it would be for ever.
+// others unless it is the first one of all that is, or has ended: waiting for it would be for ever.
 func (v *view) shrink() {
 	first := v.firstUnhealthy()
 	// Claims that go with their pods are told so before.
@@ -158,7 +158,7 @@ func (v *view) shrink() {
 		}
 		switch {
 		case p.Terminating:
-		case !v.set.Parallel && !p.healthy() && p.Ordinal != first:
+		case !v.set.Parallel && !p.healthy() && !p.Finished && p.Ordinal != first:
 		default:
 			v.step(Delete, p.Ordinal, "")
 		}
