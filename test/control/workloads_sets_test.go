@@ -41,7 +41,7 @@ func TestStatefulSet(t *testing.T) {
 	if _, err := p.client.AppsV1().StatefulSets("default").Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: of(int32(3)), Selector: labelled("s"), ServiceName: "svc", Template: template("s", "one"),
+			Replicas: new(int32(3)), Selector: labelled("s"), ServiceName: "svc", Template: template("s", "one"),
 			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 				WhenDeleted: appsv1.DeletePersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 			},
@@ -141,8 +141,8 @@ func TestStatefulSetParallel(t *testing.T) {
 	if _, err := p.client.AppsV1().StatefulSets("default").Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: of(int32(6)), Selector: labelled("s"), Template: template("s", "one"), PodManagementPolicy: appsv1.ParallelPodManagement,
-			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{MaxUnavailable: of(intstr.FromInt32(2))}},
+			Replicas: new(int32(6)), Selector: labelled("s"), Template: template("s", "one"), PodManagementPolicy: appsv1.ParallelPodManagement,
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{MaxUnavailable: new(intstr.FromInt32(2))}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

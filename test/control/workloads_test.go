@@ -1,13 +1,9 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,8 +28,6 @@ func template(app, image string) corev1.PodTemplateSpec {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}},
 	}
 }
-
-func of[T any](v T) *T { return &v }
 
 // podsOf are the pods of an app that are not about to go.
 func (p *plane) podsOf(t *testing.T, app string) []corev1.Pod {
@@ -93,7 +87,7 @@ func TestReplicaSet(t *testing.T) {
 	}
 	made, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "rs"},
-		Spec:       appsv1.ReplicaSetSpec{Replicas: of(int32(3)), Selector: labelled("rs"), Template: template("rs", "i")},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(3)), Selector: labelled("rs"), Template: template("rs", "i")},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +171,7 @@ func TestReplicationController(t *testing.T) {
 	p.equipped(t, "default")
 	controllers := p.client.CoreV1().ReplicationControllers("default")
 	if _, err := controllers.Create(t.Context(), &corev1.ReplicationController{
-		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: corev1.ReplicationControllerSpec{Replicas: of(int32(2)), Template: of(template("rc", "i"))},
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: corev1.ReplicationControllerSpec{Replicas: new(int32(2)), Template: new(template("rc", "i"))},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -193,25 +187,6 @@ func TestReplicationController(t *testing.T) {
 	}
 }
 
-// kubectl runs kubectl against the control plane, where the machine has one.
-func (p *plane) kubectl(t *testing.T, args ...string) string {
-	t.Helper()
-	program := os.Getenv("KUBECTL")
-	if program == "" {
-		program = "kubectl"
-	}
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skip("there is no kubectl: KUBECTL names one")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig")}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
-	}
-	return string(out)
-}
-
 // TestDeploymentRollout rolls out, scales in the midst of it, pauses, goes back, gives up, and recreates, while the
 // process is killed now and then.
 func TestDeploymentRollout(t *testing.T) {
@@ -225,8 +200,8 @@ func TestDeploymentRollout(t *testing.T) {
 	if _, err := deployments.Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d", Annotations: map[string]string{"example.com/a": "b"}},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: of(int32(10)), Selector: labelled("d"), Template: template("d", "one"), RevisionHistoryLimit: of(int32(1)),
-			Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: of(intstr.FromInt32(3)), MaxUnavailable: of(intstr.FromInt32(2))}},
+			Replicas: new(int32(10)), Selector: labelled("d"), Template: template("d", "one"), RevisionHistoryLimit: new(int32(1)),
+			Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(3)), MaxUnavailable: new(intstr.FromInt32(2))}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -331,8 +306,8 @@ func TestDeploymentDeadline(t *testing.T) {
 	if _, err := p.client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: of(int32(10)), Selector: labelled("d"), Template: template("d", "good"), ProgressDeadlineSeconds: of(int32(3)),
-			Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: of(intstr.FromInt32(3)), MaxUnavailable: of(intstr.FromInt32(2))}},
+			Replicas: new(int32(10)), Selector: labelled("d"), Template: template("d", "good"), ProgressDeadlineSeconds: new(int32(3)),
+			Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(3)), MaxUnavailable: new(intstr.FromInt32(2))}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -383,7 +358,7 @@ func TestDeploymentWrites(t *testing.T) {
 	began := time.Now()
 	if _, err := p.client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"},
-		Spec:       appsv1.DeploymentSpec{Replicas: of(int32(100)), Selector: labelled("d"), Template: template("d", "one")},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(100)), Selector: labelled("d"), Template: template("d", "one")},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -78,14 +78,14 @@ func (k Keeper) Now(ctx context.Context, o Of, all []*appsv1.ControllerRevision)
 		next = all[len(all)-1].Revision + 1
 	}
 	// The newest of those that are alike is the one that pods were made of.
-	for i := len(all) - 1; i >= 0; i-- {
-		if !Equal(all[i].Data.Raw, data) {
+	for i, r := range slices.Backward(all) {
+		if !Equal(r.Data.Raw, data) {
 			continue
 		}
 		if i == len(all)-1 {
-			return all[i], nil
+			return r, nil
 		}
-		return k.renew(ctx, o.Owner, all[i], next)
+		return k.renew(ctx, o.Owner, r, next)
 	}
 	return k.create(ctx, o, data, next)
 }

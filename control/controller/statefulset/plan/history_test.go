@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -46,7 +47,6 @@ type pod struct {
 type event struct {
 	ordinal, version int
 	pod              *pod // nil: it is gone
-	uid              types.UID
 }
 
 // seen is the cache.
@@ -157,10 +157,7 @@ func (w *world) sync() {
 	pods := plain(w.seen.pods)
 	steps := plan.Next(w.set, pods)
 	w.judge(pods, steps)
-	was := map[int]*pod{}
-	for o, p := range w.seen.pods {
-		was[o] = p
-	}
+	was := maps.Clone(w.seen.pods)
 	for _, s := range steps {
 		if w.random.IntN(40) == 0 {
 			w.crash()

@@ -174,9 +174,9 @@ func (v *view) firstUnhealthy() int {
 			return o
 		}
 	}
-	for i := len(v.condemned) - 1; i >= 0; i-- {
-		if !v.condemned[i].healthy() {
-			return v.condemned[i].Ordinal
+	for _, p := range slices.Backward(v.condemned) {
+		if !p.healthy() {
+			return p.Ordinal
 		}
 	}
 	return -1
