@@ -1,0 +1,74 @@
+package cronjob
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func cronOf(schedule, zone string) *batchv1.CronJob {
+	c := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: schedule}}
+	if zone != "" {
+		c.Spec.TimeZone = &zone
+	}
+	return c
+}
+
+func TestMissed(t *testing.T) {
+	t.Parallel()
+	day := func(d, h, m int) time.Time { return time.Date(2026, time.March, d, h, m, 0, 0, time.UTC) }
+	for _, c := range []struct {
+		schedule, zone   string
+		after, now, last time.Time
+		count            int
+	}{
+		{"0 * * * *", "", day(1, 0, 30), day(1, 0, 59), time.Time{}, 0},
+		{"0 * * * *", "", day(1, 0, 30), day(1, 1, 0), day(1, 1, 0), 1},
+		{"0 * * * *", "", day(1, 0, 30), day(1, 3, 59), day(1, 3, 0), 3},
+		{"* * * * *", "", day(1, 0, 0), day(9, 0, 30), day(9, 0, 30), many + 1},
+		{"0 0 1 * *", "", day(1, 0, 0).AddDate(-20, 0, 0), day(9, 0, 0), day(1, 0, 0), many + 1},
+		{"0 0 30 2 *", "", day(1, 0, 0), day(9, 0, 0), time.Time{}, 0}, // never
+		{"0 12 * * *", "America/New_York", day(2, 0, 0), day(2, 17, 30), day(2, 17, 0), 1},
+		// The hour from two to three is not on the day when the clocks go forward.
+		{"30 2 * * *", "America/New_York", day(8, 0, 0), day(8, 23, 0), time.Time{}, 0},
+		{"@every 1h", "", day(1, 0, 0), day(1, 2, 30), day(1, 2, 0), 2},
+	} {
+		s, err := scheduleOf(cronOf(c.schedule, c.zone))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last, count := missed(s, c.after, c.now); !last.Equal(c.last) || count != c.count {
+			t.Errorf("%s from %s to %s: %s, %d; want %s, %d", c.schedule, c.after, c.now, last, count, c.last, c.count)
+		}
+	}
+	if _, err := scheduleOf(cronOf("0 * * * *", "Nowhere/Land")); !errors.Is(err, errZone) {
+		t.Errorf("a zone that there is not is taken: %v", err)
+	}
+}
+
+// TestName has one start be one job, whoever starts it, however often.
+func TestName(t *testing.T) {
+	t.Parallel()
+	c := cronOf("* * * * *", "Europe/Paris")
+	c.Name, c.UID = "c", "u"
+	at := time.Unix(1_800_000_000, 0)
+	a, b := jobOf(c, at), jobOf(c, at)
+	if a.Name != "c-30000000" || a.Name != b.Name || !metav1.IsControlledBy(a, c) {
+		t.Errorf("the job is %v", a.ObjectMeta)
+	}
+	if text := a.Annotations[batchv1.CronJobScheduledTimestampAnnotation]; text != at.In(mustZone(t, "Europe/Paris")).Format(time.RFC3339) {
+		t.Errorf("it was to start at %s", text)
+	}
+}
+
+func mustZone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	l, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
