@@ -19,6 +19,7 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 // The order in which clients are told of groups and, within one, of versions: the higher comes first.
@@ -26,6 +27,8 @@ const (
 	ownPriority, customPriority        = 15000, 1000
 	versionPriority, oldPriority       = 15, 10
 	customVersionPriority        int32 = 100
+	// metricsPriority is below all: pods are those of the core group.
+	metricsPriority = 100
 	// registerers is how many groups are registered at once.
 	registerers = 5
 )
@@ -62,6 +65,12 @@ func (s *shared) register(front *aggregator.APIAggregator, own *genericapiserver
 	keeper := autoregister.NewAutoRegisterController(services, client.ApiregistrationV1())
 	names := map[string]bool{}
 	for _, gv := range served(own.ListedPaths()) {
+		if gv == metricsv1beta1.SchemeGroupVersion {
+			// It has no object, which would be in the way of who installs a server of metrics of their own: theirs is
+			// asked then, and this one otherwise.
+			s.config.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), metricsPriority, metricsPriority)
+			continue
+		}
 		group, ok := groupPriorities()[gv.Group]
 		if !ok {
 			group = ownPriority

@@ -14,8 +14,10 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/berth-node/berth/control/apiserver/auth"
+	"github.com/berth-node/berth/control/apiserver/metrics"
 	"github.com/berth-node/berth/control/apiserver/registry"
 	"github.com/berth-node/berth/control/apiserver/scheme"
 	"github.com/berth-node/berth/control/pki"
@@ -130,6 +132,10 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	if err != nil {
 		return nil, err
 	}
+	core := s.informers.Core().V1()
+	storage[metricsv1beta1.SchemeGroupVersion] = metrics.Storage(metrics.Options{
+		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(), Address: registry.KubeletURL, Transport: nodes.Kubelet, Log: s.options.Log,
+	})
 	if err := install(server, s, storage); err != nil {
 		return nil, err
 	}

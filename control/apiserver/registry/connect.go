@@ -133,7 +133,11 @@ func (t *targets) kubelet(ctx context.Context, name string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := o.(*corev1.Node)
+	return KubeletURL(o.(*corev1.Node))
+}
+
+// KubeletURL is where the kubelet of a node is.
+func KubeletURL(n *corev1.Node) (*url.URL, error) {
 	port := n.Status.DaemonEndpoints.KubeletEndpoint.Port
 	if port == 0 {
 		port = defaultKubeletPort
@@ -145,7 +149,7 @@ func (t *targets) kubelet(ctx context.Context, name string) (*url.URL, error) {
 			}
 		}
 	}
-	return nil, apierrors.NewServiceUnavailable("node " + name + " has no address")
+	return nil, apierrors.NewServiceUnavailable("node " + n.Name + " has no address")
 }
 
 // container is the URL of something of a container at its kubelet.

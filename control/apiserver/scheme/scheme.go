@@ -40,6 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/berth-node/berth/control/api/rules"
 )
@@ -67,6 +68,7 @@ func groups() []group {
 		{discoveryv1.SchemeGroupVersion, discoveryv1.AddToScheme, false},
 		{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme, true},
 		{flowcontrolv1.SchemeGroupVersion, flowcontrolv1.AddToScheme, false},
+		{metricsv1beta1.SchemeGroupVersion, metricsv1beta1.AddToScheme, false},
 		{networkingv1.SchemeGroupVersion, networkingv1.AddToScheme, false},
 		{nodev1.SchemeGroupVersion, nodev1.AddToScheme, false},
 		{policyv1.SchemeGroupVersion, policyv1.AddToScheme, false},
