@@ -1,12 +1,15 @@
 package manager
 
 import (
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/controller/endpoints"
 	"github.com/berth-node/berth/control/controller/endpointslice"
 	"github.com/berth-node/berth/control/controller/mirroring"
+	"github.com/berth-node/berth/control/controller/podautoscaler"
 )
 
 // serviceKinds are the controllers of services and what they lead to.
@@ -15,6 +18,7 @@ func serviceKinds() []kind {
 		{name: "endpoints-controller", account: "endpoint-controller", make: makeEndpoints},
 		{name: "endpointslice-controller", account: "endpointslice-controller", make: makeSlices},
 		{name: "endpointslice-mirroring-controller", account: "endpointslicemirroring-controller", make: makeMirror},
+		{name: "horizontal-pod-autoscaler-controller", account: "horizontal-pod-autoscaler", make: makeAutoscaler},
 	}
 }
 
@@ -41,6 +45,16 @@ func makeMirror(p parts) (controller.Controller, error) {
 		return mirroring.New(mirroring.Deps{
 			Client: p.client, Services: p.own.Core().V1().Services(), Endpoints: p.own.Core().V1().Endpoints(),
 			Slices: p.own.Discovery().V1().EndpointSlices(), Events: events, Log: p.log,
+		}), nil
+	})
+}
+
+func makeAutoscaler(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "horizontal-pod-autoscaler", func(events record.EventRecorder) (controller.Controller, error) {
+		return podautoscaler.New(podautoscaler.Deps{
+			Client: p.client, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(p.client.Discovery())),
+			Pods: p.m.options.Informers.Core().V1().Pods(), Scaler: p.own.Autoscaling().V2().HorizontalPodAutoscalers(),
+			Events: events, Log: p.log,
 		}), nil
 	})
 }
