@@ -30,7 +30,15 @@ func main() {
 	if cni.IsPlugin(os.Args[0]) {
 		cni.PluginMain()
 	}
-	os.Exit(run(os.Args[1:]))
+	args := os.Args[1:]
+	if isKubelet(os.Args[0]) {
+		ours, answered := kubelet(args, os.Stdout)
+		if answered {
+			return
+		}
+		args = ours
+	}
+	os.Exit(run(args))
 }
 
 func run(args []string) int {

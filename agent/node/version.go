@@ -12,6 +12,10 @@ import (
 // API with.
 const Level = "v1.37.2"
 
+// Oldest is the oldest release of Kubernetes whose control planes the agent is a node of. Installers ask a kubelet for
+// its release before there is a cluster, and refuse one that is newer than the control plane that they begin.
+const Oldest = "v1.36.0"
+
 // Version is what the Node has as kubelet's version. Whoever reads that decides by its numbers what the node can do
 // and whether it fits the control plane, so they are Kubernetes'. Our own are behind a plus, where semantic versions
 // have what does not count: behind a hyphen they would make it a preview that is older than its release.
