@@ -35,6 +35,7 @@ type interPod struct {
 	ignorePreferred bool  // of other pods, for a pod that prefers nothing itself
 	handle          fwk.Handle
 	namespaces      corelisters.NamespaceLister
+	ledgers         ledgers
 }
 
 // New makes the plugin.
@@ -51,8 +52,8 @@ func New(_ context.Context, o runtime.Object, handle fwk.Handle) (fwk.Plugin, er
 		return nil, field.Invalid(field.NewPath("hardPodAffinityWeight"), weight, "not in valid range [0, 100]")
 	}
 	return &interPod{
-		int64(weight), args.IgnorePreferredTermsOfExistingPods, handle,
-		handle.SharedInformerFactory().Core().V1().Namespaces().Lister(),
+		hardWeight: int64(weight), ignorePreferred: args.IgnorePreferredTermsOfExistingPods, handle: handle,
+		namespaces: handle.SharedInformerFactory().Core().V1().Namespaces().Lister(),
 	}, nil
 }
 

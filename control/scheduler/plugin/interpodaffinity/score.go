@@ -14,13 +14,11 @@ import (
 
 const scoreKey fwk.StateKey = "PreScore" + Name
 
-// weights are of domains: the sum of the weights of terms that are for a pod's being there, less those against it.
-type weights struct {
-	tallies
-}
+// weights are of nodes: in whose domains there are pods for a pod's being there, less those that are against it.
+type weights map[string]int64
 
 // Clone is itself: it does not change.
-func (w *weights) Clone() fwk.StateData { return w }
+func (w weights) Clone() fwk.StateData { return w }
 
 // weigher adds up the weights.
 type weigher struct {
@@ -31,7 +29,7 @@ type weigher struct {
 }
 
 // PreScore adds up what the pod would like and what others would like of it, once for all nodes.
-func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+func (p *interPod) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if len(nodes) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -56,30 +54,12 @@ func (p *interPod) PreScore(ctx context.Context, state fwk.CycleState, pod *core
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
-	sum := &weights{}
-	weigh := func(some []fwk.NodeInfo) tallies { return w.weigh(some, of) }
-	if err := p.inChunks(ctx, all, weigh, sum.merge); err != nil {
-		return fwk.AsStatus(err)
-	}
-	if len(sum.tallies) == 0 {
+	scores := p.ledgers.score(w, all, of, nodes)
+	if len(scores) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(scoreKey, sum)
+	state.Write(scoreKey, weights(scores))
 	return nil
-}
-
-func (w *weigher) weigh(nodes []fwk.NodeInfo, of func(fwk.NodeInfo) []fwk.PodInfo) tallies {
-	var t tallies
-	for _, info := range nodes {
-		labels := info.Node().Labels
-		if len(labels) == 0 {
-			continue
-		}
-		for _, other := range of(info) {
-			w.weighPod(&t, other, labels)
-		}
-	}
-	return t
 }
 
 func (w *weigher) weighPod(t *tallies, other fwk.PodInfo, labels map[string]string) {
@@ -109,13 +89,13 @@ func (w *weigher) add(
 	}
 }
 
-// Score is the sum of the node's domains.
+// Score was summed up before.
 func (p *interPod) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	w, err := plugin.Read[*weights](state, scoreKey)
+	w, err := plugin.Read[weights](state, scoreKey)
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}
-	return w.sum(info.Node().Labels), nil
+	return w[info.Node().Name], nil
 }
 
 // ScoreExtensions are the plugin's own: sums may be negative.
