@@ -63,9 +63,20 @@ func newScheduler(t testing.TB) (*scheduler, informers.SharedInformerFactory) {
 		name   string
 		weight int32
 	}{
-		{schedulinggates.Name, 0}, {prioritysort.Name, 0}, {nodeunschedulable.Name, 0}, {nodename.Name, 0}, {tainttoleration.Name, 3},
-		{nodeaffinity.Name, 2}, {nodeports.Name, 0}, {noderesourcesfit.Name, 1}, {podtopologyspread.Name, 2}, {interpodaffinity.Name, 2},
-		{nodedeclaredfeatures.Name, 0}, {balancedallocation.Name, 1}, {imagelocality.Name, 1}, {"NoBinder", 0},
+		{schedulinggates.Name, 0},
+		{prioritysort.Name, 0},
+		{nodeunschedulable.Name, 0},
+		{nodename.Name, 0},
+		{tainttoleration.Name, 3},
+		{nodeaffinity.Name, 2},
+		{nodeports.Name, 0},
+		{noderesourcesfit.Name, 1},
+		{podtopologyspread.Name, 2},
+		{interpodaffinity.Name, 2},
+		{nodedeclaredfeatures.Name, 0},
+		{balancedallocation.Name, 1},
+		{imagelocality.Name, 1},
+		{"NoBinder", 0},
 	} {
 		one := configv1.Plugin{Name: p.name}
 		if p.weight > 0 {

@@ -11,8 +11,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// ledgers are of the kinds of pods that were scored last: pods come many of a kind, and between two of them one node has
-// changed of thousands.
+// ledgers are of the kinds of pods that were scored last: pods come many of a kind, and between two of them one node
+// has changed of thousands.
 type ledgers struct {
 	mu   sync.Mutex
 	last []*ledger // the latest first
