@@ -105,7 +105,7 @@ func (s *scheduler) place(ctx context.Context, pod *corev1.Pod) (string, error) 
 		return "", err
 	}
 	state := cycle.NewState()
-	only, status := s.profile.RunPreFilter(ctx, state, pod, nodes)
+	only, _, status := s.profile.RunPreFilter(ctx, state, pod, nodes)
 	if !status.IsSuccess() {
 		return "", status.AsError()
 	}
