@@ -85,6 +85,9 @@ func (d *reading) hasMore() bool {
 	return false
 }
 
+// fewKids is with how many groups in it one is not worth to be opened.
+const fewKids = 4
+
 func (d *reading) group(ctx context.Context, path string, parents []kernfs.Dir) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -96,7 +99,11 @@ func (d *reading) group(ctx context.Context, path string, parents []kernfs.Dir) 
 	for i, in := range parents {
 		// That of a group without others is not worth to be opened.
 		if len(kids) > 0 && (d.n.everywhere || len(d.layout[i])+len(d.brief.at(i)) > 0 || i == d.memory) {
-			own[i] = in.Sub(name)
+			if len(kids) <= fewKids {
+				own[i] = in.In(name)
+			} else {
+				own[i] = in.Sub(name)
+			}
 		}
 	}
 	if wanted {
@@ -145,14 +152,17 @@ func (d *reading) filesOf(path string) (layout, bool) {
 // read reads some files of a group; false when it went meanwhile.
 func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, bool) {
 	g, name := Group{Files: map[string]string{}}, filepath.Base(path)
-	before, _, ok := parents[d.memory].Stat(name)
-	if !ok && !d.n.everywhere {
+	before, inMemory, there := parents[d.memory].Stat(name)
+	if !there && !d.n.everywhere {
 		return g, false
 	}
 	g.Inode = before
 	for i, in := range parents {
 		if d.n.everywhere {
-			ino, below, ok := in.Stat(name)
+			ino, below, ok := before, inMemory, there
+			if i != d.memory {
+				ino, below, ok = in.Stat(name)
+			}
 			if !ok {
 				g.Missing = append(g.Missing, strings.TrimSuffix(d.h.Dirs(path)[i], path))
 				continue

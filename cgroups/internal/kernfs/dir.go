@@ -8,7 +8,10 @@ import (
 
 // Dir is an open directory. By it the kernel finds what is in there at once: the way from the root to a file of a group
 // costs it more than to open the file. The zero value is none, in which nothing is.
-type Dir struct{ fd int } // one more than the descriptor
+type Dir struct {
+	fd    int    // one more than the descriptor
+	below string // the way from there, which ends with a slash; "": it is the directory itself
+}
 
 // OpenDir opens a directory, to find files in.
 func OpenDir(path string) Dir { return openDirAt(unix.AT_FDCWD, path) }
@@ -18,7 +21,7 @@ func openDirAt(at int, path string) Dir {
 	if err != nil {
 		return Dir{}
 	}
-	return Dir{fd + 1}
+	return Dir{fd: fd + 1}
 }
 
 // Open says whether there is one.
@@ -29,12 +32,21 @@ func (d Dir) Sub(name string) Dir {
 	if !d.Open() {
 		return Dir{}
 	}
-	return openDirAt(d.fd-1, name)
+	return openDirAt(d.fd-1, d.below+name)
+}
+
+// In is a directory in it that is not opened, and need not be there: where few things are looked for in it, to open and
+// to close it costs more than one name more on the way to each. It is good as long as d is.
+func (d Dir) In(name string) Dir {
+	if !d.Open() {
+		return Dir{}
+	}
+	return Dir{d.fd, d.below + name + "/"}
 }
 
 // Close closes it.
 func (d Dir) Close() {
-	if d.Open() {
+	if d.Open() && d.below == "" {
 		_ = unix.Close(d.fd - 1) // it was not written to
 	}
 }
@@ -46,7 +58,7 @@ func (d Dir) Stat(name string) (inode uint64, subdirs int, ok bool) {
 		return 0, 0, false
 	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(d.fd-1, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if err := unix.Fstatat(d.fd-1, d.below+name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return 0, 0, false
 	}
 	// Its own two names, and each of theirs for it.
@@ -58,7 +70,7 @@ func (r *Reader) ReadAt(d Dir, name string) (string, error) {
 	if !d.Open() {
 		return "", fmt.Errorf("open %s: %w", name, unix.ENOENT)
 	}
-	return r.read(d.fd-1, name)
+	return r.read(d.fd-1, d.below+name)
 }
 
 // ReadAllAt is the text of a file that the kernel renders in pieces.
@@ -66,7 +78,7 @@ func (r *Reader) ReadAllAt(d Dir, name string) ([]byte, error) {
 	if !d.Open() {
 		return nil, fmt.Errorf("open %s: %w", name, unix.ENOENT)
 	}
-	fd, err := Retry(func() (int, error) { return unix.Openat(d.fd-1, name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := Retry(func() (int, error) { return unix.Openat(d.fd-1, d.below+name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
