@@ -41,13 +41,15 @@ type Plane struct {
 	Dir    string
 	Config *rest.Config // of the administrator
 	Client kubernetes.Interface
+	// Process is the one of the last start, Output what it has written so far, and Ended is closed when it has ended.
+	Process *exec.Cmd
+	Output  fmt.Stringer
+	Ended   <-chan struct{}
 
 	binary string
 	port   string
 	flags  []string
-	cmd    *exec.Cmd
-	output *said
-	ended  chan struct{}
+	stdout *os.File // nil: it is Output's, too
 }
 
 // said is what a process writes, which may be read while it runs.
@@ -73,14 +75,20 @@ func (s *said) String() string {
 // Start starts the program of a control plane on a data directory and waits until it is ready. It ends with the test.
 func Start(t *testing.T, binary, dir string, flags ...string) *Plane {
 	t.Helper()
+	return StartTo(t, binary, dir, nil, flags...)
+}
+
+// StartTo is Start with a file for the standard output; nil: none.
+func StartTo(t *testing.T, binary, dir string, stdout *os.File, flags ...string) *Plane {
+	t.Helper()
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
-	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags}
+	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags, stdout: stdout}
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("the control plane has written:\n%s", p.output)
+			t.Logf("the control plane has written:\n%s", p.Output)
 		}
 	})
 	p.launch(t)
@@ -101,14 +109,18 @@ func (p *Plane) Again(t *testing.T) {
 
 func (p *Plane) launch(t *testing.T) {
 	t.Helper()
-	p.output, p.ended = &said{}, make(chan struct{})
+	output, ended := &said{}, make(chan struct{})
+	p.Output, p.Ended = output, ended
 	args := append([]string{"serve", "--data-dir", p.Dir, "--bind", "127.0.0.1", "--port", p.port}, p.flags...)
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), p.binary, args...)
-	p.cmd.Stderr, p.cmd.Stdout = p.output, p.output
-	if err := p.cmd.Start(); err != nil {
+	p.Process = exec.CommandContext(context.WithoutCancel(t.Context()), p.binary, args...)
+	p.Process.Stderr, p.Process.Stdout = output, output
+	if p.stdout != nil {
+		p.Process.Stdout = p.stdout
+	}
+	if err := p.Process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended, cmd := p.ended, p.cmd
+	cmd := p.Process
 	go func() {
 		_ = cmd.Wait()
 		close(ended)
@@ -117,8 +129,8 @@ func (p *Plane) launch(t *testing.T) {
 	defer client.CloseIdleConnections()
 	Until(t, "the control plane is ready", func() error {
 		select {
-		case <-p.ended:
-			t.Fatalf("the control plane has ended:\n%s", p.output)
+		case <-p.Ended:
+			t.Fatalf("the control plane has ended:\n%s", p.Output)
 		default:
 		}
 		return p.ready(client)
@@ -153,21 +165,21 @@ func (p *Plane) ready(client *http.Client) error {
 
 // Kill kills the process and waits until it is gone.
 func (p *Plane) Kill() {
-	if p.cmd == nil {
+	if p.Process == nil {
 		return
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.ended
+	_ = p.Process.Process.Kill()
+	<-p.Ended
 }
 
 // Freeze stops the process, so that it answers nothing and ends no connection, and returns what lets it go on.
 func (p *Plane) Freeze(t *testing.T) (thaw func()) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.Process.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
-		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		if err := p.Process.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Error(err)
 		}
 	}
