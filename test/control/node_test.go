@@ -291,7 +291,7 @@ func TestNodeObjects(t *testing.T) {
 	}
 	if s := n.Status; len(s.Addresses) != 3 || len(s.Images) != 1 || s.DaemonEndpoints.KubeletEndpoint.Port != 10250 || s.Features == nil ||
 		len(s.RuntimeHandlers) != 1 || !slices.Equal(s.DeclaredFeatures, []string{"VolumeBindMountOptions"}) || len(s.VolumesInUse) != 1 ||
-		s.NodeInfo.KubeletVersion != agentnode.Version("1") || s.Allocatable.Memory().Value() != 8<<30-2<<20 {
+		s.NodeInfo.KubeletVersion != agentnode.Version("1") || s.Allocatable.Memory().Value() != 8<<30 {
 		t.Errorf("%+v", s)
 	}
 	gpu := n.Status.Allocatable["example.com/gpu"]
