@@ -29,7 +29,11 @@ func place(t *testing.T, p *plane, name, cpu string, taints ...corev1.Taint) {
 	}
 	n.Status.Capacity = n.Status.Allocatable
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if _, err := p.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+	if n, err = p.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.Spec.Taints = taints // each node begins with one that says that it is not ready
+	if _, err := p.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

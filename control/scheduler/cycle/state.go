@@ -18,6 +18,10 @@ type State struct {
 
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
 
+	// skipMask is skipFilter by number, as who runs filters has counted them; counted says that it is.
+	skipMask uint64
+	counted  bool
+
 	skipPostFilter bool
 	grouped        bool
 	group          fwk.PodGroupCycleState
@@ -79,7 +83,7 @@ func (s *State) Clone() fwk.CycleState {
 	}
 	c := &State{
 		skipFilter: s.skipFilter.Clone(), skipScore: s.skipScore.Clone(), skipPreBind: s.skipPreBind.Clone(),
-		parallelPreBind: s.parallelPreBind.Clone(), skipPostFilter: s.skipPostFilter,
+		parallelPreBind: s.parallelPreBind.Clone(), skipMask: s.skipMask, counted: s.counted, skipPostFilter: s.skipPostFilter,
 		grouped: s.grouped, group: s.group, placement: s.placement,
 	}
 	if before := s.entries.Load(); before != nil {
@@ -99,7 +103,15 @@ func (s *State) ShouldRecordPluginMetrics() bool { return false }
 func (s *State) GetSkipFilterPlugins() sets.Set[string] { return s.skipFilter }
 
 // SetSkipFilterPlugins implements [fwk.CycleState].
-func (s *State) SetSkipFilterPlugins(plugins sets.Set[string]) { s.skipFilter = plugins }
+func (s *State) SetSkipFilterPlugins(plugins sets.Set[string]) {
+	s.skipFilter, s.counted = plugins, false
+}
+
+// CountSkipped notes the plugins to be skipped as bits, for who asks about each of them for each node.
+func (s *State) CountSkipped(mask uint64) { s.skipMask, s.counted = mask, true }
+
+// Skipped are those bits, and whether they are known.
+func (s *State) Skipped() (mask uint64, counted bool) { return s.skipMask, s.counted }
 
 // GetSkipScorePlugins implements [fwk.CycleState].
 func (s *State) GetSkipScorePlugins() sets.Set[string] { return s.skipScore }

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-node/berth/control/scheduler/cycle"
 )
 
 // RunPreFilter has plugins look at the pod before any node. It returns the nodes to look at, nil: all, and which plugins
@@ -38,7 +40,23 @@ func (p *Profile) RunPreFilter(
 			return nil, narrowing, nowhere(narrowing).WithPlugin(plugin.Name())
 		}
 	}
+	p.countSkipped(state, skip)
 	return result, narrowing, nil
+}
+
+// countSkipped spares a look into a set for each plugin and node.
+func (p *Profile) countSkipped(state fwk.CycleState, skip sets.Set[string]) {
+	s, ours := state.(*cycle.State)
+	if !ours || len(p.points.filter) > 64 {
+		return
+	}
+	mask := uint64(0)
+	for i, plugin := range p.points.filter {
+		if skip.Has(plugin.Name()) {
+			mask |= 1 << i
+		}
+	}
+	s.CountSkipped(mask)
 }
 
 func nowhere(narrowing []string) *fwk.Status {
@@ -64,9 +82,12 @@ func reason(status *fwk.Status) error {
 
 // RunFilterPlugins implements [fwk.PluginsRunner].
 func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
-	skip := state.GetSkipFilterPlugins()
-	for _, plugin := range p.points.filter {
-		if len(skip) > 0 && skip.Has(plugin.Name()) {
+	mask, counted := uint64(0), false
+	if s, ours := state.(*cycle.State); ours {
+		mask, counted = s.Skipped()
+	}
+	for i, plugin := range p.points.filter {
+		if counted && mask&(1<<i) != 0 || !counted && state.GetSkipFilterPlugins().Has(plugin.Name()) {
 			continue
 		}
 		status := plugin.Filter(ctx, state, pod, node)
