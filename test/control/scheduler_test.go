@@ -201,11 +201,13 @@ func TestSchedulerKilled(t *testing.T) {
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	p := startAt(t, t.TempDir(), "0", "--controllers=serviceaccount-controller")
-	for name, value := range map[string]int32{"low": 1, "high": 1000} {
-		_, err := p.client.SchedulingV1().PriorityClasses().Create(t.Context(), &schedulingv1.PriorityClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value,
-		}, metav1.CreateOptions{})
-		if err != nil {
+	never := corev1.PreemptNever
+	for _, class := range []schedulingv1.PriorityClass{
+		{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: 1},
+		{ObjectMeta: metav1.ObjectMeta{Name: "patient"}, Value: 500, PreemptionPolicy: &never},
+		{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000},
+	} {
+		if _, err := p.client.SchedulingV1().PriorityClasses().Create(t.Context(), &class, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,8 +217,7 @@ func TestPreemption(t *testing.T) {
 	}
 	wants(t, p, "victim", "800m", of("low"))
 	isOn(t, p, "victim", "only")
-	never := corev1.PreemptNever
-	wants(t, p, "patient", "900m", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.PreemptionPolicy = "", &never })
+	wants(t, p, "patient", "900m", of("patient"))
 	saysWhy(t, p, "patient", "preemption: not eligible due to preemptionPolicy=Never.")
 	wants(t, p, "boss", "800m", of("high"))
 	until(t, "the victim is asked to end", func() error {

@@ -280,13 +280,13 @@ func (w *world) check(seed uint64, at int) {
 			got.GetNonZeroRequested().GetMemory() != n.GetNonZeroRequested().GetMemory() || got.Node().ResourceVersion != n.Node().ResourceVersion {
 			w.t.Fatalf("seed %d, step %d: %s, want %s", seed, at, got, n)
 		}
-		has := map[types.UID]bool{}
+		has := map[types.UID]string{}
 		for _, p := range got.GetPods() {
-			has[p.GetPod().UID] = true
+			has[p.GetPod().UID] = p.GetPod().ResourceVersion
 		}
 		for _, p := range n.GetPods() {
-			if !has[p.GetPod().UID] {
-				w.t.Fatalf("seed %d, step %d: node %s does not have pod %s", seed, at, name, p.GetPod().UID)
+			if version, there := has[p.GetPod().UID]; !there || version != p.GetPod().ResourceVersion {
+				w.t.Fatalf("seed %d, step %d: node %s does not have pod %s of version %s", seed, at, name, p.GetPod().UID, p.GetPod().ResourceVersion)
 			}
 		}
 	}
