@@ -122,7 +122,10 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if err != nil {
 		return 0, fmt.Errorf("find stateful set %s: %w", key, err)
 	}
-	if k.own.Behind(key) || k.history.Writes.Behind(key) || s.Spec.Selector == nil || selector(s).Empty() {
+	if s.Spec.Selector == nil || selector(s).Empty() {
+		return 0, nil // one that selects all pods would adopt them
+	}
+	if k.own.Behind(key) || k.history.Writes.Behind(key) {
 		return owned.Late, nil
 	}
 	l := &look{keeper: k, key: key, set: s, pods: map[int]*corev1.Pod{}, at: k.now()}

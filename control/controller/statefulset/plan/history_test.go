@@ -319,8 +319,8 @@ func (w *world) settle() {
 }
 
 // TestHistories runs random histories of a set, with events that come late, twice, or never, crashes between any two
-// writes, and trouble from outside. In calm ones nothing but an update happens, and as many pods are available as are to
-// be, whatever the cache has not heard of.
+// writes, and trouble from outside. In calm ones nothing but an update happens, and as many pods are available as are
+// to be, whatever the cache has not heard of.
 func TestHistories(t *testing.T) {
 	n := histories
 	if text := os.Getenv("HISTORIES"); text != "" {
