@@ -96,8 +96,12 @@ func retains(s *appsv1.StatefulSet, wanted bool) retention {
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// belong gives a claim the owners it is to have, and says whether that changes it. References of others stay.
+// belong gives a claim the owners it is to have, and says whether that changes it. References of others stay, and a
+// claim that another controls is that one's to keep or to end.
 func belong(s *appsv1.StatefulSet, p *corev1.Pod, c *corev1.PersistentVolumeClaim, r retention) bool {
+	if o := metav1.GetControllerOfNoCopy(c); o != nil && o.UID != s.UID && (p == nil || o.UID != p.UID) {
+		return false
+	}
 	refs := slices.Clone(c.OwnerReferences)
 	put := func(is bool, ref metav1.OwnerReference) {
 		at := slices.IndexFunc(refs, func(o metav1.OwnerReference) bool { return o.UID == ref.UID })
