@@ -240,7 +240,18 @@ func TestDaemonSet(t *testing.T) {
 		}
 		return err
 	})
-	p.patch(t, "daemonsets", "d", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"two"}]}}}}`)
+	// Back to what was before, nothing is ended that is of it.
+	image := func(name string) string {
+		return `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"` + name + `"}]}}}}`
+	}
+	stays := p.podsOf(t, "d")
+	stays = slices.DeleteFunc(stays, func(o corev1.Pod) bool { return o.Spec.Containers[0].Image == "broken" })
+	p.patch(t, "daemonsets", "d", image("one"))
+	p.daemons(t, "d", 2)
+	if len(stays) != 1 || !slices.ContainsFunc(p.podsOf(t, "d"), func(o corev1.Pod) bool { return o.UID == stays[0].UID }) {
+		t.Errorf("%v is not there any more", stays)
+	}
+	p.patch(t, "daemonsets", "d", image("two"))
 	p.daemons(t, "d", 2)
 	p.patch(t, "daemonsets", "d", `{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"spec":{"containers":[{"name":"c","image":"three"}]}}}}`)
 	p.daemons(t, "d", 2)

@@ -106,6 +106,9 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if err != nil {
 		return 0, fmt.Errorf("find deployment %s: %w", key, err)
 	}
+	if owned.Selector(d.Spec.Selector).Empty() {
+		return 0, nil // one that selects all sets would adopt them
+	}
 	if k.own.Behind(key) || k.sets.Behind(key) {
 		return owned.Late, nil
 	}

@@ -102,6 +102,9 @@ func (r *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if err != nil {
 		return 0, notFound(r.kind, key, err)
 	}
+	if selector(s).Empty() {
+		return 0, nil // one that selects all pods would adopt them
+	}
 	// What is decided by a set of before would be undone.
 	if r.own.Behind(key) {
 		return owned.Late, nil
