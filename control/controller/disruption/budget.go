@@ -44,8 +44,8 @@ func need(b *policyv1.PodDisruptionBudget, pods int, s scale) (expected, healthy
 	return s.expected, int32(n), err
 }
 
-// waiting are the pods whose eviction was granted and that are not deleted yet; overdue those that should have been. The
-// time is when the next of them is.
+// waiting are the pods whose eviction was granted and that are not deleted yet; overdue those that should have been.
+// The time is when the next of them is.
 func waiting(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, now time.Time) (left map[string]metav1.Time, overdue []*corev1.Pod, next time.Duration) {
 	for _, p := range pods {
 		at, is := b.Status.DisruptedPods[p.Name]

@@ -3,6 +3,7 @@ package garbagecollector
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -63,8 +64,8 @@ func (a *api) get(ctx context.Context, p place) (*metav1.PartialObjectMetadata, 
 
 // absent says whether it is the object that was not found.
 func absent(err error, name string) bool {
-	s, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client hands it out as it is
-	return ok && s.Status().Details != nil && s.Status().Details.Name == name
+	s := apierrors.APIStatus(nil)
+	return errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name == name
 }
 
 func (a *api) patch(ctx context.Context, t thing, metadata map[string]any) error {

@@ -26,8 +26,7 @@ type thing struct {
 	uid types.UID
 }
 
-// owner is a reference to an owner. Its namespace is not known: it is that of the dependent, or none if its kind has
-// none.
+// owner is a reference to an owner. Its namespace is that of the dependent, or none if its kind has none.
 type owner struct {
 	kind   unique.Handle[schema.GroupKind]
 	name   string

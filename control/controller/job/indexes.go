@@ -16,8 +16,8 @@ type interval struct{ first, last int }
 // indexes are in order, and no two intervals touch.
 type indexes []interval
 
-// parse reads "1,3-5,7". What is no index of so many completions, as after these were made fewer, is left out, and so is
-// what cannot be read: the text is of the status, which is ours.
+// parse reads "1,3-5,7". What is no index of so many completions, as after these were made fewer, is left out, and so
+// is what cannot be read: the text is of the status, which is ours.
 func parse(text string, completions int) indexes {
 	var all indexes
 	for part := range strings.SplitSeq(text, ",") {

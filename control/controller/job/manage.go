@@ -141,7 +141,7 @@ func (s *state) create(n int, keep []*corev1.Pod) {
 	}
 }
 
-// backoff is how long no pod is made after others failed. It is told from the pods, so that who was killed waits as long.
+// backoff is how long no pod is made after others failed. It is told from the pods: who was killed waits as long.
 func (s *state) backoff() time.Duration {
 	var success, last time.Time
 	for _, p := range s.pods {

@@ -124,8 +124,8 @@ func (k *keeper) untrack(ctx context.Context, owner cache.ObjectName, p *corev1.
 	return nil
 }
 
-// change is the patch by which a pod is adopted or released. In the same write it begins to be tracked, or is no longer:
-// a pod of no job that is tracked would never go, and one of a job that is not would never count.
+// change is the patch by which a pod is adopted or released. In the same write it begins to be tracked, or is no
+// longer: a pod of no job that is tracked would never go, and one of a job that is not would never count.
 func (k *keeper) change(ctx context.Context, p *corev1.Pod, patch []byte) (*corev1.Pod, error) {
 	var read map[string]map[string]any
 	if err := json.Unmarshal(patch, &read); err != nil {

@@ -104,8 +104,8 @@ const (
 	goes
 )
 
-// fate is what becomes of a token, and when to look again at one that stays. Whether a token was used is known since the
-// API server has kept account of it.
+// fate is what becomes of a token, and when to look again at one that stays. Whether a token was used is known since
+// the API server has kept account of it.
 func fate(s *corev1.Secret, since, now time.Time) (int, time.Duration) {
 	last := since
 	for _, at := range []time.Time{s.CreationTimestamp.Time, date(s.Labels[lastUsed])} {

@@ -32,7 +32,7 @@ import (
 
 const (
 	workers = 4
-	// soon is how long changes of a namespace are gathered before it is counted: a hundred objects that go are one count.
+	// soon is how long changes are gathered before a namespace is counted: a hundred objects that go are one count.
 	soon = 200 * time.Millisecond
 	// learnAgain is when a kind is looked for again that is not served.
 	learnAgain = 5 * time.Second

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watches hear of changes of what some quota counts, by the metadata of the kinds that quotas name and of no others, and
-// keep nothing but which objects there are.
+// watches hear of changes of what some quota counts, by the metadata of the kinds that quotas name and of no others,
+// and keep nothing but which objects there are.
 type watches struct {
 	metadata metadata.Interface
 	changed  func(namespace string)
@@ -64,7 +64,7 @@ func (s sink) Update(o any) error { return s.tell(o) }
 // Delete implements [cache.ReflectorStore].
 func (s sink) Delete(o any) error { return s.tell(o) }
 
-// Replace implements [cache.ReflectorStore]. What is gone since the list before is not in it, so that all are looked at.
+// Replace implements [cache.ReflectorStore]. What is gone is not in it, so that all are looked at.
 func (s sink) Replace([]any, string) error {
 	s.changed("")
 	return nil
