@@ -27,7 +27,8 @@ const (
 	learnEvery = time.Minute
 	// learnAgain is how soon it is asked for again when not all of it was answered.
 	learnAgain = 10 * time.Second
-	syncStep   = 50 * time.Millisecond
+	// syncStep is how often it is asked whether a kind that does not answer has been waited for long enough.
+	syncStep = time.Second
 )
 
 // Deps are what the controller works with.
@@ -44,14 +45,15 @@ type garbage struct {
 	monitors *monitors
 	loop     *controller.Loop[types.UID]
 	changed  chan struct{}
+	listed   chan struct{}
 }
 
 // New makes the controller.
 func New(d Deps) controller.Controller {
-	g := &garbage{deps: d, kinds: &kinds{}, changed: make(chan struct{}, 1)}
+	g := &garbage{deps: d, kinds: &kinds{}, changed: make(chan struct{}, 1), listed: make(chan struct{}, 1)}
 	graph := newGraph()
 	g.monitors = &monitors{
-		objects: d.Metadata, graph: graph, look: func(uid types.UID) { g.loop.Add(uid) }, changed: g.ask, log: d.Log,
+		objects: d.Metadata, graph: graph, look: func(uid types.UID) { g.loop.Add(uid) }, changed: g.ask, listed: func() { signal(g.listed) }, log: d.Log,
 		all: map[schema.GroupKind]*monitor{},
 	}
 	a := &api{objects: d.Metadata, events: d.Events, kinds: g.kinds, synced: g.monitors.synced, told: map[[2]types.UID]struct{}{}}
@@ -61,9 +63,12 @@ func New(d Deps) controller.Controller {
 }
 
 // ask has what is served asked for soon.
-func (g *garbage) ask() {
+func (g *garbage) ask() { signal(g.changed) }
+
+// signal has who waits look, once for any number of signals.
+func signal(c chan struct{}) {
 	select {
-	case g.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -81,6 +86,7 @@ func (g *garbage) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-g.listed:
 		case <-time.After(syncStep):
 		}
 	}

@@ -27,6 +27,7 @@ type monitors struct {
 	graph   *graph
 	look    func(types.UID)
 	changed func() // is told when it may be that other kinds are served
+	listed  func() // is told when all objects of a kind are known
 	log     *slog.Logger
 
 	mu  sync.Mutex
@@ -66,7 +67,7 @@ func (m *monitors) follow(ctx context.Context, kinds map[schema.GroupKind]resour
 func (m *monitors) begin(ctx context.Context, of schema.GroupKind, r resource) *monitor {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &monitor{of: r, since: time.Now(), cancel: cancel, ended: make(chan struct{}), sink: &sink{
-		kind: unique.Make(of), graph: m.graph, tell: m.tell, changed: func() {},
+		kind: unique.Make(of), graph: m.graph, tell: m.tell, changed: func() {}, listed: m.listed,
 	}}
 	if of.Group == "apiextensions.k8s.io" || of.Group == "apiregistration.k8s.io" {
 		one.sink.changed = m.changed
@@ -125,6 +126,7 @@ type sink struct {
 	graph   *graph
 	tell    func([]types.UID)
 	changed func()
+	listed  func()
 	synced  atomic.Bool
 }
 
@@ -171,6 +173,7 @@ func (s *sink) Replace(all []any, _ string) error {
 	}
 	s.tell(s.graph.replace(s.kind, objects))
 	s.synced.Store(true)
+	s.listed()
 	s.changed()
 	return nil
 }
