@@ -29,7 +29,7 @@ const (
 	// grace is how long a node may be silent, four of its leases; a new one has a little longer.
 	grace      = 40 * time.Second
 	startGrace = time.Minute
-	// evictEvery is how often one more node is given up: what takes many away at once is rather between them and here.
+	// evictEvery is how often one more node of a zone is given up: what takes many away at once is rather between them and here.
 	evictEvery = 10 * time.Second
 	workers    = 4
 )
@@ -51,7 +51,8 @@ type keeper struct {
 
 	mu      sync.Mutex
 	seen    map[string]seen
-	evicted time.Time // when the last node was given up
+	evicted map[string]time.Time // when the last node of a zone was given up
+	dark    bool                 // no node was ready when one was looked at last
 }
 
 // New makes the controller.
@@ -63,7 +64,7 @@ func New(client, reader kubernetes.Interface, informers coreinformers.Interface,
 	k := &keeper{
 		client: client, nodes: informers.Nodes().Lister(), pods: informers.Pods().Lister(),
 		leases: coordinationlisters.NewLeaseLister(leases.GetIndexer()).Leases(corev1.NamespaceNodeLease),
-		now:    time.Now, seen: map[string]seen{},
+		now:    time.Now, seen: map[string]seen{}, evicted: map[string]time.Time{},
 	}
 	// Leases are there before nodes are looked at: without its lease a node would be silent.
 	k.loop = controller.NewLoop(log, workers, k.sync).

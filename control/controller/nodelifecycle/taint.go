@@ -107,8 +107,9 @@ func tainted(have []corev1.Taint, avoid []string, evict string, now metav1.Time)
 	return all
 }
 
-// evict is the key of the taint by which the pods of a node go, or why not yet. Where no node is ready, it is rather
-// this process that is cut off, and pods have nowhere to go.
+// evict is the key of the taint by which the pods of a node go, or when to ask again. Where no node is ready, it is
+// rather this process that is cut off, and pods have nowhere to go; where most of a zone are not, it is rather the zone
+// that is cut off, whose pods may be well.
 func (k *keeper) evict(node *corev1.Node) (string, time.Duration, error) {
 	key := lost(node)
 	if key == "" || condition(node, corev1.NodeReady) == nil {
@@ -118,20 +119,33 @@ func (k *keeper) evict(node *corev1.Node) (string, time.Duration, error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("list nodes: %w", err)
 	}
-	if !slices.ContainsFunc(all, isReady) {
+	zones := zonesOf(all)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.now()
+	if isDark(zones) {
+		k.dark = true
 		return "", 0, nil
+	}
+	if k.dark {
+		// The others may only not have been heard of yet.
+		k.dark = false
+		for name := range zones {
+			k.evicted[name] = now
+		}
 	}
 	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady)
 	}) {
 		return key, 0, nil // it is given up already
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.now()
-	if left := k.evicted.Add(evictEvery).Sub(now); left > 0 {
+	apart, none := zones[zoneOf(node)].apart()
+	if none {
+		return "", apart, nil
+	}
+	if left := k.evicted[zoneOf(node)].Add(apart).Sub(now); left > 0 {
 		return "", left, nil
 	}
-	k.evicted = now
+	k.evicted[zoneOf(node)] = now
 	return key, 0, nil
 }
