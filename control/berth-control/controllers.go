@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-node/berth/control/apiserver"
 	"github.com/berth-node/berth/control/controller/manager"
+	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/pki"
 )
 
@@ -29,11 +30,34 @@ func addControllers(p *pflag.FlagSet, list *[]string) {
 		"none, if empty. All: "+strings.Join(manager.Names(), ", ")+". Not by default: "+strings.Join(manager.OffByDefault(), ", "))
 }
 
+// podFlags are the ranges of the addresses of pods.
+type podFlags struct {
+	cidr   string
+	v4, v6 int
+}
+
+func (p *podFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&p.cidr, "cluster-cidr", "", "range of the addresses of pods, of which each node is given a part; two of both families, with a comma between; none, if empty")
+	f.IntVar(&p.v4, "node-cidr-mask-size-ipv4", 24, "length of the prefix of a node's part of the range of IPv4")
+	f.IntVar(&p.v6, "node-cidr-mask-size-ipv6", 64, "length of the prefix of a node's part of the range of IPv6")
+}
+
+func (p *podFlags) ranges() ([]nodeipam.Range, error) {
+	if p.cidr == "" {
+		return nil, nil
+	}
+	return nodeipam.ParseRanges(p.cidr, p.v4, p.v6)
+}
+
 // newControllers makes the controllers. Where there may be other members, one is elected to have them run.
 func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags) (*manager.Manager, error) {
 	host, _ := os.Hostname() // for who reads the lease
 	inside := server.Inside()
 	port := o.Listener.Addr().(*net.TCPAddr).Port
+	pods, err := f.pods.ranges()
+	if err != nil {
+		return nil, err
+	}
 	m, err := manager.New(manager.Options{
 		Config: inside.Config, Informers: inside.Informers, List: f.controllers,
 		Elect: f.member.Address != "" || len(f.etcd.Endpoints) > 0, Identity: host + "_" + string(uuid.NewUUID()),
@@ -42,7 +66,7 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 		Authority: func() (*x509.Certificate, crypto.Signer, error) {
 			return o.PKI.Authority(pki.ClusterAuthority)
 		},
-		Bundle: inside.ClusterCA, Log: o.Log,
+		Bundle: inside.ClusterCA, PodRanges: pods, ServiceRanges: o.ServiceRanges, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ type serveFlags struct {
 	watch                                watchFlags
 	controllers                          []string
 	scheduler                            schedulerFlags
+	pods                                 podFlags
 }
 
 func newServe(d *data) *cobra.Command { return newServeOf(d, &serveFlags{}) }
@@ -78,6 +79,9 @@ the command for them). Of three members any one may be lost. The address is kept
 			if err := f.scheduler.check(); err != nil {
 				return err
 			}
+			if _, err := f.pods.ranges(); err != nil {
+				return err
+			}
 			return serve(c.Context(), *d, f)
 		},
 	}
@@ -101,6 +105,7 @@ the command for them). Of three members any one may be lost. The address is kept
 	f.watch.add(p)
 	addControllers(p, &f.controllers)
 	f.scheduler.add(p)
+	f.pods.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }

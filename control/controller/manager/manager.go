@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 
 	"k8s.io/client-go/informers"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/nodeipam"
 )
 
 // lease is what members of a control plane are elected by.
@@ -38,7 +40,11 @@ type Options struct {
 	// Authority is what certificates are signed with, Bundle what all are known by. Enqueue tells of another bundle.
 	Authority func() (*x509.Certificate, crypto.Signer, error)
 	Bundle    Bundle
-	Log       *slog.Logger
+	// PodRanges are those that nodes are given parts of for their pods; none: they are given none. ServiceRanges are not
+	// to be among them.
+	PodRanges     []nodeipam.Range
+	ServiceRanges []netip.Prefix
+	Log           *slog.Logger
 }
 
 // Bundle is the authorities of a cluster, in PEM, which may change.
@@ -101,6 +107,9 @@ func (m *Manager) lead(ctx context.Context) {
 		if err != nil {
 			log.Error("controller does not run", "error", err)
 			continue
+		}
+		if c == nil {
+			continue // it has nothing to do in this cluster
 		}
 		group.Go(func() { c.Run(ctx) })
 	}

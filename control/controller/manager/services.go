@@ -9,6 +9,7 @@ import (
 	"github.com/berth-node/berth/control/controller/endpoints"
 	"github.com/berth-node/berth/control/controller/endpointslice"
 	"github.com/berth-node/berth/control/controller/mirroring"
+	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/controller/podautoscaler"
 )
 
@@ -19,6 +20,7 @@ func serviceKinds() []kind {
 		{name: "endpointslice-controller", account: "endpointslice-controller", make: makeSlices},
 		{name: "endpointslice-mirroring-controller", account: "endpointslicemirroring-controller", make: makeMirror},
 		{name: "horizontal-pod-autoscaler-controller", account: "horizontal-pod-autoscaler", make: makeAutoscaler},
+		{name: "node-ipam-controller", account: "node-controller", make: makeNodeRanges},
 	}
 }
 
@@ -55,6 +57,19 @@ func makeAutoscaler(p parts) (controller.Controller, error) {
 			Client: p.client, Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(p.client.Discovery())),
 			Pods: p.m.options.Informers.Core().V1().Pods(), Scaler: p.own.Autoscaling().V2().HorizontalPodAutoscalers(),
 			Events: events, Log: p.log,
+		}), nil
+	})
+}
+
+// makeNodeRanges makes nothing where the cluster has no ranges for pods: its network has them, or each node.
+func makeNodeRanges(p parts) (controller.Controller, error) {
+	o := p.m.options
+	if len(o.PodRanges) == 0 {
+		return nil, nil
+	}
+	return controller.WithEvents(p.client, "cidrAllocator", func(events record.EventRecorder) (controller.Controller, error) {
+		return nodeipam.New(nodeipam.Deps{
+			Client: p.client, Nodes: o.Informers.Core().V1().Nodes(), Ranges: o.PodRanges, Apart: o.ServiceRanges, Events: events, Log: p.log,
 		}), nil
 	})
 }

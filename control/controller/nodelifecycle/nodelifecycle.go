@@ -29,7 +29,8 @@ const (
 	// grace is how long a node may be silent, four of its leases; a new one has a little longer.
 	grace      = 40 * time.Second
 	startGrace = time.Minute
-	// evictEvery is how often one more node of a zone is given up: what takes many away at once is rather between them and here.
+	// evictEvery is how often one more node of a zone is given up: what takes many away at once is rather between them
+	// and here.
 	evictEvery = 10 * time.Second
 	workers    = 4
 )

@@ -56,7 +56,8 @@ func (c *cluster) put(zone string, i int, is corev1.ConditionStatus) *corev1.Nod
 	return n
 }
 
-// TestEvict gives up nodes of two zones apart, keeps those of a zone most of which is not heard of, and all when none is.
+// TestEvict gives up nodes of two zones apart, keeps those of a zone most of which is not heard of, and all when none
+// is.
 func TestEvict(t *testing.T) {
 	c := newCluster()
 	var a, b []*corev1.Node
