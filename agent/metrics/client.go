@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Client are those of requests to the API server, by kubelet's names and with its buckets.
+// Client are those of requests to the API server, by kubelet's names and with its buckets, where kubelet has them.
 type Client struct {
 	requests *prometheus.CounterVec
 	took     *prometheus.HistogramVec
@@ -26,7 +26,7 @@ func NewClient() *Client {
 			Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0},
 		}, []string{"verb", "host"}),
 		rotated: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubelet_certificate_manager_client_rotation_seconds",
+			Name:    "berth_client_certificate_rotation_seconds",
 			Help:    "Histogram of the number of seconds the previous client certificate lived before being rotated.",
 			Buckets: []float64{60, hour, 4 * hour, 6 * hour, 12 * hour, day, 5 * day, 15 * day, 30 * day, 90 * day, 180 * day, 365 * day},
 		}),
