@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes test-kubeadm control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes test-kubeadm control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -212,6 +212,11 @@ fmt: $(GOLANGCI) ## format
 bench: build-test ## berth beside containerd and podman, as ratios
 	@.ci/deps bench
 	$(GO) run ./test/bench
+
+bench-cluster: build-test ## the agent beside Kubernetes' kubelet with containerd, under one API server, as ratios
+	@.ci/deps bench
+	test/cluster/build bin/cluster kubelet
+	$(GO) run ./test/bench/cluster
 
 fuzz: ## every fuzz target for FUZZTIME
 	.ci/fuzz $(FUZZTIME)

@@ -1,0 +1,176 @@
+// Command cluster measures the agent and Kubernetes' kubelet with containerd as nodes of one API server, berth-control,
+// one after the other in one run, and prints ratios:
+//
+//	go run ./test/bench/cluster -kubelet bin/cluster/kubelet
+//
+// "Running" is the moment at which the container's own process has made a file in a directory of the host, "Ready" and
+// "gone" those at which a watch of the API server says so. Pods are created with the node's name in them, so they are
+// bound from the first. Writes are counted by the API server, in its metrics, for the objects that a node writes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// bench is one run.
+type bench struct {
+	dir, bin, kubelet string
+	runs, many        int
+	client            kubernetes.Interface
+	rest              *rest.Config
+	rows              []row
+}
+
+// row is one figure of each node.
+type row struct {
+	what, unit string
+	values     map[string]float64
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench: ")
+	b := &bench{}
+	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
+	flag.StringVar(&b.kubelet, "kubelet", "bin/cluster/kubelet", "kubelet; empty: berth alone")
+	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
+	flag.IntVar(&b.many, "many", 100, "how many pods are bound at once")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := b.run(ctx); err != nil {
+		stop()
+		log.Fatal(err)
+	}
+}
+
+func (b *bench) run(ctx context.Context) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root")
+	}
+	if b.dir, err = os.MkdirTemp("/var/tmp", "berth-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if b.bin, err = filepath.Abs(b.bin); err != nil {
+		return err
+	}
+	down, err := b.plane(ctx)
+	if err != nil {
+		return err
+	}
+	defer down()
+	nodes := []node{&agent{b: b}}
+	if b.kubelet != "" {
+		nodes = append(nodes, &kubelet{b: b})
+	}
+	defer b.print(nodes)
+	for _, n := range nodes {
+		if err := b.measure(ctx, n); err != nil {
+			return fmt.Errorf("%s: %w", n.Name(), err)
+		}
+	}
+	return nil
+}
+
+// plane starts the control plane, and returns what ends it.
+func (b *bench) plane(ctx context.Context) (func(), error) {
+	cmd, err := b.begin("control", b.bin+"/berth-control", "serve", "--data-dir", b.dir+"/plane", "--bind", "127.0.0.1", "--port", "26443")
+	if err != nil {
+		return nil, err
+	}
+	down := func() { end(cmd) }
+	err = until(ctx, "the control plane is ready", func() error {
+		if b.rest, err = clientcmd.BuildConfigFromFlags("", b.dir+"/plane/admin.kubeconfig"); err != nil {
+			return err
+		}
+		b.rest.QPS = -1
+		if b.client, err = kubernetes.NewForConfig(b.rest); err != nil {
+			return err
+		}
+		return b.client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
+		down()
+		return nil, err
+	}
+	return down, nil
+}
+
+// begin starts a program whose output goes to a log of its own.
+func (b *bench) begin(name, program string, args ...string) (*exec.Cmd, error) {
+	out, err := os.Create(filepath.Join(b.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd, cmd.Start()
+}
+
+func end(cmd *exec.Cmd) {
+	if cmd != nil && cmd.Process != nil {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	}
+}
+
+// until asks again until there is no error, for two minutes at most.
+func until(ctx context.Context, what string, ok func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		err := ok()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w", what, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (b *bench) record(n node, what, unit string, v float64) {
+	for _, r := range b.rows {
+		if r.what == what {
+			r.values[n.Name()] = v
+			return
+		}
+	}
+	b.rows = append(b.rows, row{what, unit, map[string]float64{n.Name(): v}})
+}
+
+func (b *bench) print(nodes []node) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	defer w.Flush()
+	for _, n := range nodes {
+		fmt.Fprintf(w, "\t%s", n.Name())
+	}
+	fmt.Fprintln(w, "\tratio\t")
+	for _, r := range b.rows {
+		fmt.Fprint(w, r.what)
+		for _, n := range nodes {
+			fmt.Fprintf(w, "\t%.1f %s", r.values[n.Name()], r.unit)
+		}
+		fmt.Fprintf(w, "\t%.1f\t\n", r.values[nodes[len(nodes)-1].Name()]/r.values[nodes[0].Name()])
+	}
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+func (b *bench) measure(ctx context.Context, n node) (err error) {
+	defer func() {
+		if down := n.Down(); err == nil {
+			err = down
+		}
+	}()
+	log := filepath.Join(b.dir, n.Name()+".log")
+	defer func() {
+		if text, _ := os.ReadFile(log); err != nil {
+			fmt.Fprintf(os.Stderr, "%s\n", text[max(0, len(text)-4000):])
+		}
+	}()
+	if err := n.Up(ctx); err != nil {
+		return err
+	}
+	if err := until(ctx, "the node is ready", func() error { return b.nodeReady(ctx, n) }); err != nil {
+		return err
+	}
+	if err := b.single(ctx, n); err != nil {
+		return err
+	}
+	return b.crowd(ctx, n)
+}
+
+func (b *bench) nodeReady(ctx context.Context, n node) error {
+	found, err := b.client.CoreV1().Nodes().Get(ctx, n.Name(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range found.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			_, err := b.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+			return err
+		}
+	}
+	return fmt.Errorf("its conditions are %v", found.Status.Conditions)
+}
+
+func (b *bench) pod(n node, name, dir string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: n.Name(), TerminationGracePeriodSeconds: new(int64(30)),
+			Volumes: []corev1.Volume{{Name: "b", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}},
+			Containers: []corev1.Container{{
+				Name: "main", Image: "berth.test/busybox:1", ImagePullPolicy: corev1.PullNever,
+				Command:      []string{"sh", "-c", "trap 'exit 0' TERM; : >/b/" + name + "; while :; do sleep 1000 & wait $!; done"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "b", MountPath: "/b"}},
+			}},
+		},
+	}
+}
+
+// seen is what a watch has told of a pod, and when.
+type seen struct {
+	name        string
+	ready, gone bool
+	at          time.Time
+}
+
+// follow tells of each pod that changes.
+func (b *bench) follow(ctx context.Context) (<-chan seen, func(), error) {
+	all := b.client.CoreV1().Pods("default")
+	now, err := all.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	// A server that is short of time ends a watch; it is gone on with where it was.
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, now.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: all.Watch,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	out := make(chan seen, 1000)
+	go func() {
+		defer close(out)
+		for e := range w.ResultChan() {
+			p, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				return
+			}
+			s := seen{name: p.Name, gone: e.Type == watch.Deleted, at: time.Now()}
+			for _, c := range p.Status.Conditions {
+				s.ready = s.ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}
+			out <- s
+		}
+	}()
+	return out, w.Stop, nil
+}
+
+// await waits until all of some pods are as is asked for, and returns when the last one was.
+func await(ctx context.Context, from <-chan seen, names []string, is func(seen) bool) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	missing := map[string]bool{}
+	for _, n := range names {
+		missing[n] = true
+	}
+	for {
+		select {
+		case s, ok := <-from:
+			if !ok {
+				return time.Time{}, fmt.Errorf("the watch has ended, %d pods to go", len(missing))
+			}
+			if is(s) {
+				delete(missing, s.name)
+			}
+			if len(missing) == 0 {
+				return s.at, nil
+			}
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("%d of %d pods to go: %w", len(missing), len(names), ctx.Err())
+		}
+	}
+}
+
+func ready(s seen) bool { return s.ready && !s.gone }
+func gone(s seen) bool  { return s.gone }
+
+// single is one pod after the other.
+func (b *bench) single(ctx context.Context, n node) error {
+	dir, err := os.MkdirTemp(b.dir, "markers-")
+	if err != nil {
+		return err
+	}
+	marks, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer marks.Close()
+	if err := marks.Add(dir); err != nil {
+		return err
+	}
+	pods, stop, err := b.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var running, told, away []float64
+	const discarded = 3
+	for i := range b.runs + discarded {
+		name := fmt.Sprintf("%s-one-%d", n.Name(), i)
+		begun := time.Now()
+		if _, err := b.client.CoreV1().Pods("default").Create(ctx, b.pod(n, name, dir), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		made, err := marked(marks.Events, name)
+		if err != nil {
+			return err
+		}
+		is, err := await(ctx, pods, []string{name}, ready)
+		if err != nil {
+			return err
+		}
+		deleted := time.Now()
+		if err := b.client.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		end, err := await(ctx, pods, []string{name}, gone)
+		if err != nil {
+			return err
+		}
+		if i >= discarded {
+			running, told = append(running, ms(made.Sub(begun))), append(told, ms(is.Sub(made)))
+			away = append(away, ms(end.Sub(deleted)))
+		}
+	}
+	b.record(n, "bound -> running, median", "ms", median(running))
+	b.record(n, "running -> Ready in the API, median", "ms", median(told))
+	b.record(n, "deleted -> gone from the API, median", "ms", median(away))
+	return nil
+}
+
+// marked waits until the process of a pod has made its file.
+func marked(from <-chan fsnotify.Event, name string) (time.Time, error) {
+	late := time.After(2 * time.Minute)
+	for {
+		select {
+		case e := <-from:
+			if filepath.Base(e.Name) == name {
+				return time.Now(), nil
+			}
+		case <-late:
+			return time.Time{}, fmt.Errorf("%s does not run", name)
+		}
+	}
+}
+
+// crowd is many pods at once.
+func (b *bench) crowd(ctx context.Context, n node) error {
+	dir, err := os.MkdirTemp(b.dir, "markers-")
+	if err != nil {
+		return err
+	}
+	pods, stop, err := b.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	names := make([]string, b.many)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-many-%d", n.Name(), i)
+	}
+	before, err := b.writes(ctx)
+	if err != nil {
+		return err
+	}
+	each := func(do func(name string) error) error {
+		g := errgroup.Group{}
+		g.SetLimit(20)
+		for _, name := range names {
+			g.Go(func() error { return do(name) })
+		}
+		return g.Wait()
+	}
+	begun := time.Now()
+	if err := each(func(name string) error {
+		_, err := b.client.CoreV1().Pods("default").Create(ctx, b.pod(n, name, dir), metav1.CreateOptions{})
+		return err
+	}); err != nil {
+		return err
+	}
+	created := time.Since(begun)
+	last, err := await(ctx, pods, names, ready)
+	if err != nil {
+		return err
+	}
+	b.record(n, fmt.Sprintf("%d created, by the client alone", b.many), "s", created.Seconds())
+	b.record(n, fmt.Sprintf("%d bound at once -> all Ready", b.many), "s", last.Sub(begun).Seconds())
+	between, err := b.writes(ctx)
+	if err != nil {
+		return err
+	}
+	b.record(n, "writes of a pod's status, bound -> Ready", "", (between.status-before.status)/float64(b.many))
+	begun = time.Now()
+	if err := each(func(name string) error {
+		return b.client.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{})
+	}); err != nil {
+		return err
+	}
+	if last, err = await(ctx, pods, names, gone); err != nil {
+		return err
+	}
+	b.record(n, fmt.Sprintf("%d deleted at once -> all gone", b.many), "s", last.Sub(begun).Seconds())
+	after, err := b.writes(ctx)
+	if err != nil {
+		return err
+	}
+	b.record(n, "writes of a pod, deleted -> gone", "", (after.status-between.status+after.deletes-between.deletes)/float64(b.many)-1)
+	return nil
+}
+
+// writes are those of pods that the API server has counted.
+type writes struct{ status, deletes float64 }
+
+func (b *bench) writes(ctx context.Context) (w writes, err error) {
+	text, err := b.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return w, err
+	}
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+		line := s.Text()
+		if !strings.HasPrefix(line, "apiserver_request_total{") || !strings.Contains(line, `resource="pods"`) {
+			continue
+		}
+		v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return w, fmt.Errorf("read %q: %w", line, err)
+		}
+		switch {
+		case strings.Contains(line, `subresource="status"`) && !strings.Contains(line, `verb="GET"`):
+			w.status += v
+		case strings.Contains(line, `verb="DELETE"`):
+			w.deletes += v
+		}
+	}
+	return w, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
