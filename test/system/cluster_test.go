@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,17 +36,29 @@ func joined(t *testing.T, args ...string) *member {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := plane.Start(t, bin("berth-control"), dir)
-	m := &member{plane: p, name: "node"}
+	m := &member{plane: plane.Start(t, bin("berth-control"), dir), name: "node"}
+	for _, a := range args {
+		if name, ok := strings.CutPrefix(a, "--node-name="); ok {
+			m.name = name
+		}
+	}
 	m.Node = newNode(t, args...)
-	bootstrap := filepath.Join(m.Dir, "bootstrap")
-	p.Bootstrap(t, bootstrap)
-	m.args = append(m.args, "--kubeconfig="+filepath.Join(m.Dir, "kubeconfig"), "--bootstrap-kubeconfig="+bootstrap,
-		"--network=builtin", "--address=127.0.0.1", "--node-ip=127.0.0.1", fmt.Sprintf("--port=%d", freePort(t)),
-		"--client-ca-file="+filepath.Join(p.Dir, "pki", "ca.crt"))
+	m.args = append(m.args, m.joining(t, m.plane)...)
 	m.start()
 	m.equipped("default")
 	return m
+}
+
+// joining are the flags by which a node joins a cluster, with a token of its own.
+func (n *Node) joining(t *testing.T, p *plane.Plane) []string {
+	t.Helper()
+	bootstrap := filepath.Join(n.Dir, "bootstrap")
+	p.Bootstrap(t, bootstrap)
+	return []string{
+		"--kubeconfig=" + filepath.Join(n.Dir, "kubeconfig"), "--bootstrap-kubeconfig=" + bootstrap, "--network=builtin",
+		"--address=127.0.0.1", "--node-ip=127.0.0.1", fmt.Sprintf("--port=%d", freePort(t)),
+		"--client-ca-file=" + filepath.Join(p.Dir, "pki", "ca.crt"),
+	}
 }
 
 // equipped waits until a namespace has what the admission of pods asks for.
