@@ -21,7 +21,7 @@ func ClaimsOf(p *corev1.Pod) []string {
 	return names
 }
 
-// Uses says whether a pod uses a claim. One that has the name of an ephemeral volume's and is not the pod's it does not.
+// Uses says whether a pod uses a claim, and not only one of the same name as that of its ephemeral volume.
 func Uses(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]

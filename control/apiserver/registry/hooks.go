@@ -32,6 +32,24 @@ func volumeHooks() hooks {
 	}}
 }
 
+// volumeStatus says since when a volume is in its phase.
+func volumeStatus() part {
+	p := statusPart(nil)
+	keep := p.prepare
+	p.prepare = func(o, old runtime.Object) {
+		keep(o, old)
+		now, was := &o.(*corev1.PersistentVolume).Status, &old.(*corev1.PersistentVolume).Status
+		switch {
+		case now.Phase == was.Phase:
+			now.LastPhaseTransitionTime = was.LastPhaseTransitionTime
+		case now.LastPhaseTransitionTime == nil || now.LastPhaseTransitionTime.Equal(was.LastPhaseTransitionTime):
+			t := metav1.Now()
+			now.LastPhaseTransitionTime = &t
+		}
+	}
+	return p
+}
+
 func volumeClaimHooks() hooks {
 	return hooks{create: func(_ context.Context, o runtime.Object) {
 		o.(*corev1.PersistentVolumeClaim).Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}

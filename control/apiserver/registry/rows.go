@@ -170,7 +170,7 @@ func coreRows() []resource {
 		},
 		{
 			name: "persistentvolumes", object: &corev1.PersistentVolume{}, list: &corev1.PersistentVolumeList{}, traits: status, short: "pv",
-			columns: volumeColumns(), hooks: volumeHooks(),
+			columns: volumeColumns(), hooks: volumeHooks(), parts: []part{volumeStatus()},
 		},
 		{
 			name: "persistentvolumeclaims", object: &corev1.PersistentVolumeClaim{}, list: &corev1.PersistentVolumeClaimList{},

@@ -4,6 +4,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/attachdetach"
 	"github.com/berth-node/berth/control/controller/ephemeral"
 	"github.com/berth-node/berth/control/controller/expand"
 	"github.com/berth-node/berth/control/controller/protection"
@@ -17,6 +18,7 @@ func storageKinds() []kind {
 		{name: "persistentvolumeclaim-protection-controller", account: "pvc-protection-controller", make: makeClaimProtection},
 		{name: "persistentvolume-protection-controller", account: "pv-protection-controller", make: makeVolumeProtection},
 		{name: "volumeattributesclass-protection-controller", account: "volumeattributesclass-protection-controller", make: makeAttributesProtection},
+		{name: "persistentvolume-attach-detach-controller", account: "attachdetach-controller", make: makeAttacher},
 		{name: "ephemeral-volume-controller", account: "ephemeral-volume-controller", make: makeEphemeral},
 		{name: "persistentvolume-expander-controller", account: "expand-controller", make: makeExpander},
 	}
@@ -56,5 +58,15 @@ func makeExpander(p parts) (controller.Controller, error) {
 	return controller.WithEvents(p.client, "volume_expand", func(events record.EventRecorder) (controller.Controller, error) {
 		core := p.own.Core().V1()
 		return expand.New(core.PersistentVolumeClaims(), core.PersistentVolumes(), events, p.log), nil
+	})
+}
+
+func makeAttacher(p parts) (controller.Controller, error) {
+	return controller.WithEvents(p.client, "attachdetach-controller", func(events record.EventRecorder) (controller.Controller, error) {
+		core, storage := p.own.Core().V1(), p.own.Storage().V1()
+		return attachdetach.New(attachdetach.Deps{
+			Client: p.client, Core: p.m.options.Informers.Core().V1(), Claims: core.PersistentVolumeClaims(), Volumes: core.PersistentVolumes(),
+			Attachments: storage.VolumeAttachments(), Drivers: storage.CSIDrivers(), Events: events, Log: p.log,
+		})
 	})
 }

@@ -84,7 +84,9 @@ func NewVolumes(client kubernetes.Interface, volumes coreinformers.PersistentVol
 			_, err := client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
 			return err
 		},
-		used: func(_ context.Context, v *corev1.PersistentVolume) (bool, error) { return v.Status.Phase == corev1.VolumeBound, nil },
+		used: func(_ context.Context, v *corev1.PersistentVolume) (bool, error) {
+			return v.Status.Phase == corev1.VolumeBound, nil
+		},
 	}
 	return controller.NewLoop(log, workers, g.sync).Watch(volumes.Informer(), own[*corev1.PersistentVolume])
 }

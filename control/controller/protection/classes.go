@@ -46,7 +46,9 @@ func NewAttributesClasses(client kubernetes.Interface, classes storageinformers.
 			}
 			return false, nil
 		},
-		live: func(ctx context.Context, c *storagev1.VolumeAttributesClass) (bool, error) { return inUse(ctx, client, c.Name) },
+		live: func(ctx context.Context, c *storagev1.VolumeAttributesClass) (bool, error) {
+			return inUse(ctx, client, c.Name)
+		},
 	}
 	users := func(o any) []cache.ObjectName {
 		var keys []cache.ObjectName

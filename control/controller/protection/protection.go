@@ -31,7 +31,7 @@ type guard[T object] struct {
 	used, live func(context.Context, T) (bool, error)
 }
 
-// sync gives an object the finalizer, or takes it away. An object that is used is looked at again when its users change.
+// sync gives an object the finalizer, or takes it away. One that is used is looked at again when its users change.
 func (g guard[T]) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	o, err := g.find(key)
 	if errors.IsNotFound(err) {

@@ -140,8 +140,10 @@ func forNamed(w world, claim *corev1.PersistentVolumeClaim) verdict {
 // forBound decides on a claim that has a volume.
 func forBound(w world, claim *corev1.PersistentVolumeClaim) verdict {
 	if claim.Spec.VolumeName == "" {
-		return verdict{act: lose, claim: claim,
-			tell: warn("ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")}
+		return verdict{
+			act: lose, claim: claim,
+			tell: warn("ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"),
+		}
 	}
 	found := w.volume(claim.Spec.VolumeName)
 	switch {
@@ -150,8 +152,10 @@ func forBound(w world, claim *corev1.PersistentVolumeClaim) verdict {
 	case found.Spec.ClaimRef == nil || found.Spec.ClaimRef.UID == claim.UID:
 		return verdict{act: bind, claim: claim, volume: found}
 	default:
-		return verdict{act: lose, claim: claim,
-			tell: warn("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")}
+		return verdict{
+			act: lose, claim: claim,
+			tell: warn("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly"),
+		}
 	}
 }
 
