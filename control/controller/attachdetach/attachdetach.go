@@ -48,10 +48,10 @@ type attacher struct {
 	now   func() time.Time
 
 	mu       sync.Mutex
-	unwanted map[string]time.Time                   // attachments that are not wanted, and since when
+	unwanted map[string]time.Time // attachments that are not wanted, and since when
 	// made are attachments that the informer has not told of yet.
 	made map[string]*storagev1.VolumeAttachment
-	told     map[string]string                      // attachments, and the last that was told about one that is not there
+	told map[string]string // attachments, and the last that was told about one that is not there
 }
 
 // New makes the controller.

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/plugin/prioritysort"
 	"github.com/berth-node/berth/control/scheduler/plugin/schedulinggates"
 	"github.com/berth-node/berth/control/scheduler/plugin/tainttoleration"
+	"github.com/berth-node/berth/control/scheduler/plugin/volumebinding"
 	"github.com/berth-node/berth/control/scheduler/profile"
 )
 
@@ -40,6 +41,7 @@ func Rows() []Row {
 		{"NodeAffinity", 2, nodeaffinity.New},
 		{"NodePorts", 0, nodeports.New},
 		{"NodeResourcesFit", 1, noderesourcesfit.New},
+		{volumebinding.Name, 0, volumebinding.New},
 		{"PodTopologySpread", 2, podtopologyspread.New},
 		{"InterPodAffinity", 2, interpodaffinity.New},
 		{"NodeDeclaredFeatures", 0, nodedeclaredfeatures.New},
