@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestScheduledClaims has the scheduler bind claims that wait for a pod: to a volume of the one node that has it, and to
-// one that is made for the node that was chosen.
+// TestScheduledClaims has the scheduler bind claims that wait for a pod: to a volume of the one node that has it, and
+// to one that is made for the node that was chosen.
 func TestScheduledClaims(t *testing.T) {
 	t.Parallel()
 	p := start(t, t.TempDir())
