@@ -11,6 +11,7 @@ import (
 	"github.com/berth-node/berth/control/controller/mirroring"
 	"github.com/berth-node/berth/control/controller/nodeipam"
 	"github.com/berth-node/berth/control/controller/podautoscaler"
+	"github.com/berth-node/berth/control/controller/servicecidr"
 )
 
 // serviceKinds are the controllers of services and what they lead to.
@@ -21,6 +22,7 @@ func serviceKinds() []kind {
 		{name: "endpointslice-mirroring-controller", account: "endpointslicemirroring-controller", make: makeMirror},
 		{name: "horizontal-pod-autoscaler-controller", account: "horizontal-pod-autoscaler", make: makeAutoscaler},
 		{name: "node-ipam-controller", account: "node-controller", make: makeNodeRanges},
+		{name: "service-cidr-controller", account: "service-cidrs-controller", make: makeServiceRanges},
 	}
 }
 
@@ -72,4 +74,8 @@ func makeNodeRanges(p parts) (controller.Controller, error) {
 			Client: p.client, Nodes: o.Informers.Core().V1().Nodes(), Ranges: o.PodRanges, Apart: o.ServiceRanges, Events: events, Log: p.log,
 		}), nil
 	})
+}
+
+func makeServiceRanges(p parts) (controller.Controller, error) {
+	return servicecidr.New(p.client, p.own.Networking().V1(), p.log), nil
 }
