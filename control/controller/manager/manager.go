@@ -40,8 +40,8 @@ type Options struct {
 	// Authority is what certificates are signed with, Bundle what all are known by. Enqueue tells of another bundle.
 	Authority func() (*x509.Certificate, crypto.Signer, error)
 	Bundle    Bundle
-	// PodRanges are those that nodes are given parts of for their pods; none: they are given none. ServiceRanges are not
-	// to be among them.
+	// PodRanges are those that nodes are given parts of for their pods; none: they are given none. No part of
+	// ServiceRanges is given.
 	PodRanges     []nodeipam.Range
 	ServiceRanges []netip.Prefix
 	Log           *slog.Logger
