@@ -24,8 +24,8 @@ import (
 	"github.com/berth-node/berth/control/scheduler/registry"
 )
 
-// schedulerLease is what one of several members has its scheduler run by: Kubernetes' own, so that one beside them which
-// is elected, too, does not run while ours does.
+// schedulerLease is what one of several members has its scheduler run by: Kubernetes' own, so that one beside them
+// which is elected, too, does not run while ours does.
 const schedulerLease = "kube-scheduler"
 
 // schedulerUser is as whom the scheduler acts.

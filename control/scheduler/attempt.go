@@ -156,7 +156,7 @@ func reason(status *fwk.Status) error {
 // rejected has room made for a pod that has no node, if a plugin can, and has it wait until something changes.
 func (s *Scheduler) rejected(ctx context.Context, t *try, rejection *profile.Rejection) {
 	var nominating *fwk.NominatingInfo
-	if t.profile.HasPostFilter() && rejection.Nodes > 0 {
+	if rejection.Nodes > 0 {
 		result, status := t.profile.RunPostFilter(ctx, t.state, t.pod, rejection.Statuses)
 		if status.IsError() {
 			s.log.Warn("no room is made for a pod", "pod", klog.KObj(t.pod), "error", status.AsError())

@@ -28,8 +28,8 @@ type NodeReasons struct {
 // Reason is what a plugin says.
 type Reason struct{ Plugin, Message string }
 
-// Explain has the plugins look at all nodes as they are now, and nothing be changed. It is for a scheduler that does not
-// run, whose informers do.
+// Explain has the plugins look at all nodes as they are now, and nothing be changed. It is for a scheduler that does
+// not run, whose informers do.
 func (s *Scheduler) Explain(ctx context.Context, pod *corev1.Pod) (*Explanation, error) {
 	p := s.profiles[pod.Spec.SchedulerName]
 	if p == nil {

@@ -292,8 +292,8 @@ func (w *world) check(seed uint64, at int) {
 	}
 }
 
-// TestHistories has the cache agree, after any history, with one that was made of what is known now. BERTH_TEST_HISTORIES
-// is how many there are.
+// TestHistories has the cache agree, after any history, with one that was made of what is known now.
+// BERTH_TEST_HISTORIES is how many there are.
 func TestHistories(t *testing.T) {
 	histories := 10_000
 	if n, err := strconv.Atoi(os.Getenv("BERTH_TEST_HISTORIES")); err == nil {

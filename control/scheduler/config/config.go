@@ -134,7 +134,8 @@ func completeProfile(in *configv1.KubeSchedulerProfile, profiles, percentage int
 	return p, nil
 }
 
-// merge are the plugins that run by default, as far as they are not disabled, with what is said of them, and then others.
+// merge are the plugins that run by default, as far as they are not disabled, with what is said of them, and then
+// others.
 func merge(plugins []configv1.Plugin, set configv1.PluginSet) []configv1.Plugin {
 	disabled := sets.New[string]()
 	for _, d := range set.Disabled {

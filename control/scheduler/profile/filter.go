@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/control/scheduler/cycle"
 )
 
-// RunPreFilter has plugins look at the pod before any node. It returns the nodes to look at, nil: all, and which plugins
-// have left the others out.
+// RunPreFilter has plugins look at the pod before any node. It returns the nodes to look at, nil: all, and which
+// plugins have left the others out.
 func (p *Profile) RunPreFilter(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
 ) (*fwk.PreFilterResult, []string, *fwk.Status) {
@@ -40,12 +40,12 @@ func (p *Profile) RunPreFilter(
 			return nil, narrowing, nowhere(narrowing).WithPlugin(plugin.Name())
 		}
 	}
-	p.countSkipped(state, skip)
+	countSkipped(p, state, skip)
 	return result, narrowing, nil
 }
 
 // countSkipped spares a look into a set for each plugin and node.
-func (p *Profile) countSkipped(state fwk.CycleState, skip sets.Set[string]) {
+func countSkipped(p *Profile, state fwk.CycleState, skip sets.Set[string]) {
 	s, ours := state.(*cycle.State)
 	if !ours || len(p.points.filter) > 64 {
 		return
@@ -103,8 +103,8 @@ func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, po
 	return nil
 }
 
-// FilterAll is RunFilterPlugins that goes on after the first rejection, for who wants to know of all. The status is
-// that of the first plugin that has rejected the node.
+// FilterAll is RunFilterPlugins that goes on after the first rejection, for who wants to know of all: the first status
+// is that of the plugin by which the node is rejected.
 func (p *Profile) FilterAll(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) []*fwk.Status {
 	var all []*fwk.Status
 	for _, plugin := range p.points.filter {
@@ -124,7 +124,7 @@ func (p *Profile) FilterNominated(ctx context.Context, state fwk.CycleState, pod
 	if p.shared.Nominator.Empty() {
 		return p.RunFilterPlugins(ctx, state, pod, node)
 	}
-	with, info, status := p.addNominated(ctx, state, pod, node)
+	with, info, status := addNominated(p, ctx, state, pod, node)
 	if !status.IsSuccess() {
 		return status
 	}
@@ -137,7 +137,7 @@ func (p *Profile) FilterNominated(ctx context.Context, state fwk.CycleState, pod
 }
 
 // addNominated is the state and the node with the pods that it is kept for, nil: there are none.
-func (p *Profile) addNominated(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (fwk.CycleState, fwk.NodeInfo, *fwk.Status) {
+func addNominated(p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (fwk.CycleState, fwk.NodeInfo, *fwk.Status) {
 	var with fwk.CycleState
 	var info fwk.NodeInfo
 	for _, nominated := range p.shared.Nominator.NominatedPodsForNode(node.Node().Name) {
@@ -167,7 +167,7 @@ func priority(pod *corev1.Pod) int32 {
 func (p *Profile) RunPreFilterExtensionAddPod(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, other fwk.PodInfo, node fwk.NodeInfo,
 ) *fwk.Status {
-	return p.extend(state, "PreFilterExtensionAddPod", func(e fwk.PreFilterExtensions) *fwk.Status {
+	return extend(p, state, "PreFilterExtensionAddPod", func(e fwk.PreFilterExtensions) *fwk.Status {
 		return e.AddPod(ctx, state, pod, other, node)
 	})
 }
@@ -176,12 +176,12 @@ func (p *Profile) RunPreFilterExtensionAddPod(
 func (p *Profile) RunPreFilterExtensionRemovePod(
 	ctx context.Context, state fwk.CycleState, pod *corev1.Pod, other fwk.PodInfo, node fwk.NodeInfo,
 ) *fwk.Status {
-	return p.extend(state, "PreFilterExtensionRemovePod", func(e fwk.PreFilterExtensions) *fwk.Status {
+	return extend(p, state, "PreFilterExtensionRemovePod", func(e fwk.PreFilterExtensions) *fwk.Status {
 		return e.RemovePod(ctx, state, pod, other, node)
 	})
 }
 
-func (p *Profile) extend(state fwk.CycleState, phase string, call func(fwk.PreFilterExtensions) *fwk.Status) *fwk.Status {
+func extend(p *Profile, state fwk.CycleState, phase string, call func(fwk.PreFilterExtensions) *fwk.Status) *fwk.Status {
 	for _, plugin := range p.points.preFilter {
 		extensions := plugin.PreFilterExtensions()
 		if extensions == nil || state.GetSkipFilterPlugins().Has(plugin.Name()) {
@@ -219,9 +219,6 @@ func (p *Profile) RunPostFilter(ctx context.Context, state fwk.CycleState, pod *
 	}
 	return result, fwk.NewStatus(code, reasons...).WithPlugin(blamed)
 }
-
-// HasPostFilter says whether any plugin makes room.
-func (p *Profile) HasPostFilter() bool { return len(p.points.postFilter) > 0 }
 
 // Message is what all of this comes to in Kubernetes' words.
 func (r *Rejection) Message() string {

@@ -34,8 +34,8 @@ type scoring struct {
 	scores fwk.NodeScoreList
 }
 
-// score asks all plugins about all nodes, and has each weigh what it says.
-func (p *Profile) score(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring)) ([]scoring, *fwk.Status) {
+// scoreAll asks all plugins about all nodes, and has each weigh what it says.
+func scoreAll(p *Profile, ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, raw func([]scoring)) ([]scoring, *fwk.Status) {
 	skip := state.GetSkipScorePlugins()
 	active := make([]scoring, 0, len(p.points.score))
 	for i, plugin := range p.points.score {
@@ -110,7 +110,7 @@ func (f *firstFailure) set(status *fwk.Status) {
 
 // Totals adds to each node's total what the plugins say of it.
 func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, totals []int64) *fwk.Status {
-	scores, status := p.score(ctx, state, pod, nodes, nil)
+	scores, status := scoreAll(p, ctx, state, pod, nodes, nil)
 	for i := range scores {
 		for n := range nodes {
 			totals[n] += scores[i].scores[n].Score
@@ -122,7 +122,7 @@ func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *corev1.
 // RunScorePlugins implements [fwk.PluginsRunner].
 func (p *Profile) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	all := make([]fwk.NodePluginScores, len(nodes))
-	scores, status := p.score(ctx, state, pod, nodes, func(raw []scoring) {
+	scores, status := scoreAll(p, ctx, state, pod, nodes, func(raw []scoring) {
 		for n := range nodes {
 			all[n].Name = nodes[n].Node().Name
 			for i := range raw {

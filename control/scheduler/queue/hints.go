@@ -54,14 +54,14 @@ type question struct {
 }
 
 // ask says what an event is for a pod.
-func (q *Queue) ask(p *Pod, e *question) verdict {
+func ask(q *Queue, p *Pod, e *question) verdict {
 	if e.event.Resource == fwk.WildCard {
 		return retry
 	}
 	pod, best := p.Pod(), stay
 	for i, h := range q.hints[pod.Spec.SchedulerName] {
 		pending := p.pending.Has(h.Plugin)
-		if !pending && !p.unschedulable.Has(h.Plugin) || !Matches(h.Event, e.event) || !q.worth(i, h, pod, e) {
+		if !pending && !p.unschedulable.Has(h.Plugin) || !Matches(h.Event, e.event) || !worth(q, i, h, pod, e) {
 			continue
 		}
 		if pending {
@@ -72,8 +72,8 @@ func (q *Queue) ask(p *Pod, e *question) verdict {
 	return best
 }
 
-func (q *Queue) worth(i int, h Hint, pod *corev1.Pod, e *question) bool {
-	if h.Among != nil && !q.among(i, h, pod, e) {
+func worth(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) bool {
+	if h.Among != nil && !among(q, i, h, pod, e) {
 		return false
 	}
 	if h.Worth == nil {
@@ -88,7 +88,7 @@ func (q *Queue) worth(i int, h Hint, pod *corev1.Pod, e *question) bool {
 }
 
 // among says whether a pod is one of those that a hint is to be asked about, which it is told once for each event.
-func (q *Queue) among(i int, h Hint, pod *corev1.Pod, e *question) bool {
+func among(q *Queue, i int, h Hint, pod *corev1.Pod, e *question) bool {
 	if e.before == nil && e.after == nil {
 		return true
 	}
@@ -110,7 +110,7 @@ func (q *Queue) among(i int, h Hint, pod *corev1.Pod, e *question) bool {
 }
 
 // wanted says whether any plugin has registered for an event.
-func (q *Queue) wanted(event fwk.ClusterEvent) bool {
+func wanted(q *Queue, event fwk.ClusterEvent) bool {
 	if event.Resource == fwk.WildCard {
 		return true
 	}

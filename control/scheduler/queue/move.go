@@ -97,26 +97,26 @@ func (q *Queue) move(ctx context.Context, p *Pod, v verdict) {
 
 // toActive has a pod be attempted, unless a plugin keeps it away.
 func (q *Queue) toActive(ctx context.Context, p *Pod) {
-	q.leave(p)
+	leave(q, p)
 	if !q.enqueue(ctx, p) {
 		q.toUnschedulable(p)
 		return
 	}
-	q.enter(p, inActive)
+	enter(q, p, inActive)
 	heap.Push(&q.active, p)
 	q.ready.Signal()
 }
 
 func (q *Queue) toBackoff(p *Pod) {
-	q.leave(p)
+	leave(q, p)
 	p.expires = q.expiration(p)
-	q.wakeUp()
+	wakeUp(q)
 	if p.tries.errors > 0 {
-		q.enter(p, inErrorBackoff)
+		enter(q, p, inErrorBackoff)
 		heap.Push(&q.errorBackoff, p)
 		return
 	}
-	q.enter(p, inBackoff)
+	enter(q, p, inBackoff)
 	heap.Push(&q.backoff, p)
 	q.ready.Signal()
 }
@@ -125,18 +125,18 @@ func (q *Queue) toUnschedulable(p *Pod) {
 	if p.where == inUnschedulable {
 		return
 	}
-	q.leave(p)
-	q.enter(p, inUnschedulable)
+	leave(q, p)
+	enter(q, p, inUnschedulable)
 	q.unschedulable.add(p)
 }
 
-func (q *Queue) enter(p *Pod, where place) {
+func enter(q *Queue, p *Pod, where place) {
 	p.where = where
 	q.pods[p.Pod().UID] = p
 }
 
 // leave takes a pod away from where it is.
-func (q *Queue) leave(p *Pod) {
+func leave(q *Queue, p *Pod) {
 	switch p.where {
 	case inActive:
 		heap.Remove(&q.active, p.index)
@@ -152,7 +152,7 @@ func (q *Queue) leave(p *Pod) {
 }
 
 // fix has a pod be at its place again that has changed.
-func (q *Queue) fix(p *Pod) {
+func fix(q *Queue, p *Pod) {
 	switch p.where {
 	case inActive:
 		heap.Fix(&q.active, p.index)
@@ -205,7 +205,7 @@ func (q *Queue) expiration(p *Pod) time.Time {
 
 func (q *Queue) backingOff(p *Pod) bool { return q.expiration(p).After(q.now()) }
 
-func (q *Queue) wakeUp() {
+func wakeUp(q *Queue) {
 	select {
 	case q.wake <- struct{}{}:
 	default:

@@ -125,7 +125,7 @@ func (q *Queue) add(ctx context.Context, info *cluster.PodInfo) {
 	if p := q.pods[uid]; p != nil || q.out[uid] != nil {
 		if p != nil {
 			p.info = info
-			q.fix(p)
+			fix(q, p)
 		}
 		return
 	}
@@ -223,7 +223,7 @@ func (q *Queue) meanwhile(p *Pod) verdict {
 		if r.only != "" && r.only != p.Pod().UID {
 			continue
 		}
-		if v := q.ask(p, &question{record: r}); v > best {
+		if v := ask(q, p, &question{record: r}); v > best {
 			best = v
 		}
 		if best == retryNow {
@@ -237,7 +237,7 @@ func (q *Queue) meanwhile(p *Pod) verdict {
 func (q *Queue) Happened(ctx context.Context, event fwk.ClusterEvent, before, after any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.wanted(event) {
+	if !wanted(q, event) {
 		return
 	}
 	r := record{event: event, before: before, after: after}
@@ -257,7 +257,7 @@ func (q *Queue) look(ctx context.Context, p *Pod, e *question) {
 		}
 		return
 	}
-	q.move(ctx, p, q.ask(p, e))
+	q.move(ctx, p, ask(q, p, e))
 }
 
 func (p *Pod) gatedBy(event fwk.ClusterEvent) bool {
@@ -291,7 +291,7 @@ func (q *Queue) Update(ctx context.Context, before, pod *corev1.Pod, events []fw
 	q.nominator.UpdateNominatedPod(klog.Logger{}, p.Pod(), info)
 	p.info = info
 	if p.where != inUnschedulable {
-		q.fix(p)
+		fix(q, p)
 		return
 	}
 	for _, e := range events {
@@ -307,7 +307,7 @@ func (q *Queue) Delete(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if p := q.pods[pod.UID]; p != nil {
-		q.leave(p)
+		leave(q, p)
 		delete(q.pods, pod.UID)
 	}
 	if gone := q.out[pod.UID]; gone != nil {

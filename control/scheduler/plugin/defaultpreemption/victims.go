@@ -22,8 +22,8 @@ type candidate struct {
 	violations int // of disruption budgets
 }
 
-// victims are the fewest pods of a node without which the pod suits: all of less priority are taken away, and as many as
-// may stay are put back, the more important first, those before that whose budget allows no disruption.
+// victims are the fewest pods of a node without which the pod suits: all of less priority are taken away, and as many
+// as may stay are put back, the more important first, those before that whose budget allows no disruption.
 func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status) {
 	remove := func(v fwk.PodInfo) *fwk.Status {
 		if err := node.RemovePod(klog.FromContext(ctx), v.GetPod()); err != nil {
