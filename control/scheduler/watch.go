@@ -196,7 +196,7 @@ func (s *Scheduler) podChanged(ctx context.Context, was, is *corev1.Pod) {
 	switch {
 	case was == nil && is == nil:
 	case is == nil || cluster.Ended(is):
-		s.podGone(ctx, was, is, tell)
+		s.podGone(was, is, tell)
 	case placed(is):
 		s.cache.SetPod(is)
 		if placed(was) {
@@ -229,7 +229,7 @@ func (s *Scheduler) podChanged(ctx context.Context, was, is *corev1.Pod) {
 }
 
 // podGone is told of a pod that takes nothing of its node any more, and that waits for none.
-func (s *Scheduler) podGone(ctx context.Context, was, is *corev1.Pod, tell func(fwk.EventResource, fwk.ActionType, *corev1.Pod, *corev1.Pod)) {
+func (s *Scheduler) podGone(was, is *corev1.Pod, tell func(fwk.EventResource, fwk.ActionType, *corev1.Pod, *corev1.Pod)) {
 	pod := was
 	if pod == nil {
 		pod = is

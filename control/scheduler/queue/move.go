@@ -3,6 +3,7 @@ package queue
 import (
 	"container/heap"
 	"context"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -63,9 +64,7 @@ func (p *Pod) plugins() func(func(string) bool) {
 func (r *rejected) concerned(hints map[string][]Hint, event fwk.ClusterEvent) map[types.UID]*Pod {
 	found := map[types.UID]*Pod{}
 	if event.Resource == fwk.WildCard {
-		for uid, p := range r.all {
-			found[uid] = p
-		}
+		maps.Copy(found, r.all)
 		return found
 	}
 	for profile, list := range hints {
