@@ -8,10 +8,12 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage"
@@ -108,7 +110,7 @@ func (o *options) GetRESTOptions(r schema.GroupResource, _ runtime.Object) (gene
 		c.Transformer = o.store.transformers.TransformerForResource(r)
 	}
 	out := generic.RESTOptions{
-		StorageConfig: c.ForResource(r), ResourcePrefix: o.prefix(r), Decorator: o.store.plain,
+		StorageConfig: c.ForResource(r), ResourcePrefix: o.prefix(r), Decorator: o.store.direct,
 		EnableGarbageCollection: true, DeleteCollectionWorkers: deleteWorkers,
 		CountMetricPollPeriod: time.Minute, StorageObjectCountTracker: o.store.tracker,
 	}
@@ -156,6 +158,23 @@ func (s *store) plain(c *storagebackend.ConfigForResource, resourcePrefix string
 		return nil, nil, fmt.Errorf("open storage of %s: %w", c.GroupResource, err)
 	}
 	return raw, sync.OnceFunc(raw.Close), nil
+}
+
+// direct is plain for who is no cache.
+func (s *store) direct(c *storagebackend.ConfigForResource, resourcePrefix string, key func(runtime.Object) (string, error),
+	newFunc, newList func() runtime.Object, attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	raw, destroy, err := s.plain(c, resourcePrefix, key, newFunc, newList, attributes, triggers, indexers)
+	return apart{raw}, destroy, err
+}
+
+// apart is storage whose watches have a stream to etcd that no cache shares. Caches ask for the progress of theirs,
+// which etcd tells all watches of the stream: their users would get bookmarks that they have not asked for.
+type apart struct{ storage.Interface }
+
+// Watch implements [storage.Interface]. A client of etcd has a stream for each different metadata.
+func (a apart) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	return a.Interface.Watch(metadata.AppendToOutgoingContext(ctx, "source", "direct"), key, o)
 }
 
 // cached has objects watched once, and all who watch them served from memory.
