@@ -48,9 +48,10 @@ func (f *schedulerFlags) addFile(p *pflag.FlagSet) {
 }
 
 func (f *schedulerFlags) check() error {
-	f.config = config.Default(registry.Default())
 	if f.file == "" {
-		return nil
+		var err error
+		f.config, err = config.Default(registry.Default())
+		return err
 	}
 	data, err := os.ReadFile(f.file)
 	if err == nil {

@@ -62,8 +62,12 @@ func newBench(tb testing.TB, nodes int) *bench {
 	factories[defaultbinder.Name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return binder{b}, nil }
 	broadcaster := events.NewBroadcaster(nil)
 	tb.Cleanup(broadcaster.Shutdown)
+	defaults, err := config.Default(registry.Default())
+	if err != nil {
+		tb.Fatal(err)
+	}
 	s, err := New(tb.Context(), Options{
-		Config: config.Default(registry.Default()), Registry: factories, Client: client,
+		Config: defaults, Registry: factories, Client: client,
 		Informers: informers.NewSharedInformerFactory(client, 0), Log: slog.New(slog.DiscardHandler),
 		Recorder: func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) },
 	})

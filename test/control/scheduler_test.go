@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,10 +65,8 @@ func isOn(t *testing.T, p *plane, name string, nodes ...string) {
 		if err != nil {
 			return err
 		}
-		for _, n := range nodes {
-			if pod.Spec.NodeName == n {
-				return nil
-			}
+		if slices.Contains(nodes, pod.Spec.NodeName) {
+			return nil
 		}
 		return fmt.Errorf("it is on %q, conditions %v", pod.Spec.NodeName, pod.Status.Conditions)
 	})

@@ -79,7 +79,7 @@ func (s *state) fails() (reason, message string) {
 	if s.failed > limit || s.restarts(limit) {
 		return batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit"
 	}
-	if spec.ActiveDeadlineSeconds != nil && !s.suspended() && s.status.StartTime != nil {
+	if spec.ActiveDeadlineSeconds != nil && !suspended(s.job) && s.status.StartTime != nil {
 		left := s.status.StartTime.Add(time.Duration(*spec.ActiveDeadlineSeconds) * time.Second).Sub(s.now)
 		if left <= 0 {
 			return batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline"
@@ -92,7 +92,7 @@ func (s *state) fails() (reason, message string) {
 	switch n := s.lost.count(); {
 	case spec.MaxFailedIndexes != nil && n > int(*spec.MaxFailedIndexes):
 		return batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes"
-	case n > 0 && n+s.done.count() >= s.completions():
+	case n > 0 && n+s.done.count() >= completions(s.job):
 		return batchv1.JobReasonFailedIndexes, "Job has failed indexes"
 	}
 	return "", ""
@@ -119,12 +119,12 @@ func (s *state) restarts(limit int) bool {
 }
 
 func (s *state) succeeds() (reason, message string) {
-	if s.indexed() {
-		if message, is := succeeds(s.job.Spec.SuccessPolicy, s.completions(), s.done); is {
+	if indexed(s.job) {
+		if message, is := succeeds(s.job.Spec.SuccessPolicy, completions(s.job), s.done); is {
 			return batchv1.JobReasonSuccessPolicy, message
 		}
 	}
-	enough := s.job.Spec.Completions != nil && s.succeeded >= s.completions()
+	enough := s.job.Spec.Completions != nil && s.succeeded >= completions(s.job)
 	if s.job.Spec.Completions == nil {
 		enough = s.succeeded > 0 && len(s.active) == 0
 	}
@@ -154,11 +154,11 @@ func (s *state) finish() {
 func (s *state) resume() {
 	old := condition(s.status.Conditions, batchv1.JobSuspended)
 	switch {
-	case s.suspended() && (old == nil || old.Status != corev1.ConditionTrue):
+	case suspended(s.job) && (old == nil || old.Status != corev1.ConditionTrue):
 		s.mark(batchv1.JobSuspended, "JobSuspended", "Job suspended")
 		s.status.StartTime = nil
 		s.plan.events = append(s.plan.events, event{corev1.EventTypeNormal, "Suspended", "Job suspended"})
-	case !s.suspended() && old != nil && old.Status == corev1.ConditionTrue:
+	case !suspended(s.job) && old != nil && old.Status == corev1.ConditionTrue:
 		s.mark(batchv1.JobSuspended, "JobResumed", "Job resumed")
 		condition(s.status.Conditions, batchv1.JobSuspended).Status = corev1.ConditionFalse
 		s.status.StartTime = &metav1.Time{Time: s.now}

@@ -20,7 +20,7 @@ const (
 
 // manage has as many pods be active as the job asks for.
 func (s *state) manage() {
-	if s.suspended() {
+	if suspended(s.job) {
 		s.plan.remove = s.active
 		return
 	}
@@ -67,7 +67,7 @@ func (s *state) want(active int) int {
 		}
 		return parallelism
 	}
-	return min(max(s.completions()-s.succeeded-s.lost.count(), 0), parallelism)
+	return min(max(completions(s.job)-s.succeeded-s.lost.count(), 0), parallelism)
 }
 
 // split parts the active pods into those that are of use, and those that are not: of no index, of one that another pod
@@ -79,9 +79,9 @@ func (s *state) split() (keep, surplus []*corev1.Pod) {
 		switch {
 		case !tracked(p):
 			surplus = append(surplus, p)
-		case !s.indexed():
+		case !indexed(s.job):
 			keep = append(keep, p)
-		case i < 0 || i >= s.completions() || seen[i] || s.done.has(i) || s.lost.has(i):
+		case i < 0 || i >= completions(s.job) || seen[i] || s.done.has(i) || s.lost.has(i):
 			surplus = append(surplus, p)
 		default:
 			seen[i] = true
@@ -110,7 +110,7 @@ func (s *state) rank(pods []*corev1.Pod) {
 }
 
 func (s *state) create(n int, keep []*corev1.Pod) {
-	if !s.indexed() {
+	if !indexed(s.job) {
 		for range n {
 			s.plan.create = append(s.plan.create, slot{index: -1})
 		}
@@ -126,7 +126,7 @@ func (s *state) create(n int, keep []*corev1.Pod) {
 		}
 	}
 	last := s.lastFailed()
-	for i := 0; i < s.completions() && len(s.plan.create) < n; i++ {
+	for i := 0; i < completions(s.job) && len(s.plan.create) < n; i++ {
 		if taken[i] || s.done.has(i) || s.lost.has(i) {
 			continue
 		}

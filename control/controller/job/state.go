@@ -52,7 +52,7 @@ func decide(job *batchv1.Job, pods []*corev1.Pod, now time.Time) plan {
 	if s.status.UncountedTerminatedPods == nil {
 		s.status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{}
 	}
-	if s.status.StartTime == nil && !s.suspended() {
+	if s.status.StartTime == nil && !suspended(s.job) {
 		s.status.StartTime = &metav1.Time{Time: now}
 	}
 	for _, p := range pods {
@@ -78,19 +78,19 @@ func decide(job *batchv1.Job, pods []*corev1.Pod, now time.Time) plan {
 	return s.plan
 }
 
-func (s *state) suspended() bool { return s.job.Spec.Suspend != nil && *s.job.Spec.Suspend }
+func suspended(job *batchv1.Job) bool { return job.Spec.Suspend != nil && *job.Spec.Suspend }
 
-func (s *state) indexed() bool {
-	return s.job.Spec.CompletionMode != nil && *s.job.Spec.CompletionMode == batchv1.IndexedCompletion
+func indexed(job *batchv1.Job) bool {
+	return job.Spec.CompletionMode != nil && *job.Spec.CompletionMode == batchv1.IndexedCompletion
 }
 
-func (s *state) perIndex() bool { return s.indexed() && s.job.Spec.BackoffLimitPerIndex != nil }
+func (s *state) perIndex() bool { return indexed(s.job) && s.job.Spec.BackoffLimitPerIndex != nil }
 
-func (s *state) completions() int {
-	if s.job.Spec.Completions == nil {
+func completions(job *batchv1.Job) int {
+	if job.Spec.Completions == nil {
 		return 0
 	}
-	return int(*s.job.Spec.Completions)
+	return int(*job.Spec.Completions)
 }
 
 // waits says whether a pod is made only when the one before has ended, and not when it is about to.
@@ -126,10 +126,10 @@ func (s *state) settle() {
 	s.status.Failed += n
 	s.succeeded = int(s.status.Succeeded) + len(u.Succeeded)
 	s.failed = int(s.status.Failed) + len(u.Failed)
-	if s.indexed() {
-		s.done = parse(s.status.CompletedIndexes, s.completions())
+	if indexed(s.job) {
+		s.done = parse(s.status.CompletedIndexes, completions(s.job))
 		if s.perIndex() && s.status.FailedIndexes != nil {
-			s.lost = parse(*s.status.FailedIndexes, s.completions())
+			s.lost = parse(*s.status.FailedIndexes, completions(s.job))
 		}
 	}
 	var done, lost []int
@@ -142,7 +142,7 @@ func (s *state) settle() {
 		}
 	}
 	s.done, s.lost = s.done.with(done), s.lost.with(lost)
-	if s.indexed() {
+	if indexed(s.job) {
 		s.succeeded = s.done.count()
 	}
 }
@@ -160,13 +160,13 @@ func (s *state) add(p *corev1.Pod) int {
 		return hasNothing
 	}
 	u, i := s.status.UncountedTerminatedPods, indexOf(p)
-	if s.indexed() && (i < 0 || i >= s.completions()) {
+	if indexed(s.job) && (i < 0 || i >= completions(s.job)) {
 		return hasNothing
 	}
 	if p.Status.Phase == corev1.PodSucceeded {
 		switch {
 		case slices.Contains(u.Failed, p.UID): // it was deleted, and had been given up before it succeeded
-		case s.indexed():
+		case indexed(s.job):
 			return hasDone
 		case !slices.Contains(u.Succeeded, p.UID):
 			s.succeeded++
@@ -210,7 +210,7 @@ func (s *state) count() {
 		lost := s.lostPod(p) || s.target != nil && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
 		switch {
 		case p.Status.Phase == corev1.PodSucceeded:
-			if !s.indexed() && !slices.Contains(u.Succeeded, p.UID) && !slices.Contains(u.Failed, p.UID) {
+			if !indexed(s.job) && !slices.Contains(u.Succeeded, p.UID) && !slices.Contains(u.Failed, p.UID) {
 				u.Succeeded = append(u.Succeeded, p.UID)
 			}
 		case lost && kept[p.UID]:
@@ -218,7 +218,7 @@ func (s *state) count() {
 		case lost:
 			i := indexOf(p)
 			counts := p.Status.Phase == corev1.PodFailed || s.lostPod(p) || !success
-			if s.indexed() && (i < 0 || i >= s.completions()) || judge(s.job.Spec.PodFailurePolicy, p).action == batchv1.PodFailurePolicyActionIgnore {
+			if indexed(s.job) && (i < 0 || i >= completions(s.job)) || judge(s.job.Spec.PodFailurePolicy, p).action == batchv1.PodFailurePolicyActionIgnore {
 				counts = false
 			}
 			if counts && !slices.Contains(u.Failed, p.UID) {
@@ -229,7 +229,7 @@ func (s *state) count() {
 		}
 		s.plan.release = append(s.plan.release, p)
 	}
-	if s.indexed() {
+	if indexed(s.job) {
 		s.status.CompletedIndexes = s.done.String()
 		s.status.Succeeded = int32(s.done.count())
 		if s.perIndex() {
@@ -267,7 +267,7 @@ func (s *state) lastFailed() map[int]*corev1.Pod {
 	for _, p := range s.pods {
 		i := indexOf(p)
 		_, n := failuresOf(p)
-		if tracked(p) && s.lostPod(p) && i >= 0 && i < s.completions() && !s.done.has(i) && !s.lost.has(i) && n == most[i] {
+		if tracked(p) && s.lostPod(p) && i >= 0 && i < completions(s.job) && !s.done.has(i) && !s.lost.has(i) && n == most[i] {
 			last[i] = p
 		}
 	}

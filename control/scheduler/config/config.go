@@ -35,12 +35,8 @@ type Profile struct {
 }
 
 // Default is the configuration that nobody has written.
-func Default(plugins []configv1.Plugin) *Config {
-	c, err := complete(&configv1.KubeSchedulerConfiguration{}, plugins)
-	if err != nil {
-		panic(err) // it has nothing that could be wrong
-	}
-	return c
+func Default(plugins []configv1.Plugin) (*Config, error) {
+	return complete(&configv1.KubeSchedulerConfiguration{}, plugins)
 }
 
 // Read reads a configuration, as YAML or JSON. Plugins are those that run by default. A field that there is not, and a
