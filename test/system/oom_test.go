@@ -76,8 +76,8 @@ func TestOOMReport(t *testing.T) {
 		if !gone && (len(r.Groups) == 0 || r.Groups[0].Peak < 16<<20) || r.Node == nil || r.Node.Available <= 0 {
 			t.Errorf("%s: figures %+v, node %+v", r.Pod, r.Groups, r.Node)
 		}
-		// No dump: the log had too much to tell. Usage by type is what the kernel has summed up of its processors' counts
-		// by then, which may be a part of it; what a task has is exact.
+		// No dump: the log had too much to tell. Usage by type is what the kernel has summed up of its processors'
+		// counts by then, which may be a part of it; what a task has is exact.
 		big := func(t oom.Task) bool { return t.Anon >= 8<<20 }
 		if d := r.Kill.Dump; logged && d != nil && (d.ByType["anon"] == 0 || !slices.ContainsFunc(d.Tasks, big) || len(d.Counters) == 0) {
 			t.Errorf("%s: dump %+v", r.Pod, d)
