@@ -1,8 +1,10 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +18,9 @@ func TestBookmarks(t *testing.T) {
 	t.Parallel()
 	p := start(t, t.TempDir())
 	jobs := p.client.BatchV1().CronJobs(ns)
-	w, err := jobs.Watch(t.Context(), metav1.ListOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w, err := jobs.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

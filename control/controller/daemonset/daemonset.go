@@ -84,11 +84,9 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, core coreinf
 
 // orphan are the sets that would adopt an object.
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	all, err := k.sets.DaemonSets(o.GetNamespace()).List(labels.Everything())
-	if err != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	return owned.Selecting(o, all, selector)
+	return owned.Selecting(o, func(namespace string) ([]*appsv1.DaemonSet, error) {
+		return k.sets.DaemonSets(namespace).List(labels.Everything())
+	}, selector)
 }
 
 func selector(d *appsv1.DaemonSet) labels.Selector { return owned.Selector(d.Spec.Selector) }
@@ -155,7 +153,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if apierrors.HasStatusCause(failed, corev1.NamespaceTerminatingCause) {
 		failed = nil
 	}
-	return soonest(again, v.again, left), errors.Join(failed, err)
+	return owned.Soonest(again, v.again, left), errors.Join(failed, err)
 }
 
 func (k *keeper) forget(key cache.ObjectName) {
@@ -163,16 +161,6 @@ func (k *keeper) forget(key cache.ObjectName) {
 	k.keep.Writes.Forget(key)
 	k.history.Writes.Forget(key)
 	k.pace.Forget(key)
-}
-
-func soonest(all ...time.Duration) time.Duration {
-	var least time.Duration
-	for _, d := range all {
-		if d > 0 && (least == 0 || d < least) {
-			least = d
-		}
-	}
-	return least
 }
 
 func (k *keeper) fresh(d *appsv1.DaemonSet) func(context.Context) (metav1.Object, error) {
@@ -246,7 +234,7 @@ func (k *keeper) act(ctx context.Context, d *appsv1.DaemonSet, v *view, lost []*
 	var again time.Duration
 	for _, p := range s.failed {
 		if left := k.ended(d, p); left > 0 {
-			again = soonest(again, left)
+			again = owned.Soonest(again, left)
 		} else {
 			s.remove = append(s.remove, p)
 		}

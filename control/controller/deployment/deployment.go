@@ -66,11 +66,9 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 
 // orphan are the deployments that would adopt a set.
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	all, err := k.deployments.Deployments(o.GetNamespace()).List(labels.Everything())
-	if err != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	return owned.Selecting(o, all, func(d *appsv1.Deployment) labels.Selector { return owned.Selector(d.Spec.Selector) })
+	return owned.Selecting(o, func(namespace string) ([]*appsv1.Deployment, error) {
+		return k.deployments.Deployments(namespace).List(labels.Everything())
+	}, func(d *appsv1.Deployment) labels.Selector { return owned.Selector(d.Spec.Selector) })
 }
 
 // ofPod is the deployment that waits for a pod to end: one that makes no new ones before.
@@ -187,12 +185,12 @@ func (r *rollout) claim(ctx context.Context) ([]*appsv1.ReplicaSet, error) {
 	return owned.Claim[*appsv1.ReplicaSet]{
 		Owner: r.d, Kind: kind, Selector: owned.Selector(r.d.Spec.Selector),
 		Fresh: func(ctx context.Context) (metav1.Object, error) {
-			return r.client.AppsV1().Deployments(r.d.Namespace).Get(ctx, r.d.Name, metav1.GetOptions{})
+			return r.keeper.client.AppsV1().Deployments(r.d.Namespace).Get(ctx, r.d.Name, metav1.GetOptions{})
 		},
 		Patch: func(ctx context.Context, s *appsv1.ReplicaSet, patch []byte) (*appsv1.ReplicaSet, error) {
-			return r.client.AppsV1().ReplicaSets(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return r.keeper.client.AppsV1().ReplicaSets(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		},
-	}.Of(ctx, r.index.Of(r.d.UID), r.index.Orphans(r.d.Namespace))
+	}.Of(ctx, r.keeper.index.Of(r.d.UID), r.keeper.index.Orphans(r.d.Namespace))
 }
 
 // say writes the status and the revision of a deployment, where they are others than before.
@@ -206,14 +204,14 @@ func (r *rollout) say(ctx context.Context, before *appsv1.Deployment, status app
 	}
 	changed := *r.d
 	changed.Status = status
-	written, err := r.client.AppsV1().Deployments(changed.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	written, err := r.keeper.client.AppsV1().Deployments(changed.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("write status of deployment %s: %w", r.key, err)
 	}
-	r.own.Wrote(r.key, written)
+	r.keeper.own.Wrote(r.key, written)
 	return nil
 }
 

@@ -23,7 +23,7 @@ import (
 
 // rollout is one look at a deployment: what there is, and what its status will be.
 type rollout struct {
-	*keeper
+	keeper     *keeper
 	key        cache.ObjectName
 	d          *appsv1.Deployment   // a copy, whose annotations are changed
 	now        *appsv1.ReplicaSet   // of the template as it is, if there is one
@@ -91,7 +91,7 @@ func (r *rollout) make(ctx context.Context, pods int32) error {
 	if err != nil {
 		return err
 	}
-	made, err := r.client.AppsV1().ReplicaSets(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
+	made, err := r.keeper.client.AppsV1().ReplicaSets(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		made, err = r.taken(ctx, s.Name)
 		if made == nil && err == nil {
@@ -111,13 +111,13 @@ func (r *rollout) make(ctx context.Context, pods int32) error {
 				set(&st, appsv1.DeploymentProgressing, corev1.ConditionFalse, reasonNotMade, message, r.at)
 				r.conditions = st.Conditions
 			}
-			r.events.Event(r.d, corev1.EventTypeWarning, reasonNotMade, message)
+			r.keeper.events.Event(r.d, corev1.EventTypeWarning, reasonNotMade, message)
 		}
 		return fmt.Errorf("create replica set %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	r.sets.Wrote(r.key, made)
+	r.keeper.sets.Wrote(r.key, made)
 	if pods > 0 {
-		r.events.Eventf(r.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled up replica set %s from 0 to %d", made.Name, pods)
+		r.keeper.events.Eventf(r.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled up replica set %s from 0 to %d", made.Name, pods)
 	}
 	r.now = made
 	r.revise(made)
@@ -130,7 +130,7 @@ func (r *rollout) make(ctx context.Context, pods int32) error {
 
 // taken is the set that has the name already, if it is the one that was to be made: the answer of before was lost.
 func (r *rollout) taken(ctx context.Context, name string) (*appsv1.ReplicaSet, error) {
-	has, err := r.client.AppsV1().ReplicaSets(r.d.Namespace).Get(ctx, name, metav1.GetOptions{})
+	has, err := r.keeper.client.AppsV1().ReplicaSets(r.d.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -195,18 +195,18 @@ func (r *rollout) apply(ctx context.Context, steps []resize) error {
 			if step.to < from {
 				how = "down"
 			}
-			r.events.Eventf(r.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", how, s.Name, from, step.to)
+			r.keeper.events.Eventf(r.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", how, s.Name, from, step.to)
 		}
 	}
 	return nil
 }
 
 func (r *rollout) update(ctx context.Context, at **appsv1.ReplicaSet, s *appsv1.ReplicaSet) error {
-	written, err := r.client.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
+	written, err := r.keeper.client.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("update replica set %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	r.sets.Wrote(r.key, written)
+	r.keeper.sets.Wrote(r.key, written)
 	*at = written
 	return nil
 }
@@ -247,7 +247,7 @@ func (r *rollout) recreate(ctx context.Context) error {
 		return r.apply(ctx, steps)
 	}
 	for _, s := range r.old {
-		if slices.ContainsFunc(r.pods.Of(s.UID), func(p *corev1.Pod) bool { return !owned.Finished(p) }) || s.Status.Replicas > 0 {
+		if slices.ContainsFunc(r.keeper.pods.Of(s.UID), func(p *corev1.Pod) bool { return !owned.Finished(p) }) || s.Status.Replicas > 0 {
 			return nil // they lead here again when they are gone
 		}
 	}
@@ -280,12 +280,12 @@ func (r *rollout) forget(ctx context.Context) error {
 		if s.Status.Replicas != 0 || *s.Spec.Replicas != 0 || s.Generation > s.Status.ObservedGeneration {
 			continue
 		}
-		err := r.client.AppsV1().ReplicaSets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: uid(s.UID)})
+		err := r.keeper.client.AppsV1().ReplicaSets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: uid(s.UID)})
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = append(failed, fmt.Errorf("delete replica set %s/%s: %w", s.Namespace, s.Name, err))
 			continue
 		}
-		r.sets.Ended(r.key, s)
+		r.keeper.sets.Ended(r.key, s)
 	}
 	return errors.Join(failed...)
 }

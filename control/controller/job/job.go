@@ -64,11 +64,9 @@ func New(client kubernetes.Interface, jobs batchinformers.JobInformer, pods core
 
 // orphan are the jobs that would adopt a pod.
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	all, err := k.jobs.Jobs(o.GetNamespace()).List(everything)
-	if err != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	return owned.Selecting(o, all, func(j *batchv1.Job) labels.Selector { return owned.Selector(j.Spec.Selector) })
+	return owned.Selecting(o, func(namespace string) ([]*batchv1.Job, error) {
+		return k.jobs.Jobs(namespace).List(everything)
+	}, func(j *batchv1.Job) labels.Selector { return owned.Selector(j.Spec.Selector) })
 }
 
 func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration, error) {

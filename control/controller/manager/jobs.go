@@ -1,8 +1,6 @@
 package manager
 
 import (
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
@@ -35,11 +33,7 @@ func makeJobs(p parts) (controller.Controller, error) {
 }
 
 func makeGarbage(p parts) (controller.Controller, error) {
-	objects, err := metadata.NewForConfig(p.config)
-	if err != nil {
-		return nil, err
-	}
-	known, err := discovery.NewDiscoveryClientForConfig(p.config)
+	objects, known, err := p.ofAllKinds()
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +57,7 @@ func makeBudgets(p parts) (controller.Controller, error) {
 }
 
 func makeQuotas(p parts) (controller.Controller, error) {
-	objects, err := metadata.NewForConfig(p.config)
-	if err != nil {
-		return nil, err
-	}
-	known, err := discovery.NewDiscoveryClientForConfig(p.config)
+	objects, known, err := p.ofAllKinds()
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,16 @@ type parts struct {
 	log    *slog.Logger
 }
 
+// ofAllKinds is how objects of any kind are reached, and which kinds there are.
+func (p parts) ofAllKinds() (metadata.Interface, *discovery.DiscoveryClient, error) {
+	objects, err := metadata.NewForConfig(p.config)
+	if err != nil {
+		return nil, nil, err
+	}
+	known, err := discovery.NewDiscoveryClientForConfig(p.config)
+	return objects, known, err
+}
+
 const certificateAccount = "certificate-controller"
 
 func kindsOf() []kind {
@@ -116,11 +126,7 @@ func makeTokens(p parts) (controller.Controller, error) {
 }
 
 func makeNamespaces(p parts) (controller.Controller, error) {
-	objects, err := metadata.NewForConfig(p.config)
-	if err != nil {
-		return nil, err
-	}
-	known, err := discovery.NewDiscoveryClientForConfig(p.config)
+	objects, known, err := p.ofAllKinds()
 	if err != nil {
 		return nil, err
 	}

@@ -121,8 +121,15 @@ func sameGroup(version string, kind schema.GroupVersionKind) bool {
 	return err == nil && v.Group == kind.Group
 }
 
-// Selecting are the keys of those of all owners whose selector an object matches.
-func Selecting[T metav1.Object](o metav1.Object, owners []T, selector func(T) labels.Selector) []cache.ObjectName {
+// Selecting are the keys of those of the owners in an object's namespace whose selector it matches.
+func Selecting[T metav1.Object](o metav1.Object, in func(namespace string) ([]T, error), selector func(T) labels.Selector) []cache.ObjectName {
+	if len(o.GetLabels()) == 0 {
+		return nil
+	}
+	owners, err := in(o.GetNamespace())
+	if err != nil {
+		return nil // a lister of what is in memory does not fail
+	}
 	var keys []cache.ObjectName
 	for _, owner := range owners {
 		if s := selector(owner); !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {

@@ -49,3 +49,14 @@ func (p *Pace) Forget(key cache.ObjectName) {
 	defer p.mu.Unlock()
 	delete(p.last, key)
 }
+
+// Soonest is the least of some times after which to look again; zero is never.
+func Soonest(all ...time.Duration) time.Duration {
+	var least time.Duration
+	for _, d := range all {
+		if d > 0 && (least == 0 || d < least) {
+			least = d
+		}
+	}
+	return least
+}

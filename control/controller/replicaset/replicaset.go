@@ -82,11 +82,7 @@ func makeLoop(client kubernetes.Interface, k kind, siblings func(*appsv1.Replica
 
 // orphan are the sets that would adopt a pod.
 func (r *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	all, err := r.kind.in(o.GetNamespace())
-	if err != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	return owned.Selecting(o, all, selector)
+	return owned.Selecting(o, r.kind.in, selector)
 }
 
 func selector(s *appsv1.ReplicaSet) labels.Selector { return owned.Selector(s.Spec.Selector) }
@@ -132,17 +128,7 @@ func (r *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	}
 	next, later := status(s, active, terminating, failed, diff, r.now())
 	left, err := r.say(ctx, key, s, next)
-	return soonest(again, later, left), errors.Join(failed, err)
-}
-
-func soonest(all ...time.Duration) time.Duration {
-	var least time.Duration
-	for _, d := range all {
-		if d > 0 && (least == 0 || d < least) {
-			least = d
-		}
-	}
-	return least
+	return owned.Soonest(again, later, left), errors.Join(failed, err)
 }
 
 // claim are the active pods of a set.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,10 +49,7 @@ func (o objects) of(r schema.GroupVersionResource) (cache.GenericLister, error) 
 }
 
 func (o objects) ofPods(_ context.Context, namespace string) ([]runtime.Object, error) {
-	return objectsOf(o.pods.Pods(namespace).List(labels.Everything()))
-}
-
-func objectsOf[T runtime.Object](all []T, err error) ([]runtime.Object, error) {
+	all, err := o.pods.Pods(namespace).List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}
@@ -62,28 +60,20 @@ func objectsOf[T runtime.Object](all []T, err error) ([]runtime.Object, error) {
 	return objects, nil
 }
 
-func (o objects) ofServices(ctx context.Context, namespace string) ([]runtime.Object, error) {
-	list, err := o.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+// itemsOf are the objects of a list.
+func itemsOf(list runtime.Object, err error) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]runtime.Object, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, &list.Items[i])
-	}
-	return all, nil
+	return meta.ExtractList(list)
+}
+
+func (o objects) ofServices(ctx context.Context, namespace string) ([]runtime.Object, error) {
+	return itemsOf(o.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{}))
 }
 
 func (o objects) ofClaims(ctx context.Context, namespace string) ([]runtime.Object, error) {
-	list, err := o.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	all := make([]runtime.Object, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, &list.Items[i])
-	}
-	return all, nil
+	return itemsOf(o.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{}))
 }
 
 func (o objects) others(r schema.GroupVersionResource) func(context.Context, string) ([]runtime.Object, error) {

@@ -53,7 +53,7 @@ type keeper struct {
 
 // look is one look at a set.
 type look struct {
-	*keeper
+	keeper          *keeper
 	key             cache.ObjectName
 	set             *appsv1.StatefulSet
 	pods            map[int]*corev1.Pod // by ordinal
@@ -92,11 +92,9 @@ func New(client kubernetes.Interface, apps appsinformers.Interface, pods coreinf
 
 // orphan are the sets that would adopt an object.
 func (k *keeper) orphan(o metav1.Object) []cache.ObjectName {
-	all, err := k.sets.StatefulSets(o.GetNamespace()).List(labels.Everything())
-	if err != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	return owned.Selecting(o, all, selector)
+	return owned.Selecting(o, func(namespace string) ([]*appsv1.StatefulSet, error) {
+		return k.sets.StatefulSets(namespace).List(labels.Everything())
+	}, selector)
 }
 
 func selector(s *appsv1.StatefulSet) labels.Selector { return owned.Selector(s.Spec.Selector) }
@@ -104,7 +102,7 @@ func selector(s *appsv1.StatefulSet) labels.Selector { return owned.Selector(s.S
 // ofClaim are the sets whose pods have claims of these labels: one may wait for the claim to be gone.
 func (k *keeper) ofClaim(o any) []cache.ObjectName {
 	c, ok := o.(*corev1.PersistentVolumeClaim)
-	if !ok || len(c.Labels) == 0 {
+	if !ok {
 		return nil
 	}
 	return k.orphan(c)
@@ -147,7 +145,7 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	seen := l.podsOf(s)
 	var failed error
 	if k.writes.Behind(key) {
-		l.again = soonest(l.again, owned.Late)
+		l.again = owned.Soonest(l.again, owned.Late)
 	} else {
 		failed = l.do(ctx, plan.Next(l.wanted, seen))
 	}
@@ -158,21 +156,11 @@ func (k *keeper) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 	if failed == nil && err == nil {
 		failed = l.truncate(ctx, pods, revisions)
 	}
-	return soonest(l.again, left), errors.Join(failed, err)
-}
-
-func soonest(all ...time.Duration) time.Duration {
-	var least time.Duration
-	for _, d := range all {
-		if d > 0 && (least == 0 || d < least) {
-			least = d
-		}
-	}
-	return least
+	return owned.Soonest(l.again, left), errors.Join(failed, err)
 }
 
 func (l *look) fresh(ctx context.Context) (metav1.Object, error) {
-	return l.client.AppsV1().StatefulSets(l.set.Namespace).Get(ctx, l.set.Name, metav1.GetOptions{})
+	return l.keeper.client.AppsV1().StatefulSets(l.set.Namespace).Get(ctx, l.set.Name, metav1.GetOptions{})
 }
 
 // claimPods finds the pods of a set. Others may match its selector, which have other names.
@@ -180,8 +168,8 @@ func (l *look) claimPods(ctx context.Context) ([]*corev1.Pod, error) {
 	pods, err := owned.Claim[*corev1.Pod]{
 		Owner: l.set, Kind: kind, Selector: selector(l.set), Fresh: l.fresh,
 		Takes: func(p *corev1.Pod) bool { return ordinalOf(l.set, p.Name) >= 0 },
-		Patch: owned.Keeper{Client: l.client}.Patch,
-	}.Of(ctx, l.index.Of(l.set.UID), l.index.Orphans(l.set.Namespace))
+		Patch: owned.Keeper{Client: l.keeper.client}.Patch,
+	}.Of(ctx, l.keeper.index.Of(l.set.UID), l.keeper.index.Orphans(l.set.Namespace))
 	for _, p := range pods {
 		if n := ordinalOf(l.set, p.Name); n >= 0 {
 			l.pods[n] = p
@@ -197,11 +185,11 @@ func (l *look) revisions(ctx context.Context) ([]*appsv1.ControllerRevision, err
 		of.Collisions = *c
 	}
 	l.collisions = of.Collisions
-	all, err := l.history.Claim(ctx, of)
+	all, err := l.keeper.history.Claim(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	if l.update, err = l.history.Now(ctx, of, all); err != nil {
+	if l.update, err = l.keeper.history.Now(ctx, of, all); err != nil {
 		return nil, err
 	}
 	l.current = l.update
@@ -249,7 +237,7 @@ func (l *look) truncate(ctx context.Context, pods []*corev1.Pod, all []*appsv1.C
 			return p.Labels[appsv1.ControllerRevisionHashLabelKey] == r.Name
 		})
 	}
-	return l.history.Truncate(ctx, l.set, all, live, int(*l.set.Spec.RevisionHistoryLimit))
+	return l.keeper.history.Truncate(ctx, l.set, all, live, int(*l.set.Spec.RevisionHistoryLimit))
 }
 
 // say writes the status of a set, if it is another one. It says how long that waits, if it does.
@@ -265,8 +253,8 @@ func (l *look) say(ctx context.Context, c plan.Status) (time.Duration, error) {
 	}
 	n := *l.set.Spec.Replicas
 	if was.ObservedGeneration != now.ObservedGeneration || now.AvailableReplicas == n && now.UpdatedReplicas == n || now.AvailableReplicas < was.AvailableReplicas {
-		l.pace.Wrote(l.key, l.at)
-	} else if left := l.pace.Left(l.key, l.at); left > 0 {
+		l.keeper.pace.Wrote(l.key, l.at)
+	} else if left := l.keeper.pace.Left(l.key, l.at); left > 0 {
 		return left, nil
 	}
 	return 0, l.write(ctx, now)
@@ -275,13 +263,13 @@ func (l *look) say(ctx context.Context, c plan.Status) (time.Duration, error) {
 func (l *look) write(ctx context.Context, status appsv1.StatefulSetStatus) error {
 	changed := *l.set
 	changed.Status = status
-	written, err := l.client.AppsV1().StatefulSets(changed.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	written, err := l.keeper.client.AppsV1().StatefulSets(changed.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("write status of stateful set %s: %w", l.key, err)
 	}
-	l.own.Wrote(l.key, written)
+	l.keeper.own.Wrote(l.key, written)
 	return nil
 }

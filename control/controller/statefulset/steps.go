@@ -52,29 +52,29 @@ func (l *look) create(ctx context.Context, step plan.Step) error {
 	if err := l.claims(ctx, p, true); err != nil {
 		return err
 	}
-	made, err := l.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	made, err := l.keeper.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
 	if err != nil {
 		if ctx.Err() == nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			l.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotCreated, "create Pod %s in StatefulSet %s failed error: %v", p.Name, l.set.Name, err)
+			l.keeper.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotCreated, "create Pod %s in StatefulSet %s failed error: %v", p.Name, l.set.Name, err)
 		}
 		return fmt.Errorf("create pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	l.writes.Wrote(l.key, made)
-	l.events.Eventf(l.set, corev1.EventTypeNormal, owned.Created, "create Pod %s in StatefulSet %s successful", p.Name, l.set.Name)
+	l.keeper.writes.Wrote(l.key, made)
+	l.keeper.events.Eventf(l.set, corev1.EventTypeNormal, owned.Created, "create Pod %s in StatefulSet %s successful", p.Name, l.set.Name)
 	return nil
 }
 
 func (l *look) end(ctx context.Context, p *corev1.Pod) error {
-	err := l.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	err := l.keeper.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		if ctx.Err() == nil {
-			l.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotRemoved, "delete Pod %s in StatefulSet %s failed error: %v", p.Name, l.set.Name, err)
+			l.keeper.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotRemoved, "delete Pod %s in StatefulSet %s failed error: %v", p.Name, l.set.Name, err)
 		}
 		return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	l.writes.Ended(l.key, p)
+	l.keeper.writes.Ended(l.key, p)
 	if err == nil {
-		l.events.Eventf(l.set, corev1.EventTypeNormal, owned.Removed, "delete Pod %s in StatefulSet %s successful", p.Name, l.set.Name)
+		l.keeper.events.Eventf(l.set, corev1.EventTypeNormal, owned.Removed, "delete Pod %s in StatefulSet %s successful", p.Name, l.set.Name)
 	}
 	return nil
 }
@@ -84,11 +84,11 @@ func (l *look) repair(ctx context.Context, p *corev1.Pod) error {
 	if !identified(l.set, p) {
 		changed := p.DeepCopy()
 		identify(l.set, changed)
-		written, err := l.client.CoreV1().Pods(p.Namespace).Update(ctx, changed, metav1.UpdateOptions{})
+		written, err := l.keeper.client.CoreV1().Pods(p.Namespace).Update(ctx, changed, metav1.UpdateOptions{})
 		if err != nil {
 			return fmt.Errorf("update pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
-		l.writes.Wrote(l.key, written)
+		l.keeper.writes.Wrote(l.key, written)
 	}
 	return l.claims(ctx, p, l.wanted.Wants(ordinalOf(l.set, p.Name)))
 }
@@ -101,7 +101,7 @@ func (l *look) mended(p *corev1.Pod) bool {
 	wanted := l.wanted.Wants(ordinalOf(l.set, p.Name))
 	for i := range l.set.Spec.VolumeClaimTemplates {
 		t := &l.set.Spec.VolumeClaimTemplates[i]
-		c, err := l.claimsIn.PersistentVolumeClaims(p.Namespace).Get(claimName(t, p.Name))
+		c, err := l.keeper.claimsIn.PersistentVolumeClaims(p.Namespace).Get(claimName(t, p.Name))
 		if err != nil && wanted || err == nil && belong(l.set, p, c.DeepCopy(), retains(l.set, wanted)) {
 			return false
 		}
@@ -120,8 +120,8 @@ func (l *look) claims(ctx context.Context, p *corev1.Pod, wanted bool) error {
 
 func (l *look) claim(ctx context.Context, t *corev1.PersistentVolumeClaim, p *corev1.Pod, wanted bool) error {
 	owners, name := retains(l.set, wanted), claimName(t, p.Name)
-	api := l.client.CoreV1().PersistentVolumeClaims(p.Namespace)
-	c, err := l.claimsIn.PersistentVolumeClaims(p.Namespace).Get(name)
+	api := l.keeper.client.CoreV1().PersistentVolumeClaims(p.Namespace)
+	c, err := l.keeper.claimsIn.PersistentVolumeClaims(p.Namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		if !wanted {
 			return nil
@@ -131,11 +131,11 @@ func (l *look) claim(ctx context.Context, t *corev1.PersistentVolumeClaim, p *co
 		_, err := api.Create(ctx, made, metav1.CreateOptions{})
 		switch {
 		case err == nil:
-			l.events.Eventf(l.set, corev1.EventTypeNormal, owned.Created, "create Claim %s Pod %s in StatefulSet %s success", name, p.Name, l.set.Name)
+			l.keeper.events.Eventf(l.set, corev1.EventTypeNormal, owned.Created, "create Claim %s Pod %s in StatefulSet %s success", name, p.Name, l.set.Name)
 			return nil
 		case !apierrors.IsAlreadyExists(err):
 			if ctx.Err() == nil {
-				l.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotCreated, "create Claim %s for Pod %s in StatefulSet %s failed error: %v", name, p.Name, l.set.Name, err)
+				l.keeper.events.Eventf(l.set, corev1.EventTypeWarning, owned.NotCreated, "create Claim %s for Pod %s in StatefulSet %s failed error: %v", name, p.Name, l.set.Name, err)
 			}
 			return fmt.Errorf("create claim %s/%s: %w", p.Namespace, name, err)
 		}
@@ -166,7 +166,7 @@ func (l *look) podsOf(s *appsv1.StatefulSet) []plan.Pod {
 		ready := p.Status.Phase == corev1.PodRunning && owned.Ready(p)
 		available, left := owned.Available(p, s.Spec.MinReadySeconds, l.at)
 		if ready && left > 0 {
-			l.again = soonest(l.again, left)
+			l.again = owned.Soonest(l.again, left)
 		}
 		all = append(all, plan.Pod{
 			Ordinal: ordinal, Revision: p.Labels[appsv1.ControllerRevisionHashLabelKey], Created: p.Status.Phase != "",
