@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,8 +41,20 @@ func TestScheduledClaims(t *testing.T) {
 	s.class(storageClass("local", "kubernetes.io/no-provisioner", storagev1.VolumeBindingWaitForFirstConsumer, false))
 	s.claim(storageClaim("disk", "local", "1Gi"))
 	s.must(p.client.CoreV1().Pods("default").Create(t.Context(), claiming("first", "disk"), metav1.CreateOptions{}))
-	// There is none yet, and the pod waits for it.
-	s.told("first", "FailedScheduling", "didn't find available persistent volumes to bind")
+	// There is none yet, and the pod waits for it. An event that repeats keeps the message of the first, which may be of
+	// nodes that were not ready; the condition has the last.
+	until(t, "pod first is told that it waits for a volume", func() error {
+		o, err := p.client.CoreV1().Pods("default").Get(t.Context(), "first", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range o.Status.Conditions {
+			if c.Type == corev1.PodScheduled && strings.Contains(c.Message, "didn't find available persistent volumes to bind") {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", o.Status.Conditions)
+	})
 	v := storageVolume("of-b", "local", "1Gi")
 	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}},
