@@ -85,15 +85,21 @@ func fields(data []byte, fn func(key []byte, value uint64)) {
 	}
 }
 
-// field looks one key up; 0 when it is not there.
+// field looks one key up and parses no other's value; 0 when it is not there. data does not escape.
 func field(data []byte, key string) uint64 {
-	var out uint64
-	fields(data, func(k []byte, v uint64) {
-		if string(k) == key {
-			out = v
+	for len(data) > 0 {
+		line := data
+		if end := bytes.IndexByte(data, '\n'); end >= 0 {
+			line, data = data[:end], data[end+1:]
+		} else {
+			data = nil
 		}
-	})
-	return out
+		if len(line) > len(key) && line[len(key)] == ' ' && string(line[:len(key)]) == key {
+			v, _ := atou(bytes.TrimSpace(line[len(key):]))
+			return v
+		}
+	}
+	return 0
 }
 
 // parsePressure reads a PSI file:

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
@@ -50,16 +52,22 @@ func memoryNow(h *Hierarchy, path string) (memoryFigures, error) {
 	if err != nil {
 		return memoryFigures{}, err
 	}
-	used, err := readNumber(dir + "/" + usage)
+	current, err := openNumber(dir + "/" + usage)
 	if err != nil {
 		return memoryFigures{}, err
 	}
-	buf := make([]byte, 16<<10)
-	n, err := kernfs.ReadInto(dir+"/memory.stat", buf)
+	defer current.close()
+	used, err := current.read()
 	if err != nil {
 		return memoryFigures{}, err
 	}
-	after, err := readNumber(dir + "/" + usage)
+	// On the stack: who asks all groups at once does so because memory runs out, and garbage would be collected by then.
+	var buf [16 << 10]byte
+	n, err := kernfs.ReadInto(dir+"/memory.stat", buf[:])
+	if err != nil {
+		return memoryFigures{}, err
+	}
+	after, err := current.read()
 	if err != nil {
 		return memoryFigures{}, err
 	}
@@ -85,14 +93,39 @@ func controllerDir(h *Hierarchy, controller, path string) (string, error) {
 }
 
 func readNumber(path string) (uint64, error) {
-	buf := make([]byte, 64)
-	n, err := kernfs.ReadInto(path, buf)
+	f, err := openNumber(path)
 	if err != nil {
 		return 0, err
 	}
+	defer f.close()
+	return f.read()
+}
+
+// numberFile is an open file of one number, which is another one at each look.
+type numberFile struct {
+	fd   int
+	path string
+}
+
+func openNumber(path string) (numberFile, error) {
+	fd, err := kernfs.Retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return numberFile{}, fmt.Errorf("open %s: %w", path, err)
+	}
+	return numberFile{fd, path}, nil
+}
+
+func (f numberFile) close() { _ = unix.Close(f.fd) }
+
+func (f numberFile) read() (uint64, error) {
+	var buf [64]byte
+	n, err := kernfs.Pread(f.fd, buf[:])
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", f.path, err)
+	}
 	v, err := ParseNumber(buf[:n])
 	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
+		return 0, fmt.Errorf("read %s: %w", f.path, err)
 	}
 	return v, nil
 }

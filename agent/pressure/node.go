@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -111,23 +112,45 @@ func (n *Node) Ranked(ctx context.Context, of signal.Signal) ([]rank.Pod, error)
 	return n.disk(ctx, of)
 }
 
+// askers is how many ask the kernel at once: on a node whose processors are all busy two of them get twice the time.
+const askers = 4
+
 // byGroup are the pods with what their groups say.
 func (n *Node) byGroup(measure func(p *corev1.Pod, into *rank.Pod) error) []rank.Pod {
-	var out []rank.Pod
-	for _, c := range n.cfg.Pods.Candidates() {
-		one := n.describe(&c)
-		switch err := measure(c.Pod, &one); {
-		case errors.Is(err, fs.ErrNotExist):
-			continue // nothing of it runs, yet or any more
-		case err != nil:
-			n.log.Warn("what a pod uses is not known", "pod", c.Pod.Namespace+"/"+c.Pod.Name, "uid", string(c.Pod.UID),
-				"error", err)
-		default:
-			one.Known = true
+	all := n.cfg.Pods.Candidates()
+	asked := make([]rank.Pod, len(all))
+	there := make([]bool, len(all))
+	var group sync.WaitGroup
+	step := min(askers, runtime.GOMAXPROCS(0))
+	for first := range step {
+		group.Go(func() {
+			for i := first; i < len(all); i += step {
+				asked[i], there[i] = n.ask(&all[i], measure)
+			}
+		})
+	}
+	group.Wait()
+	out := asked[:0]
+	for i := range asked {
+		if there[i] {
+			out = append(out, asked[i])
 		}
-		out = append(out, one)
 	}
 	return out
+}
+
+// ask is a pod with what its group says; false of one of which nothing runs, yet or any more.
+func (n *Node) ask(c *pod.Candidate, measure func(p *corev1.Pod, into *rank.Pod) error) (rank.Pod, bool) {
+	out := n.describe(c)
+	switch err := measure(c.Pod, &out); {
+	case errors.Is(err, fs.ErrNotExist):
+		return out, false
+	case err != nil:
+		n.log.Warn("what a pod uses is not known", "pod", c.Pod.Namespace+"/"+c.Pod.Name, "uid", string(c.Pod.UID), "error", err)
+	default:
+		out.Known = true
+	}
+	return out, true
 }
 
 // describe is a pod without what it uses.
