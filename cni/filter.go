@@ -81,9 +81,9 @@ func (f filter) elements(g guest) (port, pod nftables.SetElement) {
 
 // ensure makes the table, or brings an older one up to date, with the pods in it, in one transaction.
 func (f filter) ensure(guests []guest) error {
-	c, err := nftables.New()
+	c, err := openNFT()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	tab := c.AddTable(f.table())
 	ports, pods := f.ports(), f.pods()
@@ -101,10 +101,8 @@ func (f filter) ensure(guests []guest) error {
 	for _, r := range f.rules(ports, pods) {
 		c.AddRule(&nftables.Rule{Table: tab, Chain: chain, Exprs: r})
 	}
-	for _, g := range guests {
-		if err := f.add(c, g); err != nil {
-			return err
-		}
+	if err := f.add(c, guests...); err != nil {
+		return fmt.Errorf("list pods: %w", err)
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("make nftables table bridge %s: %w", tab.Name, noFilter(err))
@@ -165,10 +163,12 @@ func known(s *nftables.Set) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 8, SetName: s.Name, SetID: s.ID}}
 }
 
-func (f filter) add(c *nftables.Conn, g guest) error {
-	port, pod := f.elements(g)
-	return errors.Join(c.SetAddElements(f.ports(), []nftables.SetElement{port}),
-		c.SetAddElements(f.pods(), []nftables.SetElement{pod}))
+func (f filter) add(c *nftables.Conn, guests ...guest) error {
+	ports, pods := make([]nftables.SetElement, len(guests)), make([]nftables.SetElement, len(guests))
+	for i, g := range guests {
+		ports[i], pods[i] = f.elements(g)
+	}
+	return errors.Join(inParts(f.ports(), ports, c.SetAddElements), inParts(f.pods(), pods, c.SetAddElements))
 }
 
 // admit adds a pod. One that is there already stays.

@@ -444,6 +444,37 @@ func TestFilterOfMany(t *testing.T) {
 	}
 }
 
+// TestFilterOfLargeNode: what an agent restores at its start, and removes after a crash, is one transaction however many
+// pods there are. With the usual buffers of a socket the kernel drops its answers from 130 pods on.
+func TestFilterOfLargeNode(t *testing.T) {
+	n := open(t, testConfig(t, testBridge, testCIDR))
+	f := filter{testBridge}
+	const pods = maxFiltered - 1
+	guests := make([]guest, pods)
+	addr := netip.MustParseAddr("10.128.0.1")
+	for i := range guests {
+		guests[i] = guest{fmt.Sprintf("%064d", i), addr}
+		addr = addr.Next()
+	}
+	must(t, f.ensure(guests))
+	must(t, f.ensure(guests))
+	if got := filtered(t, n); got != pods {
+		t.Errorf("%d pods are filtered, want %d", got, pods)
+	}
+	must(t, f.collect(n.own.builtin.filters.nft, func(id string) bool { return id == guests[7].id }))
+	if got := filtered(t, n); got != 1 {
+		t.Errorf("%d pods are filtered, want the one that lives", got)
+	}
+	tab := table{bridge: testBridge, subnet: testCIDR}
+	must(t, tab.ensure())
+	ports := make([]port, 2000)
+	for i := range ports {
+		ports[i] = port{proto: unix.IPPROTO_TCP, host: uint16(20000 + i), pod: guests[7].addr, podPort: 80}
+	}
+	must(t, tab.addPorts("large", ports))
+	must(t, tab.removePorts(n.own.builtin.filters.nft, "large", ports))
+}
+
 func BenchmarkFilter(b *testing.B) {
 	n := open(b, testConfig(b, testBridge, testCIDR))
 	setup(b, n, "aaa")

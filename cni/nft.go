@@ -62,9 +62,9 @@ func (t table) set(name string, key ...nftables.SetDatatype) *nftables.Set {
 
 // ensure makes the table, or brings an older one up to date, in one transaction; elements stay.
 func (t table) ensure() error {
-	c, err := nftables.New()
+	c, err := openNFT()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	tab := c.AddTable(t.table())
 	ports, addrPorts := t.portMap(), t.addrPortMap()
@@ -140,9 +140,9 @@ func removeTable(nft *rtnlPool, t *nftables.Table) error {
 		}
 		return err
 	}
-	c, err := nftables.New()
+	c, err := openNFT()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	c.DelTable(t)
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -43,9 +43,9 @@ func (p port) element(id string) nftables.SetElement {
 
 // addPorts maps the host ports of a sandbox, all or none.
 func (t table) addPorts(id string, ports []port) error {
-	c, err := nftables.New()
+	c, err := openNFT()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	for _, p := range ports {
 		if err := c.SetAddElements(t.mapOf(p), []nftables.SetElement{p.element(id)}); err != nil {
@@ -116,12 +116,10 @@ func unmap(find func() ([]mapped, error)) error {
 		}
 		var c *nftables.Conn
 		if err == nil {
-			c, err = nftables.New()
+			c, err = openNFT()
 		}
-		for _, e := range gone {
-			if err == nil {
-				err = c.SetDeleteElements(e.in, []nftables.SetElement{{Key: e.key}})
-			}
+		if err == nil {
+			err = deleteElements(c, gone)
 		}
 		if err == nil {
 			err = c.Flush()
@@ -133,6 +131,22 @@ func unmap(find func() ([]mapped, error)) error {
 			return fmt.Errorf("remove nftables elements: %w", noNFT(err))
 		}
 	}
+}
+
+// deleteElements has c remove elements of any sets.
+func deleteElements(c *nftables.Conn, gone []mapped) error {
+	keys := map[string][]nftables.SetElement{}
+	in := map[string]*nftables.Set{}
+	for _, e := range gone {
+		in[e.in.Name] = e.in
+		keys[e.in.Name] = append(keys[e.in.Name], nftables.SetElement{Key: e.key})
+	}
+	for name, all := range keys {
+		if err := inParts(in[name], all, c.SetDeleteElements); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mapped is an element of one of the maps.
