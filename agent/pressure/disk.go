@@ -25,7 +25,7 @@ func (n *Node) disk(ctx context.Context, of signal.Signal) ([]rank.Pod, error) {
 	var out []rank.Pod
 	for i := range all {
 		p := all[i].Pod
-		one := n.describe(&all[i])
+		one := describe(&all[i], n.cfg.Cluster)
 		t, ok := taken[p.UID]
 		one.Known = ok
 		where := placesOf(of, t.Apart)

@@ -141,7 +141,7 @@ func (n *Node) byGroup(measure func(p *corev1.Pod, into *rank.Pod) error) []rank
 
 // ask is a pod with what its group says; false of one of which nothing runs, yet or any more.
 func (n *Node) ask(c *pod.Candidate, measure func(p *corev1.Pod, into *rank.Pod) error) (rank.Pod, bool) {
-	out := n.describe(c)
+	out := describe(c, n.cfg.Cluster)
 	switch err := measure(c.Pod, &out); {
 	case errors.Is(err, fs.ErrNotExist):
 		return out, false
@@ -154,11 +154,11 @@ func (n *Node) ask(c *pod.Candidate, measure func(p *corev1.Pod, into *rank.Pod)
 }
 
 // describe is a pod without what it uses.
-func (n *Node) describe(c *pod.Candidate) rank.Pod {
+func describe(c *pod.Candidate, cluster bool) rank.Pod {
 	p := c.Pod
 	out := rank.Pod{
 		UID: p.UID, Namespace: p.Namespace, Name: p.Name, QOS: kube.QoS(p), Priority: admission.Priority(p),
-		Protected: admission.Spared(p, n.cfg.Cluster), Ending: c.Evicted != nil,
+		Protected: admission.Spared(p, cluster), Ending: c.Evicted != nil,
 	}
 	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
 		out.Grace = *g
