@@ -41,8 +41,8 @@ func TestScheduledClaims(t *testing.T) {
 	s.class(storageClass("local", "kubernetes.io/no-provisioner", storagev1.VolumeBindingWaitForFirstConsumer, false))
 	s.claim(storageClaim("disk", "local", "1Gi"))
 	s.must(p.client.CoreV1().Pods("default").Create(t.Context(), claiming("first", "disk"), metav1.CreateOptions{}))
-	// There is none yet, and the pod waits for it. An event that repeats keeps the message of the first, which may be of
-	// nodes that were not ready; the condition has the last.
+	// There is none yet, and the pod waits for it. An event that repeats keeps the message of the first, which may
+	// be of nodes that were not ready; the condition has the last.
 	until(t, "pod first is told that it waits for a volume", func() error {
 		o, err := p.client.CoreV1().Pods("default").Get(t.Context(), "first", metav1.GetOptions{})
 		if err != nil {
