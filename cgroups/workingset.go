@@ -61,7 +61,8 @@ func memoryNow(h *Hierarchy, path string) (memoryFigures, error) {
 	if err != nil {
 		return memoryFigures{}, err
 	}
-	// On the stack: who asks all groups at once does so because memory runs out, and garbage would be collected by then.
+	// On the stack: who asks all groups at once does so because memory runs out, and garbage costs a collection
+	// just then.
 	var buf [16 << 10]byte
 	n, err := kernfs.ReadInto(dir+"/memory.stat", buf[:])
 	if err != nil {

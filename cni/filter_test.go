@@ -444,8 +444,8 @@ func TestFilterOfMany(t *testing.T) {
 	}
 }
 
-// TestFilterOfLargeNode: what an agent restores at its start, and removes after a crash, is one transaction however many
-// pods there are. With the usual buffers of a socket the kernel drops its answers from 130 pods on.
+// TestFilterOfLargeNode: what an agent restores at its start, and removes after a crash, is one transaction however
+// many pods there are. With the usual buffers of a socket the kernel drops its answers from 130 pods on.
 func TestFilterOfLargeNode(t *testing.T) {
 	n := open(t, testConfig(t, testBridge, testCIDR))
 	f := filter{testBridge}

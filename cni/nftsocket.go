@@ -9,9 +9,9 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// nftRoom is what one transaction may have in bytes: it is sent as one message, and the kernel answers each change in it
-// before any answer is read. The usual buffer of 208 KiB has room for the answers of some 270, and the kernel drops the
-// others (ENOBUFS), and for what is sent of some 700 pods (EMSGSIZE). It is a bound, nothing is allocated for it.
+// nftRoom is what one transaction may have in bytes: it is sent as one message, and the kernel answers each change in
+// it before any answer is read. The usual buffer of 208 KiB has room for the answers of some 270, and the kernel drops
+// the others (ENOBUFS), and for what is sent of some 700 pods (EMSGSIZE). It is a bound, nothing is allocated for it.
 const nftRoom = 16 << 20
 
 // openNFT opens a connection to nf_tables with room for the pods of a large node in one transaction.
