@@ -168,11 +168,7 @@ func (t *Table) Match(id, sandboxID string, labels map[string]string) []*Contain
 		}
 		sandboxID = sb.ID
 	}
-	var out []*Container
-	for _, c := range t.ByID.All(Newest) {
-		if (id == "" || c.ID == id) && (sandboxID == "" || c.Sandbox.ID == sandboxID) && answer.HasLabels(c.Config.GetLabels(), labels) {
-			out = append(out, c)
-		}
-	}
-	return out
+	return t.ByID.Match(func(c *Container) bool {
+		return (id == "" || c.ID == id) && (sandboxID == "" || c.Sandbox.ID == sandboxID) && answer.HasLabels(c.Config.GetLabels(), labels)
+	}, Newest)
 }

@@ -55,12 +55,20 @@ func (x *Index[T]) Get(id string) (T, error) {
 	return none, fmt.Errorf("%s %q: %w", x.kind, id, fault.ErrNotFound)
 }
 
-// All returns everything, the order being that of less.
+// All returns everything, in the order of cmp.
 func (x *Index[T]) All(cmp func(a, b T) int) []T {
+	return x.Match(func(T) bool { return true }, cmp)
+}
+
+// Match returns what keep says, in the order of cmp. Most who ask look for one of many, and nobody sorts the others:
+// each pod asks for its own when an agent starts.
+func (x *Index[T]) Match(keep func(T) bool, cmp func(a, b T) int) []T {
 	x.mu.RLock()
-	out := make([]T, 0, len(x.byID))
+	var out []T
 	for _, v := range x.byID {
-		out = append(out, v)
+		if keep(v) {
+			out = append(out, v)
+		}
 	}
 	x.mu.RUnlock()
 	slices.SortFunc(out, cmp)

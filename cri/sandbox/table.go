@@ -134,13 +134,14 @@ func (t *Table) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 		id = sb.ID
 	}
 	var out []*runtimeapi.PodSandbox
-	for _, sb := range t.ByID.All(Newest) {
+	named := func(sb *Sandbox) bool {
+		return (id == "" || sb.ID == id) && answer.HasLabels(sb.Config.GetLabels(), f.GetLabelSelector())
+	}
+	for _, sb := range t.ByID.Match(named, Newest) {
 		rec := sb.Record()
 		switch {
 		case rec.State == Creating:
-		case id != "" && sb.ID != id:
 		case f.GetState() != nil && f.GetState().GetState() != rec.State.CRI():
-		case !answer.HasLabels(sb.Config.GetLabels(), f.GetLabelSelector()):
 		default:
 			out = append(out, &runtimeapi.PodSandbox{
 				Id: sb.ID, Metadata: sb.Config.GetMetadata(), State: rec.State.CRI(), CreatedAt: rec.CreatedAt,
