@@ -39,7 +39,7 @@ const fewEntries = 64
 func unmounted(dir string) bool {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return errors.Is(err, unix.ENOENT) // most pods have no subPaths, and nothing is mounted where nothing is
 	}
 	left := fewEntries
 	root, err := isRoot(fd)

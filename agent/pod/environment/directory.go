@@ -152,7 +152,8 @@ func makeFile(path string, mode fs.FileMode, empty bool) error {
 
 func (f *files) removeLogs(ctx context.Context) error {
 	if f.pod.Name != "" {
-		return RemoveLogs(ctx, f.cfg.LogDir, f.pod.UID)
+		// Nobody looks for it among those of all pods, which would take the longer the more there are.
+		return filetree.RemoveAll(ctx, spec.LogDirectory(f.cfg.LogDir, f.pod))
 	}
 	// Nobody waits for what is left of a pod that nobody knows.
 	return filetree.Idle(func() error { return RemoveLogs(ctx, f.cfg.LogDir, f.pod.UID) })
