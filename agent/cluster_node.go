@@ -266,6 +266,13 @@ func (p *pluginResources) known(now []corev1.ResourceName) (all []corev1.Resourc
 	return slices.Clone(p.names), p.fresh
 }
 
+// had are all that are known.
+func (p *pluginResources) had() []corev1.ResourceName {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.names)
+}
+
 // written is called when the Node has been written: what it has had of devices that nobody knew is 0 now. Until then a
 // next agent has to do the same, and is to find no file.
 func (p *pluginResources) written() {

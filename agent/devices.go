@@ -9,10 +9,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-node/berth/agent/config"
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/agent/plugin"
@@ -56,6 +58,7 @@ func openDevices(c *Config) (*device.Manager, error) {
 	}
 	d := device.Config{
 		Dir: filepath.Join(c.KubeletDir, devicePluginDir), File: filepath.Join(c.RootDir, devicesFile), Log: c.Log,
+		Elsewhere: func(p *corev1.Pod) bool { return desired.RulesOf(p).CountedElsewhere },
 	}
 	for _, n := range machine.Nodes {
 		d.Nodes = append(d.Nodes, n.ID)
@@ -140,9 +143,17 @@ func (d pluginDevices) Release(_ context.Context, uid types.UID) error { return 
 // Synced implements [pod.NodeResource].
 func (d pluginDevices) Synced(here func(types.UID) bool) error { return d.devices.Synced(here) }
 
-// extended is what plugins offer beside what the node has.
-func (d pluginDevices) extended() corev1.ResourceList {
-	_, allocatable := d.devices.Resources()
+// extended is what plugins offer beside what the node has, and 0 of what they have offered before, as the Node has it.
+func (a *Agent) extended() corev1.ResourceList {
+	_, allocatable := a.managers.devices.Resources()
+	if a.member == nil || a.member.node == nil {
+		return allocatable
+	}
+	for _, name := range a.member.node.devices.had() {
+		if _, has := allocatable[name]; !has {
+			allocatable[name] = *resource.NewQuantity(0, resource.DecimalSI)
+		}
+	}
 	return allocatable
 }
 

@@ -67,12 +67,12 @@ func (a *Agent) givePods(objects *object.Stores) (pod.Cgroups, pod.Given) {
 	pins, devices := a.managers.pins, pluginDevices{a.managers.devices, a.managers.pins}
 	claims := podClaims{a.managers.claims, objects}
 	if pins == nil {
-		return a.tree, pod.Given{Resources: []pod.NodeResource{claims, a.managers.csi, devices}, Extended: devices.extended}
+		return a.tree, pod.Given{Resources: []pod.NodeResource{claims, a.managers.csi, devices}, Extended: a.extended}
 	}
 	groups := &pinnedGroups{a.tree, a.withoutQuota(), pins.Exclusive}
 	return groups, pod.Given{
 		Resources: []pod.NodeResource{claims, a.managers.csi, pinnedCPUs{pins, groups, a.log}, devices},
-		Extended:  devices.extended, Pins: pins,
+		Extended:  a.extended, Pins: pins,
 	}
 }
 

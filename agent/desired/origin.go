@@ -55,6 +55,10 @@ type Rules struct {
 	// an API server: as kubelet spares static pods, which are what such a node's control plane runs as. Where all pods
 	// are static it would spare all of them, so that there the priority alone decides, and the kernel does not have to.
 	Spared bool
+	// CountedElsewhere is whether an extended resource that no plugin of the node has ever had is somebody else's to
+	// count, so that the pod runs without the node giving it any: a scheduler has counted what people have written on the
+	// Node, or what the cluster has as a whole. A static pod no scheduler has seen: it waits for the plugin.
+	CountedElsewhere bool
 	// Manifest is whether a manifest decides that the pod runs, so that only its removal ends the pod.
 	Manifest bool
 }
@@ -62,7 +66,7 @@ type Rules struct {
 // Rules are those of pods of this origin.
 func (o Origin) Rules() Rules {
 	if o == API {
-		return Rules{}
+		return Rules{CountedElsewhere: true}
 	}
 	return Rules{Waits: true, Returns: true, KeepsOld: true, Critical: true, Spared: true, Manifest: true}
 }

@@ -15,7 +15,9 @@ func TestOriginOf(t *testing.T) {
 		if got := OriginOf(pod); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
-		if static := want != API; RulesOf(pod) != (Rules{Waits: static, Returns: static, KeepsOld: static, Critical: static, Spared: static, Manifest: static}) {
+		if static := want != API; RulesOf(pod) != (Rules{
+			Waits: static, Returns: static, KeepsOld: static, Critical: static, Spared: static, Manifest: static, CountedElsewhere: !static,
+		}) {
 			t.Errorf("%q: %+v", text, RulesOf(pod))
 		}
 	}

@@ -46,6 +46,25 @@ func asks(pod *corev1.Pod) []ask {
 	return out
 }
 
+// split is what of this is the node's to give, and the resources that the pod does without.
+func split(all []ask, ours func(corev1.ResourceName) bool) (out []ask, without []corev1.ResourceName) {
+	for _, k := range all {
+		counts := map[corev1.ResourceName]int{}
+		for _, name := range k.names() {
+			switch {
+			case ours(name):
+				counts[name] = k.counts[name]
+			case !slices.Contains(without, name):
+				without = append(without, name)
+			}
+		}
+		if k.counts = counts; len(counts) > 0 {
+			out = append(out, k)
+		}
+	}
+	return out, without
+}
+
 // names are the resources that a container asks for, in order.
 func (k *ask) names() []corev1.ResourceName { return slices.Sorted(maps.Keys(k.counts)) }
 

@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,14 +29,14 @@ func (m *Manager) Admit(pod *corev1.Pod, near func(container string) pinning.Nod
 	if m == nil {
 		return nil
 	}
-	all := asks(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	had := m.ledger.find(pod.UID)
-	if had == nil && len(all) == 0 || had != nil && had.answers(all) {
+	all, without := m.asks(pod, had)
+	if had == nil && len(all)+len(without) == 0 || had != nil && had.answers(all) && slices.Equal(had.Without, without) {
 		return nil
 	}
-	got := &assignment{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
+	got := &assignment{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Without: without}
 	others := m.ledger.others(pod.UID)
 	for _, k := range all {
 		g := given{Container: k.container, Init: k.init}
@@ -51,6 +52,18 @@ func (m *Manager) Admit(pod *corev1.Pod, near func(container string) pinning.Nod
 		got.Containers = append(got.Containers, g)
 	}
 	return m.ledger.put(got)
+}
+
+// asks are what a pod asks the node for, and what it does without, which was decided when it was admitted: a container
+// of it may run by now. The lock is held.
+func (m *Manager) asks(pod *corev1.Pod, had *assignment) (all []ask, without []corev1.ResourceName) {
+	elsewhere := m.cfg.Elsewhere(pod)
+	return split(asks(pod), func(name corev1.ResourceName) bool {
+		if had != nil {
+			return !slices.Contains(had.Without, name)
+		}
+		return !elsewhere || m.inventory.knows(name)
+	})
 }
 
 // Has says whether a pod has devices.

@@ -34,7 +34,10 @@ type Config struct {
 	File  string // of the assignments
 	Nodes []int  // NUMA nodes of the machine
 	Grace time.Duration
-	Log   *slog.Logger
+	// Elsewhere says whether a resource that no plugin has offered here is somebody else's to count for a pod, which runs
+	// without it then; nil: for none.
+	Elsewhere func(*corev1.Pod) bool
+	Log       *slog.Logger
 }
 
 // Device is one device that a container has.
@@ -66,10 +69,14 @@ func New(c Config) (*Manager, error) {
 	if c.Grace == 0 {
 		c.Grace = defaultGrace
 	}
+	if c.Elsewhere == nil {
+		c.Elsewhere = func(*corev1.Pod) bool { return false }
+	}
 	m := &Manager{
 		cfg: c, log: c.Log, changed: make(chan struct{}, 1), metrics: newMetrics(), ledger: ledger{file: c.File, log: c.Log},
 	}
-	m.inventory = &inventory{grace: c.Grace, log: c.Log, changed: m.ring, kinds: map[corev1.ResourceName]*kind{}}
+	m.inventory = &inventory{grace: c.Grace, log: c.Log, changed: m.ring}
+	m.inventory.kinds, m.inventory.offered = map[corev1.ResourceName]*kind{}, map[corev1.ResourceName]bool{}
 	m.plugins = &plugins{dir: c.Dir, log: c.Log, metrics: m.metrics, inventory: m.inventory}
 	m.plugins.ctx, m.plugins.stop = context.WithCancel(context.Background())
 	return m, m.ledger.load()

@@ -134,6 +134,46 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// TestElsewhere: a pod that came with a resource of nobody here goes on without it, whoever offers it later, and also
+// with the next agent. One that comes then has devices of it, and one that waits for them never goes without.
+func TestElsewhere(t *testing.T) {
+	others := func(p *corev1.Pod) bool { return p.Name != "waits" }
+	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
+	m.cfg.Elsewhere = others
+	before, waits, later := has("before", "init:i=1", "x=2"), has("waits", "x=1"), has("later", "x=1")
+	const known = corev1.ResourceName("example.com/known")
+	m.inventory.kinds[known] = &kind{units: map[string]unit{"k": {healthy: true}}, plugin: &plugin{}}
+	before.Spec.Containers[0].Resources.Limits[known] = resource.MustParse("1")
+	if err := m.Admit(before, anywhere); err != nil || m.given(before) != "x:k" {
+		t.Errorf("%v, it has %q", err, m.given(before))
+	}
+	if err := m.Admit(waits, anywhere); err == nil || m.Has("waits") {
+		t.Errorf("a pod that waits for the plugin runs without: %v", err)
+	}
+	for i := range 2 {
+		m.offers("a", "b")
+		if err := m.Admit(before, anywhere); err != nil || m.given(before) != "x:k" || len(m.Wishes(before, "")) > 0 {
+			t.Errorf("agent %d: %v, it has %q", i, err, m.given(before))
+		}
+		if err := m.Admit(later, anywhere); err != nil || m.given(later) != "x:a" {
+			t.Errorf("agent %d: %v, it has %q", i, err, m.given(later))
+		}
+		m = open(t, m.ledger.file)
+		m.cfg.Elsewhere = others
+	}
+	// A resource whose plugin is gone for good was the node's.
+	m.offers("a")
+	k := m.inventory.kinds[gpu]
+	k.plugin = nil
+	m.inventory.expire(gpu, k)
+	if err := m.Admit(has("late", "x=1"), anywhere); err == nil {
+		t.Error("a pod runs without the devices of a plugin that is gone")
+	}
+	if err := m.Release("before"); err != nil || m.Has("before") {
+		t.Error(err)
+	}
+}
+
 func TestRelease(t *testing.T) {
 	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
 	m.offers("a", "b")

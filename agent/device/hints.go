@@ -14,10 +14,11 @@ func (m *Manager) Wishes(pod *corev1.Pod, container string) []pinning.Wish {
 	if m == nil {
 		return nil
 	}
-	all := asks(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if had := m.ledger.find(pod.UID); len(all) == 0 || had != nil && had.answers(all) {
+	had := m.ledger.find(pod.UID)
+	all, _ := m.asks(pod, had)
+	if len(all) == 0 || had != nil && had.answers(all) {
 		return nil
 	}
 	var asked ask

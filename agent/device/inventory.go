@@ -36,8 +36,16 @@ type inventory struct {
 	log     *slog.Logger
 	changed func()
 
-	mu    sync.Mutex
-	kinds map[corev1.ResourceName]*kind
+	mu      sync.Mutex
+	kinds   map[corev1.ResourceName]*kind
+	offered map[corev1.ResourceName]bool // by a plugin that may be forgotten
+}
+
+// knows says whether a plugin has offered a resource.
+func (v *inventory) knows(name corev1.ResourceName) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.kinds[name] != nil || v.offered[name]
 }
 
 // units are the devices of a resource, by their ID. They are replaced, never changed.
@@ -176,6 +184,7 @@ func (v *inventory) expire(name corev1.ResourceName, k *kind) {
 		return
 	}
 	delete(v.kinds, name)
+	v.offered[name] = true
 	v.log.Info("devices of a plugin that has not come back are none of the node's any more", "resource", string(name))
 	v.changed()
 }

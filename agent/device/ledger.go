@@ -43,6 +43,8 @@ type assignment struct {
 	Namespace  string    `json:"namespace"`
 	Name       string    `json:"name"`
 	Containers []given   `json:"containers"`
+	// Without are the resources that the pod does without: whoever offers them later has nothing to do with it.
+	Without []corev1.ResourceName `json:"without,omitempty"`
 }
 
 // answers says whether the pod has what it asks for.
@@ -140,7 +142,7 @@ func (l *ledger) locate(at place) (*assignment, int, *held) {
 // put writes down what a pod has, which may be nothing, in the place of what it had.
 func (l *ledger) put(a *assignment) error {
 	to := l.others(a.UID)
-	if len(a.Containers) > 0 {
+	if len(a.Containers) > 0 || len(a.Without) > 0 {
 		to = append(to, a)
 	}
 	return record.Change(&l.pods, to, l.save)

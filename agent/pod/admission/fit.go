@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
 	"github.com/berth-node/berth/cgroups/kube"
@@ -17,7 +18,7 @@ import (
 
 // Capacity is what pods have of the node's resources, and what they may have.
 type Capacity interface {
-	// Allocatable is what pods may request.
+	// Allocatable is what pods may request. Of an extended resource that is not in it nobody here has ever had any.
 	Allocatable() corev1.ResourceList
 	// Using are the pods of other names that use resources, or that get some before this one does.
 	Using(*Request) []*Share
@@ -47,9 +48,11 @@ func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verd
 	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
 		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value())
 	}
+	elsewhere := desired.RulesOf(pod).CountedElsewhere
 	for _, name := range ordered(allocatable, want) {
-		asked, have := want[name], allocatable[name]
-		if asked.Sign() <= 0 {
+		asked := want[name]
+		have, known := allocatable[name]
+		if asked.Sign() <= 0 || !known && elsewhere && device.IsExtended(name) {
 			continue
 		}
 		var taken resource.Quantity

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
@@ -63,5 +64,40 @@ func TestFits(t *testing.T) {
 	bad.Annotations = map[string]string{kube.IOWeightAnnotation: "0"}
 	if v := fits(bad, nil, allocatable); v == nil || v.Reason != "UnexpectedAdmissionError" || !v.Final {
 		t.Errorf("bad annotation: %+v", v)
+	}
+}
+
+// TestFitsCountedElsewhere: of a pod of an API server, what the node does not know is a scheduler's to count. What a
+// plugin offers, or has offered, is the node's.
+func TestFitsCountedElsewhere(t *testing.T) {
+	asks := func(origin desired.Origin, name corev1.ResourceName) *corev1.Pod {
+		p := asking("1", "0")
+		p.Annotations = map[string]string{desired.AnnotationSource: string(origin)}
+		p.Spec.Containers[0].Resources.Requests[name] = resource.MustParse("2")
+		return p
+	}
+	allocatable := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("2"), "example.com/few": resource.MustParse("1"), "example.com/gone": resource.MustParse("0"),
+	}
+	for _, tt := range []struct {
+		name    corev1.ResourceName
+		origin  desired.Origin
+		refused bool
+	}{
+		{"example.com/fakecpu", desired.API, false},
+		{"example.com/fakecpu", desired.File, true},
+		{"example.com/fakecpu", desired.URL, true},
+		{"example.com/few", desired.API, true},
+		{"example.com/gone", desired.API, true},
+		{"hugepages-2Mi", desired.API, true},
+	} {
+		v := fits(asks(tt.origin, tt.name), []*Share{ShareOf(asks(tt.origin, tt.name))}, allocatable)
+		if refused := v != nil; refused != tt.refused || refused && v.Reason != "OutOf"+string(tt.name) {
+			t.Errorf("%s of %s: %+v", tt.name, tt.origin, v)
+		}
+	}
+	// With what nobody knows, what the node does know counts as ever.
+	if v := fits(asks(desired.API, "example.com/fakecpu"), []*Share{ShareOf(asking("2", "0"))}, allocatable); v == nil || v.Reason != "OutOfcpu" {
+		t.Errorf("%+v", v)
 	}
 }
