@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,21 +17,33 @@ import (
 type Keeper interface {
 	// Load has what was kept when the node was there last.
 	Load() []kept.Pod
-	// Save has these pods be kept, and no others. It does not wait.
-	Save(pods []kept.Pod)
+	// Save has these pods be kept, and no others. It does not wait: done is called, and must not wait, when they are, or
+	// cannot be for now.
+	Save(pods []kept.Pod, done func())
 	// Run does the keeping, until ctx ends.
 	Run(ctx context.Context)
 }
 
-// saveAfter is how long after a change everything is handed to the keeper: pods come with what they refer to.
+// saveAfter is how long after a change that no pod waits for everything is handed to the keeper: objects come in
+// numbers.
 const saveAfter = 500 * time.Millisecond
 
 // keeping is when something is kept, or what was kept counts. The zero value keeps nothing.
+//
+// A pod is kept before it is told of, so that none runs that a boot without the server does not know. One save is on its
+// way at a time, and what comes meanwhile goes with the next.
 type keeping struct {
 	keeper Keeper
 	absent *time.Timer // rings when the server has not answered at the start
-	save   *time.Timer
-	due    bool
+	later  *time.Timer // when what has changed is to be handed over at the latest
+	limit  *time.Timer // of the pods that wait to be kept
+	saved  chan struct{}
+
+	due    bool                               // something may be another now
+	soon   bool                               // and is not to wait
+	held   map[types.NamespacedName]*podState // wait to be kept
+	saving []*podState                        // of them those in the save on its way; nil: there is none
+	said   bool                               // that the disk hangs
 }
 
 // keep begins to keep what is desired, if anything does. What it returns ends that, with all of it kept.
@@ -39,59 +52,160 @@ func (s *Source) keep(ctx context.Context) (end func()) {
 	if k == nil {
 		return func() {}
 	}
-	s.keeping = keeping{keeper: k, absent: time.NewTimer(s.cfg.pace.absent), save: time.NewTimer(time.Hour)}
+	s.keeping = keeping{
+		keeper: k, absent: time.NewTimer(s.cfg.pace.absent), later: time.NewTimer(time.Hour), limit: time.NewTimer(time.Hour),
+		saved: make(chan struct{}, 1), held: map[types.NamespacedName]*podState{},
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.wait.Go(func() { k.Run(ctx) })
 	return func() {
 		s.keeping.absent.Stop()
-		s.keeping.save.Stop()
+		s.keeping.later.Stop()
+		s.keeping.limit.Stop()
 		if s.keeping.due {
-			s.save()
+			k.Save(s.toKeep(), nil)
 		}
 		cancel()
 	}
 }
 
-// alarms are those of both.
-func (k *keeping) alarms() (absent, save <-chan time.Time) {
+// alarms are those of all of it.
+func (k *keeping) alarms() (absent, later, limit <-chan time.Time) {
 	if k.keeper == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return k.absent.C, k.save.C
+	return k.absent.C, k.later.C, k.limit.C
+}
+
+// holds says whether a pod is not to be told of yet, because it is not kept.
+func (s *Source) holds(st *podState) bool {
+	k := &s.keeping
+	if k.keeper == nil || st.recorded || !toBeKept(st.pod) {
+		return false
+	}
+	if len(k.held) == 0 {
+		k.limit.Reset(s.cfg.pace.keep)
+	}
+	k.held[st.key] = st
+	delete(s.waiting.pods, st.key)
+	return true
 }
 
 // changed notes that something may be another now. What was kept stays until the server has said what there is.
 func (s *Source) changed() {
-	if k := &s.keeping; k.keeper != nil && s.listed && !k.due {
+	k := &s.keeping
+	if k.keeper == nil || !s.listed {
+		return
+	}
+	if !k.due {
 		k.due = true
-		k.save.Reset(saveAfter)
+		k.later.Reset(saveAfter)
+	}
+	if k.saving == nil && (k.soon || len(k.held) > 0) {
+		s.save()
 	}
 }
 
-// save hands everything to the keeper that is to be started again: nothing that has ended, or is to.
+// urgent has what has changed be kept at once: a pod that is to end must not run with the next boot.
+func (s *Source) urgent() { s.keeping.soon = true }
+
+// save hands everything to the keeper.
 func (s *Source) save() {
-	s.keeping.due = false
+	k := &s.keeping
+	if k.saving != nil {
+		return // and it is due when that is done
+	}
+	k.due, k.soon = false, false
+	k.saving = []*podState{}
+	for _, st := range k.held {
+		k.saving = append(k.saving, st)
+	}
+	saved := k.saved
+	k.keeper.Save(s.toKeep(), func() { saved <- struct{}{} })
+}
+
+// wasSaved tells of the pods that are kept now.
+func (s *Source) wasSaved() {
+	k := &s.keeping
+	done := k.saving
+	k.saving = nil
+	for _, st := range done {
+		s.release(st)
+	}
+	if k.soon || len(k.held) > 0 {
+		k.limit.Reset(s.cfg.pace.keep)
+		s.save()
+	} else if k.due {
+		k.later.Reset(saveAfter)
+	}
+}
+
+// release tells of a pod that waits to be kept, if it still does.
+func (s *Source) release(st *podState) {
+	st.recorded = true
+	if s.keeping.held[st.key] == st {
+		delete(s.keeping.held, st.key)
+		s.offer(st)
+	}
+}
+
+// unkept tells of the pods that have waited long enough.
+func (s *Source) unkept() {
+	k := &s.keeping
+	if len(k.held) > 0 && !k.said {
+		k.said = true
+		s.log.Warn("pods start before they are kept for a start without the API server: the disk takes too long", "pods", len(k.held))
+	}
+	for _, st := range maps.Clone(k.held) {
+		s.release(st)
+	}
+}
+
+// toBeKept says whether a pod is to be started again by a boot without the server: nothing that has ended, or is to.
+func toBeKept(pod *corev1.Pod) bool {
+	return !desired.IsMirror(pod) && !terminal(pod) && pod.DeletionTimestamp == nil
+}
+
+// toKeep is everything that is kept.
+func (s *Source) toKeep() []kept.Pod {
 	var pods []kept.Pod
+	services := s.objects.byNamespace(object.Service)
 	for _, st := range s.pods {
-		if !desired.IsMirror(st.pod) && !terminal(st.pod) && st.pod.DeletionTimestamp == nil {
-			pods = append(pods, kept.Pod{Pod: st.pod, Objects: s.objects.of(st)})
+		if toBeKept(st.pod) {
+			pods = append(pods, kept.Pod{Pod: st.pod, Objects: s.objects.of(st, services)})
 		}
 	}
-	s.keeping.keeper.Save(pods)
+	return pods
 }
 
 // of are the objects that a pod refers to, directly or not. Of Services those are kept that its containers are told of.
-func (os *objects) of(st *podState) []object.Object {
+func (os *objects) of(st *podState, services map[string][]object.Object) []object.Object {
 	var out []object.Object
 	for ref := range st.refs {
 		e := os.entries[ref]
 		if e.object != nil {
 			out = append(out, e.object)
 		}
-		for of, o := range e.all {
-			if of.Kind != object.Service || of.Namespace == st.key.Namespace || of.Namespace == corev1.NamespaceDefault {
-				out = append(out, o)
+		if ref.Kind == object.Service {
+			out = append(out, services[st.key.Namespace]...)
+			if st.key.Namespace != corev1.NamespaceDefault {
+				out = append(out, services[corev1.NamespaceDefault]...)
 			}
+			continue
+		}
+		for _, o := range e.all {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// byNamespace are all objects of a kind that is followed as a whole.
+func (os *objects) byNamespace(k object.Kind) map[string][]object.Object {
+	out := map[string][]object.Object{}
+	if e := os.entries[object.Ref{Kind: k}]; e != nil {
+		for ref, o := range e.all {
+			out[ref.Namespace] = append(out[ref.Namespace], o)
 		}
 	}
 	return out
@@ -120,7 +234,7 @@ func (s *Source) fromKept() {
 			continue
 		}
 		p.Pod.APIVersion, p.Pod.Kind = "v1", "Pod"
-		st := &podState{key: key, pod: p.Pod, first: time.Now().Format(time.RFC3339Nano), kept: true}
+		st := &podState{key: key, pod: p.Pod, first: time.Now().Format(time.RFC3339Nano), kept: true, recorded: true}
 		s.pods[key] = st
 		// A claim leads to its volume, that to its driver, and both to an attachment.
 		for before := -1; before != len(st.refs); {

@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,7 +84,7 @@ func TestServerIsFirst(t *testing.T) {
 	k := keptIn(t, dir)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	k.Save([]kept.Pod{{Pod: podOn("node1", "old", "u1", nil)}})
+	k.Save([]kept.Pod{{Pod: podOn("node1", "old", "u1", nil)}}, nil)
 	k.Run(ctx)
 	f := newFake()
 	f.put("pods", podOn("node1", "p", "u2", nil))
@@ -91,5 +93,95 @@ func TestServerIsFirst(t *testing.T) {
 	c.waitPod("p", "u2")
 	if len(c.pods) != 1 {
 		t.Errorf("%v", c.pods)
+	}
+}
+
+// slowKeeper says that something is kept when the test does.
+type slowKeeper struct{ saves chan save }
+
+type save struct {
+	pods []kept.Pod
+	done func()
+}
+
+func (slowKeeper) Load() []kept.Pod                    { return nil }
+func (slowKeeper) Run(ctx context.Context)             { <-ctx.Done() }
+func (k slowKeeper) Save(pods []kept.Pod, done func()) { k.saves <- save{pods, done} }
+
+// TestKeptFirst: no pod is told of before it is kept, those that come meanwhile go with the next save, and all that the
+// server had at first are there before that is said.
+func TestKeptFirst(t *testing.T) {
+	k := slowKeeper{make(chan save, 1000)}
+	f := newFake()
+	for i := range 3 {
+		f.put("pods", podOn("node1", fmt.Sprint("first", i), fmt.Sprint("f", i), nil))
+	}
+	c := consume(t, f, func(cfg *Config) { cfg.Keep, cfg.pace.keep = k, time.Hour })
+	there, saves := map[string]bool{}, 0
+	var disk sync.Mutex
+	end := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case s := <-k.saves:
+				disk.Lock()
+				c.mu.Lock()
+				saves++
+				for name := range c.pods {
+					if !there[name] {
+						t.Errorf("pod %s is told of and not kept", name)
+					}
+				}
+				for _, p := range s.pods {
+					there[p.Pod.Namespace+"/"+p.Pod.Name] = true
+				}
+				c.mu.Unlock()
+				s.done()
+				disk.Unlock()
+			}
+		}
+	})
+	defer wait.Wait()
+	defer close(end)
+	c.waitSynced()
+	disk.Lock()
+	c.mu.Lock()
+	before := saves
+	c.mu.Unlock()
+	for i := range 50 {
+		f.put("pods", podOn("node1", fmt.Sprint("p", i), fmt.Sprint("u", i), nil))
+	}
+	f.put("pods", podOn("node1", "gone", "g", nil))
+	f.remove("pods", "default", "gone")
+	c.wait("all seen", func() bool { return len(c.seen) >= 53 })
+	disk.Unlock()
+	for i := range 50 {
+		c.waitPod(fmt.Sprint("p", i), fmt.Sprint("u", i))
+	}
+	c.mu.Lock()
+	if saves-before > 10 {
+		t.Errorf("%d saves of 50 pods that came at once", saves-before)
+	}
+	c.mu.Unlock()
+	for _, name := range []string{"0", "1", "2"} {
+		c.order("+first"+name+" f"+name, "synced")
+	}
+	c.waitPod("gone", "")
+}
+
+// TestKeeperHangs: pods do not wait for ever for a disk that hangs.
+func TestKeeperHangs(t *testing.T) {
+	f := newFake()
+	f.put("pods", podOn("node1", "a", "u1", nil))
+	c := consume(t, f, func(cfg *Config) { cfg.Keep, cfg.pace.keep = slowKeeper{make(chan save, 1000)}, time.Millisecond })
+	c.waitSynced()
+	c.waitPod("a", "u1")
+	f.put("pods", podOn("node1", "b", "u2", nil))
+	c.waitPod("b", "u2")
+	if n := c.logs.count("the disk takes too long"); n != 1 {
+		t.Errorf("it is said %d times", n)
 	}
 }

@@ -36,6 +36,8 @@ type podState struct {
 	first string      // when it was seen first
 	kept  bool        // the server has not been asked yet: it was kept on the node
 
+	recorded bool // it is kept on the node, or cannot be
+
 	refs  map[object.Ref]bool // what it refers to, directly or not
 	lacks map[object.Ref]bool // those of them of which the server has not said anything yet
 
@@ -66,7 +68,10 @@ func (p podSink) Failed(err error) {
 	if err == nil {
 		if p.s.reach.here() {
 			p.s.log.Info("API server answers again")
-			p.s.do(p.s.objects.again) // as with pods, its history may be another one
+			p.s.do(func() {
+				p.s.objects.again() // as with pods, its history may be another one
+				p.s.cfg.Here()
+			})
 		}
 		return
 	}
@@ -105,6 +110,9 @@ func (s *Source) allPods(objects []follow.Object) {
 	for key := range s.waiting.pods {
 		s.initial[key] = true
 	}
+	for key := range s.keeping.held {
+		s.initial[key] = true
+	}
 	s.cfg.Listed()
 	s.queue.listed = len(s.initial) == 0
 }
@@ -133,6 +141,9 @@ func (s *Source) seen(o follow.Object) {
 		s.pods[key] = have
 	}
 	before := have.pod
+	if before == nil || toBeKept(before) != toBeKept(pod) || before.Generation != pod.Generation {
+		s.urgent()
+	}
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	have.pod, have.kept = pod, false
 	s.cfg.Seen(pod)
@@ -161,6 +172,7 @@ func asksMore(before, now *corev1.Pod) bool {
 func (s *Source) gone(key types.NamespacedName) {
 	have := s.pods[key]
 	delete(s.pods, key)
+	s.urgent()
 	s.withdraw(have)
 	s.hold(have, nil)
 	if have.kept {
@@ -182,6 +194,9 @@ func (s *Source) withdraw(st *podState) {
 func (s *Source) offer(st *podState) {
 	if len(st.lacks) > 0 && st.pod.DeletionTimestamp == nil {
 		s.waiting.begin(st)
+		return
+	}
+	if s.holds(st) {
 		return
 	}
 	s.settled(st)

@@ -41,6 +41,9 @@ type Config struct {
 	// Mirror is told of the copies of static pods, which are never desired; nil: there is none any more.
 	Mirror func(key types.NamespacedName, pod *corev1.Pod)
 
+	// Here is told that the server answers again, or for the first time.
+	Here func()
+
 	Keep Keeper // keeps what is desired for a start without the server; nil: nothing does
 
 	pace timing // of tests
@@ -52,6 +55,7 @@ type timing struct {
 	answer time.Duration // how long a pod waits for the next answer about what it refers to
 	all    time.Duration // and for all of them at most
 	read   time.Duration // pause before an object that is waited for is read again
+	keep   time.Duration // how long a pod waits for its record, on a disk that hangs
 	absent time.Duration // how long the server has at the start before what was kept counts
 }
 
@@ -63,6 +67,7 @@ func (t *timing) complete() {
 		{&t.answer, 3 * time.Second},
 		{&t.all, 30 * time.Second},
 		{&t.read, 100 * time.Millisecond},
+		{&t.keep, 3 * time.Second},
 		{&t.absent, 3 * time.Second},
 	} {
 		if *d.is <= 0 {
@@ -111,6 +116,9 @@ func New(cfg Config) *Source {
 	if cfg.Back == nil {
 		cfg.Back = func() {}
 	}
+	if cfg.Here == nil {
+		cfg.Here = func() {}
+	}
 	if cfg.Mirror == nil {
 		cfg.Mirror = func(types.NamespacedName, *corev1.Pod) {}
 	}
@@ -134,7 +142,7 @@ func (s *Source) Run(ctx context.Context, out chan<- desired.Update) error {
 	s.ctx = ctx
 	defer s.waiting.alarm.Stop()
 	defer s.keep(ctx)()
-	absent, save := s.keeping.alarms()
+	absent, later, limit := s.keeping.alarms()
 	pods := follow.New(follow.Config{Client: s.cfg.Client, Target: podsOf(s.cfg.NodeName), Sink: podSink{s}, Pace: s.cfg.pace.follow})
 	s.wait.Go(func() { pods.Run(ctx) })
 	for {
@@ -155,8 +163,12 @@ func (s *Source) Run(ctx context.Context, out chan<- desired.Update) error {
 			s.overdue()
 		case <-absent:
 			s.fromKept()
-		case <-save:
+		case <-later:
 			s.save()
+		case <-limit:
+			s.unkept()
+		case <-s.keeping.saved:
+			s.wasSaved()
 		}
 	}
 }

@@ -82,6 +82,7 @@ func (s *Source) overdue() {
 // settled notes that a pod does not wait.
 func (s *Source) settled(st *podState) {
 	delete(s.waiting.pods, st.key)
+	delete(s.keeping.held, st.key)
 	if s.initial[st.key] {
 		delete(s.initial, st.key)
 		s.queue.listed = s.queue.listed || s.listed && len(s.initial) == 0

@@ -1,8 +1,8 @@
 package kept
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -12,69 +12,198 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// content is what is sealed. Pods and objects are protobuf, as the API server sends them.
-type content struct {
-	Pods    [][]byte `json:"pods"`
-	Objects []one    `json:"objects"`
-	// Of lists which objects each of the pods needs.
-	Of [][]int `json:"of"`
+// change is what is sealed at a time: what there is now, in place of what has its key or uid, and what there is no more.
+// Pods and objects are protobuf, as the API server sends them.
+type change struct {
+	Objects []item    `json:"objects,omitempty"`
+	Pods    []podItem `json:"pods,omitempty"`
+	Issued  []given   `json:"issued,omitempty"`
+	Gone    []string  `json:"gone,omitempty"` // keys of objects
+	Ended   []string  `json:"ended,omitempty"`
 }
 
-type one struct {
+func (c *change) empty() bool {
+	return len(c.Objects)+len(c.Pods)+len(c.Issued)+len(c.Gone)+len(c.Ended) == 0
+}
+
+type item struct {
+	Key  string      `json:"key"`
 	Kind object.Kind `json:"kind"`
 	Data []byte      `json:"data"`
+
+	from object.Object // that it was made of
 }
 
-type marshaler interface{ Marshal() ([]byte, error) }
+type podItem struct {
+	UID  string   `json:"uid"`
+	Data []byte   `json:"data"`
+	Of   []string `json:"of,omitempty"` // the keys of the objects that it needs
 
-type unmarshaler interface{ Unmarshal(data []byte) error }
+	from *corev1.Pod
+}
 
-// encode makes one text of pods, the same for the same ones, of at most so many bytes. left is how many pods do not
-// fit.
-func encode(pods []Pod, most int) (plain []byte, left int) {
+// given is something that the API server has made for a pod, by a name of whoever asked for it.
+type given struct {
+	UID  string `json:"uid"`
+	Name string `json:"name"`
+	Data []byte `json:"data"`
+}
+
+// state is what the file has, or is to have.
+type state struct {
+	objects map[string]item
+	pods    map[string]podItem
+	issued  map[string]map[string][]byte
+}
+
+func newState() *state {
+	return &state{map[string]item{}, map[string]podItem{}, map[string]map[string][]byte{}}
+}
+
+// apply does a change.
+func (s *state) apply(c change) {
+	for _, o := range c.Objects {
+		s.objects[o.Key] = o
+	}
+	for _, p := range c.Pods {
+		s.pods[p.UID] = p
+	}
+	for _, g := range c.Issued {
+		if s.issued[g.UID] == nil {
+			s.issued[g.UID] = map[string][]byte{}
+		}
+		s.issued[g.UID][g.Name] = g.Data
+	}
+	for _, key := range c.Gone {
+		delete(s.objects, key)
+	}
+	for _, uid := range c.Ended {
+		delete(s.pods, uid)
+		delete(s.issued, uid)
+	}
+}
+
+// whole is the change that makes it of nothing.
+func (s *state) whole() (c change) {
+	for _, o := range s.objects {
+		c.Objects = append(c.Objects, o)
+	}
+	for _, p := range s.pods {
+		c.Pods = append(c.Pods, p)
+	}
+	for uid, all := range s.issued {
+		for name, data := range all {
+			c.Issued = append(c.Issued, given{uid, name, data})
+		}
+	}
+	return c
+}
+
+// size is about how many bytes it takes.
+func (s *state) size() (n int) {
+	for _, o := range s.objects {
+		n += cost(o.Data)
+	}
+	for uid, p := range s.pods {
+		n += cost(p.Data)
+		for _, data := range s.issued[uid] {
+			n += cost(data)
+		}
+	}
+	return n
+}
+
+// plan is what makes it be of these pods, of at most so many bytes. left is how many pods do not fit.
+func (s *state) plan(pods []Pod, most int) (c change, size, left int) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(priority(b.Pod), priority(a.Pod)), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
-	var c content
-	size, index := 0, map[object.Ref]int{}
+	objects, here := map[string]bool{}, map[string]bool{}
 	for _, p := range pods {
-		data, err := bare(p.Pod).Marshal()
-		if err != nil {
+		one, ok := s.pod(p)
+		if !ok {
 			left++
 			continue
 		}
-		more, refs, added, names := cost(data), []int{}, []one{}, []object.Ref{}
-		for _, o := range sorted(p.Objects) {
-			ref := refOf(o)
-			at, has := index[ref]
-			if !has {
-				text, err := o.(marshaler).Marshal()
-				if err != nil {
-					continue
-				}
-				at = len(c.Objects) + len(added)
-				added, names = append(added, one{ref.Kind, text}), append(names, ref)
-				more += cost(text)
+		more, added := cost(one.Data), []item{}
+		for _, o := range p.Objects {
+			it, ok := s.object(o)
+			if !ok {
+				continue
 			}
-			refs = append(refs, at)
+			one.Of = append(one.Of, it.Key)
+			if !objects[it.Key] {
+				added, more = append(added, it), more+cost(it.Data)
+			}
+		}
+		for _, data := range s.issued[one.UID] {
+			more += cost(data)
 		}
 		if size+more > most {
 			left++
 			continue
 		}
 		size += more
-		for i, ref := range names {
-			index[ref] = len(c.Objects) + i
+		slices.Sort(one.Of)
+		one.Of = slices.Compact(one.Of)
+		for _, it := range added {
+			objects[it.Key] = true
+			if was, has := s.objects[it.Key]; !has || !bytes.Equal(was.Data, it.Data) {
+				c.Objects = append(c.Objects, it)
+			} else {
+				s.objects[it.Key] = it // of another pointer, which need not be looked at again
+			}
 		}
-		c.Pods, c.Of, c.Objects = append(c.Pods, data), append(c.Of, refs), append(c.Objects, added...)
+		here[one.UID] = true
+		if was, has := s.pods[one.UID]; !has || !bytes.Equal(was.Data, one.Data) || !slices.Equal(was.Of, one.Of) {
+			c.Pods = append(c.Pods, one)
+		} else {
+			s.pods[one.UID] = one
+		}
 	}
-	plain, err := json.Marshal(c)
-	if err != nil {
-		return nil, len(pods)
+	for key := range s.objects {
+		if !objects[key] {
+			c.Gone = append(c.Gone, key)
+		}
 	}
-	return plain, left
+	for uid := range s.pods {
+		if !here[uid] {
+			c.Ended = append(c.Ended, uid)
+		}
+	}
+	return c, size, left
 }
+
+// pod is what is kept of a pod. It is written anew only when it is another one: nobody changes what a pointer leads to.
+func (s *state) pod(p Pod) (podItem, bool) {
+	uid := string(p.Pod.UID)
+	if was, has := s.pods[uid]; has && was.from == p.Pod {
+		was.Of = nil
+		return was, true
+	}
+	data, err := bare(p.Pod).Marshal()
+	return podItem{UID: uid, Data: data, from: p.Pod}, err == nil
+}
+
+// object is what is kept of an object, likewise.
+func (s *state) object(o object.Object) (item, bool) {
+	ref := refOf(o)
+	key := ref.String()
+	if was, has := s.objects[key]; has && was.from == o {
+		return was, true
+	}
+	m, can := o.(marshaler)
+	if !can {
+		return item{}, false
+	}
+	data, err := m.Marshal()
+	return item{key, ref.Kind, data, o}, err == nil
+}
+
+type marshaler interface{ Marshal() ([]byte, error) }
+
+type unmarshaler interface{ Unmarshal(data []byte) error }
 
 // cost is about how many bytes some data takes in the text.
 func cost(data []byte) int { return len(data)*4/3 + 64 }
@@ -98,60 +227,43 @@ func bare(p *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// sorted are the objects that are kept, each of which can be: tokens of service accounts are for now, not for later.
-func sorted(objects []object.Object) []object.Object {
-	out := slices.DeleteFunc(slices.Clone(objects), func(o object.Object) bool {
-		s, ok := o.(*corev1.Secret)
-		_, can := o.(marshaler)
-		return !can || ok && s.Type == corev1.SecretTypeServiceAccountToken
-	})
-	slices.SortFunc(out, func(a, b object.Object) int {
-		x, y := refOf(a), refOf(b)
-		return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
-	return out
-}
-
 func refOf(o object.Object) object.Ref {
 	k := object.Kind(o.GetObjectKind().GroupVersionKind().Kind)
 	return object.RefTo(k, o.GetNamespace(), o.GetName())
 }
 
-// decode is the reverse of encode.
-func decode(plain []byte) ([]Pod, error) {
-	var c content
-	if err := json.Unmarshal(plain, &c); err != nil {
-		return nil, err
-	}
-	if len(c.Of) != len(c.Pods) {
-		return nil, fmt.Errorf("it has %d pods, and the objects of %d", len(c.Pods), len(c.Of))
-	}
-	var objects []object.Object
-	for _, one := range c.Objects {
-		o, version := one.Kind.Empty()
+// decode are the pods of a state, in the order of their names.
+func (s *state) decode() ([]Pod, error) {
+	objects := map[string]object.Object{}
+	for key, it := range s.objects {
+		o, version := it.Kind.Empty()
 		into, ok := o.(unmarshaler)
 		if !ok {
-			return nil, fmt.Errorf("it has a %q, which is not known", one.Kind)
+			return nil, fmt.Errorf("it has a %q, which is not known", it.Kind)
 		}
-		if err := into.Unmarshal(one.Data); err != nil {
-			return nil, fmt.Errorf("%s: %w", one.Kind, err)
+		if err := into.Unmarshal(it.Data); err != nil {
+			return nil, fmt.Errorf("%s: %w", it.Kind, err)
 		}
-		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(one.Kind)))
-		objects = append(objects, o)
+		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, string(it.Kind)))
+		objects[key] = o
 	}
 	var pods []Pod
-	for i, data := range c.Pods {
+	for _, it := range s.pods {
 		p := Pod{Pod: new(corev1.Pod)}
-		if err := p.Pod.Unmarshal(data); err != nil {
+		if err := p.Pod.Unmarshal(it.Data); err != nil {
 			return nil, fmt.Errorf("pod: %w", err)
 		}
-		for _, at := range c.Of[i] {
-			if at < 0 || at >= len(objects) {
+		for _, key := range it.Of {
+			o := objects[key]
+			if o == nil {
 				return nil, fmt.Errorf("pod %s/%s has an object that is not there", p.Pod.Namespace, p.Pod.Name)
 			}
-			p.Objects = append(p.Objects, objects[at])
+			p.Objects = append(p.Objects, o)
 		}
 		pods = append(pods, p)
 	}
+	slices.SortFunc(pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
 	return pods, nil
 }

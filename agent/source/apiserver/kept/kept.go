@@ -1,5 +1,5 @@
-// Package kept keeps the desired pods of an API server on the node, with what they refer to, encrypted, so that a
-// machine that starts without its API server runs them.
+// Package kept keeps the desired pods of an API server on the node, with what they refer to and what was issued to them,
+// encrypted, so that a machine that starts without its API server runs them.
 //
 // The key is of the machine: a credential of the service (systemd's, which may be sealed to the TPM), else a file that
 // only root reads. What is kept is worth no more than who has that file: it holds Secrets.
@@ -7,16 +7,17 @@ package kept
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/record"
@@ -41,7 +42,7 @@ type Config struct {
 	Node        string // whose pods they are
 	Credentials string // directory of the service's credentials ($CREDENTIALS_DIRECTORY); "": none
 	Log         *slog.Logger
-	Every       time.Duration // how often it is written at most; 0: 2 s
+	Every       time.Duration // how often it is tried again when it could not be written; 0: 2 s
 	Max         int           // bytes that are kept at most; 0: 32 MiB
 }
 
@@ -50,24 +51,29 @@ const (
 	defaultMax   = 32 << 20
 )
 
-// Store keeps the latest set of pods that it was given.
+// Store keeps the latest set of pods that it was given. What changes is put at the end of the file, so that a pod costs
+// no more than what it is; all that come while the disk is at it go with the next sync.
 type Store struct {
-	cfg  Config
-	path string
-	key  key
-
-	mu    sync.Mutex
-	next  []Pod
-	due   bool
+	cfg   Config
 	ready chan struct{}
 
-	// What follows belongs to the goroutine of Run.
-	written [sha256.Size]byte // of what the file has
-	told    bool              // that it cannot be written
-	short   bool              // that not all fits
+	mu     sync.Mutex
+	next   []Pod
+	saved  bool     // next is what is to be kept, and no longer what the file had at the start
+	done   []func() // who waits for what comes next to be kept
+	hands  []given
+	issued map[string]map[string][]byte // what there is, whether or not the file has it
+
+	file  sync.Mutex // of what follows
+	state *state     // what the file is to have
+	log   log
+	size  int  // bytes in the state
+	told  bool // that it cannot be written
+	short bool // that not all fits
 }
 
-// Open makes the key ready. It fails when there is none and none can be made: nothing is kept then.
+// Open makes the key ready and reads what was kept. It fails when there is no key and none can be made: nothing is kept
+// then. What is of no use is put aside, and said: the node starts without it.
 func Open(cfg Config) (*Store, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -85,122 +91,134 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, path: filepath.Join(cfg.Dir, podsFile), key: k, ready: make(chan struct{}, 1)}, nil
+	s := &Store{
+		cfg: cfg, ready: make(chan struct{}, 1), state: newState(), issued: map[string]map[string][]byte{},
+		log: log{path: filepath.Join(cfg.Dir, podsFile), node: cfg.Node, key: k},
+	}
+	s.read()
+	return s, nil
 }
 
 // Remove takes away what was kept: where nothing is to be kept any more, nothing of it may stay.
 func Remove(dir string) error { return os.RemoveAll(dir) }
 
-// Load reads the pods that were kept. What is of no use is put aside, and said: the node starts without it.
-func (s *Store) Load() []Pod {
-	data, err := readBounded(s.path, s.cfg.Max*2)
-	if errors.Is(err, fs.ErrNotExist) {
+// read has the state be what the file has.
+func (s *Store) read() {
+	torn, err := s.log.read(s.cfg.Max*4, func(c change) error {
+		s.state.apply(c)
 		return nil
-	}
-	var plain []byte
+	})
 	if err == nil {
-		plain, err = s.key.open(data, s.cfg.Node)
+		_, err = s.state.decode()
 	}
-	var pods []Pod
-	if err == nil {
-		pods, err = decode(plain)
+	if torn && err == nil {
+		s.cfg.Log.Info("pods were being kept when the agent was killed, and are as they were before", "path", s.log.path)
 	}
-	if err == nil {
-		s.written = sha256.Sum256(plain)
-		return pods
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.state = newState()
+		s.aside(err)
 	}
-	s.cfg.Log.Error("pods that were kept for a start without the API server are of no use, and are put aside", "path", s.path,
-		"aside", s.path+record.Aside, "error", err)
-	if err := os.Rename(s.path, s.path+record.Aside); err != nil {
-		s.cfg.Log.Warn("they stay until they are written over", "path", s.path, "error", err)
+	for uid, all := range s.state.issued {
+		s.issued[uid] = maps.Clone(all)
 	}
-	return nil
+	s.size = s.state.size()
 }
 
-// Save has these pods be kept, and no others. It does not wait; of several sets the latest counts.
-func (s *Store) Save(pods []Pod) {
+func (s *Store) aside(err error) {
+	path := s.log.path
+	s.cfg.Log.Error("pods that were kept for a start without the API server are of no use, and are put aside", "path", path,
+		"aside", path+record.Aside, "error", err)
+	if err := os.Rename(path, path+record.Aside); err != nil {
+		s.cfg.Log.Warn("they stay until they are written over", "path", path, "error", err)
+	}
+}
+
+// Load are the pods that are kept.
+func (s *Store) Load() []Pod {
+	s.file.Lock()
+	defer s.file.Unlock()
+	pods, err := s.state.decode()
+	if err != nil { // it was decoded when it was read
+		s.cfg.Log.Error("pods that were kept cannot be read", "error", err)
+	}
+	return pods
+}
+
+// Save has these pods be kept, and no others. It does not wait; of several sets the latest counts. done is called when
+// they are kept, or cannot be for now; it must not wait. nil: nobody wants to know.
+func (s *Store) Save(pods []Pod, done func()) {
 	s.mu.Lock()
-	s.next, s.due = pods, true
+	s.next, s.saved = pods, true
+	if done != nil {
+		s.done = append(s.done, done)
+	}
 	s.mu.Unlock()
+	s.ring()
+}
+
+func (s *Store) ring() {
 	select {
 	case s.ready <- struct{}{}:
 	default:
 	}
 }
 
+// What was issued to one pod is this much at most: more is not kept.
+const (
+	maxGiven     = 512 << 10
+	maxGivenEach = 64
+)
+
+// Hand keeps something that was issued to a pod, under a name of it, for as long as the pod is kept. It waits until that
+// is on the disk, or cannot be for now, or ctx ends.
+func (s *Store) Hand(ctx context.Context, uid types.UID, name string, data []byte) {
+	if len(data) > maxGiven {
+		return
+	}
+	done := make(chan struct{})
+	s.mu.Lock()
+	all := s.issued[string(uid)]
+	if all == nil {
+		all = map[string][]byte{}
+		s.issued[string(uid)] = all
+	}
+	if _, has := all[name]; !has && len(all) >= maxGivenEach {
+		s.mu.Unlock()
+		return
+	}
+	all[name] = data
+	s.hands = append(s.hands, given{string(uid), name, data})
+	s.done = append(s.done, func() { close(done) })
+	s.mu.Unlock()
+	s.ring()
+	select {
+	case <-ctx.Done():
+	case <-done:
+	}
+}
+
+// Handed is what was issued to a pod under a name.
+func (s *Store) Handed(uid types.UID, name string) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, ok := s.issued[string(uid)][name]
+	return data, ok
+}
+
 // Run writes what is to be kept, until ctx ends, and then what it was given last.
 func (s *Store) Run(ctx context.Context) {
+	retry := time.NewTimer(time.Hour)
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			s.write()
 			return
 		case <-s.ready:
+		case <-retry.C:
 		}
-		ok := s.write()
-		timer := time.NewTimer(s.cfg.Every)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
-		if !ok {
-			s.again()
+		if !s.write() {
+			retry.Reset(s.cfg.Every)
 		}
 	}
-}
-
-// again has what could not be written be tried again.
-func (s *Store) again() {
-	s.mu.Lock()
-	s.due = true
-	s.mu.Unlock()
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
-}
-
-// write writes what is to be kept, if it is not what the file has, and says whether the file has it.
-func (s *Store) write() bool {
-	s.mu.Lock()
-	pods, due := s.next, s.due
-	s.due = false
-	s.mu.Unlock()
-	if !due {
-		return true
-	}
-	plain, left := encode(pods, s.cfg.Max)
-	if left > 0 != s.short {
-		s.short = left > 0
-		s.cfg.Log.Warn("pods that are kept for a start without the API server are too large, so that those with the lowest priority "+
-			"are not kept", "bytes", s.cfg.Max, "pods-left", left)
-	}
-	sum := sha256.Sum256(plain)
-	if sum == s.written {
-		return true
-	}
-	err := s.replace(pods, plain)
-	switch {
-	case err == nil:
-		s.written, s.told = sum, false
-	case !s.told:
-		s.told = true
-		s.cfg.Log.Warn("pods are not kept for a start without the API server", "path", s.path, "error", err)
-	}
-	return err == nil
-}
-
-func (s *Store) replace(pods []Pod, plain []byte) error {
-	if len(pods) == 0 {
-		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return atomicfile.SyncDir(s.cfg.Dir)
-	}
-	sealed, err := s.key.seal(plain, s.cfg.Node)
-	if err != nil {
-		return err
-	}
-	return atomicfile.WriteSynced(s.path, sealed, 0o600)
 }

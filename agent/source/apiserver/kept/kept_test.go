@@ -3,6 +3,7 @@ package kept
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -56,7 +57,7 @@ func open(t testing.TB, cfg Config) (*Store, *bytes.Buffer) {
 func write(s *Store, pods ...Pod) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	s.Save(pods)
+	s.Save(pods, nil)
 	s.Run(ctx)
 }
 
@@ -93,7 +94,7 @@ func TestKept(t *testing.T) {
 	}
 	s, _ = open(t, Config{Dir: dir})
 	got := s.Load()
-	if names(got) != "a/s b/s" || got[0].Pod.Status.PodIP != "" || got[0].Pod.UID != "u-a" {
+	if names(got) != "a/s/token b/s" || got[0].Pod.Status.PodIP != "" || got[0].Pod.UID != "u-a" {
 		t.Fatalf("%s", names(got))
 	}
 	if o, ok := got[0].Objects[0].(*corev1.Secret); !ok || string(o.Data["k"]) != hidden || o.Kind != "Secret" {
@@ -142,7 +143,28 @@ func TestDamage(t *testing.T) {
 		try(fmt.Sprintf("byte %d of %d flipped", i, len(good)), flipped)
 		try(fmt.Sprintf("%d of %d bytes", i, len(good)), good[:i])
 	}
-	try("more", append(bytes.Clone(good), 0))
+	// What comes after the first change is there as a whole or not at all, and damage to it is no tail.
+	must(t, os.WriteFile(path, good, 0o600))
+	s, _ = open(t, Config{Dir: dir})
+	write(s, podNamed("a", secret("s", "")), podNamed("b"))
+	more, err := os.ReadFile(path)
+	must(t, err)
+	if !bytes.HasPrefix(more, good) || len(more) == len(good) {
+		t.Fatal("the change was not put at the end")
+	}
+	for i := len(good); i < len(more); i++ {
+		must(t, os.WriteFile(path, more[:i], 0o600))
+		if got := names(load(t, dir)); got != "a/s" {
+			t.Fatalf("%d of %d bytes: %q", i, len(more), got)
+		}
+	}
+	must(t, os.WriteFile(path, append(bytes.Clone(more), make([]byte, 9000)...), 0o600))
+	if got := names(load(t, dir)); got != "a/s b" {
+		t.Errorf("with zeros at the end: %q", got)
+	}
+	last := more[len(good):]
+	try("the first left out", append(bytes.Clone(good[:bytes.IndexByte(good, '\n')]), last...))
+	try("the last one twice", append(bytes.Clone(more), append(bytes.Clone(last), last...)...))
 }
 
 func TestOthers(t *testing.T) {
@@ -193,7 +215,7 @@ func TestBound(t *testing.T) {
 	c := podNamed("c")
 	c.Pod.Spec.Priority = &high
 	write(s, podNamed("a", big), podNamed("b", secret("s", "")), c)
-	if got := names(s.Load()); got != "c b/s" {
+	if got := names(s.Load()); got != "b/s c" {
 		t.Errorf("kept are %q", got)
 	}
 	if strings.Count(log.String(), "pods-left=1") != 1 {
@@ -207,13 +229,13 @@ func TestFullDisk(t *testing.T) {
 	s, log := open(t, Config{Dir: dir, Every: time.Millisecond})
 	must(t, os.Mkdir(filepath.Join(dir, podsFile+".new"), 0o700)) // nothing can be written over it
 	must(t, os.WriteFile(filepath.Join(dir, podsFile+".new", "x"), nil, 0o600))
-	s.Save([]Pod{podNamed("a")})
+	s.Save([]Pod{podNamed("a")}, nil)
 	for range 3 {
 		if s.write() {
 			t.Error("it is said to be written")
 		}
-		s.again()
 	}
+	s.ring()
 	if n := strings.Count(log.String(), "not kept for a start"); n != 1 {
 		t.Errorf("it is said %d times: %s", n, log)
 	}
@@ -232,4 +254,104 @@ func load(t *testing.T, dir string) []Pod {
 	t.Helper()
 	s, _ := open(t, Config{Dir: dir})
 	return s.Load()
+}
+
+// TestHanded: what was issued to a pod is there after a kill, as long as the pod is kept.
+func TestHanded(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, Config{Dir: dir, Max: 64 << 10})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	saved := make(chan struct{})
+	s.Save([]Pod{podNamed("a"), podNamed("b")}, func() { close(saved) })
+	<-saved
+	s.Hand(t.Context(), "u-a", "token", []byte(hidden))
+	s.Hand(t.Context(), "u-b", "token", []byte(hidden))
+	s.Hand(t.Context(), "u-b", "large", make([]byte, 60<<10))
+	s.Hand(t.Context(), "u-other", "token", []byte(hidden))
+	has := func(s *Store, uid types.UID, name string) bool {
+		_, ok := s.Handed(uid, name)
+		return ok
+	}
+	// Another one reads what is on the disk now, as after a kill.
+	again, _ := open(t, Config{Dir: dir})
+	if text, _ := again.Handed("u-a", "token"); string(text) != hidden {
+		t.Errorf("there is %q", text)
+	}
+	if !has(again, "u-b", "token") || has(again, "u-b", "large") || has(again, "u-other", "token") {
+		t.Error("what is kept is another thing")
+	}
+	data, err := os.ReadFile(filepath.Join(dir, podsFile))
+	if must(t, err); bytes.Contains(data, []byte(hidden)) {
+		t.Error("the file has it in the clear")
+	}
+	saved = make(chan struct{})
+	s.Save([]Pod{podNamed("b")}, func() { close(saved) })
+	<-saved
+	if has(s, "u-a", "token") || !has(s, "u-b", "token") {
+		t.Error("what was issued to a pod that is gone is there still")
+	}
+	cancel()
+	<-done
+	again, _ = open(t, Config{Dir: dir})
+	if has(again, "u-a", "token") || !has(again, "u-b", "token") || names(again.Load()) != "b" {
+		t.Error("the next one has another thing")
+	}
+}
+
+// TestRewritten: what is put at the end does not pile up, and nothing is lost of it.
+func TestRewritten(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, Config{Dir: dir})
+	path := filepath.Join(dir, podsFile)
+	for i := range 60 {
+		big := secret("s", "")
+		big.Data["k"] = bytes.Repeat([]byte{byte(i)}, 100<<10)
+		write(s, podNamed("a", big), podNamed(fmt.Sprint(i)))
+		st, err := os.Stat(path)
+		if must(t, err); st.Size() > 3<<20 {
+			t.Fatalf("write %d: the file has %d bytes", i, st.Size())
+		}
+		got := load(t, dir)
+		if names(got) != fmt.Sprintf("%d a/s", i) || got[1].Objects[0].(*corev1.Secret).Data["k"][0] != byte(i) {
+			t.Fatalf("write %d: %s", i, names(got))
+		}
+	}
+	// Another one that cuts the file, or puts another in its place, loses nothing.
+	must(t, os.Truncate(path, 10))
+	write(s, podNamed("b"))
+	write(s, podNamed("b"))
+	if got := names(load(t, dir)); got != "b" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestBefore reads what a version wrote that sealed everything as one.
+func TestBefore(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, Config{Dir: dir})
+	pod, err := podNamed("a").Pod.Marshal()
+	must(t, err)
+	object, err := secret("s", "").Marshal()
+	must(t, err)
+	plain, err := json.Marshal(oldContent{
+		Pods: [][]byte{pod}, Objects: []item{{Kind: "Secret", Data: object}}, Of: [][]int{{0}},
+	})
+	must(t, err)
+	head := []byte(magic + `{"version":1,"node":"node1","key":"` + s.log.key.id + "\"}\n")
+	sealed, err := s.log.key.seal(plain, head)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, podsFile), append(head, sealed...), 0o600))
+	s, log := open(t, Config{Dir: dir})
+	if got := names(s.Load()); got != "a/s" {
+		t.Fatalf("%q, %s", got, log)
+	}
+	write(s, podNamed("a", secret("s", "")))
+	if got := names(load(t, dir)); got != "a/s" {
+		t.Errorf("%q", got)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, podsFile)); err != nil || !bytes.Contains(data, []byte(`"version":2`)) {
+		t.Errorf("%.100q, %v", data, err)
+	}
 }

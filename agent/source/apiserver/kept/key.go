@@ -107,49 +107,62 @@ func keyOf(secret []byte) (key, error) {
 	return key{hex.EncodeToString(id), aead}, err
 }
 
-// seal encrypts what is kept for a node.
-func (k key) seal(plain []byte, node string) ([]byte, error) {
-	head, err := json.Marshal(header{Version: 1, Node: node, Key: k.id})
+// version is that of the file's format. In the one before there was one sealed text with all in it.
+const (
+	version    = 2
+	oldVersion = 1
+)
+
+// head is what a file of the node begins with.
+func (k key) head(node string) ([]byte, error) {
+	text, err := json.Marshal(header{Version: version, Node: node, Key: k.id})
 	if err != nil {
 		return nil, err
 	}
+	return append(append([]byte(magic), text...), '\n'), nil
+}
+
+// check finds the head of a file, and says what is wrong with it as far as that can be told.
+func (k key) check(data []byte, node string) (head []byte, format int, err error) {
+	rest, ok := bytes.CutPrefix(data, []byte(magic))
+	if !ok {
+		return nil, 0, errors.New("it does not begin as such a file does")
+	}
+	text, _, ok := bytes.Cut(rest, []byte("\n"))
+	if !ok || len(text) > maxHeader {
+		return nil, 0, errTorn
+	}
+	var h header
+	if err := json.Unmarshal(text, &h); err != nil {
+		return nil, 0, fmt.Errorf("it is damaged: %w", err)
+	}
+	switch {
+	case h.Version != version && h.Version != oldVersion:
+		return nil, 0, fmt.Errorf("it is of format %d, and this version knows %d", h.Version, version)
+	case h.Node != node:
+		return nil, 0, fmt.Errorf("it is of node %q, and this one is %q", h.Node, node)
+	case h.Key != k.id:
+		return nil, 0, fmt.Errorf("it is of another key (%q, and this machine's is %q)", h.Key, k.id)
+	}
+	return data[:len(magic)+len(text)+1], h.Version, nil
+}
+
+// seal encrypts something, and holds it to its place.
+func (k key) seal(plain, place []byte) ([]byte, error) {
 	nonce := make([]byte, k.aead.NonceSize())
 	if _, err := rand.Read(nonce); err != nil {
 		return nil, err
 	}
-	out := append([]byte(magic), head...)
-	out = append(out, '\n')
-	held := bytes.Clone(out)
-	out = append(out, nonce...)
-	return k.aead.Seal(out, nonce, plain, held), nil
+	return k.aead.Seal(nonce, nonce, plain, place), nil
 }
 
-// open is the reverse of seal. It says what is wrong as far as that can be told.
-func (k key) open(data []byte, node string) ([]byte, error) {
-	rest, ok := bytes.CutPrefix(data, []byte(magic))
-	if !ok {
-		return nil, errors.New("it does not begin as such a file does")
-	}
-	text, sealed, ok := bytes.Cut(rest, []byte("\n"))
-	if !ok || len(text) > maxHeader {
-		return nil, errors.New("it is torn")
-	}
-	var h header
-	if err := json.Unmarshal(text, &h); err != nil {
-		return nil, fmt.Errorf("it is damaged: %w", err)
-	}
-	switch {
-	case h.Version != 1:
-		return nil, fmt.Errorf("it is of format %d, and this version knows 1", h.Version)
-	case h.Node != node:
-		return nil, fmt.Errorf("it is of node %q, and this one is %q", h.Node, node)
-	case h.Key != k.id:
-		return nil, fmt.Errorf("it is of another key (%q, and this machine's is %q)", h.Key, k.id)
-	case len(sealed) < k.aead.NonceSize()+k.aead.Overhead():
-		return nil, errors.New("it is torn")
-	}
+// open is the reverse of seal.
+func (k key) open(sealed, place []byte) ([]byte, error) {
 	n := k.aead.NonceSize()
-	plain, err := k.aead.Open(nil, sealed[:n], sealed[n:], data[:len(data)-len(sealed)])
+	if len(sealed) < n+k.aead.Overhead() {
+		return nil, errTorn
+	}
+	plain, err := k.aead.Open(nil, sealed[:n], sealed[n:], place)
 	if err != nil {
 		return nil, errors.New("it is torn, or was changed by somebody without the key")
 	}
