@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/config"
+	"github.com/berth-node/berth/control/scheduler/csi"
 	"github.com/berth-node/berth/control/scheduler/extender"
 	"github.com/berth-node/berth/control/scheduler/profile"
 	"github.com/berth-node/berth/control/scheduler/queue"
@@ -35,7 +36,7 @@ type Options struct {
 	Informers informers.SharedInformerFactory
 	// Recorder tells of events in the name of a profile.
 	Recorder func(name string) events.EventRecorderLogger
-	// DRA and CSI know devices and drivers of volumes.
+	// DRA and CSI know devices and drivers of volumes. CSI may be nil: what informers say of drivers is known then.
 	DRA fwk.SharedDRAManager
 	CSI fwk.CSIManager
 	Log *slog.Logger
@@ -72,6 +73,9 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s.shared = &profile.Shared{
 		Client: o.Client, Config: o.REST, Informers: o.Informers, Snapshot: s.snapshot,
 		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI,
+	}
+	if o.CSI == nil {
+		s.shared.CSI = csi.New(o.Informers)
 	}
 	for _, c := range o.Config.Extenders {
 		e, err := extender.New(c)

@@ -59,19 +59,20 @@ func WhenPodChanges(changed func(was, is *corev1.Pod) bool) fwk.QueueingHintFn {
 
 // OnNode registers events of nodes.
 func OnNode(action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
-	return on(fwk.Node, action, hint)
+	return On(fwk.Node, action, hint)
 }
 
 // OnItself registers changes of the pod that waits.
 func OnItself(action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
-	return on(fwk.TargetPod, action, hint)
+	return On(fwk.TargetPod, action, hint)
 }
 
 // OnAssigned registers events of pods that have a node.
 func OnAssigned(action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
-	return on(fwk.AssignedPod, action, hint)
+	return On(fwk.AssignedPod, action, hint)
 }
 
-func on(resource fwk.EventResource, action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
+// On registers events of a kind.
+func On(resource fwk.EventResource, action fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
 	return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint}
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
+	"github.com/berth-node/berth/control/scheduler/csi"
 	"github.com/berth-node/berth/control/scheduler/cycle"
 )
 
@@ -38,6 +39,7 @@ func (w *world) SnapshotSharedLister() fwk.SharedLister                 { return
 func (w *world) SharedInformerFactory() informers.SharedInformerFactory { return w.objects }
 func (w *world) Parallelizer() fwk.Parallelizer                         { return parallel{} }
 func (w *world) SharedDRAManager() fwk.SharedDRAManager                 { return nil }
+func (w *world) SharedCSIManager() fwk.CSIManager                       { return csi.New(w.objects) }
 
 type parallel struct{}
 

@@ -15,11 +15,14 @@ import (
 	"github.com/berth-node/berth/control/scheduler/plugin/nodeports"
 	"github.com/berth-node/berth/control/scheduler/plugin/noderesourcesfit"
 	"github.com/berth-node/berth/control/scheduler/plugin/nodeunschedulable"
+	"github.com/berth-node/berth/control/scheduler/plugin/nodevolumelimits"
 	"github.com/berth-node/berth/control/scheduler/plugin/podtopologyspread"
 	"github.com/berth-node/berth/control/scheduler/plugin/prioritysort"
 	"github.com/berth-node/berth/control/scheduler/plugin/schedulinggates"
 	"github.com/berth-node/berth/control/scheduler/plugin/tainttoleration"
 	"github.com/berth-node/berth/control/scheduler/plugin/volumebinding"
+	"github.com/berth-node/berth/control/scheduler/plugin/volumerestrictions"
+	"github.com/berth-node/berth/control/scheduler/plugin/volumezone"
 	"github.com/berth-node/berth/control/scheduler/profile"
 )
 
@@ -41,7 +44,10 @@ func Rows() []Row {
 		{"NodeAffinity", 2, nodeaffinity.New},
 		{"NodePorts", 0, nodeports.New},
 		{"NodeResourcesFit", 1, noderesourcesfit.New},
+		{volumerestrictions.Name, 0, volumerestrictions.New},
+		{nodevolumelimits.Name, 0, nodevolumelimits.New},
 		{volumebinding.Name, 0, volumebinding.New},
+		{volumezone.Name, 0, volumezone.New},
 		{"PodTopologySpread", 2, podtopologyspread.New},
 		{"InterPodAffinity", 2, interpodaffinity.New},
 		{"NodeDeclaredFeatures", 0, nodedeclaredfeatures.New},
