@@ -35,6 +35,8 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	componenttracing "k8s.io/component-base/tracing"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 
 	"github.com/berth-node/berth/control/apiserver/audit"
 	"github.com/berth-node/berth/control/apiserver/auth"
@@ -216,7 +218,18 @@ func (s *shared) describe() error {
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	c.OpenAPIConfig.Info.Title, c.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
+	// What the library makes of GetOperationIDAndTags keeps the definitions of all types for ever.
+	c.OpenAPIConfig.GetOperationIDAndTagsFromRoute, c.OpenAPIV3Config.GetOperationIDAndTagsFromRoute = operation, operation
 	return nil
+}
+
+// operation is what a route is called in OpenAPI.
+func operation(r common.Route) (string, []string, error) {
+	a, ok := r.(*restfuladapter.RouteAdapter)
+	if !ok {
+		return "", nil, fmt.Errorf("describe %s: it is no route of a web service", r.Path())
+	}
+	return apiopenapi.GetOperationIDAndTags(a.Route)
 }
 
 // authorize makes who is known, and what they may.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-node/berth/control/apiserver/auth"
 	"github.com/berth-node/berth/control/apiserver/metrics"
+	"github.com/berth-node/berth/control/apiserver/openapi"
 	"github.com/berth-node/berth/control/apiserver/registry"
 	"github.com/berth-node/berth/control/apiserver/scheme"
 	"github.com/berth-node/berth/control/pki"
@@ -56,6 +57,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare API server: %w", err)
 	}
+	s.shared.config.OpenAPIV3Config.Definitions = nil // all that is made of them is there
 	defer s.shared.store.compactor.Stop()
 	if err := prepared.Run(ctx); err != nil {
 		return fmt.Errorf("run API server: %w", err)
@@ -116,6 +118,7 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	}
 	s.config.RESTOptionsGetter = builtin
 	c := &genericapiserver.RecommendedConfig{Config: *s.config, SharedInformerFactory: s.informers}
+	c.SkipOpenAPIInstallation = true // it takes more memory than all else
 	server, err := c.Complete().New("kube-apiserver", next)
 	if err != nil {
 		return nil, err
@@ -141,6 +144,11 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	}
 	s.openID(server)
 	s.addHooks(server, repair)
+	described, err := openapi.Describe(server.Handler.GoRestfulContainer.RegisteredWebServices(), s.config.OpenAPIConfig, s.config.OpenAPIV3Config)
+	if err != nil {
+		return nil, err
+	}
+	described.Install(server.Handler.NonGoRestfulMux)
 	return server, nil
 }
 

@@ -1,0 +1,196 @@
+package openapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/responsewriter"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+// paths of the documents.
+const (
+	pathV2 = "/openapi/v2"
+	pathV3 = "/openapi/v3"
+)
+
+// Documents are what a server's web services are described by. The library keeps each as the objects that it is made
+// of, as JSON, and as Protobuf when somebody has asked for that: several times what all else of an idle server takes.
+// Here they are kept compressed, and version 2, which nearly nobody asks for, is made when somebody does.
+type Documents struct {
+	groups map[string]*document // by path below that of version 3
+	index  []byte               // of version 3: JSON, which the aggregator asks for every second
+	two    *document
+	begun  time.Time
+}
+
+// document is one that is served. It does not change.
+type document struct {
+	make func() ([]byte, error) // nil: it is there
+
+	mu    sync.Mutex
+	etag  string
+	json  packed
+	proto packed // the same in Protobuf; empty: nobody has asked for it
+}
+
+// packed is a text that is kept compressed.
+type packed struct {
+	data []byte
+	size int
+}
+
+// Describe makes the documents of a server's web services. All of them have to be there.
+func Describe(services []*restful.WebService, two *common.Config, three *common.OpenAPIV3Config) (*Documents, error) {
+	d := &Documents{groups: map[string]*document{}, begun: time.Now()}
+	d.two = &document{make: func() ([]byte, error) { return versionTwo(services, two) }}
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for _, s := range services {
+		// One at a time: what the library makes of it is garbage when it has been compressed.
+		text, err := versionThree(s, three)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimPrefix(s.RootPath(), "/")
+		one := &document{}
+		if err := one.put(text); err != nil {
+			return nil, err
+		}
+		d.groups[name] = one
+		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: one.url(name)}
+	}
+	var err error
+	if d.index, err = json.Marshal(index); err != nil {
+		return nil, fmt.Errorf("describe API: %w", err)
+	}
+	return d, nil
+}
+
+// versionThree is what the library describes a web service by.
+func versionThree(s *restful.WebService, c *common.OpenAPIV3Config) ([]byte, error) {
+	paths := mux.NewPathRecorderMux("openapi")
+	routes.OpenAPI{V3Config: c}.InstallV3(restful.NewContainer().Add(s), paths)
+	r, err := http.NewRequest(http.MethodGet, pathV3+s.RootPath(), nil) //nolint:noctx // it is answered in this process
+	if err != nil {
+		return nil, fmt.Errorf("describe %s: %w", s.RootPath(), err)
+	}
+	w := responsewriter.NewInMemoryResponseWriter()
+	paths.ServeHTTP(w, r)
+	if len(w.Data()) == 0 {
+		return nil, fmt.Errorf("describe %s: the library has no description of it (%s)", s.RootPath(), w)
+	}
+	return w.Data(), nil
+}
+
+// versionTwo is what the library describes web services by.
+func versionTwo(services []*restful.WebService, c *common.Config) ([]byte, error) {
+	all, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), c)
+	if err != nil {
+		return nil, err
+	}
+	all.Definitions = handler.PruneDefaults(all.Definitions)
+	return all.MarshalJSON()
+}
+
+// Install has paths of a server answered with the documents.
+func (d *Documents) Install(paths *mux.PathRecorderMux) {
+	paths.Handle(pathV2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.serve(w, r, d.two, "", handler.ToProtoBinary, protobufV2)
+	}))
+	paths.Handle(pathV3, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Etag", strconv.Quote(etagOf(d.index)))
+		http.ServeContent(w, r, "", d.begun, bytes.NewReader(d.index))
+	}))
+	paths.HandlePrefix(pathV3+"/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(r.URL.Path, pathV3+"/")
+		one, ok := d.groups[name]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		d.serve(w, r, one, name, handler3.ToV3ProtoBinary, protobufV3)
+	}))
+}
+
+// put keeps a document.
+func (d *document) put(text []byte) (err error) {
+	d.json, err = pack(text)
+	d.etag, d.make = etagOf(text), nil
+	return err
+}
+
+func etagOf(text []byte) string { return fmt.Sprintf("%X", sha512.Sum512(text)) }
+
+// url is where a document of version 3 is, by what it says: clients keep what they have under such a one for ever.
+func (d *document) url(name string) string { return path.Join(pathV3, name) + "?hash=" + d.etag }
+
+// text is the document, as it is served, and what it is known by.
+func (d *document) text(encode func([]byte) ([]byte, error)) (text []byte, etag string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.make != nil {
+		text, err := d.make()
+		if err != nil {
+			return nil, "", err
+		}
+		if err := d.put(text); err != nil {
+			return nil, "", err
+		}
+	}
+	if encode != nil && d.proto.size > 0 {
+		text, err = d.proto.unpack()
+		return text, d.etag, err
+	}
+	if text, err = d.json.unpack(); err != nil || encode == nil {
+		return text, d.etag, err
+	}
+	if text, err = encode(text); err == nil {
+		d.proto, err = pack(text)
+	}
+	return text, d.etag, err
+}
+
+func pack(text []byte) (packed, error) {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err == nil {
+		_, err = z.Write(text)
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		return packed{}, fmt.Errorf("compress description: %w", err)
+	}
+	return packed{bytes.Clone(b.Bytes()), len(text)}, nil // the buffer has room for more
+}
+
+func (p packed) unpack() ([]byte, error) {
+	text := make([]byte, p.size)
+	z, err := gzip.NewReader(bytes.NewReader(p.data))
+	if err == nil {
+		_, err = io.ReadFull(z, text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read description: %w", err)
+	}
+	return text, nil
+}
