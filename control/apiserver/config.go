@@ -63,9 +63,11 @@ type Options struct {
 	AuthenticationConfiguration, AuthorizationConfiguration string
 	// EncryptionConfiguration is a file of apiserver.config.k8s.io; empty: objects are stored as they are.
 	EncryptionConfiguration string
-	Audit                   audit.Audit
-	Tracing                 *tracing.Provider // nil: none
-	Log                     *slog.Logger
+	// Serve are versions that are served beside those that always are.
+	Serve   map[schema.GroupVersion]bool
+	Audit   audit.Audit
+	Tracing *tracing.Provider // nil: none
+	Log     *slog.Logger
 }
 
 // informerResync is how often informers hand on what they have, in case that somebody has missed it.

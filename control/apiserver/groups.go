@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,6 +21,8 @@ import (
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"github.com/berth-node/berth/control/apiserver/registry"
 )
 
 // The order in which clients are told of groups and, within one, of versions: the higher comes first.
@@ -77,6 +80,9 @@ func (s *shared) register(front *aggregator.APIAggregator, own *genericapiserver
 		}
 		version := int32(versionPriority)
 		if gv.Group == "autoscaling" && gv.Version == "v1" {
+			version = oldPriority
+		}
+		if slices.Contains(registry.OnRequest(), gv) {
 			version = oldPriority
 		}
 		service := apiService(gv, group, version)

@@ -130,7 +130,7 @@ func (s *shared) resources(next genericapiserver.DelegationTarget) (*genericapis
 	storage, repair, err := registry.Build(registry.Options{
 		Scheme: s.scheme, Storage: builtin, Etcd: s.options.Etcd, Families: s.families(),
 		Authenticator: s.auth.Authenticator(), Audiences: s.auth.APIAudiences(), Authorizer: s.auth.Authorizer(), RuleResolver: s.auth.RuleResolver(),
-		Tokens: issuer{s.auth.Tokens()}, Roles: s.guard, Nodes: nodes, Healthy: s.store.check, Log: s.options.Log,
+		Tokens: issuer{s.auth.Tokens()}, Roles: s.guard, Nodes: nodes, Healthy: s.store.check, Serve: s.options.Serve, Log: s.options.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ type serveFlags struct {
 	controllers                          []string
 	scheduler                            schedulerFlags
 	pods                                 podFlags
+	versions                             versionFlags
 }
 
 func newServe(d *data) *cobra.Command { return newServeOf(d, &serveFlags{}) }
@@ -82,6 +83,9 @@ the command for them). Of three members any one may be lost. The address is kept
 			if _, err := f.pods.ranges(); err != nil {
 				return err
 			}
+			if _, err := f.versions.served(); err != nil {
+				return err
+			}
 			return serve(c.Context(), *d, f)
 		},
 	}
@@ -106,6 +110,7 @@ the command for them). Of three members any one may be lost. The address is kept
 	addControllers(p, &f.controllers)
 	f.scheduler.add(p)
 	f.pods.add(p)
+	f.versions.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -146,6 +151,10 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	versions, err := f.versions.served()
+	if err != nil {
+		return err
+	}
 	unlock, err := d.take()
 	if err != nil {
 		return err
@@ -179,7 +188,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	return run(ctx, d, f, at, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,
 		AuthenticationConfiguration: f.authentication, AuthorizationConfiguration: f.authorization, EncryptionConfiguration: secrets,
-		Audit: told, Tracing: spans, Log: log,
+		Serve: versions, Audit: told, Tracing: spans, Log: log,
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/berth-node/berth/control/api"
@@ -35,6 +36,7 @@ import (
 	"github.com/berth-node/berth/control/api/policy"
 	"github.com/berth-node/berth/control/api/rbac"
 	"github.com/berth-node/berth/control/api/resource"
+	"github.com/berth-node/berth/control/api/scheduling"
 	"github.com/berth-node/berth/control/api/storage"
 )
 
@@ -116,6 +118,10 @@ func table() []group {
 		}},
 		{schedulingv1.SchemeGroupVersion, []row{
 			of("PriorityClass", cluster.SetPriorityClassDefaults, cluster.ValidatePriorityClass, cluster.ValidatePriorityClassUpdate),
+		}},
+		{schedulingv1beta1.SchemeGroupVersion, []row{
+			of("Workload", nil, scheduling.ValidateWorkload, scheduling.ValidateWorkloadUpdate),
+			of("PodGroup", scheduling.SetPodGroupDefaults, scheduling.ValidatePodGroup, scheduling.ValidatePodGroupUpdate),
 		}},
 		{coordinationv1.SchemeGroupVersion, []row{
 			of("Lease", nil, cluster.ValidateLease, cluster.ValidateLeaseUpdate),

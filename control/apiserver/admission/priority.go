@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
@@ -21,9 +22,12 @@ func newPriority(g given) (checks, error) {
 	classes := g.informers.Scheduling().V1().PriorityClasses()
 	p := priority{classes.Lister()}
 	return checks{
-		operations: onWrite(), resources: []string{"pods", "priorityclasses.scheduling.k8s.io"},
+		operations: onWrite(), resources: []string{"pods", "podgroups.scheduling.k8s.io", "priorityclasses.scheduling.k8s.io"},
 		synced: []cache.InformerSynced{classes.Informer().HasSynced},
 		admit: func(_ context.Context, a admission.Attributes) error {
+			if group, ok := a.GetObject().(*schedulingv1beta1.PodGroup); ok {
+				return p.group(a, group)
+			}
 			pod, ok := a.GetObject().(*corev1.Pod)
 			switch {
 			case a.GetResource().Resource != "pods":
@@ -47,7 +51,7 @@ func newPriority(g given) (checks, error) {
 			return nil
 		},
 		validate: func(_ context.Context, a admission.Attributes) error {
-			if a.GetResource().Resource == "pods" {
+			if a.GetResource().Resource != "priorityclasses" {
 				return nil
 			}
 			class, ok := a.GetObject().(*schedulingv1.PriorityClass)
@@ -64,7 +68,7 @@ type priority struct {
 }
 
 func (p priority) create(a admission.Attributes, pod *corev1.Pod) error {
-	class, err := p.classOf(pod)
+	class, err := p.classOf(pod.Spec.PriorityClassName)
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
@@ -87,10 +91,31 @@ func (p priority) create(a admission.Attributes, pod *corev1.Pod) error {
 	return nil
 }
 
-// classOf is the class that a pod names, or else the default one: of several, as two servers may make at the same time,
+// group gives a group of pods its priority, as pods have theirs.
+func (p priority) group(a admission.Attributes, group *schedulingv1beta1.PodGroup) error {
+	if a.GetOperation() != admission.Create {
+		return nil
+	}
+	class, err := p.classOf(group.Spec.PriorityClassName)
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	value := int32(0)
+	if class != nil {
+		value, group.Spec.PriorityClassName = class.Value, class.Name
+	}
+	if have := group.Spec.Priority; have != nil && *have != value {
+		return forbid(a, "the integer value of priority (%d) must not be provided in pod group spec; priority admission controller computed %d from the given PriorityClass name",
+			*have, value)
+	}
+	group.Spec.Priority = &value
+	return nil
+}
+
+// classOf is the class of a name, or without one the default: of several, as two servers may make at the same time,
 // the one with the least value.
-func (p priority) classOf(pod *corev1.Pod) (*schedulingv1.PriorityClass, error) {
-	if name := pod.Spec.PriorityClassName; name != "" {
+func (p priority) classOf(name string) (*schedulingv1.PriorityClass, error) {
+	if name != "" {
 		class, err := p.classes.Get(name)
 		if err == nil {
 			return class, nil

@@ -12,6 +12,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -40,7 +41,9 @@ type Options struct {
 	Nodes NodeDialer
 	// Healthy says what is wrong with etcd.
 	Healthy func(context.Context) error
-	Log     *slog.Logger
+	// Serve are versions that are served beside those that always are.
+	Serve map[schema.GroupVersion]bool
+	Log   *slog.Logger
 }
 
 // RoleGuard checks what is granted against what its author has.
@@ -76,8 +79,14 @@ func Build(o Options) (Storage, *Repair, error) {
 	s := Storage{}
 	mains := map[string]*REST{}
 	for _, g := range rows() {
+		if slices.Contains(OnRequest(), g.version) && !o.Serve[g.version] {
+			continue
+		}
 		for i := range g.resources {
 			row := &g.resources[i]
+			if row.name == "pods" && !o.Serve[schedulingv1beta1.SchemeGroupVersion] {
+				row.hooks.create = createPodWithout
+			}
 			r, err := newREST(g.version, row, o.Scheme, o.Storage)
 			if err != nil {
 				return nil, nil, err

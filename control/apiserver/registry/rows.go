@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 )
 
@@ -74,6 +75,7 @@ func rows() []group {
 				traits: counted, short: "pc", columns: priorityClassColumns(),
 			},
 		}},
+		{schedulingv1beta1.SchemeGroupVersion, podGroupRows()},
 		{storagev1.SchemeGroupVersion, storageRows()},
 		{rbacv1.SchemeGroupVersion, []resource{
 			{name: "roles", object: &rbacv1.Role{}, list: &rbacv1.RoleList{}, traits: namespaced | createOnUpdate, columns: roleColumns()},

@@ -31,6 +31,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
@@ -75,6 +76,7 @@ func groups() []group {
 		{rbacv1.SchemeGroupVersion, rbacv1.AddToScheme, false},
 		{resourcev1.SchemeGroupVersion, resourcev1.AddToScheme, false},
 		{schedulingv1.SchemeGroupVersion, schedulingv1.AddToScheme, false},
+		{schedulingv1beta1.SchemeGroupVersion, addPodGroups, false},
 		{storagev1.SchemeGroupVersion, storagev1.AddToScheme, false},
 	}
 }
@@ -103,11 +105,22 @@ func New() (*runtime.Scheme, error) {
 			return nil, fmt.Errorf("register conversions: %w", err)
 		}
 	}
+	if err := s.SetVersionPriority(schedulingv1.SchemeGroupVersion, schedulingv1beta1.SchemeGroupVersion); err != nil {
+		return nil, fmt.Errorf("register versions: %w", err)
+	}
 	// The hub comes first where nobody asks for a version.
 	if err := s.SetVersionPriority(autoscalingv2.SchemeGroupVersion, autoscalingv1.SchemeGroupVersion); err != nil {
 		return nil, fmt.Errorf("register versions: %w", err)
 	}
 	return s, addDefaults(s)
+}
+
+// addPodGroups registers what is of the beta version alone: it has priority classes, too, as they once were.
+func addPodGroups(s *runtime.Scheme) error {
+	s.AddKnownTypes(schedulingv1beta1.SchemeGroupVersion,
+		&schedulingv1beta1.Workload{}, &schedulingv1beta1.WorkloadList{}, &schedulingv1beta1.PodGroup{}, &schedulingv1beta1.PodGroupList{})
+	metav1.AddToGroupVersion(s, schedulingv1beta1.SchemeGroupVersion)
+	return nil
 }
 
 // External makes a scheme of the served versions alone: what clients are told of.
