@@ -16,14 +16,6 @@ func validateScheduling(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	errs := metavalidation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector"))
 	errs = append(errs, validateTolerations(s.Tolerations, path.Child("tolerations"))...)
 	errs = append(errs, validateSpread(s.TopologySpreadConstraints, path.Child("topologySpreadConstraints"))...)
-	if g := s.SchedulingGroup; g != nil {
-		at := path.Child("schedulingGroup")
-		if g.PodGroupName == nil {
-			errs = append(errs, field.Invalid(at, "", "must specify one of: `podGroupName`"))
-		} else {
-			errs = append(errs, invalid(at.Child("podGroupName"), *g.PodGroupName, validation.IsDNS1123Subdomain(*g.PodGroupName))...)
-		}
-	}
 	a := s.Affinity
 	if a == nil {
 		return errs
