@@ -78,6 +78,8 @@ build-test: build ## what the system tests run
 	$(CC) -static -Os -o bin/test/pause test/fixtures/pause.c
 	$(CC) -static -O2 -o bin/test/peep test/fixtures/peep.c
 	$(CC) -static -O2 -o bin/test/eat test/fixtures/eat.c
+	$(CC) -static -O2 -o bin/test/cost test/fixtures/cost.c
+	$(CC) -static -O2 -o bin/test/floor test/fixtures/floor.c
 	$(GO) run ./test/mkimage -o bin/test/pause.tar -name berth.test/pause:1 -entrypoint /pause /pause=bin/test/pause
 	$(GO) run ./test/mkimage -o bin/test/berth-control.tar -name berth.test/berth-control:1 -entrypoint /berth-control /berth-control=bin/berth-control
 	test/wasm.sh bin/test/wasm.tar

@@ -20,14 +20,20 @@ type berth struct {
 	cmd  *exec.Cmd
 	args []string
 	more []string // flags of the agent alone
+
+	label, bin   string // of this build
+	group        string // below which its pods are
+	bridge, cidr string
 }
 
-func newBerth(b *bench) *berth { return &berth{b: b} }
+func newBerth(b *bench) *berth {
+	return &berth{b: b, label: "berth", bin: b.bin, group: "/berth-bench", bridge: "berthbench", cidr: "10.201.0.0/16"}
+}
 
-func (*berth) Name() string { return "berth" }
+func (p *berth) Name() string { return p.label }
 
 func (p *berth) Up(ctx context.Context) error {
-	p.dir = p.b.dir + "/berth"
+	p.dir = p.b.dir + "/" + p.label
 	for _, d := range []string{"manifests", "images"} {
 		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o755); err != nil {
 			return err
@@ -42,7 +48,7 @@ func (p *berth) Up(ctx context.Context) error {
 	}
 	p.args = []string{
 		"--root-dir=" + p.dir + "/root", "--run-dir=" + p.dir + "/run", "--log-dir=" + p.dir + "/logs",
-		"--cgroup-root=/berth-bench", "--bridge-name=berthbench", "--pod-cidr=10.201.0.0/16",
+		"--cgroup-root=" + p.group, "--bridge-name=" + p.bridge, "--pod-cidr=" + p.cidr,
 	}
 	args := append([]string{
 		"agent", "--manifest-dir=" + p.dir + "/manifests", "--image-dir=" + p.dir + "/images",
@@ -53,14 +59,14 @@ func (p *berth) Up(ctx context.Context) error {
 		return err
 	}
 	defer logf.Close()
-	p.cmd = exec.Command(p.b.bin+"/berth", args...)
+	p.cmd = exec.Command(p.bin+"/berth", args...)
 	p.cmd.Stdout, p.cmd.Stderr = logf, logf
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
 	for range 300 {
-		if err = exec.CommandContext(ctx, p.b.bin+"/berth", "--run-dir="+p.dir+"/run", "pods").Run(); err == nil {
+		if err = exec.CommandContext(ctx, p.bin+"/berth", "--run-dir="+p.dir+"/run", "pods").Run(); err == nil {
 			return nil
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -74,11 +80,11 @@ func (p *berth) Down() error {
 	}
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.cmd.Wait()
-	out, err := exec.Command(p.b.bin+"/berth", append([]string{"purge", "--yes"}, p.args...)...).CombinedOutput()
+	out, err := exec.Command(p.bin+"/berth", append([]string{"purge", "--yes"}, p.args...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("purge: %w: %s", err, out)
 	}
-	removeGroups("/berth-bench") // the parent that clients of the socket named is theirs to remove
+	removeGroups(p.group) // the parent that clients of the socket named is theirs to remove
 	return nil
 }
 
@@ -120,7 +126,7 @@ func (p *berth) Remove(_ context.Context, pods []pod) error {
 }
 
 func (p *berth) Traces() int {
-	return linksOf("berthbench") + groupsBelow("/berth-bench/kubepods/*/pod*", "/berth-bench/kubepods/pod*")
+	return linksOf(p.bridge) + groupsBelow(p.group+"/kubepods/*/pod*", p.group+"/kubepods/pod*")
 }
 
 // Processes are the agent and the keepers: whatever runs out of berth's two binaries and was started by this run.
@@ -132,7 +138,7 @@ func (p *berth) Processes() []int {
 }
 
 // Parent is where the pods of clients of the socket have their groups.
-func (p *berth) Parent() string { return "/berth-bench/cri" }
+func (p *berth) Parent() string { return p.group + "/cri" }
 
 func (p *berth) Socket() string { return p.dir + "/run/cri.sock" }
 

@@ -28,6 +28,8 @@ type ctrd struct {
 
 	mu        sync.Mutex
 	sandboxes map[string]string
+
+	group string // below which its pods are
 }
 
 const (
@@ -37,7 +39,9 @@ const (
 	clients    = 4 // as many at once as gave containerd its best time on two cores
 )
 
-func newContainerd(b *bench) *ctrd { return &ctrd{b: b, sandboxes: map[string]string{}} }
+func newContainerd(b *bench) *ctrd {
+	return &ctrd{b: b, sandboxes: map[string]string{}, group: ctrdCgroup}
+}
 
 func (*ctrd) Name() string { return "containerd" }
 
@@ -121,7 +125,7 @@ func (p *ctrd) Down() error {
 		errs = append(errs, exec.Command("ip", "link", "del", ctrdBridge).Run())
 	}
 	unmountBelow(p.dir)
-	removeGroups(ctrdCgroup)
+	removeGroups(p.group)
 	return errors.Join(errs...)
 }
 
@@ -138,7 +142,7 @@ func (p *ctrd) apply(ctx context.Context, x pod) error {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: x.name, Namespace: "default", Uid: x.name},
 		LogDirectory: p.dir + "/logs/" + x.name,
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: ctrdCgroup + "/pod" + x.name},
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: p.group + "/pod" + x.name},
 	}
 	s, err := p.rt.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
@@ -179,14 +183,14 @@ func (p *ctrd) Remove(ctx context.Context, pods []pod) error {
 			}
 			_, err := p.rt.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 			// A kubelet removes the pod's own group afterwards.
-			removeGroups(ctrdCgroup + "/pod" + x.name)
+			removeGroups(p.group + "/pod" + x.name)
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-func (p *ctrd) Traces() int { return linksOf(ctrdBridge) + groupsBelow(ctrdCgroup+"/pod*") }
+func (p *ctrd) Traces() int { return linksOf(ctrdBridge) + groupsBelow(p.group+"/pod*") }
 
 func (p *ctrd) Processes() []int {
 	return named(func(pid int, exe string, cmdline []string) bool {
@@ -196,7 +200,7 @@ func (p *ctrd) Processes() []int {
 	})
 }
 
-func (p *ctrd) Parent() string { return ctrdCgroup }
+func (p *ctrd) Parent() string { return p.group }
 
 func (p *ctrd) Socket() string { return p.dir + "/sock" }
 

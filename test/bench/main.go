@@ -55,9 +55,14 @@ type peer interface {
 type pod struct {
 	name   string
 	marker string // directory of the host, mounted at /b
+	// program is run instead, if there is one: it makes the file itself.
+	program string
 }
 
 func (p pod) command() []string {
+	if p.program != "" {
+		return []string{p.program, "/b", p.name}
+	}
 	return p.running("sleep 1000000")
 }
 
@@ -78,6 +83,9 @@ type bench struct {
 	bombs, others int
 	busy          bool
 
+	also []string      // directories of more builds of berth, whose cost is measured beside it
+	own  time.Duration // CPU time that this process has used in the group of what it measures
+
 	rows []row
 }
 
@@ -90,8 +98,9 @@ type row struct {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
-	only := flag.String("only", "memory,pod,hundred,cri,pull,probes,volumes,eviction", "measurements, separated by commas")
-	peers := flag.String("peers", "berth,containerd,podman", "peers, separated by commas")
+	only := flag.String("only", "memory,pod,hundred,cri,pull,probes,volumes,cost,eviction", "measurements, separated by commas")
+	peers := flag.String("peers", "berth,containerd,podman,floor,crun,runc",
+		"peers, separated by commas; the last three are only for cost")
 	b := bench{}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of berth's binaries and the test image")
 	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
@@ -99,6 +108,11 @@ func main() {
 	flag.IntVar(&b.bombs, "bombs", 50, "how many pods are evicted")
 	flag.IntVar(&b.others, "others", 3, "how many other pods are there then")
 	flag.BoolVar(&b.busy, "busy", false, "have all processors do something else meanwhile")
+	flag.Func("also", "directory of another build of berth, whose cost is measured beside; may be given again",
+		func(dir string) error {
+			b.also = append(b.also, dir)
+			return nil
+		})
 	flag.Parse()
 	if os.Geteuid() != 0 {
 		log.Fatal("needs root")
@@ -132,6 +146,14 @@ func (b *bench) run(ctx context.Context, peers, only []string) (err error) {
 	}
 	// What has been measured is printed also when the rest fails.
 	defer b.print()
+	if slices.Contains(only, "cost") {
+		if err := b.runCosts(ctx, peers); err != nil {
+			return fmt.Errorf("cost: %w", err)
+		}
+		if len(only) == 1 {
+			return ctx.Err()
+		}
+	}
 	for _, p := range b.peers {
 		if err := b.measure(ctx, p, only); err != nil {
 			return fmt.Errorf("%s: %w", p.Name(), err)
@@ -184,6 +206,9 @@ func (b *bench) record(p peer, what, unit string, v float64) {
 }
 
 func (b *bench) print() {
+	if len(b.rows) == 0 {
+		return
+	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "\t")
 	for _, p := range b.peers {

@@ -75,7 +75,7 @@ func (b *bench) onePod(ctx context.Context, p peer) error {
 		if err != nil {
 			return err
 		}
-		pods := []pod{{fmt.Sprintf("one-%d", i), m.dir}}
+		pods := []pod{{name: fmt.Sprintf("one-%d", i), marker: m.dir}}
 		begin := time.Now()
 		// Apply of a peer without a daemon returns only when the pod runs; its marker is what counts for all.
 		applied := make(chan error, 1)
@@ -113,7 +113,7 @@ func (b *bench) hundred(ctx context.Context, p peer) error {
 	defer m.close()
 	var pods []pod
 	for i := range b.many {
-		pods = append(pods, pod{fmt.Sprintf("many-%d", i), m.dir})
+		pods = append(pods, pod{name: fmt.Sprintf("many-%d", i), marker: m.dir})
 	}
 	begin := time.Now()
 	applied := make(chan error, 1)

@@ -61,7 +61,7 @@ func (b *bench) probed(ctx context.Context, p peer, pr prober, program, probe st
 	}
 	var pods []pod
 	for i := range b.many {
-		pods = append(pods, pod{fmt.Sprintf("probed-%d", i), m.dir})
+		pods = append(pods, pod{name: fmt.Sprintf("probed-%d", i), marker: m.dir})
 	}
 	applied := make(chan error, 1)
 	go func() { applied <- pr.ApplyProbed(pods, program, probe) }()
@@ -87,7 +87,7 @@ func (p *berth) ApplyProbed(pods []pod, program, probe string) error {
 
 // Usage implements [prober]. A pod's keeper and what is executed in it are in the pod's group.
 func (p *berth) Usage() (agent, pods time.Duration) {
-	return cpu([]int{p.cmd.Process.Pid}), groupUsage("/berth-bench")
+	return cpu([]int{p.cmd.Process.Pid}), groupUsage(p.group)
 }
 
 // groupUsage is the CPU time that a group and all below it have used.

@@ -90,7 +90,7 @@ func (b *bench) startAll(ctx context.Context, node *berth, name string, with boo
 	var pods []pod
 	claim := map[string]string{}
 	for i := range b.many {
-		x := pod{fmt.Sprintf("%s-%d", name, i), m.dir}
+		x := pod{name: fmt.Sprintf("%s-%d", name, i), marker: m.dir}
 		pods, claim[x.name] = append(pods, x), fmt.Sprintf("bench-%d", i)
 	}
 	begin := time.Now()
