@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -119,34 +118,6 @@ func (st *stage) take(m specs.Mount, dev, cgroup bool) bool {
 		return true
 	}
 	return false
-}
-
-// hierarchies are the mounts of cgroup v1, one of each hierarchy. The kernel lists mounts in the order in which they
-// were made, and these come first: those of a hundred pods behind them are not looked at.
-func hierarchies() ([]cgroups.Mount, error) {
-	missing, err := cgroups.ParseCgroupFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	delete(missing, "") // cgroup v2 beside them
-	var out []cgroups.Mount
-	_, err = mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		if m.FSType != "cgroup" {
-			return true, false
-		}
-		t := cgroups.Mount{Mountpoint: m.Mountpoint, Root: m.Root}
-		for option := range strings.SplitSeq(m.VFSOptions, ",") {
-			if _, ok := missing[option]; ok {
-				delete(missing, option)
-				t.Subsystems = append(t.Subsystems, strings.TrimPrefix(option, "name="))
-			}
-		}
-		if len(t.Subsystems) > 0 {
-			out = append(out, t)
-		}
-		return true, len(missing) == 0
-	})
-	return out, err
 }
 
 // shmOptions are those of the pod's shared memory. The mount that is bound has the

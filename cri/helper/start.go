@@ -236,6 +236,9 @@ func (l launch) create(spec *specs.Spec) (*libcontainer.Container, error) {
 		// slice:prefix:name is the form a systemd cgroup has.
 		systemd = strings.Count(spec.Linux.CgroupsPath, ":") == 2 && !strings.HasPrefix(spec.Linux.CgroupsPath, "/")
 	}
+	if err := readHierarchies(); err != nil {
+		return nil, err
+	}
 	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
 		CgroupName:       l.id,
 		UseSystemdCgroup: systemd,
