@@ -65,13 +65,16 @@ func (m *Manager) remove(ctx context.Context, uid types.UID, files func(ctx cont
 // unpublish has those unmount their volumes who have mounted them. A subPath is a mount of the volume too, which would
 // keep it busy.
 func (m *Manager) unpublish(ctx context.Context, dir string) error {
+	subPaths := filepath.Join(dir, subPathsDir)
+	if _, err := os.Lstat(subPaths); err == nil {
+		if err := mount.UnmountUnder(subPaths); err != nil {
+			return err
+		}
+	}
 	for _, k := range m.kinds {
 		k, ok := k.(unpublishes)
 		if !ok {
 			continue
-		}
-		if err := mount.UnmountUnder(filepath.Join(dir, subPathsDir)); err != nil {
-			return err
 		}
 		if err := k.Unpublish(ctx, dir); err != nil {
 			return errors.Join(err, m.detachDead(dir))

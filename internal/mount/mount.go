@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -30,41 +31,61 @@ func Under(dir string) ([]string, error) {
 	return out, nil
 }
 
-// fewEntries bounds how much of a tree unmounted looks at: about what reading the mounts of a node with a few pods
+// fewEntries bounds how much of a tree is walked through: about what reading the mounts of a node with a few pods
 // costs.
 const fewEntries = 64
 
-// unmounted says whether it has seen that nothing is mounted at dir or below. Most pods have a handful of files there,
+// walk is a look at a directory for what is mounted in it. Most pods have a handful of files there and a mount or two,
 // and the kernel's list of mounts is as long as the node has pods.
-func unmounted(dir string) bool {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return errors.Is(err, unix.ENOENT) // most pods have no subPaths, and nothing is mounted where nothing is
-	}
-	left := fewEntries
-	root, err := isRoot(fd)
-	return unmountedBelow(fd, &left) && err == nil && !root
+type walk struct {
+	left  int      // entries that it may still look at
+	found []string // where something is mounted; what is below that is not looked at
 }
 
-// unmountedBelow is unmounted for an open directory, which it closes. left is how many entries it may still look at.
-func unmountedBelow(fd int, left *int) bool {
-	d := os.NewFile(uintptr(fd), "")
+// mountsIn is where something is mounted at dir and below, but for what lies in another mount there. seen is false when
+// not all of it was looked at.
+func mountsIn(dir string) (found []string, seen bool) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Is(err, unix.ENOENT) // most pods have no subPaths, and nothing is mounted where nothing is
+	}
+	if root, err := isRoot(fd); err != nil || root {
+		_ = unix.Close(fd)
+		return []string{dir}, err == nil
+	}
+	w := walk{left: fewEntries}
+	seen = w.below(fd, dir)
+	return w.found, seen
+}
+
+// below looks at an open directory, which it closes.
+func (w *walk) below(fd int, path string) bool {
+	d := os.NewFile(uintptr(fd), path)
 	defer d.Close()
-	names, err := d.Readdirnames(*left + 1)
-	if len(names) > *left || err != nil && !errors.Is(err, io.EOF) {
+	names, err := d.Readdirnames(w.left + 1)
+	if len(names) > w.left || err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
-	*left -= len(names)
+	w.left -= len(names)
 	for _, name := range names {
-		child, err := OpenSame(int(d.Fd()), name) // of a mount, also on a file, this is EXDEV
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			continue
-		}
-		if err != nil || !unmountedBelow(child, left) {
+		child, err := OpenSame(int(d.Fd()), name)
+		switch at := filepath.Join(path, name); {
+		case errors.Is(err, unix.EXDEV): // a mount, also on a file
+			w.found = append(w.found, at)
+		case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		case err != nil || !w.below(child, at):
 			return false
 		}
 	}
 	return true
+}
+
+// mountsOf is what there is to unmount next at dir and below: all mounts, or those that the others are in.
+func mountsOf(dir string) ([]string, error) {
+	if found, seen := mountsIn(dir); seen {
+		return found, nil
+	}
+	return Under(dir)
 }
 
 // maxPasses bounds how many mounts may lie on top of each other, since each pass takes away the topmost ones.
@@ -72,12 +93,9 @@ const maxPasses = 50
 
 // UnmountUnder unmounts everything at dir and below it. The caller has resolved the links in dir, as the kernel does.
 func UnmountUnder(dir string) error {
-	if unmounted(dir) {
-		return nil
-	}
 	var u unmounter
 	for range maxPasses {
-		mounts, err := Under(dir)
+		mounts, err := mountsOf(dir)
 		if err != nil || len(mounts) == 0 {
 			return err
 		}
@@ -126,8 +144,9 @@ func (u *unmounter) do(path string, act func(fd int) error) error {
 	return err
 }
 
+// makePrivate cuts off a mount and all that is mounted in it, which go with it.
 func makePrivate(fd int) error {
-	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
 }
 
 // detach unmounts lazily, since the descriptor itself keeps the mount busy, as would a shell that stands in it.
