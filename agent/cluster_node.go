@@ -80,7 +80,7 @@ func (a *Agent) openClusterNode(div config.Division, wentBack func()) (*clusterN
 		port = c.Server.Port
 	}
 	n.node = node.New(node.Config{
-		Client: nodeClient{a.member.client}, Events: a.events, Register: c.Register, Limited: c.Enforces(config.EnforcePods),
+		Client: nodeClient{a.member.unlimited}, Events: a.events, Register: c.Register, Limited: c.Enforces(config.EnforcePods),
 		ReportEvery: c.StatusReport, LeaseDuration: c.LeaseDuration, MaxImages: c.MaxImages,
 		Identity: node.Identity{
 			Name: c.NodeName, Labels: labels, Taints: taints, ProviderID: c.ProviderID, Version: node.Version(c.Version), Port: port,

@@ -26,7 +26,11 @@ import (
 
 // member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
 type member struct {
-	client   *cluster.Client
+	client *cluster.Client
+	// Of those who bound their requests themselves: pods do not wait for their tokens behind events, nor the lease behind
+	// pods.
+	unlimited *cluster.Client
+
 	source   *podsof.Source
 	statuses *statusesto.Writer
 	counted  *metrics.Statuses
@@ -52,10 +56,12 @@ func openMember(a *Agent) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &member{client: client, counted: metrics.NewStatuses(), requests: requests}
-	m.events = eventsto.New(eventsto.Config{Client: client, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Log: c.Log})
+	m := &member{client: client, unlimited: client.Unlimited(), counted: metrics.NewStatuses(), requests: requests}
 	m.statuses = statusesto.New(statusesto.Config{
-		Client: client.Unlimited(), Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
+		Client: m.unlimited, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
+	})
+	m.events = eventsto.New(eventsto.Config{
+		Client: m.unlimited, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Calm: m.statuses.Calm, Log: c.Log,
 	})
 	keep, err := openKept(c)
 	if err != nil {

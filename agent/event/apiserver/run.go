@@ -18,6 +18,9 @@ const (
 	firstDelay = 500 * time.Millisecond
 	mostDelay  = 10 * time.Second
 	mostRetry  = 5 * time.Minute // whatever the server asks for
+	// mostYield is for how long an event gives way: while many pods start at once, their events are more requests than
+	// their statuses, and nobody waits for them.
+	mostYield = 5 * time.Second
 	// mostTries is for an event of which the server says that it cannot store it: that may be of this one alone.
 	mostTries = 12
 )
@@ -30,20 +33,35 @@ func (s *Sink) Run(ctx context.Context) {
 		defer limit.Stop()
 		wait = limit.Wait
 	}
-	for {
-		m := s.next()
-		if m == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.wake:
-			}
-			continue
-		}
-		if wait(ctx) != nil || !s.deliver(ctx, m) {
+	for s.turn(ctx) {
+		if wait(ctx) != nil || !s.deliver(ctx, s.next()) {
 			return
 		}
 	}
+}
+
+// turn waits until there is an event to send, and until it is its turn. It says whether to go on.
+func (s *Sink) turn(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		var calm <-chan struct{}
+		var late <-chan time.Time
+		d, waits := s.yields()
+		switch {
+		case waits && d <= 0:
+			return true
+		case waits:
+			calm, late = s.cfg.Calm(), time.After(d)
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-calm:
+			return true
+		case <-late:
+			return true
+		}
+	}
+	return false
 }
 
 // deliver sends one event, and tries again while the server does not answer. It says whether to go on.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,7 +48,10 @@ type Config struct {
 	QPS    int    // events a second in the long run; 0: all
 	Burst  int    // and at once
 	Queue  int    // events that wait, of which the oldest are dropped; 0: 1000
-	Log    *slog.Logger
+	// Calm is closed when nobody has anything to say to the server that matters more than an event, which waits for that,
+	// though not for long; nil: nobody ever has.
+	Calm func() <-chan struct{}
+	Log  *slog.Logger
 }
 
 // Sink is the [event.Sink] of the API server. It is safe for concurrent use.
@@ -69,6 +73,7 @@ type message struct {
 	key   types.NamespacedName
 	event *corev1.Event
 	patch []byte // nil: the server has none of this name
+	since time.Time
 }
 
 // New returns a Sink that sends nothing before [Sink.Run].
@@ -94,7 +99,9 @@ func (s *Sink) Put(of event.Event) {
 		s.spam.Add(1)
 		return
 	}
-	m := &message{key: types.NamespacedName{Namespace: said.Event.Namespace, Name: said.Event.Name}, event: said.Event}
+	m := &message{
+		key: types.NamespacedName{Namespace: said.Event.Namespace, Name: said.Event.Name}, event: said.Event, since: time.Now(),
+	}
 	if said.Event.Count > 1 {
 		m.patch = said.Patch
 	}
@@ -137,14 +144,24 @@ func (s *Sink) object(of event.Event) *corev1.Event {
 	}
 }
 
-// next takes the oldest that waits, nil when none does.
+// next takes the oldest that waits.
 func (s *Sink) next() *message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.order) == 0 {
-		return nil
-	}
 	return s.pop()
+}
+
+// yields is how long the oldest that waits still gives way to what matters more. Where too many wait it does not.
+func (s *Sink) yields() (d time.Duration, waits bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.order) == 0 {
+		return 0, false
+	}
+	if s.cfg.Calm == nil || len(s.order) > s.cfg.Queue/2 {
+		return 0, true
+	}
+	return time.Until(s.order[0].since.Add(mostYield)), true
 }
 
 func (s *Sink) pop() *message {

@@ -318,3 +318,46 @@ func TestFrozen(t *testing.T) {
 		}
 	})
 }
+
+// An event gives way to what matters more, for a while and where not too many wait.
+func TestYields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		calm := make(chan struct{})
+		r, _, s := begin(t, func(c *Config) {
+			c.Queue = 20
+			c.Calm = func() <-chan struct{} {
+				mu.Lock()
+				defer mu.Unlock()
+				return calm
+			}
+		})
+		has := func() int { return len(s.list()) }
+		r.Event(pod("a"), corev1.EventTypeNormal, "One", "")
+		pass(mostYield / 2)
+		r.Event(pod("a"), corev1.EventTypeNormal, "Two", "")
+		synctest.Wait()
+		if n := has(); n > 0 {
+			t.Errorf("%d events are sent before it is their turn", n)
+		}
+		pass(mostYield / 2)
+		if n := has(); n != 1 {
+			t.Errorf("%d events are sent when one has waited long enough", n)
+		}
+		close(calm)
+		synctest.Wait()
+		if n := has(); n != 2 {
+			t.Errorf("%d events are sent when there is calm", n)
+		}
+		mu.Lock()
+		calm = make(chan struct{})
+		mu.Unlock()
+		for i := range 15 {
+			r.Event(pod(fmt.Sprint("p", i)), corev1.EventTypeNormal, "Pulled", "%d", i)
+		}
+		synctest.Wait()
+		if n := has(); n != 2+5 {
+			t.Errorf("%d events are sent where too many wait, of 17", n)
+		}
+	})
+}

@@ -31,11 +31,13 @@ const (
 	create  verb = "create" // the mirror pod
 )
 
-// A status that tells little waits for what follows it: most pods are ready within that time after they are begun with,
-// and ended within the other after they are told to end, so that the server is written to once and not five times.
+// A status that tells little waits for what follows it: most pods run within that time after they are begun with, also
+// when many are at once, and have ended within the other after they are told to end, so that the server is written to
+// once and not five times. What has gone wrong is told sooner.
 const (
-	quiet       = 100 * time.Millisecond
-	quietEnding = time.Second
+	quiet         = 100 * time.Millisecond
+	quietStarting = time.Second
+	quietEnding   = time.Second
 )
 
 // leftFor is for how long a mirror pod stays of which no static pod is put, when all of them are known.
@@ -171,6 +173,25 @@ func (e *entry) when(st *corev1.PodStatus) time.Time {
 		return e.since.Add(quietEnding)
 	case st.Phase != e.has.status.Phase, ready(st.Conditions) != ready(e.has.status.Conditions):
 		return time.Time{}
+	case st.Phase == corev1.PodPending && starting(st):
+		return e.since.Add(quietStarting)
 	}
 	return e.since.Add(quiet)
+}
+
+// starting says whether a status tells of nothing but a pod on its way, as every pod is for a while.
+func starting(st *corev1.PodStatus) bool {
+	if st.Reason != "" || st.Message != "" {
+		return false
+	}
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			s := &list[i].State
+			if w := s.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" ||
+				s.Terminated != nil && s.Terminated.ExitCode != 0 {
+				return false
+			}
+		}
+	}
+	return true
 }

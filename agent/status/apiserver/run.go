@@ -78,6 +78,7 @@ func (w *Writer) dispatch(ctx context.Context) time.Duration {
 		ready = append(ready, e)
 	}
 	slices.SortFunc(ready, func(a, b *entry) int { return a.since.Compare(b.since) })
+	defer w.tellCalm()
 	for _, e := range ready {
 		if !w.pace.may(now) {
 			if w.pace.until.After(now) {
@@ -91,6 +92,20 @@ func (w *Writer) dispatch(ctx context.Context) time.Duration {
 		}
 	}
 	return at.Sub(now)
+}
+
+// tellCalm tells those who wait for it that there is nothing to send.
+func (w *Writer) tellCalm() {
+	if w.calm == nil || w.pace.running > 0 {
+		return
+	}
+	for e := range w.dirty {
+		if e.trouble.failures == 0 {
+			return
+		}
+	}
+	close(w.calm)
+	w.calm = nil
 }
 
 func earlier(a, b time.Time) time.Time {

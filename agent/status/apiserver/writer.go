@@ -74,9 +74,10 @@ type Writer struct {
 	mirrors map[types.NamespacedName]*entry // static pods, or what an earlier agent has left of them
 	dirty   map[*entry]struct{}             // where something may be to be done
 	pace    pace
-	listed  bool      // all pods that the server has were told
-	settled time.Time // when all static pods were known; zero: they are not yet
-	resets  int       // how often the server has gone back
+	listed  bool          // all pods that the server has were told
+	settled time.Time     // when all static pods were known; zero: they are not yet
+	resets  int           // how often the server has gone back
+	calm    chan struct{} // closed when there is nothing to send; nil: nobody waits for that
 }
 
 // New returns a Writer that sends nothing before [Writer.Run].
@@ -269,6 +270,17 @@ func (w *Writer) Pending() int {
 		n += e.pending()
 	}
 	return n
+}
+
+// Calm is closed when the server has what there was to say, but for what it has not taken. It may be that at once.
+func (w *Writer) Calm() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calm == nil {
+		w.calm = make(chan struct{})
+		w.wakeUp()
+	}
+	return w.calm
 }
 
 // Mirrors is how many static pods are to have a mirror pod.

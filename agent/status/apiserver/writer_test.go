@@ -419,3 +419,75 @@ func TestRestored(t *testing.T) {
 		}
 	})
 }
+
+// What a pod on its way has to say waits for what follows, also where that takes longer than on a node with one pod;
+// what has gone wrong does not.
+func TestStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := begin(t, s, nil)
+		slow, bad := s.add(apiPod("slow")), s.add(apiPod("bad"))
+		w.Listed()
+		w.Put(as(slow, corev1.PodPending, false))
+		time.Sleep(quietStarting / 2)
+		has := as(slow, corev1.PodPending, false)
+		has.Status.PodIP = "1.2.3.4"
+		w.Put(has)
+		time.Sleep(quietStarting / 4)
+		synctest.Wait()
+		want(t, s)
+		w.Put(as(slow, corev1.PodRunning, true))
+		synctest.Wait()
+		want(t, s, "patch slow")
+		has = as(bad, corev1.PodPending, false)
+		has.Status.ContainerStatuses[0].State.Waiting.Reason = "ErrImagePull"
+		w.Put(has)
+		time.Sleep(quiet)
+		synctest.Wait()
+		want(t, s, "patch slow", "patch bad")
+		// One that takes very long is told of meanwhile.
+		late := s.add(apiPod("late"))
+		w.Put(as(late, corev1.PodPending, false))
+		time.Sleep(quietStarting)
+		synctest.Wait()
+		want(t, s, "patch slow", "patch bad", "patch late")
+	})
+}
+
+// There is calm when all is said, or when what is left is not taken.
+func TestCalm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := begin(t, s, nil)
+		calm := func(c <-chan struct{}) bool {
+			synctest.Wait()
+			select {
+			case <-c:
+				return true
+			default:
+				return false
+			}
+		}
+		if !calm(w.Calm()) {
+			t.Error("nothing is to be said, and there is no calm")
+		}
+		pod := s.add(apiPod("a"))
+		w.Listed()
+		w.Put(as(pod, corev1.PodPending, false))
+		c := w.Calm()
+		if calm(c) {
+			t.Error("there is calm before a status is sent")
+		}
+		time.Sleep(quietStarting)
+		if !calm(c) || !calm(w.Calm()) {
+			t.Error("there is no calm after it")
+		}
+		s.before = func(context.Context, string, types.NamespacedName) error {
+			return apierrors.NewForbidden(podsResource, "a", errors.New("no"))
+		}
+		w.Put(as(pod, corev1.PodRunning, true))
+		if !calm(w.Calm()) {
+			t.Error("what is refused lets nobody else speak")
+		}
+	})
+}
