@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -171,15 +172,15 @@ func (a *Agent) runDevices(ctx context.Context, g *errgroup.Group) {
 		Socket: podResourcesSocket(a.cfg.Place), Pods: a.pods, Devices: a.managers.devices, Pins: a.managers.pins,
 		Dynamic: a.managers.claims.Dynamic, Log: a.log,
 	})
-	g.Go(func() error { return a.lasting(ctx, a.managers.devices.Run) })
+	g.Go(func() error { return lasting(ctx, a.log, a.managers.devices.Run) })
 	g.Go(func() error { return a.managers.claims.Run(ctx) })
 	g.Go(func() error { return a.managers.csi.run(ctx) })
 	g.Go(func() error {
 		(&health{volumes: a.managers.csi, pods: a.pods.List, events: a.events}).run(ctx)
 		return nil
 	})
-	g.Go(func() error { return a.lasting(ctx, watch.Run) })
-	g.Go(func() error { return a.lasting(ctx, tell.Run) })
+	g.Go(func() error { return lasting(ctx, a.log, watch.Run) })
+	g.Go(func() error { return lasting(ctx, a.log, tell.Run) })
 }
 
 // lastingPause is how long after a failure a part is run again.
@@ -187,14 +188,14 @@ const lastingPause = 10 * time.Second
 
 // lasting runs a part again that cannot run in the state that the disk is in: pods that need nothing of it go on
 // meanwhile.
-func (a *Agent) lasting(ctx context.Context, run func(context.Context) error) error {
+func lasting(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
 	for told := ""; ; {
 		err := run(ctx)
 		if err == nil || !disk.Unwritable(err) || ctx.Err() != nil {
 			return err
 		}
 		if err.Error() != told {
-			a.log.Error("a part of the agent does not run, and is tried again", "error", err)
+			log.Error("a part of the agent does not run, and is tried again", "error", err)
 			told = err.Error()
 		}
 		select {

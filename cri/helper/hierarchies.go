@@ -30,8 +30,8 @@ func hierarchyMounts() ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(untilFound(missing))
 }
 
-// untilFound takes the mounts of cgroup v1, and ends the reading when each of the hierarchies has been met. A mount that
-// is skipped cannot end it.
+// untilFound takes the mounts of cgroup v1, and ends the reading when each of the hierarchies has been met. A mount
+// that is skipped cannot end it.
 func untilFound(missing map[string]string) mountinfo.FilterFunc {
 	return func(m *mountinfo.Info) (skip, stop bool) {
 		if m.FSType != "cgroup" {

@@ -214,8 +214,8 @@ func attributes(b []byte) (out []attribute) {
 	return out
 }
 
-// take returns what the processes of a subject that have ended have used, but for those of its daemon, whose threads come
-// and go and whose own clock has them all. What ends after it is called is of the next.
+// take returns what the processes of a subject that have ended have used, but for those of its daemon, whose threads
+// come and go and whose own clock has them all. What ends after it is called is of the next.
 func (e *exits) take(subject string, daemon int) (out []spent) {
 	time.Sleep(2 * quiet) // the two sockets are read beside each other
 	e.mu.Lock()
