@@ -3,8 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
-	"os"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 

@@ -14,9 +14,9 @@ import (
 )
 
 // The file is a header in the clear and then changes, each sealed with its place, so that none can be left out,
-// turned around or put into another file. The first one is all that there was when the file was made, which is done as a whole.
-// The others are put at its end, each in one write with one sync. The last one may be torn by a kill: nobody was told
-// that it is kept.
+// turned around or put into another file. The first one is all that there was when the file was made, which is done
+// as a whole. The others are put at its end, each in one write with one sync. The last one may be torn by a kill:
+// nobody was told that it is kept.
 
 // errTorn is of a change that the writer has not come to the end of.
 var errTorn = errors.New("it is torn")
