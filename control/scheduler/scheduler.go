@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-node/berth/control/scheduler/claims"
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/config"
 	"github.com/berth-node/berth/control/scheduler/csi"
@@ -36,7 +37,7 @@ type Options struct {
 	Informers informers.SharedInformerFactory
 	// Recorder tells of events in the name of a profile.
 	Recorder func(name string) events.EventRecorderLogger
-	// DRA and CSI know devices and drivers of volumes. CSI may be nil: what informers say of drivers is known then.
+	// DRA and CSI know devices and drivers of volumes; nil: what Informers know of them.
 	DRA fwk.SharedDRAManager
 	CSI fwk.CSIManager
 	Log *slog.Logger
@@ -76,6 +77,13 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	}
 	if o.CSI == nil {
 		s.shared.CSI = csi.New(o.Informers)
+	}
+	if o.DRA == nil {
+		m, err := claims.New(o.Informers)
+		if err != nil {
+			return nil, err
+		}
+		s.shared.DRA = m
 	}
 	for _, c := range o.Config.Extenders {
 		e, err := extender.New(c)

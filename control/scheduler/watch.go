@@ -50,6 +50,10 @@ func (s *Scheduler) watch(f informers.SharedInformerFactory, hints map[string][]
 			if i != nil {
 				s.watches.all = append(s.watches.all, watched{i, objectHandler(r)})
 			}
+			if r == fwk.ResourceSlice {
+				// A rule that taints devices changes what slices offer.
+				s.watches.all = append(s.watches.all, watched{f.Resource().V1().DeviceTaintRules().Informer(), ruleHandler})
+			}
 		}
 	}
 	return nil
@@ -140,6 +144,16 @@ func objectHandler(r fwk.EventResource) func(context.Context, *Scheduler) cache.
 				happened(fwk.Delete, o, nil)
 			},
 		}
+	}
+}
+
+// ruleHandler is of rules that taint devices. Which slices they are about is left to who looks at them.
+func ruleHandler(ctx context.Context, s *Scheduler) cache.ResourceEventHandler {
+	happened := func() {
+		s.queue.Happened(ctx, fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Update}, nil, nil)
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { happened() }, UpdateFunc: func(any, any) { happened() }, DeleteFunc: func(any) { happened() },
 	}
 }
 

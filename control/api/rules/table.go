@@ -147,6 +147,7 @@ func table() []group {
 			of("ResourceClaimTemplate", resource.SetTemplateDefaults, resource.ValidateTemplate, resource.ValidateTemplateUpdate),
 			of("DeviceClass", nil, resource.ValidateClass, resource.ValidateClassUpdate),
 			of("ResourceSlice", resource.SetSliceDefaults, resource.ValidateSlice, resource.ValidateSliceUpdate),
+			of("DeviceTaintRule", resource.SetTaintRuleDefaults, resource.ValidateTaintRule, resource.ValidateTaintRuleUpdate),
 		}},
 		{eventsv1.SchemeGroupVersion, []row{
 			of("Event", nil, cluster.ValidateEvent, cluster.ValidateEventUpdate),

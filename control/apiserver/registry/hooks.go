@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -186,5 +187,14 @@ func requestParts() []part {
 			now.Certificate = was.Certificate
 			stamp(now.Conditions, was.Conditions)
 		}},
+	}
+}
+
+// retimeTaintRule has a taint whose effect is another one be added now, where nobody says when.
+func retimeTaintRule(_ context.Context, o, old runtime.Object) {
+	now, was := &o.(*resourcev1.DeviceTaintRule).Spec.Taint, &old.(*resourcev1.DeviceTaintRule).Spec.Taint
+	if now.Effect != was.Effect && now.TimeAdded.Equal(was.TimeAdded) {
+		at := metav1.Now()
+		now.TimeAdded = &at
 	}
 }

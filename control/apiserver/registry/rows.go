@@ -118,6 +118,10 @@ func rows() []group {
 			},
 			{name: "deviceclasses", object: &resourcev1.DeviceClass{}, list: &resourcev1.DeviceClassList{}, traits: counted},
 			{
+				name: "devicetaintrules", object: &resourcev1.DeviceTaintRule{}, list: &resourcev1.DeviceTaintRuleList{}, traits: status | counted,
+				hooks: hooks{update: retimeTaintRule},
+			},
+			{
 				name: "resourceslices", object: &resourcev1.ResourceSlice{}, list: &resourcev1.ResourceSliceList{},
 				traits: counted | cached, fields: sliceFields, index: "spec.nodeName", columns: resourceSliceColumns(),
 			},

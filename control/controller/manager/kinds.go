@@ -64,7 +64,8 @@ func kindsOf() []kind {
 		{name: "node-lifecycle-controller", account: "node-controller", make: makeNodes},
 		{name: "taint-eviction-controller", account: "node-controller", make: makeEvictions},
 		{name: "pod-garbage-collector-controller", account: "pod-garbage-collector", make: makePods},
-	}, jobsKinds(), serviceKinds(), storageKinds(), workloadKinds())
+	}, jobsKinds(), serviceKinds(), storageKinds(), workloadKinds(),
+		deviceKinds())
 }
 
 // Names are those of all controllers.

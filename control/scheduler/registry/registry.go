@@ -7,6 +7,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/plugin/balancedallocation"
 	"github.com/berth-node/berth/control/scheduler/plugin/defaultbinder"
 	"github.com/berth-node/berth/control/scheduler/plugin/defaultpreemption"
+	"github.com/berth-node/berth/control/scheduler/plugin/dynamicresources"
 	"github.com/berth-node/berth/control/scheduler/plugin/imagelocality"
 	"github.com/berth-node/berth/control/scheduler/plugin/interpodaffinity"
 	"github.com/berth-node/berth/control/scheduler/plugin/nodeaffinity"
@@ -51,6 +52,8 @@ func Rows() []Row {
 		{"PodTopologySpread", 2, podtopologyspread.New},
 		{"InterPodAffinity", 2, interpodaffinity.New},
 		{"NodeDeclaredFeatures", 0, nodedeclaredfeatures.New},
+		// Before the preemption: to free devices that nobody uses is better than to end a pod.
+		{dynamicresources.Name, 2, dynamicresources.New},
 		{defaultpreemption.Name, 0, defaultpreemption.New},
 		{"NodeResourcesBalancedAllocation", 1, balancedallocation.New},
 		{"ImageLocality", 1, imagelocality.New},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -93,6 +94,9 @@ func (f *fit) needs(pod *corev1.Pod) needs {
 			if f.ignores(name) {
 				continue
 			}
+			n.device = f.fromDevices(name)
+		} else if strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix) {
+			// No resource of nodes is named so: a class of devices is.
 			n.device = f.fromDevices(name)
 		}
 		all = append(all, n)
