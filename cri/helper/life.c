@@ -31,6 +31,9 @@
 #include "sys.h"
 #include "wire.h"
 
+/* The kernel's own for processes that ask for none. */
+#define USUAL_SLACK_NS 50000ul
+
 /* Descriptors that cri/keeper passes. */
 enum { FD_CONFIG = 3, FD_DIR, FD_LOCK, FD_READY, FD_END };
 
@@ -101,6 +104,8 @@ static void __attribute__((noreturn)) keeper(void)
 	umask(077);
 	keep_apart();
 	prctl(PR_SET_NAME, "berth-keeper", 0, 0, 0);
+	/* Containers inherit it, and that of the agent's threads is the agent's. */
+	prctl(PR_SET_TIMERSLACK, USUAL_SLACK_NS, 0, 0, 0);
 	/* Signals are read from a descriptor; none may end a keeper but SIGKILL. */
 	reset_signals();
 	sigfillset(&all);

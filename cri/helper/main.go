@@ -14,7 +14,7 @@ package main
 
 /*
 #cgo CFLAGS: -std=gnu11 -Os -Wall -Wextra -Wno-missing-field-initializers
-#cgo !asan LDFLAGS: -static
+#cgo !asan LDFLAGS: -static -Wl,--wrap=pthread_create
 #cgo asan CFLAGS: -fsanitize=undefined
 #cgo asan LDFLAGS: -fsanitize=undefined
 */

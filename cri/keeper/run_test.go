@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +66,35 @@ func TestRunReturnsWhenTheProgramRuns(t *testing.T) {
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		if err != nil || strings.Contains(exe, "helper") {
 			t.Fatalf("start %d: process %d executes %q, %v", i, pid, exe, err)
+		}
+	}
+}
+
+// TestProgramHasTheUsualSlack: what a launcher's and an init's threads have for themselves, and the agent's, does not get
+// into containers.
+func TestProgramHasTheUsualSlack(t *testing.T) {
+	before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // what it starts inherits its slack
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 300000, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	p := newPod(t)
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, pid := p.sh("sleep 1000")
+	for _, what := range []string{"own", "default"} {
+		file := fmt.Sprintf("/proc/%d/timerslack_ns", pid)
+		b, err := os.ReadFile(file)
+		if got := strings.TrimSpace(string(b)); err != nil || got != "50000" {
+			t.Errorf("the program's %s slack is %q, %v", what, got, err)
+		}
+		if err := os.WriteFile(file, []byte("0"), 0); err != nil { // sets the default
+			t.Fatal(err)
 		}
 	}
 }
