@@ -183,6 +183,8 @@ func (h *hollow) sync(ctx context.Context, key cache.ObjectName) (time.Duration,
 			return slices.ContainsFunc(status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		})
 		qos := p.Status.QOSClass
+		// What claims a pod has others say.
+		status.ResourceClaimStatuses, status.ExtendedResourceClaimStatus = p.Status.ResourceClaimStatuses, p.Status.ExtendedResourceClaimStatus
 		changed.Status = status
 		changed.Status.Conditions, changed.Status.QOSClass = append(keep, status.Conditions...), qos
 		_, err = pods.UpdateStatus(ctx, changed, metav1.UpdateOptions{})

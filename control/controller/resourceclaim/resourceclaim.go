@@ -30,6 +30,8 @@ const (
 	workers = 10
 	// behind is how long the watch of claims may be late.
 	behind = 5 * time.Minute
+	// most are the claims that may be made in that time.
+	most = 20000
 )
 
 // key is a pod whose claims are looked at, or a claim.
@@ -80,12 +82,14 @@ func New(d Deps) (controller.Controller, error) {
 		ofPods: d.Pods.Informer().GetIndexer(), events: d.Events,
 		// A claim has a name that nobody knows beforehand: what was made and is not heard of yet is known here alone. What
 		// a controller before this one has made is in the informer's first list.
-		owned: cache.NewIntegerResourceVersionMutationCache(klog.Background(), d.Claims.Informer().GetStore(), d.Claims.Informer().GetIndexer(), behind, true),
+		owned: cache.NewIntegerResourceVersionMutationCacheWithOptions(klog.Background(), d.Claims.Informer().GetStore(), cache.MutationCacheOptions{
+			Indexer: d.Claims.Informer().GetIndexer(), TTL: behind, IncludeAdds: true, MaxCacheSize: most,
+		}),
 	}
 	return controller.NewLoop(d.Log, workers, m.sync).
 		Watch(d.Pods.Informer(), m.ofPod).
 		Watch(d.Templates.Informer(), m.ofTemplate).
-		Watch(d.Claims.Informer(), m.ofClaim), nil
+		WatchChanges(d.Claims.Informer(), m.claimChanged), nil
 }
 
 func ownerOf(o any) ([]string, error) {
@@ -143,6 +147,16 @@ func (m *maker) ofTemplate(o any) []key {
 		}
 	}
 	return keys
+}
+
+func (m *maker) claimChanged(before, after any) []key {
+	if before != nil && after == nil {
+		if c, ok := before.(*resourcev1.ResourceClaim); ok {
+			m.owned.OnDelete(c)
+		}
+		return m.ofClaim(before)
+	}
+	return m.ofClaim(after)
 }
 
 // ofClaim is a claim, and the pod that it was made for: one that is gone is made again.
