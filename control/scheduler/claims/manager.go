@@ -27,7 +27,7 @@ func Same(a, b *resourcev1.AllocationResult) bool {
 // Manager is what plugins know of devices.
 type Manager struct {
 	tracker *Tracker
-	slices  slices
+	slices  offers
 	classes classes
 }
 
@@ -46,7 +46,7 @@ func New(f informers.SharedInformerFactory) (*Manager, error) {
 	}
 	return &Manager{
 		tracker: NewTracker(r.ResourceClaims().Lister()),
-		slices:  slices{r.ResourceSlices().Lister(), r.DeviceTaintRules().Lister()},
+		slices:  offers{r.ResourceSlices().Lister(), r.DeviceTaintRules().Lister()},
 		classes: classes{r.DeviceClasses().Lister(), index.GetIndexer()},
 	}, nil
 }
@@ -63,13 +63,13 @@ func (m *Manager) DeviceClasses() fwk.DeviceClassLister { return m.classes }
 // DeviceClassResolver implements [fwk.SharedDRAManager].
 func (m *Manager) DeviceClassResolver() fwk.DeviceClassResolver { return m.classes }
 
-type slices struct {
+type offers struct {
 	slices resourcelisters.ResourceSliceLister
 	rules  resourcelisters.DeviceTaintRuleLister
 }
 
 // ListWithDeviceTaintRules implements [fwk.ResourceSliceLister].
-func (s slices) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
+func (s offers) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
 	all, err := s.slices.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list resource slices: %w", err)
