@@ -36,6 +36,7 @@ type schedulerFlags struct {
 	on     bool
 	file   string
 	config *config.Config
+	groups bool // that the API has groups of pods
 }
 
 func (f *schedulerFlags) add(p *pflag.FlagSet) {
@@ -82,6 +83,7 @@ func newScheduler(ctx context.Context, server *apiserver.Server, o apiserver.Opt
 		flags: f.scheduler, elect: f.member.Address != "" || len(f.etcd.Endpoints) > 0, identity: host + "_" + string(uuid.NewUUID()),
 		rest: asScheduler(inside.Config), inside: inside.Informers, log: o.Log.With("component", "scheduler"),
 	}
+	p.flags.groups = f.versions.groups()
 	if !p.flags.on {
 		return p, nil
 	}
@@ -91,7 +93,7 @@ func newScheduler(ctx context.Context, server *apiserver.Server, o apiserver.Opt
 	}
 	broadcaster := events.NewBroadcaster(nil)
 	defer broadcaster.Shutdown()
-	if _, err := makeScheduler(ctx, p.flags.config, p.client, p.rest, p.informers(), broadcaster, p.log); err != nil {
+	if _, err := makeScheduler(ctx, p.flags, p.client, p.rest, p.informers(), broadcaster, p.log); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -109,11 +111,11 @@ func asScheduler(c *rest.Config) *rest.Config {
 }
 
 func makeScheduler(
-	ctx context.Context, c *config.Config, client kubernetes.Interface, r *rest.Config, f informers.SharedInformerFactory,
+	ctx context.Context, c schedulerFlags, client kubernetes.Interface, r *rest.Config, f informers.SharedInformerFactory,
 	broadcaster events.EventBroadcaster, log *slog.Logger,
 ) (*scheduler.Scheduler, error) {
 	return scheduler.New(ctx, scheduler.Options{
-		Config: c, Registry: registry.Factories(), Client: client, REST: r, Informers: f, Log: log,
+		Config: c.config, PodGroups: c.groups, Registry: registry.Factories(), Client: client, REST: r, Informers: f, Log: log,
 		Recorder: func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) },
 	})
 }
@@ -141,7 +143,7 @@ func (p *planner) lead(ctx context.Context) {
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.client.EventsV1()})
 	defer broadcaster.Shutdown()
 	f := p.informers()
-	s, err := makeScheduler(ctx, p.flags.config, p.client, p.rest, f, broadcaster, p.log)
+	s, err := makeScheduler(ctx, p.flags, p.client, p.rest, f, broadcaster, p.log)
 	if err == nil {
 		err = broadcaster.StartRecordingToSinkWithContext(ctx)
 	}

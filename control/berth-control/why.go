@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -70,7 +71,8 @@ func why(ctx context.Context, out io.Writer, kubeconfig, namespace, name string,
 	informers := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(controller.WithoutManagers))
 	broadcaster := events.NewBroadcaster(nil)
 	defer broadcaster.Shutdown()
-	s, err := makeScheduler(ctx, f.config, client, r, informers, broadcaster, slog.New(slog.DiscardHandler))
+	f.groups = hasGroups(client)
+	s, err := makeScheduler(ctx, f, client, r, informers, broadcaster, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -119,4 +121,10 @@ func tell(out io.Writer, pod *corev1.Pod, e *scheduler.Explanation) error {
 		return fmt.Errorf("write answer: %w", err)
 	}
 	return nil
+}
+
+// hasGroups says whether the API has groups of pods.
+func hasGroups(client kubernetes.Interface) bool {
+	_, err := client.Discovery().ServerResourcesForGroupVersion(schedulingv1beta1.SchemeGroupVersion.String())
+	return err == nil
 }

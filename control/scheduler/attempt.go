@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/cycle"
+	"github.com/berth-node/berth/control/scheduler/plugin/gangscheduling"
 	"github.com/berth-node/berth/control/scheduler/profile"
 	"github.com/berth-node/berth/control/scheduler/queue"
 )
@@ -33,6 +34,10 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 	p := s.profiles[pod.Spec.SchedulerName]
 	if p == nil || pod.DeletionTimestamp != nil || s.cache.Pod(pod.UID) != nil {
 		s.queue.Finish(pod.UID)
+		return
+	}
+	if group := s.groups.Gang(pod); group != nil && p.Has(gangscheduling.Name) {
+		s.gang(ctx, group, q)
 		return
 	}
 	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -34,6 +35,8 @@ type bench struct {
 	took  []time.Duration
 	all   sync.WaitGroup
 	count int
+	// groups and pods are what the API has of them.
+	groups, pods cache.Indexer
 }
 
 // binder binds at once.
@@ -66,15 +69,17 @@ func newBench(tb testing.TB, nodes int) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	factory := informers.NewSharedInformerFactory(client, 0)
 	s, err := New(tb.Context(), Options{
-		Config: defaults, Registry: factories, Client: client,
-		Informers: informers.NewSharedInformerFactory(client, 0), Log: slog.New(slog.DiscardHandler),
+		Config: defaults, Registry: factories, Client: client, PodGroups: true,
+		Informers: factory, Log: slog.New(slog.DiscardHandler),
 		Recorder: func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) },
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	b.s = s
+	b.groups, b.pods = factory.Scheduling().V1beta1().PodGroups().Informer().GetIndexer(), factory.Core().V1().Pods().Informer().GetIndexer()
 	for i := range nodes {
 		name := fmt.Sprintf("node-%d", i)
 		s.cache.SetNode(&corev1.Node{

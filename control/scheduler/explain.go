@@ -94,6 +94,7 @@ func (s *Scheduler) fill() error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	for _, pod := range pods {
+		s.groups.Set(pod)
 		if placed(pod) {
 			s.cache.SetPod(pod)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -40,7 +41,9 @@ type Options struct {
 	// DRA and CSI know devices and drivers of volumes; nil: what Informers know of them.
 	DRA fwk.SharedDRAManager
 	CSI fwk.CSIManager
-	Log *slog.Logger
+	// PodGroups says that the API has groups of pods.
+	PodGroups bool
+	Log       *slog.Logger
 }
 
 // Scheduler is all profiles with the queue and the cache that they share.
@@ -54,8 +57,11 @@ type Scheduler struct {
 	pods     corelisters.PodLister
 	watches  watches
 	writer   *writer
-	search   search
-	binding  sync.WaitGroup
+	groups   *cluster.Groups
+	// groupWriter tells the API of groups.
+	groupWriter *groupWriter
+	search      search
+	binding     sync.WaitGroup
 }
 
 // served is a profile with how many of the nodes are enough for it.
@@ -71,9 +77,15 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		log: o.Log, profiles: map[string]*served{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
 	}
+	var groups schedulinglisters.PodGroupLister
+	if o.PodGroups {
+		groups = o.Informers.Scheduling().V1beta1().PodGroups().Lister()
+	}
+	s.groups, s.groupWriter = cluster.NewGroups(s.cache, groups), newGroupWriter(o.Client, o.Log)
+	s.snapshot.SetGroups(s.groups)
 	s.shared = &profile.Shared{
 		Client: o.Client, Config: o.REST, Informers: o.Informers, Snapshot: s.snapshot,
-		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI,
+		Nominator: queue.NewNominator(), Waiting: &profile.Waiting{}, Parallelism: o.Config.Parallelism, DRA: o.DRA, CSI: o.CSI, Groups: s.groups,
 	}
 	if o.CSI == nil {
 		s.shared.CSI = csi.New(o.Informers)
@@ -120,7 +132,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 	}
 	s.queue = queue.New(q)
 	s.shared.Queue = s.queue
-	return s, s.watch(o.Informers, q.Hints)
+	return s, s.watch(o, q.Hints)
 }
 
 // Run schedules pods until ctx ends, and returns when nothing that it has started is left.
@@ -136,6 +148,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	defer group.Wait()
 	group.Go(func() { s.queue.Run(ctx) })
 	group.Go(func() { s.writer.run(ctx) })
+	group.Go(func() { s.groupWriter.run(ctx) })
 	defer s.binding.Wait()
 	for {
 		p := s.queue.Pop()

@@ -30,7 +30,8 @@ type registration struct {
 }
 
 // watch notes what has to be watched: pods and nodes, and all that plugins want to hear of.
-func (s *Scheduler) watch(f informers.SharedInformerFactory, hints map[string][]queue.Hint) error {
+func (s *Scheduler) watch(o Options, hints map[string][]queue.Hint) error {
+	f := o.Informers
 	s.watches.all = []watched{
 		{f.Core().V1().Nodes().Informer(), nodeHandler},
 		{f.Core().V1().Pods().Informer(), podHandler},
@@ -44,6 +45,9 @@ func (s *Scheduler) watch(f informers.SharedInformerFactory, hints map[string][]
 			}
 			seen[r] = true
 			i, known := informerOf(f, r)
+			if r == fwk.PodGroup && o.PodGroups {
+				i = f.Scheduling().V1beta1().PodGroups().Informer()
+			}
 			if !known {
 				return fmt.Errorf("make profile %q: plugin %q wants to hear of %q, which is not watched", name, h.Plugin, r)
 			}
@@ -85,7 +89,7 @@ func informerOf(f informers.SharedInformerFactory, r fwk.EventResource) (cache.S
 	case fwk.Pod, fwk.AssignedPod, fwk.UnscheduledPod, fwk.TargetPod, fwk.Node, fwk.WildCard:
 		return nil, true
 	case fwk.PodGroup, fwk.CompositePodGroup:
-		return nil, true // the API server has none
+		return nil, true // only where the API server has any
 	}
 	return nil, false
 }
@@ -206,6 +210,11 @@ func (s *Scheduler) podChanged(ctx context.Context, was, is *corev1.Pod) {
 			a = after
 		}
 		s.queue.Happened(ctx, fwk.ClusterEvent{Resource: r, ActionType: action}, b, a)
+	}
+	if is != nil {
+		s.groups.Set(is)
+	} else if was != nil {
+		s.groups.Delete(was)
 	}
 	switch {
 	case was == nil && is == nil:

@@ -1,18 +1,191 @@
 package cluster
 
 import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Groups of pods are of an API that is not served by default: without it there are none, and none is found.
+// Groups are the groups of pods that are given nodes together: which pods are of each, and which of these have a node.
+// They are of an API that is not served by default; without it there are none, and none is found.
+type Groups struct {
+	cache  *Cache
+	lister schedulinglisters.PodGroupLister // nil: the API has none
 
-// PodGroupStates implements [fwk.SharedLister].
-func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister { return noStates{} }
+	mu   sync.Mutex
+	pods map[cache.ObjectName]map[types.UID]*corev1.Pod
+}
+
+var _ fwk.PodGroupManager = (*Groups)(nil)
+
+// NewGroups makes a record of no pods, for the cache that knows which have a node.
+func NewGroups(c *Cache, lister schedulinglisters.PodGroupLister) *Groups {
+	return &Groups{cache: c, lister: lister, pods: map[cache.ObjectName]map[types.UID]*corev1.Pod{}}
+}
+
+// Group is the name of a pod's group; false: it is of none.
+func Group(pod *corev1.Pod) (cache.ObjectName, bool) {
+	g := pod.Spec.SchedulingGroup
+	if g == nil || g.PodGroupName == nil {
+		return cache.ObjectName{}, false
+	}
+	return cache.NewObjectName(pod.Namespace, *g.PodGroupName), true
+}
+
+// Set has a pod be as the API has it. One that has ended is of its group no more.
+func (g *Groups) Set(pod *corev1.Pod) {
+	key, ok := Group(pod)
+	if !ok {
+		return
+	}
+	if Ended(pod) {
+		g.Delete(pod)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pods[key] == nil {
+		g.pods[key] = map[types.UID]*corev1.Pod{}
+	}
+	g.pods[key][pod.UID] = pod
+}
+
+// Delete has a pod be gone.
+func (g *Groups) Delete(pod *corev1.Pod) {
+	key, ok := Group(pod)
+	if !ok {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.pods[key], pod.UID)
+	if len(g.pods[key]) == 0 {
+		delete(g.pods, key)
+	}
+}
+
+// Gang is the group that a pod gets a node with or not at all; nil: it is scheduled by itself.
+func (g *Groups) Gang(pod *corev1.Pod) *schedulingv1beta1.PodGroup {
+	key, ok := Group(pod)
+	if !ok {
+		return nil
+	}
+	group, err := g.PodGroups().Get(key.Namespace, key.Name)
+	if err != nil || group.Spec.SchedulingPolicy.Gang == nil {
+		return nil
+	}
+	return group
+}
+
+// Served says whether the API has groups at all. Where it has none, pods are of none.
+func (g *Groups) Served() bool { return g != nil && g.lister != nil }
+
+// PodGroupStates implements [fwk.PodGroupManager].
+func (g *Groups) PodGroupStates() fwk.PodGroupStateLister { return groupStates{g} }
+
+// PodGroups implements [fwk.PodGroupManager].
+func (g *Groups) PodGroups() fwk.PodGroupLister {
+	if g == nil || g.lister == nil {
+		return noGroups{}
+	}
+	return podGroups{g.lister}
+}
+
+// CompositePodGroupStates implements [fwk.PodGroupManager]. Groups of groups are alpha, and there are none.
+func (g *Groups) CompositePodGroupStates() fwk.CompositePodGroupStateLister {
+	return noCompositeStates{}
+}
+
+// CompositePodGroups implements [fwk.PodGroupManager].
+func (g *Groups) CompositePodGroups() fwk.CompositePodGroupLister { return noCompositeGroups{} }
+
+// BuildHierarchySnapshotFromPod implements [fwk.PodGroupManager]: no group is in another one.
+func (g *Groups) BuildHierarchySnapshotFromPod(*corev1.Pod) (fwk.PodGroupManager, error) {
+	return g, nil
+}
+
+// GetRootKeyForGroup implements [fwk.PodGroupManager].
+func (g *Groups) GetRootKeyForGroup(key fwk.EntityKey) (fwk.EntityKey, bool, error) {
+	_, err := g.PodGroups().Get(key.Namespace, key.Name)
+	return key, err == nil, nil
+}
+
+type podGroups struct {
+	lister schedulinglisters.PodGroupLister
+}
+
+// Get implements [fwk.PodGroupLister].
+func (p podGroups) Get(namespace, name string) (*schedulingv1beta1.PodGroup, error) {
+	return p.lister.PodGroups(namespace).Get(name) //nolint:wrapcheck // who asks looks for the API's own error
+}
+
+type groupStates struct{ g *Groups }
+
+// Get implements [fwk.PodGroupStateLister]. It is a picture of the group as it is now.
+func (s groupStates) Get(namespace, name string) (fwk.PodGroupState, error) {
+	if s.g == nil {
+		return nil, fwk.ErrNotFound
+	}
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	all := s.g.pods[cache.NewObjectName(namespace, name)]
+	if len(all) == 0 {
+		return nil, fwk.ErrNotFound
+	}
+	state := &groupState{all: sets.New[types.UID](), assumed: sets.New[types.UID](), assigned: sets.New[types.UID](), waiting: map[string]*corev1.Pod{}}
+	for uid, pod := range all {
+		state.all.Insert(uid)
+		placed := s.g.cache.Pod(uid)
+		switch {
+		case placed == nil && pod.Spec.NodeName == "":
+			state.waiting[cache.MetaObjectToName(pod).String()] = pod
+			continue
+		case placed == nil:
+			placed = pod
+		case s.g.cache.Assumed(uid):
+			state.assumed.Insert(uid)
+			state.scheduled = append(state.scheduled, placed)
+			continue
+		}
+		state.assigned.Insert(uid)
+		state.scheduled = append(state.scheduled, placed)
+	}
+	return state, nil
+}
+
+// groupState is a group's pods by whether they have a node.
+type groupState struct {
+	all, assumed, assigned sets.Set[types.UID]
+	waiting                map[string]*corev1.Pod
+	scheduled              []*corev1.Pod
+}
+
+var _ fwk.PodGroupState = (*groupState)(nil)
+
+func (s *groupState) AllPods() sets.Set[types.UID]            { return s.all }
+func (s *groupState) AllPodsCount() int                       { return len(s.all) }
+func (s *groupState) UnscheduledPods() map[string]*corev1.Pod { return s.waiting }
+func (s *groupState) AssumedPods() sets.Set[types.UID]        { return s.assumed }
+func (s *groupState) AssignedPods() sets.Set[types.UID]       { return s.assigned }
+func (s *groupState) ScheduledPods() []*corev1.Pod            { return s.scheduled }
+func (s *groupState) ScheduledPodsCount() int                 { return len(s.scheduled) }
+
+// SetGroups has a snapshot tell of groups.
+func (s *Snapshot) SetGroups(g *Groups) { s.groups = g }
+
+// PodGroupStates implements [fwk.SharedLister]. Groups are told of as they are: who gives nodes to pods of one is the
+// only one who changes them meanwhile.
+func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister { return s.groups.PodGroupStates() }
 
 // PodGroups implements [fwk.SharedLister].
-func (s *Snapshot) PodGroups() fwk.PodGroupLister { return noGroups{} }
+func (s *Snapshot) PodGroups() fwk.PodGroupLister { return s.groups.PodGroups() }
 
 // CompositePodGroupStates implements [fwk.SharedLister].
 func (s *Snapshot) CompositePodGroupStates() fwk.CompositePodGroupStateLister {
@@ -23,13 +196,10 @@ func (s *Snapshot) CompositePodGroupStates() fwk.CompositePodGroupStateLister {
 func (s *Snapshot) CompositePodGroups() fwk.CompositePodGroupLister { return noCompositeGroups{} }
 
 type (
-	noStates          struct{}
 	noGroups          struct{}
 	noCompositeStates struct{}
 	noCompositeGroups struct{}
 )
-
-func (noStates) Get(string, string) (fwk.PodGroupState, error) { return nil, fwk.ErrNotFound }
 
 func (noGroups) Get(string, string) (*schedulingv1beta1.PodGroup, error) { return nil, fwk.ErrNotFound }
 

@@ -16,6 +16,7 @@ type Snapshot struct {
 	claims     map[string]int // how many nodes use each
 	generation int64
 	ordered    int64
+	groups     *Groups // nil: there are none
 }
 
 // nodeLists are all nodes in order, and those that have pods of a kind.

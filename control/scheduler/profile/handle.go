@@ -29,6 +29,8 @@ type Shared struct {
 	// DRA and CSI know devices and drivers of volumes; nil: nobody does.
 	DRA fwk.SharedDRAManager
 	CSI fwk.CSIManager
+	// Groups are the groups of pods.
+	Groups *cluster.Groups
 	// Queue is set when there is one, which is made of what the profiles say.
 	Queue *queue.Queue
 }
@@ -145,8 +147,8 @@ func (h *Handle) APICacher() fwk.APICacher { return nil }
 // ProfileName implements [fwk.Handle].
 func (h *Handle) ProfileName() string { return h.profile.name }
 
-// PodGroupManager implements [fwk.Handle]. There are no groups of pods.
-func (h *Handle) PodGroupManager() fwk.PodGroupManager { return nil }
+// PodGroupManager implements [fwk.Handle].
+func (h *Handle) PodGroupManager() fwk.PodGroupManager { return h.shared.Groups }
 
 // SignPod implements [fwk.Handle]. No pod is taken to be like another one.
 func (h *Handle) SignPod(context.Context, *corev1.Pod) fwk.PodSignature { return nil }

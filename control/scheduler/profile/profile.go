@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -93,6 +94,11 @@ func (p *Profile) Sorter() string { return p.points.queueSort[0].Name() }
 
 // PreEnqueue are the plugins that say whether a pod may come to the queue.
 func (p *Profile) PreEnqueue() []fwk.PreEnqueuePlugin { return p.points.preEnqueue }
+
+// Has says whether a plugin runs, at any phase.
+func (p *Profile) Has(name string) bool {
+	return slices.ContainsFunc(p.plugins, func(plugin fwk.Plugin) bool { return plugin.Name() == name })
+}
 
 // Scores says whether nodes are compared at all.
 func (p *Profile) Scores() bool { return len(p.points.score) > 0 }

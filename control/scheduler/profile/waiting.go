@@ -53,6 +53,14 @@ func (w *Waiting) Reject(uid types.UID, message string) bool {
 	return p != nil && p.Reject("", message)
 }
 
+// Drop forgets a pod that waits no more and that nobody waits for.
+func (w *Waiting) Drop(uid types.UID) {
+	if p := w.get(uid); p != nil {
+		p.stop()
+		w.remove(uid)
+	}
+}
+
 // waitingPod is one of them. It is decided once.
 type waitingPod struct {
 	pod     *corev1.Pod

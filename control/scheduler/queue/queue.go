@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -151,18 +150,7 @@ func (q *Queue) Pop() *Pod {
 				continue
 			}
 			p := heap.Pop(h).(*Pod) //nolint:forcetypeassert // it is a heap of pods
-			p.where = nowhere
-			delete(q.pods, p.Pod().UID)
-			q.flights.begin(p.Pod().UID)
-			q.out[p.Pod().UID] = new(bool)
-			p.tries.all++
-			if p.first == nil {
-				now := q.now()
-				p.first = &now
-			}
-			p.unschedulable, p.pending = sets.New[string](), sets.New[string]()
-			p.expires = time.Time{}
-			return p
+			return q.handOut(p)
 		}
 		q.ready.Wait()
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/plugin/defaultbinder"
 	"github.com/berth-node/berth/control/scheduler/plugin/defaultpreemption"
 	"github.com/berth-node/berth/control/scheduler/plugin/dynamicresources"
+	"github.com/berth-node/berth/control/scheduler/plugin/gangscheduling"
 	"github.com/berth-node/berth/control/scheduler/plugin/imagelocality"
 	"github.com/berth-node/berth/control/scheduler/plugin/interpodaffinity"
 	"github.com/berth-node/berth/control/scheduler/plugin/nodeaffinity"
@@ -38,6 +39,7 @@ type Row struct {
 func Rows() []Row {
 	return []Row{
 		{"SchedulingGates", 0, schedulinggates.New},
+		{gangscheduling.Name, 0, gangscheduling.New},
 		{"PrioritySort", 0, prioritysort.New},
 		{"NodeUnschedulable", 0, nodeunschedulable.New},
 		{"NodeName", 0, nodename.New},

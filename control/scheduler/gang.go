@@ -1,0 +1,139 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-node/berth/control/scheduler/cycle"
+	"github.com/berth-node/berth/control/scheduler/plugin/gangscheduling"
+	"github.com/berth-node/berth/control/scheduler/profile"
+	"github.com/berth-node/berth/control/scheduler/queue"
+)
+
+// rejectedTry is a pod of a gang that no node was found for.
+type rejectedTry struct {
+	*try
+
+	rejection *profile.Rejection
+	err       error
+}
+
+// gang finds nodes for all pods of a group that wait, in one go: nobody else is given one in between. Where fewer than
+// the group wants get one, all of them are given up before any is bound, so that two groups never hold one half each
+// of what either needs.
+func (s *Scheduler) gang(ctx context.Context, group *schedulingv1beta1.PodGroup, first *queue.Pod) {
+	key := cache.MetaObjectToName(group)
+	all := append([]*queue.Pod{first}, s.queue.Take(ctx, s.unscheduled(key, first))...)
+	var placed []*try
+	var failed []rejectedTry
+	for _, q := range all {
+		t, bad := s.place(ctx, q)
+		if t != nil {
+			placed = append(placed, t)
+		}
+		if bad != nil {
+			failed = append(failed, *bad)
+		}
+	}
+	if state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name); err == nil &&
+		state.ScheduledPodsCount() >= int(group.Spec.SchedulingPolicy.Gang.MinCount) && len(placed) > 0 {
+		for _, t := range placed {
+			s.binding.Go(func() { s.bind(ctx, t) })
+		}
+		s.groupWriter.say(group, true, "")
+		for i := range failed {
+			s.refuse(ctx, &failed[i])
+		}
+		return
+	}
+	message := fmt.Sprintf("%d of %d pods of the gang can be placed, and %d are wanted at least", len(placed), len(all), group.Spec.SchedulingPolicy.Gang.MinCount)
+	for _, t := range placed {
+		s.release(ctx, t)
+	}
+	for _, t := range placed {
+		rejection := profile.NewRejection(s.cache.Nodes())
+		rejection.Before = message
+		rejection.Unschedulable.Insert(gangscheduling.Name)
+		s.giveBack(ctx, t, rejection.Unschedulable, nil, nil, corev1.PodReasonUnschedulable, rejection.Message())
+	}
+	for i := range failed {
+		s.refuse(ctx, &failed[i])
+	}
+	s.groupWriter.say(group, false, message)
+}
+
+// unscheduled are the pods of a group that have no node, but one, of the same scheduler.
+func (s *Scheduler) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.Pod {
+	state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name)
+	if err != nil {
+		return nil
+	}
+	var all []*corev1.Pod
+	for _, pod := range state.UnscheduledPods() {
+		if pod.UID != but.Pod().UID && pod.Spec.SchedulerName == but.Pod().Spec.SchedulerName {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+// place gives a pod of a gang a node that nobody knows of yet. Neither: it does not wait any more.
+func (s *Scheduler) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
+	pod := q.Pod()
+	p := s.profiles[pod.Spec.SchedulerName]
+	if p == nil || pod.DeletionTimestamp != nil || s.cache.Pod(pod.UID) != nil {
+		s.queue.Finish(pod.UID)
+		return nil, nil
+	}
+	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod}
+	node, rejection, err := s.choose(ctx, p, t.state, pod)
+	if err != nil || rejection != nil {
+		return nil, &rejectedTry{t, rejection, err}
+	}
+	bound := *pod
+	bound.Spec.NodeName = node
+	t.pod, t.node = &bound, node
+	if err := s.cache.Assume(q.Info().WithPod(t.pod)); err != nil {
+		return nil, &rejectedTry{t, nil, err}
+	}
+	s.shared.Nominator.DeleteNominatedPodIfExists(pod)
+	status := p.RunReservePluginsReserve(ctx, t.state, t.pod, node)
+	if status.IsSuccess() {
+		status = p.RunPermit(ctx, t.state, t.pod, node)
+	}
+	if status.IsSuccess() || status.IsWait() {
+		return t, nil
+	}
+	s.release(ctx, t)
+	if !status.IsRejected() {
+		return nil, &rejectedTry{t, nil, reason(status)}
+	}
+	rejection = profile.NewRejection(s.cache.Nodes())
+	rejection.Statuses.Set(node, status)
+	rejection.Blame(status)
+	return nil, &rejectedTry{t, rejection, nil}
+}
+
+// release gives up a node that was found for a pod of a gang, which waits for a permit perhaps.
+func (s *Scheduler) release(ctx context.Context, t *try) {
+	s.shared.Waiting.Drop(t.pod.UID)
+	t.profile.RunReservePluginsUnreserve(ctx, t.state, t.pod, t.node)
+	s.cache.Forget(t.pod.UID)
+}
+
+// refuse has a pod of a gang wait. No room is made for it alone: victims would have died for a gang that still does
+// not fit.
+func (s *Scheduler) refuse(ctx context.Context, r *rejectedTry) {
+	switch {
+	case r.err != nil:
+		s.failed(ctx, r.try, r.err)
+	case r.rejection.Nodes == 0:
+		s.failedWith(ctx, r.try, errNoNodes, corev1.PodReasonUnschedulable)
+	default:
+		s.giveBack(ctx, r.try, r.rejection.Unschedulable, r.rejection.Pending, nil, corev1.PodReasonUnschedulable, r.rejection.Message())
+	}
+}

@@ -1,0 +1,77 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestGang has a group of five come where there is room for four: none is bound, whoever is killed, until there is room
+// for all.
+func TestGang(t *testing.T) {
+	t.Parallel()
+	p := startAt(t, t.TempDir(), "0", "--controllers=serviceaccount-controller", "--runtime-config=scheduling.k8s.io/v1beta1=true")
+	place(t, p, "four", "4")
+	name := "gang"
+	groups := p.client.SchedulingV1beta1().PodGroups("default")
+	g := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	g.Spec.SchedulingPolicy.Gang = &schedulingv1beta1.GangSchedulingPolicy{MinCount: 5}
+	if _, err := groups.Create(t.Context(), g, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	of := func(pod *corev1.Pod) { pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name} }
+	for i := range 5 {
+		wants(t, p, fmt.Sprintf("p%d", i), "1", of)
+	}
+	says := func(status metav1.ConditionStatus) {
+		t.Helper()
+		until(t, "the group says whether it has its nodes", func() error {
+			g, err := groups.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(g.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled); c != nil && c.Status == status {
+				return nil
+			}
+			return fmt.Errorf("conditions %v", g.Status.Conditions)
+		})
+	}
+	none := func() {
+		t.Helper()
+		all, err := p.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName!="})
+		if err != nil || len(all.Items) > 0 {
+			t.Fatalf("%d pods of the gang have nodes, %v", len(all.Items), err)
+		}
+	}
+	says(metav1.ConditionFalse)
+	none()
+	p.of.Kill()
+	p.of.Again(t)
+	p.cmd = p.of.Process
+	// Others that are rejected after it say that the scheduler has looked at all.
+	wants(t, p, "large", "8", nil)
+	saysWhy(t, p, "large", "Insufficient cpu")
+	none()
+	place(t, p, "one", "1")
+	for i := range 5 {
+		isOn(t, p, fmt.Sprintf("p%d", i), "four", "one")
+	}
+	says(metav1.ConditionTrue)
+}
+
+// TestNoGangs has a pod of a group be a pod like any other where groups are not served.
+func TestNoGangs(t *testing.T) {
+	t.Parallel()
+	p := startAt(t, t.TempDir(), "0", "--controllers=serviceaccount-controller")
+	place(t, p, "n", "1")
+	name := "gang"
+	wants(t, p, "p", "1", func(pod *corev1.Pod) { pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name} })
+	isOn(t, p, "p", "n")
+	if _, err := p.client.SchedulingV1beta1().PodGroups("default").List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("groups are served by default")
+	}
+}
