@@ -18,8 +18,8 @@ type taint struct {
 	since       *metav1.Time // the device is the claim's
 }
 
-// deadline is when a pod has to go by the taints of its devices, and by which; nil: it need not. A taint says when it was
-// added, so that the time is the same after a restart.
+// deadline is when a pod has to go by the taints of its devices, and by which; nil: it need not. A taint says when it
+// was added, so that the time is the same after a restart.
 func deadline(all []taint, now time.Time) (time.Time, *taint) {
 	var end time.Time
 	var by *taint

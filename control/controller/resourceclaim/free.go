@@ -110,8 +110,8 @@ func (m *maker) live(ctx context.Context, c *resourcev1.ResourceClaim) ([]resour
 	return live, nil
 }
 
-// lives says whether a pod is there that may use a claim. The cache may be behind the scheduler, who has written the pod
-// into the claim: what the cache does not know the API is asked for.
+// lives says whether a pod is there that may use a claim. The cache may be behind the scheduler, who has written the
+// pod into the claim: what the cache does not know the API is asked for.
 func (m *maker) lives(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
 	p, err := m.pods.Pods(namespace).Get(name)
 	if err == nil && p.UID == uid {
@@ -135,8 +135,8 @@ func done(p *corev1.Pod) bool {
 	return hasEnded(p) || p.DeletionTimestamp != nil && p.Spec.NodeName == ""
 }
 
-// owner is the pod that a claim was made for, nil: there is none, or another one of its name. What is left of a pod that
-// is gone the garbage collector deletes.
+// owner is the pod that a claim was made for, nil: there is none, or another one of its name. What is left of a pod
+// that is gone the garbage collector deletes.
 func (m *maker) owner(c *resourcev1.ResourceClaim) (*corev1.Pod, error) {
 	r := metav1.GetControllerOfNoCopy(c)
 	if r == nil || r.Kind != "Pod" {

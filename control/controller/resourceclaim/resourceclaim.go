@@ -1,5 +1,5 @@
-// Package resourceclaim makes the claims of pods that name templates of them, and frees the devices of claims whose pods
-// have ended.
+// Package resourceclaim makes the claims of pods that name templates of them, and frees the devices of claims whose
+// pods have ended.
 package resourceclaim
 
 import (
@@ -60,7 +60,8 @@ type maker struct {
 	events    record.EventRecorder
 }
 
-// byOwner is the index of claims by the pod that controls them, byTemplate that of pods by the templates that they name.
+// byOwner is the index of claims by the pod that controls them, byTemplate that of pods by the templates that they
+// name.
 const (
 	byOwner    = "owner"
 	byTemplate = "resourceClaimTemplates"
@@ -80,8 +81,8 @@ func New(d Deps) (controller.Controller, error) {
 	m := &maker{
 		client: d.Client, pods: d.Pods.Lister(), claims: d.Claims.Lister(), templates: d.Templates.Lister(),
 		ofPods: d.Pods.Informer().GetIndexer(), events: d.Events,
-		// A claim has a name that nobody knows beforehand: what was made and is not heard of yet is known here alone. What
-		// a controller before this one has made is in the informer's first list.
+		// A claim has a name that nobody knows beforehand: what was made and is not heard of yet is known here alone.
+		// What a controller before this one has made is in the informer's first list.
 		owned: cache.NewIntegerResourceVersionMutationCacheWithOptions(klog.Background(), d.Claims.Informer().GetStore(), cache.MutationCacheOptions{
 			Indexer: d.Claims.Informer().GetIndexer(), TTL: behind, IncludeAdds: true, MaxCacheSize: most,
 		}),

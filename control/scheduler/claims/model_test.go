@@ -17,8 +17,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// world is an API server with claims, a watch of it that lags, and a scheduler with pods on their way. Its truth is that
-// no device is ever two claims'.
+// world is an API server with claims, a watch of it that lags, and a scheduler with pods on their way. Its truth is
+// that no device is ever two claims'.
 type world struct {
 	t        *testing.T
 	r        *rand.Rand

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-node/berth/control/devices"
 )
 
-// Tracker is the claims. There is no copy of what the informer knows, so that an event of a claim is never ahead of what
-// is found here.
+// Tracker is the claims. There is no copy of what the informer knows, so that an event of a claim is never ahead of
+// what is found here.
 type Tracker struct {
 	lister resourcelisters.ResourceClaimLister
 

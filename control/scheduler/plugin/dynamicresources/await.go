@@ -25,7 +25,7 @@ const known = 30 * time.Second
 var errNotReady = errors.New("its devices are not ready in time")
 
 // bindExtended makes the claim of a pod's resources, gives it its devices, and tells the pod of it.
-func (d *dynamicResources) bindExtended(ctx context.Context, w *wanted, special *resourcev1.ResourceClaim, pod *corev1.Pod) error {
+func (d *writer) bindExtended(ctx context.Context, w *wanted, special *resourcev1.ResourceClaim, pod *corev1.Pod) error {
 	e := w.extended
 	made := e.made
 	if e.stale != nil {
@@ -63,7 +63,7 @@ func (d *dynamicResources) bindExtended(ctx context.Context, w *wanted, special 
 }
 
 // tellPod writes which claim has the devices that a pod asks for as resources.
-func (d *dynamicResources) tellPod(ctx context.Context, pod *corev1.Pod, status *corev1.PodExtendedResourceClaimStatus) error {
+func (d *writer) tellPod(ctx context.Context, pod *corev1.Pod, status *corev1.PodExtendedResourceClaimStatus) error {
 	if resourceclaim.PodExtendedStatusEqual(pod.Status.ExtendedResourceClaimStatus, status) {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (d *dynamicResources) tellPod(ctx context.Context, pod *corev1.Pod, status 
 }
 
 // await waits, so long at most, until a claim has changed such that f says yes.
-func (d *dynamicResources) await(ctx context.Context, most time.Duration, f func() (bool, error)) error {
+func (d *writer) await(ctx context.Context, most time.Duration, f func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	changed := make(chan struct{}, 1)
@@ -115,7 +115,7 @@ func binds(a *resourcev1.AllocationResult) bool {
 
 // awaitReady waits until the drivers have made the devices ready that need it. Where one cannot, its claim is given
 // other devices by the next attempt.
-func (d *dynamicResources) awaitReady(ctx context.Context, w *wanted) error {
+func (d *writer) awaitReady(ctx context.Context, w *wanted) error {
 	w.mu.Lock()
 	written := slices.Clone(w.written)
 	w.mu.Unlock()
@@ -150,7 +150,8 @@ func (d *dynamicResources) awaitReady(ctx context.Context, w *wanted) error {
 	return nil
 }
 
-// ready says whether the drivers say of all devices of a claim that pods may be bound; an error: of one they never will.
+// ready says whether the drivers say of all devices of a claim that pods may be bound; an error: of one they never
+// will.
 func ready(c *resourcev1.ResourceClaim) (bool, error) {
 	all := true
 	for i := range c.Status.Allocation.Devices.Results {

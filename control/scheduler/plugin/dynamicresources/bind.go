@@ -84,8 +84,9 @@ func (d *dynamicResources) PreBindPreFlight(
 	return nil, fwk.NewStatus(fwk.Skip)
 }
 
-// PreBind writes what was decided, claim by claim: first the finalizer by which a claim stays as long as it has devices,
-// then the devices and the pod in one write. Who is killed in between leaves claims that the next attempt goes on from.
+// PreBind writes what was decided, claim by claim: first the finalizer by which a claim stays as long as it has
+// devices, then the devices and the pod in one write. Who is killed in between leaves claims that the next attempt goes
+// on from.
 func (d *dynamicResources) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	w, err := plugin.Read[*wanted](state, key)
 	if err != nil {
@@ -102,7 +103,7 @@ func (d *dynamicResources) PreBind(ctx context.Context, state fwk.CycleState, po
 		if plan == nil {
 			plan = c.given
 		}
-		o, err := d.reserve(ctx, c.object, plan, pod)
+		o, err := d.write.reserve(ctx, c.object, plan, pod)
 		if err != nil {
 			// It may be written all the same: who gives it back looks.
 			w.wrote(c.object)
@@ -111,12 +112,12 @@ func (d *dynamicResources) PreBind(ctx context.Context, state fwk.CycleState, po
 		w.wrote(o)
 	}
 	if w.extended != nil {
-		if err := d.bindExtended(ctx, w, found.special, pod); err != nil {
+		if err := d.write.bindExtended(ctx, w, found.special, pod); err != nil {
 			return fwk.AsStatus(err)
 		}
 	}
 	d.release(w)
-	if err := d.awaitReady(ctx, w); err != nil {
+	if err := d.write.awaitReady(ctx, w); err != nil {
 		return fwk.AsStatus(err)
 	}
 	return nil
@@ -144,15 +145,15 @@ func (d *dynamicResources) Unreserve(ctx context.Context, state fwk.CycleState, 
 	var failed []error
 	for _, o := range written {
 		if o.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" {
-			failed = append(failed, d.remove(ctx, o))
+			failed = append(failed, d.write.remove(ctx, o))
 		} else {
-			failed = append(failed, d.forget(ctx, o, pod.UID, w.failed[o.UID]))
+			failed = append(failed, d.write.forget(ctx, o, pod.UID, w.failed[o.UID]))
 		}
 	}
 	d.release(w)
 	if err := errors.Join(failed...); err != nil {
 		// The pod is still to be scheduled: its next attempt finds the claims as they are.
-		d.log(ctx, pod, err)
+		report(ctx, pod, err)
 	}
 }
 

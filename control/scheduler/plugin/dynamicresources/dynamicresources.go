@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -32,15 +30,13 @@ const expressions = 100
 
 // dynamicResources is the plugin.
 type dynamicResources struct {
-	client   kubernetes.Interface
 	claims   fwk.ResourceClaimTracker
 	slices   fwk.ResourceSliceLister
 	classes  fwk.DeviceClassLister
-	resolver fwk.DeviceClassResolver
-	informer cache.SharedIndexInformer // of claims
+	resolver resolver
 	compiled *cel.Cache
-	// filter bounds the search for devices of one node, 0: nothing does; ready the wait for devices to be made ready.
-	filter, ready time.Duration
+	filter   time.Duration // bounds the search for devices of one node; 0: nothing does
+	write    *writer
 }
 
 // features are those that Kubernetes 1.37 has on.
@@ -65,10 +61,12 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		return nil, errNoManager
 	}
 	d := &dynamicResources{
-		client: h.ClientSet(), claims: m.ResourceClaims(), slices: m.ResourceSlices(), classes: m.DeviceClasses(),
-		resolver: m.DeviceClassResolver(), informer: h.SharedInformerFactory().Resource().V1().ResourceClaims().Informer(),
-		compiled: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}),
-		filter:   configv1.DynamicResourcesFilterTimeoutDefault, ready: configv1.DynamicResourcesBindingTimeoutDefault,
+		claims: m.ResourceClaims(), slices: m.ResourceSlices(), classes: m.DeviceClasses(), resolver: resolver{m.DeviceClassResolver()},
+		compiled: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}), filter: configv1.DynamicResourcesFilterTimeoutDefault,
+		write: &writer{
+			client: h.ClientSet(), claims: m.ResourceClaims(), ready: configv1.DynamicResourcesBindingTimeoutDefault,
+			informer: h.SharedInformerFactory().Resource().V1().ResourceClaims().Informer(),
+		},
 	}
 	if t := args.FilterTimeout; t != nil {
 		if t.Duration < 0 {
@@ -80,7 +78,7 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		if t.Duration < time.Second {
 			return nil, fmt.Errorf("read arguments: bindingTimeout is %s, and has to be at least a second", t.Duration)
 		}
-		d.ready = t.Duration
+		d.write.ready = t.Duration
 	}
 	return d, nil
 }
@@ -90,7 +88,7 @@ func (*dynamicResources) Name() string { return Name }
 
 // SignPod says what of a pod counts here.
 func (d *dynamicResources) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if len(pod.Spec.ResourceClaims) > 0 || len(d.asked(pod)) > 0 {
+	if len(pod.Spec.ResourceClaims) > 0 || len(d.resolver.asked(pod)) > 0 {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with devices are placed one by one")
 	}
 	return nil, nil

@@ -21,8 +21,8 @@ import (
 type extended struct {
 	pod  *corev1.Pod
 	asks []ask
-	// made is the claim that was made for them in an attempt that came to no end, and is allocated; stale is one that is
-	// not, and is of no use.
+	// made is the claim that was made for them in an attempt that came to no end, and is allocated; stale is one that
+	// is not, and is of no use.
 	made, stale *resourcev1.ResourceClaim
 
 	mu       sync.Mutex
@@ -39,8 +39,11 @@ type ask struct {
 	shared    bool // an earlier ask has the request
 }
 
+// resolver knows which classes stand for resources.
+type resolver struct{ fwk.DeviceClassResolver }
+
 // asked are the asks of a pod: most have none.
-func (d *dynamicResources) asked(pod *corev1.Pod) []ask {
+func (d resolver) asked(pod *corev1.Pod) []ask {
 	var all []ask
 	lists := [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers}
 	first := len(pod.Spec.InitContainers) // requests count init containers first
@@ -79,11 +82,11 @@ func reuse(a *ask, all []ask) {
 }
 
 // class is the name of the class that stands for a resource, if one does.
-func (d *dynamicResources) class(name corev1.ResourceName) string {
-	if d.resolver == nil || !cluster.Extended(name) && !strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix) {
+func (d resolver) class(name corev1.ResourceName) string {
+	if d.DeviceClassResolver == nil || !cluster.Extended(name) && !strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix) {
 		return ""
 	}
-	if c := d.resolver.GetDeviceClass(name); c != nil {
+	if c := d.GetDeviceClass(name); c != nil {
 		return c.Name
 	}
 	return ""
@@ -91,7 +94,7 @@ func (d *dynamicResources) class(name corev1.ResourceName) string {
 
 // extendedOf are the resources of a pod that devices may give.
 func (d *dynamicResources) extendedOf(pod *corev1.Pod) (*extended, error) {
-	asks := d.asked(pod)
+	asks := d.resolver.asked(pod)
 	if len(asks) == 0 {
 		return nil, nil
 	}
@@ -119,23 +122,24 @@ func (e *extended) on(info fwk.NodeInfo) *resourcev1.ResourceClaim {
 	}
 	has := info.GetAllocatable().GetScalarResources()
 	var asks []ask
-	names := ""
+	var names []string
 	for _, a := range e.asks {
 		if has[a.resource] > 0 || a.shared {
 			continue
 		}
 		asks = append(asks, a)
-		names += a.request + ","
+		names = append(names, a.request)
 	}
 	if len(asks) == 0 {
 		return nil
 	}
+	key := strings.Join(names, ",")
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.specials[names] == nil {
-		e.specials[names] = special(e.pod, asks)
+	if e.specials[key] == nil {
+		e.specials[key] = special(e.pod, asks)
 	}
-	return e.specials[names]
+	return e.specials[key]
 }
 
 // special is a claim of devices for resources. Its UID is that of the claim in memory: the API gives another one.

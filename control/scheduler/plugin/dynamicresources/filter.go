@@ -121,9 +121,9 @@ func (d *dynamicResources) PostFilter(
 			continue
 		}
 		if w.extended != nil && c.object == w.extended.made {
-			err = d.remove(ctx, c.object)
+			err = d.write.remove(ctx, c.object)
 		} else {
-			err = d.deallocate(ctx, c.object)
+			err = d.write.deallocate(ctx, c.object)
 		}
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			break // it is another one since, which is an event that the pod is tried again by

@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/claims"
 )
@@ -25,13 +29,22 @@ var (
 	errInUse   = errors.New("it is in use by as many pods as may use it")
 )
 
-func (*dynamicResources) log(ctx context.Context, pod *corev1.Pod, err error) {
+// writer writes claims.
+type writer struct {
+	client   kubernetes.Interface
+	claims   fwk.ResourceClaimTracker
+	informer cache.SharedIndexInformer // of claims
+	// ready bounds the wait for devices to be made ready.
+	ready time.Duration
+}
+
+func report(ctx context.Context, pod *corev1.Pod, err error) {
 	klog.FromContext(ctx).Error(err, "claims are not given back", "pod", klog.KObj(pod))
 }
 
 // change has f change a claim, of which it is given a copy, until nobody has come between. The first try is with the
 // claim as it is given, nil: as the API has it.
-func (d *dynamicResources) change(
+func (d *writer) change(
 	ctx context.Context, known, o *resourcev1.ResourceClaim, f func(*resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error),
 ) (*resourcev1.ResourceClaim, error) {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -63,7 +76,7 @@ func (d *dynamicResources) change(
 }
 
 // reserve writes that a pod uses a claim, and the devices that were decided where it has none yet.
-func (d *dynamicResources) reserve(
+func (d *writer) reserve(
 	ctx context.Context, known *resourcev1.ResourceClaim, plan *resourcev1.AllocationResult, pod *corev1.Pod,
 ) (*resourcev1.ResourceClaim, error) {
 	api := d.client.ResourceV1().ResourceClaims(known.Namespace)
@@ -102,7 +115,7 @@ func (d *dynamicResources) reserve(
 }
 
 // forget has a claim not be reserved for a pod any more; free: nor have devices, if nobody else uses it.
-func (d *dynamicResources) forget(ctx context.Context, known *resourcev1.ResourceClaim, pod types.UID, free bool) error {
+func (d *writer) forget(ctx context.Context, known *resourcev1.ResourceClaim, pod types.UID, free bool) error {
 	_, err := d.change(ctx, known, nil, func(o *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 		n := len(o.Status.ReservedFor)
 		o.Status.ReservedFor = slices.DeleteFunc(o.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod })
@@ -127,7 +140,7 @@ func gone(err error) error {
 }
 
 // deallocate has a claim have no devices, if it is still as it is known.
-func (d *dynamicResources) deallocate(ctx context.Context, known *resourcev1.ResourceClaim) error {
+func (d *writer) deallocate(ctx context.Context, known *resourcev1.ResourceClaim) error {
 	o := known.DeepCopy()
 	o.Status.Allocation, o.Status.ReservedFor, o.Status.Devices = nil, nil, nil
 	o, err := d.client.ResourceV1().ResourceClaims(o.Namespace).UpdateStatus(ctx, o, metav1.UpdateOptions{})
@@ -139,7 +152,7 @@ func (d *dynamicResources) deallocate(ctx context.Context, known *resourcev1.Res
 }
 
 // remove removes a claim that was made for resources of a pod: first its devices, then what keeps it, then the claim.
-func (d *dynamicResources) remove(ctx context.Context, known *resourcev1.ResourceClaim) error {
+func (d *writer) remove(ctx context.Context, known *resourcev1.ResourceClaim) error {
 	api := d.client.ResourceV1().ResourceClaims(known.Namespace)
 	_, err := d.change(ctx, known, nil, func(o *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 		var err error
