@@ -4,6 +4,7 @@ package attachdetach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -48,7 +49,7 @@ type attacher struct {
 	now   func() time.Time
 
 	mu       sync.Mutex
-	unwanted map[string]time.Time // attachments that are not wanted, and since when
+	unwanted map[string]since // attachments that are not wanted, and since when
 	// made are attachments that the informer has not told of yet.
 	made map[string]*storagev1.VolumeAttachment
 	told map[string]string // attachments, and the last that was told about one that is not there
@@ -85,7 +86,7 @@ func New(d Deps) (controller.Controller, error) {
 	}
 	a := &attacher{
 		d: d, pods: pods.GetIndexer(), there: attachments.GetIndexer(), now: time.Now,
-		unwanted: map[string]time.Time{}, made: map[string]*storagev1.VolumeAttachment{}, told: map[string]string{},
+		unwanted: map[string]since{}, made: map[string]*storagev1.VolumeAttachment{}, told: map[string]string{},
 	}
 	// One worker: a volume that only one node may have is never given to two at a time.
 	a.loop = controller.NewLoop(d.Log, 1, a.sync).
@@ -165,25 +166,10 @@ func (a *attacher) sync(ctx context.Context, name string) (time.Duration, error)
 	if err != nil {
 		return 0, err
 	}
-	return a.do(ctx, s, decide(s, a.since(s), a.now()))
-}
-
-// since says since when an attachment of a node is not wanted, by the clock of this process: after a restart a node has
-// its time again.
-func (a *attacher) since(s state) func(string) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name := range s.wanted {
-		delete(a.unwanted, name)
-	}
-	return func(name string) time.Time {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if _, known := a.unwanted[name]; !known {
-			a.unwanted[name] = a.now()
-		}
-		return a.unwanted[name]
-	}
+	now := a.now()
+	noted := a.remember(ctx, s, now)
+	again, err := a.do(ctx, s, decide(s, a.since(now), now))
+	return again, errors.Join(noted, err)
 }
 
 // look finds out about a node.
