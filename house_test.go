@@ -41,9 +41,9 @@ var mayImport = map[string][]string{
 	"agent": {
 		"cgroups", "csi", "probes", "eviction", "systemd", "control/api", "internal/aliases", "internal/atomicfile", "internal/command",
 		"internal/disk", "internal/excerpt", "internal/filetree", "internal/mount", "internal/ownership", "internal/patience",
-		"internal/quantity", "internal/quota", "internal/socket",
+		"internal/quantity", "internal/quota", "internal/resident", "internal/socket",
 	},
-	"control":  {"install", "internal/atomicfile", "internal/quantity", "systemd"},
+	"control":  {"install", "internal/atomicfile", "internal/quantity", "internal/resident", "systemd"},
 	"examples": {},
 	"test":     nil, // tests and benchmarks look at everything
 }

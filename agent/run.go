@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/internal/resident"
 )
 
 // Run runs the node's pods and serves the API until ctx ends and all that was started here has ended. The pods go on.
@@ -84,7 +85,7 @@ func (a *Agent) settle(ctx context.Context) {
 			return
 		case <-quiet.C:
 			debug.FreeOSMemory()
-			if err := dropProgram(); err != nil {
+			if err := resident.DropProgram(); err != nil {
 				a.log.Debug("more of the program stays mapped than is used", "error", err)
 			}
 		}

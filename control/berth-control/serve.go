@@ -224,6 +224,7 @@ func run(ctx context.Context, d data, f *serveFlags, at serving, o apiserver.Opt
 	follower := newFollower(d, f, at, o, server)
 	group.Go(func() error { follower.Run(ctx); return nil })
 	group.Go(func() error { return notify(ctx, manager, server, o.Log) })
+	group.Go(func() error { settle(ctx, server.Began(), o.Log); return nil })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

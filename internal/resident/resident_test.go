@@ -1,4 +1,4 @@
-package agent
+package resident
 
 import (
 	"bufio"
@@ -39,7 +39,7 @@ func mappedOfProgram(t *testing.T) (kib int) {
 
 func TestDropProgram(t *testing.T) {
 	before := mappedOfProgram(t)
-	if err := dropProgram(); err != nil {
+	if err := DropProgram(); err != nil {
 		t.Fatal(err)
 	}
 	// What runs goes on, and has less of its file mapped.

@@ -1,4 +1,5 @@
-package agent
+// Package resident has a process that idles be as small as what it uses.
+package resident
 
 import (
 	"bufio"
@@ -10,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropProgram takes those pages of this program's file out of the process that nothing has used for a while. The kernel
-// maps sixteen around each that is used, so that a start and a burst of pods leave most of the program mapped. An idle
-// agent needs a quarter of it, and comes back to that by faults that find the file in memory, a millisecond of them in
-// all. The file's pages stay in the page cache, where those that nobody has mapped are the first that the kernel takes.
-func dropProgram() error {
+// DropProgram takes those pages of this program's file out of the process that nothing has used for a while. The kernel
+// maps sixteen around each that is used, so that a start and a burst of work leave most of the program mapped. A process
+// that idles needs a quarter of it, and comes back to that by faults that find the file in memory, a millisecond of them
+// in all. The file's pages stay in the page cache, where those that nobody has mapped are the first that the kernel
+// takes.
+func DropProgram() error {
 	own, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return fmt.Errorf("drop pages of the program: %w", err)
