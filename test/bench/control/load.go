@@ -33,8 +33,13 @@ func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
 	if _, err := p.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
+	before, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	const applies = 200
 	var times []float64
-	for i := range 200 {
+	for i := range applies {
 		labels := map[string]string{"app": fmt.Sprint("web-", i)}
 		d := appsac.Deployment(fmt.Sprint("web-", i), namespace).WithSpec(appsac.DeploymentSpec().WithReplicas(3).
 			WithSelector(metaac.LabelSelector().WithMatchLabels(labels)).
@@ -47,13 +52,25 @@ func applies(ctx context.Context, _ config, p *plane) ([]figure, error) {
 		}
 		times = append(times, time.Since(began).Seconds()*1000)
 	}
+	used, err := p.since(before)
+	if err != nil {
+		return nil, err
+	}
 	slices.Sort(times)
-	err := p.client.AppsV1().Deployments(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-	return []figure{{"apply of a Deployment: median", "ms", times[len(times)/2]}, {"apply of a Deployment: p99", "ms", times[len(times)*99/100]}}, err
+	err = p.client.AppsV1().Deployments(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	return []figure{
+		{"apply of a Deployment: median", "ms", times[len(times)/2]},
+		{"apply of a Deployment: p99", "ms", times[len(times)*99/100]},
+		{"apply of a Deployment: CPU time of one", "ms", used / applies},
+	}, err
 }
 
-// rate is how often a second several clients can do something.
-func rate(ctx context.Context, p *plane, do func(ctx context.Context, c kubernetes.Interface, i int) error) (float64, error) {
+// rate is how often a second several clients can do something, and what one of it takes the servers.
+func rate(ctx context.Context, p *plane, name string, do func(ctx context.Context, c kubernetes.Interface, i int) error) ([]figure, error) {
+	before, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	var counts [clients]int
 	began := time.Now()
@@ -62,7 +79,7 @@ func rate(ctx context.Context, p *plane, do func(ctx context.Context, c kubernet
 		config.UserAgent = fmt.Sprint("bench-", n)
 		c, err := kubernetes.NewForConfig(&config)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		group.Go(func() error {
 			for i := 0; time.Since(began) < burst; i++ {
@@ -75,30 +92,32 @@ func rate(ctx context.Context, p *plane, do func(ctx context.Context, c kubernet
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return 0, err
+		return nil, err
 	}
 	took, sum := time.Since(began), 0
 	for _, n := range counts {
 		sum += n
 	}
-	return float64(sum) / took.Seconds(), nil
+	used, err := p.since(before)
+	return []figure{
+		{name + " (more is better)", "/s", float64(sum) / took.Seconds()},
+		{name + ": CPU time of one", "ms", used / float64(sum)},
+	}, err
 }
 
 func creates(ctx context.Context, _ config, p *plane) ([]figure, error) {
-	maps, err := rate(ctx, p, func(ctx context.Context, c kubernetes.Interface, i int) error {
+	return rate(ctx, p, "ConfigMaps created", func(ctx context.Context, c kubernetes.Interface, i int) error {
 		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m-", i)}, Data: map[string]string{"a": "b"}}
 		_, err := c.CoreV1().ConfigMaps(namespace).Create(ctx, o, metav1.CreateOptions{})
 		return err
 	})
-	return []figure{{"ConfigMaps created (more is better)", "/s", maps}}, err
 }
 
 func gets(ctx context.Context, _ config, p *plane) ([]figure, error) {
-	n, err := rate(ctx, p, func(ctx context.Context, c kubernetes.Interface, i int) error {
+	return rate(ctx, p, "ConfigMaps read", func(ctx context.Context, c kubernetes.Interface, i int) error {
 		_, err := c.CoreV1().ConfigMaps(namespace).Get(ctx, fmt.Sprint("m-", i%1000), metav1.GetOptions{})
 		return err
 	})
-	return []figure{{"ConfigMaps read (more is better)", "/s", n}}, err
 }
 
 func pod(name string) *corev1.Pod {
@@ -128,6 +147,10 @@ func lists(ctx context.Context, c config, p *plane) ([]figure, error) {
 	}
 	all := []figure{{"pods created (more is better)", "/s", float64(c.objects) / time.Since(began).Seconds()}}
 	for _, how := range []struct{ name, version string }{{"list of all pods", ""}, {"list of all pods, of any age", "0"}} {
+		before, err := p.cpu()
+		if err != nil {
+			return nil, err
+		}
 		var times []float64
 		for range 5 {
 			began := time.Now()
@@ -137,7 +160,11 @@ func lists(ctx context.Context, c config, p *plane) ([]figure, error) {
 			times = append(times, time.Since(began).Seconds()*1000)
 		}
 		slices.Sort(times)
-		all = append(all, figure{how.name, "ms", times[2]})
+		used, err := p.since(before)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, figure{how.name, "ms", times[2]}, figure{how.name + ": CPU time of one", "ms", used / 5})
 	}
 	return all, nil
 }

@@ -54,10 +54,11 @@ func (p *plane) stop() {
 	}
 }
 
+// startOurs starts berth-control without controllers and scheduler, which Kubernetes has in processes of their own.
 func startOurs(ctx context.Context, c config, dir string) (*plane, error) {
 	p, port := &plane{}, freePort()
 	began := time.Now()
-	if err := p.begin(dir, c.control, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--scheduler=false"); err != nil {
+	if err := p.begin(dir, c.control, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--controllers=", "--scheduler=false"); err != nil {
 		return nil, err
 	}
 	return p, p.await(ctx, began, filepath.Join(dir, "admin.kubeconfig"))
@@ -149,6 +150,12 @@ func (p *plane) cpu() (time.Duration, error) {
 		}
 	}
 	return all, nil
+}
+
+// since is for how many milliseconds the processes have run since then.
+func (p *plane) since(before time.Duration) (float64, error) {
+	after, err := p.cpu()
+	return (after - before).Seconds() * 1000, err
 }
 
 // rss is the resident memory of the processes in MB.
