@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -37,6 +39,8 @@ type member struct {
 	requests *metrics.Client
 	events   *eventsto.Sink
 	node     *clusterNode
+	kept     *kept.Store // what is kept for a start without the API server; nil: nothing is
+	back     func()      // is told that the API server answers again
 }
 
 // openMember reads how the API server is reached, and puts together what speaks to it for an agent. Nothing is asked
@@ -56,19 +60,24 @@ func openMember(a *Agent) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &member{client: client, unlimited: client.Unlimited(), counted: metrics.NewStatuses(), requests: requests}
+	m := &member{
+		client: client, unlimited: client.Unlimited(), counted: metrics.NewStatuses(), requests: requests, back: func() {},
+	}
 	m.statuses = statusesto.New(statusesto.Config{
 		Client: m.unlimited, Node: c.NodeName, NodeUID: m.uid, Observer: m.counted, Log: c.Log,
 	})
 	m.events = eventsto.New(eventsto.Config{
 		Client: m.unlimited, Host: c.NodeName, QPS: c.EventQPS, Burst: c.EventBurst, Calm: m.statuses.Calm, Log: c.Log,
 	})
-	keep, err := openKept(c)
-	if err != nil {
+	if m.kept, err = openKept(c); err != nil {
 		return nil, err
 	}
+	var keep podsof.Keeper
+	if m.kept != nil {
+		keep = m.kept
+	}
 	m.source = podsof.New(podsof.Config{
-		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log,
+		Client: client, NodeName: c.NodeName, Keep: keep, Log: c.Log, Here: func() { m.back() },
 		Seen: m.seen, Listed: m.statuses.Listed, Back: m.statuses.Reset, Mirror: m.statuses.Mirror,
 		Gone: func(key types.NamespacedName, uid types.UID) {
 			m.statuses.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
@@ -81,7 +90,7 @@ func openMember(a *Agent) (*member, error) {
 const keptDir = "offline"
 
 // openKept opens what keeps them; nil: nothing does, and nothing is kept.
-func openKept(c *Config) (podsof.Keeper, error) {
+func openKept(c *Config) (*kept.Store, error) {
 	dir := filepath.Join(c.RootDir, keptDir)
 	if c.Offline != config.OfflineKeep {
 		if err := kept.Remove(dir); err != nil {
@@ -121,18 +130,46 @@ func (m *member) uid() types.UID {
 	return m.node.node.UID()
 }
 
-// labels are the node's: those that the API server has it under, else those of its settings.
+// labels are the node's: those that the API server has it under, or had when that is not known yet and is kept, beside
+// those of its settings.
 func (m *member) labels(own map[string]string) map[string]string {
 	if m == nil || m.node == nil {
 		return own
 	}
-	now := m.node.node.Current()
-	if now == nil {
-		return own
-	}
 	out := maps.Clone(own)
-	maps.Copy(out, now.Labels)
+	if now := m.node.node.Current(); now != nil {
+		m.keepLabels(now.Labels)
+		maps.Copy(out, now.Labels)
+		return out
+	}
+	maps.Copy(out, m.keptLabels())
 	return out
+}
+
+// labelsName is what the labels that the API server has the node under are kept as: pods have been put here by them.
+const labelsName = "labels"
+
+func (m *member) keepLabels(labels map[string]string) {
+	if m.kept == nil {
+		return
+	}
+	text, err := json.Marshal(labels)
+	if had, ok := m.kept.Handed(kept.OfNode, labelsName); err != nil || ok && bytes.Equal(had, text) {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nothing waits for it
+	m.kept.Hand(ctx, kept.OfNode, labelsName, text)
+}
+
+func (m *member) keptLabels() (labels map[string]string) {
+	if m.kept == nil {
+		return nil
+	}
+	if text, ok := m.kept.Handed(kept.OfNode, labelsName); ok {
+		_ = json.Unmarshal(text, &labels) // else there are none
+	}
+	return labels
 }
 
 // imagesChanged tells that the runtime may have other images.

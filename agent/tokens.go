@@ -20,8 +20,16 @@ func (a *Agent) openIssued() {
 		return
 	}
 	renewed := func(uid types.UID) { a.pods.Renew(uid) }
-	a.managers.tokens = token.New(token.Config{Ask: askToken(a.member.client), Renewed: renewed, Log: a.log})
-	a.managers.certs = podcert.New(podcert.Config{Client: a.member.client, Node: a.cfg.NodeName, Renewed: renewed, Log: a.log})
+	tokens := token.Config{Ask: askToken(a.member.client), Renewed: renewed, Log: a.log}
+	certs := podcert.Config{Client: a.member.client, Node: a.cfg.NodeName, Renewed: renewed, Log: a.log}
+	if k := a.member.kept; k != nil {
+		tokens.Keep, certs.Keep = k, k
+	}
+	a.managers.tokens, a.managers.certs = token.New(tokens), podcert.New(certs)
+	a.member.back = func() {
+		a.managers.tokens.Again()
+		a.managers.certs.Again()
+	}
 }
 
 // runIssued has it be renewed until ctx ends.

@@ -1,6 +1,6 @@
 // Package podcert has the certificates that pods of an API server ask signers for: a key is made here for each, a
-// PodCertificateRequest asks for its certificate, and another one takes its place before that ends. Nothing of it is
-// kept anywhere but in memory and in the pod's volume.
+// PodCertificateRequest asks for its certificate, and another one takes its place before that ends. It is in memory
+// and in the pod's volume alone, but where it is kept for a start without the server.
 package podcert
 
 import (
@@ -36,6 +36,7 @@ type Config struct {
 	Client  Client
 	Node    string
 	Renewed func(types.UID) // is called when a pod has another certificate than it was given. It returns at once
+	Keep    Keeper          // keeps certificates for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 
@@ -73,7 +74,9 @@ type source struct {
 type holder struct {
 	pod    *corev1.Pod
 	want   *corev1.PodCertificateProjection
+	name   string // that it is kept under
 	cancel context.CancelFunc
+	again  chan struct{} // the API server is back
 
 	credential *Credential // nil: none yet
 	err        error       // of the last request
@@ -123,14 +126,15 @@ func (m *Manager) Credential(
 		if m.ctx.Err() != nil {
 			return Credential{}, m.ctx.Err()
 		}
-		h = &holder{pod: pod, want: want}
+		h = &holder{pod: pod, want: want, name: keptName(at, want), again: make(chan struct{}, 1)}
 		if m.pods[pod.UID] == nil {
 			m.pods[pod.UID] = map[source]*holder{}
 		}
 		m.pods[pod.UID][at] = h
 		var ctx context.Context
 		ctx, h.cancel = context.WithCancel(m.ctx)
-		m.wait.Go(func() { m.hold(ctx, h) })
+		first := m.adopt(h)
+		m.wait.Go(func() { m.hold(ctx, h, first) })
 	}
 	switch {
 	case h.credential != nil:
@@ -151,18 +155,26 @@ func (m *Manager) Forget(uid types.UID) {
 	delete(m.pods, uid)
 }
 
-// hold has a pod have a certificate until ctx ends. The one before stays until there is another.
-func (m *Manager) hold(ctx context.Context, h *holder) {
+// hold has a pod have a certificate until ctx ends, and asks for the first one after a time. The one before stays until
+// there is another.
+func (m *Manager) hold(ctx context.Context, h *holder, first time.Duration) {
 	log := m.cfg.Log.With("pod", h.pod.Namespace+"/"+h.pod.Name, "uid", string(h.pod.UID), "signer", h.want.SignerName)
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(first)
 	defer timer.Stop()
 	for fails := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-h.again:
+			if fails == 0 {
+				continue
+			}
 		}
 		made, refresh, err := m.issue(ctx, h)
+		if err == nil {
+			m.keep(ctx, h, made, refresh)
+		}
 		if ctx.Err() != nil {
 			return
 		}

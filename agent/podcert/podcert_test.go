@@ -1,12 +1,14 @@
 package podcert
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"math/big"
 	"strings"
 	"sync"
@@ -238,4 +240,80 @@ func TestRefresh(t *testing.T) {
 	if _, err := newKey("DSA"); err == nil {
 		t.Error("a key of a type that nobody knows")
 	}
+}
+
+// drawer keeps in memory.
+type drawer struct{ has sync.Map }
+
+func (d *drawer) Hand(_ context.Context, uid types.UID, name string, data []byte) {
+	d.has.Store(string(uid)+" "+name, data)
+}
+
+func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
+	data, ok := d.has.Load(string(uid) + " " + name)
+	if !ok {
+		return nil, false
+	}
+	return data.([]byte), true
+}
+
+// TestKept: after a boot a pod has the certificate that it had, and its signer is asked when it is time, or when the
+// server is back. A certificate that has ended does for as long, and what asks for another one is not given it.
+func TestKept(t *testing.T) {
+	var d drawer
+	pod := podNamed("p")
+	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
+	var had Credential
+	in(t, s, func(m *Manager, _ func() int) {
+		m.cfg.Keep = &d
+		_, _ = m.Credential(pod, "v", 0, want)
+		synctest.Wait()
+		had, _ = m.Credential(pod, "v", 0, want)
+	})
+	in(t, s, func(m *Manager, renewed func() int) {
+		m.cfg.Keep = &d
+		got, err := m.Credential(pod, "v", 0, want)
+		synctest.Wait()
+		if err != nil || string(got.Key) != string(had.Key) || s.count() != 1 {
+			t.Errorf("%v, the key is another: %v, asked %d times", err, string(got.Key) != string(had.Key), s.count())
+		}
+		time.Sleep(12 * time.Hour)
+		synctest.Wait()
+		if got, err := m.Credential(pod, "v", 0, want); err != nil || string(got.Key) == string(had.Key) || renewed() != 1 {
+			t.Errorf("%v, told %d times", err, renewed())
+		}
+		other := want.DeepCopy()
+		other.SignerName = "example.com/other"
+		if _, err := m.Credential(podNamed("q"), "v", 0, want); !errors.As(err, new(*Waiting)) {
+			t.Errorf("another pod: %v", err)
+		}
+		m.Forget(pod.UID)
+		if _, err := m.Credential(pod, "v", 0, other); !errors.As(err, new(*Waiting)) {
+			t.Errorf("of another signer: %v", err)
+		}
+	})
+	away := &server{drops: true}
+	in(t, away, func(m *Manager, renewed func() int) {
+		time.Sleep(100 * time.Hour) // it has ended
+		var log bytes.Buffer
+		m.cfg.Keep, m.cfg.Log = &d, slog.New(slog.NewTextHandler(&log, nil))
+		if _, err := m.Credential(pod, "v", 0, want); err != nil || strings.Count(log.String(), "has ended") != 1 {
+			t.Errorf("%v, %s", err, &log)
+		}
+		time.Sleep(3 * time.Hour)
+		if _, err := m.Credential(pod, "v", 0, want); err != nil {
+			t.Error(err)
+		}
+		away.mu.Lock()
+		away.drops, away.sign = false, func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }
+		away.mu.Unlock()
+		before := renewed()
+		m.Again()
+		synctest.Wait()
+		time.Sleep(signing)
+		synctest.Wait()
+		if renewed() == before {
+			t.Error("it is not renewed when the server is back")
+		}
+	})
 }

@@ -1,5 +1,5 @@
 // Package token has the tokens of service accounts that pods of an API server are given: asked for when a pod needs
-// one, bound to it, in memory alone, and renewed in time.
+// one, bound to it, and renewed in time. They are in memory alone, but where they are kept for a start without the server.
 package token
 
 import (
@@ -25,6 +25,7 @@ type Config struct {
 	Ask Ask
 	// Renewed is called when a pod has another token than it was given. It returns at once.
 	Renewed func(types.UID)
+	Keep    Keeper // keeps tokens for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 
@@ -75,6 +76,7 @@ type entry struct {
 	asking chan struct{} // closed when the answer is there; nil: nobody asks
 	err    error         // of the last try
 	fails  int           // in a row
+	ended  bool          // the token was kept, and is good for nothing that looks
 }
 
 // New returns a Manager without tokens.
@@ -140,9 +142,16 @@ func (m *Manager) entry(pod *corev1.Pod, want Want) *entry {
 
 // ask asks for a token, and has those hear of it who wait for that. The entry is marked as asked for.
 func (m *Manager) ask(ctx context.Context, e *entry) (Token, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	limit := requestTimeout
+	if _, kept := m.kept(e); kept {
+		limit = keptTimeout
+	}
+	asking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	token, life, err := m.request(ctx, e)
+	token, life, err := m.request(asking, e)
+	if err == nil {
+		m.keep(ctx, e, token)
+	}
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,12 +160,16 @@ func (m *Manager) ask(ctx context.Context, e *entry) (Token, error) {
 	if err != nil {
 		e.fails++
 		e.due = now.Add(pause(err, e.fails))
+		if ctx.Err() == nil && m.fallBack(e, err, now) {
+			e.err = nil
+			return e.token, nil
+		}
 		if e.token.Text == "" { // its pod asks again
 			m.drop(e)
 		}
 		return Token{}, err
 	}
-	e.token, e.fails = token, 0
+	e.token, e.fails, e.ended = token, 0, false
 	e.due, e.good = now.Add(renewAfter(life)), now.Add(life)
 	m.ring()
 	return token, nil

@@ -1,9 +1,11 @@
 package token
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -330,4 +332,83 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("%s", a)
 		}
 	}
+}
+
+// drawer keeps in memory.
+type drawer struct{ has sync.Map }
+
+func (d *drawer) Hand(_ context.Context, uid types.UID, name string, data []byte) {
+	d.has.Store(string(uid)+" "+name, data)
+}
+
+func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
+	data, ok := d.has.Load(string(uid) + " " + name)
+	if !ok {
+		return nil, false
+	}
+	return data.([]byte), true
+}
+
+// TestKept: after a boot without the server a pod has the token that it had, also one that has ended, which is said
+// once; when the server is back it has another one at once. What the server refuses it does not get.
+func TestKept(t *testing.T) {
+	var d drawer
+	p, want, short := podNamed("a"), Want{Seconds: 3600}, Want{Audience: "vault", Seconds: 600}
+	away := func(int, *authenticationv1.TokenRequest) error { return errors.New("away") }
+	in(t, func(w *world) {
+		w.cfg.Keep = &d
+		w.is(p, want, "ns/robot/1")
+		w.is(p, short, "ns/robot/2")
+	})
+	in(t, func(w *world) { // the time begins anew, so that it is good still
+		w.cfg.Keep = &d
+		w.s.set(func() { w.s.answer = away })
+		w.is(p, want, "ns/robot/1")
+		if _, err := w.Token(w.t.Context(), podNamed("b"), want); err == nil {
+			t.Error("a pod has the token of another")
+		}
+	})
+	in(t, func(w *world) {
+		w.cfg.Keep = &d
+		var log bytes.Buffer
+		w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		pass(time.Hour * 2)
+		w.s.set(func() { w.s.answer = away })
+		w.is(p, want, "ns/robot/1")
+		w.is(p, short, "ns/robot/2")
+		w.is(p, want, "ns/robot/1")
+		if n := strings.Count(log.String(), "which has ended"); n != 2 {
+			t.Errorf("said %d times:\n%s", n, &log)
+		}
+		pass(time.Hour)
+		before := w.s.count()
+		w.s.set(func() { w.s.answer = nil })
+		w.Again()
+		synctest.Wait()
+		if w.s.count() != before+2 || w.renewed.Load() != 2 {
+			t.Errorf("%d requests when the server was back, %d told", w.s.count()-before, w.renewed.Load())
+		}
+		w.is(p, want, string(w.get(p, want).Text))
+		if left := time.Until(w.get(p, want).Expires); left < 50*time.Minute {
+			t.Errorf("the token is good for %s", left)
+		}
+	})
+	in(t, func(w *world) { // it has hung since
+		w.cfg.Keep = &d
+		w.s.hangs = true
+		began := time.Now()
+		w.get(p, want)
+		if waited := time.Since(began); waited > keptTimeout {
+			t.Errorf("the pod waited %s", waited)
+		}
+	})
+	in(t, func(w *world) {
+		w.cfg.Keep = &d
+		w.s.answer = func(int, *authenticationv1.TokenRequest) error {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "robot")
+		}
+		if _, err := w.Token(w.t.Context(), p, want); err == nil {
+			t.Error("the pod has a token of an account that is gone")
+		}
+	})
 }

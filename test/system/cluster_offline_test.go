@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // reboot takes away what a reboot does while no agent runs: processes, namespaces, mounts, groups, links and the run
@@ -91,6 +93,36 @@ func (n *Node) forgetBoot() {
 	}
 }
 
+// tokenFile is where a container has the token of its account.
+const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+// inPod is what a shell says in a pod, asked on the node.
+func (n *Node) inPod(pod, command string) string {
+	n.t.Helper()
+	out, errs, code := n.berth("exec", pod, "--", "sh", "-c", command)
+	if code != 0 {
+		n.t.Fatalf("in pod %s: %d %q %s", pod, code, out, errs)
+	}
+	return out
+}
+
+// chosen has a pod run that chooses the node by labels which somebody has just given it: until the node has heard of
+// them it refuses such a pod.
+func (m *member) chosen(name string, by map[string]string) {
+	m.t.Helper()
+	for {
+		m.create(m.bound(name, func(p *corev1.Pod) { p.Spec.NodeSelector = by }))
+		p := m.follow(name, "ready, or refused", func(p *corev1.Pod) bool {
+			return p != nil && (isReady(p) || p.Status.Phase == corev1.PodFailed)
+		})
+		if isReady(p) {
+			return
+		}
+		m.delete(name, new(int64(0)))
+		m.apiGone(name)
+	}
+}
+
 // TestOfflineBoot: a machine that boots while its API server is away runs the pods that it was last told of, with what
 // they refer to. When the API server is back, what was deleted meanwhile ends, and the others go on.
 func TestOfflineBoot(t *testing.T) {
@@ -101,20 +133,30 @@ func TestOfflineBoot(t *testing.T) {
 	if _, err := m.plane.Client.CoreV1().ConfigMaps("default").Create(t.Context(), settings, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// A pod is here for what only the API server says of the node, and has a token, which only the API server makes.
+	_, err := m.plane.Client.CoreV1().Nodes().Patch(t.Context(), m.name, types.StrategicMergePatchType,
+		[]byte(`{"metadata":{"labels":{"example.com/disk":"ssd"}}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"stays", "goes"} {
 		m.create(m.bound(name, func(p *corev1.Pod) {
-			p.Spec.AutomountServiceAccountToken = new(false) // nobody else than the API server can make a token
+			p.Spec.Containers[0].Command[2] = "cp " + tokenFile + " /begun; " + p.Spec.Containers[0].Command[2]
 			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: "settings"},
 			}}}
 		}))
 	}
-	first := map[string]string{}
+	first, tokens := map[string]string{}, map[string]string{}
 	for _, name := range []string{"stays", "goes"} {
 		first[name] = m.apiReady(name).Status.ContainerStatuses[0].ContainerID
+		tokens[name] = m.inPod(name, "cat "+tokenFile)
 	}
 
-	m.stop() // it keeps what it was told last
+	m.chosen("chosen", map[string]string{"example.com/disk": "ssd"})
+	m.create(m.bound("last"))
+	m.waitReady("last")
+	m.kill() // what has run it knows
 	m.delete("goes", new(int64(0)))
 	m.apiGone("goes")
 	m.plane.Kill()
@@ -128,6 +170,12 @@ func TestOfflineBoot(t *testing.T) {
 			t.Errorf("in pod %s: %d %q %s", name, code, out, e)
 		}
 	}
+	last := m.waitReady("last")
+	m.waitReady("chosen")
+	old := m.inPod("stays", "cat /begun")
+	if had := tokens["stays"]; had != old {
+		t.Errorf("the pod has begun with token %q, and had %q", old, had)
+	}
 	booted := m.waitReady("stays").Status.ContainerStatuses[0].ContainerID
 
 	m.plane.Again(t)
@@ -135,7 +183,18 @@ func TestOfflineBoot(t *testing.T) {
 	m.follow("stays", "running in the container of this boot", func(p *corev1.Pod) bool {
 		return p != nil && isReady(p) && p.Status.ContainerStatuses[0].ContainerID == booted
 	})
-	m.delete("stays", nil)
-	m.apiGone("stays")
+	m.eventually("another token in the pod", func() error {
+		if m.inPod("stays", "cat "+tokenFile) == old {
+			return errors.New("it is the one of before")
+		}
+		return nil
+	})
+	if p := m.apiReady("last"); p.Status.ContainerStatuses[0].ContainerID != last.Status.ContainerStatuses[0].ContainerID {
+		t.Errorf("the pod was started again: %+v", p.Status.ContainerStatuses)
+	}
+	for _, name := range []string{"stays", "last", "chosen"} {
+		m.delete(name, nil)
+		m.apiGone(name)
+	}
 	m.requireNoPods()
 }

@@ -163,6 +163,9 @@ func (s *Store) ring() {
 	}
 }
 
+// OfNode stands for the pod in what is kept of the node itself. No pod has it as its uid.
+const OfNode types.UID = "*"
+
 // What was issued to one pod is this much at most: more is not kept.
 const (
 	maxGiven     = 512 << 10

@@ -58,7 +58,7 @@ func (s *Store) take(c *change, hands []given) {
 	var more change
 	for _, g := range hands {
 		_, here := s.state.pods[g.UID]
-		if n := cost(g.Data); here && s.size+n <= s.cfg.Max {
+		if n := cost(g.Data); (here || g.UID == string(OfNode)) && s.size+n <= s.cfg.Max {
 			s.size += n
 			more.Issued = append(more.Issued, g)
 		}
@@ -72,7 +72,7 @@ func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for uid := range s.issued {
-		if _, here := s.state.pods[uid]; !here && !s.waits(uid) {
+		if _, here := s.state.pods[uid]; !here && uid != string(OfNode) && !s.waits(uid) {
 			delete(s.issued, uid)
 		}
 	}
