@@ -70,8 +70,8 @@ func TestRunReturnsWhenTheProgramRuns(t *testing.T) {
 	}
 }
 
-// TestProgramHasTheUsualSlack: what a launcher's and an init's threads have for themselves, and the agent's, does not get
-// into containers.
+// TestProgramHasTheUsualSlack: what a launcher's and an init's threads have for themselves, and the agent's, does not
+// get into containers.
 func TestProgramHasTheUsualSlack(t *testing.T) {
 	before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil {
