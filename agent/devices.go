@@ -95,6 +95,7 @@ func podResourcesSocket(p config.Place) string {
 type pluginDevices struct {
 	devices *device.Manager
 	pins    *pinning.Manager
+	had     func() []corev1.ResourceName // what plugins have offered, also before the agent was started
 }
 
 var _ pod.NodeResource = pluginDevices{}
@@ -145,12 +146,9 @@ func (d pluginDevices) Release(_ context.Context, uid types.UID) error { return 
 func (d pluginDevices) Synced(here func(types.UID) bool) error { return d.devices.Synced(here) }
 
 // extended is what plugins offer beside what the node has, and 0 of what they have offered before, as the Node has it.
-func (a *Agent) extended() corev1.ResourceList {
-	_, allocatable := a.managers.devices.Resources()
-	if a.member == nil || a.member.node == nil {
-		return allocatable
-	}
-	for _, name := range a.member.node.devices.had() {
+func (d pluginDevices) extended() corev1.ResourceList {
+	_, allocatable := d.devices.Resources()
+	for _, name := range d.had() {
 		if _, has := allocatable[name]; !has {
 			allocatable[name] = *resource.NewQuantity(0, resource.DecimalSI)
 		}

@@ -172,6 +172,14 @@ func (m *member) keptLabels() (labels map[string]string) {
 	return labels
 }
 
+// offered are the resources that plugins of the node have offered at some time.
+func (m *member) offered() []corev1.ResourceName {
+	if m == nil || m.node == nil {
+		return nil
+	}
+	return m.node.devices.had()
+}
+
 // imagesChanged tells that the runtime may have other images.
 func (m *member) imagesChanged() {
 	if m != nil {

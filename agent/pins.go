@@ -64,15 +64,15 @@ func pinningConfig(c *config.Config, div config.Division) (pinning.Config, error
 
 // givePods says what pods are given of the node for themselves, and what their groups are then.
 func (a *Agent) givePods(objects *object.Stores) (pod.Cgroups, pod.Given) {
-	pins, devices := a.managers.pins, pluginDevices{a.managers.devices, a.managers.pins}
+	pins, devices := a.managers.pins, pluginDevices{a.managers.devices, a.managers.pins, a.member.offered}
 	claims := podClaims{a.managers.claims, objects}
 	if pins == nil {
-		return a.tree, pod.Given{Resources: []pod.NodeResource{claims, a.managers.csi, devices}, Extended: a.extended}
+		return a.tree, pod.Given{Resources: []pod.NodeResource{claims, a.managers.csi, devices}, Extended: devices.extended}
 	}
 	groups := &pinnedGroups{a.tree, a.withoutQuota(), pins.Exclusive}
 	return groups, pod.Given{
 		Resources: []pod.NodeResource{claims, a.managers.csi, pinnedCPUs{pins, groups, a.log}, devices},
-		Extended:  a.extended, Pins: pins,
+		Extended:  devices.extended, Pins: pins,
 	}
 }
 

@@ -56,8 +56,8 @@ type Rules struct {
 	// are static it would spare all of them, so that there the priority alone decides, and the kernel does not have to.
 	Spared bool
 	// CountedElsewhere is whether an extended resource that no plugin of the node has ever had is somebody else's to
-	// count, so that the pod runs without the node giving it any: a scheduler has counted what people have written on the
-	// Node, or what the cluster has as a whole. A static pod no scheduler has seen: it waits for the plugin.
+	// count, so that the pod runs without the node giving it any: a scheduler has counted what people have written on
+	// the Node, or what the cluster has as a whole. A static pod no scheduler has seen: it waits for the plugin.
 	CountedElsewhere bool
 	// Manifest is whether a manifest decides that the pod runs, so that only its removal ends the pod.
 	Manifest bool

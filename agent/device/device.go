@@ -34,8 +34,8 @@ type Config struct {
 	File  string // of the assignments
 	Nodes []int  // NUMA nodes of the machine
 	Grace time.Duration
-	// Elsewhere says whether a resource that no plugin has offered here is somebody else's to count for a pod, which runs
-	// without it then; nil: for none.
+	// Elsewhere says whether a resource that no plugin has offered here is somebody else's to count for a pod, which
+	// runs without it then; nil: for none.
 	Elsewhere func(*corev1.Pod) bool
 	Log       *slog.Logger
 }

@@ -141,7 +141,8 @@ type Given struct {
 	// Resources are what a pod is admitted to, and what is got ready for it, in this order; containers are made with
 	// them, and they are taken back, in the other.
 	Resources []NodeResource
-	// Extended is what pods may request beside Allocatable at the moment, and 0 of what they could before; nil: nothing.
+	// Extended is what pods may request beside Allocatable at the moment, and 0 of what they could before; nil:
+	// nothing.
 	Extended func() corev1.ResourceList
 	Pins     Pins // nil: nothing is pinned
 }

@@ -1,5 +1,6 @@
 // Package token has the tokens of service accounts that pods of an API server are given: asked for when a pod needs
-// one, bound to it, and renewed in time. They are in memory alone, but where they are kept for a start without the server.
+// one, bound to it, and renewed in time. They are in memory alone, but where they are kept for a start without the
+// server.
 package token
 
 import (

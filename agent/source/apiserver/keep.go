@@ -17,8 +17,8 @@ import (
 type Keeper interface {
 	// Load has what was kept when the node was there last.
 	Load() []kept.Pod
-	// Save has these pods be kept, and no others. It does not wait: done is called, and must not wait, when they are, or
-	// cannot be for now.
+	// Save has these pods be kept, and no others. It does not wait: done is called, and must not wait, when they are,
+	// or cannot be for now.
 	Save(pods []kept.Pod, done func())
 	// Run does the keeping, until ctx ends.
 	Run(ctx context.Context)
@@ -30,8 +30,8 @@ const saveAfter = 500 * time.Millisecond
 
 // keeping is when something is kept, or what was kept counts. The zero value keeps nothing.
 //
-// A pod is kept before it is told of, so that none runs that a boot without the server does not know. One save is on its
-// way at a time, and what comes meanwhile goes with the next.
+// A pod is kept before it is told of, so that none runs that a boot without the server does not know. One save is on
+// its way at a time, and what comes meanwhile goes with the next.
 type keeping struct {
 	keeper Keeper
 	absent *time.Timer // rings when the server has not answered at the start

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-node/berth/agent/object"
 )
 
-// change is what is sealed at a time: what there is now, in place of what has its key or uid, and what there is no more.
-// Pods and objects are protobuf, as the API server sends them.
+// change is what is sealed at a time: what there is now, in place of what has its key or uid, and what there is no
+// more. Pods and objects are protobuf, as the API server sends them.
 type change struct {
 	Objects []item    `json:"objects,omitempty"`
 	Pods    []podItem `json:"pods,omitempty"`

@@ -1,5 +1,5 @@
-// Package kept keeps the desired pods of an API server on the node, with what they refer to and what was issued to them,
-// encrypted, so that a machine that starts without its API server runs them.
+// Package kept keeps the desired pods of an API server on the node, with what they refer to and what was issued to
+// them, encrypted, so that a machine that starts without its API server runs them.
 //
 // The key is of the machine: a credential of the service (systemd's, which may be sealed to the TPM), else a file that
 // only root reads. What is kept is worth no more than who has that file: it holds Secrets.
@@ -172,8 +172,8 @@ const (
 	maxGivenEach = 64
 )
 
-// Hand keeps something that was issued to a pod, under a name of it, for as long as the pod is kept. It waits until that
-// is on the disk, or cannot be for now, or ctx ends.
+// Hand keeps something that was issued to a pod, under a name of it, for as long as the pod is kept. It waits until
+// that is on the disk, or cannot be for now, or ctx ends.
 func (s *Store) Hand(ctx context.Context, uid types.UID, name string, data []byte) {
 	if len(data) > maxGiven {
 		return
