@@ -257,6 +257,24 @@ func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
 	return data.([]byte), true
 }
 
+// book is a log that is read while it is written.
+type book struct {
+	mu  sync.Mutex
+	has bytes.Buffer
+}
+
+func (b *book) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.has.Write(p)
+}
+
+func (b *book) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.has.String()
+}
+
 // TestKept: after a boot a pod has the certificate that it had, and its signer is asked when it is time, or when the
 // server is back. A certificate that has ended does for as long, and what asks for another one is not given it.
 func TestKept(t *testing.T) {
@@ -295,10 +313,11 @@ func TestKept(t *testing.T) {
 	away := &server{drops: true}
 	in(t, away, func(m *Manager, renewed func() int) {
 		time.Sleep(100 * time.Hour) // it has ended
-		var log bytes.Buffer
+		var log book
 		m.cfg.Keep, m.cfg.Log = &d, slog.New(slog.NewTextHandler(&log, nil))
-		if _, err := m.Credential(pod, "v", 0, want); err != nil || strings.Count(log.String(), "has ended") != 1 {
-			t.Errorf("%v, %s", err, &log)
+		_, err := m.Credential(pod, "v", 0, want)
+		if text := log.text(); err != nil || strings.Count(text, "has ended") != 1 {
+			t.Errorf("%v, %s", err, text)
 		}
 		time.Sleep(3 * time.Hour)
 		if _, err := m.Credential(pod, "v", 0, want); err != nil {

@@ -349,6 +349,24 @@ func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
 	return data.([]byte), true
 }
 
+// book is a log that is read while it is written.
+type book struct {
+	mu  sync.Mutex
+	has bytes.Buffer
+}
+
+func (b *book) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.has.Write(p)
+}
+
+func (b *book) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.has.String()
+}
+
 // TestKept: after a boot without the server a pod has the token that it had, also one that has ended, which is said
 // once; when the server is back it has another one at once. What the server refuses it does not get.
 func TestKept(t *testing.T) {
@@ -370,15 +388,15 @@ func TestKept(t *testing.T) {
 	})
 	in(t, func(w *world) {
 		w.cfg.Keep = &d
-		var log bytes.Buffer
+		var log book
 		w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		pass(time.Hour * 2)
 		w.s.set(func() { w.s.answer = away })
 		w.is(p, want, "ns/robot/1")
 		w.is(p, short, "ns/robot/2")
 		w.is(p, want, "ns/robot/1")
-		if n := strings.Count(log.String(), "which has ended"); n != 2 {
-			t.Errorf("said %d times:\n%s", n, &log)
+		if n := strings.Count(log.text(), "which has ended"); n != 2 {
+			t.Errorf("said %d times:\n%s", n, log.text())
 		}
 		pass(time.Hour)
 		before := w.s.count()
