@@ -29,8 +29,8 @@ import (
 // member is the agent's part in a cluster: what it is told by the API server, and what it tells it.
 type member struct {
 	client *cluster.Client
-	// Of those who bound their requests themselves: pods do not wait for their tokens behind events, nor the lease behind
-	// pods.
+	// For those who bound their requests themselves: pods do not wait for their tokens behind events, nor the lease
+	// behind pods.
 	unlimited *cluster.Client
 
 	source   *podsof.Source

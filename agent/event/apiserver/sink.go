@@ -48,8 +48,8 @@ type Config struct {
 	QPS    int    // events a second in the long run; 0: all
 	Burst  int    // and at once
 	Queue  int    // events that wait, of which the oldest are dropped; 0: 1000
-	// Calm is closed when nobody has anything to say to the server that matters more than an event, which waits for that,
-	// though not for long; nil: nobody ever has.
+	// Calm is closed when nobody has anything to say to the server that matters more than an event, which waits for
+	// that, though not for long; nil: nobody ever has.
 	Calm func() <-chan struct{}
 	Log  *slog.Logger
 }

@@ -36,7 +36,7 @@ const (
 // once and not five times. What has gone wrong is told sooner.
 const (
 	quiet         = 100 * time.Millisecond
-	quietStarting = time.Second
+	quietStarting = 2 * time.Second
 	quietEnding   = time.Second
 )
 

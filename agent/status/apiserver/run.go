@@ -30,7 +30,7 @@ func (w *Writer) Run(ctx context.Context) {
 func (w *Writer) touch(e *entry) {
 	e.due = time.Time{}
 	w.dirty[e] = struct{}{}
-	w.wakeUp()
+	w.wake.ring()
 }
 
 func (w *Writer) touchAll() {
@@ -42,17 +42,10 @@ func (w *Writer) touchAll() {
 	}
 }
 
-func (w *Writer) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // answers takes that the source has heard from the server.
 func (w *Writer) answers() {
 	w.pace.hears(time.Now())
-	w.wakeUp()
+	w.wake.ring()
 }
 
 // dispatch begins the calls that it is time for, those first that have waited longest, and says how long to wait for
@@ -78,7 +71,7 @@ func (w *Writer) dispatch(ctx context.Context) time.Duration {
 		ready = append(ready, e)
 	}
 	slices.SortFunc(ready, func(a, b *entry) int { return a.since.Compare(b.since) })
-	defer w.tellCalm()
+	defer func() { w.calm.look(w.dirty, w.pace.running) }()
 	for _, e := range ready {
 		if !w.pace.may(now) {
 			if w.pace.until.After(now) {
@@ -92,20 +85,6 @@ func (w *Writer) dispatch(ctx context.Context) time.Duration {
 		}
 	}
 	return at.Sub(now)
-}
-
-// tellCalm tells those who wait for it that there is nothing to send.
-func (w *Writer) tellCalm() {
-	if w.calm == nil || w.pace.running > 0 {
-		return
-	}
-	for e := range w.dirty {
-		if e.trouble.failures == 0 {
-			return
-		}
-	}
-	close(w.calm)
-	w.calm = nil
 }
 
 func earlier(a, b time.Time) time.Time {

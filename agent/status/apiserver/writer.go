@@ -66,7 +66,7 @@ type Config struct {
 // return at once.
 type Writer struct {
 	cfg  Config
-	wake chan struct{}
+	wake bell
 	wait sync.WaitGroup
 
 	mu      sync.Mutex
@@ -74,10 +74,10 @@ type Writer struct {
 	mirrors map[types.NamespacedName]*entry // static pods, or what an earlier agent has left of them
 	dirty   map[*entry]struct{}             // where something may be to be done
 	pace    pace
-	listed  bool          // all pods that the server has were told
-	settled time.Time     // when all static pods were known; zero: they are not yet
-	resets  int           // how often the server has gone back
-	calm    chan struct{} // closed when there is nothing to send; nil: nobody waits for that
+	listed  bool      // all pods that the server has were told
+	settled time.Time // when all static pods were known; zero: they are not yet
+	resets  int       // how often the server has gone back
+	calm    calm
 }
 
 // New returns a Writer that sends nothing before [Writer.Run].
@@ -95,7 +95,7 @@ func New(c Config) *Writer {
 		c.Observer = nobody{}
 	}
 	return &Writer{
-		cfg: c, wake: make(chan struct{}, 1), pods: map[types.UID]*entry{}, mirrors: map[types.NamespacedName]*entry{},
+		cfg: c, wake: make(bell, 1), pods: map[types.UID]*entry{}, mirrors: map[types.NamespacedName]*entry{},
 		dirty: map[*entry]struct{}{}, pace: pace{most: c.Parallel, limit: c.Parallel},
 	}
 }
@@ -276,11 +276,8 @@ func (w *Writer) Pending() int {
 func (w *Writer) Calm() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.calm == nil {
-		w.calm = make(chan struct{})
-		w.wakeUp()
-	}
-	return w.calm
+	w.wake.ring()
+	return w.calm.wait()
 }
 
 // Mirrors is how many static pods are to have a mirror pod.
