@@ -30,7 +30,10 @@ import (
 // bench is one run.
 type bench struct {
 	dir, bin, kubelet string
+	profiles          string
 	runs, many        int
+	idle              time.Duration
+	control           *exec.Cmd
 	client            kubernetes.Interface
 	rest              *rest.Config
 	rows              []row
@@ -50,6 +53,8 @@ func main() {
 	flag.StringVar(&b.kubelet, "kubelet", "bin/cluster/kubelet", "kubelet; empty: berth alone")
 	flag.IntVar(&b.runs, "runs", 20, "how often one pod is started")
 	flag.IntVar(&b.many, "many", 100, "how many pods are bound at once")
+	flag.DurationVar(&b.idle, "idle", time.Minute, "how long requests are counted while nothing happens; 0: not at all")
+	flag.StringVar(&b.profiles, "profiles", "", "directory for CPU profiles of the agent and of the control plane; empty: none")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -84,6 +89,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if err := b.measure(ctx, n); err != nil {
 			return fmt.Errorf("%s: %w", n.Name(), err)
 		}
+		if a, is := n.(*agent); is && b.idle > 0 {
+			if err := b.static(ctx, a); err != nil {
+				return fmt.Errorf("static pods: %w", err)
+			}
+		}
 	}
 	return nil
 }
@@ -94,6 +104,7 @@ func (b *bench) plane(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	b.control = cmd
 	down := func() { end(cmd) }
 	err = until(ctx, "the control plane is ready", func() error {
 		if b.rest, err = clientcmd.BuildConfigFromFlags("", b.dir+"/plane/admin.kubeconfig"); err != nil {

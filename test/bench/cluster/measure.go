@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -226,7 +223,7 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 	for i := range names {
 		names[i] = fmt.Sprintf("%s-many-%d", n.Name(), i)
 	}
-	before, err := b.writes(ctx)
+	before, err := b.count(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -238,6 +235,7 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 		}
 		return g.Wait()
 	}
+	profile := b.profile(ctx, n, "create")
 	begun := time.Now()
 	if err := each(func(name string) error {
 		_, err := b.client.CoreV1().Pods("default").Create(ctx, b.pod(n, name, dir), metav1.CreateOptions{})
@@ -252,11 +250,17 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 	}
 	b.record(n, fmt.Sprintf("%d created, by the client alone", b.many), "s", created.Seconds())
 	b.record(n, fmt.Sprintf("%d bound at once -> all Ready", b.many), "s", last.Sub(begun).Seconds())
-	between, err := b.writes(ctx)
-	if err != nil {
+	profile()
+	if err := b.settled(ctx, n, "bound -> Ready", before); err != nil {
 		return err
 	}
-	b.record(n, "writes of a pod's status, bound -> Ready", "", (between.status-before.status)/float64(b.many))
+	if err := b.idles(ctx, n); err != nil {
+		return err
+	}
+	if before, err = b.count(ctx, n); err != nil {
+		return err
+	}
+	profile = b.profile(ctx, n, "delete")
 	begun = time.Now()
 	if err := each(func(name string) error {
 		return b.client.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{})
@@ -267,39 +271,85 @@ func (b *bench) crowd(ctx context.Context, n node) error {
 		return err
 	}
 	b.record(n, fmt.Sprintf("%d deleted at once -> all gone", b.many), "s", last.Sub(begun).Seconds())
-	after, err := b.writes(ctx)
+	profile()
+	return b.settled(ctx, n, "deleted -> gone", before)
+}
+
+// settled counts when what comes after has come, too: events are written when there is time.
+func (b *bench) settled(ctx context.Context, n node, phase string, before count) error {
+	last, since := count{}, time.Now()
+	for {
+		now, err := b.count(ctx, n)
+		if err != nil {
+			return err
+		}
+		if now.requests["POST events"]+now.requests["PATCH events"]+now.requests["PATCH pods/status"] !=
+			last.requests["POST events"]+last.requests["PATCH events"]+last.requests["PATCH pods/status"] {
+			last, since = now, time.Now()
+		} else if time.Since(since) > 2*time.Second {
+			b.counted(n, phase, before, now, b.many)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// rests is how long a node has to come to rest.
+const rests = 10 * time.Second
+
+// idles counts what is written while nothing happens.
+func (b *bench) idles(ctx context.Context, n node) error {
+	if b.idle <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(rests):
+	}
+	// Before the agent is asked for its own counters, which takes memory.
+	if err := b.remembered(n, fmt.Sprintf("%d pods", b.many), n.Processes()["agent"]); err != nil {
+		return err
+	}
+	b.heap(ctx, n)
+	before, asked, err := b.idleCount(ctx, n)
 	if err != nil {
 		return err
 	}
-	b.record(n, "writes of a pod, deleted -> gone", "", (after.status-between.status+after.deletes-between.deletes)/float64(b.many)-1)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(b.idle):
+	}
+	after, more, err := b.idleCount(ctx, n)
+	if err != nil {
+		return err
+	}
+	for _, what := range slices.Sorted(maps.Keys(after.requests)) {
+		// What is read is the control plane's own, mostly.
+		if d := after.requests[what] - before.requests[what]; d > 0 && writes(what) {
+			b.record(n, fmt.Sprintf("idle for %s: %s", b.idle, what), "", d)
+		}
+	}
+	if more > 0 {
+		b.record(n, fmt.Sprintf("idle for %s: requests of the node", b.idle), "", more-asked)
+	}
 	return nil
 }
 
-// writes are those of pods that the API server has counted.
-type writes struct{ status, deletes float64 }
-
-func (b *bench) writes(ctx context.Context) (w writes, err error) {
-	text, err := b.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return w, err
+// idleCount is count with the requests that the node itself has counted, of the agent alone.
+func (b *bench) idleCount(ctx context.Context, n node) (c count, asked float64, err error) {
+	if c, err = b.count(ctx, n); err != nil {
+		return c, 0, err
 	}
-	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
-		line := s.Text()
-		if !strings.HasPrefix(line, "apiserver_request_total{") || !strings.Contains(line, `resource="pods"`) {
-			continue
-		}
-		v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		if err != nil {
-			return w, fmt.Errorf("read %q: %w", line, err)
-		}
-		switch {
-		case strings.Contains(line, `subresource="status"`) && !strings.Contains(line, `verb="GET"`):
-			w.status += v
-		case strings.Contains(line, `verb="DELETE"`):
-			w.deletes += v
-		}
+	if a, is := n.(*agent); is {
+		asked, err = a.asked(ctx)
 	}
-	return w, nil
+	return c, asked, err
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -19,6 +19,8 @@ type node interface {
 	// Up starts it; Down ends it, with all that it has made.
 	Up(ctx context.Context) error
 	Down() error
+	// Processes are those that it consists of, by name.
+	Processes() map[string][]int
 }
 
 const (
@@ -29,14 +31,23 @@ const (
 // agent is ours.
 type agent struct {
 	b     *bench
+	alone bool // without an API server
 	place []string
 	cmd   *exec.Cmd
 }
 
 func (*agent) Name() string { return "berth" }
 
+// dir is where all of it lies.
+func (a *agent) dir() string {
+	if a.alone {
+		return a.b.dir + "/alone"
+	}
+	return a.b.dir + "/berth"
+}
+
 func (a *agent) Up(context.Context) (err error) {
-	dir := a.b.dir + "/berth"
+	dir := a.dir()
 	for _, d := range []string{"manifests", "images"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return err
@@ -49,16 +60,29 @@ func (a *agent) Up(context.Context) (err error) {
 		"--root-dir=" + dir + "/root", "--run-dir=" + dir + "/run", "--log-dir=" + dir + "/logs",
 		"--cgroup-root=" + cgroup, "--bridge-name=" + bridge, "--pod-cidr=10.203.0.0/16",
 	}
-	a.cmd, err = a.b.begin("berth", a.b.bin+"/berth", append([]string{
-		"agent", "--kubeconfig=" + a.b.dir + "/plane/admin.kubeconfig", "--node-name=berth", "--network=builtin",
+	flags := []string{
+		"agent", "--node-name=berth", "--network=builtin",
 		"--manifest-dir=" + dir + "/manifests", "--image-dir=" + dir + "/images", "--cri-socket=", "--node-ip=127.0.0.1",
-		"--cni-conf-dir=" + dir + "/cni", "--eviction-hard=memory.available<100Mi", "--port=0", "--max-pods=200",
-	}, a.place...)...)
-	return err
+		"--cni-conf-dir=" + dir + "/cni", "--eviction-hard=memory.available<100Mi", "--port=0", "--max-pods=200", "--cluster-dns=10.96.0.10",
+	}
+	if !a.alone {
+		flags = append(flags, "--kubeconfig="+a.b.dir+"/plane/admin.kubeconfig")
+	}
+	if a.b.profiles != "" {
+		flags = append(flags, "--profiling")
+	}
+	a.cmd, err = a.b.begin(filepath.Base(dir), a.b.bin+"/berth", append(flags, a.place...)...)
+	if err != nil {
+		return err
+	}
+	return enroll(a.cmd.Process.Pid)
 }
+
+func (a *agent) Processes() map[string][]int { return map[string][]int{"agent": {a.cmd.Process.Pid}} }
 
 func (a *agent) Down() error {
 	end(a.cmd)
+	defer discharge()
 	out, err := exec.Command(a.b.bin+"/berth", append([]string{"purge", "--yes"}, a.place...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("purge: %w: %s", err, out)
@@ -109,6 +133,7 @@ imageGCHighThresholdPercent: 100
 healthzPort: 0
 port: 21250
 maxPods: 200
+clusterDNS: [10.96.0.10]
 registryPullQPS: 0
 `
 
@@ -150,7 +175,10 @@ func (k *kubelet) Up(ctx context.Context) (err error) {
 	k.daemon, err = k.b.begin("kubelet", k.b.kubelet, "--config", dir+"/config.yaml", "--kubeconfig",
 		k.b.dir+"/plane/admin.kubeconfig", "--root-dir", dir+"/kubelet", "--hostname-override", "kubelet",
 		"--node-ip", "127.0.0.1", "--cert-dir", dir+"/pki")
-	return err
+	if err != nil {
+		return err
+	}
+	return errors.Join(enroll(k.runtime.Process.Pid), enroll(k.daemon.Process.Pid))
 }
 
 func controllers() []string {
@@ -169,8 +197,13 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
+func (k *kubelet) Processes() map[string][]int {
+	return map[string][]int{"agent": {k.daemon.Process.Pid, k.runtime.Process.Pid}}
+}
+
 func (k *kubelet) Down() error {
 	end(k.daemon)
+	defer discharge()
 	dir := k.b.dir + "/kubelet"
 	// Sandboxes are tasks of containerd's own, which its client ends.
 	list, _ := exec.Command("ctr", "-a", dir+"/sock", "-n", "k8s.io", "containers", "list", "-q").Output()
