@@ -93,6 +93,7 @@ func TestAuditWebhookFails(t *testing.T) {
 		"500": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var calls atomic.Int64
 			receiver := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				calls.Add(1)

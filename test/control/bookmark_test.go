@@ -16,8 +16,8 @@ import (
 // they are, as they do for each list that must be of now.
 func TestBookmarks(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
-	jobs := p.client.BatchV1().CronJobs(ns)
+	p := share(t)
+	jobs := p.client.BatchV1().CronJobs(p.ns)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w, err := jobs.Watch(ctx, metav1.ListOptions{})
@@ -27,7 +27,7 @@ func TestBookmarks(t *testing.T) {
 	defer w.Stop()
 	for i := range 20 {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("later-%d", i)}}
-		if _, err := p.client.CoreV1().ConfigMaps(ns).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+		if _, err := p.client.CoreV1().ConfigMaps(p.ns).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,6 +27,9 @@ const (
 	patience = 2 * time.Minute
 )
 
+// common is the control plane of the tests that need none of their own.
+var common planes.Common
+
 // TestMain runs more tests at a time than the machine has CPUs, since most of them wait most of the time: for an
 // election, a retry, a lease that ends. The flag -parallel says otherwise.
 func TestMain(m *testing.M) {
@@ -33,16 +37,24 @@ func TestMain(m *testing.M) {
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
 	if !said {
-		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
+		if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.NumCPU())); err != nil {
 			panic(err)
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := common.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "the control plane that tests share:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // plane is a control plane that runs, in a data directory of its own: one of test/plane, as the tests here know it.
 type plane struct {
-	of     *planes.Plane
+	of *planes.Plane
+	// ns is the namespace that helpers make things in; tests that share a control plane have one of their own each.
+	ns     string
+	shared bool
 	dir    string
 	cmd    *exec.Cmd
 	output fmt.Stringer
@@ -74,15 +86,21 @@ func startAlone(t *testing.T, dir, port string) *plane {
 // startOn is startAt with an address.
 func startOn(t *testing.T, dir, address, port string, flags ...string) *plane {
 	t.Helper()
+	if port == "0" {
+		port = planes.Port(t, address) // it is started there again after a kill
+	}
 	return startWith(t, dir, nil, append([]string{"--bind", address, "--port", port}, flags...)...)
 }
 
 // startWith is start with flags, and a file for its standard output.
 func startWith(t *testing.T, dir string, stdout *os.File, flags ...string) *plane {
 	t.Helper()
-	of := planes.StartTo(t, binary, dir, stdout, flags...)
+	return known(planes.StartTo(t, binary, dir, stdout, flags...), metav1.NamespaceDefault)
+}
+
+func known(of *planes.Plane, namespace string) *plane {
 	return &plane{
-		of: of, dir: dir, cmd: of.Process, output: of.Output, ended: of.Ended, config: of.Config, client: of.Client,
+		of: of, ns: namespace, dir: of.Dir, cmd: of.Process, output: of.Output, ended: of.Ended, config: of.Config, client: of.Client,
 		dyn: dynamic.NewForConfigOrDie(of.Config),
 	}
 }
@@ -99,6 +117,7 @@ func (p *plane) port(t *testing.T) string {
 
 // kill kills the process and waits until it is gone.
 func (p *plane) kill() {
+	p.alone()
 	_ = p.cmd.Process.Kill()
 	<-p.ended
 }
@@ -106,6 +125,7 @@ func (p *plane) kill() {
 // stop asks the control plane to end, and waits until it has.
 func (p *plane) stop(t *testing.T) {
 	t.Helper()
+	p.alone()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +133,13 @@ func (p *plane) stop(t *testing.T) {
 	case <-p.ended:
 	case <-time.After(patience):
 		t.Fatalf("the control plane has not ended within %s", patience)
+	}
+}
+
+// alone holds that what is to end is not what other tests stand on.
+func (p *plane) alone() {
+	if p.shared {
+		panic("a test ends the control plane that others share: it needs one of its own")
 	}
 }
 

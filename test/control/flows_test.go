@@ -185,7 +185,8 @@ func testPatches(t *testing.T, p *plane) {
 	if d, err = deployments.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil || d.Status.Replicas != 3 || !d.Spec.Paused {
 		t.Errorf("a status that is written changes %+v, %v", d, err)
 	}
-	d.Spec.Selector.MatchLabels["app"] = "b"
+	// The controller of deployments has written meanwhile: what is sent is of no version.
+	d.Spec.Selector.MatchLabels["app"], d.ResourceVersion = "b", ""
 	if _, err := deployments.Update(t.Context(), d, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("another selector is taken: %v", err)
 	}

@@ -43,7 +43,7 @@ type hollow struct {
 	status func(*corev1.Pod) corev1.PodStatus
 }
 
-// hollow has nodes of names, and binds pods to them, until the test ends. Its pods run and are ready at once; say has
+// hollow has nodes of names (as named has them), and binds pods to them, until the test ends. Its pods run and are ready at once; say has
 // them do something else.
 func (p *plane) hollow(t *testing.T, names ...string) *hollow {
 	t.Helper()
@@ -53,7 +53,16 @@ func (p *plane) hollow(t *testing.T, names ...string) *hollow {
 // hollowWith is hollow, and says whether it binds pods.
 func (p *plane) hollowWith(t *testing.T, binds bool, names ...string) *hollow {
 	t.Helper()
-	factory := informers.NewSharedInformerFactory(p.client, 0)
+	// The pods of others that share the control plane are none of these nodes' business.
+	scope := metav1.NamespaceAll
+	if p.shared {
+		scope = p.ns
+	}
+	names = slices.Clone(names)
+	for i, name := range names {
+		names[i] = p.named(name)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0, informers.WithNamespace(scope))
 	pods, nodes := factory.Core().V1().Pods(), factory.Core().V1().Nodes()
 	h := &hollow{client: p.client, pods: pods.Lister(), nodes: nodes.Lister(), names: names, binds: binds, status: running}
 	key := func(o any) []cache.ObjectName { return []cache.ObjectName{cache.MetaObjectToName(o.(metav1.Object))} }
@@ -63,9 +72,17 @@ func (p *plane) hollowWith(t *testing.T, binds bool, names ...string) *hollow {
 		WatchOwn(nodes.Informer(), all).WatchOwn(pods.Informer(), key)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var group sync.WaitGroup
-	t.Cleanup(func() { cancel(); group.Wait() })
+	t.Cleanup(func() {
+		cancel()
+		group.Wait()
+		for _, name := range names {
+			if p.shared {
+				p.away(t, name)
+			}
+		}
+	})
 	for _, name := range names {
-		h.join(t, name)
+		h.join(t, name, p.ns)
 		group.Go(func() { h.beat(ctx, name) })
 	}
 	group.Go(func() { h.loop.Run(ctx) })
@@ -106,10 +123,10 @@ func (h *hollow) unbound() []cache.ObjectName {
 }
 
 // join makes a node that is ready.
-func (h *hollow) join(t *testing.T, name string) {
+func (h *hollow) join(t *testing.T, name, of string) {
 	t.Helper()
 	n, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"},
+		Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux", ofLabel: of},
 	}}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return
@@ -290,13 +307,12 @@ func exited(code int32) func(p *corev1.Pod) corev1.PodStatus {
 // TestHollow has a pod bound, run, be unready, end, and be gone: what other tests stand on.
 func TestHollow(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	h := p.hollow(t, "a", "b")
-	p.equipped(t, "default")
-	pods := p.client.CoreV1().Pods("default")
-	if _, err := pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-	}, metav1.CreateOptions{}); err != nil {
+	pods := p.client.CoreV1().Pods(p.ns)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	p.here(&pod.Spec)
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	is := func(what string, phase corev1.PodPhase, ready corev1.ConditionStatus) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -120,7 +121,7 @@ func TestGarbage(t *testing.T) {
 // TestGarbageOfCRD has objects of a kind that comes while the collector runs own each other.
 func TestGarbageOfCRD(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	crds := p.dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	if _, err := crds.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.example.com"},
@@ -135,7 +136,12 @@ func TestGarbageOfCRD(t *testing.T) {
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	things := p.dyn.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "things"}).Namespace("default")
+	t.Cleanup(func() {
+		if err := crds.Delete(context.WithoutCancel(t.Context()), "things.example.com", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	things := p.dyn.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "things"}).Namespace(p.ns)
 	make := func(name string, owner *unstructured.Unstructured) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Thing"}}
 		o.SetName(name)
@@ -178,7 +184,8 @@ func jobOf(name string, completions, parallelism int32, change func(*batchv1.Job
 
 func (p *plane) job(t *testing.T, j *batchv1.Job) {
 	t.Helper()
-	if _, err := p.client.BatchV1().Jobs("default").Create(t.Context(), j, metav1.CreateOptions{}); err != nil {
+	p.here(&j.Spec.Template.Spec)
+	if _, err := p.client.BatchV1().Jobs(p.ns).Create(t.Context(), j, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -188,7 +195,7 @@ func (p *plane) jobIs(t *testing.T, name, what string, is func(*batchv1.Job) boo
 	t.Helper()
 	var got *batchv1.Job
 	until(t, "job "+name+" is "+what, func() error {
-		j, err := p.client.BatchV1().Jobs("default").Get(t.Context(), name, metav1.GetOptions{})
+		j, err := p.client.BatchV1().Jobs(p.ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !is(j) {
 			err = fmt.Errorf("its status is %+v", j.Status)
 		}
@@ -212,9 +219,7 @@ func hasEnded(kind batchv1.JobConditionType, reason string) func(*batchv1.Job) b
 // TestJobs has jobs end in the ways that there are, and one while the process is killed.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	p := start(t, dir)
-	p.equipped(t, "default")
+	p := share(t)
 	h := p.hollow(t, "a")
 	h.say(func(o *corev1.Pod) corev1.PodStatus {
 		code, err := strconv.Atoi(o.Annotations["code"])
@@ -268,7 +273,7 @@ func TestJobs(t *testing.T) {
 	p.jobIs(t, "first", "complete", hasEnded(batchv1.JobComplete, batchv1.JobReasonSuccessPolicy))
 	p.jobIs(t, "late", "failed", hasEnded(batchv1.JobFailed, batchv1.JobReasonDeadlineExceeded))
 	until(t, "what is brief is gone", func() error {
-		_, err := p.client.BatchV1().Jobs("default").Get(t.Context(), "brief", metav1.GetOptions{})
+		_, err := p.client.BatchV1().Jobs(p.ns).Get(t.Context(), "brief", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -277,7 +282,7 @@ func TestJobs(t *testing.T) {
 	if j := p.jobIs(t, "stopped", "suspended", hasEnded(batchv1.JobSuspended, "")); j.Status.StartTime != nil {
 		t.Errorf("it has started: %+v", j.Status)
 	}
-	if _, err := p.client.BatchV1().Jobs("default").Patch(t.Context(), "stopped", "application/merge-patch+json", []byte(`{"spec":{"suspend":false}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := p.client.BatchV1().Jobs(p.ns).Patch(t.Context(), "stopped", "application/merge-patch+json", []byte(`{"spec":{"suspend":false}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p.jobIs(t, "stopped", "complete", hasEnded(batchv1.JobComplete, ""))
@@ -316,12 +321,12 @@ func TestJobKilled(t *testing.T) {
 // TestCronJob waits for the clock to start a job, and takes it away with what started it.
 func TestCronJob(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
-	p.equipped(t, "default")
-	zone := "Asia/Kolkata"
-	crons := p.client.BatchV1().CronJobs("default")
+	p := share(t)
+	zone, j := "Asia/Kolkata", jobOf("", 1, 1, nil)
+	p.here(&j.Spec.Template.Spec)
+	crons := p.client.BatchV1().CronJobs(p.ns)
 	if _, err := crons.Create(t.Context(), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: batchv1.CronJobSpec{
-		Schedule: "* * * * *", TimeZone: &zone, JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 1, 1, nil).Spec},
+		Schedule: "* * * * *", TimeZone: &zone, JobTemplate: batchv1.JobTemplateSpec{Spec: j.Spec},
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -336,11 +341,11 @@ func TestCronJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "its jobs and their pods are gone", func() error {
-		jobs, err := p.client.BatchV1().Jobs("default").List(t.Context(), metav1.ListOptions{})
+		jobs, err := p.client.BatchV1().Jobs(p.ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		pods, err := p.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+		pods, err := p.client.CoreV1().Pods(p.ns).List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(jobs.Items)+len(pods.Items) > 0 {
 			err = fmt.Errorf("there are %d jobs and %d pods", len(jobs.Items), len(pods.Items))
 		}
@@ -351,9 +356,8 @@ func TestCronJob(t *testing.T) {
 // TestQuotas has what a quota limits come and go.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
-	p.equipped(t, "default")
-	quotas := p.client.CoreV1().ResourceQuotas("default")
+	p := share(t)
+	quotas := p.client.CoreV1().ResourceQuotas(p.ns)
 	if _, err := quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		"count/jobs.batch": resource.MustParse("2"), "configmaps": resource.MustParse("5"), "pods": resource.MustParse("3"), "requests.cpu": resource.MustParse("1"),
 		"count/leases.coordination.k8s.io": resource.MustParse("1"),
@@ -375,21 +379,21 @@ func TestQuotas(t *testing.T) {
 	uses("nothing is used", map[corev1.ResourceName]string{"count/jobs.batch": "0", "configmaps": "1", "pods": "0", "requests.cpu": "0"})
 	stopped := true
 	p.job(t, jobOf("a", 1, 1, func(s *batchv1.JobSpec) { s.Suspend = &stopped }))
-	p.keep(t, "default", "m")
+	p.keep(t, p.ns, "m")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}},
 	}}}}
-	if _, err := p.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.CoreV1().Pods(p.ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	uses("all is used", map[corev1.ResourceName]string{"count/jobs.batch": "1", "configmaps": "2", "pods": "1", "requests.cpu": "500m"})
 	now := int64(0)
-	if err := p.client.CoreV1().Pods("default").Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err := p.client.CoreV1().Pods(p.ns).Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
-	p.end(t, "default", "m", metav1.DeletePropagationBackground)
+	p.end(t, p.ns, "m", metav1.DeletePropagationBackground)
 	policy := metav1.DeletePropagationBackground
-	if err := p.client.BatchV1().Jobs("default").Delete(t.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+	if err := p.client.BatchV1().Jobs(p.ns).Delete(t.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 		t.Fatal(err)
 	}
 	uses("all is free again", map[corev1.ResourceName]string{"count/jobs.batch": "0", "configmaps": "1", "pods": "0", "requests.cpu": "0"})
@@ -398,19 +402,17 @@ func TestQuotas(t *testing.T) {
 // TestBudgets has a budget say how many pods may go, and roles be made of others.
 func TestBudgets(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
-	p.equipped(t, "default")
+	p := share(t)
 	h := p.hollow(t, "a")
 	for i := range 3 {
-		if _, err := p.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "p" + strconv.Itoa(i), Labels: map[string]string{"app": "x"}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-		}, metav1.CreateOptions{}); err != nil {
+		o := p.template("x", "i")
+		o.Name = "p" + strconv.Itoa(i)
+		if _, err := p.client.CoreV1().Pods(p.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	two := intstr.FromInt32(2)
-	budgets := p.client.PolicyV1().PodDisruptionBudgets("default")
+	budgets := p.client.PolicyV1().PodDisruptionBudgets(p.ns)
 	if _, err := budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: &two, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
 	}}, metav1.CreateOptions{}); err != nil {
@@ -428,7 +430,7 @@ func TestBudgets(t *testing.T) {
 	}
 	allows(1)
 	evict := func(name string) error {
-		return p.client.PolicyV1().Evictions("default").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+		return p.client.PolicyV1().Evictions(p.ns).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}})
 	}
 	if err := evict("p0"); err != nil {
 		t.Fatal(err)
@@ -446,11 +448,16 @@ func TestBudgets(t *testing.T) {
 		return err
 	})
 	if _, err := p.client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "more", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"things"}, Verbs: []string{"get"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: p.named("more"), Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"budgets.example.com"}, Resources: []string{"things"}, Verbs: []string{"get"}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := p.client.RbacV1().ClusterRoles().Delete(context.WithoutCancel(t.Context()), p.named("more"), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, name := range []string{"view", "edit", "admin"} {
 		until(t, name+" has it, too", func() error {
 			r, err := p.client.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
@@ -458,7 +465,7 @@ func TestBudgets(t *testing.T) {
 				return err
 			}
 			for _, rule := range r.Rules {
-				if len(rule.APIGroups) == 1 && rule.APIGroups[0] == "example.com" {
+				if len(rule.APIGroups) == 1 && rule.APIGroups[0] == "budgets.example.com" {
 					return nil
 				}
 			}

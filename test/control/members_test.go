@@ -18,31 +18,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	planes "github.com/berth-node/berth/test/plane"
 )
 
 // ports are three that are free at each of some addresses of the loopback: of the API, of etcd's members and clients.
 func ports(t *testing.T, addresses ...string) [3]string {
 	t.Helper()
-	var out [3]string
-	for i := range out {
-		until(t, "a port is free at "+strings.Join(addresses, ", "), func() error {
-			first, err := net.Listen("tcp", net.JoinHostPort(addresses[0], "0"))
-			if err != nil {
-				return err
-			}
-			defer first.Close()
-			out[i] = strconv.Itoa(first.Addr().(*net.TCPAddr).Port)
-			for _, a := range addresses[1:] {
-				l, err := net.Listen("tcp", net.JoinHostPort(a, out[i]))
-				if err != nil {
-					return err
-				}
-				defer l.Close()
-			}
-			return nil
-		})
-	}
-	return out
+	return [3]string{planes.Port(t, addresses...), planes.Port(t, addresses...), planes.Port(t, addresses...)}
 }
 
 // memberFlags are what distinguishes one of several control planes.
@@ -269,7 +252,7 @@ func (w *writing) missing(ctx context.Context, c kubernetes.Interface) error {
 // TestJoinRefuses tries to join with what is not right.
 func TestJoinRefuses(t *testing.T) {
 	t.Parallel()
-	alone := start(t, t.TempDir())
+	alone := share(t)
 	if out, err := control(t, alone.dir, "token", "create", "--member"); err == nil || !strings.Contains(out, "--peer-address") {
 		t.Errorf("a server that takes no members gives a token for one: %v\n%s", err, out)
 	}

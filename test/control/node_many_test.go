@@ -17,6 +17,7 @@ import (
 
 // TestNodeSourceMany has one pod refer to a thousand Secrets, a thousand pods to one each, and the server be frozen.
 func TestNodeSourceMany(t *testing.T) {
+	t.Parallel()
 	const many = 1000
 	p := startAlone(t, t.TempDir(), "0")
 	ctx := t.Context()

@@ -186,6 +186,7 @@ const (
 // TestNodeSource has a node follow its pods, and what they refer to, as the Node authorizer lets it, while both change
 // and the server is killed.
 func TestNodeSource(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startAlone(t, dir, "0")
 	ctx := t.Context()
@@ -230,6 +231,7 @@ func TestNodeSource(t *testing.T) {
 
 // TestNodeOffline has a node start without its control plane.
 func TestNodeOffline(t *testing.T) {
+	t.Parallel()
 	dir, offline := t.TempDir(), t.TempDir()
 	p := startAlone(t, dir, "0")
 	p.namespace(t)

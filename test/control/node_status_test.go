@@ -346,6 +346,7 @@ func isReady(p *corev1.Pod) bool {
 // TestNodeStatus has the agent's writers of statuses and events work as a node, which the authorizer of nodes and
 // NodeRestriction judge.
 func TestNodeStatus(t *testing.T) {
+	t.Parallel()
 	p := startAlone(t, t.TempDir(), "0")
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := p.client.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {

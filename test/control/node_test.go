@@ -282,6 +282,7 @@ func (p *plane) address(t *testing.T, want string) {
 
 // TestNodeObjects keeps a node as one that the authorizer of nodes and NodeRestriction judge.
 func TestNodeObjects(t *testing.T) {
+	t.Parallel()
 	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	n := p.whole(t, "")
@@ -390,6 +391,7 @@ func TestNodeObjects(t *testing.T) {
 
 // TestNodeHostileDriver has a driver ask for a label that no node may give itself.
 func TestNodeHostileDriver(t *testing.T) {
+	t.Parallel()
 	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	p.whole(t, "")
@@ -410,6 +412,7 @@ func TestNodeHostileDriver(t *testing.T) {
 
 // TestNodeFrozenServer has the server not answer for a while, and then be started again.
 func TestNodeFrozenServer(t *testing.T) {
+	t.Parallel()
 	p := startAlone(t, t.TempDir(), "0")
 	k := keep(t, p)
 	uid := p.whole(t, "").UID
@@ -475,6 +478,7 @@ func TestNodeFrozenServer(t *testing.T) {
 
 // TestNodeOldBackup has the server's data be those of a backup from before the node was registered, and of after it.
 func TestNodeOldBackup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startAlone(t, dir, "0")
 	port := p.port(t)

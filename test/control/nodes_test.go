@@ -45,6 +45,7 @@ func renew(ctx context.Context, c kubernetes.Interface, name string) {
 // TestSilentNode has one of two nodes be silent: it gets the taints of one that is not reached, its pods are not ready
 // and are evicted when they tolerate it no longer. When its object is gone, so are they.
 func TestSilentNode(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir())
 	core := p.client.CoreV1()
 	for _, n := range []string{"live", "silent"} {

@@ -20,7 +20,7 @@ func (p *plane) stateful(t *testing.T, name string, replicas, updated int32) *ap
 	t.Helper()
 	var s *appsv1.StatefulSet
 	until(t, fmt.Sprintf("stateful set %s has %d pods, %d updated", name, replicas, updated), func() (err error) {
-		s, err = p.client.AppsV1().StatefulSets("default").Get(t.Context(), name, metav1.GetOptions{})
+		s, err = p.client.AppsV1().StatefulSets(p.ns).Get(t.Context(), name, metav1.GetOptions{})
 		if o := s.Status; err == nil && (o.ObservedGeneration != s.Generation || o.Replicas != replicas || o.AvailableReplicas != replicas || o.UpdatedReplicas != updated) {
 			err = fmt.Errorf("its status is %+v", o)
 		}
@@ -134,14 +134,13 @@ func TestStatefulSet(t *testing.T) {
 // TestStatefulSetParallel has pods come at once, and two at a time be updated.
 func TestStatefulSetParallel(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	h := p.hollow(t, "a")
-	p.equipped(t, "default")
 	h.say(unready)
-	if _, err := p.client.AppsV1().StatefulSets("default").Create(t.Context(), &appsv1.StatefulSet{
+	if _, err := p.client.AppsV1().StatefulSets(p.ns).Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: new(int32(6)), Selector: labelled("s"), Template: template("s", "one"), PodManagementPolicy: appsv1.ParallelPodManagement,
+			Replicas: new(int32(6)), Selector: labelled("s"), Template: p.template("s", "one"), PodManagementPolicy: appsv1.ParallelPodManagement,
 			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{MaxUnavailable: new(intstr.FromInt32(2))}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
@@ -158,7 +157,7 @@ func TestStatefulSetParallel(t *testing.T) {
 	h.say(func(o *corev1.Pod) corev1.PodStatus { return started(o, o.Spec.Containers[0].Image == "one") })
 	p.patch(t, "statefulsets", "s", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"two"}]}}}}`)
 	until(t, "two are updated, and not ready", func() error {
-		s, err := p.client.AppsV1().StatefulSets("default").Get(t.Context(), "s", metav1.GetOptions{})
+		s, err := p.client.AppsV1().StatefulSets(p.ns).Get(t.Context(), "s", metav1.GetOptions{})
 		if err == nil && (s.Status.UpdatedReplicas != 2 || s.Status.ReadyReplicas != 4) {
 			err = fmt.Errorf("its status is %+v", s.Status)
 		}
@@ -173,7 +172,7 @@ func (p *plane) daemons(t *testing.T, name string, n int32) *appsv1.DaemonSet {
 	t.Helper()
 	var d *appsv1.DaemonSet
 	until(t, fmt.Sprintf("daemon set %s has %d pods", name, n), func() (err error) {
-		d, err = p.client.AppsV1().DaemonSets("default").Get(t.Context(), name, metav1.GetOptions{})
+		d, err = p.client.AppsV1().DaemonSets(p.ns).Get(t.Context(), name, metav1.GetOptions{})
 		if o := d.Status; err == nil && (o.ObservedGeneration != d.Generation || o.DesiredNumberScheduled != n || o.NumberAvailable != n ||
 			o.UpdatedNumberScheduled != n || o.NumberMisscheduled != 0) {
 			err = fmt.Errorf("its status is %+v", o)
@@ -187,19 +186,21 @@ func (p *plane) daemons(t *testing.T, name string, n int32) *appsv1.DaemonSet {
 // them one by one, or beside each other.
 func TestDaemonSet(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	h := p.hollow(t, "a", "b", "c")
-	p.equipped(t, "default")
 	label := func(node, labels string) {
-		if _, err := p.client.CoreV1().Nodes().Patch(t.Context(), node, "application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := p.client.CoreV1().Nodes().Patch(t.Context(), p.named(node), "application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	label("a", `{"color":"red"}`)
 	label("b", `{"color":"red"}`)
-	o := template("d", "one")
-	o.Spec.NodeSelector = map[string]string{"color": "red"}
-	if _, err := p.client.AppsV1().DaemonSets("default").Create(t.Context(), &appsv1.DaemonSet{
+	o := p.template("d", "one")
+	if o.Spec.NodeSelector == nil {
+		o.Spec.NodeSelector = map[string]string{}
+	}
+	o.Spec.NodeSelector["color"] = "red"
+	if _, err := p.client.AppsV1().DaemonSets(p.ns).Create(t.Context(), &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DaemonSetSpec{Selector: labelled("d"), Template: o},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -223,7 +224,7 @@ func TestDaemonSet(t *testing.T) {
 		return running(o)
 	})
 	until(t, "the failed one is gone", func() error {
-		_, err := p.client.CoreV1().Pods("default").Get(t.Context(), was, metav1.GetOptions{})
+		_, err := p.client.CoreV1().Pods(p.ns).Get(t.Context(), was, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -234,7 +235,7 @@ func TestDaemonSet(t *testing.T) {
 	h.say(func(o *corev1.Pod) corev1.PodStatus { return started(o, o.Spec.Containers[0].Image != "broken") })
 	p.patch(t, "daemonsets", "d", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"broken"}]}}}}`)
 	until(t, "one is updated, and not ready", func() error {
-		d, err := p.client.AppsV1().DaemonSets("default").Get(t.Context(), "d", metav1.GetOptions{})
+		d, err := p.client.AppsV1().DaemonSets(p.ns).Get(t.Context(), "d", metav1.GetOptions{})
 		if err == nil && (d.Status.UpdatedNumberScheduled != 1 || d.Status.NumberAvailable != 1 || d.Status.NumberUnavailable != 1) {
 			err = fmt.Errorf("its status is %+v", d.Status)
 		}
@@ -255,7 +256,7 @@ func TestDaemonSet(t *testing.T) {
 	p.daemons(t, "d", 2)
 	p.patch(t, "daemonsets", "d", `{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"spec":{"containers":[{"name":"c","image":"three"}]}}}}`)
 	p.daemons(t, "d", 2)
-	all, err := p.client.AppsV1().ControllerRevisions("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=d"})
+	all, err := p.client.AppsV1().ControllerRevisions(p.ns).List(t.Context(), metav1.ListOptions{LabelSelector: "app=d"})
 	if err != nil || len(all.Items) != 4 {
 		t.Errorf("there are %d revisions, %v", len(all.Items), err)
 	}

@@ -32,7 +32,7 @@ func template(app, image string) corev1.PodTemplateSpec {
 // podsOf are the pods of an app that are not about to go.
 func (p *plane) podsOf(t *testing.T, app string) []corev1.Pod {
 	t.Helper()
-	all, err := p.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+	all, err := p.client.CoreV1().Pods(p.ns).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,9 +42,9 @@ func (p *plane) podsOf(t *testing.T, app string) []corev1.Pod {
 // patch changes an object of a group's resource by a merge patch.
 func (p *plane) patch(t *testing.T, resource, name, patch string) {
 	t.Helper()
-	path := "/apis/apps/v1/namespaces/default/" + resource + "/" + name
+	path := "/apis/apps/v1/namespaces/" + p.ns + "/" + resource + "/" + name
 	if resource == "replicationcontrollers" || resource == "pods" {
-		path = "/api/v1/namespaces/default/" + resource + "/" + name
+		path = "/api/v1/namespaces/" + p.ns + "/" + resource + "/" + name
 	}
 	if err := p.client.AppsV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(patch)).Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func (p *plane) patch(t *testing.T, resource, name, patch string) {
 
 func remove(t *testing.T, p *plane, name string) {
 	t.Helper()
-	if err := p.client.CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := p.client.CoreV1().Pods(p.ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -63,7 +63,7 @@ func (p *plane) deployed(t *testing.T, name string) *appsv1.Deployment {
 	t.Helper()
 	var d *appsv1.Deployment
 	until(t, "deployment "+name+" is complete", func() (err error) {
-		d, err = p.client.AppsV1().Deployments("default").Get(t.Context(), name, metav1.GetOptions{})
+		d, err = p.client.AppsV1().Deployments(p.ns).Get(t.Context(), name, metav1.GetOptions{})
 		if s := d.Status; err == nil && (s.ObservedGeneration != d.Generation || s.Replicas != *d.Spec.Replicas || s.UpdatedReplicas != s.Replicas || s.AvailableReplicas != s.Replicas) {
 			err = fmt.Errorf("its status is %+v", s)
 		}
@@ -75,19 +75,18 @@ func (p *plane) deployed(t *testing.T, name string) *appsv1.Deployment {
 // TestReplicaSet keeps pods: makes them, makes others for those that go, adopts, releases, and says so.
 func TestReplicaSet(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	p.hollow(t, "a", "b")
-	p.equipped(t, "default")
-	sets := p.client.AppsV1().ReplicaSets("default")
-	adopted := template("rs", "i")
-	if _, err := p.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+	sets := p.client.AppsV1().ReplicaSets(p.ns)
+	adopted := p.template("rs", "i")
+	if _, err := p.client.CoreV1().Pods(p.ns).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "orphan", Labels: adopted.Labels}, Spec: adopted.Spec,
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	made, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "rs"},
-		Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(3)), Selector: labelled("rs"), Template: template("rs", "i")},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(3)), Selector: labelled("rs"), Template: p.template("rs", "i")},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ func TestReplicaSet(t *testing.T) {
 	// A pod that is another's from now on is released, and replaced.
 	p.patch(t, "pods", "orphan", `{"metadata":{"labels":{"app":"free"}}}`)
 	until(t, "the pod is released", func() error {
-		o, err := p.client.CoreV1().Pods("default").Get(t.Context(), "orphan", metav1.GetOptions{})
+		o, err := p.client.CoreV1().Pods(p.ns).Get(t.Context(), "orphan", metav1.GetOptions{})
 		if err == nil && metav1.GetControllerOf(o) != nil {
 			err = errors.New("it has an owner")
 		}
@@ -131,17 +130,17 @@ func TestReplicaSet(t *testing.T) {
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{
 		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")},
 	}}
-	if _, err := p.client.CoreV1().ResourceQuotas("default").Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.CoreV1().ResourceQuotas(p.ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")}}
 	until(t, "the quota counts", func() error {
-		o, err := p.client.CoreV1().ResourceQuotas("default").Get(t.Context(), "q", metav1.GetOptions{})
+		o, err := p.client.CoreV1().ResourceQuotas(p.ns).Get(t.Context(), "q", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		o.Status = quota.Status
-		_, err = p.client.CoreV1().ResourceQuotas("default").UpdateStatus(t.Context(), o, metav1.UpdateOptions{})
+		_, err = p.client.CoreV1().ResourceQuotas(p.ns).UpdateStatus(t.Context(), o, metav1.UpdateOptions{})
 		return err
 	})
 	p.patch(t, "replicasets", "rs", `{"spec":{"replicas":4}}`)
@@ -166,12 +165,11 @@ func TestReplicaSet(t *testing.T) {
 // TestReplicationController keeps pods, and its own kind's status.
 func TestReplicationController(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	p.hollow(t, "a")
-	p.equipped(t, "default")
-	controllers := p.client.CoreV1().ReplicationControllers("default")
+	controllers := p.client.CoreV1().ReplicationControllers(p.ns)
 	if _, err := controllers.Create(t.Context(), &corev1.ReplicationController{
-		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: corev1.ReplicationControllerSpec{Replicas: new(int32(2)), Template: new(template("rc", "i"))},
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: corev1.ReplicationControllerSpec{Replicas: new(int32(2)), Template: new(p.template("rc", "i"))},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -297,16 +295,15 @@ func TestDeploymentRollout(t *testing.T) {
 // scales it in the midst.
 func TestDeploymentDeadline(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := share(t)
 	h := p.hollow(t, "a")
-	p.equipped(t, "default")
 	h.say(func(o *corev1.Pod) corev1.PodStatus {
 		return started(o, o.Spec.Containers[0].Image != "broken")
 	})
-	if _, err := p.client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
+	if _, err := p.client.AppsV1().Deployments(p.ns).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(10)), Selector: labelled("d"), Template: template("d", "good"), ProgressDeadlineSeconds: new(int32(3)),
+			Replicas: new(int32(10)), Selector: labelled("d"), Template: p.template("d", "good"), ProgressDeadlineSeconds: new(int32(3)),
 			Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(3)), MaxUnavailable: new(intstr.FromInt32(2))}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
@@ -315,7 +312,7 @@ func TestDeploymentDeadline(t *testing.T) {
 	p.deployed(t, "d")
 	p.patch(t, "deployments", "d", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"broken"}]}}}}`)
 	until(t, "the rollout gives up", func() error {
-		d, err := p.client.AppsV1().Deployments("default").Get(t.Context(), "d", metav1.GetOptions{})
+		d, err := p.client.AppsV1().Deployments(p.ns).Get(t.Context(), "d", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -352,13 +349,13 @@ func TestDeploymentDeadline(t *testing.T) {
 // TestDeploymentWrites counts what a deployment of a hundred pods, and its rolling update, cost.
 func TestDeploymentWrites(t *testing.T) {
 	t.Parallel()
-	p := start(t, t.TempDir())
+	p := start(t, t.TempDir()) // its own: it counts all requests
 	p.hollow(t, "a", "b")
-	p.equipped(t, "default")
+	p.equipped(t, p.ns)
 	began := time.Now()
-	if _, err := p.client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
+	if _, err := p.client.AppsV1().Deployments(p.ns).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"},
-		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(100)), Selector: labelled("d"), Template: template("d", "one")},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(100)), Selector: labelled("d"), Template: p.template("d", "one")},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +365,7 @@ func TestDeploymentWrites(t *testing.T) {
 	p.patch(t, "deployments", "d", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"two"}]}}}}`)
 	d := p.deployed(t, "d")
 	rolled := time.Since(began)
-	all, err := p.client.AppsV1().ReplicaSets("default").List(t.Context(), metav1.ListOptions{})
+	all, err := p.client.AppsV1().ReplicaSets(p.ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

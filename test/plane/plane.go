@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,9 @@ import (
 
 // patience is how long something may take that takes a second on an idle machine.
 const patience = 2 * time.Minute
+
+// loopback is where a control plane listens, unless its flags say otherwise.
+const loopback = "127.0.0.1"
 
 // Plane is a control plane that runs, in a data directory of its own.
 type Plane struct {
@@ -84,7 +88,7 @@ func StartTo(t *testing.T, binary, dir string, stdout *os.File, flags ...string)
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("%s is not built: make control", binary)
 	}
-	p := &Plane{Dir: dir, binary: binary, port: "0", flags: flags, stdout: stdout}
+	p := &Plane{Dir: dir, binary: binary, port: Port(t, loopback), flags: flags, stdout: stdout}
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
@@ -92,13 +96,19 @@ func StartTo(t *testing.T, binary, dir string, stdout *os.File, flags ...string)
 		}
 	})
 	p.launch(t)
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
+	p.connect(t)
+	return p
+}
+
+// connect makes the client of the administrator.
+func (p *Plane) connect(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.Dir, "admin.kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.QPS = -1
 	p.Config, p.Client = config, kubernetes.NewForConfigOrDie(config)
-	return p
 }
 
 // Again starts it again, at the port that it had, after it was killed.
@@ -107,24 +117,38 @@ func (p *Plane) Again(t *testing.T) {
 	p.launch(t)
 }
 
+// run starts a process, and closes ended when it has ended. It ends with this one, also where nobody is left to end it:
+// tests that are killed, or out of time, run no cleanups.
+func run(cmd *exec.Cmd, ended chan<- struct{}) error {
+	started := make(chan error, 1)
+	go func() {
+		// The kernel takes the end of the thread that has started a process for the end of its parent.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+		close(ended)
+	}()
+	return <-started
+}
+
 func (p *Plane) launch(t *testing.T) {
 	t.Helper()
 	output, ended := &said{}, make(chan struct{})
 	p.Output, p.Ended = output, ended
-	args := append([]string{"serve", "--data-dir", p.Dir, "--bind", "127.0.0.1", "--port", p.port}, p.flags...)
+	args := append([]string{"serve", "--data-dir", p.Dir, "--bind", loopback, "--port", p.port}, p.flags...)
 	p.Process = exec.CommandContext(context.WithoutCancel(t.Context()), p.binary, args...)
 	p.Process.Stderr, p.Process.Stdout = output, output
 	if p.stdout != nil {
 		p.Process.Stdout = p.stdout
 	}
-	if err := p.Process.Start(); err != nil {
+	if err := run(p.Process, ended); err != nil {
 		t.Fatal(err)
 	}
-	cmd := p.Process
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	Until(t, "the control plane is ready", func() error {
@@ -165,7 +189,7 @@ func (p *Plane) ready(client *http.Client) error {
 
 // Kill kills the process and waits until it is gone.
 func (p *Plane) Kill() {
-	if p.Process == nil {
+	if p.Process == nil || p.Process.Process == nil {
 		return
 	}
 	_ = p.Process.Process.Kill()
