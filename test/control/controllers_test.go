@@ -372,8 +372,8 @@ func TestClusterInfo(t *testing.T) {
 	})
 }
 
-// TestLeader has three members. One has the controllers run; another takes over when it is killed, and at once when it is
-// stopped.
+// TestLeader has three members. One has the controllers run; another takes over when it is killed, and at once when it
+// is stopped.
 func TestLeader(t *testing.T) {
 	t.Parallel()
 	p := ports(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")

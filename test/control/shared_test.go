@@ -18,8 +18,8 @@ var sharers atomic.Int64
 const ofLabel = "test.example.com/of"
 
 // share is the control plane that tests share, which has its controllers and the scheduler, with a namespace of this
-// test's own. A test that ends, damages or configures it, or that must have it to itself, starts its own: one that counts
-// all nodes, or makes what others hear of, as a default class of storage.
+// test's own. A test that ends, damages or configures it, or that must have it to itself, starts its own: one that
+// counts all nodes, or makes what others hear of, as a default class of storage.
 //
 // What is in no namespace has names by named, and the test takes it away. Nodes are those of hollow. Pods come to no
 // other nodes by here.

@@ -56,8 +56,8 @@ func (c *Common) start(t *testing.T, binary string, flags []string) {
 	c.plane, ready = p, true
 }
 
-// Stop asks it to end, and waits until it has. It is an error if it does not, ends otherwise than it is asked to, or has
-// ended by itself.
+// Stop asks it to end, and waits until it has. It is an error if it does not, ends otherwise than it is asked to, or
+// has ended by itself.
 func (c *Common) Stop() error {
 	if c.dir == "" {
 		return nil

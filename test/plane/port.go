@@ -12,13 +12,14 @@ import (
 	"testing"
 )
 
-// firstPort and lastPort bound the ports that tests choose. Above are those of services (node ports), and those that the
-// kernel gives by itself.
+// firstPort and lastPort bound the ports that tests choose. Above are those of services (node ports), and those that
+// the kernel gives by itself.
 const firstPort, lastPort = 10_000, 29_999
 
 // Port chooses a port that is free at some addresses, and is this test's until it ends. One that the kernel had given,
-// and that was closed, might be given again before it is listened at, to another listener or to any connection. So it is
-// not of the kernel's range, and it is kept from other tests, also of other processes, by a name that only one can have.
+// and that was closed, might be given again before it is listened at, to another listener or to any connection. So it
+// is not of the kernel's range, and it is kept from other tests, also of other processes, by a name that only one can
+// have.
 func Port(t *testing.T, addresses ...string) string {
 	t.Helper()
 	first, last, err := portRange()
