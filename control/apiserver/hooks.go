@@ -28,6 +28,8 @@ import (
 const (
 	// keepEvery is how often what every cluster has is looked after.
 	keepEvery = time.Minute
+	// slowTries is how many tries of those that are out of time there are.
+	slowTries = 20
 	// retryFirst is how soon the first try that has failed is followed by another.
 	retryFirst = 200 * time.Millisecond
 	// apiPort is what clients in pods reach the API by.
@@ -57,12 +59,12 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 	})
 }
 
-// first makes what a cluster has before anybody may count on it, as often as it takes.
+// first makes what a cluster has before anybody may count on it, as often as it takes. A try that is out of time has made
+// a part, and the next one goes on there: to end for that would have a machine that is slow begin again and again.
 func (s *shared) first(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
-	defer cancel()
-	for {
-		err := s.ensure(ctx)
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		late, err := s.try(ctx)
 		if err == nil {
 			return nil
 		}
@@ -71,12 +73,27 @@ func (s *shared) first(ctx context.Context) error {
 			s.options.Log.Error("etcd takes no writes for want of room: the cluster can be read only", "error", err)
 			return nil
 		}
+		switch {
+		case late && tries < slowTries:
+			s.options.Log.Warn("what a cluster begins with takes long", "tries", tries)
+			began = time.Now()
+		case late || time.Since(began) > hookTimeout:
+			return fmt.Errorf("make what a cluster begins with: %w", err)
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("make what a cluster begins with: %w", err)
 		case <-time.After(retryFirst):
 		}
 	}
+}
+
+// try is ensure within a time, and says whether it took all of it.
+func (s *shared) try(ctx context.Context) (late bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+	defer cancel()
+	err = s.ensure(ctx)
+	return errors.Is(ctx.Err(), context.DeadlineExceeded), err
 }
 
 // keep puts right what somebody has taken away, until ctx ends.

@@ -197,5 +197,5 @@ func (s *shared) aggregator(own *genericapiserver.GenericAPIServer, custom *exte
 	return front, s.register(front, own, custom)
 }
 
-// hookTimeout bounds what runs after the start, once.
+// hookTimeout bounds one try of what runs after the start, once.
 const hookTimeout = 30 * time.Second
