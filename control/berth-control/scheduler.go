@@ -21,6 +21,7 @@ import (
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/scheduler"
 	"github.com/berth-node/berth/control/scheduler/config"
+	"github.com/berth-node/berth/control/scheduler/note"
 	"github.com/berth-node/berth/control/scheduler/registry"
 )
 
@@ -116,7 +117,9 @@ func makeScheduler(
 ) (*scheduler.Scheduler, error) {
 	return scheduler.New(ctx, scheduler.Options{
 		Config: c.config, PodGroups: c.groups, Registry: registry.Factories(), Client: client, REST: r, Informers: f, Log: log,
-		Recorder: func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) },
+		Recorder: func(name string) events.EventRecorderLogger {
+			return note.NewRecorder(broadcaster.NewRecorder(scheme.Scheme, name), scheme.Scheme)
+		},
 	})
 }
 
@@ -140,7 +143,7 @@ func (p *planner) Run(ctx context.Context) error {
 
 // lead has the scheduler run for one term.
 func (p *planner) lead(ctx context.Context) {
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.client.EventsV1()})
+	broadcaster := events.NewBroadcaster(note.Sink{To: &events.EventSinkImpl{Interface: p.client.EventsV1()}})
 	defer broadcaster.Shutdown()
 	f := p.informers()
 	s, err := makeScheduler(ctx, p.flags, p.client, p.rest, f, broadcaster, p.log)
