@@ -59,8 +59,8 @@ func (s *shared) addHooks(server *genericapiserver.GenericAPIServer, repair *reg
 	})
 }
 
-// first makes what a cluster has before anybody may count on it, as often as it takes. A try that is out of time has made
-// a part, and the next one goes on there: to end for that would have a machine that is slow begin again and again.
+// first makes what a cluster has before anybody may count on it, as often as it takes. A try that is out of time has
+// made a part, and the next one goes on there: to end for that would have a machine that is slow begin again and again.
 func (s *shared) first(ctx context.Context) error {
 	began := time.Now()
 	for tries := 1; ; tries++ {

@@ -43,8 +43,8 @@ type hollow struct {
 	status func(*corev1.Pod) corev1.PodStatus
 }
 
-// hollow has nodes of names (as named has them), and binds pods to them, until the test ends. Its pods run and are ready
-// at once; say has them do something else.
+// hollow has nodes of names (as named has them), and binds pods to them, until the test ends. Its pods run and are
+// ready at once; say has them do something else.
 func (p *plane) hollow(t *testing.T, names ...string) *hollow {
 	t.Helper()
 	return p.hollowWith(t, true, names...)
