@@ -20,7 +20,7 @@ import (
 
 // try is one attempt to schedule a pod.
 type try struct {
-	profile *served
+	profile *profile.Profile
 	queued  *queue.Pod
 	state   *cycle.State
 	// pod is the pod with its node, once there is one.

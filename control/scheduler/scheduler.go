@@ -49,32 +49,26 @@ type Options struct {
 // Scheduler is all profiles with the queue and the cache that they share.
 type Scheduler struct {
 	log      *slog.Logger
-	profiles map[string]*served
-	cache    *cluster.Cache
-	snapshot *cluster.Snapshot
-	queue    *queue.Queue
-	shared   *profile.Shared
-	pods     corelisters.PodLister
-	watches  watches
-	writer   *writer
-	groups   *cluster.Groups
-	// groupWriter tells the API of groups.
-	groupWriter *groupWriter
+	profiles map[string]*profile.Profile
+	// percentages are how many of the nodes are enough for each profile.
+	percentages map[string]int
+	cache       *cluster.Cache
+	snapshot    *cluster.Snapshot
+	queue       *queue.Queue
+	shared      *profile.Shared
+	pods        corelisters.PodLister
+	watches     watches
+	writer      *writer
+	groups      *cluster.Groups
+	groupWriter *groupWriter // tells the API of groups
 	search      search
 	binding     sync.WaitGroup
-}
-
-// served is a profile with how many of the nodes are enough for it.
-type served struct {
-	*profile.Profile
-
-	percentage int
 }
 
 // New makes a scheduler.
 func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s := &Scheduler{
-		log: o.Log, profiles: map[string]*served{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
+		log: o.Log, profiles: map[string]*profile.Profile{}, percentages: map[string]int{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
 	}
 	var groups schedulinglisters.PodGroupLister
@@ -128,7 +122,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 			// Nobody knows which event changes an extender's mind.
 			q.Hints[c.Name] = append(q.Hints[c.Name], queue.Hint{Plugin: extenderPlugin, Event: queue.Wildcard("")})
 		}
-		s.profiles[c.Name] = &served{p, c.PercentageOfNodes}
+		s.profiles[c.Name], s.percentages[c.Name] = p, c.PercentageOfNodes
 	}
 	s.queue = queue.New(q)
 	s.shared.Queue = s.queue

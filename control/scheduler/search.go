@@ -45,7 +45,7 @@ func enough(nodes, percentage int) int {
 }
 
 // choose finds the best node for a pod. Without one there is a rejection, or an error.
-func (s *Scheduler) choose(ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
+func (s *Scheduler) choose(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
 	s.cache.Update(s.snapshot)
 	rejection := profile.NewRejection(s.snapshot.Len())
 	if s.snapshot.Len() == 0 {
@@ -89,7 +89,7 @@ func best(totals []int64) int {
 }
 
 // suitable are nodes that no plugin rejects, as many as are enough.
-func (s *Scheduler) suitable(ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection) ([]fwk.NodeInfo, error) {
+func (s *Scheduler) suitable(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, rejection *profile.Rejection) ([]fwk.NodeInfo, error) {
 	nodes, err := s.snapshot.NodeInfos().List()
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -115,7 +115,7 @@ func (s *Scheduler) suitable(ctx context.Context, p *served, state fwk.CycleStat
 			}
 		}
 	}
-	wanted := enough(len(nodes), p.percentage)
+	wanted := enough(len(nodes), s.percentages[p.Name()])
 	if !p.Scores() && len(s.shared.Extenders) == 0 {
 		wanted = 1
 	}
@@ -143,7 +143,7 @@ func (s *Scheduler) only(names sets.Set[string]) []fwk.NodeInfo {
 
 // filter looks at nodes until as many as wanted suit.
 func (s *Scheduler) filter(
-	ctx context.Context, p *served, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, wanted int, rejection *profile.Rejection,
+	ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, wanted int, rejection *profile.Rejection,
 ) ([]fwk.NodeInfo, error) {
 	if len(s.search.results) < len(nodes) {
 		s.search.results = make([]*fwk.Status, len(nodes))
