@@ -13,6 +13,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/cycle"
 	"github.com/berth-node/berth/control/scheduler/plugin/nodevolumelimits"
+	"github.com/berth-node/berth/control/scheduler/plugin/volumebinding"
 	"github.com/berth-node/berth/control/scheduler/plugin/volumerestrictions"
 	"github.com/berth-node/berth/control/scheduler/plugin/volumezone"
 )
@@ -309,6 +310,12 @@ func TestVolumeHints(t *testing.T) {
 		"another volume": {
 			volumezone.New, fwk.ClusterEvent{Resource: fwk.PersistentVolume, ActionType: fwk.Add}, nil, parse[corev1.PersistentVolume](t, `{metadata: {name: v2}}`), false,
 		},
+		"to bind, its claim":   {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Update}, nil, claimFrom(t, `{metadata: {name: c1}}`), true},
+		"to bind, another's":   {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Update}, nil, claimFrom(t, `{metadata: {name: c2}}`), false},
+		"to bind, elsewhere":   {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Update}, nil, claimFrom(t, `{metadata: {namespace: n, name: c1}}`), false},
+		"to bind, its volume":  {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolume, ActionType: fwk.Update}, nil, parse[corev1.PersistentVolume](t, `{metadata: {name: v1}}`), true},
+		"to bind, not its own": {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolume, ActionType: fwk.Update}, nil, parse[corev1.PersistentVolume](t, `{metadata: {name: v9}, spec: {claimRef: {namespace: default, name: c2}}}`), false},
+		"to bind, for it":      {volumebinding.New, fwk.ClusterEvent{Resource: fwk.PersistentVolume, ActionType: fwk.Add}, nil, parse[corev1.PersistentVolume](t, `{metadata: {name: v9}, spec: {claimRef: {namespace: default, name: c1}}}`), true},
 		"a class of others": {
 			volumezone.New, fwk.ClusterEvent{Resource: fwk.StorageClass, ActionType: fwk.Add}, nil, parse[storagev1.StorageClass](t, `{metadata: {name: s}}`), false,
 		},

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -39,6 +40,7 @@ func (w *world) SnapshotSharedLister() fwk.SharedLister                 { return
 func (w *world) SharedInformerFactory() informers.SharedInformerFactory { return w.objects }
 func (w *world) Parallelizer() fwk.Parallelizer                         { return parallel{} }
 func (w *world) SharedDRAManager() fwk.SharedDRAManager                 { return nil }
+func (w *world) ClientSet() kubernetes.Interface                        { return nil }
 func (w *world) SharedCSIManager() fwk.CSIManager                       { return csi.New(w.objects) }
 
 type parallel struct{}

@@ -96,15 +96,18 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 // Name is Kubernetes' name of the plugin.
 func (*volumeBinding) Name() string { return Name }
 
-// EventsToRegister has pods tried again when volumes, claims, classes, storage or nodes come, or change.
-func (*volumeBinding) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+// EventsToRegister has pods tried again when their claims change, a volume comes or changes that one of these may have,
+// or classes, drivers, storage or nodes do.
+func (v *volumeBinding) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	all := []fwk.ClusterEventWithHint{
 		plugin.OnNode(fwk.Add|fwk.UpdateNodeLabel, nil),
+		plugin.OnClaim(fwk.Add | fwk.Update),
+		plugin.OnVolume(fwk.Add|fwk.Update, func(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+			return v.claims.PersistentVolumeClaims(namespace).Get(name)
+		}),
 	}
-	for _, r := range []fwk.EventResource{
-		fwk.StorageClass, fwk.PersistentVolumeClaim, fwk.PersistentVolume, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity,
-	} {
-		all = append(all, fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: r, ActionType: fwk.Add | fwk.Update}})
+	for _, r := range []fwk.EventResource{fwk.StorageClass, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity} {
+		all = append(all, plugin.On(r, fwk.Add|fwk.Update, nil))
 	}
 	return all, nil
 }
