@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// settleAfter is how long after the server has begun what only a start needs is given back. Caches are filled by then.
+	// settleAfter is how long after the server has begun what only a start needs is given back. Caches are filled by
+	// then.
 	settleAfter = 5 * time.Second
 	// settleEvery is how often the process looks whether a burst of work is over, which nothing tells it.
 	settleEvery = 5 * time.Minute
@@ -20,9 +21,9 @@ const (
 	settleShare = 5
 )
 
-// settle gives back memory that a start, or a burst of work, has left: what Go has freed and keeps for the next one, and
-// what of the program nobody uses. It is half of a server that idles, and comes back within milliseconds where it is
-// needed.
+// settle gives back memory that a start, or a burst of work, has left: what Go has freed and keeps for the next one,
+// and what of the program nobody uses. It is half of a server that idles, and comes back within milliseconds where it
+// is needed.
 func settle(ctx context.Context, began <-chan struct{}, log *slog.Logger) {
 	select {
 	case <-ctx.Done():

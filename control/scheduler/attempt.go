@@ -37,7 +37,7 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 		return
 	}
 	if group := s.groups.Gang(pod); group != nil && p.Has(gangscheduling.Name) {
-		s.gang(ctx, group, q)
+		gangs{s}.schedule(ctx, group, q)
 		return
 	}
 	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod}

@@ -14,24 +14,27 @@ import (
 	"github.com/berth-node/berth/control/scheduler/queue"
 )
 
+// gangs finds nodes for the pods of a group together.
+type gangs struct{ s *Scheduler }
+
 // rejectedTry is a pod of a gang that no node was found for.
 type rejectedTry struct {
-	*try
-
+	try       *try
 	rejection *profile.Rejection
 	err       error
 }
 
-// gang finds nodes for all pods of a group that wait, in one go: nobody else is given one in between. Where fewer than
-// the group wants get one, all of them are given up before any is bound, so that two groups never hold one half each
-// of what either needs.
-func (s *Scheduler) gang(ctx context.Context, group *schedulingv1beta1.PodGroup, first *queue.Pod) {
+// schedule finds nodes for all pods of a group that wait, in one go: nobody else is given one in between. Where fewer
+// than the group wants get one, all of them are given up before any is bound, so that two groups never hold one half
+// each of what either needs.
+func (g gangs) schedule(ctx context.Context, group *schedulingv1beta1.PodGroup, first *queue.Pod) {
+	s := g.s
 	key := cache.MetaObjectToName(group)
-	all := append([]*queue.Pod{first}, s.queue.Take(ctx, s.unscheduled(key, first))...)
+	all := append([]*queue.Pod{first}, s.queue.Take(ctx, g.unscheduled(key, first))...)
 	var placed []*try
 	var failed []rejectedTry
 	for _, q := range all {
-		t, bad := s.place(ctx, q)
+		t, bad := g.place(ctx, q)
 		if t != nil {
 			placed = append(placed, t)
 		}
@@ -46,13 +49,13 @@ func (s *Scheduler) gang(ctx context.Context, group *schedulingv1beta1.PodGroup,
 		}
 		s.groupWriter.say(group, true, "")
 		for i := range failed {
-			s.refuse(ctx, &failed[i])
+			g.refuse(ctx, &failed[i])
 		}
 		return
 	}
 	message := fmt.Sprintf("%d of %d pods of the gang can be placed, and %d are wanted at least", len(placed), len(all), group.Spec.SchedulingPolicy.Gang.MinCount)
 	for _, t := range placed {
-		s.release(ctx, t)
+		g.release(ctx, t)
 	}
 	for _, t := range placed {
 		rejection := profile.NewRejection(s.cache.Nodes())
@@ -61,13 +64,14 @@ func (s *Scheduler) gang(ctx context.Context, group *schedulingv1beta1.PodGroup,
 		s.giveBack(ctx, t, rejection.Unschedulable, nil, nil, corev1.PodReasonUnschedulable, rejection.Message())
 	}
 	for i := range failed {
-		s.refuse(ctx, &failed[i])
+		g.refuse(ctx, &failed[i])
 	}
 	s.groupWriter.say(group, false, message)
 }
 
 // unscheduled are the pods of a group that have no node, but one, of the same scheduler.
-func (s *Scheduler) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.Pod {
+func (g gangs) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.Pod {
+	s := g.s
 	state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name)
 	if err != nil {
 		return nil
@@ -82,7 +86,8 @@ func (s *Scheduler) unscheduled(key cache.ObjectName, but *queue.Pod) []*corev1.
 }
 
 // place gives a pod of a gang a node that nobody knows of yet. Neither: it does not wait any more.
-func (s *Scheduler) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
+func (g gangs) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
+	s := g.s
 	pod := q.Pod()
 	p := s.profiles[pod.Spec.SchedulerName]
 	if p == nil || pod.DeletionTimestamp != nil || s.cache.Pod(pod.UID) != nil {
@@ -108,7 +113,7 @@ func (s *Scheduler) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry
 	if status.IsSuccess() || status.IsWait() {
 		return t, nil
 	}
-	s.release(ctx, t)
+	g.release(ctx, t)
 	if !status.IsRejected() {
 		return nil, &rejectedTry{t, nil, reason(status)}
 	}
@@ -119,7 +124,8 @@ func (s *Scheduler) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry
 }
 
 // release gives up a node that was found for a pod of a gang, which waits for a permit perhaps.
-func (s *Scheduler) release(ctx context.Context, t *try) {
+func (g gangs) release(ctx context.Context, t *try) {
+	s := g.s
 	s.shared.Waiting.Drop(t.pod.UID)
 	t.profile.RunReservePluginsUnreserve(ctx, t.state, t.pod, t.node)
 	s.cache.Forget(t.pod.UID)
@@ -127,7 +133,8 @@ func (s *Scheduler) release(ctx context.Context, t *try) {
 
 // refuse has a pod of a gang wait. No room is made for it alone: victims would have died for a gang that still does
 // not fit.
-func (s *Scheduler) refuse(ctx context.Context, r *rejectedTry) {
+func (g gangs) refuse(ctx context.Context, r *rejectedTry) {
+	s := g.s
 	switch {
 	case r.err != nil:
 		s.failed(ctx, r.try, r.err)

@@ -110,10 +110,10 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		if err != nil {
 			return nil, err
 		}
-		if sorter != "" && sorter != p.Sorter() {
-			return nil, fmt.Errorf("make profile %q: plugins.queueSort: it is %s, and %s with another profile; there is one queue", c.Name, p.Sorter(), sorter)
+		if sorter != "" && sorter != p.QueueSort().Name() {
+			return nil, fmt.Errorf("make profile %q: plugins.queueSort: it is %s, and %s with another profile; there is one queue", c.Name, p.QueueSort().Name(), sorter)
 		}
-		sorter, q.Less = p.Sorter(), p.Less()
+		sorter, q.Less = p.QueueSort().Name(), p.QueueSort().Less
 		q.PreEnqueue[c.Name] = p.PreEnqueue()
 		if q.Hints[c.Name], err = p.Hints(ctx); err != nil {
 			return nil, err

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DropProgram takes those pages of this program's file out of the process that nothing has used for a while. The kernel
-// maps sixteen around each that is used, so that a start and a burst of work leave most of the program mapped. A process
-// that idles needs a quarter of it, and comes back to that by faults that find the file in memory, a millisecond of them
-// in all. The file's pages stay in the page cache, where those that nobody has mapped are the first that the kernel
-// takes.
+// DropProgram takes those pages of this program's file out of the process that nothing has used for a while. The
+// kernel maps sixteen around each that is used, so that a start and a burst of work leave most of the program mapped.
+// A process that idles needs a quarter of it, and comes back to that by faults that find the file in memory, a
+// millisecond of them in all. The file's pages stay in the page cache, where those that nobody has mapped are the
+// first that the kernel takes.
 func DropProgram() error {
 	own, err := os.Readlink("/proc/self/exe")
 	if err != nil {

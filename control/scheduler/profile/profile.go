@@ -86,11 +86,8 @@ func (p *Profile) Name() string { return p.name }
 // Handle is what plugins call back.
 func (p *Profile) Handle() fwk.Handle { return p.handle }
 
-// Less is the order of the queue.
-func (p *Profile) Less() fwk.LessFunc { return p.points.queueSort[0].Less }
-
-// Sorter is the name of the plugin that sorts the queue.
-func (p *Profile) Sorter() string { return p.points.queueSort[0].Name() }
+// QueueSort is the plugin that has the queue in order.
+func (p *Profile) QueueSort() fwk.QueueSortPlugin { return p.points.queueSort[0] }
 
 // PreEnqueue are the plugins that say whether a pod may come to the queue.
 func (p *Profile) PreEnqueue() []fwk.PreEnqueuePlugin { return p.points.preEnqueue }

@@ -87,7 +87,7 @@ func (q *Queue) move(ctx context.Context, p *Pod, v verdict) {
 	switch {
 	case v == stay:
 		q.toUnschedulable(p)
-	case v == retryNow || !q.backingOff(p):
+	case v == retryNow || !q.expiration(p).After(q.now()):
 		q.toActive(ctx, p)
 	default:
 		q.toBackoff(p)
@@ -201,8 +201,6 @@ func (q *Queue) expiration(p *Pod) time.Time {
 	}
 	return p.timestamp.Add(min(d, q.last)).Truncate(window)
 }
-
-func (q *Queue) backingOff(p *Pod) bool { return q.expiration(p).After(q.now()) }
 
 func wakeUp(q *Queue) {
 	select {

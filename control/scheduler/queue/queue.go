@@ -168,10 +168,6 @@ func (q *Queue) Done(uid types.UID) {
 func (q *Queue) Finish(uid types.UID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.finish(uid)
-}
-
-func (q *Queue) finish(uid types.UID) {
 	q.flights.end(uid)
 	delete(q.out, uid)
 }
@@ -183,7 +179,10 @@ func (q *Queue) GiveBack(ctx context.Context, p *Pod, info *cluster.PodInfo) {
 	defer q.mu.Unlock()
 	uid := p.Pod().UID
 	gone := q.out[uid]
-	defer q.finish(uid)
+	defer func() {
+		q.flights.end(uid)
+		delete(q.out, uid)
+	}()
 	if q.pods[uid] != nil || gone == nil || *gone {
 		return
 	}
