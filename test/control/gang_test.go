@@ -14,7 +14,8 @@ import (
 // for all.
 func TestGang(t *testing.T) {
 	t.Parallel()
-	p := startAt(t, t.TempDir(), "0", "--controllers=serviceaccount-controller", "--runtime-config=scheduling.k8s.io/v1beta1=true")
+	dir, flags := t.TempDir(), []string{"--controllers=serviceaccount-controller", "--runtime-config=scheduling.k8s.io/v1beta1=true"}
+	p := startAt(t, dir, "0", flags...)
 	place(t, p, "four", "4")
 	name := "gang"
 	groups := p.client.SchedulingV1beta1().PodGroups("default")
@@ -50,8 +51,8 @@ func TestGang(t *testing.T) {
 	says(metav1.ConditionFalse)
 	none()
 	p.of.Kill()
-	p.of.Again(t)
-	p.cmd = p.of.Process
+	p = startAt(t, dir, "0", flags...)
+	groups = p.client.SchedulingV1beta1().PodGroups("default")
 	// Others that are rejected after it say that the scheduler has looked at all.
 	wants(t, p, "large", "8", nil)
 	saysWhy(t, p, "large", "Insufficient cpu")
