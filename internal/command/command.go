@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berth-node/berth/internal/excerpt"
@@ -64,7 +66,7 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}
-	err = cmd.Run()
+	err = withParent(cmd)
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // the program itself has ended well
 	}
@@ -76,6 +78,20 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 		return out, fmt.Errorf("%s: %w: %s", c.Name, err, strings.TrimSpace(out.Out+out.Said))
 	}
 	return out, nil
+}
+
+// withParent runs a program that ends with this one: the next agent looks at what is mounted and begins again, and what
+// an orphan of the last one does after that look nobody knows of. The kernel takes the end of the thread that has started
+// the program for that of its parent, so that the thread waits for it.
+func withParent(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- cmd.Run()
+	}()
+	return <-done
 }
 
 // Find says that a program is not on the node, by an error that wraps [ErrMissing].

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,5 +93,34 @@ func TestStdinAndDeadline(t *testing.T) {
 	program(t, "hangs", "exec sleep 1000\n")
 	if _, err := (Call{Name: "hangs", Stdin: make([]byte, 1<<20), Deadline: 1}).Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestEndsWithParent has a program end with the process that has started it, killed, and not with the thread.
+func TestEndsWithParent(t *testing.T) {
+	if pipe := os.Getenv("BERTH_TEST_PARENT"); pipe != "" {
+		// A thread that ends meanwhile is nobody's end.
+		go func() { runtime.LockOSThread() }()
+		_ = Run(t.Context(), "sh", "-c", "echo begun > "+pipe+"; exec sleep 600 < "+pipe)
+		return
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	parent := exec.Command(os.Args[0], "-test.run=^TestEndsWithParent$")
+	parent.Env = append(os.Environ(), "BERTH_TEST_PARENT="+pipe)
+	must(t, parent.Start())
+	begun, err := os.ReadFile(pipe)
+	if err != nil || string(begun) != "begun\n" {
+		t.Fatalf("%q, %v", begun, err)
+	}
+	// The program holds the other end: when it is gone, what is written has no reader.
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	must(t, err)
+	defer w.Close()
+	must(t, parent.Process.Kill())
+	_ = parent.Wait()
+	ended := []unix.PollFd{{Fd: int32(w.Fd()), Events: unix.POLLERR}}
+	if n, err := unix.Poll(ended, 60_000); n != 1 || err != nil {
+		t.Errorf("the program has not ended: %d, %v", n, err)
 	}
 }
