@@ -133,6 +133,9 @@ func (s *shared) ensure(ctx context.Context) error {
 	if err := ensureRange(ctx, s.client, s.options.ServiceRanges); err != nil {
 		return err
 	}
+	if err := ensureTracking(ctx, s.client, time.Now()); err != nil {
+		return err
+	}
 	return s.ensureService(ctx)
 }
 

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 
@@ -13,11 +14,13 @@ type Inside struct {
 	Config    *rest.Config
 	Informers informers.SharedInformerFactory
 	ClusterCA *dynamiccertificates.DynamicFileCAContent
+	// SecretToken makes the token of a service account that a secret keeps.
+	SecretToken func(account *corev1.ServiceAccount, secret string) (string, error)
 }
 
 // Inside is for controllers.
 func (s *Server) Inside() Inside {
-	return Inside{s.shared.config.LoopbackClientConfig, s.shared.informers, s.shared.clientCA}
+	return Inside{s.shared.config.LoopbackClientConfig, s.shared.informers, s.shared.clientCA, s.shared.auth.SecretToken}
 }
 
 // Began is closed when the server answers and the cluster has what it begins with.

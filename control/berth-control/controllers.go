@@ -66,7 +66,7 @@ func newControllers(server *apiserver.Server, o apiserver.Options, f *serveFlags
 		Authority: func() (*x509.Certificate, crypto.Signer, error) {
 			return o.PKI.Authority(pki.ClusterAuthority)
 		},
-		Bundle: inside.ClusterCA, PodRanges: pods, ServiceRanges: o.ServiceRanges, Log: o.Log,
+		Bundle: inside.ClusterCA, SecretToken: inside.SecretToken, PodRanges: pods, ServiceRanges: o.ServiceRanges, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -49,8 +49,9 @@ func (a *Auth) newAuthenticator(ctx context.Context, o Options, informers inform
 	if o.ClientCA != nil {
 		requests = append(requests, certificateUses{x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion), a.uses, false})
 	}
+	own := &tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.uses, a.audiences, &clusterObjects{informers, client}, time.Now}
 	tokens := []authenticator.Token{
-		&tokenAuthenticator{o.ServiceAccountIssuer, a.keys, a.uses, a.audiences, &clusterObjects{informers, client}, time.Now},
+		own, &legacyAuthenticator{own, client, time.Now},
 		authenticator.WrapAudienceAgnosticToken(a.audiences,
 			&bootstrapAuthenticator{informers.Core().V1().Secrets().Lister(), time.Now}),
 	}

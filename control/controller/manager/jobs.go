@@ -4,6 +4,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/accounttoken"
 	"github.com/berth-node/berth/control/controller/clusterroleaggregation"
 	"github.com/berth-node/berth/control/controller/cronjob"
 	"github.com/berth-node/berth/control/controller/disruption"
@@ -24,6 +25,7 @@ func jobsKinds() []kind {
 		{name: "disruption-controller", account: "disruption-controller", make: makeBudgets},
 		{name: "resourcequota-controller", account: "resourcequota-controller", make: makeQuotas},
 		{name: "clusterrole-aggregation-controller", account: "clusterrole-aggregation-controller", make: makeRoles},
+		{name: "serviceaccount-token-controller", account: "tokens-controller", make: makeAccountTokens},
 		{name: "legacy-serviceaccount-token-cleaner-controller", account: "legacy-service-account-token-cleaner", make: makeLegacyTokens},
 	}
 }
@@ -73,4 +75,11 @@ func makeRoles(p parts) (controller.Controller, error) {
 
 func makeLegacyTokens(p parts) (controller.Controller, error) {
 	return legacytoken.New(p.client, p.m.options.Informers.Core().V1(), p.log), nil
+}
+
+func makeAccountTokens(p parts) (controller.Controller, error) {
+	o := p.m.options
+	return accounttoken.New(accounttoken.Config{
+		Client: p.m.reader, Sign: o.SecretToken, Bundle: o.Bundle, Subscribe: p.m.changed.add, Log: p.log,
+	}, o.Informers.Core().V1()), nil
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-node/berth/control/controller"
+	"github.com/berth-node/berth/control/controller/accounttoken"
 	"github.com/berth-node/berth/control/controller/nodeipam"
 )
 
@@ -44,7 +45,9 @@ type Options struct {
 	// ServiceRanges is given.
 	PodRanges     []nodeipam.Range
 	ServiceRanges []netip.Prefix
-	Log           *slog.Logger
+	// SecretToken makes the token of a service account that a secret keeps.
+	SecretToken accounttoken.Sign
+	Log         *slog.Logger
 }
 
 // Bundle is the authorities of a cluster, in PEM, which may change.
