@@ -81,8 +81,8 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 }
 
 // withParent runs a program that ends with this one: the next agent looks at what is mounted and begins again, and what
-// an orphan of the last one does after that look nobody knows of. The kernel takes the end of the thread that has started
-// the program for that of its parent, so that the thread waits for it.
+// an orphan of the last one does after that look nobody knows of. The kernel takes the end of the thread that has
+// started the program for that of its parent, so that the thread waits for it.
 func withParent(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	done := make(chan error, 1)
