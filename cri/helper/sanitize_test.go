@@ -90,8 +90,8 @@ func TestParsers(t *testing.T) {
 			bin := filepath.Join(dir, target.name)
 			args := append(slices.Clone(sanitizers), "-o", bin, object("fuzz/main.c"), object("fuzz/"+target.name+".c"))
 			for _, src := range sources(t, ".") {
-				// The target includes the one, and the other stands in for a function of a library at a link that is not
-				// this one.
+				// The target includes the one, and the other stands in for a function of a library at a link that
+				// is not this one.
 				if src != target.instead && src != "monitor.c" {
 					args = append(args, object(src))
 				}

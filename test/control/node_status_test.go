@@ -416,8 +416,7 @@ func testStatusWrites(t *testing.T, p *plane, n *nodeAgent) {
 		}
 		return err
 	})
-	until(t, "all is written", func() error { return n.idle() })
-	if w := n.client.take("a"); !slices.Equal(w, []string{"patch", "delete"}) {
+	if w := n.written(t, "a", 2); !slices.Equal(w, []string{"patch", "delete"}) {
 		t.Errorf("from deleted to gone: %q", w)
 	}
 	if _, err := pods.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
@@ -440,7 +439,7 @@ func testStatusWrites(t *testing.T, p *plane, n *nodeAgent) {
 		n.statuses.Put(step)
 		until(t, "the step is written", func() error { return n.idle() })
 	}
-	if w := n.client.take("slow"); len(w) != 3 || !isReady(running("slow")) {
+	if w := n.written(t, "slow", 3); len(w) != 3 || !isReady(running("slow")) {
 		t.Errorf("from bound to ready: %q", w)
 	}
 
@@ -497,6 +496,19 @@ func testUnaware(t *testing.T, n *nodeAgent, first *corev1.Pod) {
 	if w := n.client.take("b"); !slices.Equal(w, []string{"patch"}) {
 		t.Errorf("of the one before were tried: %q", w)
 	}
+}
+
+// written is what was written of a pod, at least so many times. That a write has come to something may be heard by the
+// watch before whoever wrote has the answer.
+func (n *nodeAgent) written(t *testing.T, name string, least int) (all []string) {
+	t.Helper()
+	until(t, "all is written", func() error {
+		if all = append(all, n.client.take(name)...); len(all) < least {
+			return fmt.Errorf("there was %q", all)
+		}
+		return n.idle()
+	})
+	return append(all, n.client.take(name)...)
 }
 
 func (n *nodeAgent) idle() error {
