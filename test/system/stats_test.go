@@ -180,13 +180,20 @@ func TestStats(t *testing.T) {
 		t.Errorf("resource_scrape_error %f", got)
 	}
 	for name, least := range map[string]float64{
-		"container_cpu_usage_seconds_total": c0, "container_cpu_cfs_throttled_periods_total": 1, "container_memory_working_set_bytes": 20 << 20,
+		"container_cpu_usage_seconds_total": c0, "container_memory_working_set_bytes": 20 << 20,
 		"container_spec_memory_limit_bytes": 64 << 20, "container_spec_cpu_quota": 10000, "container_spec_cpu_period": 100000, "container_processes": 2, "container_start_time_seconds": 1,
 	} {
 		if got := cad.get(t, name, labels); got < least {
 			t.Errorf("%s is %f, less than %f", name, got, least)
 		}
 	}
+	// It is throttled in a period in which it would have more than its quota: not before it gets that much of a processor.
+	n.eventually("the busy one to be throttled", func() error {
+		if got := n.metrics("/metrics/cadvisor").get(t, "container_cpu_cfs_throttled_periods_total", labels); got < 1 {
+			return fmt.Errorf("it was in %v periods", got)
+		}
+		return nil
+	})
 	if got := cad.get(t, "container_network_transmit_bytes_total",
 		map[string]string{"pod": p.Name, "interface": "eth0"}); got < 15<<20 {
 		t.Errorf("container_network_transmit_bytes_total is %f", got)
