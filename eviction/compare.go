@@ -129,7 +129,7 @@ func (j *judge) compare(readings signal.Readings, now time.Time, next *earliest)
 			continue
 		}
 		w.begin(r, now, j.log)
-		if reason := j.step(w, now, next); reason != "" {
+		if reason := j.step(w, r, now, next); reason != "" {
 			w.active = true
 			out = append(out, due{watched: w, reading: r, crossed: w.since, reason: reason})
 		}
@@ -175,10 +175,10 @@ func (w *watched) ease(r signal.Reading, now time.Time, log *slog.Logger) bool {
 }
 
 // step says why something is to be done about a threshold that is met; "": nothing is.
-func (j *judge) step(w *watched, now time.Time, next *earliest) string {
+func (j *judge) step(w *watched, r signal.Reading, now time.Time, next *earliest) string {
 	switch {
-	case !j.settled(w, now):
-		next.add(w.since.Add(j.confirm))
+	case !j.settled(w, r, now):
+		next.add(now.Add(min(j.confirm, w.since.Add(j.needs(w, r)).Sub(now))))
 		return ""
 	case !w.Soft:
 		return "hard threshold"
@@ -218,18 +218,33 @@ func (j *judge) hardLimit(of signal.Signal) int64 {
 	return 0
 }
 
+// doubted is how many times longer a threshold has to be met to be believed where it may be met by what the kernel does
+// not say the use of yet. It has most often said so by then.
+const doubted = 10
+
 // settled says whether a threshold that is met has been for long enough to be believed. A group's memory and its
 // file cache are counted by the kernel apart, and what it says of the cache can lag behind by moments: then cache
 // that is being filled looks like memory in use.
-func (j *judge) settled(w *watched, now time.Time) bool {
-	return w.Signal.Resource() != corev1.ResourceMemory || now.Sub(w.since) >= j.confirm
+func (j *judge) settled(w *watched, r signal.Reading, now time.Time) bool {
+	return now.Sub(w.since) >= j.needs(w, r)
+}
+
+// needs is how long that is.
+func (j *judge) needs(w *watched, r signal.Reading) time.Duration {
+	if w.Signal.Resource() != corev1.ResourceMemory {
+		return 0
+	}
+	if r.Doubt > 0 && !w.met(signal.Reading{Available: r.Available + r.Doubt, Capacity: r.Capacity}) {
+		return doubted * j.confirm
+	}
+	return j.confirm
 }
 
 // conditions are those that thresholds speak for, whatever their grace periods.
 func (j *judge) conditions(now time.Time) map[corev1.NodeConditionType]bool {
 	out := map[corev1.NodeConditionType]bool{}
 	for _, w := range j.watched {
-		if !w.since.IsZero() && j.settled(w, now) {
+		if r, _ := j.latest(w.Signal); !w.since.IsZero() && j.settled(w, r, now) {
 			out[w.Signal.Condition()] = true
 		}
 	}

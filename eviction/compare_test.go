@@ -45,6 +45,39 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// TestDoubt has memory run short by what the kernel does not say the use of: it is given time to say so, unless there is
+// too little without it.
+func TestDoubt(t *testing.T) {
+	const confirm = 10 * time.Millisecond
+	j := newJudge(&Config{Policy: policy(hard(mem, 100, 0)), Confirm: confirm, Log: slog.New(slog.DiscardHandler)})
+	began := time.Now()
+	for _, c := range []struct {
+		after       time.Duration
+		left, doubt int64
+		acts        bool
+	}{
+		{0, 50, 60, false},
+		{2 * confirm, 50, 60, false},
+		{3 * confirm, 50, 40, true},
+		{4 * confirm, 500, 0, false},
+		{5 * confirm, 50, 60, false},
+		{(5+doubted)*confirm - 1, 50, 60, false},
+		{(5 + doubted) * confirm, 50, 60, true},
+	} {
+		now := began.Add(c.after)
+		readings := signal.Readings{mem: {Available: c.left, Capacity: 1000, Doubt: c.doubt}}
+		next := earliest{now: now}
+		j.remember(readings)
+		due, _ := j.compare(readings, now, &next)
+		if got := len(due) == 1; got != c.acts || j.conditions(now)[mem.Condition()] != got {
+			t.Errorf("after %s it acts %v, says %v", c.after, got, j.conditions(now))
+		}
+		if waits := c.left < 100 && !c.acts; waits && (next.at.IsZero() || next.at.Sub(now) > confirm) {
+			t.Errorf("after %s it looks again in %s", c.after, next.at.Sub(now))
+		}
+	}
+}
+
 // TestArmed has a signal that cannot be read for a moment keep the limits that it had, which grow with the capacity.
 func TestArmed(t *testing.T) {
 	share := threshold.Threshold{Signal: signal.NodeFsAvailable, Value: threshold.Value{Percent: 10}}

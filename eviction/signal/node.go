@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/berth-node/berth/cgroups/charge"
 )
 
 // MemoryReading is which figure memory.available is.
@@ -154,25 +156,25 @@ func (n *Node) memory() (r Reading, swap int64, err error) {
 		swap = n.swap.now(info.get("SwapFree") << 10)
 		return Reading{Available: add(available<<10, swap), Capacity: total << 10, Time: now}, swap, nil
 	}
-	g, err := readGroup(n.paths.MemoryRoot)
+	g, err := charge.Read(n.paths.MemoryRoot)
 	if err != nil {
 		return Reading{}, 0, err
 	}
-	return Reading{Available: max(0, total<<10-g.workingSet()), Capacity: total << 10, Time: now}, 0, nil
+	return Reading{Available: max(0, total<<10-g.WorkingSet()), Capacity: total << 10, Doubt: g.Doubt, Time: now}, 0, nil
 }
 
 // allocatable is what the group of all pods has left of its limit; false when it has no limit.
 func (n *Node) allocatable() (r Reading, limited bool, err error) {
 	now := time.Now()
-	g, err := readGroup(n.paths.Allocatable)
-	if err != nil || g.limit == unlimited {
+	g, limit, err := charge.ReadLimited(n.paths.Allocatable)
+	if err != nil || limit == charge.Unlimited {
 		return Reading{}, false, err
 	}
-	used := g.workingSet()
+	used := g.WorkingSet()
 	if n.paths.Memory == Kernel {
-		used = g.unreclaimable()
+		used = g.Unreclaimable()
 	}
-	return Reading{Available: max(0, g.limit-used), Capacity: g.limit, Time: now}, true, nil
+	return Reading{Available: max(0, limit-used), Capacity: limit, Doubt: g.Doubt, Time: now}, true, nil
 }
 
 // pids counts as kubelet does: threads are tasks and have IDs as well, and the lower of the kernel's two limits is the

@@ -217,28 +217,6 @@ func FuzzFigures(f *testing.F) {
 	})
 }
 
-// FuzzReadGroup: whatever the files of a group say, what is computed from them is in bounds.
-func FuzzReadGroup(f *testing.F) {
-	for _, version := range []string{"v1", "v2"} {
-		files := procFiles()
-		usage := files[version+"/kubepods/memory.usage_in_bytes"] + files[version+"/kubepods/memory.current"]
-		f.Add(files[version+"/kubepods/memory.stat"], usage, files[version+"/kubepods/memory.max"])
-	}
-	f.Fuzz(func(t *testing.T, stat, usage, limit string) {
-		g, err := readGroup(tree(t, map[string]string{
-			"memory.stat": stat, "memory.usage_in_bytes": usage, "memory.current": usage, "memory.max": limit,
-		}))
-		if err != nil {
-			return
-		}
-		for _, n := range []int64{g.workingSet(), g.unreclaimable()} {
-			if n < 0 || n > g.usage {
-				t.Errorf("%+v: %d", g, n)
-			}
-		}
-	})
-}
-
 func FuzzParseTasks(f *testing.F) {
 	f.Add("0.20 0.18 0.12 1/80 11206\n")
 	f.Add("0 0 0 1/-5 1")

@@ -34,7 +34,9 @@ func Limits() []Signal { return []Signal{EmptyDirLimit, PodLimit, ContainerLimit
 type Reading struct {
 	Available int64
 	Capacity  int64
-	Time      time.Time
+	// Doubt is how much more may be available: what the kernel has charged, and does not say yet whether it can drop it.
+	Doubt int64
+	Time  time.Time
 }
 
 // Readings are those of a moment. A signal that could not be read is not among them: nothing is done about what is not
