@@ -169,7 +169,7 @@ func goEnv(b *testing.B, name string) string {
 // benchRegistry is Debian's docker-registry where it is installed, because the one in the test's process would be
 // measured too; else that one.
 func benchRegistry(t testing.TB) string {
-	if host, ok := dockerRegistry(t); ok {
+	if host, ok := imagetest.StartDocker(t); ok {
 		return host
 	}
 	return imagetest.NewRegistry(t).Host

@@ -5,8 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	osexec "os/exec"
@@ -28,6 +26,7 @@ import (
 
 	"github.com/berth-node/berth/agent/pod"
 	"github.com/berth-node/berth/cri"
+	"github.com/berth-node/berth/cri/image/imagetest"
 	"github.com/berth-node/berth/cri/remote"
 )
 
@@ -243,28 +242,9 @@ func (n *node) target(t *testing.T, r pod.Runtime) *Target {
 // startRegistry starts Debian's registry with the test image in it, under a name for each case that removes it.
 func startRegistry(t *testing.T) string {
 	t.Helper()
-	prog, err := osexec.LookPath("docker-registry")
-	if err != nil {
+	address, installed := imagetest.StartDocker(t)
+	if !installed {
 		t.Fatal("docker-registry is not installed (make deps installs it)")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t)(err)
-	address := l.Addr().String()
-	must(t)(l.Close())
-	dir := t.TempDir()
-	must(t)(os.WriteFile(dir+"/config.yml",
-		[]byte("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+dir+"/data}}\nhttp: {addr: "+
-			"'"+address+"'}\n"), 0o644))
-	cmd := osexec.Command(prog, "serve", dir+"/config.yml")
-	must(t)(cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for range 500 {
-		resp, err := http.Get("http://" + address + "/v2/")
-		if err == nil {
-			resp.Body.Close()
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	tree := t.TempDir()
 	if out, err := osexec.Command("tar", "-C", tree, "-xf", archive(t)).CombinedOutput(); err != nil {

@@ -7,13 +7,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-node/berth/test/plane"
 )
 
 const namespace = "walk"
@@ -22,7 +22,7 @@ const namespace = "walk"
 // server has none in its process: what they write would be in the answers of one side alone.
 func ours(t *testing.T) string {
 	t.Helper()
-	dir, program, port := t.TempDir(), os.Getenv("BERTH_CONTROL"), freePort(t)
+	dir, program, port := t.TempDir(), os.Getenv("BERTH_CONTROL"), plane.Port(t, "127.0.0.1")
 	begin(t, program, "serve", "--data-dir="+dir, "--bind=127.0.0.1", "--port="+port, "--service-cidr=10.96.0.0/16", "--controllers=", "--scheduler=false")
 	config := filepath.Join(dir, "admin.kubeconfig")
 	await(t, "berth-control", func() error {
@@ -39,7 +39,7 @@ func ours(t *testing.T) string {
 func theirs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	clients, peers, port := "http://127.0.0.1:"+freePort(t), "http://127.0.0.1:"+freePort(t), freePort(t)
+	clients, peers, port := "http://127.0.0.1:"+plane.Port(t, "127.0.0.1"), "http://127.0.0.1:"+plane.Port(t, "127.0.0.1"), plane.Port(t, "127.0.0.1")
 	begin(t, os.Getenv("BERTH_ETCD"), "--data-dir="+dir+"/etcd", "--listen-client-urls="+clients, "--advertise-client-urls="+clients,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -104,18 +104,4 @@ func await(t *testing.T, what string, check func() error) {
 			t.Fatalf("wait for %s: %v", what, err)
 		}
 	}
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, found := strings.Cut(l.Addr().String(), ":")
-	if !found {
-		t.Fatal(l.Addr())
-	}
-	return port
 }

@@ -3,7 +3,6 @@ package system
 import (
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -23,38 +22,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/berth-node/berth/cri/image/imagetest"
 )
 
-// registry starts Debian's registry on a free loopback port, with the test image and a large one in it.
+// registry starts Debian's registry with the test image and a large one in it.
 func registry(t *testing.T) string {
 	t.Helper()
-	prog, err := exec.LookPath("docker-registry")
-	if err != nil {
+	addr, installed := imagetest.StartDocker(t)
+	if !installed {
 		t.Fatal("docker-registry is not installed (make deps installs it)")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	dir := t.TempDir()
-	write(t, dir+"/config.yml", "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: "+
-		""+dir+"/data}, delete: {enabled: true}}\nhttp: {addr: '"+addr+"'}\n")
-	cmd := exec.Command(prog, "serve", dir+"/config.yml")
-	cmd.Stdout, cmd.Stderr = io.Discard, io.Discard
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	eventually(t, "the registry to answer", func() error {
-		resp, err := http.Get("http://" + addr + "/v2/")
-		if err != nil {
-			return err
-		}
-		return resp.Body.Close()
-	})
-
 	tree := t.TempDir()
 	if out, err := exec.Command("tar", "-C", tree, "-xf", testImages(t)[0]).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -10,10 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/berth-node/berth/test/plane"
 )
 
 // bootLimit is how long a machine may take until it executes commands: its processor is emulated, and the one below it
@@ -55,10 +58,9 @@ func newMachine(t *testing.T, files string) *machine {
 	t.Helper()
 	m := &machine{t: t, image: os.Getenv("VM_IMAGE"), dir: t.TempDir()}
 	for _, port := range []*int{&m.port, &m.kubelet} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		var err error
+		*port, err = strconv.Atoi(plane.Port(t, "127.0.0.1"))
 		m.must(err)
-		defer l.Close() // both are taken until both are known
-		*port = l.Addr().(*net.TCPAddr).Port
 	}
 	m.host("mke2fs", "-q", "-t", "ext4", "-d", files, m.path("files.raw"), "512M")
 	m.host("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.image, "disk.raw"), m.path("disk.qcow2"))
@@ -233,7 +235,7 @@ func (m *machine) cut() {
 	_ = m.cmd.Process.Kill()
 	<-m.ended
 	m.conn.Close()
-	for range m.lines { //nolint:revive // the reader ends when all it has read is taken
+	for range m.lines { // the reader ends when all it has read is taken
 	}
 	m.cmd = nil
 }
