@@ -11,19 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/issued"
 )
-
-// Keeper keeps certificates and their keys over the machine's end, sealed.
-type Keeper interface {
-	// Hand keeps something of a pod under a name, and waits until that is on the disk, or cannot be for now.
-	Hand(ctx context.Context, uid types.UID, name string, data []byte)
-	// Handed is what was kept.
-	Handed(uid types.UID, name string) ([]byte, bool)
-}
-
-// keepTimeout is how long a certificate waits for a disk that hangs.
-const keepTimeout = 3 * time.Second
 
 type keptCredential struct {
 	Key     []byte    `json:"key"`
@@ -43,30 +33,14 @@ func keptName(at source, want *corev1.PodCertificateProjection) string {
 
 // keep keeps a certificate before anybody has it, where anything is kept.
 func (m *Manager) keep(ctx context.Context, h *holder, c Credential, refresh time.Duration) {
-	if m.cfg.Keep == nil {
-		return
-	}
-	text, err := json.Marshal(keptCredential{c.Key, c.Chain, time.Now().Add(refresh)})
-	if err != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
-	defer cancel()
-	m.cfg.Keep.Hand(ctx, h.pod.UID, h.name, text)
+	issued.Keep(ctx, m.cfg.Keep, h.pod.UID, h.name, keptCredential{c.Key, c.Chain, time.Now().Add(refresh)})
 }
 
 // adopt has a pod have the certificate that was kept, and says when another one is to be asked for. One that has ended
 // does too, until there is another: the pod may not need it, and does not start without.
 func (m *Manager) adopt(h *holder) time.Duration {
-	if m.cfg.Keep == nil {
-		return 0
-	}
-	text, ok := m.cfg.Keep.Handed(h.pod.UID, h.name)
-	if !ok {
-		return 0
-	}
 	var k keptCredential
-	if err := json.Unmarshal(text, &k); err != nil {
+	if !issued.Kept(m.cfg.Keep, h.pod.UID, h.name, &k) {
 		return 0
 	}
 	block, _ := pem.Decode(k.Chain)

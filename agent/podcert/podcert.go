@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-node/berth/agent/issued"
 )
 
 // Client asks the API server.
@@ -36,7 +38,7 @@ type Config struct {
 	Client  Client
 	Node    string
 	Renewed func(types.UID) // is called when a pod has another certificate than it was given. It returns at once
-	Keep    Keeper          // keeps certificates for a start without the API server; nil: nobody does
+	Keep    issued.Keeper   // keeps certificates for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 

@@ -1,7 +1,6 @@
 package podcert
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-node/berth/agent/issued/issuedtest"
 )
 
 // server has the requests, and a signer that answers as it is told to.
@@ -242,43 +243,10 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// drawer keeps in memory.
-type drawer struct{ has sync.Map }
-
-func (d *drawer) Hand(_ context.Context, uid types.UID, name string, data []byte) {
-	d.has.Store(string(uid)+" "+name, data)
-}
-
-func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
-	data, ok := d.has.Load(string(uid) + " " + name)
-	if !ok {
-		return nil, false
-	}
-	return data.([]byte), true
-}
-
-// book is a log that is read while it is written.
-type book struct {
-	mu  sync.Mutex
-	has bytes.Buffer
-}
-
-func (b *book) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.has.Write(p)
-}
-
-func (b *book) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.has.String()
-}
-
 // TestKept: after a boot a pod has the certificate that it had, and its signer is asked when it is time, or when the
 // server is back. A certificate that has ended does for as long, and what asks for another one is not given it.
 func TestKept(t *testing.T) {
-	var d drawer
+	var d issuedtest.Keeper
 	pod := podNamed("p")
 	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
 	var had Credential
@@ -313,10 +281,10 @@ func TestKept(t *testing.T) {
 	away := &server{drops: true}
 	in(t, away, func(m *Manager, renewed func() int) {
 		time.Sleep(100 * time.Hour) // it has ended
-		var log book
+		var log issuedtest.Log
 		m.cfg.Keep, m.cfg.Log = &d, slog.New(slog.NewTextHandler(&log, nil))
 		_, err := m.Credential(pod, "v", 0, want)
-		if text := log.text(); err != nil || strings.Count(text, "has ended") != 1 {
+		if text := log.String(); err != nil || strings.Count(text, "has ended") != 1 {
 			t.Errorf("%v, %s", err, text)
 		}
 		time.Sleep(3 * time.Hour)

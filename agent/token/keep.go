@@ -2,28 +2,16 @@ package token
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/issued"
 )
 
-// Keeper keeps tokens over the machine's end, sealed.
-type Keeper interface {
-	// Hand keeps something of a pod under a name, and waits until that is on the disk, or cannot be for now.
-	Hand(ctx context.Context, uid types.UID, name string, data []byte)
-	// Handed is what was kept.
-	Handed(uid types.UID, name string) ([]byte, bool)
-}
-
-const (
-	// keepTimeout is how long a token waits for a disk that hangs.
-	keepTimeout = 3 * time.Second
-	// keptTimeout is how long the API server has for an answer where there is a token that was kept.
-	keptTimeout = 2 * time.Second
-)
+// keptTimeout is how long the API server has for an answer where there is a token that was kept.
+const keptTimeout = 2 * time.Second
 
 type keptToken struct {
 	Text    string    `json:"text"`
@@ -34,29 +22,13 @@ func (w Want) keptName() string { return fmt.Sprintf("token %q %d %t", w.Audienc
 
 // keep keeps a token before anybody has it, where anything is kept.
 func (m *Manager) keep(ctx context.Context, e *entry, t Token) {
-	if m.cfg.Keep == nil {
-		return
-	}
-	text, err := json.Marshal(keptToken(t))
-	if err != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
-	defer cancel()
-	m.cfg.Keep.Hand(ctx, e.pod.UID, e.want.keptName(), text)
+	issued.Keep(ctx, m.cfg.Keep, e.pod.UID, e.want.keptName(), keptToken(t))
 }
 
 // kept is the token that was kept.
 func (m *Manager) kept(e *entry) (Token, bool) {
-	if m.cfg.Keep == nil {
-		return Token{}, false
-	}
-	text, ok := m.cfg.Keep.Handed(e.pod.UID, e.want.keptName())
-	if !ok {
-		return Token{}, false
-	}
 	var t keptToken
-	if err := json.Unmarshal(text, &t); err != nil || t.Text == "" {
+	if !issued.Kept(m.cfg.Keep, e.pod.UID, e.want.keptName(), &t) || t.Text == "" {
 		return Token{}, false
 	}
 	return Token(t), true

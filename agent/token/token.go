@@ -14,6 +14,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/issued"
 )
 
 // Ask has the API server make a token: a POST to the subresource token of a ServiceAccount.
@@ -26,7 +28,7 @@ type Config struct {
 	Ask Ask
 	// Renewed is called when a pod has another token than it was given. It returns at once.
 	Renewed func(types.UID)
-	Keep    Keeper // keeps tokens for a start without the API server; nil: nobody does
+	Keep    issued.Keeper // keeps tokens for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 

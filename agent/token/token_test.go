@@ -1,7 +1,6 @@
 package token
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/issued/issuedtest"
 )
 
 // server makes tokens as it is told to.
@@ -334,43 +335,10 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// drawer keeps in memory.
-type drawer struct{ has sync.Map }
-
-func (d *drawer) Hand(_ context.Context, uid types.UID, name string, data []byte) {
-	d.has.Store(string(uid)+" "+name, data)
-}
-
-func (d *drawer) Handed(uid types.UID, name string) ([]byte, bool) {
-	data, ok := d.has.Load(string(uid) + " " + name)
-	if !ok {
-		return nil, false
-	}
-	return data.([]byte), true
-}
-
-// book is a log that is read while it is written.
-type book struct {
-	mu  sync.Mutex
-	has bytes.Buffer
-}
-
-func (b *book) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.has.Write(p)
-}
-
-func (b *book) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.has.String()
-}
-
 // TestKept: after a boot without the server a pod has the token that it had, also one that has ended, which is said
 // once; when the server is back it has another one at once. What the server refuses it does not get.
 func TestKept(t *testing.T) {
-	var d drawer
+	var d issuedtest.Keeper
 	p, want, short := podNamed("a"), Want{Seconds: 3600}, Want{Audience: "vault", Seconds: 600}
 	away := func(int, *authenticationv1.TokenRequest) error { return errors.New("away") }
 	in(t, func(w *world) {
@@ -388,15 +356,15 @@ func TestKept(t *testing.T) {
 	})
 	in(t, func(w *world) {
 		w.cfg.Keep = &d
-		var log book
+		var log issuedtest.Log
 		w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		pass(time.Hour * 2)
 		w.s.set(func() { w.s.answer = away })
 		w.is(p, want, "ns/robot/1")
 		w.is(p, short, "ns/robot/2")
 		w.is(p, want, "ns/robot/1")
-		if n := strings.Count(log.text(), "which has ended"); n != 2 {
-			t.Errorf("said %d times:\n%s", n, log.text())
+		if n := strings.Count(log.String(), "which has ended"); n != 2 {
+			t.Errorf("said %d times:\n%s", n, log.String())
 		}
 		pass(time.Hour)
 		before := w.s.count()
