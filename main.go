@@ -17,6 +17,7 @@ import (
 	"github.com/berth-node/berth/agent/check"
 	"github.com/berth-node/berth/agent/check/security"
 	"github.com/berth-node/berth/agent/cli"
+	"github.com/berth-node/berth/agent/cluster"
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/cgroups/inspect"
 	"github.com/berth-node/berth/cni"
@@ -98,12 +99,12 @@ func command() *cobra.Command {
 			return nil, nil
 		}
 		return pods, err
-	}, func(ctx context.Context) (check.Membership, error) {
-		m, err := client.FindMembership(ctx, client.New(runDir))
+	}, func(ctx context.Context) (cluster.State, error) {
+		s, err := client.FindCluster(ctx, client.New(runDir))
 		if errors.Is(err, client.ErrNoAgent) {
-			return check.Membership{}, nil
+			return cluster.State{}, nil
 		}
-		return check.Membership(m), err
+		return s, err
 	})
 	checks.SetOut(cli.Visible(os.Stdout))
 	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })

@@ -1,20 +1,14 @@
 package check
 
-import "context"
+import (
+	"context"
 
-// Membership is how a node and its API server stand to each other.
-type Membership struct {
-	Phase   string // "": it has none, or no agent runs
-	Message string // what is the matter, and what to do
-	Server  string
-	Serving string // what the certificate of the node's own API waits for
-}
+	"github.com/berth-node/berth/agent/cluster"
+)
 
-// Cluster asks the agent of this machine for that.
-type Cluster func(ctx context.Context) (Membership, error)
-
-// joined is the phase of a node that its API server knows.
-const joined = "Joined"
+// Cluster asks the agent of this machine how it and its API server stand to each other. The phase is empty where there
+// is none, or no agent runs.
+type Cluster func(ctx context.Context) (cluster.State, error)
 
 func clusterProbes() []probe {
 	return []probe{{"API server", false, "Pods go on as they are, and nothing new is heard of.", probeCluster}}
@@ -33,7 +27,7 @@ func probeCluster(ctx context.Context, e *env) answer {
 		return limited("the agent cannot be asked: %v", err)
 	case m.Phase == "":
 		return ok("none: the node is its own")
-	case m.Phase != joined:
+	case m.Phase != cluster.Joined:
 		return limited("%s %s: %s", m.Server, m.Phase, m.Message)
 	case m.Serving != "":
 		return limited("%s knows this node, whose own API has no certificate yet: %s", m.Server, m.Serving)

@@ -4,22 +4,16 @@ import (
 	"context"
 	"errors"
 	"net/http"
+
+	"github.com/berth-node/berth/agent/cluster"
 )
 
-// Membership is how the node and its API server stand to each other.
-type Membership struct {
-	Phase   string // "": the node has no API server
-	Message string // what is the matter, and what to do
-	Server  string
-	Serving string // what the certificate of the node's own API waits for
-}
-
-// FindMembership asks for that.
-func FindMembership(ctx context.Context, c *Client) (Membership, error) {
-	var m Membership
-	_, err := c.get(ctx, "/cluster", nil, &m)
+// FindCluster asks how the node and its API server stand to each other. The phase is empty where it has none.
+func FindCluster(ctx context.Context, c *Client) (cluster.State, error) {
+	var s cluster.State
+	_, err := c.get(ctx, "/cluster", nil, &s)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == http.StatusNotFound {
-		return Membership{}, nil
+		return cluster.State{}, nil
 	}
-	return m, err
+	return s, err
 }
