@@ -63,15 +63,9 @@ func (n *Notifier) Reloading() {
 	n.tell(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000), "reloading")
 }
 
-// Status sets the line that systemctl status shows.
-func (n *Notifier) Status(status string) { n.tell("", status) }
-
 func (n *Notifier) tell(state, status string) {
 	if status != "" {
-		if state != "" {
-			state += "\n"
-		}
-		state += "STATUS=" + status
+		state += "\nSTATUS=" + status
 	}
 	if _, err := n.send(state); err != nil {
 		// Not fatal: the pods matter more than what the service manager knows of us.

@@ -108,23 +108,6 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 // Ignored is a field that a pod sets and that means nothing here, and why.
 type Ignored struct{ Path, Reason string }
 
-// Refusal says why the node does not run a pod for the fields that it sets, in words for its status; "": it does.
-func Refusal(pod *corev1.Pod) string {
-	errs := Unsupported(pod)
-	if len(errs) == 0 {
-		return ""
-	}
-	const few = 5
-	var why []string
-	for _, e := range errs[:min(len(errs), few)] {
-		why = append(why, e.Field+" is not supported: "+e.Detail)
-	}
-	if more := len(errs) - few; more > 0 {
-		why = append(why, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(why, "; ")
-}
-
 // IgnoredIn lists the fields of a static pod that mean nothing for it.
 func IgnoredIn(pod *corev1.Pod) []Ignored {
 	if !OriginOf(pod).Rules().Manifest {

@@ -34,13 +34,14 @@ func TestUnsupportedByOrigin(t *testing.T) {
 		t.Errorf("a static pod: %v, ignored %v", errs, IgnoredIn(pod))
 	}
 	pod.Annotations = map[string]string{AnnotationSource: string(API)}
-	if errs := Unsupported(pod); len(errs) != 0 || len(IgnoredIn(pod)) != 0 || Refusal(pod) != "" {
+	if errs := Unsupported(pod); len(errs) != 0 || len(IgnoredIn(pod)) != 0 {
 		t.Errorf("a pod of an API server: %v, ignored %v", errs, IgnoredIn(pod))
 	}
 	for range 7 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{}}})
 	}
-	if why := Refusal(pod); !strings.HasPrefix(why, "spec.volumes[1].rbd is not supported: the CSI driver rbd.csi.ceph.com") || !strings.HasSuffix(why, "and 2 more") {
-		t.Errorf("refused for %q", why)
+	errs := Unsupported(pod)
+	if len(errs) != 7 || errs[0].Field != "spec.volumes[1].rbd" || !strings.HasPrefix(errs[0].Detail, "the CSI driver rbd.csi.ceph.com") {
+		t.Errorf("refused for %v", errs)
 	}
 }

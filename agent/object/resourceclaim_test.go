@@ -72,7 +72,7 @@ func TestResourceClaim(t *testing.T) {
 }
 
 func TestServedClaims(t *testing.T) {
-	s, template, name := Served(), "gpus", "p-b-x7k2p"
+	s, template, name := &Store{served: true}, "gpus", "p-b-x7k2p"
 	yes := true
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"}}
 	entry := &corev1.PodResourceClaim{Name: "b", ResourceClaimTemplateName: &template}
@@ -104,7 +104,7 @@ func TestServedClaims(t *testing.T) {
 }
 
 func TestServedVolumes(t *testing.T) {
-	s := Served()
+	s := &Store{served: true}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default", UID: "new"}}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "old"}

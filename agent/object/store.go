@@ -29,10 +29,6 @@ type Store struct {
 	expected map[Kind]bool
 }
 
-// Served returns an empty Store for what an API server has. Who binds a claim to a volume, or allocates devices to one,
-// is not the node then: it acts on what is written down, and waits for what is not yet.
-func Served() *Store { return &Store{served: true} }
-
 // Put makes o the object that ref names; nil: there is none any more.
 func (s *Store) Put(ref Ref, o Object) {
 	s.mu.Lock()

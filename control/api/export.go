@@ -49,11 +49,6 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorLi
 	return errs
 }
 
-// ValidateClaimSpec holds what a claim asks for to its rules.
-func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
-	return validateClaim(s, path)
-}
-
 // ValidatePersistentVolumeSpec holds a volume that stands inside of an attachment to its rules.
 func ValidatePersistentVolumeSpec(s *corev1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
 	return validatePersistentVolume(s, path)

@@ -88,14 +88,6 @@ func AtLeastIf[T int | int32 | int64](path *field.Path, value *T, least T) field
 	return AtLeast(path, *value, least)
 }
 
-// Between refuses a number out of the range, both ends of which are in it.
-func Between[T int | int32 | int64](path *field.Path, value, least, most T) field.ErrorList {
-	if value >= least && value <= most {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, value, validation.InclusiveRangeError(int(least), int(most)))}
-}
-
 // Required refuses an empty text.
 func Required[T ~string](path *field.Path, value T) field.ErrorList {
 	if value != "" {

@@ -1,7 +1,6 @@
 package owned
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -106,9 +105,4 @@ func lives(c Cache, key string, uid types.UID) bool {
 
 func newer(a, b string) bool {
 	return len(a) > len(b) || len(a) == len(b) && a > b
-}
-
-// String is for logs.
-func (w *written) String() string {
-	return fmt.Sprintf("version %s, %d deletions", w.version, len(w.gone))
 }
