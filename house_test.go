@@ -322,6 +322,40 @@ func TestFilesOfMain(t *testing.T) {
 	}
 }
 
+// TestNolint: a directive names linters that run. Of any other nobody would say when it is of no use.
+func TestNolint(t *testing.T) {
+	config, err := os.ReadFile(".golangci.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(config), "\n  enable:\n")
+	list, _, _ := strings.Cut(rest, "\n  settings:")
+	running := strings.Fields(strings.ReplaceAll(list, "- ", ""))
+	if !slices.Contains(running, "nolintlint") {
+		t.Fatalf("the linters are not found: %v", running)
+	}
+	for _, p := range packages(t) {
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, group := range f.Comments {
+				for _, c := range group.List {
+					names, is := strings.CutPrefix(c.Text, "//nolint:")
+					names, _, _ = strings.Cut(names, " ")
+					for name := range strings.SplitSeq(names, ",") {
+						if is && !slices.Contains(running, name) {
+							t.Errorf("%s: %s does not run", fset.Position(c.Pos()), name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // What a type may have: beyond, it is several things in one, and nobody can say what holds of it at any time.
 const (
 	maxMethods = 25

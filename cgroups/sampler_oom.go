@@ -87,7 +87,7 @@ func (o *oomBelow) kills(s *Sampler) (uint64, error) {
 	}
 	// A cgroup's directory has a link for each group in it, so that it need not be listed to see that none came or
 	// went.
-	links := uint64(st.Nlink) //nolint:unconvert // 32 bits on arm64, 64 on amd64
+	links := uint64(st.Nlink) // 32 bits on arm64, 64 on amd64
 	if links != o.links {
 		if err := o.list(); err != nil {
 			return 0, err

@@ -68,7 +68,7 @@ func (k *emptyDirs) Release(_ context.Context, dir string) error {
 	parent := kind.PluginDir(dir, emptyDirPlugin)
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return nil //nolint:nilerr // there are none
+		return nil // there are none
 	}
 	uid := types.UID(filepath.Base(dir))
 	for _, e := range entries {

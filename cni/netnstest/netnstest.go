@@ -17,7 +17,7 @@ type Process struct{ pidfd int }
 // latest.
 func Start(t *testing.T, netns string) Process {
 	t.Helper()
-	cmd := exec.Command("/bin/sleep", "1000") //nolint:noctx // its end is the test's to bring about
+	cmd := exec.Command("/bin/sleep", "1000") // its end is the test's to bring about
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()

@@ -17,7 +17,7 @@ import (
 )
 
 // version is set by the build.
-var version = "dev" //nolint:gochecknoglobals // the linker sets it
+var version = "dev" // the linker sets it
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -25,7 +25,7 @@ func main() {
 	if err := newCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-control:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop has been called
+		os.Exit(1) // stop has been called
 	}
 }
 

@@ -331,9 +331,9 @@ func advertised(f *serveFlags) (netip.Addr, error) {
 		return a, nil
 	}
 	// Nothing is sent: the kernel chooses the address that it would send from.
-	c, err := net.Dial("udp", "192.0.2.1:9") //nolint:noctx // no packet is sent
+	c, err := net.Dial("udp", "192.0.2.1:9") // no packet is sent
 	if err != nil {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil //nolint:nilerr // a machine without a network is reached by itself alone
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil // a machine without a network is reached by itself alone
 	}
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil

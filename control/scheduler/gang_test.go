@@ -34,7 +34,7 @@ type gangWorld struct {
 func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 	t.Helper()
 	return &gangWorld{
-		bench: newBench(t, 0), t: t, random: rand.New(rand.NewPCG(seed, 1)), //nolint:gosec // it is to be the same again
+		bench: newBench(t, 0), t: t, random: rand.New(rand.NewPCG(seed, 1)),
 		alive: map[types.UID]*corev1.Pod{}, wants: map[string]int{}, bound: map[string]bool{},
 	}
 }

@@ -80,7 +80,7 @@ func best(totals []int64) int {
 		case totals[i] > totals[chosen]:
 			chosen, same = i, 1
 		case totals[i] == totals[chosen]:
-			if same++; rand.IntN(same) == 0 { //nolint:gosec // it is to be even, not secret
+			if same++; rand.IntN(same) == 0 { // it is to be even, not secret
 				chosen = i
 			}
 		}

@@ -71,7 +71,7 @@ func (n *name) end() error {
 	n.wait.Wait()
 	own, err := os.Lstat(n.own)
 	if err != nil {
-		return nil //nolint:nilerr // then the other is not known to be this one
+		return nil // then the other is not known to be this one
 	}
 	now, err := os.Lstat(n.path)
 	if err == nil && os.SameFile(own, now) {
@@ -114,7 +114,7 @@ func free(path string) error {
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
-		return nil //nolint:nilerr // nobody answers
+		return nil // nobody answers
 	}
 	return errors.Join(fmt.Errorf("another runtime serves %s", path), conn.Close())
 }

@@ -113,7 +113,7 @@ func (b *backends) growStorage(ctx context.Context, v record.Volume) error {
 func (b *backends) deviceOf(ctx context.Context, v record.Volume) (string, error) {
 	if v.Encrypted {
 		if _, err := os.Stat(lockedPath(v.ID)); err != nil {
-			return "", nil //nolint:nilerr // it is not open
+			return "", nil // it is not open
 		}
 		return lockedPath(v.ID), nil
 	}

@@ -243,7 +243,7 @@ func TestDevicesKilled(t *testing.T) {
 		}
 		if i%8 == 7 {
 			// Where in the writes it dies is left to chance.
-			w := p.written(t, rand.IntN(6)) //nolint:gosec // a test's chances
+			w := p.written(t, rand.IntN(6)) // a test's chances
 			t.Logf("killed when %d claims had devices", w)
 			p.kill()
 			p = startAt(t, dir, port)

@@ -187,7 +187,8 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s is %f, less than %f", name, got, least)
 		}
 	}
-	// It is throttled in a period in which it would have more than its quota: not before it gets that much of a processor.
+	// It is throttled in a period in which it would have more than its quota: not before it gets that much of a
+	// processor.
 	n.eventually("the busy one to be throttled", func() error {
 		if got := n.metrics("/metrics/cadvisor").get(t, "container_cpu_cfs_throttled_periods_total", labels); got < 1 {
 			return fmt.Errorf("it was in %v periods", got)

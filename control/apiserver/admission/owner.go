@@ -23,7 +23,7 @@ func newOwnerReferences(g given) (checks, error) {
 		validate: func(ctx context.Context, a admission.Attributes) error {
 			o, err := meta.Accessor(a.GetObject())
 			if err != nil {
-				return nil //nolint:nilerr // what has no metadata has no owners
+				return nil // what has no metadata has no owners
 			}
 			var before []metav1.OwnerReference
 			if a.GetOperation() == admission.Update {

@@ -20,7 +20,7 @@ func newRuntimeClass(g given) (checks, error) {
 	lister := classes.Lister()
 	find := func(ctx context.Context, a admission.Attributes, pod *corev1.Pod) (*nodev1.RuntimeClass, error) {
 		if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
-			return nil, nil //nolint:nilnil // a pod may have none
+			return nil, nil // a pod may have none
 		}
 		name := *pod.Spec.RuntimeClassName
 		class, err := lister.Get(name)

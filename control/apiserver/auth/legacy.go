@@ -68,11 +68,11 @@ func (l *legacyAuthenticator) AuthenticateToken(ctx context.Context, token strin
 	}
 	parsed, err := jwt.ParseSigned(token, l.tokens.keys.algorithms())
 	if err != nil {
-		return nil, false, nil //nolint:nilerr // somebody else may know it
+		return nil, false, nil // somebody else may know it
 	}
 	var claims legacyClaims
 	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Issuer != legacyIssuer {
-		return nil, false, nil //nolint:nilerr // somebody else may know it
+		return nil, false, nil // somebody else may know it
 	}
 	if claims, err = l.verify(parsed); err != nil {
 		return nil, false, err

@@ -87,7 +87,7 @@ func Describe(services []*restful.WebService, two *common.Config, three *common.
 func versionThree(s *restful.WebService, c *common.OpenAPIV3Config) ([]byte, error) {
 	paths := mux.NewPathRecorderMux("openapi")
 	routes.OpenAPI{V3Config: c}.InstallV3(restful.NewContainer().Add(s), paths)
-	r, err := http.NewRequest(http.MethodGet, pathV3+s.RootPath(), nil) //nolint:noctx // it is answered in this process
+	r, err := http.NewRequest(http.MethodGet, pathV3+s.RootPath(), nil) // it is answered in this process
 	if err != nil {
 		return nil, fmt.Errorf("describe %s: %w", s.RootPath(), err)
 	}

@@ -217,7 +217,7 @@ func (s *services) address(ctx context.Context, svc *corev1.Service, family core
 	}
 	ip, err := netip.ParseAddr(wanted)
 	if err != nil {
-		return wanted, nil //nolint:nilerr // the rules say what is wrong with it
+		return wanted, nil // the rules say what is wrong with it
 	}
 	err = s.ips.take(ctx, svc, ip, dry)
 	if apierrors.IsAlreadyExists(err) {

@@ -44,7 +44,7 @@ func (a *approver) sync(ctx context.Context, name string) (time.Duration, error)
 	}
 	r, err := parse(o)
 	if err != nil || checkNodeClient(r, o.Spec.Usages) != nil {
-		return 0, nil //nolint:nilerr // it is nothing that we approve; an administrator may
+		return 0, nil // it is nothing that we approve; an administrator may
 	}
 	// A node may have the certificate of itself for the asking, and of others for a right that tokens have.
 	rights := []string{"nodeclient"}

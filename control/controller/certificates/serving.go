@@ -69,7 +69,7 @@ func (a *servingApprover) sync(ctx context.Context, name string) (time.Duration,
 	}
 	r, err := parse(o)
 	if err != nil || checkNodeServing(r, o.Spec.Usages) != nil {
-		return 0, nil //nolint:nilerr // it is nothing that we approve; an administrator may
+		return 0, nil // it is nothing that we approve; an administrator may
 	}
 	if o.Spec.Username != r.Subject.CommonName || !slices.Contains(o.Spec.Groups, nodeGroup) {
 		return 0, nil

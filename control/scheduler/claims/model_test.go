@@ -43,7 +43,7 @@ type attempt struct {
 const claimNames = 6
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 18)), api: map[string]*resourcev1.ResourceClaim{}, devices: 4} //nolint:gosec // a test's chances
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 18)), api: map[string]*resourcev1.ResourceClaim{}, devices: 4}
 	w.restart()
 	return w
 }

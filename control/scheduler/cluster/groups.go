@@ -123,7 +123,7 @@ type podGroups struct {
 
 // Get implements [fwk.PodGroupLister].
 func (p podGroups) Get(namespace, name string) (*schedulingv1beta1.PodGroup, error) {
-	return p.lister.PodGroups(namespace).Get(name) //nolint:wrapcheck // who asks looks for the API's own error
+	return p.lister.PodGroups(namespace).Get(name) // who asks looks for the API's own error
 }
 
 type groupStates struct{ g *Groups }

@@ -76,7 +76,7 @@ func OnVolume(action fwk.ActionType, claims func(namespace, name string) (*corev
 		for _, name := range Claims(pod) {
 			claim, err := claims(pod.Namespace, name)
 			if err != nil || claim.Spec.VolumeName == is.Name || claim.Spec.VolumeName == "" {
-				return fwk.Queue, nil //nolint:nilerr // a claim that is not known yet may be any
+				return fwk.Queue, nil // a claim that is not known yet may be any
 			}
 		}
 		return fwk.QueueSkip, nil

@@ -122,7 +122,7 @@ func (h *pods) Swap(i, j int) {
 
 // Push implements [container/heap.Interface].
 func (h *pods) Push(x any) {
-	p := x.(*Pod) //nolint:forcetypeassert // only pods are pushed
+	p := x.(*Pod) // only pods are pushed
 	p.index = len(h.list)
 	h.list = append(h.list, p)
 }

@@ -52,7 +52,7 @@ func (f *flights) end(uid types.UID) {
 		f.drop(len(f.events))
 		return
 	}
-	if from := oldest.Value.(*flight).from; from > f.first { //nolint:forcetypeassert // it is a list of flights
+	if from := oldest.Value.(*flight).from; from > f.first { // it is a list of flights
 		f.drop(int(from - f.first))
 	}
 }
@@ -83,7 +83,7 @@ func (f *flights) since(uid types.UID) (events []record, all bool) {
 	if e == nil {
 		return nil, true
 	}
-	from := e.Value.(*flight).from //nolint:forcetypeassert // it is a list of flights
+	from := e.Value.(*flight).from // it is a list of flights
 	if from < f.first {
 		return nil, false
 	}

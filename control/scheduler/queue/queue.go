@@ -149,7 +149,7 @@ func (q *Queue) Pop() *Pod {
 			if h.Len() == 0 {
 				continue
 			}
-			p := heap.Pop(h).(*Pod) //nolint:forcetypeassert // it is a heap of pods
+			p := heap.Pop(h).(*Pod) // it is a heap of pods
 			return q.handOut(p)
 		}
 		q.ready.Wait()

@@ -214,7 +214,7 @@ func (p *Plugin) candidates(ctx context.Context, state fwk.CycleState, pod *core
 		return nil, nil, nil
 	}
 	enough := min(len(nodes), max(len(nodes)*p.percentage/100, p.absolute))
-	from := rand.IntN(len(nodes)) //nolint:gosec // it is to be even, not secret
+	from := rand.IntN(len(nodes)) // it is to be even, not secret
 	var mu sync.Mutex
 	var found []*candidate
 	var errs []error

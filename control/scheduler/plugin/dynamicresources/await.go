@@ -162,7 +162,7 @@ func ready(c *resourcev1.ResourceClaim) (bool, error) {
 		conditions := conditionsOf(c, r)
 		for _, kind := range r.BindingFailureConditions {
 			if at := meta.FindStatusCondition(conditions, kind); at != nil && at.Status == metav1.ConditionTrue {
-				return false, fmt.Errorf("device %s/%s/%s: %s: %s", r.Driver, r.Pool, r.Device, kind, at.Message) //nolint:err113 // the driver's words
+				return false, fmt.Errorf("device %s/%s/%s: %s: %s", r.Driver, r.Pool, r.Device, kind, at.Message)
 			}
 		}
 		for _, kind := range r.BindingConditions {

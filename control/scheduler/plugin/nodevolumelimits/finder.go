@@ -104,7 +104,7 @@ func (f *finder) ofClaim(pod *corev1.Pod, v *corev1.Volume, name string, found i
 	if err == nil && class.Provisioner != "" {
 		found[id{driver: class.Provisioner, claim: cache.MetaObjectToName(claim)}] = true
 	}
-	return nil //nolint:nilerr // without a class nobody makes a volume
+	return nil // without a class nobody makes a volume
 }
 
 // add adds a volume, if it is a driver's.

@@ -100,7 +100,7 @@ func (z *volumeZone) classCame(_ klog.Logger, pod *corev1.Pod, before, after any
 	for _, name := range plugin.Claims(pod) {
 		claim, err := z.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
 		if err != nil || volume.GetPersistentVolumeClaimClass(claim) == is.Name {
-			return fwk.Queue, nil //nolint:nilerr // a claim that is not known yet may be any
+			return fwk.Queue, nil // a claim that is not known yet may be any
 		}
 	}
 	return fwk.QueueSkip, nil
