@@ -57,6 +57,7 @@ func (a audit) problems() []Problem {
 // files are those that [audit.problems] looks at, of each group.
 func (a audit) files() map[string]map[string]bool {
 	out, o := map[string]map[string]bool{}, a.options
+	o.NoCPUQuota = false // who has CPUs of its own has no quota, which is some files less
 	for _, n := range a.snap.nodes().all() {
 		files := map[string]bool{}
 		if n.Kind != kindContainer { // pods and what they are in have the limits
@@ -66,12 +67,9 @@ func (a audit) files() map[string]map[string]bool {
 			files["cpu.cfs_period_us"] = true
 		}
 		if n.Kind == kindPod || n.Kind == kindContainer {
-			for _, o.NoCPUQuota = range []bool{false, true} {
-				// A pod with CPUs of its own has no quota, and its containers have none then.
-				for _, want := range n.wanted(o) {
-					for _, f := range want.Files() {
-						files[f] = true
-					}
+			for _, want := range n.wanted(o) {
+				for _, f := range want.Files() {
+					files[f] = true
 				}
 			}
 		}

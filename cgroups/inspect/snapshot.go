@@ -162,6 +162,9 @@ func (g Group) file(name string) string { return strings.TrimSpace(g.Files[name]
 // usage computes the figures of a group.
 func (s *Snapshot) usage(path string) cgroups.Usage {
 	g := s.Groups[path]
+	if g.Files == nil {
+		return cgroups.Usage{} // nothing of it has been read yet
+	}
 	u, _ := cgroups.ParseUsage(s.Machine.Mode, func(controller, file string) []byte {
 		if controller == "" && s.Machine.Mode != cgroups.Unified {
 			file = "unified/" + file

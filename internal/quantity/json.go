@@ -34,7 +34,8 @@ func CheckJSON(data []byte, into any) field.ErrorList {
 }
 
 // suspicious says whether a text may have a costly quantity in it. A quantity is all of its string, and what its number
-// ends with ends it: the digests and IDs that texts are full of, with an e between digits, are none.
+// ends with ends it, after one sign at most: the digests and UIDs that texts are full of, with an e between digits, are
+// none.
 func suspicious(data []byte) bool {
 	for i := 0; i < len(data); {
 		end := i
@@ -58,8 +59,8 @@ func endsInLongExponent(text []byte) bool {
 	if len(text) == 0 || text[0] != 'e' && text[0] != 'E' || !longExponent(text[1:]) {
 		return false
 	}
-	rest := bytes.TrimLeft(text[1:], "+-0123456789")
-	return len(rest) == 0 || !isLetter(rest[0])
+	rest := bytes.TrimLeft(bytes.TrimLeft(text[1:], "+-"), "0123456789")
+	return len(rest) == 0 || !isLetter(rest[0]) && rest[0] != '-'
 }
 
 func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

@@ -121,6 +121,7 @@ func TestCheckJSON(t *testing.T) {
 		`{"size":"1e999"}`: true, `{"size":" +1e999 "}`: true, `[-.1E+999]`: true, "1e999": true, "\u00a01e999\u00a0": true,
 		`"` + strings.Repeat("1", maxDigits+1) + `"`: true,
 		`"sha256:6b228f5ce0a91e205590c0"`:            false, "ab1e999": false, "1e999a": false, `"1e99","12e3"`: false,
+		`"14e11111-1111-4111-8111-111111111111"`: false, `"1e--999"`: false,
 		`"` + strings.Repeat("a1", maxDigits+1) + `"`: false,
 	} {
 		if got := suspicious([]byte(text)); got != want {
