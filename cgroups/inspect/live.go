@@ -94,6 +94,7 @@ func (l Live) captureOf(ctx context.Context, h *cgroups.Hierarchy, n need) (*Sna
 
 // captureSome finds out which groups there are and whose, and reads of those what is asked for.
 func (l Live) captureSome(ctx context.Context, h *cgroups.Hierarchy, s *Snapshot, n need) error {
+	s.unmeasured = n.unmeasured
 	layouts, brief := map[string]layout{}, map[string]layout{}
 	for _, top := range tops(l.root()) {
 		if !h.Exists(top) {

@@ -138,23 +138,20 @@ func (m *monitor) discover(ctx context.Context, now time.Time) (came, went []*wa
 // walkNames finds the groups below one. A directory that has none in it, as most have, is not listed: it has forty
 // files.
 func walkNames(mount, path string, into map[string]Group) {
+	walkInto(&kernfs.Reader{}, mount, path, into)
+}
+
+func walkInto(r *kernfs.Reader, mount, path string, into map[string]Group) {
 	into[path] = Group{}
-	entries, err := os.ReadDir(mount + path)
-	if err != nil {
-		return
-	}
-	d := kernfs.OpenDir(mount + path)
+	d, names := r.List(mount + path)
 	defer d.Close()
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		kid := path + "/" + e.Name()
-		if _, below, ok := d.Stat(e.Name()); ok && below == 0 {
+	for _, name := range names {
+		kid := path + "/" + name
+		if _, below, ok := d.Stat(name); ok && below == 0 {
 			into[kid] = Group{}
 			continue
 		}
-		walkNames(mount, kid, into)
+		walkInto(r, mount, kid, into)
 	}
 }
 

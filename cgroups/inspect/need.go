@@ -31,6 +31,7 @@ type need struct {
 	search     bool // there are some of these, which are looked for
 	above      bool // the limits of the groups that those of all pods are in
 	kills      bool // those in the kernel's log
+	unmeasured bool // no figures are worked out
 }
 
 // usageFiles are the files of all figures.
@@ -47,6 +48,7 @@ var usageFiles = sync.OnceValue(func() map[string]bool {
 
 // addUsage adds the files that figures are made of, of all of them without names.
 func (n *need) addUsage(figures ...string) {
+	n.unmeasured = false
 	if n.files == nil {
 		n.files = map[string]bool{}
 	}
@@ -117,7 +119,7 @@ func columnsNeed(cols []Column) need {
 
 // settingsNeed is what is compared with specifications.
 func settingsNeed() need {
-	n := need{files: map[string]bool{}, pids: true, above: true}
+	n := need{files: map[string]bool{}, pids: true, above: true, unmeasured: true}
 	for _, m := range []cgroups.Mode{cgroups.Legacy, cgroups.Unified} {
 		for _, f := range settingFiles(m) {
 			n.files[f] = true

@@ -28,17 +28,11 @@ type reading struct {
 	layout, brief layout                     // of these, and of pods beside them
 	only          map[string]map[string]bool // files by group; nil: all of the layout
 
-	below map[dirOf]int // how many groups more each has than were met there
-}
-
-// dirOf is a group in one of the hierarchies.
-type dirOf struct {
-	hierarchy int
-	group     string
+	below map[string][]int // how many groups more each has than were met there, by hierarchy
 }
 
 func newReading(h *cgroups.Hierarchy, s *Snapshot, n need, whole map[string]Group) *reading {
-	d := &reading{h: h, s: s, n: n, whole: whole, kids: map[string][]string{}, beside: -1, below: map[dirOf]int{}}
+	d := &reading{h: h, s: s, n: n, whole: whole, kids: map[string][]string{}, beside: -1, below: map[string][]int{}}
 	for i, dir := range h.Dirs("/") {
 		if dir == h.MemoryDir("/") {
 			d.memory = i
@@ -78,11 +72,21 @@ func closeAll(dirs []kernfs.Dir) {
 // hasMore says whether there are groups that were not met, in a hierarchy that was looked at.
 func (d *reading) hasMore() bool {
 	for _, more := range d.below {
-		if more > 0 {
+		if slices.Max(more) > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// belowOf are the counts of a group.
+func (d *reading) belowOf(path string, hierarchies int) []int {
+	counts := d.below[path]
+	if counts == nil {
+		counts = make([]int, hierarchies)
+		d.below[path] = counts
+	}
+	return counts
 }
 
 // fewKids is with how many groups in it one is not worth to be opened.
@@ -157,6 +161,10 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 		return g, false
 	}
 	g.Inode = before
+	var own, parent []int
+	if d.n.everywhere {
+		own, parent = d.belowOf(path, len(parents)), d.belowOf(filepath.Dir(path), len(parents))
+	}
 	for i, in := range parents {
 		if d.n.everywhere {
 			ino, below, ok := before, inMemory, there
@@ -168,8 +176,8 @@ func (d *reading) read(path string, parents []kernfs.Dir, files layout) (Group, 
 				continue
 			}
 			g.Inodes = append(g.Inodes, ino)
-			d.below[dirOf{i, path}] += below
-			d.below[dirOf{i, filepath.Dir(path)}]--
+			own[i] += below
+			parent[i]--
 		}
 		prefix := ""
 		if i == d.beside {

@@ -40,6 +40,8 @@ type Snapshot struct {
 	built  forest          // the trees, once they were asked for
 	uids   map[string]bool // of pods that have a group, as of so many groups
 	uidsOf int
+
+	unmeasured bool // no figures are worked out
 }
 
 // Machine is what the arithmetic needs to know of the node.
@@ -162,8 +164,8 @@ func (g Group) file(name string) string { return strings.TrimSpace(g.Files[name]
 // usage computes the figures of a group.
 func (s *Snapshot) usage(path string) cgroups.Usage {
 	g := s.Groups[path]
-	if g.Files == nil {
-		return cgroups.Usage{} // nothing of it has been read yet
+	if s.unmeasured || g.Files == nil { // nothing of it has been read yet
+		return cgroups.Usage{}
 	}
 	u, _ := cgroups.ParseUsage(s.Machine.Mode, func(controller, file string) []byte {
 		if controller == "" && s.Machine.Mode != cgroups.Unified {
