@@ -13,118 +13,57 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A stage holds the parts of a container's tree that are the same whatever its
-// image is: /dev, /sys, and on cgroup v1 /sys/fs/cgroup with a mount for each
-// hierarchy. They are put together at a place of the host, in the mount
-// namespace that init has by then, where no name is of a container's making.
-// libcontainer then binds each as a whole. Left to it, which trusts nothing
-// below a root file system, every part is looked up, checked and reopened on its
-// own: three dozen times, for half of all the time that a start takes.
+// A stage holds what a container sees beside its image, as far as it can be made without libcontainer. That trusts
+// nothing below a root file system, and looks up, checks and reopens each place on its own, in a hundred system calls
+// a mount. Here a place has been looked up once, and nothing of the container runs yet that could move it. Init makes
+// the stage in its own mount namespace, before libcontainer takes the root as it is, with all that is mounted in it.
+//
+// What libcontainer would make something of by itself, if it were not told of it, is put together in a directory of the
+// host, and bound: /dev, and the groups in a /sys that is not the stage's.
 type stage struct {
 	Dir    string // covered for it, in init's namespace only
 	Dev    *specs.Mount
-	OnDev  []specs.Mount // below /dev, of the machine's making
-	Sys    *specs.Mount
-	Cgroup *specs.Mount
+	OnDev  []specs.Mount // below /dev
+	Root   []specs.Mount // their destinations are paths of the host, below the container's root
+	Cgroup *specs.Mount  // its destination, too
 	Trees  []cgroups.Mount
-	Files  []fileBind // not in Dir, see there
 }
 
-// stageOf takes out of a config what a stage can hold, and leaves in its place
-// what binds it. Nothing is staged that depends on the container: ids of its
-// own, labels, devices. Nor for a root that mounts travel through to the host,
+const (
+	procRoot   = "/proc"
+	devRoot    = "/dev"
+	sysRoot    = "/sys"
+	cgroupRoot = "/sys/fs/cgroup"
+)
+
+// stageOf takes out of a config what a stage can hold, and leaves the rest to libcontainer. Nothing is staged that
+// depends on the container: ids of its own, labels, devices. Nor for a root that mounts travel through to the host,
 // since the stage has to be cut off from it first.
 func stageOf(spec *specs.Spec, dir, root string) stage {
-	st := stage{Dir: dir}
 	l := spec.Linux
 	has := func(kind specs.LinuxNamespaceType) bool {
 		return slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
 	}
 	if l == nil || l.MountLabel != "" || strings.Contains(l.RootfsPropagation, "shared") || has(specs.UserNamespace) ||
 		!has(specs.MountNamespace) {
-		return st
+		return stage{Dir: dir}
 	}
-	var rest []specs.Mount
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return stage{Dir: dir} // libcontainer will tell
+	}
+	defer unix.Close(fd)
+	t := taker{stage: stage{Dir: dir}, root: root, fd: fd, linux: l, cgroupns: has(specs.CgroupNamespace)}
 	for _, m := range spec.Mounts {
-		if !st.take(m, len(l.Devices) == 0, !has(specs.CgroupNamespace)) && !st.takeSys(m, root) {
-			rest = append(rest, m)
-			continue
-		}
-		// The first of a tree is where the whole is bound.
-		switch m.Destination {
-		case "/dev", cgroupRoot:
-			rest = append(rest, st.bind(m))
-		case sysRoot:
-			rest = append(rest, st.bindSys(m, l))
+		if d := filepath.Clean("/" + m.Destination); !t.take(m, d) {
+			t.leave(m, d)
 		}
 	}
-	st.Files, spec.Mounts = takeFiles(rest, root)
-	return st
+	spec.Mounts = t.rest
+	return t.stage
 }
 
-const (
-	sysRoot    = "/sys"
-	cgroupRoot = "/sys/fs/cgroup"
-)
-
-// takeSys says whether m, which is the container's /sys, becomes part of the
-// stage. libcontainer mounts it only where the image has a directory or nothing.
-func (st *stage) takeSys(m specs.Mount, root string) bool {
-	if m.Destination != sysRoot || m.Type != "sysfs" || st.Sys != nil {
-		return false
-	}
-	if fi, err := os.Lstat(filepath.Join(root, sysRoot)); err == nil && !fi.IsDir() {
-		return false
-	}
-	st.Sys = &m
-	return true
-}
-
-// bindSys is the mount by which libcontainer shows /sys, read-only where the
-// path is to be. As a read-only path it would be bound on itself with all that is
-// mounted below: a second /sys, and a second mount of each hierarchy.
-func (st *stage) bindSys(m specs.Mount, l *specs.Linux) specs.Mount {
-	b := st.bind(m)
-	if i := slices.Index(l.ReadonlyPaths, sysRoot); i >= 0 {
-		l.ReadonlyPaths = slices.Delete(slices.Clone(l.ReadonlyPaths), i, i+1)
-		b.Options = append(b.Options, "ro")
-	}
-	return b
-}
-
-// take says whether m becomes part of the stage.
-func (st *stage) take(m specs.Mount, dev, cgroup bool) bool {
-	switch {
-	case len(m.UIDMappings)+len(m.GIDMappings) > 0:
-		return false
-	case m.Destination == "/dev" && m.Type == "tmpfs" && dev && st.Dev == nil:
-		st.Dev = &m
-		return true
-	case m.Destination == cgroupRoot && m.Type == "cgroup" && cgroup && st.Cgroup == nil:
-		if cgroups.IsCgroup2UnifiedMode() {
-			return false // one mount, which has to be made in the container's cgroup namespace
-		}
-		trees, err := hierarchies()
-		if err != nil {
-			return false // libcontainer will tell
-		}
-		st.Cgroup, st.Trees = &m, trees
-		return true
-	case st.Dev == nil:
-		return false
-	case m.Destination == "/dev/pts" && m.Type == "devpts", m.Destination == "/dev/mqueue" && m.Type == "mqueue",
-		m.Destination == "/dev/shm" && m.Type == "bind" && slices.Equal(m.Options, shmOptions):
-		st.OnDev = append(st.OnDev, m)
-		return true
-	}
-	return false
-}
-
-// shmOptions are those of the pod's shared memory. The mount that is bound has the
-// flags among them already.
-var shmOptions = []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "rw"}
-
-// bind is the mount by which libcontainer shows a part of the stage.
+// bind is the mount by which libcontainer shows a part of the stage's directory.
 func (st *stage) bind(m specs.Mount) specs.Mount {
 	flags, _ := mountOptions(m.Options)
 	opts := []string{"rbind", "rprivate"}
@@ -143,7 +82,7 @@ func (st *stage) path(destination string) string {
 // set makes the stage. It is called in init's life, where the mount namespace is
 // the container's own but still shows what the host's does.
 func (st *stage) set() error {
-	if st.Dev == nil && st.Sys == nil && st.Cgroup == nil && len(st.Files) == 0 {
+	if st.Dev == nil && st.Cgroup == nil && len(st.Root) == 0 {
 		return nil
 	}
 	// libcontainer does the same later. Not before: what is mounted from here
@@ -151,40 +90,34 @@ func (st *stage) set() error {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	for _, f := range st.Files {
-		if err := f.set(); err != nil {
+	for _, m := range st.Root {
+		if err := show(m, m.Destination); err != nil {
 			return err
 		}
-	}
-	if st.Dev == nil && st.Sys == nil && st.Cgroup == nil {
-		return nil
 	}
 	if err := mountAt(specs.Mount{Type: "tmpfs", Source: "stage", Options: []string{"mode=700"}}, st.Dir); err != nil {
 		return err
 	}
 	if st.Dev != nil {
-		if err := st.setDev(st.path("/dev")); err != nil {
-			return fmt.Errorf("stage /dev: %w", err)
-		}
-	}
-	if st.Sys != nil {
-		if err := mkdirAndMount(*st.Sys, st.path(sysRoot)); err != nil {
-			return fmt.Errorf("stage %s: %w", sysRoot, err)
+		if err := st.setDev(st.path(devRoot)); err != nil {
+			return fmt.Errorf("stage %s: %w", devRoot, err)
 		}
 	}
 	if st.Cgroup != nil {
-		if err := st.setCgroup(st.path(cgroupRoot)); err != nil {
+		if err := st.setCgroup(st.Cgroup.Destination); err != nil {
 			return fmt.Errorf("stage %s: %w", cgroupRoot, err)
 		}
 	}
 	return nil
 }
 
-// devNodes are the devices of every container: Linux's numbers for them.
-var devNodes = []struct {
+type devNode struct {
 	name         string
 	major, minor uint32
-}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
+}
+
+// devNodes are the devices of every container: Linux's numbers for them.
+var devNodes = []devNode{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
 
 var devLinks = map[string]string{
 	"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
@@ -215,7 +148,17 @@ func (st *stage) setDev(dir string) error {
 		}
 	}
 	for _, m := range st.OnDev {
-		if err := mkdirAndMount(m, filepath.Join(dir, filepath.Base(m.Destination))); err != nil {
+		at := filepath.Join(dir, filepath.Base(m.Destination))
+		if ownOnDev(m) {
+			if err := mkdirAndMount(m, at); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := makePlaceLike(m.Source, at); err != nil {
+			return err
+		}
+		if err := show(m, at); err != nil {
 			return err
 		}
 	}
@@ -231,7 +174,10 @@ func (st *stage) setCgroup(dir string) error {
 		return err
 	}
 	top := specs.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=755"}}
-	if err := mkdirAndMount(top, dir); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := mountAt(top, dir); err != nil {
 		return err
 	}
 	for _, t := range st.Trees {
@@ -250,8 +196,8 @@ func (st *stage) setCgroup(dir string) error {
 		if err := mkdirAndMount(m, at); err != nil {
 			return err
 		}
-		if err := unix.Mount("", at, "", flags|unix.MS_BIND|unix.MS_REMOUNT, ""); err != nil {
-			return &os.PathError{Op: "remount", Path: at, Err: err}
+		if err := remount(at, flags); err != nil {
+			return err
 		}
 		if !strings.Contains(name, ",") {
 			continue
@@ -262,7 +208,7 @@ func (st *stage) setCgroup(dir string) error {
 			}
 		}
 	}
-	return nil
+	return remount(dir, flags)
 }
 
 func mkdirAndMount(m specs.Mount, dir string) error {

@@ -34,21 +34,14 @@ func (st *stage) encode() []byte {
 	for _, m := range st.OnDev {
 		mount("ondev", m)
 	}
-	if st.Sys != nil {
-		mount("sys", *st.Sys)
+	for _, m := range st.Root {
+		mount("root", m)
 	}
 	if st.Cgroup != nil {
 		mount("cgroup", *st.Cgroup)
 	}
 	for _, t := range st.Trees {
 		part("tree", t.Mountpoint, t.Root, strings.Join(t.Subsystems, ","))
-	}
-	for _, f := range st.Files {
-		mode := "rw"
-		if f.ReadOnly {
-			mode = "ro"
-		}
-		part("file", f.Source, f.Target, mode)
 	}
 	return []byte(b.String())
 }
@@ -68,16 +61,14 @@ func decodeStage(b []byte) (stage, error) {
 			st.Dev = &m
 		case "ondev":
 			st.OnDev = append(st.OnDev, m)
-		case "sys":
-			st.Sys = &m
+		case "root":
+			st.Root = append(st.Root, m)
 		case "cgroup":
 			st.Cgroup = &m
 		case "tree":
 			st.Trees = append(st.Trees, cgroups.Mount{
 				Mountpoint: s[1], Root: s[2], Subsystems: strings.Split(s[3], ","),
 			})
-		case "file":
-			st.Files = append(st.Files, fileBind{Source: s[1], Target: s[2], ReadOnly: s[3] == "ro"})
 		default:
 			return st, errors.New("decode stage: a part of it is unknown: " + s[0])
 		}
