@@ -151,7 +151,7 @@ func TestFullDiskDoesNotStopAContainer(t *testing.T) {
 	p := newPod(t)
 	disk := filepath.Join(p.dir, "disk")
 	mountTmpfs(t, disk, "size=64k")
-	c := p.container(p.spec("c", "/bin/sh", "-c", "seq 1 100000; read x; echo last"))
+	c := p.container(p.spec("c", "/bin/sh", "-c", "read x; seq 1 100000; read x; echo last"))
 	c.LogPath, c.Stdin = filepath.Join(disk, "log"), true
 	if _, err := p.Run(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -161,6 +161,10 @@ func TestFullDiskDoesNotStopAContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	// Not before: who attaches is told of nothing that has been written by then.
+	if _, err := s.Stdin.Write([]byte("x\n")); err != nil {
+		t.Fatal(err)
+	}
 	lines := bufio.NewScanner(s.Stdout)
 	for lines.Scan() && lines.Text() != "100000" {
 	}
