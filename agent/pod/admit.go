@@ -18,8 +18,8 @@ type admitter struct {
 	backoffs map[types.NamespacedName]evictionBackoff // pods that were evicted for what they did
 
 	// What pods have while those that wait are asked for in the order of their priority: what one gives back meanwhile
-	// is not for those at the end of the row alone. nil: at any other time.
-	held, used map[*worker]bool
+	// is not for those at the end of the row alone. nil: at any other time. Nor does the tally change then.
+	held map[*worker]bool
 }
 
 var (
@@ -52,6 +52,9 @@ func newAdmitter(m *Manager) *admitter {
 
 // judge says what the node has against a pod; nil: nothing.
 func (a *admitter) judge(pod *corev1.Pod, ran bool) *admission.Verdict {
+	if a.held == nil {
+		a.node.tally.refresh()
+	}
 	return a.checks.Judge(&admission.Request{Pod: pod, Ran: ran})
 }
 
@@ -63,9 +66,18 @@ func (a *admitter) Shown(key types.NamespacedName) (*corev1.Pod, bool) {
 	return a.node.status.Get(key)
 }
 
-// Using are the pods whose requests count before those of a pod that is to come.
-func (a *admitter) Using(r *admission.Request) []*admission.Share {
-	return append(sharesOf(a.others(r.Key(), a.uses)), a.promised(r)...)
+// Using is what those pods have whose requests count before those of a pod that is to come.
+func (a *admitter) Using(r *admission.Request) *admission.Sum {
+	sum := a.node.tally.sum.Clone()
+	for _, own := range a.manager.workers.live[r.Key()] {
+		if a.uses(own) {
+			sum.Sub(own.share)
+		}
+	}
+	for _, s := range a.promised(r) {
+		sum.Add(s)
+	}
+	return sum
 }
 
 // Allocatable is what pods may request, with what device plugins offer.

@@ -59,7 +59,7 @@ func New(c Config) (*Manager, error) {
 	c.TracerProvider.RegisterSpanProcessor(t)
 	m := &Manager{
 		node: &node{
-			cfg: c, status: c.Statuses, registry: newRegistry(c.Statuses), traces: t,
+			cfg: c, status: c.Statuses, registry: newRegistry(c.Statuses), tally: newTally(), traces: t,
 			starting: newGate(c.MaxParallelStarts), stopping: newGate(c.MaxParallelStarts), again: make(chan struct{}, 1),
 			dead: newDead(*c.Node.Dead), reservations: reservations{granted: map[types.UID]grant{}}, resources: c.Given.Resources,
 		},

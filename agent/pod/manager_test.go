@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -711,9 +710,4 @@ func TestWatchSeesOneLife(t *testing.T) {
 			t.Errorf("last %q, want %q", got[len(got)-1], want)
 		}
 	})
-}
-
-func keyOf(p *corev1.Pod) (k types.NamespacedName) {
-	k.Namespace, k.Name = p.Namespace, p.Name
-	return k
 }

@@ -21,6 +21,7 @@ type node struct {
 	status   Statuses
 	traces   *traces
 	registry *registry
+	tally    *tally
 
 	starting, stopping *gate
 	environments       *environment.Maker

@@ -93,6 +93,7 @@ func (p *publisher) publish(d *plan.Decision) {
 		return
 	}
 	p.last = &pod
+	w.node.tally.tell(w, over(&pod)) // before somebody who sees it asks for a pod that needs what this one had
 	w.node.status.Put(&pod)
 }
 

@@ -18,10 +18,16 @@ type registry struct {
 
 	mu      sync.RWMutex
 	workers map[types.UID]*worker
+	stopped map[*worker]bool // those whose pod was evicted, and has come to its end
+}
+
+// keyOf is the name by which a pod is known.
+func keyOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 func newRegistry(s Statuses) *registry {
-	return &registry{status: s, came: make(chan struct{}, 1), workers: map[types.UID]*worker{}}
+	return &registry{status: s, came: make(chan struct{}, 1), workers: map[types.UID]*worker{}, stopped: map[*worker]bool{}}
 }
 
 func (r *registry) get(uid types.UID) (*worker, bool) {
@@ -53,10 +59,25 @@ func (r *registry) put(w *worker) {
 	}
 }
 
+// evictionDone takes note that a worker's pod was evicted and has come to its end.
+func (r *registry) evictionDone(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped[w] = true
+}
+
+// evicted are the workers whose pods were evicted and have come to their end.
+func (r *registry) evicted() []*worker {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Keys(r.stopped))
+}
+
 // drop forgets a worker, unless the pod has another one by now.
 func (r *registry) drop(w *worker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.stopped, w)
 	if r.workers[w.uid] == w {
 		delete(r.workers, w.uid)
 	}

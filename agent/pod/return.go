@@ -29,21 +29,25 @@ type evictionBackoff struct {
 }
 
 // retryHeld asks again for those that the node had something against and for those that it has ended, the most
-// important first: whoever is asked for later sees what those before have got, or will get.
+// important first: whoever is asked for later sees what those before have got, or will get. Each pod that comes or goes
+// asks for it, so that it does not go through all pods.
 func (m *Manager) retryHeld(ctx context.Context) {
 	waiting := map[types.NamespacedName]int32{}
 	for key := range m.held {
 		waiting[key] = m.admitter.priorityOf(key)
 	}
-	for key, workers := range m.workers.live {
-		for _, w := range workers {
-			if w.told.evictionDone.Load() != nil && !w.managed.leaving {
-				waiting[key] = m.admitter.priorityOf(key)
-			}
+	for _, w := range m.node.registry.evicted() {
+		if !w.managed.leaving {
+			key := keyOf(w.share.Pod)
+			waiting[key] = m.admitter.priorityOf(key)
 		}
 	}
-	m.admitter.held, m.admitter.used = map[*worker]bool{}, map[*worker]bool{}
-	defer func() { m.admitter.held, m.admitter.used = nil, nil }()
+	if len(waiting) == 0 {
+		return
+	}
+	m.node.tally.refresh()
+	m.admitter.held = map[*worker]bool{}
+	defer func() { m.admitter.held = nil }()
 	for _, key := range slices.SortedFunc(maps.Keys(waiting), func(a, b types.NamespacedName) int {
 		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), cmp.Compare(a.String(), b.String()))
 	}) {
@@ -127,12 +131,7 @@ func (a *admitter) holds(w *worker) bool {
 }
 
 // uses says whether a pod uses resources: it is here, and has not come to its end.
-func (a *admitter) uses(w *worker) bool {
-	return once(a.used, w, func() bool {
-		shown, ok := a.node.status.Get(types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name})
-		return !ok || shown.UID != w.uid || !over(shown)
-	})
-}
+func (a *admitter) uses(w *worker) bool { return a.node.tally.of[w] }
 
 // once is the first answer about a worker; with a nil map the latest.
 func once(first map[*worker]bool, w *worker, ask func() bool) bool {
@@ -156,9 +155,10 @@ func (a *admitter) promised(r *admission.Request) []*admission.Share {
 			out = append(out, admission.ShareOf(p))
 		}
 	}
-	for _, w := range a.others(key, func(w *worker) bool { return w.managed.leaving && w.told.evictionDone.Load() != nil }) {
-		again := a.manager.desired[types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}].pod
-		if again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
+	for _, w := range a.node.registry.evicted() {
+		other := keyOf(w.share.Pod)
+		again := a.manager.desired[other].pod
+		if other != key && w.managed.leaving && again != nil && again.UID == w.uid && admission.Priority(w.share.Pod) >= own {
 			out = append(out, w.share)
 		}
 	}

@@ -289,6 +289,7 @@ func (a acts) finishes() {
 	defer w.told.tellEnd()
 	if w.fate.end != nil && w.fate.end.Keep {
 		w.told.evictionDone.Store(&doneEviction{Eviction: w.fate.evicted, at: time.Now()})
+		w.node.registry.evictionDone(w)
 	}
 	w.node.askAgain()
 }

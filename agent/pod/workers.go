@@ -35,11 +35,13 @@ func (s *workers) start(ctx context.Context, pod *corev1.Pod) *worker {
 	} else if end == nil {
 		w.fate.finalize(pod, nil)
 	}
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	key := keyOf(pod)
 	if s.live[key] == nil {
 		s.live[key] = map[types.UID]*worker{}
 	}
 	s.live[key][pod.UID] = w
+	shown, ok := s.node.status.Get(key)
+	s.node.tally.put(w, !ok || shown.UID != w.uid || !over(shown))
 	s.node.registry.put(w)
 	s.wait.Go(func() {
 		w.managed.gone = w.run(ctx)
@@ -67,11 +69,12 @@ func (s *workers) end(w *worker, grace time.Duration) {
 
 // forget forgets one that has ended, and returns the name of its pod.
 func (s *workers) forget(w *worker) types.NamespacedName {
-	key := types.NamespacedName{Namespace: w.share.Pod.Namespace, Name: w.share.Pod.Name}
+	key := keyOf(w.share.Pod)
 	delete(s.live[key], w.uid)
 	if len(s.live[key]) == 0 {
 		delete(s.live, key)
 	}
+	s.node.tally.forget(w)
 	s.node.registry.drop(w)
 	return key
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-node/berth/agent/desired"
@@ -20,8 +19,8 @@ import (
 type Capacity interface {
 	// Allocatable is what pods may request. Of an extended resource that is not in it nobody here has ever had any.
 	Allocatable() corev1.ResourceList
-	// Using are the pods of other names that use resources, or that get some before this one does.
-	Using(*Request) []*Share
+	// Using is what the pods of other names have that use resources, or that get some before this one does.
+	Using(*Request) *Sum
 	// Preempt ends pods of lower priority, if their end is of use, and says whether the pod is to wait for that.
 	Preempt(*Request) bool
 }
@@ -40,13 +39,13 @@ func Fit(node Capacity) Check {
 
 // fits says whether what the pod requests is there beside what those that are here request, in the words that people
 // know from kubelet. What the node alone does not have, it never will.
-func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verdict {
+func fits(pod *corev1.Pod, here *Sum, allocatable corev1.ResourceList) *Verdict {
 	if err := errors.Join(kube.CheckAnnotations(pod.Annotations), kube.CheckLimits(pod)); err != nil {
 		return never(pinning.ReasonAdmission, err.Error())
 	}
 	want := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	if most, ok := allocatable[corev1.ResourcePods]; ok && int64(len(here)) >= most.Value() {
-		return short(corev1.ResourcePods, 1, int64(len(here)), most.Value())
+	if most, ok := allocatable[corev1.ResourcePods]; ok && here.pods >= most.Value() {
+		return short(corev1.ResourcePods, 1, here.pods, most.Value())
 	}
 	elsewhere := desired.RulesOf(pod).CountedElsewhere
 	for _, name := range ordered(allocatable, want) {
@@ -55,10 +54,7 @@ func fits(pod *corev1.Pod, here []*Share, allocatable corev1.ResourceList) *Verd
 		if asked.Sign() <= 0 || !known && elsewhere && device.IsExtended(name) {
 			continue
 		}
-		var taken resource.Quantity
-		for _, other := range here {
-			taken.Add(other.requests[name])
-		}
+		taken := here.requests[name]
 		sum := taken.DeepCopy()
 		sum.Add(asked)
 		switch {

@@ -16,6 +16,40 @@ func asking(cpu, memory string) *corev1.Pod {
 	}}}}}
 }
 
+func sumOf(pods ...*corev1.Pod) *Sum {
+	s := &Sum{}
+	for _, p := range pods {
+		s.Add(ShareOf(p))
+	}
+	return s
+}
+
+// TestSum takes away what was added, in another order, and finds nothing left.
+func TestSum(t *testing.T) {
+	s := &Sum{}
+	none := s.Clone()
+	a, b := ShareOf(asking("1500m", "1Gi")), ShareOf(asking("100n", "3"))
+	s.Add(a)
+	s.Add(b)
+	before := s.Clone()
+	s.Sub(a)
+	if cpu := before.requests[corev1.ResourceCPU]; before.pods != 2 || cpu.Cmp(resource.MustParse("1500000100n")) != 0 {
+		t.Errorf("the sum of both is %+v", before)
+	}
+	if cpu := s.requests[corev1.ResourceCPU]; s.pods != 1 || cpu.Cmp(resource.MustParse("100n")) != 0 {
+		t.Errorf("the sum of one is %+v", s)
+	}
+	s.Sub(b)
+	for name, q := range s.requests {
+		if !q.IsZero() {
+			t.Errorf("%s of nobody is %s", name, &q)
+		}
+	}
+	if s.pods != 0 || none.pods != 0 || len(none.requests) != 0 {
+		t.Errorf("%d pods are left, and %+v has changed", s.pods, none)
+	}
+}
+
 func TestFits(t *testing.T) {
 	allocatable := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3"),
@@ -38,11 +72,7 @@ func TestFits(t *testing.T) {
 		{name: "disk", pod: big, reason: "OutOfephemeral-storage", message: "Node didn't have enough resource: ephemeral-storage, requested: 2147483648, used: 0, capacity: 1073741824", final: true},
 		{name: "pods", pod: asking("0", "0"), here: []*corev1.Pod{{}, {}, {}}, reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 	} {
-		var here []*Share
-		for _, p := range tt.here {
-			here = append(here, ShareOf(p))
-		}
-		v := fits(tt.pod, here, allocatable)
+		v := fits(tt.pod, sumOf(tt.here...), allocatable)
 		if tt.reason == "" && v == nil {
 			continue
 		}
@@ -52,17 +82,17 @@ func TestFits(t *testing.T) {
 	}
 	huge := asking("0", "0")
 	huge.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("2Mi")
-	if v := fits(huge, nil, allocatable); v == nil || !v.Final || v.Message != "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0" {
+	if v := fits(huge, &Sum{}, allocatable); v == nil || !v.Final || v.Message != "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0" {
 		t.Errorf("huge pages that are not there: %+v", v)
 	}
 	tiny := asking("0", "0")
 	tiny.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Mi")}
-	if v := fits(tiny, nil, allocatable); v == nil || !v.Final || v.Message != "container a: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes" {
+	if v := fits(tiny, &Sum{}, allocatable); v == nil || !v.Final || v.Message != "container a: limits.memory is 2Mi, 2097152 bytes: the least that a container can be started in is 3145728 bytes" {
 		t.Errorf("tiny limit: %+v", v)
 	}
 	bad := asking("0", "0")
 	bad.Annotations = map[string]string{kube.IOWeightAnnotation: "0"}
-	if v := fits(bad, nil, allocatable); v == nil || v.Reason != "UnexpectedAdmissionError" || !v.Final {
+	if v := fits(bad, &Sum{}, allocatable); v == nil || v.Reason != "UnexpectedAdmissionError" || !v.Final {
 		t.Errorf("bad annotation: %+v", v)
 	}
 }
@@ -91,13 +121,13 @@ func TestFitsCountedElsewhere(t *testing.T) {
 		{"example.com/gone", desired.API, true},
 		{"hugepages-2Mi", desired.API, true},
 	} {
-		v := fits(asks(tt.origin, tt.name), []*Share{ShareOf(asks(tt.origin, tt.name))}, allocatable)
+		v := fits(asks(tt.origin, tt.name), sumOf(asks(tt.origin, tt.name)), allocatable)
 		if refused := v != nil; refused != tt.refused || refused && v.Reason != "OutOf"+string(tt.name) {
 			t.Errorf("%s of %s: %+v", tt.name, tt.origin, v)
 		}
 	}
 	// With what nobody knows, what the node does know counts as ever.
-	if v := fits(asks(desired.API, "example.com/fakecpu"), []*Share{ShareOf(asking("2", "0"))}, allocatable); v == nil || v.Reason != "OutOfcpu" {
+	if v := fits(asks(desired.API, "example.com/fakecpu"), sumOf(asking("2", "0")), allocatable); v == nil || v.Reason != "OutOfcpu" {
 		t.Errorf("%+v", v)
 	}
 }
