@@ -63,6 +63,8 @@ const (
 	parallel = 4
 	// longest is how long one count may take, and grace how long it may take to notice that it is over.
 	longest, grace = time.Minute, time.Second
+	// gather is how long a count is put off for pods that come together: each time all of them are gone through.
+	gather = 100 * time.Millisecond
 	// answers is how long file systems may take to say what is free of them: a local one takes microseconds.
 	answers = time.Second
 )
@@ -70,22 +72,23 @@ const (
 // Meter tells which pods are above a limit. One goroutine has all of it; each count has one of its own, and until it
 // has ended, what is known of its pod.
 type Meter struct {
-	cfg    Config
-	over   chan Look
-	poked  chan struct{}
-	counts chan counted
-	busy   int
-	pods   map[types.UID]*held
-	told   bool // of somebody who is over
-	calls  patience.Calls
-	statfs func(dir string, now *unix.Statfs_t) error
+	cfg     Config
+	over    chan Look
+	poked   chan struct{}
+	counts  chan counted
+	busy    int
+	pods    map[types.UID]*held
+	without map[types.UID]*corev1.Pod // pods without a limit, as they were looked at
+	told    bool                      // of somebody who is over
+	calls   patience.Calls
+	statfs  func(dir string, now *unix.Statfs_t) error
 }
 
 // NewMeter returns a Meter that counts nothing before [Meter.Run].
 func NewMeter(c Config) *Meter {
 	return &Meter{
 		cfg: c, over: make(chan Look, 1), poked: make(chan struct{}, 1), counts: make(chan counted),
-		pods: map[types.UID]*held{}, statfs: unix.Statfs,
+		pods: map[types.UID]*held{}, without: map[types.UID]*corev1.Pod{}, statfs: unix.Statfs,
 	}
 }
 
@@ -101,6 +104,7 @@ func (m *Meter) Run(ctx context.Context) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var gathered <-chan time.Time // nil: no pod has come
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,6 +113,12 @@ func (m *Meter) Run(ctx context.Context) {
 			}
 			return
 		case <-m.cfg.Pods.Came():
+			if gathered == nil {
+				gathered = time.After(gather)
+			}
+			continue
+		case <-gathered:
+			gathered = nil
 		case <-m.poked:
 			m.hurry()
 		case c := <-m.counts:
@@ -176,9 +186,10 @@ func (m *Meter) begin(ctx context.Context) time.Duration {
 
 // follow knows of the pods that are there, and forgets all others with all that was known of them.
 func (m *Meter) follow(here []*corev1.Pod) {
-	there := map[types.UID]bool{}
+	there, without := map[types.UID]bool{}, make(map[types.UID]*corev1.Pod, len(here))
 	for _, pod := range here {
-		if !limited(pod) {
+		if m.without[pod.UID] == pod || !limited(pod) {
+			without[pod.UID] = pod
 			continue
 		}
 		there[pod.UID] = true
@@ -188,6 +199,7 @@ func (m *Meter) follow(here []*corev1.Pod) {
 			h.pod = pod // it may have been changed
 		}
 	}
+	m.without = without
 	for uid := range m.pods {
 		if !there[uid] {
 			delete(m.pods, uid)
