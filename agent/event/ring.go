@@ -33,6 +33,7 @@ type Ring struct {
 	mu      sync.Mutex
 	kept    buffer
 	similar map[kind]*similar
+	tidy    int // how many kinds there are when those are dropped that nothing is like any more
 	serial  int64
 	change  chan struct{} // closed and replaced at every change
 }
@@ -44,7 +45,7 @@ func NewRing(c Config) *Ring {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Ring{cfg: c, kept: newBuffer(c.Capacity), similar: map[kind]*similar{}, change: make(chan struct{})}
+	r := &Ring{cfg: c, kept: newBuffer(c.Capacity), similar: map[kind]*similar{}, tidy: c.Capacity, change: make(chan struct{})}
 	r.load()
 	return r
 }

@@ -46,12 +46,19 @@ func (r *Ring) combine(e *entry, now time.Time) bool {
 		return true
 	}
 	s.messages = append(s.messages, message)
-	if len(r.similar) > r.cfg.Capacity {
-		for of, s := range r.similar {
-			if now.Sub(s.last) > similarFor {
-				delete(r.similar, of)
-			}
-		}
+	if len(r.similar) > r.tidy {
+		r.dropSimilar(now)
 	}
 	return false
+}
+
+// dropSimilar drops the kinds of which nothing has come for a while. The next time is when there are twice as many as
+// are left: while many pods come and go all are new, and to look at them for each event takes longer than the event.
+func (r *Ring) dropSimilar(now time.Time) {
+	for of, s := range r.similar {
+		if now.Sub(s.last) > similarFor {
+			delete(r.similar, of)
+		}
+	}
+	r.tidy = max(r.cfg.Capacity, 2*len(r.similar))
 }
