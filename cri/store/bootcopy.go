@@ -17,6 +17,7 @@ type bootCopy struct {
 	log  *slog.Logger
 
 	file *journal // nil: it is not written
+	live int64    // size of file when it was written again
 	err  error    // why it is not, or not complete
 }
 
@@ -52,8 +53,11 @@ func (b *bootCopy) append(line []byte) {
 	}
 }
 
-// stale says that it is to be written again: it is not complete, or long.
-func (b *bootCopy) stale() bool { return b.file != nil && (b.err != nil || b.file.end > rewriteSize) }
+// stale says that it is to be written again: it is not complete, or long for what counts of it. All records wait for
+// that, and those of a thousand pods are longer than the size alone.
+func (b *bootCopy) stale() bool {
+	return b.file != nil && (b.err != nil || b.file.end > rewriteSize && b.file.end > 2*b.live)
+}
 
 // renew writes it again, with every record.
 func (b *bootCopy) renew(all func(yield func(change))) {
@@ -77,5 +81,5 @@ func (b *bootCopy) renew(all func(yield func(change))) {
 		b.err = err
 		return
 	}
-	b.file, b.err = j, nil
+	b.file, b.live, b.err = j, j.end, nil
 }
