@@ -32,6 +32,7 @@ type Driver struct {
 	client     *Client
 	node       map[spec.NodeServiceCapability_RPC_Type]bool
 	controller map[spec.ControllerServiceCapability_RPC_Type]bool
+	groups     map[spec.GroupControllerServiceCapability_RPC_Type]bool
 	services   map[spec.PluginCapability_Service_Type]bool
 	expansion  map[spec.PluginCapability_VolumeExpansion_Type]bool
 }
@@ -49,6 +50,9 @@ func (d *Driver) Condition() bool { return d.node[nodeVolumeCondition] }
 // Controller says whether its controller service, on the same socket, has a capability.
 func (d *Driver) Controller(c spec.ControllerServiceCapability_RPC_Type) bool { return d.controller[c] }
 
+// Groups says whether its service for groups of volumes, on the same socket, has a capability.
+func (d *Driver) Groups(c spec.GroupControllerServiceCapability_RPC_Type) bool { return d.groups[c] }
+
 // Service says whether it has a service, or a trait that services have.
 func (d *Driver) Service(c spec.PluginCapability_Service_Type) bool { return d.services[c] }
 
@@ -58,7 +62,7 @@ func (d *Driver) Expansion(c spec.PluginCapability_VolumeExpansion_Type) bool { 
 // Capabilities are the names of all that it can do, by service, for people.
 func (d *Driver) Capabilities() map[string][]string {
 	out := map[string][]string{"node": names(d.node), "controller": names(d.controller), "plugin": names(d.services)}
-	out["expansion"] = names(d.expansion)
+	out["expansion"], out["group"] = names(d.expansion), names(d.groups)
 	return out
 }
 
@@ -169,6 +173,9 @@ func (d *Driver) askPlugin(ctx context.Context) error {
 			d.expansion[e.GetType()] = true
 		}
 	}
+	if err := d.askGroups(ctx); err != nil {
+		return err
+	}
 	d.controller = map[spec.ControllerServiceCapability_RPC_Type]bool{}
 	if !d.services[spec.PluginCapability_Service_CONTROLLER_SERVICE] {
 		return nil
@@ -180,6 +187,22 @@ func (d *Driver) askPlugin(ctx context.Context) error {
 	}
 	for _, c := range can.GetCapabilities() {
 		d.controller[c.GetRpc().GetType()] = true
+	}
+	return err
+}
+
+func (d *Driver) askGroups(ctx context.Context) error {
+	d.groups = map[spec.GroupControllerServiceCapability_RPC_Type]bool{}
+	if !d.services[spec.PluginCapability_Service_GROUP_CONTROLLER_SERVICE] {
+		return nil
+	}
+	can, err := d.client.GroupController().GroupControllerGetCapabilities(ctx, &spec.GroupControllerGetCapabilitiesRequest{})
+	if CodeOf(err) == codes.Unimplemented { // it has the service elsewhere, as that of its controller
+		delete(d.services, spec.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
+		return nil
+	}
+	for _, c := range can.GetCapabilities() {
+		d.groups[c.GetRpc().GetType()] = true
 	}
 	return err
 }

@@ -115,6 +115,10 @@ func subject(req any) string {
 		return r.GetName()
 	case *csi.DeleteSnapshotRequest:
 		return r.GetSnapshotId()
+	case *csi.CreateVolumeGroupSnapshotRequest:
+		return r.GetName()
+	case *csi.DeleteVolumeGroupSnapshotRequest:
+		return r.GetGroupSnapshotId()
 	case interface{ GetVolumeId() string }:
 		return r.GetVolumeId()
 	}

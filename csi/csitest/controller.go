@@ -23,6 +23,7 @@ func controllerCalls() []csi.ControllerServiceCapability_RPC_Type {
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 	}
 }
 
@@ -86,7 +87,7 @@ func (svc controllerService) wanted(in *csi.CreateVolumeRequest) (v *Volume, fro
 	d := svc.driver
 	const rpc = "CreateVolume"
 	name, size := in.GetName(), in.GetCapacityRange()
-	v = &Volume{ID: "v-" + name, Name: name, Bytes: size.GetRequiredBytes(), Parameters: in.GetParameters()}
+	v = &Volume{ID: "v-" + name, Name: name, Bytes: size.GetRequiredBytes(), Parameters: in.GetParameters(), Mutable: in.GetMutableParameters()}
 	v.Context = map[string]string{"made-for": name}
 	if v.Bytes == 0 {
 		v.Bytes = defaultBytes
@@ -110,7 +111,7 @@ func (svc controllerService) wanted(in *csi.CreateVolumeRequest) (v *Volume, fro
 	}
 	source := in.GetVolumeContentSource()
 	v.Source = source.GetSnapshot().GetSnapshotId() + source.GetVolume().GetVolumeId()
-	v.Arguments = arguments(caps, in.GetParameters(), v.Source)
+	v.Arguments = arguments(caps, in.GetParameters(), v.Mutable, v.Source)
 	if v.Source == "" {
 		return v, "", nil
 	}

@@ -111,6 +111,10 @@ type (
 		csi.UnimplementedControllerServer
 		driver *Driver
 	}
+	groupService struct {
+		csi.UnimplementedGroupControllerServer
+		driver *Driver
+	}
 )
 
 // judge holds calls to the specification, and to what the driver says that it can do.
@@ -187,6 +191,7 @@ func (d *Driver) Serve() error {
 	csi.RegisterNodeServer(l.server, nodeService{driver: d})
 	if !d.opts.NoController {
 		csi.RegisterControllerServer(l.server, controllerService{driver: d})
+		csi.RegisterGroupControllerServer(l.server, groupService{driver: d})
 	}
 	sockets := []string{d.opts.Socket}
 	if d.opts.Registry != "" {

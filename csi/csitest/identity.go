@@ -25,6 +25,7 @@ func (svc identityService) GetPluginCapabilities(context.Context, *csi.GetPlugin
 	}
 	if !d.opts.NoController {
 		service(csi.PluginCapability_Service_CONTROLLER_SERVICE)
+		service(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	}
 	if len(d.opts.Topology) > 0 {
 		service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)

@@ -73,6 +73,9 @@ func (svc controllerService) DeleteSnapshot(ctx context.Context, in *csi.DeleteS
 	if err := d.judge.offers(rpc, id, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT); err != nil {
 		return nil, err
 	}
+	if s := d.State().Snapshots[id]; s != nil && s.Group != "" {
+		return nil, d.judge.wrong(codes.InvalidArgument, "%s of %s, which is of group snapshot %s", rpc, id, s.Group)
+	}
 	if d.State().Snapshots[id] == nil {
 		d.ledger.note("%s of %s, which no snapshot is", rpc, id)
 		return &csi.DeleteSnapshotResponse{}, nil

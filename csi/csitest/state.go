@@ -20,6 +20,7 @@ type Volume struct {
 	ID, Name   string
 	Bytes      int64
 	Parameters map[string]string
+	Mutable    map[string]string // that can be changed
 	Context    map[string]string
 	Arguments  string // that it was made with
 	Source     string // the snapshot or volume that it was made of
@@ -47,6 +48,15 @@ type Snapshot struct {
 	Bytes            int64
 	Asked            int // times before it was ready
 	Parameters       map[string]string
+	Group            string // that it is of
+}
+
+// Group is a group snapshot.
+type Group struct {
+	ID, Name  string
+	Volumes   []string
+	Snapshots []string // in the order of the volumes
+	Asked     int
 }
 
 // Call is one that was answered, or is going on.
@@ -63,6 +73,7 @@ type State struct {
 	Boot       string
 	Volumes    map[string]*Volume
 	Snapshots  map[string]*Snapshot
+	Groups     map[string]*Group
 	Violations []string
 	Notes      []string // what is allowed, but was not needed
 	Calls      []Call   // since the driver was opened
@@ -101,6 +112,9 @@ func openLedger(dir string) (*ledger, error) {
 	}
 	if l.s.Snapshots == nil {
 		l.s.Snapshots = map[string]*Snapshot{}
+	}
+	if l.s.Groups == nil {
+		l.s.Groups = map[string]*Group{}
 	}
 	l.s.Calls = nil
 	if now := bootID(); l.s.Boot != now {
@@ -163,7 +177,7 @@ func (v *Volume) clone() *Volume {
 	}
 	c := *v
 	c.Stage = v.Stage.clone()
-	c.Attached = maps.Clone(v.Attached)
+	c.Attached, c.Mutable = maps.Clone(v.Attached), maps.Clone(v.Mutable)
 	c.Targets = map[string]*Place{}
 	for path, p := range v.Targets {
 		c.Targets[path] = p.clone()
@@ -196,6 +210,11 @@ func (l *ledger) state() State {
 	for id, one := range l.s.Snapshots {
 		c := *one
 		s.Snapshots[id] = &c
+	}
+	s.Groups = map[string]*Group{}
+	for id, one := range l.s.Groups {
+		c := *one
+		s.Groups[id] = &c
 	}
 	return s
 }
