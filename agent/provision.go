@@ -94,8 +94,8 @@ func (p *provisioner) note(u desired.Update) bool {
 			p.pods[u.Key] = u.Pod
 		}
 		return claims(before) || claims(u.Pod)
-	case object.PersistentVolumeClaim, object.PersistentVolume, object.StorageClass, object.VolumeSnapshot, object.VolumeSnapshotClass,
-		object.VolumeSnapshotContent:
+	case object.PersistentVolumeClaim, object.PersistentVolume, object.StorageClass, object.VolumeAttributesClass, object.VolumeSnapshot,
+		object.VolumeSnapshotClass, object.VolumeSnapshotContent, object.VolumeGroupSnapshot, object.VolumeGroupSnapshotClass:
 		if u.Object == nil {
 			delete(p.have, u.Ref())
 		} else {
@@ -191,7 +191,8 @@ func (p *provisioner) claim(c *corev1.PersistentVolumeClaim) provision.Claim {
 		},
 		Waits: *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer,
 		Bytes: c.Spec.Resources.Requests.Storage().Value(), Limit: c.Spec.Resources.Limits.Storage().Value(),
-		Block: c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
+		Block:      c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
+		Attributes: p.attributes(c),
 	}
 	for _, m := range c.Spec.AccessModes {
 		out.AccessModes = append(out.AccessModes, provision.AccessMode(m))
@@ -225,6 +226,7 @@ func topologies(class *storagev1.StorageClass) []map[string][]string {
 const (
 	defaultClass         = "storageclass.kubernetes.io/is-default-class"
 	defaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
+	defaultGroupClass    = "groupsnapshot.storage.kubernetes.io/is-default-class"
 )
 
 // class is the StorageClass of a claim, or nil. Of several that want to be the default the newest is it in a cluster;
@@ -252,52 +254,6 @@ func (p *provisioner) content(namespace, name string) *snapshotv1.VolumeSnapshot
 	}
 	c, _ := p.have[object.RefTo(object.VolumeSnapshotContent, "", *s.Spec.Source.VolumeSnapshotContentName)].(*snapshotv1.VolumeSnapshotContent)
 	return c
-}
-
-// snapshots are those that are to be made.
-func (p *provisioner) snapshots() []provision.Claim {
-	var out []provision.Claim
-	for _, o := range p.have {
-		s, ok := o.(*snapshotv1.VolumeSnapshot)
-		if !ok {
-			continue
-		}
-		ref, uid := provision.Ref{Namespace: s.Namespace, Name: s.Name}, provision.UID(p.node, s.Namespace, s.Name)
-		var class *snapshotv1.VolumeSnapshotClass
-		if s.Spec.Source.PersistentVolumeClaimName != nil {
-			class = p.snapshotClass(s)
-		}
-		if class == nil {
-			out = append(out, provision.Claim{Ref: ref, UID: uid, Held: true})
-			continue
-		}
-		out = append(out, provision.Claim{
-			Ref: ref, UID: uid, Annotations: s.Annotations,
-			Class: provision.Class{
-				Name: class.Name, Driver: class.Driver, Parameters: class.Parameters,
-				Retain: class.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain,
-			},
-			Source: provision.Source{Claim: *s.Spec.Source.PersistentVolumeClaimName},
-		})
-	}
-	return out
-}
-
-// snapshotClass is the class of a snapshot, or nil: without a name the default one of the driver that has the volume.
-func (p *provisioner) snapshotClass(s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotClass {
-	if s.Spec.VolumeSnapshotClassName != nil {
-		class, _ := p.have[object.RefTo(object.VolumeSnapshotClass, "", *s.Spec.VolumeSnapshotClassName)].(*snapshotv1.VolumeSnapshotClass)
-		return class
-	}
-	driver := p.driverOf(s.Namespace, *s.Spec.Source.PersistentVolumeClaimName)
-	var found *snapshotv1.VolumeSnapshotClass
-	for _, o := range p.have {
-		class, ok := o.(*snapshotv1.VolumeSnapshotClass)
-		if ok && class.Annotations[defaultSnapshotClass] == "true" && class.Driver == driver && (found == nil || class.Name < found.Name) {
-			found = class
-		}
-	}
-	return found
 }
 
 // driverOf is the driver that has made the volume of a claim, or that is to make it.

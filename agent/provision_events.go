@@ -14,8 +14,11 @@ type provisionEvents struct{ events *event.Recorder }
 
 func (p provisionEvents) record(e provision.Event) {
 	kind, made := object.PersistentVolumeClaim, object.PersistentVolume
-	if e.Kind == provision.Snapshot {
+	switch e.Kind {
+	case provision.Snapshot:
 		kind, made = object.VolumeSnapshot, object.VolumeSnapshotContent
+	case provision.Group:
+		kind, made = object.VolumeGroupSnapshot, object.VolumeGroupSnapshotContent
 	}
 	of := corev1.ObjectReference{Namespace: e.Claim.Namespace, Name: e.Claim.Name, UID: types.UID(e.UID)}
 	if e.Made {

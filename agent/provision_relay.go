@@ -76,7 +76,7 @@ func (p *provisioner) look() {
 		p.stale = false
 		if volumes := p.volumes(); p.synced { // else what is not known yet would count as gone
 			p.m.Doubt(len(p.have) == 0 && len(p.pods) == 0) // a directory that is not mounted is empty, too
-			p.m.Want(volumes, p.snapshots(), p.handles()...)
+			p.m.Want(volumes, p.snapshots(), p.groups(), p.handles()...)
 		}
 	}
 	pending := map[types.NamespacedName]string{}

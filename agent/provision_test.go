@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -178,6 +180,64 @@ func TestDefaultSnapshotClass(t *testing.T) {
 	}
 }
 
+// TestGroupClaims wants a group snapshot to be of the claims that its selector has, in its namespace, with the default
+// class of their driver; and claims to have the attributes of their class.
+func TestGroupClaims(t *testing.T) {
+	p := newProvisioner(t)
+	together := func(name, app string) desired.Update {
+		u := fastClaim(name)
+		u.Object.SetLabels(map[string]string{"app": app})
+		return u
+	}
+	gold, gone := "gold", "gone"
+	golden, lost := fastClaim("golden"), fastClaim("lost")
+	golden.Object.(*corev1.PersistentVolumeClaim).Spec.VolumeAttributesClassName = &gold
+	lost.Object.(*corev1.PersistentVolumeClaim).Spec.VolumeAttributesClassName = &gone
+	elsewhere := together("c", "db")
+	elsewhere.Key.Namespace = "other"
+	elsewhere.Object.SetNamespace("other")
+	group := func(name string) desired.Update {
+		return desired.Update{Kind: object.VolumeGroupSnapshot, Key: types.NamespacedName{Namespace: "default", Name: name}, Object: &groupsnapshotv1.VolumeGroupSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: groupsnapshotv1.VolumeGroupSnapshotSpec{Source: groupsnapshotv1.VolumeGroupSnapshotSource{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			}},
+		}}
+	}
+	named := group("named")
+	named.Object.(*groupsnapshotv1.VolumeGroupSnapshot).Spec.VolumeGroupSnapshotClassName = &gone
+	for _, u := range []desired.Update{
+		fastClass(), together("b", "db"), together("a", "db"), together("x", "web"), elsewhere, golden, lost, group("g"), named,
+		{Kind: object.VolumeGroupSnapshotClass, Key: types.NamespacedName{Name: "all"}, Object: &groupsnapshotv1.VolumeGroupSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "all", Annotations: map[string]string{defaultGroupClass: "true"}}, Driver: "d",
+		}},
+		{Kind: object.VolumeAttributesClass, Key: types.NamespacedName{Name: gold}, Object: &storagev1.VolumeAttributesClass{
+			ObjectMeta: metav1.ObjectMeta{Name: gold}, DriverName: "d", Parameters: map[string]string{"iops": "9"},
+		}},
+	} {
+		if !p.note(u) {
+			t.Errorf("%s changes nothing", u.Ref())
+		}
+	}
+	for _, g := range p.groups() {
+		if !slices.Equal(g.Members, []string{"a", "b"}) || g.Held != (g.Name == "named") || !g.Held && g.Class.Name != "all" {
+			t.Errorf("got %+v", g)
+		}
+	}
+	for _, c := range p.volumes() {
+		want := provision.Attributes{}
+		switch c.Name {
+		case "golden":
+			want = provision.Attributes{Class: gold, Driver: "d", Parameters: map[string]string{"iops": "9"}}
+		case "lost":
+			want.Class = gone
+		}
+		if !reflect.DeepEqual(c.Attributes, want) {
+			t.Errorf("%s: got %+v", c.Name, c.Attributes)
+		}
+	}
+}
+
 // BenchmarkRelay hands on claims that come one by one, as at the start of an agent and after it.
 func BenchmarkRelay(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
@@ -263,7 +323,14 @@ func TestProvisionEvents(t *testing.T) {
 		kind    provision.Kind
 		made    bool
 		warning bool
-	}{{provision.Volume, false, true}, {provision.Volume, true, false}, {provision.Snapshot, false, false}, {provision.Snapshot, true, true}} {
+	}{
+		{provision.Volume, false, true},
+		{provision.Volume, true, false},
+		{provision.Snapshot, false, false},
+		{provision.Snapshot, true, true},
+		{provision.Group, false, true},
+		{provision.Group, true, false},
+	} {
 		of.Kind, of.Made, of.Warning = e.kind, e.made, e.warning
 		of.Reason = "R" + strconv.Itoa(len(ring.List()))
 		tell.record(of)
@@ -278,6 +345,8 @@ func TestProvisionEvents(t *testing.T) {
 		"default v1 PersistentVolume  pvc-u pvc-u Normal R1 m",
 		"default snapshot.storage.k8s.io/v1 VolumeSnapshot default a u Normal R2 m",
 		"default snapshot.storage.k8s.io/v1 VolumeSnapshotContent  pvc-u pvc-u Warning R3 m",
+		"default groupsnapshot.storage.k8s.io/v1 VolumeGroupSnapshot default a u Warning R4 m",
+		"default groupsnapshot.storage.k8s.io/v1 VolumeGroupSnapshotContent  pvc-u pvc-u Normal R5 m",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)

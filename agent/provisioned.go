@@ -49,6 +49,9 @@ func (p *provisioner) persistent(s *provision.State) *corev1.PersistentVolume {
 			}},
 		},
 	}
+	if s.Attributes != "" {
+		out.Spec.VolumeAttributesClassName = &s.Attributes
+	}
 	for _, m := range c.AccessModes {
 		out.Spec.AccessModes = append(out.Spec.AccessModes, corev1.PersistentVolumeAccessMode(m))
 	}

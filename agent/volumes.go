@@ -95,7 +95,13 @@ func measured(m *api.VolumeMount, is *node.Stats) {
 func claimShown(s *provision.State) api.VolumeClaim {
 	c := api.VolumeClaim{
 		Kind: string(s.Kind), Namespace: s.Claim.Namespace, Claim: s.Claim.Name, Name: s.Name, Class: s.Claim.Class.Name,
-		Driver: s.Claim.Class.Driver, Handle: s.Handle, Bytes: s.Bytes, Error: s.Error, Status: "Pending",
+		Driver: s.Claim.Class.Driver, Handle: s.Handle, Bytes: s.Bytes, Error: s.Error, Status: "Pending", Attributes: s.Attributes,
+	}
+	for _, m := range s.Members {
+		c.Bytes += m.Bytes
+		c.Members = append(c.Members, api.VolumeMember{
+			Claim: m.Claim, Snapshot: provision.MemberName(s.Claim.Name, m.Claim), Handle: m.Handle, Bytes: m.Bytes,
+		})
 	}
 	switch {
 	case s.Deleting:

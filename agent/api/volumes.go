@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 )
 
 // Volumes tells of the volumes of CSI drivers, and takes back or deletes those whose claim is gone.
@@ -11,7 +12,8 @@ type Volumes interface {
 	Check(ctx context.Context) ([]VolumeFinding, error)
 	// Undo has drivers take away what Check finds of which no record tells, and says what has come of it.
 	Undo(ctx context.Context) ([]VolumeFinding, error)
-	// Decide has what was made for a claim that is gone stay, or be deleted at once. kind is volume or snapshot.
+	// Decide has what was made for a claim that is gone stay, or be deleted at once. kind is volume, snapshot or
+	// groupsnapshot.
 	Decide(kind, namespace, name string, keep bool) error
 	// Abandon has pods that go be rid of a volume that its driver does not take away.
 	Abandon(driver, handle string) error
@@ -40,7 +42,7 @@ type VolumeDriver struct {
 
 // VolumeClaim is what is made for a claim, or a snapshot.
 type VolumeClaim struct {
-	Kind      string `json:"kind"` // volume or snapshot
+	Kind      string `json:"kind"` // volume, snapshot or groupsnapshot
 	Namespace string `json:"namespace"`
 	Claim     string `json:"claim"`
 	Name      string `json:"name"` // that the driver was told
@@ -51,6 +53,17 @@ type VolumeClaim struct {
 	Status    string `json:"status"` // Pending, Ready, Missing, Kept or Deleting
 	Left      string `json:"left,omitempty"`
 	Error     string `json:"error,omitempty"`
+	// Attributes is the VolumeAttributesClass that a volume was changed by, and Members what a group snapshot has.
+	Attributes string         `json:"attributes,omitempty"`
+	Members    []VolumeMember `json:"members,omitempty"`
+}
+
+// VolumeMember is the snapshot of one claim that a group snapshot has.
+type VolumeMember struct {
+	Claim    string `json:"claim"`
+	Snapshot string `json:"snapshot"` // the name by which it is the source of a claim
+	Handle   string `json:"handle,omitempty"`
+	Bytes    int64  `json:"bytes,omitempty"`
 }
 
 // VolumeMount is a volume on the node, and who has it.
@@ -121,8 +134,8 @@ func (v *volumes) undo(w http.ResponseWriter, r *http.Request) error {
 // decide keeps (POST) or deletes (DELETE) what was made for a claim that is gone.
 func (v *volumes) decide(w http.ResponseWriter, r *http.Request) error {
 	kind, keep := r.PathValue("kind"), r.Method == http.MethodPost
-	if kind != "volume" && kind != "snapshot" {
-		return badRequest("kind: %q must be volume or snapshot", kind)
+	if !slices.Contains([]string{"volume", "snapshot", "groupsnapshot"}, kind) {
+		return badRequest("kind: %q must be volume, snapshot or groupsnapshot", kind)
 	}
 	if err := v.node.Decide(kind, r.PathValue("ns"), r.PathValue("claim"), keep); err != nil {
 		return badRequest("%s", err.Error())

@@ -133,7 +133,7 @@ func mountNamed(s *api.VolumeState, name string) (*api.VolumeMount, error) {
 
 func (v *volumeCommands) decide(use string, keep bool, short string) *cobra.Command {
 	var of target
-	var snapshot bool
+	var snapshot, group bool
 	cmd := &cobra.Command{
 		Use: use + " CLAIM", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -142,8 +142,11 @@ func (v *volumeCommands) decide(use string, keep bool, short string) *cobra.Comm
 				return err
 			}
 			kind := "volume"
-			if snapshot {
+			switch {
+			case snapshot:
 				kind = "snapshot"
+			case group:
+				kind = "groupsnapshot"
 			}
 			if err := v.volumes().Decide(cmd.Context(), kind, key.Namespace, key.Name, keep); err != nil {
 				return err
@@ -158,5 +161,7 @@ func (v *volumeCommands) decide(use string, keep bool, short string) *cobra.Comm
 	}
 	of.addFlags(cmd)
 	cmd.Flags().BoolVar(&snapshot, "snapshot", false, "CLAIM is the name of a VolumeSnapshot")
+	cmd.Flags().BoolVar(&group, "group-snapshot", false, "CLAIM is the name of a VolumeGroupSnapshot")
+	cmd.MarkFlagsMutuallyExclusive("snapshot", "group-snapshot")
 	return cmd
 }

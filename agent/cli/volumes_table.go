@@ -19,7 +19,7 @@ func tableVolumes(w io.Writer, s *api.VolumeState) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(d.Name), cmp.Or(oneLine(d.Version), "<none>"), oneLine(driverStatus(&d)), oneLine(d.Endpoint))
 	}
 	if len(s.Claims) > 0 {
-		fmt.Fprintln(w, "\nKIND\tCLAIM\tCLASS\tSIZE\tSTATUS\tDRIVER")
+		fmt.Fprintln(w, "\nKIND\tCLAIM\tCLASS\tATTRIBUTES\tSIZE\tSTATUS\tDRIVER")
 	}
 	for _, c := range s.Claims {
 		status := c.Status
@@ -29,8 +29,12 @@ func tableVolumes(w io.Writer, s *api.VolumeState) {
 		if c.Error != "" {
 			status += ": " + c.Error
 		}
-		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\n", c.Kind, oneLine(c.Namespace), oneLine(c.Claim), oneLine(c.Class),
-			units.BytesSize(float64(c.Bytes)), oneLine(status), oneLine(c.Driver))
+		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%s\n", c.Kind, oneLine(c.Namespace), oneLine(c.Claim), oneLine(c.Class),
+			cmp.Or(oneLine(c.Attributes), "<none>"), units.BytesSize(float64(c.Bytes)), oneLine(status), oneLine(c.Driver))
+		for _, m := range c.Members {
+			fmt.Fprintf(w, "snapshot\t%s/%s\t%s\t<none>\t%s\tof %s/%s, of volume %s\t%s\n", oneLine(c.Namespace), oneLine(m.Snapshot), oneLine(c.Class),
+				units.BytesSize(float64(m.Bytes)), oneLine(c.Namespace), oneLine(c.Claim), oneLine(m.Claim), oneLine(c.Driver))
+		}
 	}
 	if len(s.Mounts) > 0 {
 		fmt.Fprintln(w, "\nVOLUME\tPODS\tSTATUS\tUSED\tCAPACITY\tHEALTH\tDRIVER")

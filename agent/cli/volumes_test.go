@@ -35,8 +35,12 @@ func TestTableVolumes(t *testing.T) {
 			{Name: "f", Endpoint: "/f", Refused: "it is\nno driver"},
 		},
 		Claims: []api.VolumeClaim{
-			{Kind: "volume", Namespace: "default", Claim: "a", Class: "fast", Bytes: 1 << 30, Status: "Ready", Driver: "d"},
+			{Kind: "volume", Namespace: "default", Claim: "a", Class: "fast", Attributes: "gold", Bytes: 1 << 30, Status: "Ready", Driver: "d"},
 			{Kind: "volume", Namespace: "default", Claim: "b", Class: "fast", Status: "Missing", Left: "5m0s", Driver: "d", Error: "in use"},
+			{
+				Kind: "groupsnapshot", Namespace: "default", Claim: "g", Class: "all", Bytes: 3 << 20, Status: "Ready", Driver: "d",
+				Members: []api.VolumeMember{{Claim: "a", Snapshot: "g-a", Bytes: 1 << 20}, {Claim: "b", Snapshot: "g-b", Bytes: 2 << 20}},
+			},
 		},
 		Mounts: []api.VolumeMount{
 			{Driver: "d", Name: "pv-a", Stage: "/s", Staged: true, Capacity: 1 << 30, Used: &used, Healthy: &well, Pods: []api.VolumeUse{{Pod: "default/p", Published: true}, {Pod: "default/q", Published: true}}},
@@ -50,7 +54,9 @@ func TestTableVolumes(t *testing.T) {
 	tableFindings(&text, []api.VolumeFinding{{What: "orphan", Path: "/x", Text: "no record"}, {What: "orphan", Driver: "d", Path: "/y", Text: "gone", Undone: true}})
 	want := []string{
 		"DRIVER|VERSION|STATUS|ENDPOINT", "d|1|Connected|/d", "e|<none>|NotAnswering|/e", "f|<none>|Refused: it is^Jno driver|/f", "",
-		"KIND|CLAIM|CLASS|SIZE|STATUS|DRIVER", "volume|default/a|fast|1GiB|Ready|d", "volume|default/b|fast|0B|Missing (deleted in 5m0s): in use|d", "",
+		"KIND|CLAIM|CLASS|ATTRIBUTES|SIZE|STATUS|DRIVER", "volume|default/a|fast|gold|1GiB|Ready|d",
+		"volume|default/b|fast|<none>|0B|Missing (deleted in 5m0s): in use|d", "groupsnapshot|default/g|all|<none>|3MiB|Ready|d",
+		"snapshot|default/g-a|all|<none>|1MiB|of default/g, of volume a|d", "snapshot|default/g-b|all|<none>|2MiB|of default/g, of volume b|d", "",
 		"VOLUME|PODS|STATUS|USED|CAPACITY|HEALTH|DRIVER",
 		"pv-a|default/p,default/q|Published|512MiB|1GiB|Normal|d",
 		"pv-b|default/p|HalfDone: no|<unknown>|<unknown>|Abnormal: DEGRADED: a disk is gone|d",

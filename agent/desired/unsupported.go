@@ -64,9 +64,6 @@ var unsupportedStatic = []entry{
 	{"spec.volumes[*].projected.sources[*].clusterTrustBundle", "only an API server has trust bundles, and there is none"},
 	{"spec.volumes[*].projected.sources[*].podCertificate", "only an API server signs certificates, and there is none"},
 	{"spec.ephemeralContainers", "they are added to a pod that runs: berth debug"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSource", "nothing here fills volumes"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.dataSourceRef", "nothing here fills volumes"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", "nothing here changes volumes"},
 	{"spec.evictionResponders", "evictions by an API server are not there yet"},
 	{"spec.schedulingGates", "a static pod is not scheduled, so nothing would ever open the gate"},
 	{"spec.schedulingGroup", "a static pod is not scheduled"},
@@ -79,7 +76,6 @@ var ignoredFields = []entry{
 	{"spec.affinity.podAffinity", "a static pod is not scheduled"},
 	{"spec.affinity.podAntiAffinity", "a static pod is not scheduled"},
 	{"spec.topologySpreadConstraints", "a static pod is not scheduled"},
-	{"spec.volumes[*].ephemeral.volumeClaimTemplate.spec.resources.limits", "a volume is as large as it is: nothing here makes one"},
 	{"spec.schedulerName", "a static pod is not scheduled"},
 }
 
@@ -101,6 +97,9 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 		for _, path := range r.find(pod) {
 			errs = append(errs, field.Forbidden(field.NewPath(path), r.reason))
 		}
+	}
+	if OriginOf(pod).Rules().Manifest {
+		errs = append(errs, unsupportedTemplates(pod)...)
 	}
 	return errs
 }

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-node/berth/agent/object"
 )
 
 // PersistentKind is a kind of PersistentVolumes that this version mounts.
@@ -74,4 +76,34 @@ func secretsOf(v *corev1.Volume) []string {
 		}
 	}
 	return out
+}
+
+// UnsupportedSource names what no volume of a claim in a manifest is filled with: the drivers make volumes of snapshots
+// and of other claims.
+func UnsupportedSource(spec *corev1.PersistentVolumeClaimSpec, namespace string, at *field.Path) field.ErrorList {
+	path := at.Child("dataSource")
+	if s := spec.DataSourceRef; spec.DataSource == nil && s != nil {
+		path = at.Child("dataSourceRef")
+		if s.Namespace != nil && *s.Namespace != "" && *s.Namespace != namespace {
+			return field.ErrorList{field.Forbidden(path.Child("namespace"), "only what is in the claim's own namespace can fill a volume here")}
+		}
+	}
+	kind, group, _ := object.DataSource(spec)
+	switch {
+	case kind == "", kind == object.PersistentVolumeClaim && group == "", kind == object.VolumeSnapshot && group == object.SnapshotGroup:
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, "only a PersistentVolumeClaim or a VolumeSnapshot of "+object.SnapshotGroup+" can fill a volume here")}
+}
+
+// unsupportedTemplates is that of the claims of a pod's own.
+func unsupportedTemplates(pod *corev1.Pod) field.ErrorList {
+	var errs field.ErrorList
+	for i := range pod.Spec.Volumes {
+		if e := pod.Spec.Volumes[i].Ephemeral; e != nil && e.VolumeClaimTemplate != nil {
+			at := field.NewPath("spec", "volumes").Index(i).Child("ephemeral", "volumeClaimTemplate", "spec")
+			errs = append(errs, UnsupportedSource(&e.VolumeClaimTemplate.Spec, pod.Namespace, at)...)
+		}
+	}
+	return errs
 }

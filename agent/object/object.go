@@ -1,7 +1,8 @@
 // Package object has the objects that pods refer to: ConfigMaps, Secrets, PersistentVolumes and their claims,
-// ResourceClaims and their templates, RuntimeClasses, PriorityClasses, CSIDrivers, StorageClasses and what there is of
-// snapshots. Here they come out of the node's manifests, or from an API server, which has Services, VolumeAttachments
-// and ClusterTrustBundles too: what the one has, pods of the other do not see.
+// ResourceClaims and their templates, RuntimeClasses, PriorityClasses, CSIDrivers, StorageClasses,
+// VolumeAttributesClasses and what there is of snapshots. Here they come out of the node's manifests, or from an API
+// server, which has Services, VolumeAttachments and ClusterTrustBundles too: what the one has, pods of the other do not
+// see.
 //
 // [Store] keeps the latest of each, in memory only. [Refs] says which of them a pod depends on, so that a change can be
 // told to the pods that it concerns and to no others.
@@ -10,8 +11,10 @@ package object
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,13 +53,21 @@ const (
 	VolumeSnapshotClass   Kind = "VolumeSnapshotClass"
 	VolumeSnapshotContent Kind = "VolumeSnapshotContent"
 
+	VolumeGroupSnapshot        Kind = "VolumeGroupSnapshot"
+	VolumeGroupSnapshotClass   Kind = "VolumeGroupSnapshotClass"
+	VolumeGroupSnapshotContent Kind = "VolumeGroupSnapshotContent" // in events only
+	VolumeAttributesClass      Kind = "VolumeAttributesClass"
+
 	// Only an API server has these.
 	VolumeAttachment   Kind = "VolumeAttachment"
 	Service            Kind = "Service"
 	ClusterTrustBundle Kind = "ClusterTrustBundle"
 )
 
-const snapshotVersion = "snapshot.storage.k8s.io/v1"
+const (
+	snapshotVersion      = "snapshot.storage.k8s.io/v1"
+	groupSnapshotVersion = "groupsnapshot.storage.k8s.io/v1"
+)
 
 type kind struct {
 	version string
@@ -65,22 +76,26 @@ type kind struct {
 }
 
 var kinds = map[Kind]kind{
-	ConfigMap:             {"v1", false, func() Object { return new(corev1.ConfigMap) }},
-	Secret:                {"v1", false, func() Object { return new(corev1.Secret) }},
-	PersistentVolume:      {"v1", true, func() Object { return new(corev1.PersistentVolume) }},
-	PersistentVolumeClaim: {"v1", false, func() Object { return new(corev1.PersistentVolumeClaim) }},
-	ResourceClaim:         {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaim) }},
-	ResourceClaimTemplate: {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaimTemplate) }},
-	RuntimeClass:          {"node.k8s.io/v1", true, func() Object { return new(nodev1.RuntimeClass) }},
-	PriorityClass:         {"scheduling.k8s.io/v1", true, func() Object { return new(schedulingv1.PriorityClass) }},
-	CSIDriver:             {"storage.k8s.io/v1", true, func() Object { return new(storagev1.CSIDriver) }},
-	StorageClass:          {"storage.k8s.io/v1", true, func() Object { return new(storagev1.StorageClass) }},
-	VolumeSnapshot:        {snapshotVersion, false, func() Object { return new(snapshotv1.VolumeSnapshot) }},
-	VolumeSnapshotClass:   {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotClass) }},
-	VolumeSnapshotContent: {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotContent) }},
-	VolumeAttachment:      {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttachment) }},
-	Service:               {"v1", false, func() Object { return new(corev1.Service) }},
-	ClusterTrustBundle:    {"certificates.k8s.io/v1beta1", true, func() Object { return new(certificatesv1beta1.ClusterTrustBundle) }},
+	ConfigMap:                  {"v1", false, func() Object { return new(corev1.ConfigMap) }},
+	Secret:                     {"v1", false, func() Object { return new(corev1.Secret) }},
+	PersistentVolume:           {"v1", true, func() Object { return new(corev1.PersistentVolume) }},
+	PersistentVolumeClaim:      {"v1", false, func() Object { return new(corev1.PersistentVolumeClaim) }},
+	ResourceClaim:              {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaim) }},
+	ResourceClaimTemplate:      {"resource.k8s.io/v1", false, func() Object { return new(resourcev1.ResourceClaimTemplate) }},
+	RuntimeClass:               {"node.k8s.io/v1", true, func() Object { return new(nodev1.RuntimeClass) }},
+	PriorityClass:              {"scheduling.k8s.io/v1", true, func() Object { return new(schedulingv1.PriorityClass) }},
+	CSIDriver:                  {"storage.k8s.io/v1", true, func() Object { return new(storagev1.CSIDriver) }},
+	StorageClass:               {"storage.k8s.io/v1", true, func() Object { return new(storagev1.StorageClass) }},
+	VolumeSnapshot:             {snapshotVersion, false, func() Object { return new(snapshotv1.VolumeSnapshot) }},
+	VolumeSnapshotClass:        {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotClass) }},
+	VolumeGroupSnapshot:        {groupSnapshotVersion, false, func() Object { return new(groupsnapshotv1.VolumeGroupSnapshot) }},
+	VolumeGroupSnapshotClass:   {groupSnapshotVersion, true, func() Object { return new(groupsnapshotv1.VolumeGroupSnapshotClass) }},
+	VolumeGroupSnapshotContent: {groupSnapshotVersion, true, func() Object { return new(groupsnapshotv1.VolumeGroupSnapshotContent) }},
+	VolumeSnapshotContent:      {snapshotVersion, true, func() Object { return new(snapshotv1.VolumeSnapshotContent) }},
+	VolumeAttributesClass:      {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttributesClass) }},
+	VolumeAttachment:           {"storage.k8s.io/v1", true, func() Object { return new(storagev1.VolumeAttachment) }},
+	Service:                    {"v1", false, func() Object { return new(corev1.Service) }},
+	ClusterTrustBundle:         {"certificates.k8s.io/v1beta1", true, func() Object { return new(certificatesv1beta1.ClusterTrustBundle) }},
 }
 
 // Empty is a new object of the kind; nil when there is no such kind. version is the one that its manifests have.
@@ -95,7 +110,7 @@ func (k Kind) Empty() (o Object, version string) {
 // InManifests says whether a manifest may hold objects of the kind.
 func (k Kind) InManifests() bool {
 	_, known := kinds[k]
-	return known && k != VolumeAttachment && k != Service && k != ClusterTrustBundle
+	return known && !slices.Contains([]Kind{VolumeAttachment, Service, ClusterTrustBundle, VolumeGroupSnapshotContent}, k)
 }
 
 // AttachmentName is what the VolumeAttachment of a driver's volume to a node is called, by who makes it.

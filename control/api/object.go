@@ -58,8 +58,8 @@ func SetObjectDefaults(object metav1.Object) {
 }
 
 // ValidateObject holds a ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim, ResourceClaim or template of one,
-// RuntimeClass, PriorityClass, CSIDriver, StorageClass or one of snapshots to the rules of the API server for a create,
-// a ResourceClaim's allocation to those for its status. Its errors tell no value of a Secret.
+// RuntimeClass, PriorityClass, CSIDriver, StorageClass, VolumeAttributesClass or one of snapshots to the rules of the
+// API server for a create, a ResourceClaim's allocation to those for its status. Its errors tell no value of a Secret.
 func ValidateObject(object metav1.Object, namespaced bool) field.ErrorList {
 	meta := field.NewPath("metadata")
 	nameRule := apivalidation.NameIsDNSSubdomain

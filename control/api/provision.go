@@ -4,10 +4,12 @@ import (
 	"reflect"
 	"slices"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -43,6 +45,19 @@ func validateProvisioning(object metav1.Object) field.ErrorList {
 		return validateSnapshot(o)
 	case *snapshotv1.VolumeSnapshotContent:
 		return validateSnapshotContent(o)
+	case *groupsnapshotv1.VolumeGroupSnapshotClass:
+		errs := driverName(field.NewPath("driver"), o.Driver)
+		errs = append(errs, parameters(o.Parameters)...)
+		return append(errs, oneOf(field.NewPath("deletionPolicy"), o.DeletionPolicy, snapshotv1.VolumeSnapshotContentDelete,
+			snapshotv1.VolumeSnapshotContentRetain)...)
+	case *groupsnapshotv1.VolumeGroupSnapshot:
+		return validateGroupSnapshot(o)
+	case *storagev1.VolumeAttributesClass:
+		errs := driverName(field.NewPath("driverName"), o.DriverName)
+		if len(o.Parameters) == 0 {
+			return append(errs, field.Required(field.NewPath("parameters"), "must contain at least one key/value pair"))
+		}
+		return append(errs, parameters(o.Parameters)...)
 	}
 	return nil
 }
@@ -116,6 +131,26 @@ func validateSnapshot(o *snapshotv1.VolumeSnapshot) field.ErrorList {
 	}
 	if c := o.Spec.VolumeSnapshotClassName; c != nil {
 		errs = append(errs, objectName(field.NewPath("spec", "volumeSnapshotClassName"), *c)...)
+	}
+	return errs
+}
+
+func validateGroupSnapshot(o *groupsnapshotv1.VolumeGroupSnapshot) field.ErrorList {
+	path := field.NewPath("spec", "source")
+	selector, content := o.Spec.Source.Selector, o.Spec.Source.VolumeGroupSnapshotContentName
+	var errs field.ErrorList
+	switch {
+	case content != nil:
+		errs = append(errs, field.Forbidden(path.Child("volumeGroupSnapshotContentName"),
+			"snapshots that are there already come in by a VolumeSnapshotContent each"))
+	case selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0:
+		// An empty one selects every claim of the namespace, which nobody who means it leaves out.
+		errs = append(errs, field.Required(path.Child("selector"), "has to select claims by their labels"))
+	default:
+		errs = append(errs, metavalidation.ValidateLabelSelector(selector, metavalidation.LabelSelectorValidationOptions{}, path.Child("selector"))...)
+	}
+	if c := o.Spec.VolumeGroupSnapshotClassName; c != nil {
+		errs = append(errs, objectName(field.NewPath("spec", "volumeGroupSnapshotClassName"), *c)...)
 	}
 	return errs
 }

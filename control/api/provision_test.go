@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -71,6 +72,30 @@ func TestSnapshots(t *testing.T) {
 		{new(snapshotv1.VolumeSnapshotContent), false, `{metadata: {name: a}, spec: {driver: d, deletionPolicy: Delete, source: {volumeHandle: h}}}`, []string{
 			`spec.source.volumeHandle: Forbidden`, `spec.source.snapshotHandle: Required value`,
 		}},
+		{new(groupsnapshotv1.VolumeGroupSnapshotClass), false, `{metadata: {name: a}, driver: d, deletionPolicy: Delete, parameters: {a: b}}`, nil},
+		{new(groupsnapshotv1.VolumeGroupSnapshotClass), false, `{metadata: {name: a}, driver: "d/", deletionPolicy: Never, parameters: {"": b}}`, []string{
+			`driver: Invalid value: "d/"`, `deletionPolicy: Unsupported value: "Never"`, `parameters: Invalid value`,
+		}},
+		{
+			new(groupsnapshotv1.VolumeGroupSnapshot), true,
+			`{metadata: {name: a, namespace: b}, spec: {source: {selector: {matchLabels: {app: db}}}, volumeGroupSnapshotClassName: d}}`, nil,
+		},
+		{
+			new(groupsnapshotv1.VolumeGroupSnapshot), true, `{metadata: {name: a, namespace: b}, spec: {source: {selector: {}}}}`,
+			[]string{`spec.source.selector: Required value`},
+		},
+		{
+			new(groupsnapshotv1.VolumeGroupSnapshot), true,
+			`{metadata: {name: a, namespace: b}, spec: {source: {selector: {matchExpressions: [{key: a, operator: Near}]}}, volumeGroupSnapshotClassName: D_}}`,
+			[]string{`spec.source.selector.matchExpressions[0].operator: Invalid value`, `spec.volumeGroupSnapshotClassName: Invalid value`},
+		},
+		{
+			new(groupsnapshotv1.VolumeGroupSnapshot), true, `{metadata: {name: a, namespace: b}, spec: {source: {volumeGroupSnapshotContentName: c}}}`,
+			[]string{`spec.source.volumeGroupSnapshotContentName: Forbidden`},
+		},
+		{new(storagev1.VolumeAttributesClass), false, `{metadata: {name: a}, driverName: d, parameters: {iops: "9"}}`, nil},
+		{new(storagev1.VolumeAttributesClass), false, `{metadata: {name: a}, driverName: "d/"}`, []string{`driverName: Invalid value: "d/"`, `parameters: Required value`}},
+		{new(storagev1.VolumeAttributesClass), false, `{metadata: {name: a}, driverName: d, parameters: {"": x}}`, []string{`parameters: Invalid value`}},
 	} {
 		same(t, one.text, invalidOf(t, one.object, one.text, one.namespaced), one.want)
 	}

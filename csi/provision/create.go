@@ -30,6 +30,12 @@ func (a acts) createVolume(d *csi.Driver, r *record) (call, error) {
 		Name: c.name(Volume), Parameters: r.Parameters, Secrets: secrets, VolumeCapabilities: capabilities(c, d),
 		CapacityRange: &spec.CapacityRange{RequiredBytes: c.Bytes, LimitBytes: c.Limit},
 	}
+	if c.Attributes.Class != "" {
+		if err := c.Attributes.fit(d); err != nil {
+			return nil, err
+		}
+		request.MutableParameters = c.Attributes.Parameters
+	}
 	if r.FSType != "" && !c.Block {
 		for _, one := range request.VolumeCapabilities {
 			one.GetMount().FsType = r.FSType
@@ -48,7 +54,7 @@ func (a acts) createVolume(d *csi.Driver, r *record) (call, error) {
 		}
 		v := answer.GetVolume()
 		r.Handle, r.Context, r.Ready = v.GetVolumeId(), v.GetVolumeContext(), true
-		r.Bytes = v.GetCapacityBytes()
+		r.Bytes, r.Changed = v.GetCapacityBytes(), changed{Now: c.Attributes}
 		if r.Bytes == 0 { // it does not say
 			r.Bytes = c.Bytes
 		}

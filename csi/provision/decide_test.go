@@ -78,7 +78,7 @@ func TestBackAfterDelete(t *testing.T) {
 	}
 	h.driver.Inject(csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.DeadlineExceeded},
 		csitest.Fault{RPC: "DeleteVolume", When: csitest.Before, Code: codes.FailedPrecondition})
-	h.m.Want(nil, nil)
+	h.m.Want(nil, nil, nil)
 	for passed := time.Duration(0); !h.volume("a").Deleting; passed += look { // until the driver is called once
 		if passed > long {
 			t.Fatalf("got %+v", h.volume("a"))

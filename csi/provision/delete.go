@@ -16,19 +16,13 @@ import (
 func (a acts) miss(ctx context.Context, i *item) (after time.Duration, err error) {
 	now := a.m.cfg.Now()
 	r := *i.record
+	elsewhere := a.m.elsewhere(i, &r)
 	a.m.mu.Lock()
-	if i.looked.IsZero() {
+	if i.looked.IsZero() || a.m.doubt || elsewhere != nil {
 		i.looked = now
 	}
-	if a.m.doubt {
-		i.looked = now
-	}
-	passed := now.Sub(i.looked)
+	passed := max(now.Sub(i.looked), 0) // a clock may be set back
 	a.m.mu.Unlock()
-	elsewhere := a.m.elsewhere(i, r.Claim.Class.Driver, r.Handle)
-	if passed < 0 || elsewhere != nil { // a clock that was set back
-		passed = 0
-	}
 	if passed > 0 || !r.Missing {
 		if !r.Missing {
 			a.m.log.Info("claim is gone", "what", string(i.kind), "name", i.name, "claim", r.Claim.String(), "stays", r.stays(), "grace", a.m.cfg.Grace)
@@ -73,7 +67,7 @@ func (a acts) end(ctx context.Context, i *item) (after time.Duration, err error)
 			return 0, a.m.forget(i)
 		}
 	}
-	if err := a.m.elsewhere(i, i.record.Claim.Class.Driver, i.record.Handle); err != nil {
+	if err := a.m.elsewhere(i, i.record); err != nil {
 		return 0, fmt.Errorf("delete %s: %w", i.kind, err)
 	}
 	return 0, a.remove(ctx, i)
@@ -161,9 +155,12 @@ func (a acts) deletion(r *record) (func(context.Context) error, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) (err error) {
-		if r.Kind == Snapshot {
+		switch r.Kind {
+		case Snapshot:
 			_, err = d.Client().Controller().DeleteSnapshot(ctx, &spec.DeleteSnapshotRequest{SnapshotId: r.Handle, Secrets: secrets})
-		} else {
+		case Group:
+			_, err = d.Client().GroupController().DeleteVolumeGroupSnapshot(ctx, deletionOf(r, secrets))
+		default:
 			_, err = d.Client().Controller().DeleteVolume(ctx, &spec.DeleteVolumeRequest{VolumeId: r.Handle, Secrets: secrets})
 		}
 		return err

@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/berth-node/berth/csi"
 )
@@ -42,8 +43,11 @@ func (i *item) uid() string {
 func (m *Manager) failed(i *item, err error) Event {
 	e := Event{Kind: i.kind, Claim: i.ref(), UID: i.uid(), Name: i.name, Warning: !errors.Is(err, errInUse), Message: err.Error()}
 	is := func(ofVolume, ofSnapshot string) string {
-		if i.kind == Snapshot {
+		switch i.kind {
+		case Snapshot:
 			return ofSnapshot
+		case Group:
+			return ofGroup(ofSnapshot)
 		}
 		return ofVolume
 	}
@@ -58,9 +62,15 @@ func (m *Manager) failed(i *item, err error) Event {
 		e.Message = fmt.Sprintf("CSI driver %s, class %q: %v", class.Driver, class.Name, err)
 	default:
 		e.Reason = is("VolumeResizeFailed", "SnapshotCreationFailed")
+		if _, modify := errors.AsType[*modifyError](err); modify && i.kind == Volume {
+			e.Reason = "VolumeModifyFailed"
+		}
 	}
 	return e
 }
+
+// ofGroup is the reason of a group snapshot's event that a snapshot has: CreatingGroupSnapshot, GroupSnapshotReady.
+func ofGroup(reason string) string { return strings.Replace(reason, "Snapshot", "GroupSnapshot", 1) }
 
 // of is the class that counts for an item.
 func (i *item) of() Class {
@@ -76,24 +86,34 @@ func (i *item) of() Class {
 // madeEvent tells that the driver has made what was asked for.
 func (m *Manager) madeEvent(i *item, r *record) {
 	e := Event{Reason: "ProvisioningSucceeded", Message: "successfully provisioned volume " + i.name}
-	if i.kind == Snapshot {
-		e = Event{Reason: "SnapshotCreated", Message: fmt.Sprintf("snapshot %s was successfully created by CSI driver %s", r.Claim.String(), r.Claim.Class.Driver)}
+	switch by := fmt.Sprintf("%s was successfully created by CSI driver %s", r.Claim.String(), r.Claim.Class.Driver); i.kind {
+	case Snapshot:
+		e = Event{Reason: "SnapshotCreated", Message: "snapshot " + by}
+	case Group:
+		e = Event{Reason: ofGroup("SnapshotCreated"), Message: "group snapshot " + by}
 	}
 	m.tell(i, e)
-	if i.kind == Snapshot && r.Ready {
+	if i.kind != Volume && r.Ready {
 		m.readyEvent(i)
 	}
 }
 
 func (m *Manager) readyEvent(i *item) {
-	m.tell(i, Event{Reason: "SnapshotReady", Message: "snapshot " + i.record.Claim.String() + " is ready to use"})
+	e := Event{Reason: "SnapshotReady", Message: "snapshot " + i.record.Claim.String() + " is ready to use"}
+	if i.kind == Group {
+		e.Reason, e.Message = ofGroup(e.Reason), "group "+e.Message
+	}
+	m.tell(i, e)
 }
 
 // late tells that a claim was put back too late: its driver has deleted what it had.
 func (a acts) late(i *item) {
 	e := Event{Warning: true, Reason: "VolumeDelete"}
-	if i.kind == Snapshot {
+	switch i.kind {
+	case Snapshot:
 		e.Reason = "SnapshotDelete"
+	case Group:
+		e.Reason = ofGroup("SnapshotDelete")
 	}
 	e.Message = fmt.Sprintf("%s %s was being deleted when this was put back: its data is gone, and a new one is made", i.kind, i.name)
 	a.m.tell(i, e)

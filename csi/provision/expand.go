@@ -12,42 +12,42 @@ import (
 )
 
 // grow has a volume be as large as its claim wants it.
-func (a acts) grow(ctx context.Context, i *item, want *Claim) error {
+func (c changes) grow(ctx context.Context, i *item, want *Claim) error {
 	r := i.record
 	if max(want.Bytes, r.Expand) > r.Bytes {
-		if err := a.growHere(ctx, i, max(want.Bytes, r.Expand)); err != nil {
+		if err := c.growHere(ctx, i, max(want.Bytes, r.Expand)); err != nil {
 			return err
 		}
 	}
 	if r = i.record; r.NodeExpand == 0 {
 		return nil
 	}
-	secrets, err := a.secrets(r.Secrets.NodeExpand)
+	secrets, err := c.acts.secrets(r.Secrets.NodeExpand)
 	if err != nil {
 		return err
 	}
 	e := node.Expansion{Driver: r.Claim.Class.Driver, Handle: r.Handle, Name: i.name, Bytes: r.NodeExpand, Secrets: secrets}
-	size, err := a.m.cfg.Node.Expand(ctx, e)
+	size, err := c.acts.m.cfg.Node.Expand(ctx, e)
 	if err != nil {
 		return err
 	}
 	next := *r
 	next.NodeExpand = 0
-	if err := a.m.keep(i, &next); err != nil {
+	if err := c.acts.m.keep(i, &next); err != nil {
 		return err
 	}
 	if size == 0 {
-		a.m.tell(i, Event{Reason: "FileSystemResizeRequired", Message: "the next pod that has it has it expanded on the node"})
+		c.acts.m.tell(i, Event{Reason: "FileSystemResizeRequired", Message: "the next pod that has it has it expanded on the node"})
 		return nil
 	}
-	a.m.tell(i, Event{Reason: "FileSystemResizeSuccessful", Message: fmt.Sprintf("expanded on the node to %d bytes", size)})
+	c.acts.m.tell(i, Event{Reason: "FileSystemResizeSuccessful", Message: fmt.Sprintf("expanded on the node to %d bytes", size)})
 	return nil
 }
 
 // growHere has the controller expand a volume, where it does that, and writes down what the node has to do.
-func (a acts) growHere(ctx context.Context, i *item, bytes int64) error {
+func (c changes) growHere(ctx context.Context, i *item, bytes int64) error {
 	next := *i.record
-	d, err := a.m.cfg.Drivers.Get(next.Claim.Class.Driver)
+	d, err := c.acts.m.cfg.Drivers.Get(next.Claim.Class.Driver)
 	if err != nil {
 		return err
 	}
@@ -61,16 +61,16 @@ func (a acts) growHere(ctx context.Context, i *item, bytes int64) error {
 		return fmt.Errorf("it has %d bytes, and the claim asks for %d: CSI driver %s expands no volumes", next.Bytes, bytes, d.Name)
 	case !controller:
 		next.Bytes, next.NodeExpand = bytes, bytes
-		return a.m.keep(i, &next)
+		return c.acts.m.keep(i, &next)
 	}
-	secrets, err := a.secrets(next.Secrets.ControllerExpand)
+	secrets, err := c.acts.secrets(next.Secrets.ControllerExpand)
 	if err != nil {
 		return err
 	}
 	if next.Expand != bytes {
 		next.Expand = bytes
 		asked := next
-		if err := a.m.keep(i, &asked); err != nil {
+		if err := c.acts.m.keep(i, &asked); err != nil {
 			return err
 		}
 	}
@@ -81,7 +81,7 @@ func (a acts) growHere(ctx context.Context, i *item, bytes int64) error {
 	switch {
 	case csi.Final(err):
 		next.Expand = 0
-		return errors.Join(err, a.m.keep(i, &next))
+		return errors.Join(err, c.acts.m.keep(i, &next))
 	case err != nil:
 		return err
 	case answer.GetCapacityBytes() < bytes:
@@ -91,9 +91,9 @@ func (a acts) growHere(ctx context.Context, i *item, bytes int64) error {
 	if answer.GetNodeExpansionRequired() {
 		next.NodeExpand = next.Bytes
 	}
-	if err := a.m.keep(i, &next); err != nil {
+	if err := c.acts.m.keep(i, &next); err != nil {
 		return err
 	}
-	a.m.tell(i, Event{Reason: "VolumeResizeSuccessful", Message: fmt.Sprintf("resize volume %s to %d bytes succeeded", i.name, next.Bytes)})
+	c.acts.m.tell(i, Event{Reason: "VolumeResizeSuccessful", Message: fmt.Sprintf("resize volume %s to %d bytes succeeded", i.name, next.Bytes)})
 	return nil
 }

@@ -77,7 +77,7 @@ func TestNamedElsewhere(t *testing.T) {
 	h := newHouse(t, csitest.Options{})
 	h.want([]Claim{claim("a")}, nil)
 	of := Handle{Volume, claim("a").Class.Driver, "v-pvc-uid-a"}
-	h.m.Want(nil, nil, of)
+	h.m.Want(nil, nil, nil, of)
 	h.pass(long)
 	h.volumes("v-pvc-uid-a")
 	if err := h.m.Delete(Volume, Ref{"default", "a"}); err != nil {

@@ -86,7 +86,7 @@ func (m *Manager) Problems() []string { return slices.Clone(m.problems) }
 
 // Want says all that is wanted, and what others have. What is not among it counts as missing from then on, so it must
 // be complete.
-func (m *Manager) Want(volumes, snapshots []Claim, others ...Handle) {
+func (m *Manager) Want(volumes, snapshots, groups []Claim, others ...Handle) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	first := !m.told
@@ -96,7 +96,7 @@ func (m *Manager) Want(volumes, snapshots []Claim, others ...Handle) {
 		m.others[h] = true
 	}
 	wanted, made := map[string]bool{}, m.made()
-	for k, list := range map[Kind][]Claim{Volume: volumes, Snapshot: snapshots} {
+	for k, list := range map[Kind][]Claim{Volume: volumes, Snapshot: snapshots, Group: groups} {
 		for _, c := range list {
 			if uid := made[claimOf{k, c.Ref}]; uid != "" && !c.Ephemeral {
 				c.UID = uid
@@ -155,20 +155,24 @@ func (m *Manager) made() map[claimOf]string {
 	return out
 }
 
-// elsewhere says who else has what an item has; the lock is not held.
-func (m *Manager) elsewhere(i *item, driver, handle string) error {
+// elsewhere says who else has what an item has by its record; the lock is not held.
+func (m *Manager) elsewhere(i *item, r *record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if handle == "" {
-		return nil
-	}
-	if m.others[Handle{i.kind, driver, handle}] {
-		return fmt.Errorf("%s %s of CSI driver %s is in a manifest by its handle", i.kind, csi.Text(handle), driver)
+	has := r.handles()
+	for _, h := range has {
+		if m.others[h] {
+			return fmt.Errorf("%s %s of CSI driver %s is in a manifest by its handle", h.Kind, csi.Text(h.Handle), h.Driver)
+		}
 	}
 	for _, o := range m.items {
-		if r := o.record; o != i && o.kind == i.kind && r != nil && r.Claim.Class.Driver == driver && r.Handle == handle &&
-			(o.want != nil || r.stays()) {
-			return fmt.Errorf("%s %s of CSI driver %s is that of claim %s", i.kind, csi.Text(handle), driver, r.Claim.String())
+		if o == i || o.record == nil || o.want == nil && !o.record.stays() {
+			continue
+		}
+		for _, h := range o.record.handles() {
+			if slices.Contains(has, h) {
+				return fmt.Errorf("%s %s of CSI driver %s is that of claim %s", h.Kind, csi.Text(h.Handle), h.Driver, o.record.Claim.String())
+			}
 		}
 	}
 	return nil
@@ -361,7 +365,7 @@ func (m *Manager) state(i *item) State {
 		s.Claim, s.Handle, s.Bytes, s.Context, s.Created = r.Claim, r.Handle, r.Bytes, r.Context, r.Created
 		s.Ready = r.Handle != "" && r.Ready && !r.Deleting
 		s.Missing, s.Deleting, s.Secrets = r.Missing, r.Deleting, r.Secrets
-		s.FSType, s.Stays = r.FSType, r.stays()
+		s.FSType, s.Stays, s.Attributes, s.Members = r.FSType, r.stays(), r.Changed.Now.Class, slices.Clone(r.Members)
 		if r.Missing && !r.stays() {
 			s.Left = max(acts{m}.grace(&r.Claim)-r.For, 0)
 		}

@@ -72,13 +72,14 @@ func UID(names ...string) string {
 	return strings.Join([]string{u[:8], u[8:12], u[12:16], u[16:20], u[20:]}, "-")
 }
 
-// Kind is what a driver makes: a volume or a snapshot.
+// Kind is what a driver makes: a volume, a snapshot, or snapshots of several volumes at one moment.
 type Kind string
 
 // The kinds.
 const (
 	Volume   Kind = "volume"
 	Snapshot Kind = "snapshot"
+	Group    Kind = "groupsnapshot"
 )
 
 // Class is what counts of a StorageClass or a VolumeSnapshotClass.
@@ -126,6 +127,25 @@ type Claim struct {
 	Limit       int64             `json:"limit,omitempty"` // at most; 0: any
 	Block       bool              `json:"block,omitempty"`
 	AccessModes []node.AccessMode `json:"accessModes,omitempty"`
+	Attributes  Attributes        `json:"attributes,omitzero"`
+
+	// Members are the claims, of the same namespace, that a group snapshot is of.
+	Members []string `json:"members,omitempty"`
+}
+
+// Attributes are what counts of a VolumeAttributesClass, by which a volume that is there is changed.
+type Attributes struct {
+	Class      string            `json:"class,omitempty"`
+	Driver     string            `json:"driver,omitempty"` // "": there is no such class
+	Parameters map[string]string `json:"parameters,omitempty"`
+}
+
+// Member is one volume of a group snapshot, and its snapshot.
+type Member struct {
+	Claim  string `json:"claim"`
+	Volume string `json:"volume"`           // its handle
+	Handle string `json:"handle,omitempty"` // of its snapshot
+	Bytes  int64  `json:"bytes,omitempty"`
 }
 
 // Handle names what somebody else says there is, as a PersistentVolume of a manifest: it is not deleted, whoever it was
@@ -137,13 +157,16 @@ type Handle struct {
 
 // name is what the driver is to call it.
 func (c *Claim) name(k Kind) string {
-	if k == Snapshot {
+	switch k {
+	case Snapshot:
 		return "snapshot-" + c.UID
+	case Group:
+		return "groupsnapshot-" + c.UID
 	}
 	return "pvc-" + c.UID
 }
 
-// State is a volume or snapshot, made or not.
+// State is a volume, a snapshot or a group of them, made or not.
 type State struct {
 	Kind  Kind
 	Name  string
@@ -156,6 +179,9 @@ type State struct {
 	Created time.Time
 	Secrets Secrets
 	FSType  string
+	// Attributes is the class that a volume has been changed by last, "": none; Members are those of a group snapshot.
+	Attributes string
+	Members    []Member
 
 	Missing  bool          // the claim is gone
 	Left     time.Duration // until it is deleted then, while an agent runs; 0: it stays
@@ -172,6 +198,7 @@ type Secrets struct {
 	NodePublish       Ref `json:"nodePublish,omitzero"`
 	ControllerExpand  Ref `json:"controllerExpand,omitzero"`
 	NodeExpand        Ref `json:"nodeExpand,omitzero"`
+	ControllerModify  Ref `json:"controllerModify,omitzero"`
 }
 
 // reserved is what the names of parameters begin with that are not the driver's.
@@ -184,9 +211,13 @@ func split(k Kind, c *Claim) (own map[string]string, s Secrets, fstype string, e
 	refs := map[string]*Ref{
 		"provisioner-secret": &s.Provisioner, "controller-publish-secret": &s.ControllerPublish, "node-stage-secret": &s.NodeStage,
 		"node-publish-secret": &s.NodePublish, "controller-expand-secret": &s.ControllerExpand, "node-expand-secret": &s.NodeExpand,
+		"controller-modify-secret": &s.ControllerModify,
 	}
-	if k == Snapshot {
+	switch k {
+	case Snapshot:
 		refs = map[string]*Ref{"snapshotter-secret": &s.Provisioner, "snapshotter-list-secret": {}}
+	case Group:
+		refs = map[string]*Ref{"group-snapshotter-secret": &s.Provisioner, "group-snapshotter-get-secret": {}}
 	}
 	for _, key := range slices.Sorted(maps.Keys(refs)) {
 		name, hasName := rest[reserved+key+"-name"]
@@ -219,18 +250,20 @@ func split(k Kind, c *Claim) (own map[string]string, s Secrets, fstype string, e
 
 // secretRef fills in what a name of a Secret is made of.
 func (c *Claim) secretRef(k Kind, name, namespace string) (Ref, error) {
-	with := map[string]string{"pvc.namespace": c.Namespace, "pv.name": c.name(k)}
-	if k == Snapshot {
-		with = map[string]string{"volumesnapshot.namespace": c.Namespace, "volumesnapshotcontent.name": c.name(k)}
+	object, made := "pvc", "pv"
+	switch k {
+	case Snapshot:
+		object, made = "volumesnapshot", "volumesnapshotcontent"
+	case Group:
+		object, made = "volumegroupsnapshot", "volumegroupsnapshotcontent"
 	}
+	with := map[string]string{object + ".namespace": c.Namespace, made + ".name": c.name(k)}
 	space, err := expand(namespace, with)
 	if err != nil {
 		return Ref{}, err
 	}
-	if k == Snapshot {
-		with["volumesnapshot.name"] = c.Name
-	} else {
-		with["pvc.name"] = c.Name
+	with[object+".name"] = c.Name
+	if k == Volume {
 		for key, value := range c.Annotations {
 			with["pvc.annotations['"+key+"']"] = value
 		}

@@ -164,7 +164,7 @@ func (h *house) settle() {
 }
 
 func (h *house) want(volumes, snapshots []Claim) {
-	h.m.Want(volumes, snapshots)
+	h.m.Want(volumes, snapshots, nil)
 	h.settle()
 }
 
@@ -308,7 +308,7 @@ func TestUncertain(t *testing.T) {
 		t.Run(string(when), func(t *testing.T) {
 			h := newHouse(t, csitest.Options{Respawn: true})
 			h.driver.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.DeadlineExceeded})
-			h.m.Want([]Claim{claim("a")}, nil)
+			h.m.Want([]Claim{claim("a")}, nil, nil)
 			h.await(func() bool { s, _ := h.m.Get(Volume, Ref{"default", "a"}); return s.Error != "" })
 			changed := claim("a")
 			changed.Class.Parameters = map[string]string{"other": "arguments"}
@@ -317,9 +317,9 @@ func TestUncertain(t *testing.T) {
 				t.Fatalf("got %+v", s)
 			}
 			h.driver.Inject(csitest.Fault{RPC: "CreateVolume", When: when, Code: codes.Unavailable})
-			h.m.Want([]Claim{claim("a"), claim("b")}, nil)
+			h.m.Want([]Claim{claim("a"), claim("b")}, nil, nil)
 			h.await(func() bool { s, _ := h.m.Get(Volume, Ref{"default", "b"}); return s.Error != "" })
-			h.m.Want(nil, nil)
+			h.m.Want(nil, nil, nil)
 			h.pass(61 * time.Minute)
 			h.volumes()
 		})
@@ -374,7 +374,7 @@ func TestExpand(t *testing.T) {
 	big := c2("a", 2<<20)
 	big.Class.Expandable = true
 	h.driver.Inject(csitest.Fault{RPC: "ControllerExpandVolume", When: csitest.After, Code: codes.Aborted})
-	h.m.Want([]Claim{big}, nil)
+	h.m.Want([]Claim{big}, nil, nil)
 	h.await(func() bool { return strings.Contains(h.volume("a").Error, "injected") })
 	h.stop() // whose expansion was asked for is not forgotten
 	h.open()
@@ -509,8 +509,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// TestRandom wants the driver to have just the volumes that are wanted after any order of claims that come and go,
-// faults, and agents that end.
+// TestRandom wants the driver to have just the volumes and group snapshots that are wanted, with the attributes that
+// are, after any order of claims that come, change and go, faults, and agents that end.
 func TestRandom(t *testing.T) {
 	n, seed := 20, uint64(time.Now().UnixNano())
 	if s, err := strconv.Atoi(os.Getenv("BERTH_CSI_SCHEDULES")); err == nil {
@@ -527,7 +527,7 @@ func TestRandom(t *testing.T) {
 	h := newHouse(t, csitest.Options{Respawn: true, Decide: func(rpc, _ string) *csitest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
-		if !faulty || !strings.HasSuffix(rpc, "Volume") || r.IntN(3) > 0 {
+		if !faulty || !strings.HasSuffix(rpc, "Volume") && !strings.HasSuffix(rpc, "GroupSnapshot") || r.IntN(3) > 0 {
 			return nil
 		}
 		f := &csitest.Fault{When: csitest.Before, Code: final[r.IntN(len(final))]}
@@ -544,22 +544,17 @@ func TestRandom(t *testing.T) {
 		mu.Lock()
 		faulty = true
 		mu.Unlock()
-		var want []Claim
+		var want, groups []Claim
 		for range 4 {
-			want = nil
-			for c := range 4 {
-				if pick(2) == 0 {
-					want = append(want, claim(strconv.Itoa(c)))
-				}
-			}
-			h.m.Want(want, nil)
+			want, groups = randomWant(pick)
+			h.m.Want(want, nil, groups)
 			if pick(2) == 0 {
 				h.settleSome(pick(4))
 			}
 			if pick(5) == 0 {
 				h.stop()
 				h.open()
-				h.m.Want(want, nil)
+				h.m.Want(want, nil, groups)
 			}
 		}
 		mu.Lock()
@@ -571,7 +566,7 @@ func TestRandom(t *testing.T) {
 		}
 		slices.Sort(names)
 		h.until(func() bool { return slices.Equal(slices.Sorted(maps.Keys(h.driver.State().Volumes)), names) }, seed)
-		h.until(func() bool { return len(h.m.List()) == len(want) }, seed)
+		h.until(func() bool { return len(h.m.List()) == len(want)+len(groups) && h.asWanted(want, groups) }, seed)
 		if t.Failed() {
 			t.Fatalf("schedule %d of BERTH_CSI_SEED=%d", s, seed)
 		}
@@ -580,6 +575,46 @@ func TestRandom(t *testing.T) {
 	if v := h.driver.Violations(); len(v) > 0 {
 		t.Errorf("BERTH_CSI_SEED=%d: %q", seed, v)
 	}
+}
+
+// randomWant is any claims with any attributes, and a group snapshot of them all.
+func randomWant(pick func(int) int) (want, groups []Claim) {
+	var names []string
+	for c := range 4 {
+		if pick(2) != 0 {
+			continue
+		}
+		one := claim(strconv.Itoa(c))
+		if class := strconv.Itoa(pick(3)); class != "0" {
+			one.Attributes = Attributes{class, "csitest.berth.node", map[string]string{"only-" + class: class, "iops": class}}
+		}
+		want, names = append(want, one), append(names, one.Name)
+	}
+	if len(names) > 0 && pick(2) == 0 {
+		groups = append(groups, groupOf("g", names...))
+	}
+	return want, groups
+}
+
+// asWanted says whether the driver has the group snapshots that are wanted, and the volumes what their attributes say.
+func (h *house) asWanted(want, groups []Claim) bool {
+	s := h.driver.State()
+	if len(s.Groups) != len(groups) {
+		return false
+	}
+	for _, g := range groups {
+		if g, _ := h.m.Get(Group, g.Ref); !g.Ready || s.Groups[g.Handle] == nil || len(s.Groups[g.Handle].Snapshots) != len(g.Members) {
+			return false
+		}
+	}
+	for _, c := range want {
+		for k, v := range c.Attributes.Parameters {
+			if s.Volumes["v-pvc-"+c.UID].Mutable[k] != v {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // settleSome lets some changes happen.

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	recordVersion = 1
+	recordVersion = 2
+	groupVersion  = 2 // that knows of group snapshots; all else is of the first, which an earlier agent reads
 	recordSuffix  = ".json"
 	badSuffix     = ".bad"
 	maxRecord     = 1 << 20 // bytes
@@ -46,6 +47,10 @@ type record struct {
 	// Expand is the size that the controller was asked for, and NodeExpand the one that the node is to have.
 	Expand     int64 `json:"expand,omitempty"`
 	NodeExpand int64 `json:"nodeExpand,omitempty"`
+	// Changed is by which attributes a volume was changed, and Members are those of a group snapshot: which volumes it
+	// is of is written before the driver is called, and their snapshots with its answer.
+	Changed changed  `json:"changed,omitzero"`
+	Members []Member `json:"members,omitempty"`
 
 	Missing bool `json:"missing,omitempty"` // the claim is gone
 	// For is how long it was seen to be: no clock that is set, and no time without an agent, counts.
@@ -57,7 +62,25 @@ type record struct {
 func (r *record) name() string { return r.Claim.name(r.Kind) }
 
 // made says that there is what was asked for. A snapshot need not be ready yet.
-func (r *record) made() bool { return r.Handle != "" && (r.Ready || r.Kind == Snapshot) }
+func (r *record) made() bool {
+	switch {
+	case r.Handle == "":
+		return false
+	case r.Kind == Group:
+		return len(r.Members) > 0 && !slices.ContainsFunc(r.Members, func(m Member) bool { return m.Handle == "" })
+	}
+	return r.Ready || r.Kind == Snapshot
+}
+
+// handles are those of all that was made.
+func (r *record) handles() []Handle {
+	driver := r.Claim.Class.Driver
+	out := []Handle{{r.Kind, driver, r.Handle}}
+	for _, m := range r.Members {
+		out = append(out, Handle{Snapshot, driver, m.Handle})
+	}
+	return slices.DeleteFunc(out, func(h Handle) bool { return h.Handle == "" })
+}
 
 // stays says that nothing is deleted though the claim is gone.
 func (r *record) stays() bool { return r.Kept || r.Claim.Class.Retain }
@@ -165,7 +188,7 @@ func decode(data []byte, name string) (*record, error) {
 		return nil, fmt.Errorf("%w (format %d)", errLater, r.Version)
 	case r.Version < 1:
 		return nil, errors.New("it has no version")
-	case r.Kind != Volume && r.Kind != Snapshot:
+	case r.Kind != Volume && r.Kind != Snapshot && r.Kind != Group:
 		return nil, fmt.Errorf("it is of a %q", r.Kind)
 	case r.name() != name:
 		return nil, errors.New("it is of another one than its name says")

@@ -71,15 +71,18 @@ func (a acts) have(ctx context.Context, i *item, want *Claim) (after time.Durati
 			return 0, err
 		}
 	}
-	if i.kind == Snapshot {
+	if i.kind != Volume {
 		return a.ready(ctx, i)
 	}
-	return 0, a.grow(ctx, i, want)
+	return 0, errors.Join(changes{a}.grow(ctx, i, want), changes{a}.modify(ctx, i, want))
 }
 
 // accept writes down what is wanted: all of it before the driver was asked, and later what may change.
 func (a acts) accept(i *item, want *Claim) error {
-	next := record{Version: recordVersion, Kind: i.kind}
+	next := record{Version: 1, Kind: i.kind}
+	if i.kind == Group {
+		next.Version = groupVersion
+	}
 	if i.record != nil {
 		next = *i.record
 	}
@@ -114,7 +117,7 @@ func sameClaim(a, b *Claim) bool {
 		slices.Equal(a.AccessModes, b.AccessModes) && a.Class.Name == b.Class.Name && a.Class.Driver == b.Class.Driver &&
 		a.Class.Retain == b.Class.Retain && a.Class.Expandable == b.Class.Expandable &&
 		slices.Equal(a.Class.MountOptions, b.Class.MountOptions) && maps.Equal(a.Class.Parameters, b.Class.Parameters) &&
-		reflect.DeepEqual(a.Class.Topologies, b.Class.Topologies)
+		reflect.DeepEqual(a.Class.Topologies, b.Class.Topologies) && a.Attributes.same(&b.Attributes) && slices.Equal(a.Members, b.Members)
 }
 
 // create has the driver make it, by what the record says. A final error leaves a record by which nothing was asked for.
@@ -124,11 +127,7 @@ func (a acts) create(ctx context.Context, i *item) error {
 		return err
 	}
 	next := *i.record
-	prepare := a.createVolume
-	if i.kind == Snapshot {
-		prepare = a.createSnapshot
-	}
-	call, err := prepare(d, &next)
+	call, err := a.prepare(i.kind)(d, &next)
 	if err != nil {
 		return err
 	}
@@ -151,7 +150,7 @@ func (a acts) create(ctx context.Context, i *item) error {
 	}
 	next.Asked = false
 	if wrong == nil {
-		wrong = a.m.elsewhere(i, d.Name, next.Handle)
+		wrong = a.m.elsewhere(i, &next)
 	}
 	if wrong != nil {
 		// It is not used, and not deleted either before its claim is: it may be what was made by this name long ago,
@@ -169,6 +168,17 @@ func (a acts) create(ctx context.Context, i *item) error {
 	return nil
 }
 
+// prepare is what makes the call that makes something of a kind.
+func (a acts) prepare(k Kind) func(*csi.Driver, *record) (call, error) {
+	switch k {
+	case Snapshot:
+		return a.createSnapshot
+	case Group:
+		return groups{a}.create
+	}
+	return a.createVolume
+}
+
 // secrets reads the Secret of a call.
 func (a acts) secrets(of Ref) (map[string]string, error) {
 	if of == (Ref{}) {
@@ -184,6 +194,9 @@ func (a acts) secrets(of Ref) (map[string]string, error) {
 // find is what was made for another claim of the same namespace.
 func (a acts) find(k Kind, claim Ref) (string, error) {
 	s, has := a.m.Get(k, claim)
+	if !has && k == Snapshot {
+		return groups{a}.find(claim)
+	}
 	switch {
 	case !has:
 		return "", fmt.Errorf("%s %s: there is none that was made here", k, claim)
@@ -193,7 +206,7 @@ func (a acts) find(k Kind, claim Ref) (string, error) {
 	return s.Handle, nil
 }
 
-// ready asks again for a snapshot that is not ready yet: the same call tells.
+// ready asks again for snapshots that are not ready yet: the same call tells.
 func (a acts) ready(ctx context.Context, i *item) (after time.Duration, err error) {
 	if i.record.Ready {
 		return 0, nil
@@ -203,12 +216,12 @@ func (a acts) ready(ctx context.Context, i *item) (after time.Duration, err erro
 	if err != nil {
 		return 0, err
 	}
-	call, err := a.createSnapshot(d, &next)
+	call, err := a.prepare(i.kind)(d, &next)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := call(ctx); err != nil {
-		return 0, err
+	if wrong, err := call(ctx); err != nil || wrong != nil {
+		return 0, errors.Join(wrong, err)
 	}
 	if !next.Ready {
 		return 5 * time.Second, nil

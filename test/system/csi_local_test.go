@@ -155,3 +155,93 @@ func requireNoLoops(t *testing.T, n *Node) {
 		return err
 	})
 }
+
+const localGroups = `apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata: {name: together, annotations: {groupsnapshot.storage.kubernetes.io/is-default-class: "true"}}
+driver: local.csi.berth.node
+deletionPolicy: Delete
+---
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: at-once}
+driverName: local.csi.berth.node
+parameters: {trim: mount}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: local, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: local.csi.berth.node
+parameters: {type: loop}
+`
+
+const localGroup = `apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {name: nightly}
+spec: {source: {selector: {matchLabels: {app: db}}}}
+`
+
+// TestGroupSnapshot has the agent's own driver make snapshots of two claims at one moment while a pod writes to both,
+// pods get volumes of them, the agent be killed, and a volume be changed by its VolumeAttributesClass; and all go.
+func TestGroupSnapshot(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "--volume-delete-grace=0s")
+	n.apply("classes.yaml", localGroups)
+	labelled := func(name, more string) string {
+		return strings.Replace(madeClaim(name, "16Mi", more), "metadata: {name: "+name+"}", "metadata: {name: "+name+", labels: {app: db}}", 1)
+	}
+	n.apply("claims.yaml", labelled("one", "")+labelled("two", ""))
+	n.apply("writer.yaml", pod("writer", "\n  volumes: [{name: v, persistentVolumeClaim: {claimName: one}}, {name: w, persistentVolumeClaim: {claimName: two}}]"+
+		runs("volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]")))
+	n.waitReady("writer")
+	n.sh("writer", "echo first > /v/file; echo first > /w/file; sync")
+	n.apply("group.yaml", localGroup)
+	n.requireEvents("VolumeGroupSnapshot/nightly", "GroupSnapshotCreated", "GroupSnapshotReady")
+	n.sh("writer", "echo second > /v/file; echo second > /w/file; sync")
+	n.kill()
+	n.start()
+	restored := ""
+	for _, of := range []string{"one", "two"} {
+		restored += madeClaim("then-"+of, "16Mi", "  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: nightly-"+of+"}\n")
+		n.apply("then-"+of+".yaml", mounting("then-"+of, "then-"+of))
+	}
+	n.apply("restored.yaml", restored)
+	// A volume of a pod's own is filled, too.
+	n.apply("own.yaml", pod("own", "\n  volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], "+
+		"resources: {requests: {storage: 16Mi}, limits: {storage: 64Mi}}, dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, "+
+		"name: nightly-one}}}}}]"+runs(mountVol)))
+	for _, name := range []string{"then-one", "then-two", "own"} {
+		n.waitReady(name)
+		if got := n.sh(name, "cat /v/file"); got != "first\n" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	n.apply("claims.yaml", labelled("one", "  volumeAttributesClassName: at-once\n")+labelled("two", "  volumeAttributesClassName: none-such\n"))
+	n.requireEvents("PersistentVolumeClaim/one", "VolumeModify", "VolumeModifySuccessful")
+	n.requireEvents("PersistentVolumeClaim/two", "VolumeModifyFailed")
+	out := n.must("volumes")
+	for _, want := range []string{"default/nightly-one", "of default/nightly, of volume two", "at-once", "there is none"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	pods := []string{"writer", "then-one", "then-two", "own"}
+	for _, name := range pods {
+		n.remove(name + ".yaml")
+	}
+	for _, name := range pods {
+		n.waitGone(name)
+	}
+	for _, f := range []string{"group.yaml", "restored.yaml", "claims.yaml"} {
+		n.remove(f)
+	}
+	n.eventually("nothing to be left", func() error {
+		for _, dir := range []string{"images", "records/volumes", "records/snapshots", "records/groups"} {
+			if left, err := os.ReadDir(filepath.Join(n.Dir, "root/csi-local", dir)); err != nil || len(left) > 0 {
+				return errors.Join(err, fmt.Errorf("%s has %v", dir, left))
+			}
+		}
+		return nil
+	})
+	requireNoLoops(t, n)
+}

@@ -295,8 +295,9 @@ func (p position) kindErrors(t metav1.TypeMeta) []string {
 			"not supported: must be Pod, ConfigMap, Secret, "+
 				"PersistentVolume, PersistentVolumeClaim or List of v1, ResourceClaim or ResourceClaimTemplate of "+
 				"resource.k8s.io/v1, RuntimeClass of "+
-				"node.k8s.io/v1, PriorityClass of scheduling.k8s.io/v1, CSIDriver or StorageClass of storage.k8s.io/v1, or VolumeSnapshot, "+
-				"VolumeSnapshotClass or VolumeSnapshotContent of snapshot.storage.k8s.io/v1"))
+				"node.k8s.io/v1, PriorityClass of scheduling.k8s.io/v1, CSIDriver, StorageClass or VolumeAttributesClass of storage.k8s.io/v1, "+
+				"VolumeSnapshot, VolumeSnapshotClass or VolumeSnapshotContent of snapshot.storage.k8s.io/v1, or VolumeGroupSnapshot or "+
+				"VolumeGroupSnapshotClass of groupsnapshot.storage.k8s.io/v1"))
 	}
 	return p.sayAll(errs)
 }

@@ -183,25 +183,7 @@ func unsupportedObject(o object.Object) field.ErrorList {
 				"only an API server makes tokens of service accounts, and there is none: the driver would wait for them in vain")}
 		}
 	case *corev1.PersistentVolumeClaim:
-		return unsupportedSource(o)
+		return desired.UnsupportedSource(&o.Spec, o.Namespace, field.NewPath("spec"))
 	}
 	return nil
-}
-
-// unsupportedSource names what no volume is filled with here: the drivers make volumes of snapshots and of other
-// claims.
-func unsupportedSource(o *corev1.PersistentVolumeClaim) field.ErrorList {
-	path := field.NewPath("spec", "dataSource")
-	if s := o.Spec.DataSourceRef; o.Spec.DataSource == nil && s != nil {
-		path = field.NewPath("spec", "dataSourceRef")
-		if s.Namespace != nil && *s.Namespace != "" && *s.Namespace != o.Namespace {
-			return field.ErrorList{field.Forbidden(path.Child("namespace"), "only what is in the claim's own namespace can fill a volume here")}
-		}
-	}
-	kind, group, _ := object.DataSource(&o.Spec)
-	switch {
-	case kind == "", kind == object.PersistentVolumeClaim && group == "", kind == object.VolumeSnapshot && group == object.SnapshotGroup:
-		return nil
-	}
-	return field.ErrorList{field.Forbidden(path, "only a PersistentVolumeClaim or a VolumeSnapshot of "+object.SnapshotGroup+" can fill a volume here")}
 }
