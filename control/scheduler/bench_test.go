@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -37,6 +38,10 @@ type bench struct {
 	count int
 	// groups and pods are what the API has of them.
 	groups, pods cache.Indexer
+	// write binds a pod instead, and says whether the scheduler hears of it at once.
+	write func(pod *corev1.Pod) (tell bool, err error)
+	// informers have what there is of other kinds.
+	informers informers.SharedInformerFactory
 }
 
 // binder binds at once.
@@ -47,6 +52,11 @@ func (binder) Name() string { return defaultbinder.Name }
 func (binder) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
 
 func (b binder) Bind(ctx context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+	if b.b.write != nil {
+		if tell, err := b.b.write(pod); err != nil || !tell {
+			return fwk.AsStatus(err)
+		}
+	}
 	b.b.mu.Lock()
 	b.b.took = append(b.b.took, time.Since(b.b.made[pod.UID]))
 	b.b.mu.Unlock()
@@ -57,10 +67,13 @@ func (b binder) Bind(ctx context.Context, _ fwk.CycleState, pod *corev1.Pod, nod
 	return nil
 }
 
-func newBench(tb testing.TB, nodes int) *bench {
+func newBench(tb testing.TB, nodes int) *bench { return newBenchWith(tb, nodes, nil) }
+
+// newBenchWith has requests to the API go a way of the test's own.
+func newBenchWith(tb testing.TB, nodes int, way http.RoundTripper) *bench {
 	tb.Helper()
 	b := &bench{made: map[types.UID]time.Time{}}
-	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"})
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1", Transport: way})
 	factories := registry.Factories()
 	factories[defaultbinder.Name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return binder{b}, nil }
 	broadcaster := events.NewBroadcaster(nil)
@@ -78,7 +91,7 @@ func newBench(tb testing.TB, nodes int) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	b.s = s
+	b.s, b.informers = s, factory
 	b.groups, b.pods = factory.Scheduling().V1beta1().PodGroups().Informer().GetIndexer(), factory.Core().V1().Pods().Informer().GetIndexer()
 	for i := range nodes {
 		name := fmt.Sprintf("node-%d", i)

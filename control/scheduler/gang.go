@@ -6,7 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-node/berth/control/scheduler/cycle"
 	"github.com/berth-node/berth/control/scheduler/plugin/gangscheduling"
@@ -42,31 +44,54 @@ func (g gangs) schedule(ctx context.Context, group *schedulingv1beta1.PodGroup, 
 			failed = append(failed, *bad)
 		}
 	}
-	if state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name); err == nil &&
-		state.ScheduledPodsCount() >= int(group.Spec.SchedulingPolicy.Gang.MinCount) && len(placed) > 0 {
+	wants := int(group.Spec.SchedulingPolicy.Gang.MinCount)
+	if g.scheduled(key) >= wants && len(placed) > 0 {
 		for _, t := range placed {
 			s.binding.Go(func() { s.bind(ctx, t) })
 		}
-		s.groupWriter.say(group, true, "")
 		for i := range failed {
-			g.refuse(ctx, &failed[i])
+			g.refuse(ctx, &failed[i], nil)
 		}
 		return
 	}
-	message := fmt.Sprintf("%d of %d pods of the gang can be placed, and %d are wanted at least", len(placed), len(all), group.Spec.SchedulingPolicy.Gang.MinCount)
+	message := fmt.Sprintf("%d of %d pods of the gang can be placed, and %d are wanted at least", len(placed), len(all), wants)
 	for _, t := range placed {
 		g.release(ctx, t)
 	}
+	room := g.makeRoom(ctx, group, all, wants-g.scheduled(key))
 	for _, t := range placed {
 		rejection := profile.NewRejection(s.cache.Nodes())
-		rejection.Before = message
+		rejection.Before, rejection.After = message, room.message
 		rejection.Unschedulable.Insert(gangscheduling.Name)
-		s.giveBack(ctx, t, rejection.Unschedulable, nil, nil, corev1.PodReasonUnschedulable, rejection.Message())
+		s.giveBack(ctx, t, rejection.Unschedulable, nil, room.of(t.queued.Pod()), corev1.PodReasonUnschedulable, rejection.Message())
 	}
 	for i := range failed {
-		g.refuse(ctx, &failed[i])
+		g.refuse(ctx, &failed[i], room)
 	}
 	s.groupWriter.say(group, false, message)
+}
+
+// scheduled is how many pods of a group have a node, or are just getting one.
+func (g gangs) scheduled(key cache.ObjectName) int {
+	state, err := g.s.groups.PodGroupStates().Get(key.Namespace, key.Name)
+	if err != nil {
+		return 0
+	}
+	return state.ScheduledPodsCount()
+}
+
+// reached tells of a group that has all the nodes it wants, by what the API says of its pods: whoever has bound them,
+// and whatever has ended in between.
+func (g gangs) reached(key cache.ObjectName) {
+	s := g.s
+	group, err := s.groups.PodGroups().Get(key.Namespace, key.Name)
+	if err != nil || group.Spec.SchedulingPolicy.Gang == nil || meta.IsStatusConditionTrue(group.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled) {
+		return
+	}
+	state, err := s.groups.PodGroupStates().Get(key.Namespace, key.Name)
+	if err == nil && state.AssignedPods().Len() >= int(group.Spec.SchedulingPolicy.Gang.MinCount) {
+		s.groupWriter.say(group, true, "")
+	}
 }
 
 // unscheduled are the pods of a group that have no node, but one, of the same scheduler.
@@ -133,7 +158,7 @@ func (g gangs) release(ctx context.Context, t *try) {
 
 // refuse has a pod of a gang wait. No room is made for it alone: victims would have died for a gang that still does
 // not fit.
-func (g gangs) refuse(ctx context.Context, r *rejectedTry) {
+func (g gangs) refuse(ctx context.Context, r *rejectedTry, made *room) {
 	s := g.s
 	switch {
 	case r.err != nil:
@@ -141,6 +166,10 @@ func (g gangs) refuse(ctx context.Context, r *rejectedTry) {
 	case r.rejection.Nodes == 0:
 		s.failedWith(ctx, r.try, errNoNodes, corev1.PodReasonUnschedulable)
 	default:
-		s.giveBack(ctx, r.try, r.rejection.Unschedulable, r.rejection.Pending, nil, corev1.PodReasonUnschedulable, r.rejection.Message())
+		var nominating *fwk.NominatingInfo
+		if made != nil {
+			nominating, r.rejection.After = made.of(r.try.queued.Pod()), made.message
+		}
+		s.giveBack(ctx, r.try, r.rejection.Unschedulable, r.rejection.Pending, nominating, corev1.PodReasonUnschedulable, r.rejection.Message())
 	}
 }

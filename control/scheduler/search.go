@@ -47,6 +47,11 @@ func enough(nodes, percentage int) int {
 // choose finds the best node for a pod. Without one there is a rejection, or an error.
 func (s *Scheduler) choose(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
 	s.cache.Update(s.snapshot)
+	return s.pick(ctx, p, state, pod)
+}
+
+// pick is choose by the snapshot as it is, which may be of what would be.
+func (s *Scheduler) pick(ctx context.Context, p *profile.Profile, state fwk.CycleState, pod *corev1.Pod) (string, *profile.Rejection, error) {
 	rejection := profile.NewRejection(s.snapshot.Len())
 	if s.snapshot.Len() == 0 {
 		return "", rejection, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -136,6 +137,9 @@ func as[T any](o any) *T {
 func objectHandler(r fwk.EventResource) func(context.Context, *Scheduler) cache.ResourceEventHandler {
 	return func(ctx context.Context, s *Scheduler) cache.ResourceEventHandler {
 		happened := func(action fwk.ActionType, was, is any) {
+			if group, ok := is.(*schedulingv1beta1.PodGroup); ok {
+				gangs{s}.reached(cache.MetaObjectToName(group))
+			}
 			s.queue.Happened(ctx, fwk.ClusterEvent{Resource: r, ActionType: action}, was, is)
 		}
 		return cache.ResourceEventHandlerFuncs{
@@ -222,6 +226,9 @@ func (s *Scheduler) podChanged(ctx context.Context, was, is *corev1.Pod) {
 		s.podGone(was, is, tell)
 	case placed(is):
 		s.cache.SetPod(is)
+		if key, ok := cluster.Group(is); ok {
+			gangs{s}.reached(key)
+		}
 		if placed(was) {
 			if action := podChanges(was, is); action != fwk.None {
 				tell(fwk.AssignedPod, action, was, is)

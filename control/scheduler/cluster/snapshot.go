@@ -17,6 +17,9 @@ type Snapshot struct {
 	generation int64
 	ordered    int64
 	groups     *Groups // nil: there are none
+	// before is how nodes were that are another way meanwhile; nil: none may be. mutations is how many there were.
+	before    map[string]*NodeInfo
+	mutations int64
 }
 
 // nodeLists are all nodes in order, and those that have pods of a kind.

@@ -62,9 +62,10 @@ func (h *Handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {
 // SnapshotSharedLister implements [fwk.Handle].
 func (h *Handle) SnapshotSharedLister() fwk.SharedLister { return h.shared.Snapshot }
 
-// MutableSnapshotSharedLister implements [fwk.Handle]. Only what makes room for groups of pods may use it, of which
-// there is none.
-func (h *Handle) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister { return nil }
+// MutableSnapshotSharedLister implements [fwk.Handle]. Only what makes room for groups of pods may use it.
+func (h *Handle) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
+	return h.shared.Snapshot
+}
 
 // IterateOverWaitingPods implements [fwk.Handle].
 func (h *Handle) IterateOverWaitingPods(f func(fwk.WaitingPod)) { h.shared.Waiting.each(f) }

@@ -11,18 +11,19 @@ import (
 
 // points are the plugins of each phase, in order.
 type points struct {
-	preEnqueue []fwk.PreEnqueuePlugin
-	queueSort  []fwk.QueueSortPlugin
-	preFilter  []fwk.PreFilterPlugin
-	filter     []fwk.FilterPlugin
-	postFilter []fwk.PostFilterPlugin
-	preScore   []fwk.PreScorePlugin
-	score      []fwk.ScorePlugin
-	reserve    []fwk.ReservePlugin
-	permit     []fwk.PermitPlugin
-	preBind    []fwk.PreBindPlugin
-	bind       []fwk.BindPlugin
-	postBind   []fwk.PostBindPlugin
+	preEnqueue      []fwk.PreEnqueuePlugin
+	queueSort       []fwk.QueueSortPlugin
+	preFilter       []fwk.PreFilterPlugin
+	filter          []fwk.FilterPlugin
+	postFilter      []fwk.PostFilterPlugin
+	groupPostFilter []fwk.PodGroupPostFilterPlugin
+	preScore        []fwk.PreScorePlugin
+	score           []fwk.ScorePlugin
+	reserve         []fwk.ReservePlugin
+	permit          []fwk.PermitPlugin
+	preBind         []fwk.PreBindPlugin
+	bind            []fwk.BindPlugin
+	postBind        []fwk.PostBindPlugin
 }
 
 // phase is one row of the table of phases: what a configuration says of it, and how a plugin joins it.
@@ -43,7 +44,7 @@ func join[T any](list func(*points) *[]T) func(*points, fwk.Plugin) bool {
 	}
 }
 
-// phases are all there are, but those of groups of pods.
+// phases are all there are, but those that choose among placements of groups of pods.
 func phases() []phase {
 	return []phase{
 		{"preEnqueue", func(p *configv1.Plugins) *configv1.PluginSet { return &p.PreEnqueue }, join(func(p *points) *[]fwk.PreEnqueuePlugin { return &p.preEnqueue })},
@@ -51,6 +52,10 @@ func phases() []phase {
 		{"preFilter", func(p *configv1.Plugins) *configv1.PluginSet { return &p.PreFilter }, join(func(p *points) *[]fwk.PreFilterPlugin { return &p.preFilter })},
 		{"filter", func(p *configv1.Plugins) *configv1.PluginSet { return &p.Filter }, join(func(p *points) *[]fwk.FilterPlugin { return &p.filter })},
 		{"postFilter", func(p *configv1.Plugins) *configv1.PluginSet { return &p.PostFilter }, join(func(p *points) *[]fwk.PostFilterPlugin { return &p.postFilter })},
+		{
+			"podGroupPostFilter", func(p *configv1.Plugins) *configv1.PluginSet { return &p.PodGroupPostFilter },
+			join(func(p *points) *[]fwk.PodGroupPostFilterPlugin { return &p.groupPostFilter }),
+		},
 		{"preScore", func(p *configv1.Plugins) *configv1.PluginSet { return &p.PreScore }, join(func(p *points) *[]fwk.PreScorePlugin { return &p.preScore })},
 		{"score", func(p *configv1.Plugins) *configv1.PluginSet { return &p.Score }, join(func(p *points) *[]fwk.ScorePlugin { return &p.score })},
 		{"reserve", func(p *configv1.Plugins) *configv1.PluginSet { return &p.Reserve }, join(func(p *points) *[]fwk.ReservePlugin { return &p.reserve })},

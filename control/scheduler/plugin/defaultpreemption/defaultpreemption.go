@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,7 @@ type Plugin struct {
 	// percentage and absolute say how many nodes are tried before one is chosen.
 	percentage, absolute int
 	ending               ending
+	groups               groups
 }
 
 var (
@@ -51,7 +53,7 @@ func New(_ context.Context, o runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &Plugin{handle: h, percentage: defaultPercentage, absolute: defaultAbsolute}
+	p := &Plugin{handle: h, percentage: defaultPercentage, absolute: defaultAbsolute, groups: groups{h.PodGroupManager()}}
 	p.ending.pods = map[types.UID]bool{}
 	if n := args.MinCandidateNodesPercentage; n != nil {
 		p.percentage = int(*n)
@@ -149,7 +151,7 @@ func (p *Plugin) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if best == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "no candidate node for preemption")
 	}
-	p.end(ctx, pod, best)
+	p.end(ctx, []*corev1.Pod{pod}, best.victims, []string{best.node})
 	return nominate(best.node), nil
 }
 
@@ -172,21 +174,22 @@ func (p *Plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) st
 	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
 		return "not eligible due to preemptionPolicy=Never."
 	}
-	nominated := pod.Status.NominatedNodeName
-	if nominated == "" || statuses.Get(nominated).Code() == fwk.UnschedulableAndUnresolvable {
-		return ""
-	}
-	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nominated)
-	if err != nil {
-		return ""
-	}
-	// What was ended for it already is still ending.
-	for _, other := range node.GetPods() {
-		if victim := other.GetPod(); priority(victim) < priority(pod) && endedByScheduler(victim) {
-			return "not eligible due to a terminating pod on the nominated node."
-		}
+	if statuses.Get(pod.Status.NominatedNodeName).Code() != fwk.UnschedulableAndUnresolvable && p.endingOn(pod) {
+		return "not eligible due to a terminating pod on the nominated node."
 	}
 	return ""
+}
+
+// endingOn says whether what was ended for a pod already is still ending.
+func (p *Plugin) endingOn(pod *corev1.Pod) bool {
+	if pod.Status.NominatedNodeName == "" {
+		return false
+	}
+	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(pod.Status.NominatedNodeName)
+	return err == nil && slices.ContainsFunc(node.GetPods(), func(other fwk.PodInfo) bool {
+		victim := other.GetPod()
+		return p.groups.priority(victim) < p.groups.priority(pod) && endedByScheduler(victim)
+	})
 }
 
 func endedByScheduler(pod *corev1.Pod) bool {

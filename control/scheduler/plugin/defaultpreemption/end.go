@@ -7,7 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -18,13 +20,18 @@ import (
 // endTimeout bounds the end of all victims of one pod.
 const endTimeout = time.Minute
 
-// end has the victims of a pod end beside the scheduler's loop. The pod comes back to the queue by the event that the
-// last of them is gone; where one cannot be ended it comes back at once, to try again.
-func (p *Plugin) end(ctx context.Context, pod *corev1.Pod, c *candidate) {
-	p.ending.set(pod.UID, true)
+// end has victims end beside the scheduler's loop, for pods that are to come to some nodes. The pods come back to the
+// queue by the event that the last victim is gone; where one cannot be ended they come back at once, to try again.
+func (p *Plugin) end(ctx context.Context, pods, victims []*corev1.Pod, nodes []string) {
+	ending := func(on bool) {
+		for _, pod := range pods {
+			p.ending.set(pod.UID, on)
+		}
+	}
+	ending(true)
 	log := klog.FromContext(ctx)
 	// Others that the room was kept for are of less priority: they have to look for another node.
-	lesser := p.lesserNominated(pod, c.node)
+	lesser := p.lesserNominated(pods[0], nodes)
 	for _, other := range lesser {
 		p.handle.DeleteNominatedPodIfExists(other)
 	}
@@ -32,32 +39,38 @@ func (p *Plugin) end(ctx context.Context, pod *corev1.Pod, c *candidate) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, endTimeout)
 		defer cancel()
-		defer p.ending.set(pod.UID, false)
+		defer ending(false)
 		for _, other := range lesser {
 			if err := p.clear(ctx, other); err != nil {
 				log.Error(err, "pod is still nominated", "pod", klog.KObj(other))
 			}
 		}
-		for i, victim := range c.victims {
-			if i == len(c.victims)-1 {
-				// The event of its end is what wakes the pod, which must not be kept away any more by then.
-				p.ending.set(pod.UID, false)
+		for i, victim := range victims {
+			if i == len(victims)-1 {
+				// The event of its end is what wakes the pods, which must not be kept away any more by then.
+				ending(false)
 			}
-			if err := p.endOne(ctx, pod, victim, c.node); err != nil {
-				log.Error(err, "room is not made for a pod", "pod", klog.KObj(pod), "node", c.node)
-				p.ending.set(pod.UID, false)
-				p.handle.Activate(log, map[string]*corev1.Pod{klog.KObj(pod).String(): pod})
+			if err := p.endOne(ctx, pods[0], victim); err != nil {
+				log.Error(err, "room is not made for a pod", "pod", klog.KObj(pods[0]), "victim", klog.KObj(victim))
+				ending(false)
+				again := map[string]*corev1.Pod{}
+				for _, pod := range pods {
+					again[klog.KObj(pod).String()] = pod
+				}
+				p.handle.Activate(log, again)
 				return
 			}
 		}
 	}()
 }
 
-func (p *Plugin) lesserNominated(pod *corev1.Pod, node string) []*corev1.Pod {
+func (p *Plugin) lesserNominated(pod *corev1.Pod, nodes []string) []*corev1.Pod {
 	var lesser []*corev1.Pod
-	for _, other := range p.handle.NominatedPodsForNode(node) {
-		if o := other.GetPod(); priority(o) < priority(pod) {
-			lesser = append(lesser, o)
+	for _, node := range nodes {
+		for _, other := range p.handle.NominatedPodsForNode(node) {
+			if o := other.GetPod(); priority(o) < priority(pod) {
+				lesser = append(lesser, o)
+			}
 		}
 	}
 	return lesser
@@ -83,7 +96,7 @@ func (p *Plugin) patch(ctx context.Context, pod *corev1.Pod, status map[string]a
 }
 
 // endOne ends a victim: one that is not bound yet is stopped on its way, others are deleted, and say by whom.
-func (p *Plugin) endOne(ctx context.Context, pod, victim *corev1.Pod, node string) error {
+func (p *Plugin) endOne(ctx context.Context, pod, victim *corev1.Pod) error {
 	if w := p.handle.GetWaitingPod(victim.UID); w != nil && w.Preempt(Name, "preempted") {
 		return nil
 	}
@@ -91,10 +104,16 @@ func (p *Plugin) endOne(ctx context.Context, pod, victim *corev1.Pod, node strin
 		return nil
 	}
 	if victim.DeletionTimestamp == nil {
+		message := pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod"
+		if group := p.groups.whole(victim); group != nil && !meta.IsStatusConditionTrue(group.Status.Conditions, schedulingv1beta1.DisruptionTarget) {
+			if err := p.condemn(ctx, group, message); err != nil {
+				return err
+			}
+		}
 		condition := corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 			ObservedGeneration: victim.Generation, LastTransitionTime: metav1.Now(),
-			Message: pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod",
+			Message: message,
 		}
 		if err := p.patch(ctx, victim, map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
 			return err
@@ -106,7 +125,7 @@ func (p *Plugin) endOne(ctx context.Context, pod, victim *corev1.Pod, node strin
 		}
 	}
 	if r := p.handle.EventRecorder(); r != nil {
-		r.Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %v on node %v", pod.UID, node)
+		r.Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %v on node %v", pod.UID, victim.Spec.NodeName)
 	}
 	return nil
 }

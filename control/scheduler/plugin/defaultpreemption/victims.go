@@ -33,7 +33,7 @@ func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	var lesser []fwk.PodInfo
 	for _, other := range slices.Clone(node.GetPods()) {
-		if priority(other.GetPod()) >= priority(pod) {
+		if p.groups.priority(other.GetPod()) >= p.groups.priority(pod) {
 			continue
 		}
 		lesser = append(lesser, other)
@@ -72,6 +72,7 @@ func (p *Plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 			}
 		}
 	}
+	c.victims = p.groups.with(c.victims)
 	slices.SortFunc(c.victims, byImportance)
 	return c, nil
 }
