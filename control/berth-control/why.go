@@ -3,10 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -79,10 +80,15 @@ func why(ctx context.Context, out io.Writer, kubeconfig, namespace, name string,
 	defer informers.Shutdown()
 	defer cancel()
 	informers.StartWithContext(ctx)
-	for _, synced := range informers.WaitForCacheSync(ctx.Done()) {
+	var unread []string
+	for kind, synced := range informers.WaitForCacheSync(ctx.Done()) {
 		if !synced {
-			return errors.New("look at the cluster: not all of it could be read in time")
+			unread = append(unread, kind.String())
 		}
+	}
+	if len(unread) > 0 {
+		slices.Sort(unread)
+		return fmt.Errorf("look at the cluster: it could not be read in time: %s", strings.Join(unread, ", "))
 	}
 	e, err := s.Explain(ctx, pod)
 	if err != nil {

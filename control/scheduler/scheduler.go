@@ -71,6 +71,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		log: o.Log, profiles: map[string]*profile.Profile{}, percentages: map[string]int{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
 		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
 	}
+	watchNewer(o.Informers)
 	var groups schedulinglisters.PodGroupLister
 	if o.PodGroups {
 		groups = o.Informers.Scheduling().V1beta1().PodGroups().Lister()
