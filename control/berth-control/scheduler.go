@@ -16,11 +16,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
+	basemetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/berth-node/berth/control/apiserver"
 	"github.com/berth-node/berth/control/controller"
 	"github.com/berth-node/berth/control/scheduler"
 	"github.com/berth-node/berth/control/scheduler/config"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/note"
 	"github.com/berth-node/berth/control/scheduler/registry"
 )
@@ -38,6 +41,8 @@ type schedulerFlags struct {
 	file   string
 	config *config.Config
 	groups bool // that the API has groups of pods
+	// metrics hear of what the scheduler does; nil: nobody does.
+	metrics *metrics.Metrics
 }
 
 func (f *schedulerFlags) add(p *pflag.FlagSet) {
@@ -89,6 +94,7 @@ func newScheduler(ctx context.Context, server *apiserver.Server, o apiserver.Opt
 		return p, nil
 	}
 	var err error
+	p.flags.metrics = metrics.New(global{})
 	if p.client, err = kubernetes.NewForConfig(p.rest); err != nil {
 		return nil, fmt.Errorf("make client of scheduler: %w", err)
 	}
@@ -98,6 +104,17 @@ func newScheduler(ctx context.Context, server *apiserver.Server, o apiserver.Opt
 		return nil, err
 	}
 	return p, nil
+}
+
+// global is the registry of the process, which the API server serves at /metrics.
+type global struct{}
+
+// MustRegister implements [metrics.Registry].
+func (global) MustRegister(all ...basemetrics.Registerable) { legacyregistry.MustRegister(all...) }
+
+// CustomMustRegister implements [metrics.Registry].
+func (global) CustomMustRegister(all ...basemetrics.StableCollector) {
+	legacyregistry.CustomMustRegister(all...)
 }
 
 // asScheduler is the way in with the scheduler's rights, and without a limit to how often it calls: each of its calls
@@ -116,7 +133,7 @@ func makeScheduler(
 	broadcaster events.EventBroadcaster, log *slog.Logger,
 ) (*scheduler.Scheduler, error) {
 	return scheduler.New(ctx, scheduler.Options{
-		Config: c.config, PodGroups: c.groups, Registry: registry.Factories(), Client: client, REST: r, Informers: f, Log: log,
+		Config: c.config, PodGroups: c.groups, Metrics: c.metrics, Registry: registry.Factories(), Client: client, REST: r, Informers: f, Log: log,
 		Recorder: func(name string) events.EventRecorderLogger {
 			return note.NewRecorder(broadcaster.NewRecorder(scheme.Scheme, name), scheme.Scheme)
 		},

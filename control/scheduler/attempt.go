@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/berth-node/berth/control/scheduler/cluster"
 	"github.com/berth-node/berth/control/scheduler/cycle"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/plugin/gangscheduling"
 	"github.com/berth-node/berth/control/scheduler/profile"
 	"github.com/berth-node/berth/control/scheduler/queue"
@@ -24,8 +26,9 @@ type try struct {
 	queued  *queue.Pod
 	state   *cycle.State
 	// pod is the pod with its node, once there is one.
-	pod  *corev1.Pod
-	node string
+	pod   *corev1.Pod
+	node  string
+	began time.Time
 }
 
 // attempt finds a node for a pod and has it bound, beside the attempts that follow.
@@ -40,7 +43,7 @@ func (s *Scheduler) attempt(ctx context.Context, q *queue.Pod) {
 		gangs{s}.schedule(ctx, group, q)
 		return
 	}
-	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod}
+	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod, began: time.Now()}
 	node, rejection, err := s.choose(ctx, p, t.state, pod)
 	switch {
 	case err != nil:
@@ -92,6 +95,10 @@ func (s *Scheduler) bind(ctx context.Context, t *try) {
 		return
 	}
 	s.queue.Finish(uid)
+	s.metrics.Attempt(metrics.Scheduled, p.Name(), time.Since(t.began))
+	if first := t.queued.GetInitialAttemptTimestamp(); first != nil {
+		s.metrics.Bound(t.queued.GetAttempts(), time.Since(*first))
+	}
 	t.profile.Handle().EventRecorder().Eventf(t.pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", t.pod.Namespace, t.pod.Name, t.node)
 	p.RunPostBind(ctx, t.state, t.pod, t.node)
 }
@@ -162,6 +169,7 @@ func reason(status *fwk.Status) error {
 func (s *Scheduler) rejected(ctx context.Context, t *try, rejection *profile.Rejection) {
 	var nominating *fwk.NominatingInfo
 	if rejection.Nodes > 0 {
+		s.metrics.Preemption()
 		result, status := t.profile.RunPostFilter(ctx, t.state, t.pod, rejection.Statuses)
 		if status.IsError() {
 			s.log.Warn("no room is made for a pod", "pod", klog.KObj(t.pod), "error", status.AsError())
@@ -210,6 +218,11 @@ func (s *Scheduler) giveBack(
 	if nominating.Mode() == fwk.ModeOverride {
 		s.shared.Nominator.AddNominatedPod(klog.FromContext(ctx), info, nominating)
 	}
+	result := metrics.Unschedulable
+	if reason == corev1.PodReasonSchedulerError {
+		result = metrics.Error
+	}
+	s.metrics.Attempt(result, t.profile.Name(), time.Since(t.began))
 	t.queued.Reject(unschedulable, pending)
 	s.queue.GiveBack(ctx, t.queued, info)
 	t.profile.Handle().EventRecorder().Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(message))

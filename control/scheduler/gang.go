@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -119,7 +120,7 @@ func (g gangs) place(ctx context.Context, q *queue.Pod) (*try, *rejectedTry) {
 		s.queue.Finish(pod.UID)
 		return nil, nil
 	}
-	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod}
+	t := &try{profile: p, queued: q, state: cycle.NewState(), pod: pod, began: time.Now()}
 	node, rejection, err := s.choose(ctx, p, t.state, pod)
 	if err != nil || rejection != nil {
 		return nil, &rejectedTry{t, rejection, err}

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-node/berth/control/scheduler/config"
 	"github.com/berth-node/berth/control/scheduler/csi"
 	"github.com/berth-node/berth/control/scheduler/extender"
+	"github.com/berth-node/berth/control/scheduler/metrics"
 	"github.com/berth-node/berth/control/scheduler/profile"
 	"github.com/berth-node/berth/control/scheduler/queue"
 )
@@ -43,7 +44,9 @@ type Options struct {
 	CSI fwk.CSIManager
 	// PodGroups says that the API has groups of pods.
 	PodGroups bool
-	Log       *slog.Logger
+	// Metrics hear of what is done; nil: nobody does.
+	Metrics *metrics.Metrics
+	Log     *slog.Logger
 }
 
 // Scheduler is all profiles with the queue and the cache that they share.
@@ -63,13 +66,14 @@ type Scheduler struct {
 	groupWriter *groupWriter // tells the API of groups
 	search      search
 	binding     sync.WaitGroup
+	metrics     *metrics.Metrics
 }
 
 // New makes a scheduler.
 func New(ctx context.Context, o Options) (*Scheduler, error) {
 	s := &Scheduler{
 		log: o.Log, profiles: map[string]*profile.Profile{}, percentages: map[string]int{}, cache: cluster.NewCache(), snapshot: cluster.NewEmptySnapshot(),
-		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log),
+		pods: o.Informers.Core().V1().Pods().Lister(), writer: newWriter(o.Client, o.Log), metrics: o.Metrics,
 	}
 	watchNewer(o.Informers)
 	var groups schedulinglisters.PodGroupLister
@@ -145,6 +149,8 @@ func (s *Scheduler) Run(ctx context.Context) {
 	group.Go(func() { s.writer.run(ctx) })
 	group.Go(func() { s.groupWriter.run(ctx) })
 	defer s.binding.Wait()
+	s.metrics.Run(s.queue.Counts)
+	defer s.metrics.Stop()
 	for {
 		p := s.queue.Pop()
 		if p == nil {

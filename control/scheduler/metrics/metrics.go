@@ -1,0 +1,136 @@
+// Package metrics are the numbers that the scheduler tells of itself, by Kubernetes' names.
+package metrics
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/component-base/metrics"
+)
+
+const subsystem = "scheduler"
+
+// What an attempt has come to.
+const (
+	Scheduled     = "scheduled"
+	Unschedulable = "unschedulable"
+	Error         = "error"
+)
+
+// manyAttempts is from how many on attempts of a pod are not told apart.
+const manyAttempts = 15
+
+// Counts says how many pods are where in the queue.
+type Counts = func() (active, backoff, unschedulable, gated int)
+
+// Metrics are those of all schedulers that a process runs, one after the other. Nil takes what it is told, and forgets
+// it.
+type Metrics struct {
+	metrics.BaseStableCollector
+
+	attempts     *metrics.CounterVec
+	attempt, sli *metrics.HistogramVec
+	tries        *metrics.Histogram
+	preemptions  *metrics.Counter
+	pending      *metrics.Desc
+	counts       atomic.Pointer[Counts]
+}
+
+// Registry is where metrics are made known.
+type Registry interface {
+	MustRegister(all ...metrics.Registerable)
+	CustomMustRegister(all ...metrics.StableCollector)
+}
+
+// New makes metrics and makes them known, which can be done once for each registry.
+func New(r Registry) *Metrics {
+	m := &Metrics{
+		attempts: metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "schedule_attempts_total", StabilityLevel: metrics.STABLE,
+			Help: "Attempts to schedule pods, by what has come of them.",
+		}, []string{"result", "profile"}),
+		attempt: metrics.NewHistogramVec(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "scheduling_attempt_duration_seconds", StabilityLevel: metrics.STABLE,
+			Buckets: metrics.ExponentialBuckets(0.001, 2, 15), Help: "How long an attempt takes, with the binding.",
+		}, []string{"result", "profile"}),
+		sli: metrics.NewHistogramVec(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "pod_scheduling_sli_duration_seconds", StabilityLevel: metrics.BETA,
+			Buckets: metrics.ExponentialBuckets(0.01, 2, 20), Help: "From the first attempt to schedule a pod to its binding.",
+		}, []string{"attempts"}),
+		tries: metrics.NewHistogram(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "pod_scheduling_attempts", StabilityLevel: metrics.STABLE,
+			Buckets: metrics.ExponentialBuckets(1, 2, 5), Help: "How many attempts it took to schedule a pod.",
+		}),
+		preemptions: metrics.NewCounter(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "preemption_attempts_total", StabilityLevel: metrics.STABLE,
+			Help: "How often room was to be made by ending pods.",
+		}),
+		pending: metrics.NewDesc(subsystem+"_pending_pods", "Pods that wait for a node, by where in the queue they are.",
+			[]string{"queue"}, nil, metrics.STABLE, ""),
+	}
+	r.MustRegister(m.attempts, m.attempt, m.sli, m.tries, m.preemptions)
+	r.CustomMustRegister(m)
+	return m
+}
+
+// Run tells which queue is counted.
+func (m *Metrics) Run(counts Counts) {
+	if m != nil {
+		m.counts.Store(&counts)
+	}
+}
+
+// Stop has no queue be counted: another member's scheduler runs.
+func (m *Metrics) Stop() {
+	if m != nil {
+		m.counts.Store(nil)
+	}
+}
+
+// Attempt tells of an attempt that is over.
+func (m *Metrics) Attempt(result, profile string, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.attempts.WithLabelValues(result, profile).Inc()
+	m.attempt.WithLabelValues(result, profile).Observe(took.Seconds())
+}
+
+// Bound tells of a pod that has its node, after so many attempts since the first one.
+func (m *Metrics) Bound(attempts int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	label := strconv.Itoa(attempts)
+	if attempts >= manyAttempts {
+		label = strconv.Itoa(manyAttempts) + "+"
+	}
+	m.sli.WithLabelValues(label).Observe(took.Seconds())
+	m.tries.Observe(float64(attempts))
+}
+
+// Preemption tells that room is to be made.
+func (m *Metrics) Preemption() {
+	if m != nil {
+		m.preemptions.Inc()
+	}
+}
+
+// DescribeWithStability implements [metrics.StableCollector].
+func (m *Metrics) DescribeWithStability(c chan<- *metrics.Desc) { c <- m.pending }
+
+// CollectWithStability implements [metrics.StableCollector].
+func (m *Metrics) CollectWithStability(c chan<- metrics.Metric) {
+	counts := m.counts.Load()
+	if counts == nil {
+		return
+	}
+	active, backoff, unschedulable, gated := (*counts)()
+	for _, q := range []struct {
+		name string
+		n    int
+	}{{"active", active}, {"backoff", backoff}, {"unschedulable", unschedulable}, {"gated", gated}} {
+		c <- metrics.NewLazyConstMetric(m.pending, metrics.GaugeValue, float64(q.n), q.name)
+	}
+}
