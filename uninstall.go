@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -84,7 +85,13 @@ func (u *uninstalling) run(ctx context.Context) error {
 	if err := forgetUpgrades(upgrades, false); err != nil {
 		return err
 	}
-	if err := u.end(ctx, filepath.Join(in.Layout.Bin, "berth"), args, c); err != nil {
+	binary := filepath.Join(in.Layout.Bin, "berth")
+	if _, err := os.Stat(binary); errors.Is(err, fs.ErrNotExist) { // a removal was killed at its end
+		if binary, err = os.Executable(); err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+	}
+	if err := u.end(ctx, binary, args, c); err != nil {
 		return err
 	}
 	if u.purge {
@@ -177,9 +184,12 @@ func (u *uninstalling) tell(plan install.Removal, c config.Config) {
 // are removed.
 func (u *uninstalling) end(ctx context.Context, binary string, args []string, c config.Config) error {
 	if cgsystemd.Running() {
+		// Of files that are gone it still has what they said.
+		if err := programs.Run(ctx, "systemctl", "daemon-reload"); err != nil {
+			return fmt.Errorf("stop the agent: %w", err)
+		}
 		for _, unit := range []string{systemd.AgentName, systemd.RuntimeName} {
-			call := programs.Call{Name: "systemctl", Args: []string{"disable", "--now", unit}, Deadline: servicePatience}
-			if _, err := call.Run(ctx); err != nil {
+			if err := stopUnit(ctx, unit); err != nil {
 				return fmt.Errorf("stop the agent: %w", err)
 			}
 		}
@@ -201,14 +211,11 @@ func (u *uninstalling) end(ctx context.Context, binary string, args []string, c 
 	last.Stderr = os.Stderr
 	last.Cancel = func() error { return last.Process.Signal(syscall.SIGTERM) }
 	last.WaitDelay = 10 * time.Second
-	if err := last.Start(); err != nil {
+	// What goes on without this program would have the lock of the run directory, and no manifests.
+	ended, err := programs.StartWithParent(last, syscall.SIGTERM)
+	if err != nil {
 		return fmt.Errorf("start an agent that ends the pods: %w", err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = last.Wait() // killed, or ended as it was told to; what went wrong it has said itself
-	}()
 	err = u.empty(ctx, c.RunDir, ended)
 	if err == nil {
 		err = last.Process.Signal(syscall.SIGTERM)
@@ -218,8 +225,30 @@ func (u *uninstalling) end(ctx context.Context, binary string, args []string, c 
 	return err
 }
 
+// stopUnit stops a unit and has no boot start it. One whose file is gone, as after a removal that was killed, may run
+// all the same, and systemd takes it amiss when it is to be disabled.
+func stopUnit(ctx context.Context, unit string) error {
+	systemctl := func(args ...string) (programs.Output, error) {
+		return programs.Call{Name: "systemctl", Args: append(args, unit), Deadline: servicePatience}.Run(ctx)
+	}
+	out, err := systemctl("show", "-p", "LoadState", "-p", "ActiveState")
+	if err != nil {
+		return err
+	}
+	state := strings.Fields(out.Out)
+	if !slices.Contains(state, "LoadState=not-found") {
+		_, err = systemctl("disable", "--now")
+		return err
+	}
+	_, _ = systemctl("disable") // takes away links that lead to no file; it fails where there are none
+	if !slices.Contains(state, "ActiveState=inactive") {
+		_, err = systemctl("stop")
+	}
+	return err
+}
+
 // empty waits until the node has no pods: none that the agent knows of, and nothing that is left of one.
-func (u *uninstalling) empty(ctx context.Context, runDir string, agentEnded <-chan struct{}) error {
+func (u *uninstalling) empty(ctx context.Context, runDir string, agentEnded <-chan error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	n := newNews(client.New(runDir))
 	defer func() {

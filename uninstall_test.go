@@ -3,11 +3,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,9 +89,37 @@ func TestEmptyHears(t *testing.T) {
 // TestEmptyGivesUp: an agent that ends before its pods do ends the wait.
 func TestEmptyGivesUp(t *testing.T) {
 	u := uninstalling{out: io.Discard}
-	ended := make(chan struct{})
+	ended := make(chan error)
 	close(ended)
 	if err := u.empty(t.Context(), t.TempDir(), ended); err == nil {
 		t.Error("pods that nobody ends are waited for")
+	}
+}
+
+// TestStopUnit: a unit whose file is gone is stopped where it runs, and keeps nobody from going on where it does not.
+func TestStopUnit(t *testing.T) {
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	// As systemd does of a unit without a file that no link names.
+	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" >>%s\ncase \"$1 $STATE\" in show*) echo $STATE;; disable*not-found*) exit 1;; esac\n", calls)
+	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for state, want := range map[string]string{
+		"LoadState=loaded ActiveState=active":      "disable --now x.service",
+		"LoadState=loaded ActiveState=inactive":    "disable --now x.service",
+		"LoadState=not-found ActiveState=active":   "stop x.service",
+		"LoadState=not-found ActiveState=inactive": "disable x.service",
+	} {
+		t.Setenv("STATE", state)
+		if err := stopUnit(t.Context(), "x.service"); err != nil {
+			t.Errorf("%s: %v", state, err)
+		}
+		said, _ := os.ReadFile(calls)
+		lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+		if last := lines[len(lines)-1]; last != want {
+			t.Errorf("%s: the last of %q should be %q", state, lines, want)
+		}
 	}
 }

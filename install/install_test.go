@@ -161,6 +161,34 @@ func TestOthersFiles(t *testing.T) {
 	}
 }
 
+// TestRemovalKilled: a removal that was killed after any file is finished by the next, for which the program is there
+// until all else is gone.
+func TestRemovalKilled(t *testing.T) {
+	i, files, _ := setUp(t, Packaged())
+	for n := range len(files) {
+		i.Root = t.TempDir()
+		before := tree(t, i.Root)
+		must(t, i.Apply(files))
+		r, err := i.read()
+		must(t, err)
+		all := i.inOrder(r)
+		if len(all) != len(files) {
+			t.Fatalf("of %d files %d are removed", len(files), len(all))
+		}
+		for _, path := range all[:n] {
+			must(t, i.takeAway(path, true))
+		}
+		if _, err := os.Stat(i.at(filepath.Join(i.Layout.Bin, "berth"))); err != nil {
+			t.Errorf("after %d files of %d: %v", n, len(files), err)
+		}
+		_, err = i.Remove()
+		must(t, err)
+		if left := tree(t, i.Root); !same(before, left) {
+			t.Errorf("after %d files and again there is %v", n, left)
+		}
+	}
+}
+
 // TestKilled: an installation that was killed after any file is finished by the next, or taken back.
 func TestKilled(t *testing.T) {
 	i, files, _ := setUp(t, Packaged())

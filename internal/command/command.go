@@ -35,6 +35,9 @@ type Call struct {
 	Stdin []byte // written to a pipe, so that secrets are in no argument and no file
 	// Deadline is how long it may take; 0: as long as the context.
 	Deadline time.Duration
+	// Apart has it in a process group of its own: what a terminal sends to all in front of it, at its end or for
+	// Ctrl-C, is for this program to act on.
+	Apart bool
 }
 
 // Output is what a program has written to its two outputs, the beginning of each.
@@ -63,6 +66,7 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &e, drain
 	// Some programs ask the locale how to say what is parsed here.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: c.Apart}
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}
@@ -81,17 +85,35 @@ func (c Call) Run(ctx context.Context) (Output, error) {
 }
 
 // withParent runs a program that ends with this one: the next agent looks at what is mounted and begins again, and what
-// an orphan of the last one does after that look nobody knows of. The kernel takes the end of the thread that has
-// started the program for that of its parent, so that the thread waits for it.
+// an orphan of the last one does after that look nobody knows of.
 func withParent(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	done := make(chan error, 1)
+	ended, err := StartWithParent(cmd, syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	return <-ended
+}
+
+// StartWithParent starts a program that gets a signal when this one ends, however it ends. The channel has what
+// [exec.Cmd.Wait] returns, and is closed then.
+func StartWithParent(cmd *exec.Cmd, end syscall.Signal) (ended <-chan error, err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = end
+	started, done := make(chan error, 1), make(chan error, 1)
 	go func() {
+		defer close(done)
+		// The kernel takes the end of the thread that has started the program for that of its parent.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		done <- cmd.Run()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			done <- cmd.Wait()
+		}
 	}()
-	return <-done
+	return done, <-started
 }
 
 // Find says that a program is not on the node, by an error that wraps [ErrMissing].
