@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 		"internal/socket",
 	},
 	"probes":   {},
-	"eviction": {"internal/patience", "internal/quantity"},
+	"eviction": {"cgroups/charge", "internal/patience", "internal/quantity"},
 	"systemd":  {},
 	"install":  {"internal/atomicfile", "internal/command", "systemd"},
 	"internal": {}, // what both agent and cri stand on, and nobody outside can import

@@ -105,7 +105,7 @@ func command() *cobra.Command {
 			return cluster.State{}, nil
 		}
 		return s, err
-	})
+	}, cutOff)
 	checks.SetOut(cli.Visible(os.Stdout))
 	security.AddTo(checks, dir, func() *http.Client { return client.New(runDir).HTTP() })
 	add("node", inspect.Command(dir, evictionOrder), agentCommand(dir, version), config.Command(dir), runtimeCommand(dir, version),

@@ -221,7 +221,8 @@ func (u *uninstalling) end(ctx context.Context, binary string, args []string, c 
 		err = last.Process.Signal(syscall.SIGTERM)
 	}
 	cancel()
-	<-ended
+	for range ended { //nolint:revive // it has ended when all of that is taken, and what went wrong it has said itself
+	}
 	return err
 }
 
@@ -271,8 +272,8 @@ func (u *uninstalling) empty(ctx context.Context, runDir string, agentEnded <-ch
 			fmt.Fprintln(u.out, now)
 		}
 		select {
-		case <-agentEnded:
-			return errors.New("end the pods: the agent that was to do it has ended, for the reason above; nothing was removed")
+		case how := <-agentEnded:
+			return errors.Join(errors.New("end the pods: the agent that was to do it has ended, for the reason above; nothing was removed"), how)
 		case <-ctx.Done():
 			return fmt.Errorf("end the pods: %w: nothing was removed, and what runs goes on; `berth agent` takes it over", ctx.Err())
 		case <-n.changed:

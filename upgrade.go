@@ -58,6 +58,7 @@ version before is kept until the next one or --forget. Where dpkg has installed 
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u.runDir, u.out = runDir(), cmd.OutOrStdout()
+			defer withoutTerminal()()
 			wanted := 0
 			for _, one := range []bool{len(args) == 1, u.resume, u.rollback, u.forget} {
 				if one {
@@ -151,6 +152,9 @@ func (u *upgrading) run(ctx context.Context, file string) error {
 		return err
 	}
 	defer all.Close()
+	if err := forgetSuperseded(ctx, all, t.packaged, u.dryRun, u.out); err != nil {
+		return err
+	}
 	if file == "" {
 		return u.finish(ctx, all, t)
 	}
@@ -273,8 +277,10 @@ func (u *upgrading) job(ctx context.Context, t *target, r *release.Release, stag
 		if !t.packaged {
 			return j, fmt.Errorf("berth is here without a package (%s): upgrade it by a tar.gz, or take it away first", t.programs["berth"])
 		}
-		j.Package, j.Files, j.To = r.File, packagedFiles(t.programs), versionOfPackage(ctx, r)
-		return j, nil
+		var err error
+		j.Package, j.Files = r.File, packagedFiles(t.programs)
+		j.To, err = lookAtPackage(ctx, r)
+		return j, err
 	}
 	if t.packaged {
 		return j, fmt.Errorf("%s is of a package: upgrade it by a .deb or .rpm", t.programs["berth"])

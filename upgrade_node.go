@@ -128,7 +128,7 @@ func decodeNode(data json.RawMessage, in *install.Installation) (*upgradedNode, 
 // Stop ends the agent and takes its lock, without which none starts: not even one that somebody else starts again.
 func (n *upgradedNode) Stop(ctx context.Context) (func(), error) {
 	if n.Unit != "" {
-		call := programs.Call{Name: "systemctl", Args: []string{"stop", n.Unit}, Deadline: servicePatience}
+		call := programs.Call{Name: "systemctl", Args: []string{"stop", n.Unit}, Deadline: servicePatience, Apart: true}
 		if _, err := call.Run(ctx); err != nil {
 			return nil, err
 		}
@@ -242,7 +242,7 @@ func (n *upgradedNode) Start(ctx context.Context, program string) error {
 	if n.Unit != "" {
 		// Start returns when the service has said that it is ready (Type=notify), or could not.
 		for _, args := range [][]string{{"daemon-reload"}, {"start", n.Unit}} {
-			if _, err := (programs.Call{Name: "systemctl", Args: args}).Run(ctx); err != nil {
+			if _, err := (programs.Call{Name: "systemctl", Args: args, Apart: true}).Run(ctx); err != nil {
 				return err
 			}
 		}
@@ -321,9 +321,9 @@ func (n *upgradedNode) isReady(ctx context.Context, program string) error {
 
 // Install has the packager install a package.
 func (n *upgradedNode) Install(ctx context.Context, file string) error {
-	call := programs.Call{Name: "dpkg", Args: []string{"--install", file}, Deadline: servicePatience}
+	call := programs.Call{Name: "dpkg", Args: []string{"--install", file}, Deadline: servicePatience, Apart: true}
 	if strings.HasSuffix(file, ".rpm") {
-		call = programs.Call{Name: "rpm", Args: []string{"--upgrade", "--replacepkgs", "--oldpackage", file}, Deadline: servicePatience}
+		call = programs.Call{Name: "rpm", Args: []string{"--upgrade", "--replacepkgs", "--oldpackage", file}, Deadline: servicePatience, Apart: true}
 	}
 	_, err := call.Run(ctx)
 	return err

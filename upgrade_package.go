@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -35,17 +37,32 @@ func packagedFiles(programs map[string]string) []upgrade.File {
 	return out
 }
 
-// versionOfPackage is what a package file says of itself; "" when it says nothing.
-func versionOfPackage(ctx context.Context, r *release.Release) string {
-	call := programs.Call{Name: "dpkg-deb", Args: []string{"--field", r.File, "Version"}, Deadline: packagerPatience}
+// lookAtPackage holds a package file to what its packager holds it to, while the agent still runs, and returns its
+// version: it is berth, for this machine, and whole.
+func lookAtPackage(ctx context.Context, r *release.Release) (version string, err error) {
+	tool, show := "dpkg-deb", []string{"--show", "--showformat", "${Package} ${Version} ${Architecture}", r.File}
+	arch, whole := goruntime.GOARCH, []string{"--contents", r.File} // Debian's names of machines are Go's
 	if r.Kind == release.RPM {
-		call = programs.Call{Name: "rpm", Args: []string{"--query", "--queryformat", "%{VERSION}", "--package", r.File}, Deadline: packagerPatience}
+		tool, show = "rpm", []string{"--query", "--queryformat", "%{NAME} %{VERSION} %{ARCH}", "--package", r.File}
+		arch, whole = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch], []string{"--checksig", "--nosignature", r.File}
 	}
-	out, err := call.Run(ctx)
+	out, err := programs.Call{Name: tool, Args: show, Deadline: packagerPatience}.Run(ctx)
 	if err != nil {
-		return "" // who installs it says what is wrong with it
+		return "", fmt.Errorf("look at package: %w", err)
 	}
-	return strings.TrimSpace(out.Out)
+	words := strings.Fields(out.Out)
+	switch {
+	case len(words) != 3:
+		return "", fmt.Errorf("look at package: %s says %q of it", tool, out.Out)
+	case words[0] != packageName:
+		return "", fmt.Errorf("it is a package of %s, not of %s", words[0], packageName)
+	case words[2] != arch:
+		return "", fmt.Errorf("it is a package for another machine (%s, and this is %s)", words[2], arch)
+	}
+	if _, err := (programs.Call{Name: tool, Args: whole, Deadline: packagerPatience}).Run(ctx); err != nil {
+		return "", fmt.Errorf("look at what the package has: %w", err)
+	}
+	return words[1], nil
 }
 
 // keepPackage makes a package of what dpkg has installed, by which the version of now can be installed again.

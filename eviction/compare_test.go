@@ -45,8 +45,8 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestDoubt has memory run short by what the kernel does not say the use of: it is given time to say so, unless there is
-// too little without it.
+// TestDoubt has memory run short by what the kernel does not say the use of: it is given time to say so, unless there
+// is too little without it.
 func TestDoubt(t *testing.T) {
 	const confirm = 10 * time.Millisecond
 	j := newJudge(&Config{Policy: policy(hard(mem, 100, 0)), Confirm: confirm, Log: slog.New(slog.DiscardHandler)})

@@ -22,6 +22,7 @@ type Config struct {
 	ConfigDir   string  // more of them
 	Pods        Pods    // nil: no agent is asked
 	Cluster     Cluster // nil, too
+	Upgrade     Upgrade // nil, too
 	RunDir      string  // of the agent of this machine; default /run/berth
 
 	// Starting is the agent that is about to be started here, nil when none is: what keeps it from starting is required
@@ -67,6 +68,7 @@ type env struct {
 	config, configDir string
 	pods              Pods
 	cluster           Cluster
+	upgrade           Upgrade
 
 	proc, kubelet string // where processes are, and kubelet's own directory
 	agent         config.Config
@@ -80,7 +82,7 @@ func Run(ctx context.Context, c Config) Report {
 		c.RootDir = agent.RootDir
 	}
 	e := &env{
-		dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods, cluster: c.Cluster,
+		dir: existing(c.RootDir), mount: c.CgroupMount, config: c.ConfigFile, configDir: c.ConfigDir, pods: c.Pods, cluster: c.Cluster, upgrade: c.Upgrade,
 		proc: "/proc", kubelet: config.DefaultKubeletDir, agent: agent, starting: c.Starting != nil,
 	}
 	e.h, e.hErr = cgroups.Open(c.CgroupMount)

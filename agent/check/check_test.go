@@ -142,7 +142,7 @@ func TestCommand(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes namespaces, mounts and groups")
 	}
-	cmd := Command(t.TempDir, nil, nil)
+	cmd := Command(t.TempDir, nil, nil, nil)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

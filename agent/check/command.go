@@ -11,8 +11,8 @@ import (
 var ErrUnable = errors.New("this machine cannot run pods")
 
 // Command is `berth check`. It succeeds when everything required is there.
-func Command(runDir func() string, pods Pods, cluster Cluster) *cobra.Command {
-	c := Config{Pods: pods, Cluster: cluster}
+func Command(runDir func() string, pods Pods, cluster Cluster, upgrade Upgrade) *cobra.Command {
+	c := Config{Pods: pods, Cluster: cluster, Upgrade: upgrade}
 	var output string
 	cmd := &cobra.Command{
 		Use:   "check",

@@ -21,7 +21,28 @@ func packageProbes() []probe {
 	return []probe{{
 		"package", false, "What runs is not what dpkg or rpm say: an upgrade of theirs goes on from another version than this one, and units may not " +
 			"fit the program.", probePackage,
+	}, {
+		"upgrade", false, "Some files may be of one version and some of the other, and the agent that was stopped for them stays stopped until the next boot.",
+		probeUpgrade,
 	}}
+}
+
+// Upgrade finds an upgrade of this machine's berth that was cut off, and nobody goes on with; "" as what when there is
+// none.
+type Upgrade func() (what string, err error)
+
+func probeUpgrade(_ context.Context, e *env) answer {
+	if e.upgrade == nil {
+		return ok("not looked for")
+	}
+	what, err := e.upgrade()
+	switch {
+	case err != nil:
+		return limited("%v", err)
+	case what != "":
+		return limited("%s", what)
+	}
+	return ok("none was cut off")
 }
 
 // probePackage finds files that are not those of the package, as after the way back from an upgrade of rpm's.

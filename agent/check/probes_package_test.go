@@ -1,6 +1,7 @@
 package check
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -16,6 +17,22 @@ func TestAltered(t *testing.T) {
 	} {
 		if got := altered(said); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, not %q", said, got, want)
+		}
+	}
+}
+
+func TestProbeUpgrade(t *testing.T) {
+	for _, c := range []struct {
+		upgrade Upgrade
+		want    answer
+	}{
+		{nil, answer{OK, "not looked for"}},
+		{func() (string, error) { return "", nil }, answer{OK, "none was cut off"}},
+		{func() (string, error) { return "from 1 to 2", nil }, answer{Limited, "from 1 to 2"}},
+		{func() (string, error) { return "", errors.New("unreadable") }, answer{Limited, "unreadable"}},
+	} {
+		if got := probeUpgrade(t.Context(), &env{upgrade: c.upgrade}); got != c.want {
+			t.Errorf("%v, not %v", got, c.want)
 		}
 	}
 }

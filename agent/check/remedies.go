@@ -27,6 +27,7 @@ func remedies() map[string]string {
 		"ports": "stop who has the port, or give the agent another one by the flag that is named, 0 for none.",
 		"package": "install the package of the version that is to run (dpkg --install, rpm --upgrade --oldpackage), which puts all of its files " +
 			"back; pods go on.",
+		"upgrade":    "berth upgrade --resume finishes it, and berth upgrade --rollback takes it back; pods go on.",
 		"disk":       "give --root-dir a disk of its own, an SSD at best; look at what else writes with iostat -x 1.",
 		"API server": "do what it says; docs/joining.md has more. The agent's log tells of each change.",
 		"room":       "berth prune --dry-run shows what is no longer needed; else give --root-dir a larger disk.",

@@ -34,7 +34,7 @@ func Limits() []Signal { return []Signal{EmptyDirLimit, PodLimit, ContainerLimit
 type Reading struct {
 	Available int64
 	Capacity  int64
-	// Doubt is how much more may be available: what the kernel has charged, and does not say yet whether it can drop it.
+	// Doubt is how much more may be available: what the kernel has charged and does not say yet whether it can drop.
 	Doubt int64
 	Time  time.Time
 }

@@ -46,7 +46,7 @@ func (u *Upgrades) Run(ctx context.Context, j Job, n Node) error {
 	if err != nil {
 		return errors.Join(err, u.drop(r))
 	}
-	return u.forward(ctx, r, n)
+	return u.onward(ctx, r, n, u.replace(ctx, r, n))
 }
 
 // supersede notes what is kept of the upgrade before alone. Its record goes when this one replaces the first file, and
@@ -99,11 +99,6 @@ func (u *Upgrades) drop(r *record) error {
 	}
 	u.sweep()
 	return nil
-}
-
-// forward goes on to the end from a record whose files are prepared, or back to the beginning.
-func (u *Upgrades) forward(ctx context.Context, r *record, n Node) error {
-	return u.onward(ctx, r, n, u.replace(ctx, r, n))
 }
 
 // onward starts the new version, unless what came before has failed: that is taken back, and so is a version that does
@@ -256,7 +251,7 @@ func (u *Upgrades) Resume(ctx context.Context, n Node) error {
 	if err := u.to(r, Stopping); err != nil {
 		return err
 	}
-	return u.forward(ctx, r, n)
+	return u.onward(ctx, r, n, u.replace(ctx, r, n))
 }
 
 // replaced says that the program is the new one, or not the old one any more.

@@ -131,18 +131,33 @@ func Open(dir string, tell func(string)) (*Upgrades, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of upgrades: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := lock(filepath.Join(dir, lockName))
 	if err != nil {
-		return nil, fmt.Errorf("lock upgrades: %w", err)
+		return nil, fmt.Errorf("lock upgrades in %s: %w", dir, err)
+	}
+	return &Upgrades{dir: dir, tell: tell, lock: f, before: func(string) {}}, nil
+}
+
+// lock takes the lock, whose file [Upgrades.Forget] removes: a lock of a file that has lost its name keeps nobody out.
+func lock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = errors.New("another one goes on")
 		}
-		return nil, fmt.Errorf("lock upgrades in %s: %w", dir, err)
+		return nil, err
 	}
-	return &Upgrades{dir: dir, tell: tell, lock: f, before: func(string) {}}, nil
+	held, err := f.Stat()
+	named, nerr := os.Lstat(path)
+	if err != nil || nerr != nil || !os.SameFile(held, named) {
+		f.Close()
+		return nil, errors.Join(err, errors.New("another one has just ended: try again"))
+	}
+	return f, nil
 }
 
 // Close lets others in.
@@ -264,10 +279,31 @@ type Found struct {
 	State    State
 	From, To string
 	Node     json.RawMessage
+
+	record *record
 }
 
 // UnderWay is the upgrade that was cut off; nil when there is none.
 func (u *Upgrades) UnderWay() (*Found, error) { return found(u.read(underWayName)) }
+
+// CutOff is the upgrade that was cut off in a directory of upgrades, and that nobody goes on with; nil when there is
+// none. Nothing is made or held for it.
+func CutOff(dir string) (*Found, error) {
+	r, err := (&Upgrades{dir: dir}).read(underWayName)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if err != nil {
+		return found(r, nil) // whoever goes on has it open
+	}
+	defer f.Close()
+	if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return nil, nil
+	}
+	// It may have come to its end since.
+	return found((&Upgrades{dir: dir}).read(underWayName))
+}
 
 // Last is the upgrade that was done last, and can be rolled back; nil when there is none.
 func (u *Upgrades) Last() (*Found, error) { return found(u.read(settledName)) }
@@ -276,7 +312,7 @@ func found(r *record, err error) (*Found, error) {
 	if r == nil || err != nil {
 		return nil, err
 	}
-	return &Found{r.State, r.From, r.To, r.Node}, nil
+	return &Found{r.State, r.From, r.To, r.Node, r}, nil
 }
 
 // Program is the file that is started.
@@ -298,10 +334,14 @@ func (u *Upgrades) Forget() error {
 			}
 		}
 	}
-	if err := errors.Join(os.RemoveAll(u.at(storesName)), remove(u.at(settledName)), remove(u.at(lockName))); err != nil {
+	if err := errors.Join(os.RemoveAll(u.at(storesName)), remove(u.at(settledName))); err != nil {
 		return fmt.Errorf("forget upgrade: %w", err)
 	}
 	u.sweep()
+	// Whoever comes from here on makes a lock of his own, and is not kept out.
+	if err := remove(u.at(lockName)); err != nil {
+		return fmt.Errorf("forget upgrade: %w", err)
+	}
 	_ = os.Remove(u.dir) // it stays when somebody has put something there
 	return nil
 }

@@ -342,6 +342,110 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
+// TestCutOff: an upgrade that goes on is none that was cut off, and one that was is told of for as long as nobody has
+// finished it.
+func TestCutOff(t *testing.T) {
+	m := newMachine(t, t.TempDir(), "new")
+	dir := m.at("upgrades")
+	if f, err := CutOff(dir); f != nil || err != nil {
+		t.Errorf("before the first: %+v, %v", f, err)
+	}
+	if !m.killed(t, "run", 8) {
+		t.Fatal("it was not killed")
+	}
+	if f, err := CutOff(dir); f == nil || err != nil || f.From != "v1" || f.To != "v2" {
+		t.Errorf("killed: %+v, %v", f, err)
+	}
+	u := m.open(t)
+	if f, err := CutOff(dir); f != nil || err != nil {
+		t.Errorf("held: %+v, %v", f, err)
+	}
+	must(t, u.Resume(t.Context(), m))
+	u.Close()
+	if f, err := CutOff(dir); f != nil || err != nil {
+		t.Errorf("finished: %+v, %v", f, err)
+	}
+}
+
+// TestSuperseded: of an upgrade that was cut off, and after which somebody has installed yet another version, nothing
+// is done to what is there now.
+func TestSuperseded(t *testing.T) {
+	for n := 1; ; n++ {
+		m := newMachine(t, t.TempDir(), "new")
+		if !m.killed(t, "run", n) {
+			break
+		}
+		u := m.open(t)
+		under, err := u.UnderWay()
+		must(t, err)
+		if under == nil {
+			u.Close()
+			continue
+		}
+		if over, err := under.Superseded(""); over || err != nil {
+			t.Errorf("cut off before change %d: %t, %v", n, over, err)
+		}
+		write(t, m.at("bin/berth"), "third")
+		over, err := under.Superseded("")
+		must(t, err)
+		if want := under.State != Preparing && under.State != Done; over != want {
+			t.Errorf("cut off before change %d while it was %s: %t", n, under.State, over)
+		}
+		if over {
+			must(t, u.Abandon())
+			if has := read(m.at("bin/berth")); has != "third" {
+				t.Errorf("the program is %q", has)
+			}
+			for name := range m.all(t) {
+				if strings.HasSuffix(name, Previous) || strings.HasSuffix(name, Staged) {
+					t.Errorf("%s is left", name)
+				}
+			}
+			if again, err := u.UnderWay(); again != nil || err != nil {
+				t.Errorf("still under way: %+v, %v", again, err)
+			}
+			if left, _ := os.ReadDir(m.at("upgrades")); len(left) != 1 {
+				t.Errorf("of the upgrade there is %v", left)
+			}
+		}
+		u.Close()
+	}
+}
+
+// TestPackageSuperseded: of a package only its version tells.
+func TestPackageSuperseded(t *testing.T) {
+	m := newMachine(t, t.TempDir(), "new")
+	u := m.open(t)
+	r := &record{Job: m.job()}
+	r.Package, r.To = m.at("release/bin/berth"), "2.0"
+	must(t, r.measure())
+	must(t, u.to(r, Swapping))
+	under, err := u.UnderWay()
+	must(t, err)
+	for _, c := range []struct {
+		program, packaged string
+		want              bool
+	}{{"old", "1.0", false}, {"new", "2.0", false}, {"new", "", false}, {"third", "3.0", true}} {
+		write(t, m.at("bin/berth"), c.program)
+		if over, err := under.Superseded(c.packaged); over != c.want || err != nil {
+			t.Errorf("%+v: %t, %v", c, over, err)
+		}
+	}
+}
+
+// TestForgetKeepsOthersOut: who has opened the lock before it was taken away does not hold what the next one makes.
+func TestForgetKeepsOthersOut(t *testing.T) {
+	m := newMachine(t, t.TempDir(), "new")
+	u := m.open(t)
+	must(t, u.Forget())
+	next := m.open(t)
+	u.Close()
+	if _, err := Open(m.at("upgrades"), nil); err == nil {
+		t.Error("two go on at once")
+	}
+	next.Close()
+}
+
 // TestBadRecord: what cannot be understood is not acted on.
 func TestBadRecord(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "new")

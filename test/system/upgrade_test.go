@@ -191,7 +191,8 @@ int main(int argc, char **argv) { if (argc > 1 && !strcmp(argv[1], "version")) r
 		t.Errorf("what is refused has ended the agent: %d, it was %d", pid, first)
 	}
 	how := "/bin/sh " + u.script
-	if _, code := u.upgrade("--restart-command", how, release); code != 0 {
+	// Its terminal goes away meanwhile.
+	if _, code := u.upgrade("--restart-command", "kill -HUP $PPID; exec "+how, release); code != 0 {
 		t.Fatalf("upgrade: exit code %d", code)
 	}
 	is("upgraded", next)
