@@ -244,6 +244,7 @@ func (l *life) addresses(t *testing.T) {
 func (l *life) rebooted(t *testing.T) {
 	m := l.machine
 	m.reboot()
+	l.registry() // the steps after this one pull
 	l.ready("site")
 	l.serves(t)
 	l.addresses(t)
