@@ -76,8 +76,14 @@ remove | 0)
 			systemctl stop berth.slice || true
 		fi
 	fi
-	# What the last upgrade has kept for the way back.
-	berth upgrade --forget || true
+	# What the last upgrade has kept for the way back, and one that was cut off: the next package is not to go on with it.
+	if ! berth upgrade --forget; then
+		rm -rf /usr/libexec/berth/upgrade
+		for file in /usr/bin/berth /usr/libexec/berth/berth-helper /usr/libexec/berth/berth-wasm \
+			/usr/lib/systemd/system/berth.service /usr/lib/systemd/system/berth-runtime.service /usr/lib/systemd/system/berth.slice; do
+			rm -f "$file.previous" "$file.upgrade" "$file.back"
+		done
+	fi
 	rm -f /usr/libexec/berth/.installed
 	;;
 esac
