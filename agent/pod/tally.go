@@ -6,8 +6,8 @@ import (
 	"github.com/berth-node/berth/agent/pod/admission"
 )
 
-// tally is what the pods that use resources have together. It is kept as they come, end and go: worked out anew for each
-// pod that comes, it would take longer the more of them are here.
+// tally is what the pods that use resources have together. It is kept as they come, end and go: worked out anew for
+// each pod that comes, it would take longer the more of them are here.
 type tally struct {
 	// The manager's.
 	sum admission.Sum
