@@ -221,7 +221,7 @@ func (u *uninstalling) end(ctx context.Context, binary string, args []string, c 
 		err = last.Process.Signal(syscall.SIGTERM)
 	}
 	cancel()
-	for range ended { //nolint:revive // it has ended when all of that is taken, and what went wrong it has said itself
+	for range ended { // it has ended when all of that is taken, and what went wrong it has said itself
 	}
 	return err
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
 )
 
-// WorkingSet is what a group has of the memory, as [Memory.WorkingSet], by reading the files that tell, as they are now: for
-// who asks all groups at once and has no time. A group that is not there is fs.ErrNotExist.
+// WorkingSet is what a group has of the memory, as [Memory.WorkingSet], by reading the files that tell, as they are
+// now: for who asks all groups at once and has no time. A group that is not there is fs.ErrNotExist.
 func WorkingSet(h *Hierarchy, path string) (uint64, error) {
 	m, err := memoryNow(h, path)
 	return uint64(m.WorkingSet()), err

@@ -23,7 +23,7 @@ import (
 const Unlimited = math.MaxInt64
 
 const (
-	// depth is how far below a group is asked: the classes, the pods, and the containers, of the group of all pods. What
+	// depth is how far below a group is asked: of the group of all pods the classes, the pods, and the containers. What
 	// containers have made is theirs.
 	depth = 3
 	// mostAsked is how many groups are asked for one: a container may make many.

@@ -83,20 +83,20 @@ func (m *maybeServed) ListWithContext(ctx context.Context, o metav1.ListOptions)
 	if missing {
 		return m.kind.none(), nil
 	}
-	return list, err //nolint:wrapcheck // who lists looks for the API's own error
+	return list, err // who lists looks for the API's own error
 }
 
 // WatchWithContext implements [cache.WatcherWithContext]. There is nothing to watch of a kind that is not served: after
 // a while it has to be listed again.
 func (m *maybeServed) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if !m.missing.Load() || o.SendInitialEvents != nil {
-		return m.ListWatch.WatchWithContext(ctx, o) //nolint:wrapcheck // who watches looks for the API's own error
+		return m.ListWatch.WatchWithContext(ctx, o) // who watches looks for the API's own error
 	}
 	timer := time.NewTimer(m.again)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return nil, ctx.Err() //nolint:wrapcheck // who watches has ended it
+		return nil, ctx.Err() // who watches has ended it
 	case <-timer.C:
 		return nil, apierrors.NewResourceExpired(m.kind.resource + " were not served")
 	}

@@ -171,6 +171,18 @@ var volumeCases = []fieldCase{
 			runs(mountVol), until: pending, check: mountFails,
 	},
 	{
+		// It is for a driver to fill a volume or to give it attributes, and there is none of this class.
+		name: "ephemeral-filled", fields: fieldsBelow("volumes.ephemeral.volumeClaimTemplate.spec",
+			"dataSource.apiGroup dataSource.kind dataSource.name dataSourceRef.apiGroup dataSourceRef.kind dataSourceRef.name "+
+				"dataSourceRef.namespace volumeAttributesClassName resources.limits"),
+		spec: "\n  volumes: [{name: v, " + claimTemplate("1Mi", "selector: {matchLabels: {of: nobody}}, "+
+			"volumeAttributesClassName: fast, dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: before}") +
+			"}, {name: w, " + strings.Replace(claimTemplate("1Mi", "selector: {matchLabels: {of: nobody}}, dataSourceRef: "+
+			"{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: before, namespace: default}"), "resources: {",
+			"resources: {limits: {storage: 2Mi}, ", 1) + "}]" +
+			runs(mountVol), until: pending, check: mountFails,
+	},
+	{
 		name: "block", fields: fieldsBelow("containers.volumeDevices", "name devicePath"),
 		objects: localVolume("raw", "4Mi", "$HOST/disk", "raw", "Block"),
 		host:    func(t *testing.T, dir string) { loopDevice(t, dir+"/disk", 4<<20) },

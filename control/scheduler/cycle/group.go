@@ -17,7 +17,7 @@ func (s *GroupState) Read(key fwk.StateKey) (fwk.StateData, error) {
 	if !there {
 		return nil, fwk.ErrNotFound
 	}
-	return value.(fwk.StateData), nil //nolint:forcetypeassert // only such are written
+	return value.(fwk.StateData), nil // only such are written
 }
 
 // Write implements [fwk.PodGroupCycleState].
