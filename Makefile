@@ -28,7 +28,7 @@ RACE := $(addprefix ./agent/,api/... cluster credential desired device dra drift
 	./install/... ./internal/... ./probes ./systemd \
 	./csi/... $(addprefix ./cri/,image image/registry nri remote serve snapshot store stream)
 
-.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes test-kubeadm control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
+.PHONY: help build control control-flags build-test deps run clean-node run-cluster clean-cluster test race sanitize test-long test-vm test-vm-short test-v2 csi-sanity csi-powercut csi-thirdparty kubectl-compare test-kubernetes test-kubeadm test-ecosystem control-conformance control-kills control-bench rules-peer package govulncheck licences lint bench bench-cluster fuzz fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -172,6 +172,10 @@ test-kubeadm: build ## Kubernetes' own kubeadm: init and join of two nodes on th
 	@.ci/deps test cluster
 	test/cluster/build bin/cluster kubeadm kubectl etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns agnhost
 	test/cluster/kubeadm bin bin/cluster
+
+test-ecosystem: build-test ## the CSI sidecars of Kubernetes' project, as published, with the control plane, the agent and the driver
+	test/cluster/build bin/cluster kubectl csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller csi-manifests
+	BERTH_PEERS=$(CURDIR)/bin/cluster $(GO) test -count=1 -tags seccomp -timeout 30m -v -run 'TestSidecars$$' ./test/system
 
 control-kills: control ## berth-control killed 200 times under writes, and each object's history checked
 	BERTH_CONTROL_KILLS=200 $(GO) test -count=1 -timeout 60m -v -run TestKills ./test/control
