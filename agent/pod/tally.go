@@ -29,10 +29,12 @@ func (t *tally) tell(w *worker, over bool) {
 // refresh brings the sum up to date with what workers have said.
 func (t *tally) refresh() {
 	t.mu.Lock()
-	told := t.told
-	if len(told) > 0 {
-		t.told = map[*worker]bool{}
+	if len(t.told) == 0 {
+		t.mu.Unlock()
+		return
 	}
+	told := t.told
+	t.told = map[*worker]bool{}
 	t.mu.Unlock()
 	for w, over := range told {
 		if _, here := t.of[w]; here {
