@@ -13,7 +13,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"os"
 	"runtime"
 
 	"github.com/berth-node/berth/cgroups/internal/kernfs"
@@ -144,19 +143,16 @@ func (m *Memory) doubt(tolerated int64) {
 
 // ask has the groups below say what the group has, if they know more of it.
 func (r *reader) ask(dir string, below int, m *Memory) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return
-	}
-	entries, _ := f.ReadDir(r.left)
-	_ = f.Close() // it was read only
+	var names kernfs.Reader
+	opened, groups := names.List(dir)
+	opened.Close()
 	var sum Memory
-	for _, e := range entries {
-		if !e.IsDir() || r.left <= 0 {
-			continue
+	for _, name := range groups {
+		if r.left <= 0 {
+			break
 		}
 		r.left--
-		path := dir + "/" + e.Name()
+		path := dir + "/" + name
 		if usage, err := readUsage(path); err != nil || usage < m.Doubt/share {
 			continue
 		}

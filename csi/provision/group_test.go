@@ -26,11 +26,7 @@ func (h *house) wantAll(volumes []Claim, groups ...Claim) {
 
 func (h *house) group(name string) State {
 	h.t.Helper()
-	s, ok := h.m.Get(Group, Ref{"default", name})
-	if !ok {
-		h.t.Fatalf("there is no group snapshot %s", name)
-	}
-	return s
+	return h.state(Group, name)
 }
 
 func (h *house) groups(groups, snapshots int) {

@@ -170,9 +170,14 @@ func (h *house) want(volumes, snapshots []Claim) {
 
 func (h *house) volume(name string) State {
 	h.t.Helper()
-	s, ok := h.m.Get(Volume, Ref{"default", name})
+	return h.state(Volume, name)
+}
+
+func (h *house) state(kind Kind, name string) State {
+	h.t.Helper()
+	s, ok := h.m.Get(kind, Ref{"default", name})
 	if !ok {
-		h.t.Fatalf("there is no volume %s", name)
+		h.t.Fatalf("there is no %s %s", kind, name)
 	}
 	return s
 }
