@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,128 +243,6 @@ func (w *worker) read(ctx context.Context) {
 	if w.mail.look.Swap(false) {
 		w.observer.list()
 		w.check(ctx)
-	}
-}
-
-// evict makes the pod end and stay known as one that the node has failed.
-func (w *worker) evict(e *Eviction) {
-	w.fate.evicted = e
-	w.stop(plan.Ending{Since: time.Now(), Grace: time.Duration(e.GraceSeconds) * time.Second, Keep: true, Shed: e.sheds()})
-}
-
-// stop makes the pod end. What is being started is cut off; what is being ended is hurried when the new order is in
-// more of a hurry.
-func (w *worker) stop(e plan.Ending) {
-	hurry := w.fate.end == nil || e.Since.Add(e.Grace).Before(w.fate.end.Since.Add(w.fate.end.Grace))
-	if w.fate.end != nil {
-		keep := e.Keep && w.fate.end.Keep
-		shed := keep && (e.Shed || w.fate.end.Shed)
-		if !hurry {
-			e = *w.fate.end
-		}
-		e.Keep, e.Shed = keep, shed
-	}
-	w.fate.end = &e
-	w.start.endTrace()
-	end := w.termination()
-	w.told.evicted.Store(end.Evicted)
-	if err := writeTermination(w.node.cfg.RootDir, w.uid, end); err != nil {
-		w.log.Warn("a restart of the agent may bring the pod back", "error", err)
-	}
-	w.work.cutOff(hurry)
-}
-
-// cutOff ends what is being started, and what is being ended if that is in more of a hurry now.
-func (k *work) cutOff(hurry bool) {
-	for _, t := range k.tasks {
-		if k := t.step.Kind; k == plan.Prepare || k == plan.Image || k == plan.Start || k == plan.Kill && hurry {
-			t.cancel()
-		}
-	}
-}
-
-func (w *worker) termination() termination {
-	m := termination{Since: w.fate.end.Since, Grace: w.fate.end.Grace}
-	if w.fate.end.Keep {
-		m.Evicted = w.fate.evicted
-	}
-	return m
-}
-
-// check looks at everything, and counts when events have not told of what there is.
-func (w *worker) check(ctx context.Context) {
-	w.observer.stale = true
-	if w.observer.seen == nil || len(w.work.tasks) > 0 {
-		return
-	}
-	before := w.observer.seen
-	now, err := w.observer.look(ctx)
-	if err != nil {
-		return // the look that follows tells
-	}
-	if !before.Same(now) && w.mail.events.Load() == nil {
-		w.node.missed.Add(1)
-		w.log.Warn("the runtime's events have not told of a change")
-	}
-	w.see(now)
-}
-
-// look brings what is seen up to date, and says whether it is.
-func (w *worker) look(ctx context.Context) bool {
-	if !w.observer.stale {
-		return true
-	}
-	now, err := w.observer.look(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			w.log.Warn("runtime does not tell what the pod does", "error", err)
-		}
-		return false
-	}
-	w.see(now)
-	return true
-}
-
-func (w *worker) see(now *plan.Observed) {
-	if now.Problem != "" && (w.observer.seen == nil || w.observer.seen.Problem == "") && !w.fate.hidden {
-		w.node.event(w.pod, corev1.EventTypeWarning, ReasonNotAnswering, "%s", now.Problem)
-	}
-	w.observer.seen, w.observer.stale = now, false
-	if w.node.dead.see(w.uid, now.Dead(w.uid)) {
-		w.node.registry.ringAll()
-	}
-	said := map[string]string{}
-	for _, list := range now.Containers {
-		for i := range list {
-			c := &list[i]
-			if c.GetState() != plan.Exited {
-				continue
-			}
-			text, known := w.observer.said[c.GetId()]
-			if !known {
-				text = w.lastWords(c)
-			}
-			said[c.GetId()] = text
-		}
-	}
-	w.observer.said = said
-	gone := func(id string, _ bool) bool { return now.Find(id) == nil }
-	maps.DeleteFunc(w.tries.hooked, gone)
-	maps.DeleteFunc(w.tries.refused, func(id string, _ plan.Failure) bool { return gone(id, true) })
-}
-
-func (w *worker) view() *plan.View {
-	now := time.Now()
-	unneeded, older := w.node.dead.unneeded(w.uid, now)
-	busy := make(map[string]plan.Step, len(w.work.tasks))
-	for key, t := range w.work.tasks {
-		busy[key] = t.step
-	}
-	return &plan.View{
-		Pod: w.pod, Now: now, Seen: w.observer.seen, Unneeded: unneeded, Older: older,
-		Prepared: w.place.env != nil, Renew: w.place.renew, Finished: w.place.finished, Torn: w.place.torn,
-		Deadline: w.deadline(), Busy: busy, Resized: *w.size.resized, Probes: w.probes, End: w.fate.end,
-		Images: w.tries.images, Failed: w.tries.failed, Refused: w.tries.refused, Delays: w.node.cfg.Backoff,
 	}
 }
 

@@ -2,9 +2,11 @@ package inspect
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
@@ -170,4 +172,58 @@ func (a audit) missing(groups map[string][]*Node) []Problem {
 		out = append(out, Problem{"missing", group, p.Namespace + "/" + p.Name, "the pod runs, but has no group"})
 	}
 	return out
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Compare all groups with the pods", Args: cobra.NoArgs,
+		Long: "Finds orphans, missing and half-made groups, pods in the wrong class, containers that run twice and values that somebody\n" +
+			"changed. Exits with 0 when there are none, with 1 when there are any or when nothing could be looked at.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.need = settingsNeed()
+			a.need.everywhere, a.need.partial = true, true
+			a.need.each = func(s *Snapshot) map[string]map[string]bool { return audit{s, s.Machine.Options}.files() }
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			problems := audit{s, s.Machine.Options}.problems()
+			err = a.print(cmd, struct {
+				schema
+				Problems []Problem `json:"problems"`
+			}{thisSchema, list(problems)}, func(w io.Writer) error { return printProblems(w, s, problems) })
+			if err != nil || len(problems) == 0 {
+				return err
+			}
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			return ErrProblems
+		},
+	}
+}
+
+func printProblems(w io.Writer, s *Snapshot, problems []Problem) error {
+	if s.PodsFrom == "" || s.Partial {
+		fmt.Fprintln(w, visible(s.ignorance()))
+	}
+	if len(problems) == 0 {
+		_, err := fmt.Fprintf(w, "%d groups, all as they should be\n", len(s.Groups))
+		return err
+	}
+	rows := [][]string{{"PROBLEM", "POD", "GROUP", "WHAT"}}
+	for _, p := range problems {
+		rows = append(rows, []string{p.Kind, dash(p.Pod), p.Path, p.Text})
+	}
+	return printTable(w, rows)
+}
+
+// ignorance says what cannot be told, and why.
+func (s *Snapshot) ignorance() string {
+	whose, what := "no agent answered", "missing groups and drift"
+	if s.Partial {
+		whose, what = "only static pods are known, from "+s.PodsFrom, what+" of others"
+	}
+	if len(s.Runtimes) == 0 {
+		what = "orphans, " + what
+	}
+	return "note: " + whose + ", so " + what + " cannot be told (--pods FILE)"
 }

@@ -3,8 +3,10 @@ package inspect
 import (
 	_ "embed"
 	"fmt"
+	"io"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -291,4 +293,63 @@ func durationText(d time.Duration) string {
 		return d.Round(time.Second).String()
 	}
 	return d.Round(time.Minute).String()
+}
+
+// columns picks the columns: those named, those of the preset, or the default ones.
+func (a *app) columns(preset, columns, file string) ([]Column, *Columns, error) {
+	var extra [][]byte
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read columns: %w", err)
+		}
+		extra = append(extra, data)
+	}
+	all, err := loadColumns(extra...)
+	if err != nil || columns == "help" {
+		return nil, all, err
+	}
+	if preset == "" {
+		preset = "default"
+		if a.output == "wide" {
+			preset = "wide"
+		}
+	}
+	names, ok := all.Presets[preset]
+	if !ok {
+		return nil, nil, usagef("there is no preset %q", preset)
+	}
+	if columns != "" {
+		names = strings.Split(columns, ",")
+	}
+	cols, err := all.list(names)
+	if err != nil {
+		err = usageError{err}
+	}
+	return cols, all, err
+}
+
+func printHelp(w io.Writer, all *Columns) error {
+	rows := [][]string{{"COLUMN", "TITLE", "UNIT", "MEANING"}}
+	for _, n := range sortedKeys(all.Columns) {
+		c := all.Columns[n]
+		rows = append(rows, []string{n, c.Title, c.Unit, c.Help})
+	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	rows = [][]string{{"", ""}, {"PRESET", "COLUMNS"}}
+	for _, n := range sortedKeys(all.Presets) {
+		rows = append(rows, []string{n, strings.Join(all.Presets[n], ",")})
+	}
+	return printTable(w, rows)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
 }

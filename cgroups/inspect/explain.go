@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-node/berth/cgroups"
@@ -320,4 +321,43 @@ func (e Explanation) print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain POD", Short: "Why a pod was throttled or killed, and whether it is next", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.need = settingsNeed()
+			a.need.addUsage()
+			for _, f := range []string{"memory.events.local", "pids.events", "freezer.state", "cgroup.freeze"} {
+				a.need.files[f] = true
+			}
+			a.need.processes, a.need.kills = true, true
+			// Of other pods it takes what ranks them against this one: their memory, and what the kernel thinks of
+			// their processes.
+			a.need.of = func(s *Snapshot) (bool, error) {
+				if err := s.narrow(args[0]); err != nil {
+					s.Groups = nil // one that has gone is ranked nowhere
+				}
+				return false, nil
+			}
+			a.need.others = map[string]bool{}
+			for _, f := range slices.Concat(filesOf("workingset"), filesOf("swap")) {
+				a.need.others[f] = true
+			}
+			s, err := a.snapshot(cmd)
+			if err != nil && (s == nil || len(s.Pods) == 0) {
+				return err
+			}
+			n, err := s.nodes().lookup(args[0])
+			if err == nil {
+				e := explain(n, a.order)
+				return a.print(cmd, e, e.print)
+			}
+			if e, ok := s.explainGone(args[0]); ok {
+				return a.print(cmd, e, e.print)
+			}
+			return err
+		},
+	}
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/berth-node/berth/cgroups"
 )
@@ -197,4 +200,42 @@ func liveGroup(what, mount string) string {
 		return ""
 	}
 	return path.Clean(p)
+}
+
+func (a *app) findCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "find PID|PATH|INODE|ID|UID|NAME", Short: "Which pod and container is this?", Args: cobra.ExactArgs(1),
+		Long: "Takes the number of a process, the path or the inode of a group in any hierarchy (inode:N, or the id that BPF tools print), the id\n" +
+			"of a container or its beginning (berth://ID too), a pod's uid, and a name.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := a.find(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(cmd, struct {
+				schema
+				Found
+			}{thisSchema, f}, func(w io.Writer) error {
+				rows := [][]string{{"POD", "CONTAINER", "UID", "GROUP"}, {dash(f.Pod), dash(f.Container), dash(f.UID), f.Path}}
+				return printTable(w, rows)
+			})
+		},
+	}
+}
+
+func (a *app) find(cmd *cobra.Command, what string) (Found, error) {
+	if a.from == "" && a.capture == "" {
+		if err := a.checkOutput(); err != nil {
+			return Found{}, err
+		}
+		if err := a.locate(cmd); err != nil {
+			return Found{}, err
+		}
+		return a.findLive(cmd.Context(), what)
+	}
+	s, err := a.snapshot(cmd)
+	if err != nil {
+		return Found{}, err
+	}
+	return s.nodes().find(what)
 }

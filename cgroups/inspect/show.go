@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -293,4 +294,32 @@ func human(file, v string) string {
 		}
 	}
 	return v
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show POD[/CONTAINER]", Short: "Every setting and where it comes from", Args: cobra.ExactArgs(1),
+		Long: "Shows of a pod, of one of its containers, or of a class (kubepods, burstable, besteffort) every setting: the file, what is in it,\n" +
+			"what should be, the field that it comes from and the arithmetic. ! marks what differs. POD is a name, namespace/name, a uid or\n" +
+			"the beginning of one.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.need = settingsNeed()
+			a.need.processes, a.need.of = true, func(s *Snapshot) (bool, error) { return false, s.narrow(args[0]) }
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			n, err := s.nodes().lookup(args[0])
+			if err != nil {
+				return err
+			}
+			values := n.values(s.Machine.Options)
+			v := struct {
+				schema
+				Tightest []Tightest `json:"tightestLimits"`
+				Values   []Value    `json:"values"`
+			}{thisSchema, list(n.tightest()), list(values)}
+			return a.print(cmd, v, func(w io.Writer) error { return printValues(w, n, values) })
+		},
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 )
 
 // printTree draws the groups with their columns.
@@ -84,4 +86,39 @@ func align(w io.Writer, rows [][]string, put func(b *strings.Builder, column int
 		}
 	}
 	return nil
+}
+
+func (a *app) treeCommand() *cobra.Command {
+	var preset, columns, file string
+	cmd := &cobra.Command{
+		Use: "tree", Short: "The groups of all pods with what they use", Args: cobra.NoArgs,
+		Long: "Presets: cpu, memory, io, psi, pids, cpuset, swap. --columns takes names (--columns help lists them) and files of the\n" +
+			"group, such as memory.stat:anon=bytes. --columns-file adds columns and presets in the format of the built-in ones.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cols, all, err := a.columns(preset, columns, file)
+			if err != nil {
+				return err
+			}
+			if columns == "help" {
+				return printHelp(cmd.OutOrStdout(), all)
+			}
+			if a.need = columnsNeed(cols); a.output == "json" || a.output == "yaml" {
+				a.need.addUsage()
+			}
+			s, err := a.snapshot(cmd)
+			if err != nil {
+				return err
+			}
+			tops := s.nodes()
+			return a.print(cmd, treeOf(tops), func(w io.Writer) error { return printTree(w, tops, cols) })
+		},
+	}
+	cmd.Flags().StringVarP(&preset, "preset", "p", "", "columns by purpose")
+	cmd.Flags().StringVar(&columns, "columns", "", "columns by name, with commas between")
+	cmd.Flags().StringVar(&file, "columns-file", "", "file with more columns and presets")
+	type words = []string
+	_ = cmd.RegisterFlagCompletionFunc("preset", func(*cobra.Command, words, string) (words, cobra.ShellCompDirective) {
+		return []string{"cpu", "memory", "io", "psi", "pids", "cpuset", "swap", "wide"}, cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
 }

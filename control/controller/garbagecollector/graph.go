@@ -2,47 +2,12 @@ package garbagecollector
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"unique"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// place is where an object is: what a reference says of it beside its UID. There are many objects and few kinds and
-// namespaces, so those are kept once.
-type place struct {
-	kind      unique.Handle[schema.GroupKind]
-	namespace unique.Handle[string]
-	name      string
-}
-
-// thing is one object, of all times.
-type thing struct {
-	place
-	uid types.UID
-}
-
-// owner is a reference to an owner. Its namespace is that of the dependent, or none if its kind has none.
-type owner struct {
-	kind   unique.Handle[schema.GroupKind]
-	name   string
-	uid    types.UID
-	blocks bool
-}
-
-// object is what the collector knows of an object.
-type object struct {
-	thing
-	version    uint64
-	owners     []owner
-	deleting   bool
-	foreground bool // it waits for its dependents
-	orphans    bool // it is to leave its dependents alone
-}
 
 // node is an object in the graph. It is virtual until its own watch tells of it: others refer to it, and it may not be.
 type node struct {
@@ -254,29 +219,6 @@ func (n *node) who(look []types.UID) []types.UID {
 	return look
 }
 
-// known is what the graph has of an object: itself, and whether by what is known nothing is to be done about it.
-func (g *graph) known(uid types.UID) (o object, idle, virtual, is bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := g.nodes[uid]
-	if n == nil {
-		return object{}, true, false, false
-	}
-	if n.virtual {
-		return n.object, false, true, true
-	}
-	if n.deleting {
-		return n.object, !n.foreground && !n.orphans, false, true
-	}
-	for _, to := range n.owners {
-		o := g.nodes[to.uid]
-		if !n.linked(o) || o.virtual || o.waits() || !to.at(o, n) {
-			return n.object, false, false, true
-		}
-	}
-	return n.object, true, false, true
-}
-
 // relink has owners that are, and that the graph has lost, in it again.
 func (g *graph) relink(uid types.UID) {
 	g.mu.Lock()
@@ -290,129 +232,4 @@ func (g *graph) relink(uid types.UID) {
 			g.link(n, &n.owners[i])
 		}
 	}
-}
-
-// elsewhere says whether an object is known, and where it is not of a namespace that may own what is in another.
-func (g *graph) elsewhere(uid types.UID, namespace unique.Handle[string]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := g.nodes[uid]
-	return n != nil && !n.virtual && n.namespace != none && n.namespace != namespace
-}
-
-// dependents are those that refer to an object.
-func (g *graph) dependents(uid types.UID) []thing {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := g.nodes[uid]
-	if n == nil {
-		return nil
-	}
-	all := make([]thing, 0, len(n.dependents))
-	for d := range n.dependents {
-		all = append(all, d.thing)
-	}
-	inOrder(all)
-	return all
-}
-
-func inOrder(all []thing) {
-	slices.SortFunc(all, func(a, b thing) int { return strings.Compare(string(a.uid), string(b.uid)) })
-}
-
-// blocking are the dependents that an object waits for: those that somebody has still to delete, and those that wait
-// for their dependents themselves.
-func (g *graph) blocking(uid types.UID) (open, waiting []thing) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := g.nodes[uid]
-	if n == nil {
-		return nil, nil
-	}
-	for d := range n.dependents {
-		switch {
-		case !d.blocks(n):
-		case d.waits():
-			waiting = append(waiting, d.thing)
-		default:
-			open = append(open, d.thing)
-		}
-	}
-	inOrder(waiting)
-	return open, waiting
-}
-
-// circle says whether an object waits, over others that wait, for another one.
-func (g *graph) circle(from, to types.UID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	begin, end := g.nodes[from], g.nodes[to]
-	if begin == nil || end == nil {
-		return false
-	}
-	seen := map[*node]bool{begin: true}
-	for next := []*node{begin}; len(next) > 0; {
-		n := next[len(next)-1]
-		next = next[:len(next)-1]
-		for d := range n.dependents {
-			if !d.waits() || !d.blocks(n) {
-				continue
-			}
-			if d == end {
-				return true
-			}
-			if !seen[d] {
-				seen[d] = true
-				next = append(next, d)
-			}
-		}
-	}
-	return false
-}
-
-// blocks says whether a dependent keeps its owner. Nobody waits for itself.
-func (n *node) blocks(o *node) bool {
-	return n != o && slices.ContainsFunc(n.owners, func(to owner) bool { return to.uid == o.uid && to.blocks })
-}
-
-// has says whether an object has dependents, and whether one of them waits for its own.
-func (g *graph) has(uid types.UID) (any, waiting bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := g.nodes[uid]
-	if n == nil {
-		return false, false
-	}
-	for d := range n.dependents {
-		if d.waits() {
-			return true, true
-		}
-	}
-	return len(n.dependents) > 0, false
-}
-
-var none = unique.Make("")
-
-// objectOf is what the collector keeps of an object's metadata.
-func objectOf(kind unique.Handle[schema.GroupKind], m metav1.Object) object {
-	// A version that cannot be read is older than none.
-	version, _ := strconv.ParseUint(m.GetResourceVersion(), 10, 64)
-	o := object{
-		thing:   thing{place{kind, unique.Make(m.GetNamespace()), m.GetName()}, m.GetUID()},
-		version: version, deleting: m.GetDeletionTimestamp() != nil,
-		foreground: slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
-		orphans:    slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),
-	}
-	for _, r := range m.GetOwnerReferences() {
-		o.owners = append(o.owners, owner{unique.Make(groupKind(r)), r.Name, r.UID, r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion})
-	}
-	return o
-}
-
-func groupKind(r metav1.OwnerReference) schema.GroupKind {
-	group, _, has := strings.Cut(r.APIVersion, "/")
-	if !has {
-		group = ""
-	}
-	return schema.GroupKind{Group: group, Kind: r.Kind}
 }

@@ -1,0 +1,126 @@
+package garbagecollector
+
+import (
+	"slices"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// known is what the graph has of an object: itself, and whether by what is known nothing is to be done about it.
+func (g *graph) known(uid types.UID) (o object, idle, virtual, is bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[uid]
+	if n == nil {
+		return object{}, true, false, false
+	}
+	if n.virtual {
+		return n.object, false, true, true
+	}
+	if n.deleting {
+		return n.object, !n.foreground && !n.orphans, false, true
+	}
+	for _, to := range n.owners {
+		o := g.nodes[to.uid]
+		if !n.linked(o) || o.virtual || o.waits() || !to.at(o, n) {
+			return n.object, false, false, true
+		}
+	}
+	return n.object, true, false, true
+}
+
+// elsewhere says whether an object is known, and where it is not of a namespace that may own what is in another.
+func (g *graph) elsewhere(uid types.UID, namespace unique.Handle[string]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[uid]
+	return n != nil && !n.virtual && n.namespace != none && n.namespace != namespace
+}
+
+// dependents are those that refer to an object.
+func (g *graph) dependents(uid types.UID) []thing {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[uid]
+	if n == nil {
+		return nil
+	}
+	all := make([]thing, 0, len(n.dependents))
+	for d := range n.dependents {
+		all = append(all, d.thing)
+	}
+	inOrder(all)
+	return all
+}
+
+// blocking are the dependents that an object waits for: those that somebody has still to delete, and those that wait
+// for their dependents themselves.
+func (g *graph) blocking(uid types.UID) (open, waiting []thing) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[uid]
+	if n == nil {
+		return nil, nil
+	}
+	for d := range n.dependents {
+		switch {
+		case !d.blocks(n):
+		case d.waits():
+			waiting = append(waiting, d.thing)
+		default:
+			open = append(open, d.thing)
+		}
+	}
+	inOrder(waiting)
+	return open, waiting
+}
+
+// circle says whether an object waits, over others that wait, for another one.
+func (g *graph) circle(from, to types.UID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	begin, end := g.nodes[from], g.nodes[to]
+	if begin == nil || end == nil {
+		return false
+	}
+	seen := map[*node]bool{begin: true}
+	for next := []*node{begin}; len(next) > 0; {
+		n := next[len(next)-1]
+		next = next[:len(next)-1]
+		for d := range n.dependents {
+			if !d.waits() || !d.blocks(n) {
+				continue
+			}
+			if d == end {
+				return true
+			}
+			if !seen[d] {
+				seen[d] = true
+				next = append(next, d)
+			}
+		}
+	}
+	return false
+}
+
+// blocks says whether a dependent keeps its owner. Nobody waits for itself.
+func (n *node) blocks(o *node) bool {
+	return n != o && slices.ContainsFunc(n.owners, func(to owner) bool { return to.uid == o.uid && to.blocks })
+}
+
+// has says whether an object has dependents, and whether one of them waits for its own.
+func (g *graph) has(uid types.UID) (any, waiting bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[uid]
+	if n == nil {
+		return false, false
+	}
+	for d := range n.dependents {
+		if d.waits() {
+			return true, true
+		}
+	}
+	return len(n.dependents) > 0, false
+}
