@@ -110,6 +110,11 @@ func (u *uninstalling) run(ctx context.Context) error {
 		return err
 	}
 	in.RemoveDirs()
+	return stopSlice(ctx)
+}
+
+// stopSlice has systemd forget the units that are gone, and the slice that they were in.
+func stopSlice(ctx context.Context) error {
 	if !cgsystemd.Running() {
 		return nil
 	}

@@ -208,14 +208,19 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 	if err := settleReserved(&c.Config, a.tree, a.log); err != nil {
 		return err
 	}
-	rules := evictionRules(&c, h)
+	return leaveWord(&c, a.tree, h)
+}
+
+// leaveWord says in the run directory where the groups are and by what pods are evicted, for `berth cgroups`.
+func leaveWord(c *Config, tree *kube.Tree, h *cgroups.Hierarchy) error {
+	rules := evictionRules(c, h)
 	layout := kube.Layout{
-		Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: a.tree.Options(),
+		Root: c.CgroupRoot, LogDir: c.LogDir, NodeName: c.NodeName, Options: tree.Options(),
 		Pins: filepath.Join(c.RootDir, pinsFile), Kills: filepath.Join(c.RootDir, kills.File),
 		Evicts: &rules,
 	}
 	if err := layout.Save(c.RunDir); disk.Unwritable(err) {
-		a.log.Warn("berth cgroups may not know the groups of this node", "error", err)
+		c.Log.Warn("berth cgroups may not know the groups of this node", "error", err)
 	} else if err != nil {
 		return err
 	}
@@ -224,6 +229,30 @@ func (a *Agent) open(h *cgroups.Hierarchy, div config.Division, memory int64) er
 
 // eventsFile is where the latest events outlive a restart, below the root directory.
 const eventsFile = "events"
+
+// open opens who gives pods something of the node for themselves.
+func (m *managers) open(a *Agent, div config.Division, own map[string]string, objects *object.Stores) error {
+	c := &a.cfg
+	var err error
+	if m.devices, err = openDevices(c); err != nil {
+		return err
+	}
+	if m.claims, err = openClaims(c, func() map[string]string { return a.member.labels(own) }); err != nil {
+		return err
+	}
+	if m.pins, err = openPins(c, div, m.devices); err != nil {
+		return err
+	}
+	if m.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
+		return err
+	}
+	if a.openIssued(); m.tokens != nil {
+		m.csi.token = m.tokens.Token
+	}
+	m.provisioner, err = openProvisioner(
+		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, m.csi, c.Log)
+	return err
+}
 
 // openPods opens what pods are given of the node, and puts together what runs them.
 func (a *Agent) openPods(div config.Division, memory int64) error {
@@ -240,35 +269,14 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	if err != nil {
 		return err
 	}
-	labels := func() map[string]string { return a.member.labels(own) }
 	a.ring = event.NewRing(event.Config{Host: c.NodeName, File: filepath.Join(c.RootDir, eventsFile), Log: c.Log})
 	a.events = event.NewRecorder(c.NodeName, append([]event.Sink{a.ring}, a.member.eventSinks()...)...)
-	if a.managers.devices, err = openDevices(&c); err != nil {
-		return err
-	}
-	if a.managers.claims, err = openClaims(&c, labels); err != nil {
-		return err
-	}
-	if a.managers.pins, err = openPins(&c, div, a.managers.devices); err != nil {
-		return err
-	}
 	pulled, err := openPulled(&c)
 	if err != nil {
 		return err
 	}
-	objects := new(object.Stores)
-	if c.Joined() {
-		// Else a container that starts before they are here would be told of none.
-		objects.Of(desired.API).Expect(object.Service)
-	}
-	if a.managers.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
-		return err
-	}
-	if a.openIssued(); a.managers.tokens != nil {
-		a.managers.csi.token = a.managers.tokens.Token
-	}
-	if a.managers.provisioner, err = openProvisioner(
-		provisionSettings{c.Place, c.NodeName, c.CSI.Grace, own, a.events}, a.managers.csi, c.Log); err != nil {
+	objects := newObjects(c.Joined())
+	if err := a.managers.open(a, div, own, objects); err != nil {
 		return err
 	}
 	volumes := volume.New(volume.Config{
@@ -286,7 +294,7 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 		Cgroups: intercept.Cgroups(groups, a.counted.work.Group, intercept.Log(c.Log, "cgroup was changed")),
 		Volumes: volumes,
 		Node: pod.NodeConfig{
-			Name: c.NodeName, Labels: labels, Taints: a.member.taints(taints), IPs: a.addresses, Memory: memory, Allocatable: div.Allocatable,
+			Name: c.NodeName, Labels: func() map[string]string { return a.member.labels(own) }, Taints: a.member.taints(taints), IPs: a.addresses, Memory: memory, Allocatable: div.Allocatable,
 			Groups: a.tree.Options(), GroupFirst: c.CgroupDriver == cgroups.DriverSystemd, Dead: &c.Dead,
 			Short: pod.Short{Holding: a.evictions.holding, Cluster: c.Joined()},
 		},
@@ -303,6 +311,16 @@ func (a *Agent) openPods(div config.Division, memory int64) error {
 	}
 	a.room.images = openImages(&c, a.pods, pulled, a.events)
 	return nil
+}
+
+// newObjects are the objects that pods refer to, of which none is here yet.
+func newObjects(joined bool) *object.Stores {
+	objects := new(object.Stores)
+	if joined {
+		// Else a container that starts before they are here would be told of none.
+		objects.Of(desired.API).Expect(object.Service)
+	}
+	return objects
 }
 
 // openCredentials is nil when no plugins were configured.

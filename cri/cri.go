@@ -146,6 +146,25 @@ func (r *core) open(ctx context.Context) error {
 	return r.openPlugins()
 }
 
+// openImages opens the store of images, and the service that clients have of it.
+func (r *core) openImages(m *host.Host) error {
+	c := &r.cfg.Images
+	images := &imageService{
+		host: m, db: r.db, tasks: r.tasks, log: r.log, dir: c.Dir, imported: make(chan struct{}), room: newRoom(),
+	}
+	store, err := image.Open(image.Config{
+		Root: m.Paths.Content(), DB: r.db, Snapshots: m.Snaps, RegistryConfigDir: c.RegistryConfigDir, Archives: c.Dir, Pinned: c.Pinned,
+		MaxParallel: c.MaxParallelPulls, MaxPerRegistry: c.MaxRegistryPulls, StallTimeout: c.PullStallTimeout,
+		Named: images.tellNamed, Log: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	images.store, m.Images, r.images = store, store, images
+	r.closers = append(r.closers, store.Close)
+	return nil
+}
+
 // openMachine opens all that sandboxes and containers are made of.
 func (r *core) openMachine() (*host.Host, error) {
 	c := r.cfg
@@ -170,20 +189,10 @@ func (r *core) openMachine() (*host.Host, error) {
 	if m.Snaps, err = snapshot.New(m.Paths.Snapshots(), r.db, r.log); err != nil {
 		return nil, err
 	}
-	images := &imageService{
-		host: m, db: r.db, tasks: r.tasks, log: r.log, dir: c.Images.Dir, imported: make(chan struct{}), room: newRoom(),
-	}
-	images.store, err = image.Open(image.Config{
-		Root: m.Paths.Content(), DB: r.db, Snapshots: m.Snaps, RegistryConfigDir: c.Images.RegistryConfigDir, Archives: c.Images.Dir, Pinned: c.Images.Pinned,
-		MaxParallel: c.Images.MaxParallelPulls, MaxPerRegistry: c.Images.MaxRegistryPulls, StallTimeout: c.Images.PullStallTimeout,
-		Named: images.tellNamed, Log: r.log,
-	})
-	if err != nil {
+	if err := r.openImages(m); err != nil {
 		return nil, err
 	}
-	r.images = images
-	r.closers = append(r.closers, images.store.Close)
-	m.Images, m.Mounts = images.store, host.NewKernelMounts()
+	m.Mounts = host.NewKernelMounts()
 	h, err := cgroups.Open("")
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -40,86 +41,119 @@ type route struct {
 	handler http.Handler
 }
 
+// routes are rows of the API.
+type routes []route
+
+// add has one handler for some patterns.
+func (t *routes) add(served Access, wants permission, h http.Handler, patterns ...string) {
+	for _, p := range patterns {
+		*t = append(*t, route{p, served, wants, h})
+	}
+}
+
 // table is the whole API. What the configuration has not, is not in it.
 func (s *Server) table() []route {
-	var t []route
-	add := func(served Access, wants permission, h http.Handler, patterns ...string) {
-		for _, p := range patterns {
-			t = append(t, route{p, served, wants, h})
-		}
-	}
+	return slices.Concat(s.monitoring(), s.ofPods(), s.shortage(), s.intrusive(), s.ofVolumes(), s.ofNode())
+}
+
+// monitoring are the routes of who only looks, as a load balancer or Prometheus does.
+func (s *Server) monitoring() routes {
+	var t routes
 	for pattern, h := range s.health() {
-		add(Health, toReadHealth, s.answer(h), pattern)
+		t.add(Health, toReadHealth, s.answer(h), pattern)
 	}
-	add(ReadOnly, toPods, s.answer(s.listPods), "GET /pods", "GET /pods/{$}")
 	for path, g := range s.cfg.Metrics {
 		// One figure that cannot be had must not cost all others.
-		add(ReadOnly, toReadMetrics, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}),
+		t.add(ReadOnly, toReadMetrics, promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}),
 			"GET "+path)
 	}
 	if s.cfg.Stats != nil {
-		add(ReadOnly, toReadStats, s.answer(s.summary), "GET /stats/summary", "POST /stats/summary")
+		t.add(ReadOnly, toReadStats, s.answer(s.summary), "GET /stats/summary", "POST /stats/summary")
 	}
-	if s.cfg.Node.Configz != nil {
-		add(NoDebugging, toReadConfig, s.answer(s.configz), "GET /configz")
-	}
-	add(Network, toPods, s.answer(s.getPod), "GET /pods/{ns}/{pod}")
-	add(Network, toPods, s.answer(s.deletePod), "DELETE /pods/{ns}/{pod}")
-	add(Network, toPods, s.answer(s.runningPods), "GET /runningpods", "GET /runningpods/{$}")
-	add(Network, toProxy, s.answer(s.events), "GET /events")
-	add(Network, toProxy, s.answer(s.problems), "GET /problems")
-	if s.cfg.Node.Cluster != nil {
-		add(Network, toProxy, s.answer(s.cluster), "GET /cluster")
-	}
-	add(Network, toProxy, s.answer(s.timing), "GET /timing/{ns}/{pod}")
+	return t
+}
+
+// ofPods are the routes about pods, what happens to them, and manifests.
+func (s *Server) ofPods() routes {
+	var t routes
+	t.add(ReadOnly, toPods, s.answer(s.listPods), "GET /pods", "GET /pods/{$}")
+	t.add(Network, toPods, s.answer(s.getPod), "GET /pods/{ns}/{pod}")
+	t.add(Network, toPods, s.answer(s.deletePod), "DELETE /pods/{ns}/{pod}")
+	t.add(Network, toPods, s.answer(s.runningPods), "GET /runningpods", "GET /runningpods/{$}")
+	t.add(Network, toProxy, s.answer(s.events), "GET /events")
+	t.add(Network, toProxy, s.answer(s.problems), "GET /problems")
+	t.add(Network, toProxy, s.answer(s.timing), "GET /timing/{ns}/{pod}")
+	logs := &containerLog{s.pods, s.cfg.Runtime}
+	t.add(Network, toProxy, s.answer(logs.read), "GET /containerLogs/{ns}/{pod}/{container}")
+	return t
+}
+
+// shortage are the routes about evictions and the kernel's kills.
+func (s *Server) shortage() routes {
+	var t routes
 	if s.cfg.Shortage.Eviction != nil {
 		e := &evictions{s.cfg.Shortage.Eviction}
-		add(Network, toProxy, s.answer(e.state), "GET /eviction")
-		add(Network, toProxy, s.answer(e.rank), "GET /eviction/rank")
-		add(Network, toProxy, s.answer(e.simulate), "GET /eviction/simulate")
-		add(Network, toProxy, s.answer(e.decisions), "GET /eviction/decisions")
+		t.add(Network, toProxy, s.answer(e.state), "GET /eviction")
+		t.add(Network, toProxy, s.answer(e.rank), "GET /eviction/rank")
+		t.add(Network, toProxy, s.answer(e.simulate), "GET /eviction/simulate")
+		t.add(Network, toProxy, s.answer(e.decisions), "GET /eviction/decisions")
 	}
 	if s.cfg.Shortage.Kills != nil {
 		k := &kills{s.cfg.Shortage.Kills}
-		add(Network, toProxy, s.answer(k.reports), "GET /eviction/oom")
+		t.add(Network, toProxy, s.answer(k.reports), "GET /eviction/oom")
 	}
-	logs := &containerLog{s.pods, s.cfg.Runtime}
-	add(Network, toProxy, s.answer(logs.read), "GET /containerLogs/{ns}/{pod}/{container}")
-	t = append(t, s.intrusive()...)
-	if s.cfg.SystemLogs != "" {
-		add(Network, toReadSystemLogs, s.answer(s.systemLogs), "GET /logs/")
-	}
-	if s.cfg.Images != nil {
-		add(Network, toProxy, s.cfg.Images, "GET /images/", "POST /images/", "DELETE /images/")
-	}
+	return t
+}
+
+// ofVolumes are the routes about volumes of CSI drivers.
+func (s *Server) ofVolumes() routes {
+	var t routes
 	if s.cfg.Volumes != nil {
 		v := &volumes{s.cfg.Volumes}
-		add(Network, toProxy, s.answer(v.state), "GET /volumes")
-		add(Network, toProxy, s.answer(v.check), "GET /volumes/check")
+		t.add(Network, toProxy, s.answer(v.state), "GET /volumes")
+		t.add(Network, toProxy, s.answer(v.check), "GET /volumes/check")
 		// What may be the end of data is for who is root here.
-		add(Full, toProxy, s.answer(v.undo), "POST /volumes/undo")
-		add(Full, toProxy, s.answer(v.abandon), "POST /volumes/abandon")
-		add(Full, toProxy, s.answer(v.decide), "POST /volumes/{kind}/{ns}/{claim}", "DELETE /volumes/{kind}/{ns}/{claim}")
+		t.add(Full, toProxy, s.answer(v.undo), "POST /volumes/undo")
+		t.add(Full, toProxy, s.answer(v.abandon), "POST /volumes/abandon")
+		t.add(Full, toProxy, s.answer(v.decide), "POST /volumes/{kind}/{ns}/{claim}", "DELETE /volumes/{kind}/{ns}/{claim}")
+	}
+	return t
+}
+
+// ofNode are the routes about the node and the agent themselves.
+func (s *Server) ofNode() routes {
+	var t routes
+	if s.cfg.Node.Configz != nil {
+		t.add(NoDebugging, toReadConfig, s.answer(s.configz), "GET /configz")
+	}
+	if s.cfg.Node.Cluster != nil {
+		t.add(Network, toProxy, s.answer(s.cluster), "GET /cluster")
+	}
+	if s.cfg.SystemLogs != "" {
+		t.add(Network, toReadSystemLogs, s.answer(s.systemLogs), "GET /logs/")
+	}
+	if s.cfg.Images != nil {
+		t.add(Network, toProxy, s.cfg.Images, "GET /images/", "POST /images/", "DELETE /images/")
 	}
 	if s.cfg.Prune != nil {
-		add(Network, toProxy, s.answer(s.prune), "POST /prune")
+		t.add(Network, toProxy, s.answer(s.prune), "POST /prune")
 	}
 	if s.cfg.Profiling {
 		for pattern, h := range profiles() {
-			add(Network, toProxy, h, pattern)
+			t.add(Network, toProxy, h, pattern)
 		}
 	}
 	if s.cfg.Authority != nil {
 		c := &certificates{s.cfg.Authority}
-		add(Full, toProxy, s.answer(c.sign), "POST /certificates")
-		add(Full, toProxy, s.answer(c.bundle), "GET /certificates/ca")
+		t.add(Full, toProxy, s.answer(c.sign), "POST /certificates")
+		t.add(Full, toProxy, s.answer(c.bundle), "GET /certificates/ca")
 	}
 	return t
 }
 
 // intrusive are the routes by which something is run in a pod, sent to it or taken out of it.
-func (s *Server) intrusive() []route {
-	var t []route
+func (s *Server) intrusive() routes {
+	var t routes
 	add := func(wants permission, h handler, patterns ...string) {
 		for _, p := range patterns {
 			t = append(t, route{p, Network, wants, s.answer(h)})

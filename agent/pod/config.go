@@ -231,29 +231,12 @@ func (c *Config) complete() error {
 			return errors.New("configure pods: no " + missing.what + " given")
 		}
 	}
-	if c.Node.Labels == nil {
-		c.Node.Labels = func() map[string]string { return nil }
-	}
-	if c.Node.Taints == nil {
-		c.Node.Taints = func() []corev1.Taint { return nil }
-	}
-	if c.Node.IPs == nil {
-		c.Node.IPs = func() []string { return nil }
-	}
-	if c.Node.Allocatable == nil {
-		c.Node.Allocatable = corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(c.Node.Memory, resource.BinarySI),
-		}
-	}
+	c.Node.complete()
 	if c.Given.Extended == nil {
 		c.Given.Extended = func() corev1.ResourceList { return nil }
 	}
 	if c.Given.Pins == nil {
 		c.Given.Pins = unpinned{}
-	}
-	if c.Node.Short.Holding == nil {
-		c.Node.Short.Holding = func() []corev1.NodeConditionType { return nil }
 	}
 	if c.Objects == nil {
 		c.Objects = new(object.Stores)
@@ -268,7 +251,6 @@ func (c *Config) complete() error {
 	setDefault(&c.Backoff.Reset, 10*time.Minute)
 	setDefault(&c.MaxParallelStarts, 2*runtime.NumCPU())
 	setDefault(&c.Resync, 5*time.Minute)
-	setDefault(&c.Node.Dead, new(collect.Default()))
 	if c.Events == nil {
 		c.Events = event.NewRecorder(c.Node.Name)
 	}
@@ -282,6 +264,29 @@ func (c *Config) complete() error {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return nil
+}
+
+// complete fills in what of the node is not given.
+func (c *NodeConfig) complete() {
+	if c.Labels == nil {
+		c.Labels = func() map[string]string { return nil }
+	}
+	if c.Taints == nil {
+		c.Taints = func() []corev1.Taint { return nil }
+	}
+	if c.IPs == nil {
+		c.IPs = func() []string { return nil }
+	}
+	if c.Allocatable == nil {
+		c.Allocatable = corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(c.Memory, resource.BinarySI),
+		}
+	}
+	if c.Short.Holding == nil {
+		c.Short.Holding = func() []corev1.NodeConditionType { return nil }
+	}
+	setDefault(&c.Dead, new(collect.Default()))
 }
 
 func setDefault[T comparable](v *T, def T) {

@@ -16,14 +16,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-node/berth/control/apiserver"
-	"github.com/berth-node/berth/control/apiserver/audit"
-	"github.com/berth-node/berth/control/apiserver/tracing"
 	"github.com/berth-node/berth/control/controller/manager"
 	"github.com/berth-node/berth/control/etcd"
 	"github.com/berth-node/berth/control/pki"
@@ -33,6 +32,13 @@ import (
 // gcPercent has garbage collected twice as often as Go does by itself. The heap is mostly caches, which live on, and a
 // quarter of the memory is worth more here than a hundredth of a processor.
 const gcPercent = 50
+
+// saveMemory sets gcPercent, unless who starts the program says otherwise.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+}
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
@@ -68,28 +74,39 @@ cannot be written is told of in the log and tried again, and the server goes on.
 With --peer-address other machines may become members of the control plane (berth-control token create --member prints
 the command for them). Of three members any one may be lost. The address is kept, for the next start.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.snapshots.check(c.Flags(), len(f.etcd.Endpoints) > 0); err != nil {
-				return err
-			}
-			if err := f.watch.check(c.Flags()); err != nil {
-				return err
-			}
-			if err := manager.Check(f.controllers); err != nil {
-				return err
-			}
-			if err := f.scheduler.check(); err != nil {
-				return err
-			}
-			if _, err := f.pods.ranges(); err != nil {
-				return err
-			}
-			if _, err := f.versions.served(); err != nil {
+			if err := f.check(c.Flags()); err != nil {
 				return err
 			}
 			return serve(c.Context(), *d, f)
 		},
 	}
-	p := c.Flags()
+	f.add(c.Flags())
+	return c
+}
+
+// check refuses what cannot be meant, before anything is begun.
+func (f *serveFlags) check(given *pflag.FlagSet) error {
+	if err := f.snapshots.check(given, len(f.etcd.Endpoints) > 0); err != nil {
+		return err
+	}
+	if err := f.watch.check(given); err != nil {
+		return err
+	}
+	if err := manager.Check(f.controllers); err != nil {
+		return err
+	}
+	if err := f.scheduler.check(); err != nil {
+		return err
+	}
+	if _, err := f.pods.ranges(); err != nil {
+		return err
+	}
+	_, err := f.versions.served()
+	return err
+}
+
+// add adds the flags.
+func (f *serveFlags) add(p *pflag.FlagSet) {
 	p.StringVar(&f.bind, "bind", "0.0.0.0", "address to listen on")
 	p.IntVar(&f.port, "port", 6443, "port to listen on; 0: any that is free")
 	p.StringVar(&f.advertise, "advertise-address", "", "address by which pods and nodes reach the API; the address of the default route, if empty")
@@ -112,7 +129,6 @@ the command for them). Of three members any one may be lost. The address is kept
 	f.pods.add(p)
 	f.versions.add(p)
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	return c
 }
 
 // serving is what other commands are told of a server that runs.
@@ -143,11 +159,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	told, err := audit.New(f.watch.audit, log)
-	if err != nil {
-		return err
-	}
-	spans, err := tracing.New(ctx, f.watch.tracing, log)
+	told, spans, err := f.watch.open(ctx, log)
 	if err != nil {
 		return err
 	}
@@ -181,9 +193,7 @@ func serve(ctx context.Context, d data, f *serveFlags) error {
 	if err := writeAdmin(d, store, at); err != nil {
 		return err
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	saveMemory()
 	log.Info("control plane starts", "version", version, "dir", d.dir, "address", listener.Addr())
 	return run(ctx, d, f, at, apiserver.Options{
 		Listener: listener, Advertise: advertise, PKI: store, ServiceRanges: ranges, Issuer: f.issuer, KubeletCA: f.kubeletCA,

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/pflag"
 
 	"github.com/berth-node/berth/control/apiserver/audit"
+	"github.com/berth-node/berth/control/apiserver/tracing"
 )
 
 // watchFlags are the flags of what is told of requests.
@@ -42,4 +45,14 @@ func (f *watchFlags) check(p *pflag.FlagSet) error {
 		}
 	}
 	return nil
+}
+
+// open has requests told of from now on. Both are of no effect where nobody has asked for them.
+func (f *watchFlags) open(ctx context.Context, log *slog.Logger) (audit.Audit, *tracing.Provider, error) {
+	told, err := audit.New(f.audit, log)
+	if err != nil {
+		return told, nil, err
+	}
+	spans, err := tracing.New(ctx, f.tracing, log)
+	return told, spans, err
 }

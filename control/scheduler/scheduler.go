@@ -107,21 +107,31 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		PreEnqueue: map[string][]fwk.PreEnqueuePlugin{}, Hints: map[string][]queue.Hint{}, Nominator: s.shared.Nominator,
 		FirstBackoff: o.Config.FirstBackoff, LastBackoff: o.Config.LastBackoff, Log: o.Log,
 	}
+	if err := s.openProfiles(ctx, o, &q); err != nil {
+		return nil, err
+	}
+	s.queue = queue.New(q)
+	s.shared.Queue = s.queue
+	return s, s.watch(o, q.Hints)
+}
+
+// openProfiles makes the profiles, and takes from each what the queue asks it for.
+func (s *Scheduler) openProfiles(ctx context.Context, o Options, q *queue.Options) error {
 	sorter := ""
 	for _, c := range o.Config.Profiles {
 		p, err := profile.New(ctx, profile.Options{
 			Name: c.Name, Plugins: c.Plugins, Args: c.Args, Registry: o.Registry, Shared: s.shared, Recorder: o.Recorder(c.Name), Log: o.Log,
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if sorter != "" && sorter != p.QueueSort().Name() {
-			return nil, fmt.Errorf("make profile %q: plugins.queueSort: it is %s, and %s with another profile; there is one queue", c.Name, p.QueueSort().Name(), sorter)
+			return fmt.Errorf("make profile %q: plugins.queueSort: it is %s, and %s with another profile; there is one queue", c.Name, p.QueueSort().Name(), sorter)
 		}
 		sorter, q.Less = p.QueueSort().Name(), p.QueueSort().Less
 		q.PreEnqueue[c.Name] = p.PreEnqueue()
 		if q.Hints[c.Name], err = p.Hints(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		if len(s.shared.Extenders) > 0 {
 			// Nobody knows which event changes an extender's mind.
@@ -129,9 +139,7 @@ func New(ctx context.Context, o Options) (*Scheduler, error) {
 		}
 		s.profiles[c.Name], s.percentages[c.Name] = p, c.PercentageOfNodes
 	}
-	s.queue = queue.New(q)
-	s.shared.Queue = s.queue
-	return s, s.watch(o, q.Hints)
+	return nil
 }
 
 // Run schedules pods until ctx ends, and returns when nothing that it has started is left.

@@ -148,16 +148,8 @@ func (s *specifier) specInput(ctx context.Context, c *Container, img image.Image
 	if in.Files, err = s.pods.Builder.FilesFor(c.Sandbox, c.Config); err != nil {
 		return in, err
 	}
-	if path, err := oci.LocalhostProfile(c.Config); err != nil {
-		return in, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
-	} else if path != "" {
-		// With its bounds, since any path may be named: a device would never end.
-		if in.Seccomp, err = oci.ReadFile("/", path); err != nil {
-			return in, fmt.Errorf("seccomp profile: %w", err)
-		}
-		if in.Seccomp == nil {
-			return in, fault.Invalidf("seccomp profile %s: no such file", path)
-		}
+	if in.Seccomp, err = localhostProfile(c); err != nil {
+		return in, err
 	}
 	if in.Armored, err = s.armored(c); err != nil {
 		return in, err
@@ -179,6 +171,26 @@ func (s *specifier) specInput(ctx context.Context, c *Container, img image.Image
 	}
 	s.warn(c, in)
 	return in, nil
+}
+
+// localhostProfile is the seccomp profile of a file of the node, nil when the container names none.
+func localhostProfile(c *Container) ([]byte, error) {
+	path, err := oci.LocalhostProfile(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	if path == "" {
+		return nil, nil
+	}
+	// With its bounds, since any path may be named: a device would never end.
+	profile, err := oci.ReadFile("/", path)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	if profile == nil {
+		return nil, fault.Invalidf("seccomp profile %s: no such file", path)
+	}
+	return profile, nil
 }
 
 // armorTimeout is how long a start waits for the profile, and for who loads it at the moment: two loads.
