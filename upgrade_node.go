@@ -135,7 +135,7 @@ func (n *upgradedNode) Stop(ctx context.Context) (func(), error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*endPatience)
 	defer cancel()
-	for _, pid := range n.strays() {
+	for _, pid := range n.starting() {
 		if err := end(ctx, pid); err != nil {
 			return nil, err
 		}
@@ -156,8 +156,8 @@ func (n *upgradedNode) Stop(ctx context.Context) (func(), error) {
 	}
 }
 
-// strays are processes of the program that are agents of this run directory, and have not come so far as to lock it.
-func (n *upgradedNode) strays() []int {
+// starting are processes of the program that are agents of this run directory, and have not come so far as to lock it.
+func (n *upgradedNode) starting() []int {
 	var out []int
 	all, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, exe := range all {

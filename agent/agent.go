@@ -95,7 +95,7 @@ type Agent struct {
 	authority *pki.Authority                // nil: certificates are somebody else's
 	member    *member                       // nil: the node is its own
 	evictions evictions
-	kills     *kills.Keeper
+	kills     *kills.Manager
 	groups    *os.File // locked as long as the agent lives
 }
 

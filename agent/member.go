@@ -72,7 +72,7 @@ func openMember(a *Agent) (*member, error) {
 	if m.kept, err = openKept(c); err != nil {
 		return nil, err
 	}
-	var keep podsof.Keeper
+	var keep podsof.Store
 	if m.kept != nil {
 		keep = m.kept
 	}

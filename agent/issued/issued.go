@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Keeper keeps things of pods over the machine's end, sealed, each under a name.
-type Keeper interface {
+// Store keeps things of pods over the machine's end, sealed, each under a name.
+type Store interface {
 	// Hand keeps something of a pod under a name, and waits until that is on the disk, or cannot be for now.
 	Hand(ctx context.Context, uid types.UID, name string, data []byte)
 	// Handed is what was kept.
@@ -21,8 +21,8 @@ type Keeper interface {
 // timeout is how long something that was issued waits for a disk that hangs.
 const timeout = 3 * time.Second
 
-// Keep keeps something that a pod was issued, as JSON, before the pod has it. With no keeper nothing is kept.
-func Keep(ctx context.Context, k Keeper, uid types.UID, name string, value any) {
+// Keep keeps something that a pod was issued, as JSON, before the pod has it. With no store nothing is kept.
+func Keep(ctx context.Context, k Store, uid types.UID, name string, value any) {
 	if k == nil {
 		return
 	}
@@ -36,7 +36,7 @@ func Keep(ctx context.Context, k Keeper, uid types.UID, name string, value any) 
 }
 
 // Kept reads what was kept. It is false where nothing was, or what cannot be read.
-func Kept(k Keeper, uid types.UID, name string, into any) bool {
+func Kept(k Store, uid types.UID, name string, into any) bool {
 	if k == nil {
 		return false
 	}

@@ -15,7 +15,7 @@ type thing struct{ Text string }
 
 // TestKept: what a pod was issued is read under its name, by that pod alone, and nothing that is not readable.
 func TestKept(t *testing.T) {
-	k := new(issuedtest.Keeper)
+	k := new(issuedtest.Store)
 	Keep(t.Context(), k, "u", "token", thing{"secret"})
 	Keep(t.Context(), k, "u", "broken", func() {}) // no JSON
 	k.Hand(t.Context(), "u", "torn", []byte(`{"Text":"sec`))
@@ -24,11 +24,11 @@ func TestKept(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for _, of := range []struct {
-		keeper Keeper
-		uid    types.UID
-		name   string
+		store Store
+		uid   types.UID
+		name  string
 	}{{k, "v", "token"}, {k, "u", "certificate"}, {k, "u", "broken"}, {k, "u", "torn"}, {nil, "u", "token"}} {
-		if Kept(of.keeper, of.uid, of.name, &got) {
+		if Kept(of.store, of.uid, of.name, &got) {
 			t.Errorf("%s of %s is there", of.name, of.uid)
 		}
 	}
@@ -36,7 +36,7 @@ func TestKept(t *testing.T) {
 }
 
 // hung is on a disk that does not answer.
-type hung struct{ issuedtest.Keeper }
+type hung struct{ issuedtest.Store }
 
 func (h *hung) Hand(ctx context.Context, _ types.UID, _ string, _ []byte) { <-ctx.Done() }
 

@@ -22,8 +22,8 @@ const (
 	afterFor = time.Minute     // to know what became of it
 )
 
-// add keeps a report, with what the groups say now. It is told by the next [Keeper.step].
-func (k *Keeper) add(r *oom.Report) {
+// add keeps a report, with what the groups say now. It is told by the next [Manager.step].
+func (k *Manager) add(r *oom.Report) {
 	group := k.containerGroup(r.Kill.Group)
 	if uid, id, ok := k.cfg.Groups.Owner(r.Kill.Group); ok {
 		r.UID, r.ContainerID = string(uid), id
@@ -41,7 +41,7 @@ func (k *Keeper) add(r *oom.Report) {
 }
 
 // look reads the figures of the container that a group is in, of its pod, and of the group whose limit it was.
-func (k *Keeper) look(of, limit string) []oom.Figures {
+func (k *Manager) look(of, limit string) []oom.Figures {
 	group := k.containerGroup(of)
 	pod := group
 	if _, id, _ := k.cfg.Groups.Owner(of); id != "" {
@@ -51,7 +51,7 @@ func (k *Keeper) look(of, limit string) []oom.Figures {
 }
 
 // step goes on with what is open: whose it was, and what became of the container.
-func (k *Keeper) step(now time.Time) {
+func (k *Manager) step(now time.Time) {
 	if len(k.open) == 0 {
 		return
 	}
@@ -92,7 +92,7 @@ func (o *open) name(p *corev1.Pod) bool {
 }
 
 // tell makes an event of the pod.
-func (k *Keeper) tell(p *corev1.Pod, r *oom.Report) {
+func (k *Manager) tell(p *corev1.Pod, r *oom.Report) {
 	if p == nil {
 		return
 	}
@@ -106,7 +106,7 @@ func (k *Keeper) tell(p *corev1.Pod, r *oom.Report) {
 }
 
 // after is what became of the container; nil: that is not known yet.
-func (k *Keeper) after(o *open, p *corev1.Pod, now time.Time) *oom.After {
+func (k *Manager) after(o *open, p *corev1.Pod, now time.Time) *oom.After {
 	waited := now.Sub(o.since)
 	if p == nil {
 		if waited < nameFor {

@@ -14,7 +14,7 @@ import (
 
 // count tells of kills without the log until ctx ends. Of a v2 hierarchy the kernel tells at once that there was one,
 // below any of the groups of pods. Of others nobody tells but the machine's count.
-func (k *Keeper) count(ctx context.Context) {
+func (k *Manager) count(ctx context.Context) {
 	told, end, err := k.cfg.Groups.Listen()
 	if err != nil {
 		k.cfg.Log.Info("the kernel does not tell of kills for want of memory at once", "error", err)
@@ -47,7 +47,7 @@ func (k *Keeper) count(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) lookAndKeep() {
+func (k *Manager) lookAndKeep() {
 	if k.reckon(nil) {
 		k.save()
 	}
@@ -57,7 +57,7 @@ func (k *Keeper) lookAndKeep() {
 // reckon makes reports of kills that the counters and statuses of containers tell of, and that were not told yet. Those
 // that the log has told of, without saying where they were, are taken for them; if there are any, for nothing else. It
 // says whether there were any.
-func (k *Keeper) reckon(homeless []oom.Kill) bool {
+func (k *Manager) reckon(homeless []oom.Kill) bool {
 	byLog, found := len(homeless) > 0, false
 	for _, p := range k.cfg.Pods() {
 		groups, err := k.cfg.Groups.Containers(p)
@@ -92,7 +92,7 @@ func (k *Keeper) reckon(homeless []oom.Kill) bool {
 
 // lookAtStatus makes reports of containers whose groups are gone, and of which the runtime says that they ended by a
 // kill.
-func (k *Keeper) lookAtStatus(p *corev1.Pod) bool {
+func (k *Manager) lookAtStatus(p *corev1.Pod) bool {
 	found := false
 	for _, c := range statuses(p) {
 		for _, t := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
@@ -114,7 +114,7 @@ func (k *Keeper) lookAtStatus(p *corev1.Pod) bool {
 }
 
 // toldOf is how many kills in a container were told.
-func (k *Keeper) toldOf(id string) int {
+func (k *Manager) toldOf(id string) int {
 	for _, r := range slices.Backward(k.kept) {
 		if r.ContainerID == id {
 			return r.Before + r.Count

@@ -69,7 +69,7 @@ func (t Tree) Listen() (told <-chan struct{}, end func(), err error) {
 }
 
 // containerGroup is the group of a container in which a group is, or the pod's; "" where it is nobody's.
-func (k *Keeper) containerGroup(group string) string {
+func (k *Manager) containerGroup(group string) string {
 	_, id, ok := k.cfg.Groups.Owner(group)
 	if !ok {
 		return ""
@@ -84,7 +84,7 @@ func (k *Keeper) containerGroup(group string) string {
 }
 
 // limitName names the group whose limit was reached.
-func (k *Keeper) limitName(r *oom.Report) string {
+func (k *Manager) limitName(r *oom.Report) string {
 	group := r.Kill.LimitGroup
 	if group == "" {
 		return ""

@@ -56,7 +56,7 @@ type Events interface {
 	Event(pod *corev1.Pod, typ, reason, format string, args ...any)
 }
 
-// Config is what a [Keeper] works with. All of it is required.
+// Config is what a [Manager] works with. All of it is required.
 type Config struct {
 	RootDir string
 	Groups  Groups
@@ -71,8 +71,8 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Keeper keeps reports of kills. [Keeper.Run] is one goroutine that has all of it but the copies that others ask for.
-type Keeper struct {
+// Manager keeps reports of kills. [Manager.Run] is one goroutine that has all of it but the copies that others ask for.
+type Manager struct {
 	cfg     Config
 	file    string // "": nothing can be kept
 	boot    string
@@ -93,9 +93,9 @@ type open struct {
 	told  bool
 }
 
-// New returns a Keeper with what an agent before this one has kept.
-func New(c Config) *Keeper {
-	k := &Keeper{cfg: c, file: filepath.Join(c.RootDir, File), boot: oom.BootID(), changed: make(chan struct{}, 1)}
+// New returns a Manager with what an agent before this one has kept.
+func New(c Config) *Manager {
+	k := &Manager{cfg: c, file: filepath.Join(c.RootDir, File), boot: oom.BootID(), changed: make(chan struct{}, 1)}
 	b, bad, err := record.Load(k.file, oom.Version, oom.Decode)
 	switch {
 	case err != nil:
@@ -123,14 +123,14 @@ func New(c Config) *Keeper {
 }
 
 // Reports are those that are kept, the oldest first.
-func (k *Keeper) Reports() []oom.Report {
+func (k *Manager) Reports() []oom.Report {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.shown)
 }
 
 // show has others see what is kept.
-func (k *Keeper) show() {
+func (k *Manager) show() {
 	out := make([]oom.Report, 0, len(k.kept))
 	for _, r := range k.kept {
 		out = append(out, *r)
@@ -141,7 +141,7 @@ func (k *Keeper) show() {
 }
 
 // save has all that is kept outlive the agent.
-func (k *Keeper) save() {
+func (k *Manager) save() {
 	k.bound()
 	k.show()
 	if k.file == "" {
@@ -158,7 +158,7 @@ func (k *Keeper) save() {
 }
 
 // bound drops what there is no place for: the oldest of a container, of a pod, and of all.
-func (k *Keeper) bound() {
+func (k *Manager) bound() {
 	pods, containers := map[string]int{}, map[string]int{}
 	var kept []*oom.Report
 	for _, r := range slices.Backward(k.kept) {

@@ -83,7 +83,7 @@ func end(p *corev1.Pod, reason string) {
 	s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: s.ContainerID, ExitCode: 137, Reason: reason}}
 }
 
-func (w *world) keeper(dir string) *Keeper {
+func (w *world) manager(dir string) *Manager {
 	return New(Config{
 		RootDir: dir, Groups: w, Pods: func() []*corev1.Pod { return w.pods }, Events: w,
 		Watch: func(ctx context.Context, _ func(watch.EventType, *corev1.Pod) error) error { <-ctx.Done(); return nil },
@@ -99,7 +99,7 @@ func kill(group, comm string, pid int, seq uint64) heard {
 }
 
 // describe is what is kept, a word a report.
-func describe(k *Keeper) string {
+func describe(k *Manager) string {
 	var out []string
 	for _, r := range k.Reports() {
 		after := "?"
@@ -111,7 +111,7 @@ func describe(k *Keeper) string {
 	return strings.Join(out, " ")
 }
 
-func requireKept(t *testing.T, k *Keeper, want string) {
+func requireKept(t *testing.T, k *Manager, want string) {
 	t.Helper()
 	if got := describe(k); got != want {
 		t.Errorf("kept:\n%s, want\n%s", got, want)
@@ -122,7 +122,7 @@ func requireKept(t *testing.T, k *Keeper, want string) {
 func TestReports(t *testing.T) {
 	w, dir := &world{groups: map[string]uint64{}, pids: []int{1, 2}}, t.TempDir()
 	child, whole := w.add("child", "child-1"), w.add("whole", "whole-1")
-	k := w.keeper(dir)
+	k := w.manager(dir)
 	second := kill("/x/pod-whole/whole-1", "d", 31, 104)
 	second.With = 30
 	burst := []heard{
@@ -138,7 +138,7 @@ func TestReports(t *testing.T) {
 	k.step(time.Now().Add(runsFor - time.Second))
 	requireKept(t, k, "child/main:a\x1b:0+1:? whole/main:c:0+2:ended")
 	// An agent that is killed in between goes on with what is not known yet, and tells nothing twice.
-	k = w.keeper(dir)
+	k = w.manager(dir)
 	k.settle(burst)
 	if len(w.told) != 2 {
 		t.Errorf("told again: %q", w.told)
@@ -164,7 +164,7 @@ func TestReports(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	w, dir := &world{}, t.TempDir()
 	w.add("web", "web-1")
-	k := w.keeper(dir)
+	k := w.manager(dir)
 	seq := uint64(0)
 	for i := range 120 {
 		for range 5 {
@@ -206,7 +206,7 @@ func TestWithoutLog(t *testing.T) {
 		w, dir := &world{groups: map[string]uint64{"web-1": 0}, pids: []int{1}, listen: make(chan struct{}, 1)}, t.TempDir()
 		w.add("web", "web-1")
 		gone := w.add("gone", "gone-1")
-		k := w.keeper(dir)
+		k := w.manager(dir)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); k.count(ctx) }()
@@ -229,7 +229,7 @@ func TestWithoutLog(t *testing.T) {
 		cancel()
 		<-done
 		// The next agent tells none of them again.
-		k = w.keeper(dir)
+		k = w.manager(dir)
 		if k.reckon(nil) || len(w.told) != 3 {
 			t.Errorf("told %q", w.told)
 		}
@@ -243,7 +243,7 @@ func TestWithoutLog(t *testing.T) {
 func TestKillsWithoutGroup(t *testing.T) {
 	w := &world{groups: map[string]uint64{"web-1": 1, "web-2": 0}}
 	w.add("web", "web-1")
-	k := w.keeper(t.TempDir())
+	k := w.manager(t.TempDir())
 	k.settle([]heard{kill("", "a", 5, 1), kill("", "a stranger's", 6, 2)})
 	requireKept(t, k, "web/main:a:0+1:?")
 	if r := k.Reports()[0]; r.Source != oom.FromLog || r.Kill.Anon != 1<<20 || r.Kill.Group != "/x/pod-web/web-1" {
@@ -270,7 +270,7 @@ func TestFiles(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.data), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		k := w.keeper(dir)
+		k := w.manager(dir)
 		requireKept(t, k, c.kept)
 		_, err := os.Stat(file + ".bad")
 		if aside := err == nil; aside != c.aside || !strings.Contains(w.log.String(), c.said) {
@@ -292,7 +292,7 @@ func TestOldKillIsNotToldAgain(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, File), []byte(data), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := w.keeper(dir)
+	k := w.manager(dir)
 	k.settle([]heard{kill("/x/pod-web/web-1", "a", 7, 5)})
 	if len(w.told) != 0 || len(k.Reports()) != 1 {
 		t.Errorf("told %q, kept %s", w.told, describe(k))
@@ -305,13 +305,13 @@ func TestLogForOthers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
 		w, tries := &world{}, 0
-		k := w.keeper(t.TempDir())
+		k := w.manager(t.TempDir())
 		k.persist(ctx, func() error { tries++; return unix.EPERM }, func(ctx context.Context) { <-ctx.Done() })
 		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || tries > 70 {
 			t.Errorf("tried %d times in a day, and told %d times", tries, lines)
 		}
 	})
-	if err := (&world{}).keeper(t.TempDir()).follow(t.Context(), "/none"); !errors.Is(err, os.ErrNotExist) {
+	if err := (&world{}).manager(t.TempDir()).follow(t.Context(), "/none"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a log that is not there was followed: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ const (
 )
 
 // Run keeps reports until ctx ends.
-func (k *Keeper) Run(ctx context.Context) {
+func (k *Manager) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -45,7 +45,7 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // persist follows the log. When that has ended it counts for some time, and follows again.
-func (k *Keeper) persist(ctx context.Context, follow func() error, count func(context.Context)) {
+func (k *Manager) persist(ctx context.Context, follow func() error, count func(context.Context)) {
 	wait, told := logAgain, ""
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -65,7 +65,7 @@ func (k *Keeper) persist(ctx context.Context, follow func() error, count func(co
 }
 
 // follow reads the log from its beginning, since some of it may have been written while no agent ran.
-func (k *Keeper) follow(ctx context.Context, log string) error {
+func (k *Manager) follow(ctx context.Context, log string) error {
 	l, err := oom.OpenLog(log, false)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ type heard struct {
 // maxLooks is how many of one burst are worth it.
 const maxLooks = 20
 
-func (k *Keeper) hear(one oom.Kill, before int) heard {
+func (k *Manager) hear(one oom.Kill, before int) heard {
 	h := heard{Kill: one}
 	if before < maxLooks && one.Seq > k.seq && one.With == 0 && k.ours(one.Group) {
 		h.groups = k.look(one.Group, one.LimitGroup)
@@ -128,13 +128,13 @@ func (k *Keeper) hear(one oom.Kill, before int) heard {
 }
 
 // ours says whether a group is a pod's.
-func (k *Keeper) ours(group string) bool { return strings.HasPrefix(group, k.cfg.Groups.Top()+"/") }
+func (k *Manager) ours(group string) bool { return strings.HasPrefix(group, k.cfg.Groups.Top()+"/") }
 
 // maxBurst bounds the kills that are taken for one burst.
 const maxBurst = 1000
 
 // ticks is when to look at what is open; never while nothing is.
-func (k *Keeper) ticks() <-chan time.Time {
+func (k *Manager) ticks() <-chan time.Time {
 	if len(k.open) == 0 {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (k *Keeper) ticks() <-chan time.Time {
 }
 
 // settle makes reports of kills that the log has told of one after the other.
-func (k *Keeper) settle(burst []heard) {
+func (k *Manager) settle(burst []heard) {
 	var fresh []*oom.Report
 	var homeless []oom.Kill
 	for _, one := range burst {
@@ -171,7 +171,7 @@ func (k *Keeper) settle(burst []heard) {
 }
 
 // joins counts a process with the one that it had to die with.
-func (k *Keeper) joins(fresh []*oom.Report, one oom.Kill) bool {
+func (k *Manager) joins(fresh []*oom.Report, one oom.Kill) bool {
 	for _, r := range slices.Backward(slices.Concat(k.kept, fresh)) {
 		if r.Source != oom.FromLog || r.Kill.Pid != one.With || one.Time.Sub(r.Kill.Time) > time.Second {
 			continue
@@ -186,7 +186,7 @@ func (k *Keeper) joins(fresh []*oom.Report, one oom.Kill) bool {
 }
 
 // known says whether a kill was kept by an agent that did not write down how far it had read the log.
-func (k *Keeper) known(one *oom.Kill) bool {
+func (k *Manager) known(one *oom.Kill) bool {
 	return slices.ContainsFunc(k.kept, func(r *oom.Report) bool {
 		o := &r.Kill
 		// The time is by the clock, which may have been set since.

@@ -38,7 +38,7 @@ type Config struct {
 	Client  Client
 	Node    string
 	Renewed func(types.UID) // is called when a pod has another certificate than it was given. It returns at once
-	Keep    issued.Keeper   // keeps certificates for a start without the API server; nil: nobody does
+	Keep    issued.Store    // keeps certificates for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 

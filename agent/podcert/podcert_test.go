@@ -246,7 +246,7 @@ func TestRefresh(t *testing.T) {
 // TestKept: after a boot a pod has the certificate that it had, and its signer is asked when it is time, or when the
 // server is back. A certificate that has ended does for as long, and what asks for another one is not given it.
 func TestKept(t *testing.T) {
-	var d issuedtest.Keeper
+	var d issuedtest.Store
 	pod := podNamed("p")
 	s := &server{sign: func(r *certificatesv1.PodCertificateRequest) { issue(r, nil) }}
 	var had Credential

@@ -28,7 +28,7 @@ type Config struct {
 	Ask Ask
 	// Renewed is called when a pod has another token than it was given. It returns at once.
 	Renewed func(types.UID)
-	Keep    issued.Keeper // keeps tokens for a start without the API server; nil: nobody does
+	Keep    issued.Store // keeps tokens for a start without the API server; nil: nobody does
 	Log     *slog.Logger
 }
 

@@ -338,7 +338,7 @@ func TestRetryAfter(t *testing.T) {
 // TestKept: after a boot without the server a pod has the token that it had, also one that has ended, which is said
 // once; when the server is back it has another one at once. What the server refuses it does not get.
 func TestKept(t *testing.T) {
-	var d issuedtest.Keeper
+	var d issuedtest.Store
 	p, want, short := podNamed("a"), Want{Seconds: 3600}, Want{Audience: "vault", Seconds: 600}
 	away := func(int, *authenticationv1.TokenRequest) error { return errors.New("away") }
 	in(t, func(w *world) {

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-node/berth/cgroups/kube"
 )
 
-// Claim is a pod as it stands when memory is short, with what counts of what it has, and what it asked for.
-type Claim struct {
+// Pod is a pod as it stands when memory is short, with what counts of what it has, and what it asked for.
+type Pod struct {
 	UID             types.UID
 	Namespace, Name string
 	QOS             corev1.PodQOSClass
@@ -24,21 +24,21 @@ type Claim struct {
 
 // Place is where a pod is in the order in which pods are evicted for want of memory.
 type Place struct {
-	Claim
+	Pod
 	Number int    // from 1 on; 0: it is not evicted
 	Before string // why it goes before the next one; "" for the last
 }
 
 // Order puts pods in the order in which they are evicted for want of memory. It is that of who evicts them, of whom
 // this package knows nothing.
-type Order func(pods []Claim) []Place
+type Order func(pods []Pod) []Place
 
 // systemCritical is the priority from which on pods are never evicted.
 const systemCritical = 2000000000
 
-// claims are the pods as they are ranked when memory is short, by the rules of the node's agent.
-func (f forest) claims() []Claim {
-	var out []Claim
+// ranking has the pods as they are ranked when memory is short, by the rules of the node's agent.
+func (f forest) ranking() []Pod {
+	var out []Pod
 	for _, n := range f.all() {
 		if n.Kind != kindPod || n.pod == nil {
 			continue
@@ -48,7 +48,7 @@ func (f forest) claims() []Claim {
 			rules = &kube.Evicts{WorkingSet: true}
 		}
 		requests := resourcehelper.PodRequests(n.pod, resourcehelper.PodResourcesOptions{})
-		p := Claim{
+		p := Pod{
 			UID: n.pod.UID, Namespace: n.pod.Namespace, Name: n.pod.Name, QOS: kube.QoS(n.pod), Known: n.Usage.Memory.Usage > 0,
 			Usage: int64(evictedFor(&n.Usage.Memory, rules)), Request: requests.Memory().Value(),
 		}
@@ -81,7 +81,7 @@ func evictedFor(m *cgroups.Memory, rules *kube.Evicts) uint64 {
 
 // explainEviction says which place a pod has, and before whom.
 func explainEviction(n *Node, order Order) ([]string, *evictionJSON) {
-	places := order(n.snap.nodes().claims())
+	places := order(n.snap.nodes().ranking())
 	ranked := 0
 	for i := range places {
 		if places[i].Number > 0 {

@@ -10,15 +10,15 @@ import (
 )
 
 // byUsage is an order of these tests: who has more above its request goes first.
-func byUsage(pods []Claim) []Place {
+func byUsage(pods []Pod) []Place {
 	pods = slices.Clone(pods)
-	slices.SortStableFunc(pods, func(a, b Claim) int {
+	slices.SortStableFunc(pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), cmp.Compare(a.Name, b.Name))
 	})
 	var out []Place
 	number := 0
 	for i, p := range pods {
-		place := Place{Claim: p}
+		place := Place{Pod: p}
 		if !p.Protected {
 			number++
 			place.Number = number

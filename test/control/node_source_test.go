@@ -97,7 +97,7 @@ func (p *plane) follow(t *testing.T, node string) *wanted {
 }
 
 // follow runs the origin of a node's pods until it is stopped.
-func follow(t *testing.T, client *cluster.Client, node string, keep apiserver.Keeper) (w *wanted, stop func()) {
+func follow(t *testing.T, client *cluster.Client, node string, keep apiserver.Store) (w *wanted, stop func()) {
 	w = &wanted{pods: map[string]*corev1.Pod{}, objects: map[have.Ref]have.Object{}}
 	w.cond = sync.NewCond(&w.mu)
 	s := apiserver.New(apiserver.Config{

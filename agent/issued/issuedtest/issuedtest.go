@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Keeper keeps in memory. The zero value is empty.
-type Keeper struct{ has sync.Map }
+// Store keeps in memory. The zero value is empty.
+type Store struct{ has sync.Map }
 
-// Hand implements issued.Keeper.
-func (k *Keeper) Hand(_ context.Context, uid types.UID, name string, data []byte) {
+// Hand implements issued.Store.
+func (k *Store) Hand(_ context.Context, uid types.UID, name string, data []byte) {
 	k.has.Store(string(uid)+" "+name, data)
 }
 
-// Handed implements issued.Keeper.
-func (k *Keeper) Handed(uid types.UID, name string) ([]byte, bool) {
+// Handed implements issued.Store.
+func (k *Store) Handed(uid types.UID, name string) ([]byte, bool) {
 	data, ok := k.has.Load(string(uid) + " " + name)
 	if !ok {
 		return nil, false

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-node/berth/agent/source/apiserver/kept"
 )
 
-// Keeper keeps what is desired over the machine's end.
-type Keeper interface {
+// Store keeps what is desired over the machine's end.
+type Store interface {
 	// Load has what was kept when the node was there last.
 	Load() []kept.Pod
 	// Save has these pods be kept, and no others. It does not wait: done is called, and must not wait, when they are,
@@ -24,7 +24,7 @@ type Keeper interface {
 	Run(ctx context.Context)
 }
 
-// saveAfter is how long after a change that no pod waits for everything is handed to the keeper: objects come in
+// saveAfter is how long after a change that no pod waits for everything is handed to the store: objects come in
 // numbers.
 const saveAfter = 500 * time.Millisecond
 
@@ -33,7 +33,7 @@ const saveAfter = 500 * time.Millisecond
 // A pod is kept before it is told of, so that none runs that a boot without the server does not know. One save is on
 // its way at a time, and what comes meanwhile goes with the next.
 type keeping struct {
-	keeper Keeper
+	store  Store
 	absent *time.Timer // rings when the server has not answered at the start
 	later  *time.Timer // when what has changed is to be handed over at the latest
 	limit  *time.Timer // of the pods that wait to be kept
@@ -53,7 +53,7 @@ func (s *Source) keep(ctx context.Context) (end func()) {
 		return func() {}
 	}
 	s.keeping = keeping{
-		keeper: k, absent: time.NewTimer(s.cfg.pace.absent), later: time.NewTimer(time.Hour), limit: time.NewTimer(time.Hour),
+		store: k, absent: time.NewTimer(s.cfg.pace.absent), later: time.NewTimer(time.Hour), limit: time.NewTimer(time.Hour),
 		saved: make(chan struct{}, 1), held: map[types.NamespacedName]*podState{},
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -71,7 +71,7 @@ func (s *Source) keep(ctx context.Context) (end func()) {
 
 // alarms are those of all of it.
 func (k *keeping) alarms() (absent, later, limit <-chan time.Time) {
-	if k.keeper == nil {
+	if k.store == nil {
 		return nil, nil, nil
 	}
 	return k.absent.C, k.later.C, k.limit.C
@@ -80,7 +80,7 @@ func (k *keeping) alarms() (absent, later, limit <-chan time.Time) {
 // holds says whether a pod is not to be told of yet, because it is not kept.
 func (s *Source) holds(st *podState) bool {
 	k := &s.keeping
-	if k.keeper == nil || st.recorded || !toBeKept(st.pod) {
+	if k.store == nil || st.recorded || !toBeKept(st.pod) {
 		return false
 	}
 	if len(k.held) == 0 {
@@ -94,7 +94,7 @@ func (s *Source) holds(st *podState) bool {
 // changed notes that something may be another now. What was kept stays until the server has said what there is.
 func (s *Source) changed() {
 	k := &s.keeping
-	if k.keeper == nil || !s.listed {
+	if k.store == nil || !s.listed {
 		return
 	}
 	if !k.due {
@@ -109,7 +109,7 @@ func (s *Source) changed() {
 // urgent has what has changed be kept at once: a pod that is to end must not run with the next boot.
 func (s *Source) urgent() { s.keeping.soon = true }
 
-// save hands everything to the keeper.
+// save hands everything to the store.
 func (s *Source) save() {
 	k := &s.keeping
 	if k.saving != nil {
@@ -121,7 +121,7 @@ func (s *Source) save() {
 		k.saving = append(k.saving, st)
 	}
 	saved := k.saved
-	k.keeper.Save(s.toKeep(), func() { saved <- struct{}{} })
+	k.store.Save(s.toKeep(), func() { saved <- struct{}{} })
 }
 
 // wasSaved tells of the pods that are kept now.
@@ -216,7 +216,7 @@ func (s *Source) fromKept() {
 	if s.listed {
 		return
 	}
-	pods := s.keeping.keeper.Load()
+	pods := s.keeping.store.Load()
 	if len(pods) == 0 {
 		return
 	}

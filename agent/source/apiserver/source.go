@@ -44,7 +44,7 @@ type Config struct {
 	// Here is told that the server answers again, or for the first time.
 	Here func()
 
-	Keep Keeper // keeps what is desired for a start without the server; nil: nothing does
+	Keep Store // keeps what is desired for a start without the server; nil: nothing does
 
 	pace timing // of tests
 }
