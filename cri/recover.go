@@ -157,7 +157,7 @@ func (r *core) collect(ctx context.Context) error {
 		_, ok := r.ctrs.Table.ByID.Exact(id)
 		return ok || r.pods.Quarantine.Container(id)
 	}, func(id string) error {
-		r.log.Warn("container without a record is removed", "container", id)
+		r.log.Warn("container without a record is removed", "id", id)
 		return host.RemoveOrphanContainer(ctx, m, id)
 	}))
 	for _, snap := range m.Snaps.List() {

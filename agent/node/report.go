@@ -241,7 +241,7 @@ func (n *Node) reported(is *corev1.Node) {
 func (n *Node) tellMachine(f *Facts, before *corev1.Node) {
 	was := before.Status.NodeInfo.MachineID
 	if n.reports.uid == "" && was != "" && f.Machine.ID != "" && was != f.Machine.ID {
-		n.log.Warn("Node of this name was another machine's, and is this one's now", "machine-id", f.Machine.ID, "before", was)
+		n.log.Warn("the Node of this name was another machine's, and is this one's now", "machine-id", f.Machine.ID, "before", was)
 	}
 }
 

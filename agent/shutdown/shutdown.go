@@ -215,7 +215,7 @@ func (m *Manager) end(ctx context.Context) {
 	for _, g := range groups(m.cfg.Periods, m.cfg.Pods.List()) {
 		for _, p := range g.pods {
 			if err := m.cfg.Pods.Evict(p.UID, eviction(p, g.period.Grace, m.cfg.Boot)); err != nil {
-				m.log.Warn("pod is not ended", "pod", p.Namespace+"/"+p.Name, "error", err)
+				m.log.Warn("pod is not ended", "pod", p.Namespace+"/"+p.Name, "uid", string(p.UID), "error", err)
 			}
 		}
 		if err := m.wait(ctx, g); err != nil {

@@ -133,9 +133,9 @@ func (q *Quarantine) AddContainer(id, sandbox string, of []any, cause error) {
 	if !known && !q.Sandbox(sandbox) || known && q.hasEnded(sandbox, id) {
 		// Never started, or over. What it has is found by its directory, like that of anybody.
 		q.host.Log.Warn("container without a readable record is removed",
-			"container", id, "sandbox", sandbox, "error", cause)
+			"id", id, "sandbox", sandbox, "error", cause)
 		if err := q.dropContainer(id, q.host.Paths.Sandbox(sandbox).ContainerRecord(id)); err != nil {
-			q.host.Log.Warn("record of a container is not removed", "container", id, "error", err)
+			q.host.Log.Warn("record of a container is not removed", "id", id, "error", err)
 		}
 		return
 	}
@@ -147,7 +147,7 @@ func (q *Quarantine) AddContainer(id, sandbox string, of []any, cause error) {
 	}
 	q.cause[id] = cause
 	const text = "record of a container cannot be read; it goes on, and its pod gets no other container until it has ended"
-	q.host.Log.Error(text, append(of, "container", id, "error", cause)...)
+	q.host.Log.Error(text, append(of, "id", id, "error", cause)...)
 }
 
 // hasEnded says whether the keeper has recorded the end of a container, or never began it.

@@ -41,10 +41,10 @@ func (t tasks) forget(ctx context.Context, ids []string) (gone bool) {
 		switch status.Code(err) {
 		case codes.OK:
 			gone = true
-			t.log.Info("deleted a task that the runtime had lost sight of", "container", id)
+			t.log.Info("deleted a task that the runtime had lost sight of", "id", id)
 		case codes.NotFound, codes.Unimplemented:
 		default:
-			t.log.Warn("runtime keeps a task that it has lost sight of", "container", id, "error", err)
+			t.log.Warn("runtime keeps a task that it has lost sight of", "id", id, "error", err)
 		}
 	}
 	return gone

@@ -82,10 +82,10 @@ func withCode(ctx context.Context, err error) error {
 func about(req any) []any {
 	var out []any
 	if r, ok := req.(interface{ GetPodSandboxId() string }); ok {
-		out = append(out, "pod", r.GetPodSandboxId())
+		out = append(out, "sandbox", r.GetPodSandboxId())
 	}
 	if r, ok := req.(interface{ GetContainerId() string }); ok {
-		out = append(out, "container", r.GetContainerId())
+		out = append(out, "id", r.GetContainerId())
 	}
 	return out
 }

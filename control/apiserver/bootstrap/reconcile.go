@@ -56,7 +56,7 @@ func (r role) ensure(client rbacclient.RbacV1Interface, known *known) error {
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-			known.log.Warn("A default role is left as it is, since its annotation says so", "namespace", r.namespace, "role", r.name)
+			known.log.Warn("default role is left as it is, since its annotation says so", "namespace", r.namespace, "role", r.name)
 		}
 		return err
 	})
@@ -82,7 +82,7 @@ func (r role) ensureBinding(client rbacclient.RbacV1Interface, known *known, b b
 		}
 		result, err := options.Run()
 		if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-			known.log.Warn("A default binding is left as it is, since its annotation says so", "namespace", r.namespace, "binding", b.name)
+			known.log.Warn("default binding is left as it is, since its annotation says so", "namespace", r.namespace, "binding", b.name)
 		}
 		return err
 	})
