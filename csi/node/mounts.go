@@ -1,16 +1,14 @@
 package node
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,38 +30,15 @@ func mountPoints() (map[string]bool, error) {
 }
 
 func readMountPoints(r io.Reader) (map[string]bool, error) {
-	out := map[string]bool{}
-	in := bufio.NewScanner(r)
-	in.Buffer(nil, 1<<20)
-	for in.Scan() {
-		fields := strings.SplitN(in.Text(), " ", 6) // id, parent, device, root, mount point, ...
-		if len(fields) == 6 {
-			out[unescape(fields[4])] = true
-		}
-	}
-	if err := in.Err(); err != nil {
+	mounts, err := mountinfo.GetMountsFromReader(r, nil)
+	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
+	out := make(map[string]bool, len(mounts))
+	for _, m := range mounts {
+		out[m.Mountpoint] = true
+	}
 	return out, nil
-}
-
-// unescape undoes the kernel's octal escapes of blanks, tabs, line ends and backslashes.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(c))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // isMount says whether something is mounted on path, without asking its file system: nothing is wanted of it but what
