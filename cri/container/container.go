@@ -31,12 +31,18 @@ import (
 // From created and exited, remove leads to no record. A container never starts twice.
 type State string
 
+// The states, as records have them.
 const (
+	// Creating is announced, and perhaps half made: the CRI knows no such container.
 	Creating State = "creating"
-	Created  State = "created"
+	// Created has all but a process.
+	Created State = "created"
+	// Starting may have a process: the keeper was asked for it, or is about to be.
 	Starting State = "starting"
-	Running  State = "running"
-	Exited   State = "exited"
+	// Running has a process.
+	Running State = "running"
+	// Exited has none any more, and never will.
+	Exited State = "exited"
 )
 
 // CRI is the state as clients know it: a container that is being started is still only created to them.

@@ -46,9 +46,9 @@ type Host struct {
 
 	UserNamespaces func() error // why pods cannot have ids of their own; nil where they can
 
-	CgroupRoot  string
-	LogMaxSize  int64
-	LogMaxFiles int
+	CgroupRoot  string // below which pods go that name no cgroup parent
+	LogMaxSize  int64  // bytes at which a container's log is rotated; 0: never
+	LogMaxFiles int    // that are kept of a log, the current one among them
 }
 
 // Network is the part of [cni.Network] that sandboxes use.
@@ -65,21 +65,23 @@ type Network interface {
 	Close() error
 }
 
-// Groups is what sandboxes and containers ask of the cgroup hierarchy.
+// Groups is what sandboxes and containers ask of the cgroup hierarchy. A path is that of a group below the mount point
+// of each hierarchy, with a slash before it; settings are those of the OCI runtime specification (config-linux.md,
+// control groups). To make, change or remove a group twice is no error.
 type Groups interface {
-	Create(path string, r *specs.LinuxResources) error
-	Update(path string, r *specs.LinuxResources) error
-	ProcsFiles(path string) []string
-	Attach(path string, pid int) error
-	Warm()
-	Thaw(path string) // lets what is frozen in it die
+	Create(path string, r *specs.LinuxResources) error // with all above it; nil: no settings
+	Update(path string, r *specs.LinuxResources) error // fails where the kernel would kill somebody for it
+	ProcsFiles(path string) []string                   // cgroup.procs, one a hierarchy
+	Attach(path string, pid int) error                 // a process or group that is gone is no error
+	Warm()                                             // makes the attachments of the next moments cheap
+	Thaw(path string)                                  // lets what is frozen in it die
 	Exists(path string) bool
-	Remove(ctx context.Context, path string) error
+	Remove(ctx context.Context, path string) error // with all in it, whose processes are killed
 	Stat(path string) (cgroups.Usage, error)
 	Detail(path string) (cgroups.Detail, error)
 	Pids(path string) ([]int, error)
-	MemoryDir(path string) string
-	FreezerDir(path string) string
+	MemoryDir(path string) string  // with memory.oom_control (v1) or memory.events (v2)
+	FreezerDir(path string) string // with freezer.state (v1) or cgroup.freeze (v2); "" where there is none
 }
 
 // Images is the part of [image.Store] that containers use.
@@ -98,10 +100,12 @@ type Mounts interface {
 	Unmount(target string) error                   // no error when nothing is mounted
 }
 
-// DefaultParent is the cgroup parent of pods that name none; beside them launchers start containers, so that a start is
-// not charged to the pod, whose limit may be smaller than the launcher.
+// DefaultParent is the cgroup parent of pods that name none.
 func (m *Host) DefaultParent() string { return m.ownGroup("berth") }
-func (m *Host) LaunchCgroup() string  { return m.ownGroup("berth", "launch") }
+
+// LaunchCgroup is where launchers start containers, beside pods, so that a start is not charged to the pod, whose limit
+// may be smaller than the launcher.
+func (m *Host) LaunchCgroup() string { return m.ownGroup("berth", "launch") }
 
 func (m *Host) ownGroup(names ...string) string {
 	if m.Host.Systemd {

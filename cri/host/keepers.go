@@ -104,4 +104,5 @@ func (r RealKeepers) NewUserNS(uids, gids []syscall.SysProcIDMap, network bool) 
 	return u, nil
 }
 
+// Kill ends a keeper that cannot be asked, and the processes of its pod; it returns when they have ended.
 func (r RealKeepers) Kill(dir string) error { return keeper.Kill(dir) }

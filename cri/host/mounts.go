@@ -29,6 +29,8 @@ func NewKernelMounts() KernelMounts { return KernelMounts{new(patience.Calls)} }
 // hostPathPatience is how long a host path may take to say what it is: it may be on a file system that does not answer.
 const hostPathPatience = 10 * time.Second
 
+// Prepare makes the host paths exist that containers mount, and refuses what cannot be mounted. One that does not
+// answer is waited for so long only.
 func (k KernelMounts) Prepare(m []*runtimeapi.Mount) error {
 	for _, one := range m {
 		ctx, cancel := context.WithTimeout(context.Background(), hostPathPatience)
@@ -44,6 +46,7 @@ func (k KernelMounts) Prepare(m []*runtimeapi.Mount) error {
 	return nil
 }
 
+// MakeDir makes a directory with all above it.
 func (KernelMounts) MakeDir(path string) error { return os.MkdirAll(path, 0o755) }
 
 // Mount mounts all of them at one place, or none.
@@ -56,6 +59,7 @@ func (KernelMounts) Mount(mounts []snapshot.Mount, target string) error {
 	return nil
 }
 
+// Unmount takes away all that is mounted at a place. It is no error when nothing is.
 func (KernelMounts) Unmount(target string) error { return snapshot.Unmount(target) }
 
 // shmSize is what a pod may put into its shared memory. It is charged to the memory of the container that does.

@@ -38,9 +38,13 @@ import (
 // The record is written before what it announces is done, so a state found after a crash says what may have been begun.
 type State string
 
+// The states, as records have them.
 const (
+	// Creating is announced, and perhaps half made: clients do not know of it.
 	Creating State = "creating"
-	Ready    State = "ready"
+	// Ready has a keeper and a network, and may have containers.
+	Ready State = "ready"
+	// NotReady has been stopped, has lost its keeper, or could not be undone.
 	NotReady State = "notready"
 )
 
