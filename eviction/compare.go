@@ -269,15 +269,3 @@ func (j *judge) limits(readings signal.Readings, before map[signal.Signal][]int6
 	}
 	return limits
 }
-
-// status is how the thresholds are.
-func (j *judge) status(readings signal.Readings) (out []ThresholdStatus) {
-	for _, w := range j.watched {
-		r := readings[w.Signal]
-		out = append(out, ThresholdStatus{
-			Threshold: w.String(), Signal: w.Signal, Soft: w.Soft, Grace: w.Grace, Limit: w.At(r.Capacity),
-			Enough: w.Enough(r.Capacity), Met: w.since, Acting: w.active,
-		})
-	}
-	return out
-}

@@ -3,10 +3,7 @@ package eviction
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,12 +13,8 @@ import (
 	"github.com/berth-node/berth/eviction/signal"
 )
 
-const (
-	// keptDecisions are as many as somebody asks about afterwards.
-	keptDecisions = 64
-	// keptRanks are the first of the pods in the order of then.
-	keptRanks = 64
-)
+// keptRanks are the first of the pods in the order of then.
+const keptRanks = 64
 
 // Decision is what was done about a signal, why, and what came of it.
 type Decision struct {
@@ -122,7 +115,6 @@ func (m *Manager) finish(readings signal.Readings, now time.Time, next *earliest
 		if l.outcome == outcomeReclaimed && d.Reclaimed == 0 && l.err == nil || l.outcome == outcomeEased {
 			continue // there was nothing to be done
 		}
-		m.journal.keep(d, l.outcome)
 		if m.cfg.Decided != nil {
 			m.cfg.Decided(d)
 		}
@@ -154,43 +146,6 @@ func (m *Manager) tell(l *landing, d *Decision, now time.Time) {
 		}
 		log.Warn("pod is not evicted", "pod", d.Pod.String(), "uid", string(d.Pod.UID), "error", l.err)
 	}
-}
-
-// journal keeps the latest decisions, for whoever asks about them while others are made.
-type journal struct {
-	mu     sync.Mutex
-	ring   []Decision
-	counts map[signal.Signal]uint64
-}
-
-// keep keeps a decision. One about which nobody could go is kept once, as long as nothing else happens.
-func (j *journal) keep(d Decision, o outcome) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if o == outcomeEvicted {
-		j.counts[d.Signal]++
-	}
-	if n := len(j.ring); o == outcomeNobody && n > 0 && j.ring[n-1].Pod == (Name{}) && j.ring[n-1].Signal == d.Signal &&
-		j.ring[n-1].Reclaimed == 0 {
-		j.ring[n-1] = d
-		return
-	}
-	j.ring = append(j.ring, d)
-	j.ring = slices.Clone(j.ring[max(0, len(j.ring)-keptDecisions):])
-}
-
-// latest are the decisions that are kept, the oldest first.
-func (j *journal) latest() []Decision {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Clone(j.ring)
-}
-
-// evicted counts the pods that went, by signal.
-func (j *journal) evicted() map[signal.Signal]uint64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return maps.Clone(j.counts)
 }
 
 // order is how a pod ends for what is due, with kubelet's words.

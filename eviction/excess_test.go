@@ -56,7 +56,7 @@ func TestExcess(t *testing.T) {
 			synctest.Wait()
 			saidOf(t, w, "0s KubeletHasInsufficientMemory", "0s evict bomb with 0 for memory.available", "0s bomb has ended",
 				"0s evict a with 1 for emptydirfs.limit", "0s evict b with 1 for emptydirfs.limit", "1s a has ended", "1s b has ended")
-			all := slices.DeleteFunc(m.Decisions(), func(d Decision) bool { return d.Signal != signal.EmptyDirLimit })
+			all := slices.DeleteFunc(w.decisions(), func(d Decision) bool { return d.Signal != signal.EmptyDirLimit })
 			if len(all) != 2 {
 				t.Fatalf("%+v", all)
 			}
@@ -65,8 +65,8 @@ func TestExcess(t *testing.T) {
 				d.GraceSeconds != 1 || d.Reason != `emptyDir "v" is above its limit` || d.Result.Error != "" {
 				t.Errorf("%+v", d)
 			}
-			if m.Counts()[signal.EmptyDirLimit] != 2 || len(m.tried.given) > 1 {
-				t.Errorf("counted %v, remembered %v", m.Counts(), m.tried.given)
+			if w.evicted(signal.EmptyDirLimit) != 2 || len(m.tried.given) > 1 {
+				t.Errorf("counted %d, remembered %v", w.evicted(signal.EmptyDirLimit), m.tried.given)
 			}
 			w.set(func() { w.told, w.pods[0].killed, w.pods[0].Ending = nil, false, false })
 			limits <- limit.Look{Began: time.Now(), Over: []limit.Excess{over("a")}} // it is here anew, and again above
@@ -118,7 +118,7 @@ func TestExcessOnFullDisk(t *testing.T) {
 			synctest.Wait()
 			said(t, w, "0s evict a with 1 for emptydirfs.limit", "100ms KubeletHasDiskPressure",
 				"200ms evict a with 0 for nodefs.available", "250ms a has ended")
-			all := m.Decisions()
+			all := w.decisions()
 			if len(all) != 1 || all[0].Message != "Usage is too much. " || all[0].Hardened.IsZero() || all[0].Signal != signal.EmptyDirLimit {
 				t.Errorf("%+v", all)
 			}
@@ -165,7 +165,7 @@ func TestExcessesOnFullDisk(t *testing.T) {
 			w.set(func() { w.others[signal.NodeFsAvailable] = 750 })
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if all := m.Decisions(); len(all) != 2 || all[0].Hardened.IsZero() || all[1].Hardened.IsZero() {
+			if all := w.decisions(); len(all) != 2 || all[0].Hardened.IsZero() || all[1].Hardened.IsZero() {
 				t.Errorf("%+v", all)
 			}
 			limits <- limit.Look{Began: time.Now()}

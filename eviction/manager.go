@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -123,10 +122,6 @@ type Manager struct {
 	tried      tried
 	limits     <-chan limit.Look
 	excesses   excesses
-
-	journal journal
-	mu      sync.Mutex // for what others ask for
-	status  Status
 }
 
 // Bounds of the calls of others.
@@ -144,7 +139,7 @@ func NewManager(c Config) *Manager {
 		cfg: c, log: c.Log, judge: newJudge(&c), standstill: standstill{stall: c.Stall},
 		pressure: newPressure(c.Policy.Transition, c.Before, time.Now()), flights: map[flightOf]*flight{},
 		landings: make(chan landing, 16), settling: settling{}, tried: newTried(),
-		journal: journal{counts: map[signal.Signal]uint64{}}, excesses: newExcesses(),
+		excesses: newExcesses(),
 	}
 	if c.Limits != nil {
 		m.limits = c.Limits.Over()
@@ -197,7 +192,7 @@ func (m *Manager) look(ctx context.Context) time.Time {
 		m.tried.eased(of)
 	}
 	m.arm(readings)
-	holding, changed := m.pressure.update(m.judge.conditions(now), now, &next)
+	changed := m.pressure.update(m.judge.conditions(now), now, &next)
 	if changed {
 		m.cfg.Node.Conditions(m.pressure.all())
 	}
@@ -209,7 +204,6 @@ func (m *Manager) look(ctx context.Context) time.Time {
 	}
 	// Who is above a limit of its own goes in any case, and before anybody is chosen.
 	m.act(ctx, append(m.excesses.dues(now, &m.tried, &next), due...), now, &next)
-	m.publish(readings, holding)
 	return next.at
 }
 

@@ -74,7 +74,7 @@ func (w words) condition(holds bool, since time.Time) Condition {
 }
 
 // update brings the conditions up to date with those that are met at this moment, and says whether one has changed.
-func (p *pressure) update(met map[corev1.NodeConditionType]bool, at time.Time, next *earliest) (Conditions, bool) {
+func (p *pressure) update(met map[corev1.NodeConditionType]bool, at time.Time, next *earliest) bool {
 	changed := false
 	for i, w := range allWords() {
 		if met[w.of] {
@@ -93,7 +93,7 @@ func (p *pressure) update(met map[corev1.NodeConditionType]bool, at time.Time, n
 		p.now[i].Last = last
 	}
 	p.unkept = p.unkept || changed
-	return p.all(), changed
+	return changed
 }
 
 // worthKeeping says whether there is more to keep than when that was last asked.

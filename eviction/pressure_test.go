@@ -16,7 +16,7 @@ func TestConditionsOverARestart(t *testing.T) {
 	var kept Conditions
 	look := func(met map[corev1.NodeConditionType]bool, after time.Duration) (changed bool) {
 		at := start.Add(after)
-		_, changed = p.update(met, at, &earliest{now: at})
+		changed = p.update(met, at, &earliest{now: at})
 		if p.worthKeeping() {
 			kept = p.all()
 		}

@@ -59,6 +59,7 @@ type world struct {
 	quiet      bool // the sensor wakes nobody by itself
 	told       []string
 	conditions []Conditions
+	decided    []Decision
 	armed      map[signal.Signal][]int64
 	start      time.Time
 }
@@ -219,11 +220,38 @@ func (w *world) Conditions(now Conditions) {
 	}
 }
 
+// decisions are those that were carried out, the oldest first.
+func (w *world) decisions() []Decision {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.decided)
+}
+
+// evicted counts the pods that went for a signal.
+func (w *world) evicted(of signal.Signal) int {
+	n := 0
+	for _, d := range w.decisions() {
+		if d.Signal == of && d.Pod != (Name{}) && d.Result.Error == "" {
+			n++
+		}
+	}
+	return n
+}
+
 // live runs a manager in a world for as long as a test's body takes. The sensor wakes it every 10 ms, unless the world
 // is quiet.
 func live(t *testing.T, w *world, c Config, body func(m *Manager)) {
 	t.Helper()
 	c.Sensor, c.Node, c.Log = w, w, slog.New(slog.DiscardHandler)
+	hears := c.Decided
+	c.Decided = func(d Decision) {
+		w.mu.Lock()
+		w.decided = append(w.decided, d)
+		w.mu.Unlock()
+		if hears != nil {
+			hears(d)
+		}
+	}
 	m := NewManager(c)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

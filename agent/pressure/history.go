@@ -75,7 +75,7 @@ func (h *history) write() {
 	defer h.mu.Unlock()
 	defer func() { h.writing = false }()
 	for len(h.fresh) > 0 {
-		all := slices.Concat(h.kept, h.fresh)
+		all := settled(slices.Concat(h.kept, h.fresh))
 		all = slices.Clone(all[max(0, len(all)-keptDecisions):])
 		count := len(h.fresh)
 		if h.file != "" {
@@ -89,6 +89,23 @@ func (h *history) write() {
 		h.kept, h.fresh = all, h.fresh[count:]
 	}
 }
+
+// settled has one decision of all that follow each other and say that nobody can go for the same: the last. A node that
+// stays short, with nobody to go, would fill the history with them.
+func settled(all []eviction.Decision) []eviction.Decision {
+	out := all[:0]
+	for i := range all {
+		if n := len(out); n > 0 && ofNobody(&out[n-1]) && ofNobody(&all[i]) && out[n-1].Signal == all[i].Signal &&
+			out[n-1].Message == all[i].Message && out[n-1].Result.Error == all[i].Result.Error {
+			out = out[:n-1]
+		}
+		out = append(out, all[i])
+	}
+	return out
+}
+
+// ofNobody says whether a decision came to nothing, for want of anybody to end and of anything to remove.
+func ofNobody(d *eviction.Decision) bool { return d.Pod == (eviction.Name{}) && d.Reclaimed == 0 }
 
 // all are the decisions, the oldest first.
 func (h *history) all() []eviction.Decision {

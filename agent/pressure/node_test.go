@@ -414,6 +414,14 @@ func TestHistory(t *testing.T) {
 			t.Errorf("%s: %d, the first %+v", what, len(all), all[0])
 		}
 	}
+	for i := range 3 { // nobody can go, again and again
+		h.add(eviction.Decision{Signal: signal.MemoryAvailable, Available: int64(i)})
+	}
+	h.add(eviction.Decision{Signal: signal.NodeFsAvailable})
+	h.wait.Wait()
+	if all := h.all(); len(all) != keptDecisions || all[keptDecisions-2].Available != 2 || all[keptDecisions-3].Message != fmt.Sprint(keptDecisions+4) {
+		t.Errorf("of nobody: %+v", all[keptDecisions-4:])
+	}
 	if err := os.WriteFile(file, []byte(strings.Repeat("x", 10)), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -25,27 +25,20 @@ const (
 
 // ParseHard reads the value of --eviction-hard, such as "memory.available<100Mi,nodefs.available<10%", into kubelet's
 // map of evictionHard. It looks at the form only: what the map says is checked by [Settings.Policy].
-func ParseHard(text string) (map[string]string, error) { return parsePairs(flagHard, text, "<") }
+func ParseHard(text string) (map[string]string, error) { return parsePairs(flagHard, text) }
 
 // ParseSoft reads the value of --eviction-soft.
-func ParseSoft(text string) (map[string]string, error) { return parsePairs(flagSoft, text, "<") }
+func ParseSoft(text string) (map[string]string, error) { return parsePairs(flagSoft, text) }
 
-// ParseSoftGrace reads the value of --eviction-soft-grace-period, such as "memory.available=1m30s".
-func ParseSoftGrace(text string) (map[string]string, error) {
-	return parsePairs(flagSoftGrace, text, "=")
-}
-
-// ParseMinReclaim reads the value of --eviction-minimum-reclaim, such as "nodefs.available=500Mi".
-func ParseMinReclaim(text string) (map[string]string, error) {
-	return parsePairs(flagMinReclaim, text, "=")
-}
-
-// operators are what people write between a signal and its value. All but one at a time are mistakes.
-const operators = "<>=!"
+// What stands between a signal and its value, and what people write there by mistake.
+const (
+	operator  = "<"
+	operators = "<>=!"
+)
 
 // parsePairs reads signals with values, each pair with the operator between. No pair at all is an empty map, which is
 // not nil: somebody wants none.
-func parsePairs(flag, text, operator string) (map[string]string, error) {
+func parsePairs(flag, text string) (map[string]string, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("%s: has %d bytes, more than %d", flag, len(text), maxText)
 	}
@@ -57,16 +50,15 @@ func parsePairs(flag, text, operator string) (map[string]string, error) {
 		}
 		at := strings.IndexAny(one, operators)
 		if at < 0 {
-			return nil, errForm(flag, one, operator)
+			return nil, errForm(flag, one)
 		}
 		value := strings.TrimLeft(one[at:], operators)
 		if used := one[at : len(one)-len(value)]; used != operator {
-			return nil, fmt.Errorf("%s %q: has %s, and can have %s only, such as %s",
-				flag, one, used, operator, example(operator))
+			return nil, fmt.Errorf("%s %q: has %s, and can have %s only, such as %s", flag, one, used, operator, example)
 		}
 		name, value := strings.TrimSpace(one[:at]), strings.TrimSpace(value)
 		if name == "" || value == "" {
-			return nil, errForm(flag, one, operator)
+			return nil, errForm(flag, one)
 		}
 		if before, twice := out[name]; twice {
 			return nil, fmt.Errorf("%s: has %s twice, %s and %s: leave one", flag, name, before, value)
@@ -76,15 +68,10 @@ func parsePairs(flag, text, operator string) (map[string]string, error) {
 	return out, nil
 }
 
-func errForm(flag, one, operator string) error {
-	return fmt.Errorf("%s %q: must be a signal, %s and a value, such as %s", flag, one, operator, example(operator))
-}
+const example = "memory.available<100Mi"
 
-func example(operator string) string {
-	if operator == "<" {
-		return "memory.available<100Mi"
-	}
-	return "memory.available=1m30s"
+func errForm(flag, one string) error {
+	return fmt.Errorf("%s %q: must be a signal, %s and a value, such as %s", flag, one, operator, example)
 }
 
 // parseSignal refuses what is no signal.
