@@ -14,8 +14,8 @@ import (
 )
 
 // Expand makes a volume larger on the node, after the controller has made it so (NodeExpandVolume). It returns the
-// size, or 0 where no pod has the volume and the next that gets it will have that done; that is remembered, and 0 bytes
-// have it forgotten.
+// size, or 0 where no pod has the volume and the next that gets it will have that done, unless the Expansion is for
+// those alone that have it now; that is remembered, and 0 bytes have it forgotten.
 func (m *Manager) Expand(ctx context.Context, e Expansion) (int64, error) {
 	size, err := m.expand(ctx, e)
 	if err != nil {
@@ -39,10 +39,14 @@ func (m *Manager) expand(ctx context.Context, e Expansion) (int64, error) {
 	if why := m.ledger.unreadable(v.key); why != "" {
 		return 0, errors.New(why)
 	}
+	here := v.record != nil && (v.note.Staged != nil || len(v.note.Published) > 0)
+	if !here && e.Held && e.Bytes > 0 {
+		return 0, nil
+	}
 	if err := (expanding{m}).due(v, e); err != nil {
 		return 0, err
 	}
-	if v.record == nil || v.record.Expand == nil || v.note.Staged == nil && len(v.note.Published) == 0 {
+	if !here || v.record == nil || v.record.Expand == nil {
 		return v.note.Size, nil
 	}
 	if err := m.ledger.mayTry(&v.expand); err != nil {
@@ -74,14 +78,17 @@ func (x expanding) due(v *entry, e Expansion) error {
 	default:
 		next = record{Version: recordVersion, volume: volume{Driver: e.Driver, Handle: e.Handle, Name: e.Name, Mode: ReadWriteOnce}}
 	}
-	if e.Bytes > 0 && v.note.Size >= e.Bytes || next.Expand != nil && *next.Expand == (expansion{e.Bytes, e.Limit}) {
+	var want *expansion
+	if e.Bytes > v.note.Size {
+		want = &expansion{e.Bytes, e.Limit, e.Held}
+	}
+	empty := want == nil && len(next.Uses) == 0 && next.Stage == "" && next.Attach == ""
+	if want.is(next.Expand) && !empty {
 		return nil
 	}
-	next.Expand = nil
-	if e.Bytes > 0 {
-		next.Expand = &expansion{e.Bytes, e.Limit}
-	}
-	if next.Expand == nil && len(next.Uses) == 0 && next.Stage == "" && next.Attach == "" {
+	next.Expand = want
+	x.m.ledger.soon(&v.expand) // what has failed was another size
+	if empty {
 		return x.m.ledger.forget(v)
 	}
 	return x.m.ledger.keep(v, &next)
@@ -119,8 +126,11 @@ func (x expanding) expandCall(ctx context.Context, v *entry, d *csi.Driver, secr
 		return due.Bytes, nil
 	}
 	path := v.record.Stage
-	if paths := slices.Sorted(maps.Keys(v.note.Published)); len(paths) > 0 {
-		path = paths[0]
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(v.note.Published))) {
+		// Where a pod may only read, a driver that goes by the path could not write either.
+		if i := v.record.use(p); path == v.record.Stage || i >= 0 && !v.record.Uses[i].ReadOnly {
+			path = p
+		}
 	}
 	x.m.step("expand")
 	answer, err := d.Client().Node().NodeExpandVolume(ctx, &spec.NodeExpandVolumeRequest{

@@ -64,6 +64,10 @@ func killed(ctx context.Context) error {
 		_, err = m.Publish(ctx, h.request("a", "v"))
 	case "release":
 		err = m.Release(ctx, h.podDir("a"))
+	case "grow": // as the pod gets it
+		_, err = m.Publish(ctx, h.grown("a", "v"))
+	case "held":
+		_, err = m.Expand(ctx, Expansion{Driver: driverName, Handle: "v", Name: "pv-v", Bytes: 100, Held: true})
 	case "expand":
 		_, err = m.Expand(ctx, Expansion{Driver: driverName, Handle: "v", Name: "pv-v", Bytes: 100})
 	}
@@ -91,14 +95,14 @@ func TestKilled(t *testing.T) {
 	if testing.Short() {
 		stride = 3
 	}
-	for _, do := range []string{"publish", "expand", "release"} {
+	for _, do := range []string{"publish", "expand", "release", "grow", "held"} {
 		for _, then := range []string{"release", "publish", "reboot"} {
 			for step, more := 0, true; more && !t.Failed(); step += stride {
 				t.Run(fmt.Sprintf("%s %d %s", do, step, then), func(t *testing.T) {
 					h := newHouse(t, all)
 					h.Close()
 					h.volume("v")
-					if do != "publish" {
+					if do != "publish" && do != "grow" {
 						h.kill("publish", 1000)
 					}
 					if more = h.kill(do, step); !more {
@@ -114,7 +118,11 @@ func TestKilled(t *testing.T) {
 						t.Error(p)
 					}
 					if then == "publish" {
-						path := h.publish(h.request("a", "v"))
+						r := h.request("a", "v")
+						if do == "grow" {
+							r = h.grown("a", "v")
+						}
+						path := h.publish(r)
 						if b, err := os.ReadFile(path + "/precious"); string(b) != "data" {
 							t.Errorf("the pod reads %q, %v", b, err)
 						}

@@ -334,6 +334,12 @@ func (r *retry) failed(now time.Time, err error) {
 // soon has the next try be at once, and the one after it soon.
 func (r *retry) soon() { r.delay, r.until = 0, time.Time{} }
 
+func (m *ledger) soon(r *retry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.soon()
+}
+
 // Backoff is the error of a volume that failed a short time ago, and is not tried again before Until, unless its driver
 // is registered again.
 type Backoff struct {

@@ -94,6 +94,10 @@ type Request struct {
 	Secrets         Secrets
 	// Republish has the driver publish a volume again that is published (requiresRepublish).
 	Republish bool
+	// Size is what the volume has when the pod gets it, in bytes, as far as it is known; 0: it is not.
+	Size int64
+	// Expand is what it is to have on the node, in bytes, which is due as long as pods have it; 0: what it has.
+	Expand int64
 }
 
 // Published is a volume that a pod has.
@@ -109,7 +113,9 @@ type Expansion struct {
 	Name           string // of the PersistentVolume
 	Bytes          int64  // at least
 	Limit          int64  // at most; 0: any
-	Secrets        map[string]string
+	// Held says that it is for the pods that have the volume: with none of them nothing is due any more.
+	Held    bool
+	Secrets map[string]string
 }
 
 // Usage is what a volume has of something: bytes or inodes. -1: the driver does not say.
@@ -146,7 +152,7 @@ type State struct {
 	AccessMode           AccessMode
 	StagePath            string // "": the driver does not stage
 	Staged, Attached     bool
-	Size                 int64 // that the driver has said when it was expanded here; 0: it was not
+	Size                 int64 // that it has here, by the driver that has expanded it, or as its pod has got it; 0: not known
 	ExpansionDue         int64 // bytes; 0: none
 	Uses                 []Use
 	Error                string // of what was tried last; "": it did

@@ -168,6 +168,12 @@ func (p *publishing) record() (*record, error) {
 		UID: p.r.Pod.UID, Namespace: p.r.Pod.Namespace, Pod: p.r.Pod.Name, Account: p.r.Pod.ServiceAccount, Dir: p.r.PodDir,
 		Name: p.r.Name, Path: p.path, ReadOnly: p.r.ReadOnly, Group: p.r.mountGroup(p.d),
 	}
+	if next.Expand == nil || next.Expand.Held {
+		next.Expand = nil
+		if p.r.Expand > max(p.v.note.Size, p.r.Size) {
+			next.Expand = &expansion{Bytes: p.r.Expand, Held: true}
+		}
+	}
 	next.Uses = slices.Clone(next.Uses)
 	if i := next.use(p.path); i >= 0 {
 		next.Uses[i] = u
@@ -286,7 +292,12 @@ func (p *publishing) publish(ctx context.Context) error {
 	}
 	p.m.step("published")
 	is := undoing{p.m}.seen(ctx, p.path)
-	return p.m.ledger.mark(p.v, func(n *note) { n.Published[p.path] = is })
+	return p.m.ledger.mark(p.v, func(n *note) {
+		n.Published[p.path] = is
+		if n.Size == 0 {
+			n.Size = p.r.Size
+		}
+	})
 }
 
 // doubtStaged has a volume that is staged be staged once more before it is published: the driver may have lost what it

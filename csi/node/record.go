@@ -60,6 +60,11 @@ type use struct {
 type expansion struct {
 	Bytes int64 `json:"bytes"`
 	Limit int64 `json:"limit,omitempty"`
+	Held  bool  `json:"held,omitempty"` // it is due no more when no pod has the volume
+}
+
+func (e *expansion) is(o *expansion) bool {
+	return e == o || e != nil && o != nil && *e == *o
 }
 
 func (r *record) use(path string) int {

@@ -159,7 +159,7 @@ func (u undoing) clearPod(ctx context.Context, path string, block bool) error {
 }
 
 // unwind undoes all that was done for a volume that nobody has any more, and then there is no record of it, unless an
-// expansion is due.
+// expansion is due at whoever has it next.
 func (u undoing) unwind(ctx context.Context, v *entry, d *csi.Driver) error {
 	if err := u.unstage(ctx, v, d); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (u undoing) unwind(ctx context.Context, v *entry, d *csi.Driver) error {
 		return err
 	}
 	u.m.step("forget")
-	if due := v.record.Expand; due != nil {
+	if due := v.record.Expand; due != nil && !due.Held {
 		return u.m.ledger.keep(v, &record{Version: recordVersion, volume: v.record.volume, Expand: due})
 	}
 	return u.m.ledger.forget(v)
