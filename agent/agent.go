@@ -246,6 +246,7 @@ func (m *managers) open(a *Agent, div config.Division, own map[string]string, ob
 	if m.csi, err = openCSI(csiSettings{c.Place, c.NodeName, c.Version, c.drivers()}, objects, c.Log); err != nil {
 		return err
 	}
+	a.openExpander(objects)
 	if a.openIssued(); m.tokens != nil {
 		m.csi.token = m.tokens.Token
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-node/berth/agent/config"
 	"github.com/berth-node/berth/agent/desired"
+	"github.com/berth-node/berth/agent/expand"
 	"github.com/berth-node/berth/agent/object"
 	"github.com/berth-node/berth/agent/plugin"
 	"github.com/berth-node/berth/agent/pod"
@@ -48,6 +49,7 @@ type csiVolumes struct {
 	given          given
 	// boundName is the PersistentVolume that the claim of a pod's ephemeral volume has; "": none yet.
 	boundName func(uid types.UID, volume string) string
+	expander  *expand.Expander // for claims of an API server; nil: there is none
 }
 
 // csiSettings are those of the drivers of a node.
@@ -118,7 +120,7 @@ func (v *csiVolumes) ring() {
 
 // kind is what the volumes of pods know of it.
 func (v *csiVolumes) kind() volumecsi.Config {
-	return volumecsi.Config{
+	out := volumecsi.Config{
 		Volumes: v.volumes, Released: v.ring,
 		Served: volumecsi.Served{Token: v.token, Attachment: func(driver, handle string) (*storagev1.VolumeAttachment, error) {
 			return v.objects.Of(desired.API).VolumeAttachment(object.AttachmentName(handle, driver, v.node))
@@ -127,6 +129,10 @@ func (v *csiVolumes) kind() volumecsi.Config {
 			return v.object(desired.OriginOf(p), name)
 		},
 	}
+	if v.expander != nil {
+		out.Served.Sizes, out.Served.Given = v.sizes, v.expander.Look
+	}
+	return out
 }
 
 // run takes on the drivers of the settings, until ctx ends and nothing is heard of any driver any more.
@@ -138,6 +144,9 @@ func (v *csiVolumes) run(ctx context.Context) error {
 	wait.Go(func() { v.republish(ctx) })
 	if v.own != nil {
 		wait.Go(func() { v.own.run(ctx, v.drivers) })
+	}
+	if v.expander != nil {
+		wait.Go(func() { v.expander.Run(ctx) })
 	}
 	return v.drivers.Run(ctx)
 }

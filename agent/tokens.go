@@ -29,6 +29,7 @@ func (a *Agent) openIssued() {
 	a.member.back = func() {
 		a.managers.tokens.Again()
 		a.managers.certs.Again()
+		a.managers.csi.expander.Again()
 	}
 }
 

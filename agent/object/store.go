@@ -27,10 +27,21 @@ type Store struct {
 	pending map[types.NamespacedName]string
 	// expected are the kinds of which not all are known yet.
 	expected map[Kind]bool
+	heard    []func(Ref) // see [Store.Subscribe]
 }
+
+// Subscribe has fn be called after each Put, by who has put: it must not wait. It is called before anything is put.
+func (s *Store) Subscribe(fn func(Ref)) { s.heard = append(s.heard, fn) }
 
 // Put makes o the object that ref names; nil: there is none any more.
 func (s *Store) Put(ref Ref, o Object) {
+	s.put(ref, o)
+	for _, fn := range s.heard {
+		fn(ref)
+	}
+}
+
+func (s *Store) put(ref Ref, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ref.Kind == PersistentVolume {
@@ -161,6 +172,29 @@ func (s *Store) Volume(namespace, claim string) (*corev1.PersistentVolume, error
 		return nil, fmt.Errorf("persistentvolumeclaim %q: %w", claim, err)
 	}
 	return v, nil
+}
+
+// Claimed is the PersistentVolume of a name, with the claim that it is bound to and that is bound to it.
+func (s *Store) Claimed(volume string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+	v, err := get[*corev1.PersistentVolume](s, PersistentVolume, "", volume)
+	if err != nil {
+		return nil, nil, err
+	}
+	if v.Spec.ClaimRef == nil {
+		return nil, nil, fmt.Errorf("persistentvolume %q: no claim is bound to it", volume)
+	}
+	c, err := get[*corev1.PersistentVolumeClaim](s, PersistentVolumeClaim, v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	bound, err := s.bound(c)
+	if err == nil && bound != v {
+		err = fmt.Errorf("persistentvolumeclaim %q: it is not bound to persistentvolume %q", c.Name, volume)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, v, nil
 }
 
 func (s *Store) bound(c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {

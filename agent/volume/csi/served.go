@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-node/berth/agent/desired"
 	"github.com/berth-node/berth/agent/token"
+	"github.com/berth-node/berth/agent/volume/kind"
 	"github.com/berth-node/berth/csi/node"
 )
 
@@ -22,6 +23,10 @@ type Served struct {
 	Attachment func(driver, handle string) (*storagev1.VolumeAttachment, error)
 	// Token is a token of the pod's service account.
 	Token func(context.Context, *corev1.Pod, token.Want) (token.Token, error)
+	// Sizes are how many bytes a volume has by its claim, and how many it is to have on the node; 0: not known, as many.
+	Sizes func(v *corev1.PersistentVolume) (has, due int64)
+	// Given is told that a pod has a volume.
+	Given func()
 }
 
 // Waiting is the error of a volume that somebody else is still at.
@@ -34,9 +39,16 @@ func (*Waiting) Awaits() {}
 
 // serve has a request of a pod of an API server be completed with what that does, once the driver is to be called. Such
 // a pod's volume is never attached by its node.
-func (k *Kind) serve(pod *corev1.Pod, r *node.Request, says *behaviour) {
+func (k *Kind) serve(v *kind.Volume, r *node.Request, says *behaviour) {
+	pod := v.Pod
 	if !desired.OriginOf(pod).Cluster() {
 		return
+	}
+	if k.cfg.Served.Sizes != nil && v.Bound != nil {
+		r.Size, r.Expand = k.cfg.Served.Sizes(v.Bound)
+		if r.ReadOnly {
+			r.Expand = 0
+		}
 	}
 	attach := says.attach && !r.Ephemeral
 	r.Attached, r.AttachSecret = true, node.SecretRef{}

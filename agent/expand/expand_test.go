@@ -1,0 +1,559 @@
+package expand
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-node/berth/agent/object"
+	"github.com/berth-node/berth/csi"
+	"github.com/berth-node/berth/csi/node"
+)
+
+type origin struct{}
+
+func (origin) Cluster() bool { return true }
+
+// cluster is an API server with a claim, a node with its volume, and what is between them.
+type cluster struct {
+	t     *testing.T
+	store *object.Store
+	x     *Expander
+	end   func()
+
+	mu      sync.Mutex
+	claim   *corev1.PersistentVolumeClaim
+	volume  *corev1.PersistentVolume
+	version int
+	deaf    bool  // the node hears of no change
+	away    error // of each call
+	here    node.State
+	fails   func(node.Expansion) error
+	did     []string // by the node
+}
+
+func quantities(text string) corev1.ResourceList {
+	if text == "" {
+		return nil
+	}
+	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(text)}
+}
+
+// newCluster has a claim whose volume was expanded from 1Gi to 2Gi by the controller, and two pods that have it.
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{t: t, store: new(object.Stores).Of(origin{}), end: func() {}}
+	c.volume = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", ResourceVersion: "1"}}
+	c.volume.Spec.Capacity = quantities("2Gi")
+	c.volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
+	c.volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "c"}
+	c.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim", UID: "c", ResourceVersion: "1"}}
+	c.claim.Spec.VolumeName, c.claim.Spec.Resources.Requests = "pv", quantities("2Gi")
+	c.claim.Status = corev1.PersistentVolumeClaimStatus{
+		Phase: corev1.ClaimBound, Capacity: quantities("1Gi"), AllocatedResources: quantities("2Gi"),
+		AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{
+			corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending,
+		},
+		Conditions: []corev1.PersistentVolumeClaimCondition{
+			{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue},
+			{Type: "Other", Status: corev1.ConditionTrue},
+		},
+	}
+	c.here = node.State{Driver: "d", Handle: "h", Size: 1 << 30}
+	for _, name := range []string{"a", "b"} {
+		c.here.Uses = append(c.here.Uses, node.Use{Pod: node.Pod{Namespace: "ns", Name: name, UID: name}, Name: "pv", Published: true})
+	}
+	c.show()
+	return c
+}
+
+// show has the node hear of what there is.
+func (c *cluster) show() {
+	c.store.Put(object.RefTo(object.PersistentVolume, "", "pv"), c.volume)
+	c.store.Put(object.RefTo(object.PersistentVolumeClaim, "ns", "claim"), c.claim.DeepCopy())
+}
+
+// start has the node begin, as after it was killed.
+func (c *cluster) start() {
+	c.end()
+	c.x = New(Config{
+		Volumes: c, Objects: c.store, Client: c, Events: c, Node: "node", OnNode: func(string) bool { return true },
+	})
+	ctx, cancel := context.WithCancel(c.t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.x.Run(ctx) }()
+	c.end = func() { cancel(); <-ended }
+}
+
+// List implements [Volumes].
+func (c *cluster) List() []node.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return []node.State{c.here}
+}
+
+// Expand implements [Volumes].
+func (c *cluster) Expand(_ context.Context, e node.Expansion) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	secret := ""
+	for _, k := range slices.Sorted(maps.Keys(e.Secrets)) {
+		secret += " " + k + "=" + e.Secrets[k]
+	}
+	c.did = append(c.did, fmt.Sprintf("expand %s %s %s %d%s", e.Driver, e.Handle, e.Name, e.Bytes>>20, secret))
+	if !e.Held {
+		c.t.Error("the expansion outlives the pods")
+	}
+	if e.Bytes == 0 {
+		return c.here.Size, nil
+	}
+	if c.fails != nil {
+		if err := c.fails(e); err != nil {
+			return 0, err
+		}
+	}
+	if len(c.here.Uses) == 0 {
+		return 0, nil
+	}
+	c.here.Size = e.Bytes
+	return e.Bytes, nil
+}
+
+// Patch implements [Client].
+func (c *cluster) Patch(
+	_ context.Context, res schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, patch []byte,
+	into runtime.Object, sub ...string,
+) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away != nil {
+		c.did = append(c.did, "away")
+		return c.away
+	}
+	var given struct {
+		Metadata identity
+		Status   map[string]any
+	}
+	if err := json.Unmarshal(patch, &given); err != nil {
+		c.t.Error(err)
+	}
+	if res.Resource != "persistentvolumeclaims" || key.String() != "ns/claim" || kind != types.MergePatchType || fmt.Sprint(sub) != "[status]" ||
+		given.Metadata.UID != "c" {
+		c.t.Errorf("patch of %s %s %v: %s", res, key, sub, patch)
+	}
+	if given.Metadata.ResourceVersion != c.claim.ResourceVersion {
+		c.did = append(c.did, "conflict")
+		return apierrors.NewConflict(res.GroupResource(), key.Name, errors.New("it was changed"))
+	}
+	text, _ := json.Marshal(given.Status)
+	c.did = append(c.did, "patch "+string(text))
+	now, err := json.Marshal(c.claim.Status)
+	var all map[string]any
+	if err = errors.Join(err, json.Unmarshal(now, &all)); err == nil {
+		merge(all, given.Status)
+		now, err = json.Marshal(all)
+	}
+	c.claim = c.claim.DeepCopy()
+	c.claim.Status = corev1.PersistentVolumeClaimStatus{}
+	if err = errors.Join(err, json.Unmarshal(now, &c.claim.Status)); err != nil {
+		c.t.Error(err)
+	}
+	c.version++
+	c.claim.ResourceVersion = fmt.Sprint("p", c.version)
+	c.claim.DeepCopyInto(into.(*corev1.PersistentVolumeClaim))
+	if !c.deaf {
+		c.show()
+		c.x.Look()
+	}
+	return nil
+}
+
+func merge(into, patch map[string]any) {
+	for k, v := range patch {
+		of, isMap := v.(map[string]any)
+		old, wasMap := into[k].(map[string]any)
+		switch {
+		case v == nil:
+			delete(into, k)
+		case isMap && wasMap:
+			merge(old, of)
+		case isMap:
+			into[k] = map[string]any{}
+			merge(into[k].(map[string]any), of)
+		default:
+			into[k] = v
+		}
+	}
+}
+
+// Object implements [Events].
+func (c *cluster) Object(of corev1.ObjectReference, _, reason, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if text := fmt.Sprintf(format, args...); !strings.Contains(text, `volume "pv"`) || of.UID == "" {
+		c.t.Errorf("event of %+v: %s", of, text)
+	}
+	c.did = append(c.did, "event "+reason+" "+of.Name)
+}
+
+// said is what was done since it was asked last, once nothing goes on any more.
+func (c *cluster) said(want ...string) {
+	c.t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.did, want) {
+		c.t.Errorf("the node did\n\t%s\nwant\n\t%s", strings.Join(c.did, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	c.did = nil
+}
+
+func (c *cluster) change(how func()) {
+	c.mu.Lock()
+	how()
+	c.version++
+	c.claim = c.claim.DeepCopy()
+	c.claim.ResourceVersion = fmt.Sprint("o", c.version)
+	c.show()
+	c.mu.Unlock()
+	c.x.Look()
+}
+
+const (
+	began1   = `patch {"allocatedResourceStatuses":{"storage":"NodeResizeInProgress"}}`
+	expanded = "expand d h pv 2048"
+	ended1   = `patch {"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},` +
+		`"conditions":[{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"Other"}]}`
+)
+
+var told = []string{"event " + reasonExpanded + " a", "event " + reasonExpanded + " b", "event " + reasonExpanded + " claim"}
+
+// test has a cluster in a bubble, where nothing waits for the clock.
+func test(t *testing.T, name string, do func(*testing.T, *cluster)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			do(t, c)
+			c.end()
+		})
+	})
+}
+
+// TestExpand expands a volume that two pods have, once.
+func TestExpand(t *testing.T) {
+	all := append([]string{began1, expanded, ended1}, told...)
+	for _, deaf := range []bool{false, true} {
+		test(t, fmt.Sprint("deaf ", deaf), func(t *testing.T, c *cluster) {
+			c.deaf = deaf // its own changes are what it knows of the claim
+			c.start()
+			c.said(all...)
+			c.x.Look()
+			c.x.Again()
+			time.Sleep(time.Hour)
+			c.said()
+			if deaf { // something of before comes late
+				c.x.Look()
+				c.said()
+			}
+		})
+	}
+	test(t, "the controller is slower", func(t *testing.T, c *cluster) {
+		set := func(s corev1.ClaimResourceStatus) func() {
+			return func() { c.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = s }
+		}
+		set(corev1.PersistentVolumeClaimControllerResizeInProgress)()
+		c.show()
+		c.start()
+		c.said()
+		c.change(set(corev1.PersistentVolumeClaimNodeResizePending))
+		c.said(all...)
+	})
+	test(t, "the pod is slower", func(t *testing.T, c *cluster) {
+		uses := c.here.Uses
+		c.here.Uses = nil
+		c.start()
+		c.said()
+		c.mu.Lock()
+		c.here.Uses = uses
+		c.here.Size = 2 << 30 // it was expanded when the pod got it
+		c.mu.Unlock()
+		c.x.Look()
+		c.said(append([]string{ended1}, told...)...)
+	})
+}
+
+// TestKilled begins where another was killed.
+func TestKilled(t *testing.T) {
+	inProgress := func(c *cluster) {
+		c.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizeInProgress
+		c.show()
+	}
+	test(t, "before the driver", func(t *testing.T, c *cluster) {
+		inProgress(c)
+		c.start()
+		c.said(append([]string{expanded, ended1}, told...)...)
+	})
+	test(t, "after the driver", func(t *testing.T, c *cluster) {
+		inProgress(c)
+		c.here.Size = 2 << 30
+		c.start()
+		c.said(append([]string{ended1}, told...)...)
+	})
+	test(t, "after all", func(t *testing.T, c *cluster) {
+		c.start()
+		c.said(append([]string{began1, expanded, ended1}, told...)...)
+		c.start()
+		c.said()
+	})
+	test(t, "while a driver hangs", func(t *testing.T, c *cluster) {
+		going := make(chan struct{})
+		c.fails = func(node.Expansion) error { close(going); return context.Canceled }
+		c.start()
+		<-going
+		c.end()
+		c.fails, c.did = nil, nil
+		c.start()
+		c.said(append([]string{expanded, ended1}, told...)...)
+	})
+}
+
+// TestAway has the API server be away at each step: what is left is done when it is back.
+func TestAway(t *testing.T) {
+	test(t, "at first", func(t *testing.T, c *cluster) {
+		c.away = errors.New("connection refused")
+		c.start()
+		c.said("away")
+		time.Sleep(time.Second)
+		c.said("away")
+		time.Sleep(24 * time.Hour)
+		c.mu.Lock()
+		c.did, c.away = nil, nil
+		c.mu.Unlock()
+		c.x.Again()
+		c.said(append([]string{began1, expanded, ended1}, told...)...)
+	})
+	test(t, "in the midst", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { c.away = errors.New("connection refused"); return nil }
+		c.start()
+		c.said(began1, expanded, "away")
+		c.mu.Lock()
+		c.away = nil
+		c.mu.Unlock()
+		time.Sleep(mostDelay)
+		c.said(append([]string{ended1}, told...)...)
+	})
+	test(t, "somebody else has changed it", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { c.claim.ResourceVersion = "other"; return nil }
+		c.start()
+		c.said(began1, expanded, "conflict")
+		c.fails = nil
+		c.change(func() {})
+		time.Sleep(mostDelay)
+		c.said(append([]string{ended1}, told...)...)
+	})
+}
+
+func answer(code codes.Code) error { return &csi.Error{Driver: "d", Method: "NodeExpandVolume", Code: code, Message: "no"} }
+
+const failure = `"conditions":[{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"FileSystemResizePending"},` +
+	`{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"Other"},` +
+	`{"lastProbeTime":null,"lastTransitionTime":"2000-01-01T00:00:00Z","message":"failed to expand the volume on the node: ` +
+	`call NodeExpandVolume of CSI driver d: %s: no","status":"True","type":"NodeResizeError"}]`
+
+var warned = []string{"event " + reasonFailed + " a", "event " + reasonFailed + " b"}
+
+func condition(code codes.Code) string { return "patch {" + fmt.Sprintf(failure, code) + "}" }
+
+// TestFailures has the driver fail.
+func TestFailures(t *testing.T) {
+	test(t, "later it does", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return answer(codes.Internal) }
+		c.start()
+		c.said(append(append([]string{began1, expanded}, warned...), condition(codes.Internal))...)
+		time.Sleep(firstDelay)
+		c.said(append([]string{expanded}, warned...)...)
+		c.mu.Lock()
+		c.fails = nil
+		c.mu.Unlock()
+		time.Sleep(mostDelay)
+		c.said(append([]string{expanded, ended1}, told...)...)
+	})
+	test(t, "it may be at it", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return answer(codes.DeadlineExceeded) }
+		c.start()
+		c.said(append([]string{began1, expanded}, warned...)...)
+	})
+	test(t, "the node waits", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return &node.Backoff{Until: time.Now().Add(time.Minute), Last: answer(codes.Internal)} }
+		c.start()
+		c.said(began1, expanded)
+		time.Sleep(time.Minute - 1)
+		c.said()
+		time.Sleep(1)
+		c.said(expanded)
+	})
+	test(t, "it is not there", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return csi.ErrNotRegistered }
+		c.start()
+		c.said(began1, expanded)
+		c.mu.Lock()
+		c.fails = nil
+		c.mu.Unlock()
+		c.x.Again()
+		c.said(append([]string{expanded, ended1}, told...)...)
+	})
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound} {
+		test(t, code.String(), func(t *testing.T, c *cluster) {
+			c.fails = func(node.Expansion) error { return answer(code) }
+			c.start()
+			c.said(append(append([]string{began1, expanded}, warned...),
+				`patch {"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"},`+strings.TrimPrefix(condition(code), "patch {"), "expand d h pv 0")...)
+			c.x.Again()
+			time.Sleep(time.Hour)
+			c.said() // the controller's turn
+			c.change(func() {
+				c.fails = nil
+				c.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizePending
+			})
+			c.said(append([]string{began1, expanded, ended1}, told...)...)
+		})
+	}
+	test(t, "not while it is in use", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return answer(codes.FailedPrecondition) }
+		c.start()
+		c.said(append(append([]string{began1, expanded}, warned...), condition(codes.FailedPrecondition))...)
+		c.x.Again()
+		time.Sleep(time.Hour)
+		c.said()
+		c.mu.Lock()
+		c.here.Size = 2 << 30 // the next pod has got it so
+		c.mu.Unlock()
+		c.x.Look()
+		c.said(append([]string{ended1}, told...)...)
+	})
+	test(t, "less is wanted", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { return answer(codes.ResourceExhausted) }
+		c.start()
+		c.said(append(append([]string{began1, expanded}, warned...), condition(codes.ResourceExhausted))...)
+		c.change(func() { c.claim.Spec.Resources.Requests = quantities("1536Mi") })
+		c.said(append(append([]string{expanded}, warned...),
+			`patch {"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"}}`, "expand d h pv 0")...)
+	})
+}
+
+// TestSecret waits for what the driver needs.
+func TestSecret(t *testing.T) {
+	test(t, "", func(t *testing.T, c *cluster) {
+		c.volume.Spec.CSI.NodeExpandSecretRef = &corev1.SecretReference{Name: "key"}
+		c.show()
+		c.start()
+		c.said(append([]string{began1}, warned...)...)
+		c.store.Put(object.RefTo(object.Secret, "ns", "key"), &corev1.Secret{Data: map[string][]byte{"k": []byte("v")}})
+		c.x.SecretCame()
+		c.said(append([]string{expanded + " k=v", ended1}, told...)...)
+	})
+}
+
+// TestNothing leaves alone what is not to be expanded.
+func TestNothing(t *testing.T) {
+	for name, change := range map[string]func(*cluster){
+		"read-only":            func(c *cluster) { c.here.Uses[0].ReadOnly, c.here.Uses[1].ReadOnly = true, true },
+		"half done":            func(c *cluster) { c.here.Uses[0].Published, c.here.Uses[1].Published = false, false },
+		"inline":               func(c *cluster) { c.here.Ephemeral = true },
+		"of a manifest":        func(c *cluster) { c.here.Uses[0].Name, c.here.Uses[1].Name = "other", "other" },
+		"another handle":       func(c *cluster) { c.here.Handle = "other" },
+		"another driver":       func(c *cluster) { c.here.Driver = "other" },
+		"of an earlier claim":  func(c *cluster) { c.claim.UID = "other" },
+		"of nobody":            func(c *cluster) { c.volume.Spec.ClaimRef = nil },
+		"no volume of drivers": func(c *cluster) { c.volume.Spec.CSI = nil },
+		"as large":             func(c *cluster) { c.claim.Status.Capacity, c.claim.Status.AllocatedResourceStatuses = quantities("1Gi"), nil },
+	} {
+		test(t, name, func(t *testing.T, c *cluster) {
+			change(c)
+			c.show()
+			c.start()
+			c.said()
+		})
+	}
+	test(t, "the pods go", func(t *testing.T, c *cluster) {
+		c.fails = func(node.Expansion) error { c.here.Uses = nil; return nil }
+		c.start()
+		c.said(began1, expanded)
+		time.Sleep(time.Hour)
+		c.said()
+	})
+}
+
+// TestElsewhere has another node say in the claim that it is done: here it is not.
+func TestElsewhere(t *testing.T) {
+	test(t, "", func(t *testing.T, c *cluster) {
+		c.claim.Status.Capacity, c.claim.Status.AllocatedResourceStatuses = quantities("2Gi"), nil
+		c.show()
+		c.start()
+		c.said(append([]string{expanded}, told...)...)
+		c.x.Look()
+		c.said()
+	})
+}
+
+func TestJudge(t *testing.T) {
+	const gi = 1 << 30
+	for _, r := range []struct {
+		capacity, allocated string
+		status              corev1.ClaimResourceStatus
+		has                 int64
+		want                verdict
+	}{
+		{"2Gi", "", "", 2 * gi, verdict{}},
+		{"2Gi", "2Gi", "", 2 * gi, verdict{}},
+		{"3Gi", "", "", 3 * gi, verdict{}},
+		{"2Gi", "2Gi", "", gi, verdict{bytes: 2 * gi}},
+		{"1Gi", "", "", gi, verdict{bytes: 2 * gi, tell: true}}, // an older resizer
+		{"1Gi", "2Gi", "", gi, verdict{}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimControllerResizeInProgress, gi, verdict{}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimControllerResizeInfeasible, gi, verdict{}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizeInfeasible, gi, verdict{}},
+		{"1Gi", "2Gi", "SomethingLater", gi, verdict{}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, gi, verdict{2 * gi, true, true}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizeInProgress, gi, verdict{2 * gi, true, true}},
+		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, 2 * gi, verdict{2 * gi, false, true}},
+		{"", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, 0, verdict{2 * gi, true, true}},
+	} {
+		c := &corev1.PersistentVolumeClaim{}
+		c.Status.Capacity, c.Status.AllocatedResources = quantities(r.capacity), quantities(r.allocated)
+		if r.status != "" {
+			c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: r.status}
+		}
+		v := &corev1.PersistentVolume{}
+		v.Spec.Capacity = quantities("2Gi")
+		if got := judge(c, v, r.has); got != r.want {
+			t.Errorf("%+v: %+v", r, got)
+		}
+	}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{notRequired: "true"}}}
+	c.Status.Capacity = quantities("2Gi")
+	v := &corev1.PersistentVolume{}
+	v.Spec.Capacity = quantities("2Gi")
+	if got := judge(c, v, gi); got != (verdict{}) {
+		t.Errorf("where the node has no part: %+v", got)
+	}
+	if got := judge(c, &corev1.PersistentVolume{}, gi); got != (verdict{}) {
+		t.Errorf("of a volume without a capacity: %+v", got)
+	}
+}
