@@ -1,0 +1,271 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-node/berth/csi/local"
+)
+
+// storage is the driver of this machine's storage beside a member, and the part that controllers of others have in it.
+type storage struct {
+	*member
+	controller spec.ControllerClient
+	handle     string
+	size       int64
+}
+
+// withStorage starts the driver, and makes a volume with a claim that is bound to it.
+func (m *member) withStorage(size int64) *storage {
+	m.t.Helper()
+	no, groups := false, storagev1.FileFSGroupPolicy
+	_, err := m.plane.Client.StorageV1().CSIDrivers().Create(m.t.Context(), &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: local.Name},
+		Spec:       storagev1.CSIDriverSpec{AttachRequired: &no, FSGroupPolicy: &groups},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	socket := filepath.Join(m.Dir, "csi.sock")
+	m.beside(nil, bin("berth"), "csi-local", "--endpoint=unix://"+socket, "--data-dir="+filepath.Join(m.Dir, "csi"),
+		"--node-id="+m.name, "--registration-dir="+filepath.Join(m.Dir, "root/plugins_registry"))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { conn.Close() })
+	s := &storage{member: m, controller: spec.NewControllerClient(conn), size: size}
+	m.eventually("the driver to make a volume", func() error {
+		made, err := s.controller.CreateVolume(m.t.Context(), &spec.CreateVolumeRequest{
+			Name: "data", Parameters: map[string]string{"type": "loop"}, CapacityRange: &spec.CapacityRange{RequiredBytes: size},
+			VolumeCapabilities: []*spec.VolumeCapability{{
+				AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{FsType: "ext4"}},
+				AccessMode: &spec.VolumeCapability_AccessMode{Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+			}},
+		})
+		s.handle = made.GetVolume().GetVolumeId()
+		return err
+	})
+	s.bind()
+	return s
+}
+
+func sized(bytes int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
+}
+
+// bind makes the claim and its volume known.
+func (s *storage) bind() {
+	s.t.Helper()
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	_, err := s.plane.Client.CoreV1().PersistentVolumes().Create(s.t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-data"},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: sized(s.size), AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "data"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: local.Name, VolumeHandle: s.handle, FSType: "ext4",
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, err = s.plane.Client.CoreV1().PersistentVolumeClaims("default").Create(s.t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			VolumeName: "pv-data", StorageClassName: new(""), AccessModes: modes,
+			Resources: corev1.VolumeResourceRequirements{Requests: sized(s.size)},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.has(s.size, "")
+}
+
+// mounting is a pod that has the claim.
+func (s *storage) mounting(name string) *corev1.Pod {
+	s.t.Helper()
+	p := s.create(s.bound(name, func(p *corev1.Pod) {
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+	}))
+	s.apiReady(name)
+	return p
+}
+
+// resized has the volume be another size as the driver's resizer says it; it is done by the driver before, unless it is
+// to fail.
+func (s *storage) resized(size int64, done bool) {
+	s.t.Helper()
+	if done {
+		_, err := s.controller.ControllerExpandVolume(s.t.Context(), &spec.ControllerExpandVolumeRequest{
+			VolumeId: s.handle, CapacityRange: &spec.CapacityRange{RequiredBytes: size},
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.size = size
+	s.eventually("the volume to be written", func() error {
+		v, err := s.plane.Client.CoreV1().PersistentVolumes().Get(s.t.Context(), "pv-data", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		v.Spec.Capacity = sized(size)
+		_, err = s.plane.Client.CoreV1().PersistentVolumes().Update(s.t.Context(), v, metav1.UpdateOptions{})
+		return err
+	})
+	claims := s.plane.Client.CoreV1().PersistentVolumeClaims("default")
+	s.eventually("the claim to be written", func() error {
+		c, err := claims.Get(s.t.Context(), "data", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		c.Status.AllocatedResources = sized(size)
+		c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+			corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending,
+		}
+		c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+			{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue},
+		}
+		_, err = claims.UpdateStatus(s.t.Context(), c, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// has waits until the claim says that it has so many bytes, and what comes of its expansion.
+func (s *storage) has(size int64, status corev1.ClaimResourceStatus) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("the claim to have %d bytes", size), func() error {
+		c, err := s.plane.Client.CoreV1().PersistentVolumeClaims("default").Get(s.t.Context(), "data", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if c.Status.Capacity.Storage().Value() != size || c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] != status ||
+			status == "" && len(c.Status.Conditions) > 0 {
+			return fmt.Errorf("it is %+v", c.Status)
+		}
+		return nil
+	})
+}
+
+// seen requires that the file system has about so many bytes in a pod: what it is made of takes some.
+func (s *storage) seen(pod string, size int64) {
+	s.t.Helper()
+	out, err := s.execute(pod, "stat", "-f", "-c", "%b %S", "/v")
+	blocks, block, _ := strings.Cut(strings.TrimSpace(out), " ")
+	n, nErr := strconv.ParseInt(blocks, 10, 64)
+	each, eachErr := strconv.ParseInt(block, 10, 64)
+	if err = errors.Join(err, nErr, eachErr); err != nil || n*each < size*3/4 || n*each > size {
+		s.t.Errorf("in pod %s the file system has %q, %v; it is to have some %d bytes", pod, out, err, size)
+	}
+}
+
+// expandedOnce requires so many events of a kind about the claim.
+func (s *storage) said(reason string, count int32) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("%d events %s of the claim", count, reason), func() error {
+		list, err := s.plane.Client.CoreV1().Events("default").List(s.t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.name=data,reason=" + reason,
+		})
+		n := int32(0)
+		for _, e := range list.Items {
+			n += max(e.Count, 1)
+		}
+		if err != nil || n != count {
+			return fmt.Errorf("there are %d, %w", n, err)
+		}
+		return nil
+	})
+}
+
+// TestExpansion expands the volume of a claim of the API while pods have it, without the agent, and while no pod has it:
+// the node does its part, and says so in the claim. Where the driver cannot, the claim says that.
+func TestExpansion(t *testing.T) {
+	t.Parallel()
+	const mi = 1 << 20
+	m := joined(t)
+	m.nodeReady()
+	s := m.withStorage(32 * mi)
+	first := s.mounting("a")
+	s.mounting("b")
+	s.seen("a", 32*mi)
+	if out, err := s.execute("a", "sh", "-c", "echo kept > /v/file && sync"); err != nil {
+		t.Fatal(out, err)
+	}
+
+	s.resized(64*mi, true)
+	s.has(64*mi, "")
+	s.seen("a", 64*mi)
+	s.seen("b", 64*mi)
+	s.said("FileSystemResizeSuccessful", 1)
+	s.requireEvents(first, "FileSystemResizeSuccessful")
+
+	m.kill()
+	s.resized(96*mi, true)
+	m.start()
+	s.has(96*mi, "")
+	s.seen("b", 96*mi)
+
+	// It has not been made larger before.
+	s.resized(128*mi, false)
+	s.has(96*mi, corev1.PersistentVolumeClaimNodeResizeInfeasible)
+	s.requireEvents(first, "VolumeResizeFailed")
+	s.resized(128*mi, true)
+	s.has(128*mi, "")
+	s.seen("a", 128*mi)
+
+	for _, name := range []string{"a", "b"} {
+		m.delete(name, nil)
+		m.apiGone(name)
+	}
+	m.requireNoPods()
+	s.resized(160*mi, true)
+	s.mounting("c")
+	s.seen("c", 160*mi) // from the beginning
+	s.has(160*mi, "")
+	if got, err := s.execute("c", "cat", "/v/file"); got != "kept\n" || err != nil {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if out, stderr, code := m.berth("volumes", "check"); code != 0 {
+		t.Errorf("berth volumes check: %s%s", out, stderr)
+	}
+	s.gone("c")
+}
+
+// gone deletes the last pod, the claim and the volume, of which nothing is left.
+func (s *storage) gone(pod string) {
+	s.t.Helper()
+	s.delete(pod, nil)
+	s.apiGone(pod)
+	s.requireNoPods()
+	core := s.plane.Client.CoreV1()
+	err := core.PersistentVolumeClaims("default").Delete(s.t.Context(), "data", metav1.DeleteOptions{})
+	err = errors.Join(err, core.PersistentVolumes().Delete(s.t.Context(), "pv-data", metav1.DeleteOptions{}))
+	_, deleted := s.controller.DeleteVolume(s.t.Context(), &spec.DeleteVolumeRequest{VolumeId: s.handle})
+	if err = errors.Join(err, deleted); err != nil {
+		s.t.Error(err)
+	}
+	left := filesIn(s.t, filepath.Join(s.Dir, "root/csi"))
+	left = slices.DeleteFunc(left, func(path string) bool { return filepath.Ext(path) != ".json" && filepath.Ext(path) != ".note" })
+	if left = append(left, filesIn(s.t, filepath.Join(s.Dir, "csi/images"))...); len(left) > 0 {
+		s.t.Errorf("what is left: %v", left)
+	}
+}
