@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -129,17 +130,31 @@ func (a *act) say(ctx context.Context, s status) error {
 		return err
 	}
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	key := types.NamespacedName{Namespace: a.claim.Namespace, Name: a.claim.Name}
 	var got corev1.PersistentVolumeClaim
-	err = a.x.cfg.Client.Patch(ctx, claims, types.NamespacedName{Namespace: a.claim.Namespace, Name: a.claim.Name},
-		types.MergePatchType, patch, &got, "status")
-	if err == nil && got.UID != a.claim.UID {
-		err = fmt.Errorf("the answer is of a claim with UID %q", got.UID)
+	err = a.x.cfg.Client.Patch(ctx, claims, key, types.MergePatchType, patch, &got, "status")
+	if apierrors.IsConflict(err) { // the next try is about the claim as it is
+		var now corev1.PersistentVolumeClaim
+		if a.x.cfg.Client.Get(ctx, claims, key, &now) == nil {
+			a.learn(&now)
+		}
+	}
+	if err == nil {
+		err = a.learn(&got)
 	}
 	if err != nil {
 		return fmt.Errorf("patch status of claim %s: %w", a.name(), err)
 	}
+	return nil
+}
+
+// learn takes the claim as the API server has it now.
+func (a *act) learn(now *corev1.PersistentVolumeClaim) error {
+	if now.UID != a.claim.UID {
+		return fmt.Errorf("the answer is of a claim with UID %q", now.UID)
+	}
 	a.past = append(a.past, a.claim.ResourceVersion)
-	a.claim = &got
+	a.claim = now
 	return nil
 }
 

@@ -37,6 +37,7 @@ type Objects interface {
 
 // Client asks the API server.
 type Client interface {
+	Get(ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error
 	Patch(
 		ctx context.Context, res schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, patch []byte,
 		into runtime.Object, sub ...string,

@@ -135,6 +135,15 @@ func (c *cluster) Expand(_ context.Context, e node.Expansion) (int64, error) {
 	return e.Bytes, nil
 }
 
+// Get implements [Client].
+func (c *cluster) Get(_ context.Context, _ schema.GroupVersionResource, key types.NamespacedName, into runtime.Object) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.did = append(c.did, "get "+key.Name)
+	c.claim.DeepCopyInto(into.(*corev1.PersistentVolumeClaim))
+	return nil
+}
+
 // Patch implements [Client].
 func (c *cluster) Patch(
 	_ context.Context, res schema.GroupVersionResource, key types.NamespacedName, kind types.PatchType, patch []byte,
@@ -242,6 +251,9 @@ const (
 		`"conditions":[{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"Other"}]}`
 )
 
+// once is how long to wait for the second try, and no third one.
+const once = firstDelay*3/2 - 1
+
 var told = []string{"event " + reasonExpanded + " a", "event " + reasonExpanded + " b", "event " + reasonExpanded + " claim"}
 
 // test has a cluster in a bubble, where nothing waits for the clock.
@@ -339,7 +351,7 @@ func TestAway(t *testing.T) {
 		c.away = errors.New("connection refused")
 		c.start()
 		c.said("away")
-		time.Sleep(time.Second)
+		time.Sleep(once)
 		c.said("away")
 		time.Sleep(24 * time.Hour)
 		c.mu.Lock()
@@ -359,17 +371,21 @@ func TestAway(t *testing.T) {
 		c.said(append([]string{ended1}, told...)...)
 	})
 	test(t, "somebody else has changed it", func(t *testing.T, c *cluster) {
-		c.fails = func(node.Expansion) error { c.claim.ResourceVersion = "other"; return nil }
+		c.fails = func(node.Expansion) error {
+			c.claim = c.claim.DeepCopy()
+			c.claim.ResourceVersion = "other"
+			return nil
+		}
 		c.start()
-		c.said(began1, expanded, "conflict")
-		c.fails = nil
-		c.change(func() {})
-		time.Sleep(mostDelay)
+		c.said(began1, expanded, "conflict", "get claim")
+		time.Sleep(once)
 		c.said(append([]string{ended1}, told...)...)
 	})
 }
 
-func answer(code codes.Code) error { return &csi.Error{Driver: "d", Method: "NodeExpandVolume", Code: code, Message: "no"} }
+func answer(code codes.Code) error {
+	return &csi.Error{Driver: "d", Method: "NodeExpandVolume", Code: code, Message: "no"}
+}
 
 const failure = `"conditions":[{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"FileSystemResizePending"},` +
 	`{"lastProbeTime":null,"lastTransitionTime":null,"status":"True","type":"Other"},` +
@@ -386,7 +402,7 @@ func TestFailures(t *testing.T) {
 		c.fails = func(node.Expansion) error { return answer(codes.Internal) }
 		c.start()
 		c.said(append(append([]string{began1, expanded}, warned...), condition(codes.Internal))...)
-		time.Sleep(firstDelay)
+		time.Sleep(once)
 		c.said(append([]string{expanded}, warned...)...)
 		c.mu.Lock()
 		c.fails = nil
@@ -400,7 +416,9 @@ func TestFailures(t *testing.T) {
 		c.said(append([]string{began1, expanded}, warned...)...)
 	})
 	test(t, "the node waits", func(t *testing.T, c *cluster) {
-		c.fails = func(node.Expansion) error { return &node.Backoff{Until: time.Now().Add(time.Minute), Last: answer(codes.Internal)} }
+		c.fails = func(node.Expansion) error {
+			return &node.Backoff{Until: time.Now().Add(time.Minute), Last: answer(codes.Internal)}
+		}
 		c.start()
 		c.said(began1, expanded)
 		time.Sleep(time.Minute - 1)
@@ -482,7 +500,9 @@ func TestNothing(t *testing.T) {
 		"of an earlier claim":  func(c *cluster) { c.claim.UID = "other" },
 		"of nobody":            func(c *cluster) { c.volume.Spec.ClaimRef = nil },
 		"no volume of drivers": func(c *cluster) { c.volume.Spec.CSI = nil },
-		"as large":             func(c *cluster) { c.claim.Status.Capacity, c.claim.Status.AllocatedResourceStatuses = quantities("1Gi"), nil },
+		"as large": func(c *cluster) {
+			c.claim.Status.Capacity, c.claim.Status.AllocatedResourceStatuses = quantities("1Gi"), nil
+		},
 	} {
 		test(t, name, func(t *testing.T, c *cluster) {
 			change(c)
@@ -534,6 +554,11 @@ func TestJudge(t *testing.T) {
 		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizeInProgress, gi, verdict{2 * gi, true, true}},
 		{"1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, 2 * gi, verdict{2 * gi, false, true}},
 		{"", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, 0, verdict{2 * gi, true, true}},
+		{"2Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending, 2 * gi, verdict{2 * gi, false, true}},
+		// The volume is of before.
+		{"2Gi", "3Gi", corev1.PersistentVolumeClaimNodeResizePending, 2 * gi, verdict{}},
+		{"1Gi", "3Gi", corev1.PersistentVolumeClaimNodeResizeInProgress, gi, verdict{}},
+		{"2Gi", "", corev1.PersistentVolumeClaimNodeResizePending, 2 * gi, verdict{}},
 	} {
 		c := &corev1.PersistentVolumeClaim{}
 		c.Status.Capacity, c.Status.AllocatedResources = quantities(r.capacity), quantities(r.allocated)

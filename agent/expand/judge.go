@@ -20,8 +20,14 @@ const notRequired = "volume.kubernetes.io/node-expansion-not-required"
 // controller of the driver has had its turn when the PersistentVolume is larger than the claim says that it is.
 func judge(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, has int64) verdict {
 	to := bytesOf(v.Spec.Capacity)
+	// A resizer that knows how to recover from failures says how much it has allocated, and when it is the node's turn.
+	// One that does not leaves both out.
+	allocated, recovers := c.Status.AllocatedResources[corev1.ResourceStorage]
 	switch c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		if recovers && to < allocated.Value() || !recovers && to <= bytesOf(c.Status.Capacity) {
+			return verdict{} // it is the volume as it was before, which is read apart from the claim
+		}
 		return verdict{bytes: to, mark: has < to, tell: true}
 	case "":
 		if bytesOf(c.Status.Capacity) >= to { // as another node has said
@@ -30,9 +36,7 @@ func judge(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, has int6
 			}
 			return verdict{bytes: to}
 		}
-		// A resizer that knows how to recover from failures says how much it has allocated, and when it is the node's
-		// turn. One that does not leaves both out.
-		if _, allocated := c.Status.AllocatedResources[corev1.ResourceStorage]; !allocated {
+		if !recovers {
 			return verdict{bytes: to, tell: true}
 		}
 	}

@@ -178,7 +178,7 @@ func (s *storage) seen(pod string, size int64) {
 	}
 }
 
-// expandedOnce requires so many events of a kind about the claim.
+// said requires so many events of a kind about the claim.
 func (s *storage) said(reason string, count int32) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("%d events %s of the claim", count, reason), func() error {
@@ -224,11 +224,14 @@ func TestExpansion(t *testing.T) {
 	s.has(96*mi, "")
 	s.seen("b", 96*mi)
 
-	// It has not been made larger before.
+	m.kill()
 	s.resized(128*mi, false)
+	m.start()
 	s.has(96*mi, corev1.PersistentVolumeClaimNodeResizeInfeasible)
 	s.requireEvents(first, "VolumeResizeFailed")
+	m.kill()
 	s.resized(128*mi, true)
+	m.start()
 	s.has(128*mi, "")
 	s.seen("a", 128*mi)
 

@@ -66,6 +66,22 @@ func pending(o object.Object) bool {
 	return false
 }
 
+// growing says whether somebody is about to make the volume of a claim larger, so that it soon is the node's turn.
+func growing(o object.Object) bool {
+	c, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok {
+		return false
+	}
+	switch c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case "":
+		return c.Spec.Resources.Requests.Storage().Cmp(*c.Status.Capacity.Storage()) > 0
+	case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimNodeResizePending,
+		corev1.PersistentVolumeClaimNodeResizeInProgress:
+		return true
+	}
+	return false
+}
+
 // immutable says whether an object stays what it is, so that it need not be watched.
 func immutable(o object.Object) bool {
 	var is *bool

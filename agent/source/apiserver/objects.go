@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -202,11 +203,25 @@ func (os *objects) seen(e *entry, ref object.Ref, o object.Object) {
 		e.object = o
 	}
 	os.s.queue.put(desired.Update{Kind: ref.Kind, Key: ref.NamespacedName, Object: o}, versionOf(o))
+	if before != nil {
+		os.claimChanged(o)
+	}
 	if immutable(o) {
 		e.stop()
 	}
 	if e.answered {
 		os.lead(e)
+	}
+}
+
+// claimChanged has the volume of a claim be read again: who makes a volume larger writes both, the claim last.
+func (os *objects) claimChanged(o object.Object) {
+	c, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok || c.Spec.VolumeName == "" {
+		return
+	}
+	if e := os.entries[object.RefTo(object.PersistentVolume, "", c.Spec.VolumeName)]; e != nil {
+		e.anew()
 	}
 }
 

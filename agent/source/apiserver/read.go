@@ -11,9 +11,11 @@ import (
 )
 
 // How often an object is read that the server does not let a node watch: while it is waited for by a pause that grows
-// up to the first of these, else by the second, since a volume may grow.
+// up to the first of these, else by the last. Claims are read more often, as by kubelet, since somebody may ask for
+// more: nothing else tells a node that its part in that has come.
 const (
 	readWaiting = 10 * time.Second
+	readClaim   = time.Minute
 	readSettled = 5 * time.Minute
 	// readAnswer is how long the server has to answer.
 	readAnswer = 30 * time.Second
@@ -47,11 +49,16 @@ func (r *reader) run(ctx context.Context) {
 			return
 		}
 		sink := objectSink{r.of, r.e}
-		wait := readSettled + rand.N(readSettled/2)
-		if err != nil || pending(o) {
+		settled := r.settled()
+		wait := settled + rand.N(settled/2)
+		switch {
+		case err != nil || pending(o):
 			wait = grows/2 + rand.N(grows)
 			grows = min(grows*3/2, readWaiting)
-		} else {
+		case growing(o):
+			wait = grows/2 + rand.N(grows)
+			grows = min(grows*3/2, settled)
+		default:
 			grows = r.of.s.cfg.pace.read
 		}
 		switch {
@@ -71,6 +78,14 @@ func (r *reader) run(ctx context.Context) {
 		}
 		r.idle(ctx, wait)
 	}
+}
+
+// settled is how long to wait before what nobody waits for is read again.
+func (r *reader) settled() time.Duration {
+	if r.e.ref.Kind == object.PersistentVolumeClaim {
+		return r.of.s.cfg.pace.claim
+	}
+	return readSettled
 }
 
 // idle waits for the next time to read.

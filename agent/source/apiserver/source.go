@@ -55,6 +55,7 @@ type timing struct {
 	answer time.Duration // how long a pod waits for the next answer about what it refers to
 	all    time.Duration // and for all of them at most
 	read   time.Duration // pause before an object that is waited for is read again
+	claim  time.Duration // and before a claim that is not
 	keep   time.Duration // how long a pod waits for its record, on a disk that hangs
 	absent time.Duration // how long the server has at the start before what was kept counts
 }
@@ -67,6 +68,7 @@ func (t *timing) complete() {
 		{&t.answer, 3 * time.Second},
 		{&t.all, 30 * time.Second},
 		{&t.read, 100 * time.Millisecond},
+		{&t.claim, readClaim},
 		{&t.keep, 3 * time.Second},
 		{&t.absent, 3 * time.Second},
 	} {
