@@ -363,3 +363,28 @@ func TestRelease(t *testing.T) {
 		t.Error("the pod has no record")
 	}
 }
+
+// TestHostsOfAnyLength has a container write to its /etc/hosts, far more than there is memory.
+func TestHostsOfAnyLength(t *testing.T) {
+	w, m := newWorld(t, true)
+	e := m.Of(podtest.New("web"), nil)
+	for _, size := range []int64{0, 1, 1 << 40} {
+		if err := e.Make(t.Context(), Wanted{}); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(e.HostsFile())
+		if err == nil {
+			err = os.Truncate(e.HostsFile(), size)
+		}
+		if err == nil {
+			err = e.Make(t.Context(), Wanted{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has, err := os.ReadFile(e.HostsFile()); err != nil || string(has) != string(want) {
+			t.Errorf("of %d bytes: %q, %v", size, has, err)
+		}
+	}
+	w.take()
+}

@@ -254,6 +254,9 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
+// HostsFile is where the node keeps what the containers of a pod have as their /etc/hosts.
+func HostsFile(rootDir, uid string) string { return filepath.Join(rootDir, "pods", uid, "etc-hosts") }
+
 // MessageFile is where the node keeps the termination message of one container of a pod.
 func MessageFile(rootDir string, uid, container string, attempt uint32) string {
 	return filepath.Join(rootDir, "pods", uid, "containers", container, fmt.Sprint(attempt))
