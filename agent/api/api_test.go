@@ -113,6 +113,7 @@ func (f *feed[T]) follow(ctx context.Context, c chan change[T], items []T, fn fu
 type runtime struct {
 	streaming.Server
 	log string
+	at  string // where commands and ports are instead; "": here
 }
 
 func (r *runtime) ContainerStatus(_ context.Context,
@@ -158,6 +159,9 @@ func (r *runtime) ExecSync(_ context.Context, req *runtimeapi.ExecSyncRequest) (
 }
 
 func (r *runtime) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if r.at != "" {
+		return &runtimeapi.ExecResponse{Url: r.at}, nil
+	}
 	return r.GetExec(req)
 }
 
@@ -168,6 +172,9 @@ func (r *runtime) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*run
 func (r *runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse,
 	error,
 ) {
+	if r.at != "" {
+		return &runtimeapi.PortForwardResponse{Url: r.at}, nil
+	}
 	return r.GetPortForward(req)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"sync/atomic"
@@ -34,6 +35,14 @@ func Command(ctx context.Context, rt httpstream.UpgradeRoundTripper, u *url.URL,
 	return ErrNoStatus
 }
 
+// maxRefusal is how much is told of why a server does not upgrade.
+const maxRefusal = 16 << 10
+
+type refusal struct {
+	io.Reader
+	io.Closer
+}
+
 // toldStatus is an upgrade whose connection's error stream is looked at.
 type toldStatus struct {
 	httpstream.UpgradeRoundTripper
@@ -50,6 +59,9 @@ func (t *toldStatus) missing() bool {
 
 // NewConnection implements [httpstream.UpgradeRoundTripper].
 func (t *toldStatus) NewConnection(resp *http.Response) (httpstream.Connection, error) {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = refusal{io.LimitReader(resp.Body, maxRefusal), resp.Body} // it is read as a whole
+	}
 	conn, err := t.UpgradeRoundTripper.NewConnection(resp)
 	if err != nil {
 		return nil, err

@@ -68,13 +68,52 @@ func handOver(w http.ResponseWriter, r *http.Request, to string) error {
 			pr.Out.Header.Del("Authorization")
 		},
 		// One connection for one request, never through a proxy of the environment: the server is on this machine.
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxUpgrade},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, "reach the runtime's streaming server: "+err.Error(), http.StatusBadGateway)
 		},
 	}
 	proxy.ServeHTTP(w, r)
 	return nil
+}
+
+// maxUpgrade is how much a streaming server may say before its streams: what reads that has no bound of its own.
+const maxUpgrade = 64 << 10
+
+// dialBounded connects to a server that may say no more than maxUpgrade before the header of its first answer ends.
+func dialBounded(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &boundedHeader{Conn: conn, left: maxUpgrade}, nil
+}
+
+// boundedHeader is a connection of which one goroutine reads.
+type boundedHeader struct {
+	net.Conn
+	left int
+	tail [4]byte // the last that was read
+	over bool    // the header is
+}
+
+// Read implements [net.Conn].
+func (b *boundedHeader) Read(p []byte) (int, error) {
+	if b.over {
+		return b.Conn.Read(p)
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	for _, c := range p[:n] {
+		b.tail = [4]byte{b.tail[1], b.tail[2], b.tail[3], c}
+		if string(b.tail[:]) == "\r\n\r\n" || string(b.tail[2:]) == "\n\n" {
+			b.over = true
+			return n, err
+		}
+	}
+	if b.left -= n; b.left == 0 {
+		return 0, fmt.Errorf("the header of the answer has more than %d bytes", maxUpgrade)
+	}
+	return n, err
 }
 
 func streamURL(to string) (*url.URL, error) {
@@ -101,9 +140,11 @@ func (e *entrance) translate(w http.ResponseWriter, r *http.Request, to string, 
 	if err != nil {
 		return err
 	}
-	direct, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, PingPeriod: 5 * time.Second,
-	})
+	way := spdy.RoundTripperConfig{UpgradeTransport: &http.Transport{DialContext: dialBounded}, PingPeriod: 5 * time.Second}
+	if u.Scheme == "https" { // its header cannot be seen from here
+		way.UpgradeTransport, way.Proxier = nil, func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	direct, err := spdy.NewRoundTripperWithConfig(way)
 	if err != nil {
 		return fmt.Errorf("prepare stream: %w", err)
 	}
@@ -267,7 +308,7 @@ func dialSPDY(ctx context.Context, to string) (net.Conn, error) {
 	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	req.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
 	req.Header.Set(httpstream.HeaderProtocolVersion, portforward.PortForwardV1Name)
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	conn, err := dialBounded(ctx, "tcp", u.Host)
 	if err != nil {
 		return nil, fmt.Errorf("reach the runtime's streaming server: %w", err)
 	}
