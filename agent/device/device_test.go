@@ -462,3 +462,32 @@ func FuzzJournal(f *testing.F) {
 		_ = m.Admit(has("p", "x=1"), anywhere)
 	})
 }
+
+// TestSocketIsMadeAgain has somebody remove the socket that plugins register at: plugins that come after that are taken
+// on, and those that were there are again.
+func TestSocketIsMadeAgain(t *testing.T) {
+	m := open(t, filepath.Join(t.TempDir(), "devices.json"))
+	p := &devicetest.Plugin{Resource: string(gpu)}
+	p.Set(devicetest.Healthy("a")...)
+	running(t, m, p)
+	if err := os.Remove(filepath.Join(m.cfg.Dir, SocketName)); err != nil {
+		t.Fatal(err)
+	}
+	other := &devicetest.Plugin{Resource: "example.com/other", Dir: m.cfg.Dir}
+	other.Set(devicetest.Healthy("b")...)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- other.Run(ctx) }()
+	for {
+		capacity, _ := m.Resources()
+		first, second := capacity[gpu], capacity["example.com/other"]
+		if first.Value() == 1 && second.Value() == 1 {
+			break
+		}
+		<-m.Changed()
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

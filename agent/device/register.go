@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-node/berth/internal/socket"
 )
 
 const dirMode = 0o750
@@ -56,7 +58,7 @@ func (p *plugins) run(ctx context.Context) error {
 }
 
 // listenSocket opens a new socket and takes the sockets of plugins away: that is how a plugin hears that the agent was
-// restarted, and that it has to register again.
+// restarted, and that it has to register again. Plugins register again as well when the socket is missed and made anew.
 func (p *plugins) listenSocket(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(p.dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make directory of device plugins: %w", err)
@@ -66,23 +68,32 @@ func (p *plugins) listenSocket(ctx context.Context) (net.Listener, error) {
 		c.Close()
 		return nil, fmt.Errorf("serve registration of device plugins: another agent serves %s", path)
 	}
-	entries, err := os.ReadDir(p.dir)
-	if err != nil {
-		return nil, fmt.Errorf("read directory of device plugins: %w", err)
+	// Before plugins hear of the socket: those that register at once make their own again.
+	if err := p.dismiss(); err != nil {
+		return nil, err
 	}
-	for _, e := range entries {
-		if e.Type()&fs.ModeSocket == 0 {
-			continue
-		}
-		if err := os.Remove(filepath.Join(p.dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("remove socket of device plugin: %w", err)
-		}
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	l, err := socket.ListenPrivate(path, p.log)
 	if err != nil {
 		return nil, fmt.Errorf("serve registration of device plugins: %w", err)
 	}
 	return l, nil
+}
+
+// dismiss takes the sockets of plugins away.
+func (p *plugins) dismiss() error {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return fmt.Errorf("read directory of device plugins: %w", err)
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 || e.Name() == SocketName {
+			continue
+		}
+		if err := os.Remove(filepath.Join(p.dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove socket of device plugin: %w", err)
+		}
+	}
+	return nil
 }
 
 // registration is the service that plugins register with.

@@ -76,22 +76,29 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer w.wait.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := os.MkdirAll(w.cfg.Dir, dirMode); err != nil {
-		return fmt.Errorf("make plugin registration directory: %w", err)
-	}
+	clear(w.seen) // of a run before that could not go on
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch plugin registration directory: %w", err)
 	}
 	defer events.Close()
-	if err := w.walk(ctx, events, w.cfg.Dir); err != nil {
+	if err := w.begun(ctx, events); err != nil {
 		return err
 	}
+	var again <-chan time.Time // nil: the directory is there
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-again:
+			again, err = nil, w.begun(ctx, events)
 		case e := <-events.Events:
+			if e.Name == w.cfg.Dir && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
+				w.log.Warn("plugin registration directory was removed by somebody and is made again", "dir", w.cfg.Dir)
+				_ = events.Remove(w.cfg.Dir) // of one that was moved away it is still told
+				err = w.begun(ctx, events)
+				break
+			}
 			err = w.happened(ctx, events, e)
 		case err = <-events.Errors:
 			if errors.Is(err, fsnotify.ErrEventOverflow) { // what was missed is looked for
@@ -100,8 +107,22 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 		if err != nil {
 			w.log.Warn("plugins may not be found", "dir", w.cfg.Dir, "error", err)
+			again = time.After(retryMax)
 		}
 	}
+}
+
+// begun makes the directory and watches it, lets those plugins go whose sockets are gone, and takes on the others.
+func (w *Watcher) begun(ctx context.Context, events *fsnotify.Watcher) error {
+	if err := os.MkdirAll(w.cfg.Dir, dirMode); err != nil {
+		return fmt.Errorf("make plugin registration directory: %w", err)
+	}
+	for path := range w.seen {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			w.finish(path)
+		}
+	}
+	return w.walk(ctx, events, w.cfg.Dir)
 }
 
 // walk watches a directory with those below it, and takes on what is there.

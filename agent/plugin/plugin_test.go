@@ -3,6 +3,8 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -103,5 +105,36 @@ func TestTake(t *testing.T) {
 		if err := w.take(tt.p); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v is refused with %v", tt.p, err)
 		}
+	}
+}
+
+// TestDirectoryIsMadeAgain has somebody remove the directory, and move it away: who registers after that is found.
+func TestDirectoryIsMadeAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "registry")
+	h := &heard{events: make(chan string, 10), refuse: make(chan error, 1)}
+	w := New(Config{Dir: dir, Handlers: map[string]Handler{registerapi.DevicePlugin: h}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	for i, goes := range []func() error{
+		func() error { return os.RemoveAll(dir) },
+		func() error { return os.Rename(dir, dir+".old") },
+		func() error { return nil },
+	} {
+		name := fmt.Sprintf("example.com/p%d", i)
+		stop := runPlugin(t, &devicetest.Plugin{Resource: name, Registry: dir})
+		h.want(t, "register "+name+" v1beta1")
+		if err := goes(); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 {
+			h.want(t, "deregister "+name)
+		}
+		stop()
+	}
+	h.want(t, "deregister example.com/p2")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

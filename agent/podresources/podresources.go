@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -22,6 +20,7 @@ import (
 
 	"github.com/berth-node/berth/agent/device"
 	"github.com/berth-node/berth/agent/pinning"
+	"github.com/berth-node/berth/internal/socket"
 )
 
 // Pods are the pods of the node.
@@ -68,15 +67,10 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(s.cfg.Socket), dirMode); err != nil {
 		return fmt.Errorf("serve pod resources: %w", err)
 	}
-	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", s.cfg.Socket); err == nil {
-		c.Close()
+	l, err := socket.ListenPrivate(s.cfg.Socket, s.cfg.Log)
+	if errors.Is(err, socket.ErrInUse) {
 		return fmt.Errorf("serve pod resources: another agent serves %s", s.cfg.Socket)
 	}
-	// An agent that was killed has left it.
-	if err := os.Remove(s.cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("serve pod resources: %w", err)
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", s.cfg.Socket)
 	if err != nil {
 		return fmt.Errorf("serve pod resources: %w", err)
 	}

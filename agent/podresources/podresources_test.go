@@ -272,4 +272,16 @@ func TestSocket(t *testing.T) {
 	if _, err := client.List(t.Context(), &podsv1.ListPodResourcesRequest{}); err != nil {
 		t.Errorf("the first is cut off: %v", err)
 	}
+	// Who removes the socket does not end the service.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := podsv1.NewPodResourcesListerClient(conn).List(t.Context(), &podsv1.ListPodResourcesRequest{}); err != nil {
+		t.Errorf("by the socket made again: %v", err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -33,31 +34,62 @@ func NewFiles[T any](read func() (T, error), log *slog.Logger, paths ...string) 
 // Get returns the last value that was good.
 func (f *Files[T]) Get() T { return *f.value.Load() }
 
+// lookAgain is how soon files are looked at whose directories cannot be watched.
+const lookAgain = time.Minute
+
 // Run reads the files again whenever something happens in their directories, until ctx ends. The directories are
 // watched, not the files: whoever replaces a certificate renames one over it, or moves the symbolic link that a mounted
-// secret is behind.
+// secret is behind. Where that cannot be watched, because the directory is gone or containers have taken what the
+// machine has for watches, the files are looked at now and then.
 func (f *Files[T]) Run(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch certificates: %w", err)
-	}
-	defer w.Close()
-	for _, p := range f.paths {
-		if err := w.Add(filepath.Dir(p)); err != nil {
-			return fmt.Errorf("watch certificates: %w", err)
+	var w *fsnotify.Watcher
+	defer func() {
+		if w != nil {
+			w.Close()
 		}
-	}
-	f.reload() // what was replaced before the watch began
-	for {
+	}()
+	for told := ""; ; {
+		var events chan fsnotify.Event
+		var lost chan error
+		var again <-chan time.Time
+		err := f.watch(&w)
+		if w != nil {
+			events, lost = w.Events, w.Errors
+		}
+		if err != nil {
+			again = time.After(lookAgain)
+			if err.Error() != told {
+				told = err.Error()
+				f.log.Warn("files that are replaced are noticed a minute late", "files", f.paths, "error", err)
+			}
+		}
+		f.reload() // what was replaced before the watch began
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.Events:
-		case err := <-w.Errors:
-			f.log.Debug("watch of certificates has lost events", "error", err)
+		case <-again:
+		case <-events:
+		case err := <-lost:
+			f.log.Debug("watch of files has lost events", "error", err)
 		}
-		f.reload()
 	}
+}
+
+// watch has the directories watched. Those that are already stay so.
+func (f *Files[T]) watch(w **fsnotify.Watcher) error {
+	if *w == nil {
+		made, err := fsnotify.NewWatcher()
+		if err != nil {
+			return fmt.Errorf("watch certificates: %w", err)
+		}
+		*w = made
+	}
+	for _, p := range f.paths {
+		if err := (*w).Add(filepath.Dir(p)); err != nil {
+			return fmt.Errorf("watch certificates: %w", err)
+		}
+	}
+	return nil
 }
 
 func (f *Files[T]) reload() {
