@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -76,12 +77,30 @@ func (e *Evictor) Containers(
 			use[m.GetName()] = int64(layer.GetUsedBytes().GetValue())
 		}
 	}
-	logs := spec.LogDirectory(e.node.cfg.LogDir, pod)
 	for name := range use {
-		used, _ := files(ctx, filepath.Join(logs, name))
-		use[name] += used.Bytes
+		use[name] += e.beside(ctx, pod, name).Bytes
 	}
+	use[limit.Shared] = shared(e.node.cfg.RootDir, pod).Bytes
 	return use, layers, nil
+}
+
+// beside is what a container has written that is neither in its layer nor in a volume: its logs, and what it has put
+// into the file of its termination message, which is as long as it likes until the message is read.
+func (e *Evictor) beside(ctx context.Context, pod *corev1.Pod, container string) Space {
+	cfg := &e.node.cfg
+	sum, _ := files(ctx, filepath.Join(spec.LogDirectory(cfg.LogDir, pod), container))
+	messages, _ := files(ctx, filepath.Dir(spec.MessageFile(cfg.RootDir, string(pod.UID), container, 0)))
+	sum.add(messages)
+	return sum
+}
+
+// shared is what the pod's containers have written into the file that each of them has as its /etc/hosts.
+func shared(rootDir string, pod *corev1.Pod) Space {
+	var st unix.Stat_t
+	if unix.Lstat(spec.HostsFile(rootDir, string(pod.UID)), &st) != nil {
+		return Space{}
+	}
+	return Space{Bytes: st.Blocks * 512, Inodes: 1}
 }
 
 // files counts what is below a directory. What could be counted of it is used in any case: a limit is not lifted by a

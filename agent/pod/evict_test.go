@@ -3,14 +3,18 @@ package pod
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-node/berth/agent/pod/podtest"
+	"github.com/berth-node/berth/agent/pod/spec"
+	"github.com/berth-node/berth/eviction/limit"
 )
 
 // TestEvictor has somebody who ends pods beside their workers be killed after he has told it, and before the worker
@@ -75,6 +79,33 @@ func TestEvictor(t *testing.T) {
 	})
 }
 
+// TestFilesBesideLayers has a container write to the files that the node makes for it: they count as its logs do, and
+// /etc/hosts, which all have, as the pod's.
+func TestFilesBesideLayers(t *testing.T) {
+	onNode(t, func(n *testNode) {
+		p := podtest.New("web")
+		n.apply(p)
+		n.pass(0)
+		written := make([]byte, 1<<20)
+		for _, path := range []string{
+			spec.MessageFile(n.cfg.RootDir, string(p.UID), "main", 0), spec.HostsFile(n.cfg.RootDir, string(p.UID)),
+		} {
+			if err := os.WriteFile(path, written, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := NewEvictor(n.m)
+		taken, err := e.Taken(t.Context(), []*corev1.Pod{p})
+		if of := taken[p.UID]; err != nil || of.Logs["main"].Bytes < 1<<20 || of.Shared.Bytes < 1<<20 || of.Shared.Inodes != 1 {
+			t.Errorf("for the node: %+v, %v", of, err)
+		}
+		use, _, err := e.Containers(t.Context(), p)
+		if err != nil || use["main"] < 1<<20 || use[limit.Shared] < 1<<20 {
+			t.Errorf("for a limit: %v, %v", use, err)
+		}
+	})
+}
+
 // TestEvictedForDisk has a pod end for its files: what its containers have written goes too, and what became of
 // them stays known.
 func TestEvictedForDisk(t *testing.T) {
@@ -128,4 +159,18 @@ func TestReturnsWhenEased(t *testing.T) {
 		n.is("web", "Running main:0:running")
 		n.is("new", "Running main:0:running")
 	})
+}
+
+// ListContainerStats tells of containers that have written nothing to their file systems.
+func (f *fake) ListContainerStats(
+	ctx context.Context, _ *runtimeapi.ListContainerStatsRequest,
+) (*runtimeapi.ListContainerStatsResponse, error) {
+	list, err := f.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	out := &runtimeapi.ListContainerStatsResponse{}
+	for _, c := range list.GetContainers() {
+		out.Stats = append(out.Stats, &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{Id: c.GetId(), Metadata: c.GetMetadata(), Labels: c.GetLabels()},
+		})
+	}
+	return out, err
 }

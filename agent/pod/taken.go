@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +23,8 @@ func (s *Space) add(more Space) {
 // Taken is what a pod has on the node's disks.
 type Taken struct {
 	Layers map[string]Space // what containers have written into their file systems, by name
-	Logs   map[string]Space // of containers, by name
+	Logs   map[string]Space // of containers, by name, with their termination messages
+	Shared Space            // the file that all of them have as /etc/hosts
 	// Volumes are the emptyDirs on the disk.
 	Volumes map[string]Space
 	// Apart says that the layers are on another file system than the rest.
@@ -64,12 +64,12 @@ func (e *Evictor) taken(ctx context.Context, pod *corev1.Pod, stats []*runtimeap
 			t.Apart = t.Apart || apart(dir, cfg.RootDir)
 		}
 	}
-	logs := spec.LogDirectory(cfg.LogDir, pod)
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			t.Logs[list[i].Name], _ = files(ctx, filepath.Join(logs, list[i].Name))
+			t.Logs[list[i].Name] = e.beside(ctx, pod, list[i].Name)
 		}
 	}
+	t.Shared = shared(cfg.RootDir, pod)
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if dir := v.EmptyDir; dir == nil || dir.Medium != corev1.StorageMediumDefault {

@@ -71,17 +71,15 @@ func (w places) of(t pod.Taken) int64 {
 			sum += w.amount(s)
 		}
 	}
-	for _, s := range t.Logs {
-		if w.rest {
+	if !w.rest {
+		return sum
+	}
+	for _, of := range []map[string]pod.Space{t.Logs, t.Volumes} {
+		for _, s := range of {
 			sum += w.amount(s)
 		}
 	}
-	for _, s := range t.Volumes {
-		if w.rest {
-			sum += w.amount(s)
-		}
-	}
-	return sum
+	return sum + w.amount(t.Shared)
 }
 
 // ofContainer is without volumes, which are the pod's.

@@ -108,6 +108,12 @@ type Disk struct {
 type disk struct {
 	volumes map[string]Disk
 	logs    map[string]Disk // by container
+	rest    Disk            // what containers write into files of the pod's directory: /etc/hosts, termination messages
+}
+
+func (d *Disk) add(more Disk) {
+	d.Used += more.Used
+	d.InodesUsed += more.InodesUsed
 }
 
 // diskEvery is how often a pod's files are counted, while somebody asks.
@@ -136,7 +142,15 @@ func (c *Collector) disk(p *Pod) disk {
 					d.statfs(logs, false)
 					out.logs[list[i].Name] = d
 				}
+				messages := filepath.Dir(spec.MessageFile(c.cfg.RootDir, string(pod.UID), list[i].Name, 0))
+				if d, ok := count(ctx, messages); ok {
+					out.rest.add(d)
+				}
 			}
+		}
+		var hosts unix.Stat_t
+		if unix.Lstat(spec.HostsFile(c.cfg.RootDir, string(pod.UID)), &hosts) == nil {
+			out.rest.add(Disk{Used: uint64(hosts.Blocks) * 512, InodesUsed: 1})
 		}
 		return out
 	})

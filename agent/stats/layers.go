@@ -147,25 +147,22 @@ func criPressure(p *runtimeapi.PsiStats) cgroups.Pressure {
 	return cgroups.Pressure{Some: one(p.GetSome()), Full: one(p.GetFull())}
 }
 
-// ephemeral adds up what a pod takes of the node's disk: layers, logs, and volumes that are no file system of their
-// own.
+// ephemeral adds up what a pod takes of the node's disk: layers, logs, volumes that are no file system of their own,
+// and what its containers write into files that the node has made for them.
 func ephemeral(p *Pod, d disk, l layers) Disk {
 	out := Disk{Time: time.Now(), Known: true}
-	add := func(x Disk) {
-		out.Used += x.Used
-		out.InodesUsed += x.InodesUsed
-	}
 	for _, r := range p.Containers {
-		add(l.of[r.ID])
+		out.add(l.of[r.ID])
 	}
 	for _, x := range d.logs {
-		add(x)
+		out.add(x)
 	}
 	for _, x := range d.volumes {
 		if !x.Own && x.Claim == "" {
-			add(x)
+			out.add(x)
 		}
 	}
+	out.add(d.rest)
 	out.Capacity, out.Available, out.Inodes, out.InodesFree = l.node.Capacity, l.node.Available, l.node.Inodes, l.node.InodesFree
 	return out
 }

@@ -24,12 +24,16 @@ type Pods interface {
 	Came() <-chan struct{}
 }
 
+// Shared is no container's name. What is counted under it is the pod's.
+const Shared = ""
+
 // Usage says what pods have on the disk, in bytes.
 type Usage interface {
 	// Volume is what an emptyDir of the pod takes; false when it cannot be counted.
 	Volume(ctx context.Context, pod *corev1.Pod, name string) (bytes int64, ok bool)
-	// Containers is what each of the pod's containers has written into its file system and its logs, by name. layers
-	// are the directories of file systems that they have written to.
+	// Containers is what each of the pod's containers has written into its file system and its logs, by name, and what
+	// they have written together, by the name [Shared]. layers are the directories of file systems that they have
+	// written to.
 	Containers(ctx context.Context, pod *corev1.Pod) (use map[string]int64, layers []string, err error)
 }
 

@@ -36,7 +36,7 @@ func (l *level) left() int64 { return l.limit - l.used }
 // storage is what a pod has on the node's disk, in bytes.
 type storage struct {
 	volumes    map[string]int64 // emptyDirs
-	containers map[string]int64 // what each has written into its file system, and its logs
+	containers map[string]int64 // what each has written into its file system, and its logs, and what is [Shared]
 	layers     []string         // file systems that containers have written to
 }
 

@@ -29,6 +29,11 @@ func TestStorageExceeded(t *testing.T) {
 			want: "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ",
 		},
 		{
+			name: "what they share is the pod's, and no container's", a: "1Mi", b: "2Mi", use: storage{containers: map[string]int64{Shared: 3<<20 + 1}},
+			want: "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. ",
+		},
+		{name: "what they share is within", a: "1Mi", b: "2Mi", use: storage{containers: map[string]int64{Shared: 2 << 20, "a": 1 << 20}}},
+		{
 			name: "container", a: "1Mi", b: "2Mi", use: storage{containers: map[string]int64{"a": 1<<20 + 1}},
 			want: `Container a exceeded its local ephemeral storage limit "1Mi". `,
 		},

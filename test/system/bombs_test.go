@@ -151,9 +151,16 @@ func TestDiskLimitBombs(t *testing.T) {
 	n.apply("volume.yaml", bomb("volume", fills("/data"), ", volumeMounts: [{name: data, mountPath: /data}]",
 		"\n  volumes: [{name: data, emptyDir: {sizeLimit: 8Mi}}]"))
 	n.apply("layer.yaml", bomb("layer", fills("/var"), ", resources: {limits: {ephemeral-storage: 8Mi}}", ""))
+	for name, path := range map[string]string{"hosts": "/etc/hosts", "message": "/dev/termination-log"} {
+		n.apply(name+".yaml", bomb(name, "dd if=/dev/zero of="+path+" bs=1M count=20; sleep 1000000",
+			", resources: {limits: {ephemeral-storage: 8Mi}}", ""))
+	}
+	const ofPod = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. "
 	want := map[string]struct{ message, signal string }{
-		"volume": {`Usage of EmptyDir volume "data" exceeds the limit "8Mi". `, "emptydirfs.limit"},
-		"layer":  {"Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ", "ephemeralpodfs.limit"},
+		"volume":  {`Usage of EmptyDir volume "data" exceeds the limit "8Mi". `, "emptydirfs.limit"},
+		"layer":   {ofPod, "ephemeralpodfs.limit"},
+		"hosts":   {ofPod, "ephemeralpodfs.limit"},
+		"message": {ofPod, "ephemeralpodfs.limit"},
 	}
 	for name, w := range want {
 		p := n.waitPhase(name, corev1.PodFailed)
@@ -161,7 +168,11 @@ func TestDiskLimitBombs(t *testing.T) {
 			t.Errorf("%s: %s: %q", name, p.Status.Reason, p.Status.Message)
 		}
 	}
-	for _, d := range n.requireDecisions(2) {
+	evictions := map[string]float64{}
+	for _, w := range want {
+		evictions[w.signal]++
+	}
+	for _, d := range n.requireDecisions(len(want)) {
 		if w := want[strings.TrimSuffix(d.Pod.Name, "-node")]; d.Signal != w.signal || d.GraceSeconds != 1 || d.Result.Error != "" && !d.Result.Told {
 			t.Errorf("%+v", d)
 		}
@@ -173,14 +184,14 @@ func TestDiskLimitBombs(t *testing.T) {
 		if out := n.must("events", name); strings.Count(out, strings.TrimSpace(w.message)) != 1 {
 			t.Errorf("events of %s:\n%s", name, out)
 		}
-		if got := n.metrics("/metrics").get(t, "kubelet_evictions", map[string]string{"eviction_signal": w.signal}); got != 1 {
+		if got := n.metrics("/metrics").get(t, "kubelet_evictions", map[string]string{"eviction_signal": w.signal}); got != evictions[w.signal] {
 			t.Errorf("kubelet_evictions of %s is %v", w.signal, got)
 		}
 	}
 	if out := n.must("eviction", "status"); strings.Contains(out, "True") {
 		t.Errorf("the node was short:\n%s", out)
 	}
-	unharmed(2)
+	unharmed(len(want))
 }
 
 // TestVolumeBomb has a pod fill a PersistentVolume of its own. It is told by the kernel that it is full, and that is
