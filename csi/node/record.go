@@ -16,6 +16,7 @@ import (
 	"github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/internal/atomicfile"
 	"github.com/berth-node/berth/internal/redo"
+	"github.com/berth-node/berth/internal/sealed"
 )
 
 // recordVersion is of the format of records.
@@ -133,7 +134,7 @@ func (j journal) path(key, suffix string) string { return filepath.Join(j.dir, k
 func (j journal) keep(key string, r *record) error {
 	data, err := json.Marshal(r)
 	if err == nil {
-		err = j.records.Write(key+recordSuffix, data)
+		err = j.records.Write(key+recordSuffix, sealed.Seal(data))
 	}
 	if err != nil {
 		return fmt.Errorf("record volume: %w", err)
@@ -192,7 +193,7 @@ var errLater = errors.New("it was written by a later version")
 func decode(data []byte, l layout) (*record, error) {
 	r := &record{}
 	var head struct{ Version int }
-	if err := json.Unmarshal(data, &head); err != nil {
+	if err := errors.Join(sealed.Check(data), json.Unmarshal(data, &head)); err != nil {
 		return nil, err
 	}
 	if head.Version > recordVersion {

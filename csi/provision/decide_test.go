@@ -154,7 +154,8 @@ func TestSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, other := range []string{"uid-0", "uid-z"} {
-		text := strings.ReplaceAll(string(data), "uid-a", other)
+		text, _, _ := strings.Cut(strings.ReplaceAll(string(data), "uid-a", other), `,"sum":`)
+		text += "}"
 		if err := os.WriteFile(filepath.Join(h.dir, "pvc-"+other+".json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-node/berth/csi"
 	"github.com/berth-node/berth/internal/atomicfile"
+	"github.com/berth-node/berth/internal/sealed"
 )
 
 const (
@@ -93,6 +94,7 @@ func (j journal) path(name string) string { return filepath.Join(j.dir, name+rec
 // keep has a record be on the disk when it returns.
 func (j journal) keep(r *record) error {
 	data, err := json.Marshal(r)
+	data = sealed.Seal(data)
 	if err == nil && len(data) > maxRecord { // it could not be read again
 		err = fmt.Errorf("it has more than %d bytes", maxRecord)
 	}
@@ -183,7 +185,10 @@ func decode(data []byte, name string) (*record, error) {
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, err
 	}
+	changed := sealed.Check(data)
 	switch {
+	case changed != nil:
+		return nil, changed
 	case r.Version > recordVersion:
 		return nil, fmt.Errorf("%w (format %d)", errLater, r.Version)
 	case r.Version < 1:
