@@ -120,11 +120,11 @@ func (c *Client) call(
 	began := time.Now()
 	err := invoke(ctx, method, request, answer, conn, opts...)
 	took := time.Since(began)
-	c.mets.observe(c.name, method, status.Code(err), took)
+	c.mets.observe(c.name, method, known(status.Code(err)), took)
 	if err != nil {
 		st := status.Convert(err)
 		err = &Error{
-			Driver: c.name, Method: path.Base(method), Code: st.Code(), Message: Text(scrub(st.Message(), request)), Unread: unread(st),
+			Driver: c.name, Method: path.Base(method), Code: known(st.Code()), Message: Text(scrub(st.Message(), request)), Unread: unread(st),
 		}
 	}
 	if c.log.Enabled(ctx, slog.LevelDebug) {

@@ -103,7 +103,9 @@ func (d *Drivers) Register(ctx context.Context, r Registration) error {
 		err = d.take(ctx, r)
 	}
 	if err != nil {
-		d.Refuse(Refusal{Text(r.Name), Text(r.Endpoint), err.Error()})
+		if ctx.Err() == nil { // else there is no registrar any more
+			d.Refuse(Refusal{Text(r.Name), Text(r.Endpoint), err.Error()})
+		}
 		return fmt.Errorf("register CSI driver: %w", err)
 	}
 	return nil
@@ -123,6 +125,15 @@ func (d *Drivers) Refuse(r Refusal) {
 		}
 	}
 	d.refused[r.Endpoint] = r
+}
+
+// Forget drops why a driver is not registered, whose registrar has gone. One that is registered there stays.
+func (d *Drivers) Forget(name, endpoint string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r, ok := d.refused[Text(endpoint)]; ok && r.Name == Text(name) {
+		delete(d.refused, Text(endpoint))
+	}
 }
 
 // takeTimeout is how long a driver may take to say what it can do. A registrar that waits for the answer waits for ten

@@ -411,7 +411,7 @@ func TestUnread(t *testing.T) {
 	must(t, err)
 	f.set(func() { f.info = &spec.GetPluginInfoResponse{Name: example, VendorVersion: strings.Repeat("x", 5<<20)} })
 	_, err = driver.Client().Identity().GetPluginInfo(t.Context(), &spec.GetPluginInfoRequest{})
-	if CodeOf(err) != codes.ResourceExhausted || Final(err) {
+	if CodeOf(err) != codes.Unknown || status.Code(err) != codes.ResourceExhausted || Final(err) {
 		t.Errorf("%v, final is %t", err, Final(err))
 	}
 }

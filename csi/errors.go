@@ -23,18 +23,32 @@ type Error struct {
 	Unread  bool   // the code is gRPC's own, and not the driver's: what that has said is not known
 }
 
-// unread says whether an error is gRPC's own, for an answer that is too long or a stream that was reset, by a code that
-// drivers have, too.
+// unread says whether an error is gRPC's own, by a code that drivers have, too: for an answer that is too long, makes no
+// sense or is none, for a stream that was reset, and for a server of something else. Which it is the text alone tells. A
+// driver that answers with one of these has its call be repeated, which it has to stand in any case.
 func unread(st *status.Status) bool {
-	if st.Code() != codes.ResourceExhausted {
-		return false
+	if st.Code() == codes.Unknown && st.Message() == "" { // it has ended without a code
+		return true
 	}
-	for _, own := range []string{"grpc: received message", "stream terminated by RST_STREAM"} {
+	for _, own := range []string{
+		"grpc: received ", "grpc: failed to ", "grpc: message after decompression ", "grpc: compressed flag ", "grpc: no decompressor ",
+		"grpc: Decompressor is not installed", "grpc: peer compressed ", "cardinality violation: ", "transport: ", "malformed header: ",
+		"protocol error: ", "unexpected HTTP status code ", "stream terminated by RST_STREAM", "server closed the stream without ",
+		"peer header list size exceeded", "a HEADERS frame cannot appear", "received invalid frame",
+	} {
 		if strings.HasPrefix(st.Message(), own) {
 			return true
 		}
 	}
 	return false
+}
+
+// known is a code of the specification: others are that of an error of which nothing is known, as gRPC wants it.
+func known(c codes.Code) codes.Code {
+	if c > codes.Unauthenticated {
+		return codes.Unknown
+	}
+	return c
 }
 
 func (e *Error) Error() string {
@@ -68,9 +82,10 @@ func Final(err error) bool {
 	return true
 }
 
-// CodeOf is the code of an error of a call; [codes.Unknown] of any other.
+// CodeOf is the code that a driver has answered a call with, or that says why there is no answer; [codes.Unknown] of any
+// other error, and of an answer that could not be read.
 func CodeOf(err error) codes.Code {
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e, ok := errors.AsType[*Error](err); ok && !e.Unread {
 		return e.Code
 	}
 	return codes.Unknown
