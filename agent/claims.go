@@ -35,12 +35,15 @@ func openClaims(c *Config, labels func() map[string]string) (*dra.Manager, error
 type draPlugins struct{ m *dra.Manager }
 
 // Register implements plugin.Handler.
-func (d draPlugins) Register(p plugin.Plugin) error {
+func (d draPlugins) Register(_ context.Context, p plugin.Plugin) error {
 	return d.m.Register(p.Name, p.Endpoint, p.Versions)
 }
 
 // Deregister implements plugin.Handler.
 func (d draPlugins) Deregister(p plugin.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
+
+// Forget implements plugin.Handler: of plugins that are refused nothing is kept.
+func (draPlugins) Forget(plugin.Plugin) {}
 
 // podClaims are the devices of resource claims, which drivers prepare.
 type podClaims struct {

@@ -192,12 +192,15 @@ func (v *csiVolumes) Renews(p *corev1.Pod) bool {
 type csiPlugins struct{ drivers *csi.Drivers }
 
 // Register implements plugin.Handler.
-func (c csiPlugins) Register(p plugin.Plugin) error {
-	return c.drivers.Register(context.Background(), csi.Registration{Name: p.Name, Endpoint: p.Endpoint, Versions: p.Versions})
+func (c csiPlugins) Register(ctx context.Context, p plugin.Plugin) error {
+	return c.drivers.Register(ctx, csi.Registration{Name: p.Name, Endpoint: p.Endpoint, Versions: p.Versions})
 }
 
 // Deregister implements plugin.Handler.
 func (c csiPlugins) Deregister(p plugin.Plugin) { c.drivers.Deregister(p.Name, p.Endpoint) }
+
+// Forget implements plugin.Handler.
+func (c csiPlugins) Forget(p plugin.Plugin) { c.drivers.Forget(p.Name, p.Endpoint) }
 
 // csiToPurge is what the volumes of pods that are purged are taken away with: the drivers that have them are waited
 // for, a while. The zero value is of a place that has none.

@@ -28,7 +28,7 @@ func TestAdmitVolumes(t *testing.T) {
 	}
 	t.Cleanup(func() { v.volumes.Close(); v.drivers.Close() })
 	o := d.Options()
-	if err := (csiPlugins{v.drivers}).Register(plugin.Plugin{Name: o.Name, Endpoint: o.Socket, Versions: []string{"1.0.0"}}); err != nil {
+	if err := (csiPlugins{v.drivers}).Register(t.Context(), plugin.Plugin{Name: o.Name, Endpoint: o.Socket, Versions: []string{"1.0.0"}}); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -217,9 +217,12 @@ func scarce(err error) bool {
 type devicePlugins struct{ m *device.Manager }
 
 // Register implements plugin.Handler.
-func (d devicePlugins) Register(p plugin.Plugin) error {
+func (d devicePlugins) Register(_ context.Context, p plugin.Plugin) error {
 	return d.m.Register(p.Name, p.Endpoint, p.Versions)
 }
 
 // Deregister implements plugin.Handler.
 func (d devicePlugins) Deregister(p plugin.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
+
+// Forget implements plugin.Handler: of plugins that are refused nothing is kept.
+func (devicePlugins) Forget(plugin.Plugin) {}

@@ -26,7 +26,7 @@ func TestVolumesShown(t *testing.T) {
 	p, csi := newProvisioning(t, root, madeForA)
 	t.Cleanup(func() { csi.volumes.Close(); csi.drivers.Close() })
 	o := d.Options()
-	if err := (csiPlugins{csi.drivers}).Register(plugin.Plugin{Name: o.Name, Endpoint: o.Socket, Versions: []string{"1.0.0"}}); err != nil {
+	if err := (csiPlugins{csi.drivers}).Register(t.Context(), plugin.Plugin{Name: o.Name, Endpoint: o.Socket, Versions: []string{"1.0.0"}}); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(root, "pods", "u")

@@ -32,10 +32,12 @@ type Plugin struct {
 // Handler knows one type of plugins.
 type Handler interface {
 	// Register takes a plugin on, or says why it cannot be taken. It is called again after the plugin, or the agent,
-	// was restarted.
-	Register(Plugin) error
+	// was restarted. When ctx ends the plugin's socket has gone: nobody waits for an answer any more.
+	Register(context.Context, Plugin) error
 	// Deregister lets a plugin go whose socket has gone.
 	Deregister(Plugin)
+	// Forget is of one that could not be taken.
+	Forget(Plugin)
 }
 
 // Config is what a [Watcher] works with.
@@ -192,14 +194,19 @@ const (
 
 // serve registers the plugin of a socket, and lets it go when ctx ends because the socket has.
 func (w *Watcher) serve(ctx context.Context, socket string) {
-	said := ""
+	said, forget := "", func() {}
+	defer func() { forget() }()
 	for delay := retryInitial; ctx.Err() == nil; delay = min(2*delay, retryMax) {
 		p, err := w.register(ctx, socket)
+		h := w.cfg.Handlers[p.Type]
 		if err == nil {
 			w.log.Info("plugin is registered", "type", p.Type, "name", p.Name, "endpoint", p.Endpoint)
 			<-ctx.Done()
-			w.cfg.Handlers[p.Type].Deregister(p)
+			forget = func() { h.Deregister(p) }
 			return
+		}
+		if h != nil {
+			forget = func() { h.Forget(p) }
 		}
 		if text := err.Error(); text != said && ctx.Err() == nil {
 			said = text
@@ -234,7 +241,7 @@ func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
 	if p.Endpoint == "" {
 		p.Endpoint = socket
 	}
-	refused := w.take(p)
+	refused := w.take(ctx, p)
 	status := &registerapi.RegistrationStatus{PluginRegistered: refused == nil}
 	if refused != nil {
 		status.Error = refused.Error()
@@ -246,15 +253,15 @@ func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
 	return p, refused
 }
 
-func (w *Watcher) take(p Plugin) error {
+func (w *Watcher) take(ctx context.Context, p Plugin) error {
 	h := w.cfg.Handlers[p.Type]
 	switch {
 	case h == nil:
-		return fmt.Errorf("plugins of type %q are not supported by this agent", p.Type)
+		return fmt.Errorf("plugins of type %.100q are not supported by this agent", p.Type)
 	case p.Name == "":
 		return errors.New("it has no name")
 	case !filepath.IsAbs(p.Endpoint):
-		return fmt.Errorf("endpoint %q: must be the absolute path of its socket", p.Endpoint)
+		return fmt.Errorf("endpoint %.100q: must be the absolute path of its socket", p.Endpoint)
 	}
-	return h.Register(p)
+	return h.Register(ctx, p)
 }

@@ -23,7 +23,7 @@ type heard struct {
 	refuse chan error // the answers to come, then none
 }
 
-func (h *heard) Register(p Plugin) error {
+func (h *heard) Register(_ context.Context, p Plugin) error {
 	select {
 	case err := <-h.refuse:
 		return err
@@ -32,6 +32,8 @@ func (h *heard) Register(p Plugin) error {
 	h.events <- "register " + p.Name + " " + strings.Join(p.Versions, ",")
 	return nil
 }
+
+func (h *heard) Forget(Plugin) {}
 
 func (h *heard) Deregister(p Plugin) { h.events <- "deregister " + p.Name }
 
@@ -102,7 +104,7 @@ func TestTake(t *testing.T) {
 		{Plugin{Type: "X", Endpoint: "/a"}, "no name"},
 		{Plugin{Type: "X", Name: "a", Endpoint: "a"}, "absolute path"},
 	} {
-		if err := w.take(tt.p); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if err := w.take(t.Context(), tt.p); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v is refused with %v", tt.p, err)
 		}
 	}
@@ -137,4 +139,54 @@ func TestDirectoryIsMadeAgain(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// slow is a handler that does not come to an end with one plugin, as that does not answer, as long as its socket is
+// there.
+type slow struct {
+	heard
+	name   string
+	begun  chan bool
+	forgot chan string
+}
+
+func (s *slow) Register(ctx context.Context, p Plugin) error {
+	if p.Name != s.name {
+		return s.heard.Register(ctx, p)
+	}
+	s.begun <- true
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *slow) Forget(p Plugin) { s.forgot <- p.Name }
+
+// TestSlow: a plugin that does not answer holds up no other, also when its socket goes and comes again.
+func TestSlow(t *testing.T) {
+	dir := t.TempDir()
+	h := &slow{heard: heard{events: make(chan string, 10)}, name: "example.com/slow", begun: make(chan bool, 10), forgot: make(chan string, 10)}
+	w := New(Config{Dir: dir, Handlers: map[string]Handler{registerapi.DevicePlugin: h}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	bad := &devicetest.Plugin{Resource: h.name, Registry: filepath.Join(dir, "bad")}
+	for range 3 {
+		stop := runPlugin(t, bad)
+		<-h.begun
+		stop()
+		if got := <-h.forgot; got != h.name {
+			t.Errorf("forgot %s", got)
+		}
+	}
+	stopBad := runPlugin(t, bad)
+	<-h.begun
+	stopGood := runPlugin(t, &devicetest.Plugin{Resource: "example.com/good", Registry: filepath.Join(dir, "good")})
+	h.want(t, "register example.com/good v1beta1")
+	stopGood()
+	h.want(t, "deregister example.com/good")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	stopBad()
 }
